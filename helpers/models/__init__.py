@@ -55,6 +55,8 @@ class Model(Protocol):
     TITLE: str
     FRAMEWORK: str  # "torch" or "tensorflow": what the network is built with
     METRICS: dict[str, str]  # each metric's name -> "higher" or "lower", whichever is better
+    GENERATED: tuple[str, ...]  # the names of the data sets that the package generates
+    RECIPE: tuple[str, ...]  # the modules whose source decides what is generated and fitted
     BOUNDS: dict[str, tuple[float, float]]  # precision -> largest (max, mean) absolute difference, per output's deviation
 
     def inputs(self, config: Any) -> tuple[Tensor, ...]: ...

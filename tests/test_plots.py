@@ -1,0 +1,249 @@
+"""Figures, findings and tables say what was measured, what is not stable and what is missing."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from pandas import DataFrame, concat, read_csv
+
+from helpers import findings, plots, tables
+
+PUBLISHED = Path(__file__).parents[1] / "params" / "published" / "resnet50.csv"
+
+
+@pytest.fixture
+def rows() -> DataFrame:
+    """NVIDIA's rows of ResNet50, each GPU as an experiment; one is unstable and one failed."""
+    rows = read_csv(PUBLISHED)
+    rows["experiment"] = rows["gpu"]
+    rows["verdict"], rows["reason"], rows["spread"] = "stable", "", 0.01
+    rows["served_bare_ratio"] = 0.9
+    rows["served_bare_min"], rows["served_bare_max"] = 0.85, 0.95
+    offline = rows.index[(rows["scenario"] == "offline") & (rows["gpu"] == "NVIDIA T4")]
+    rows.loc[offline[3], ["verdict", "reason"]] = "unstable", "windows differ by 18 %"
+    figures = [name for name in rows if name.endswith("_ms") or name.startswith("served")]
+    rows.loc[offline[7], ["throughput", "spread", *figures]] = float("nan")
+    rows.loc[offline[7], ["verdict", "reason"]] = "failed", "no memory for <script>"
+    return rows
+
+
+def of(rows: DataFrame, gpu: str) -> DataFrame:
+    return rows[rows["gpu"] == gpu]
+
+
+def markers(axes: Axes, face: str) -> int:
+    """Count the drawn points of a face colour."""
+    lines = [line for line in axes.lines if line.get_linestyle() == "None"]
+    filled = [line for line in lines if to_hex(line.get_markerfacecolor()) == to_hex(face)]
+    return sum(int(np.isfinite(np.asarray(line.get_ydata(), float)).sum()) for line in filled)
+
+
+def entries(figure: Figure) -> list[Line2D]:
+    """Return the legend's entries."""
+    return [key for key in figure.legends[0].legend_handles if isinstance(key, Line2D)]
+
+
+def words(figure: Figure) -> str:
+    legend = [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+    return " | ".join(legend + [text.get_text() for axes in figure.axes for text in axes.texts])
+
+
+@pytest.mark.parametrize("draw", [plots.throughput_over_batch, plots.latency_over_batch])
+def test_a_point_that_is_not_stable_is_hollow_and_a_failed_one_is_counted(
+    rows: DataFrame, draw: Callable[[DataFrame], Figure]
+) -> None:
+    figure = draw(of(rows, "NVIDIA T4"))
+    assert markers(figure.axes[0], "white") == 1
+    assert markers(figure.axes[0], plots.COLOURS[0]) == 6
+    assert "hollow: not stable" in words(figure)
+    assert "not measured: 1" in words(figure)
+
+
+def test_a_figure_of_stable_points_mentions_neither_hollow_nor_missing_ones(
+    rows: DataFrame,
+) -> None:
+    text = words(plots.throughput_over_batch(of(rows, "NVIDIA A40")))
+    assert "hollow" not in text
+    assert "not measured" not in text
+
+
+def test_every_axis_names_its_unit_and_experiments_differ_in_colour_and_marker(
+    rows: DataFrame,
+) -> None:
+    figure = plots.throughput_over_batch(rows)
+    assert figure.axes[0].get_ylabel() == "throughput (samples/s)"
+    assert figure.axes[0].get_xlabel() == "batch size"
+    assert figure.axes[0].get_title(loc="left")
+    assert plots.latency_over_batch(rows).axes[0].get_ylabel() == "p99 latency (ms), log scale"
+    keys = entries(figure)[:4]
+    assert len({key.get_marker() for key in keys}) == 4
+    assert len({str(key.get_markeredgecolor()) for key in keys}) == 4
+
+
+def test_an_experiment_keeps_its_look_from_figure_to_figure(rows: DataFrame) -> None:
+    def look(figure: Figure) -> dict[str, tuple[str, str]]:
+        keys = [key for key in entries(figure) if "NVIDIA" in str(key.get_label())]
+        return {
+            str(key.get_label()): (str(key.get_marker()), str(key.get_markeredgecolor()))
+            for key in keys
+        }
+
+    assert look(plots.throughput_over_batch(rows)) == look(plots.frontier(rows))
+
+
+def test_the_components_stack_up_to_the_average_latency(rows: DataFrame) -> None:
+    online = of(rows, "NVIDIA A40")
+    axes = plots.latency_components(online).axes[0]
+    tops = [axes.containers[-1].patches[i] for i in range(16)]  # type: ignore[attr-defined]
+    average = findings.measured(online, "online")["avg_latency_ms"]
+    assert [bar.get_y() + bar.get_height() for bar in tops] == pytest.approx(
+        list(average), rel=0.01
+    )
+    assert axes.get_ylabel() == "average latency (ms)"
+
+
+def test_components_of_several_experiments_are_refused(rows: DataFrame) -> None:
+    with pytest.raises(ValueError, match="one experiment a figure, not 4"):
+        plots.latency_components(rows)
+
+
+def test_the_frontier_labels_the_budget_and_the_best_point_within_it(rows: DataFrame) -> None:
+    top = findings.best(rows, 20)
+    assert top is not None
+    inside = rows[(rows["p99_latency_ms"] <= 20) & (rows["verdict"] == "stable")]
+    assert top["throughput"] == inside["throughput"].max()
+    text = words(plots.frontier(rows, 20))
+    assert "budget 20 ms" in text
+    assert f"{top['throughput']:,.0f} samples/s" in text
+    assert "budget" not in words(plots.frontier(rows))
+
+
+def test_no_stable_row_beats_a_pareto_point_and_no_unstable_row_is_one(rows: DataFrame) -> None:
+    fastest = rows["throughput"].idxmax()
+    rows.loc[fastest, "verdict"] = "disturbed"
+    front = findings.pareto(rows)
+    assert fastest not in front.index
+    stable = rows[rows["verdict"] == "stable"]
+    for _, point in front.iterrows():
+        beats = (stable["throughput"] > point["throughput"]) & (
+            stable["p99_latency_ms"] <= point["p99_latency_ms"]
+        )
+        assert not beats.any()
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        plots.throughput_over_batch,
+        plots.latency_over_batch,
+        plots.latency_components,
+        plots.frontier,
+        plots.served_over_bare,
+    ],
+)
+def test_without_data_a_figure_says_that_nothing_was_measured_and_why(
+    rows: DataFrame, draw: Callable[[DataFrame], Figure]
+) -> None:
+    failed = rows[rows["verdict"] == "failed"]
+    assert "Nothing was measured.\nThe first reason: no memory" in words(draw(failed))
+    assert words(draw(rows.head(0))) == "Nothing was measured."
+
+
+def test_a_wide_range_of_batch_sizes_is_readable() -> None:
+    rows = read_csv(PUBLISHED.with_name("widedeep.csv")).query("gpu == 'NVIDIA A30'")
+    rows["experiment"] = (
+        rows["backend"] + rows["precision"] + rows["backend_accelerator"].fillna("")
+    )
+    axes = plots.throughput_over_batch(rows).axes[0]
+    assert axes.get_yscale() == "log"
+    assert [label.get_text() for label in axes.get_xticklabels()][-1] == "131,072"
+
+
+def test_findings_name_the_best_point_and_count_what_is_not_reliable(rows: DataFrame) -> None:
+    t4 = of(rows, "NVIDIA T4")
+    assert findings.describe_throughput(t4).startswith(
+        "Offline throughput is highest for NVIDIA T4 at batch size 64: 1,203 samples/s, 3.6 times"
+    )
+    assert findings.describe_throughput(t4).endswith(
+        "Of 8 points, 1 not stable and 1 not measured."
+    )
+    assert "55.3 ms at 64" in findings.describe_latency(t4)
+    assert "Throughput peaks at concurrency" in findings.describe_components(t4)
+    assert "within 20 ms is 4,630 samples/s" in findings.describe_frontier(rows, 20)
+    assert "Triton serves 90% of the bare throughput" in findings.describe_served_over_bare(rows)
+
+
+def test_findings_of_no_data_say_so(rows: DataFrame) -> None:
+    failed = rows[rows["verdict"] == "failed"]
+    assert findings.describe_throughput(failed).startswith("No stable offline throughput")
+    assert findings.describe_latency(failed).startswith("Offline p99 latency: not measured")
+    assert findings.describe_components(failed).startswith("No online latency")
+    assert findings.describe_frontier(failed, 5).startswith("No stable point within 5 ms.")
+    assert findings.describe_served_over_bare(failed).startswith("The bare runtime was not")
+
+
+def test_a_shown_figure_has_its_alternative_text_and_its_data_beside_it(
+    rows: DataFrame,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shown: list[tuple[object, dict[str, object]]] = []
+    monkeypatch.setattr("IPython.display.display", lambda what, **more: shown.append((what, more)))
+    plots.show(plots.frontier(rows), "the best is 5", rows, tmp_path / "a figure.csv")
+    (picture, about), (link, _) = shown
+    assert isinstance(picture, dict)
+    assert picture["image/png"].startswith(b"\x89PNG")
+    assert about["metadata"] == {"image/png": {"alt": "the best is 5", "width": 672}}
+    assert 'href="a%20figure.csv"' in str(link.data)  # type: ignore[attr-defined]
+    assert len(read_csv(tmp_path / "a figure.csv")) == len(rows)
+    assert [path.name for path in tmp_path.iterdir()] == ["a figure.csv"]
+
+
+def test_a_table_shows_failed_rows_with_their_reason_and_escapes_it(rows: DataFrame) -> None:
+    columns = ["experiment", "batch_size", "throughput", "p99_latency_ms", "verdict", "reason"]
+    html = tables.table(of(rows, "NVIDIA T4")[columns], "T4 & others").html
+    assert "T4 &amp; others" in html
+    assert "p99 latency (ms)" in html
+    assert "throughput (samples/s)" in html
+    assert 'class="verdict verdict-failed"' in html
+    assert "no memory for &lt;script&gt;" in html
+    assert "<script" not in html
+    assert ">1,203</td>" in html
+    assert "nan" not in html
+
+
+def test_a_configuration_is_a_table_of_keys_and_values() -> None:
+    config = {"max_batch_size": 65536, "batch_sizes": [1, 2], "max_queue_delay_us": 0.5}
+    html = tables.table({**config, "checkpoint": None, "graph": True, "note": "<b>"}).html
+    for text in (
+        "max batch size",
+        "65,536",
+        "1, 2",
+        "max queue delay (µs)",
+        "–",
+        "yes",
+        "&lt;b&gt;",
+    ):
+        assert f">{text}<" in html
+
+
+def test_small_numbers_keep_their_digits() -> None:
+    html = tables.table([{"largest_difference": 1.234e-6}, {"largest_difference": 2e-7}]).html
+    assert ">1.23e-06<" in html
+    html = tables.table(concat([DataFrame({"p99_latency_ms": [2.126, 69.79]})])).html
+    assert ">2.13<" in html
+    assert ">69.79<" in html
+    assert ">1.2e-06<" in tables.table([{"d": 1.234e-6}], formats={"d": ".1e"}).html
+
+
+def test_the_published_rows_need_no_verdict() -> None:
+    rows = read_csv(PUBLISHED)
+    rows["experiment"] = rows["gpu"]
+    assert "hollow" not in words(plots.frontier(rows))
+    assert json.dumps(findings.describe_frontier(rows)).count("0 not stable") == 1

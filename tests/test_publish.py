@@ -1,0 +1,388 @@
+"""Pages are self-contained, honest about failures and the same bytes each time."""
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import partial
+from html.parser import HTMLParser
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+
+from helpers.errors import WorkspaceError
+from helpers.publish import StageCell, outputs_index, page, target_index
+
+PNG = (
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGA"
+    "WjR9awAAAABJRU5ErkJggg=="
+)
+
+
+class Page(HTMLParser):
+    """Collects a page's tags with their attributes, and its text outside of style."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        if self.tags and self.tags[-1][0] != "style":
+            self.texts.append(data)
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.tags if name == tag]
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.texts).split())
+
+
+def cell(source: str, *outputs: Any, count: int | None = 1, tags: tuple[str, ...] = ()) -> Any:
+    return new_code_cell(  # type: ignore[no-untyped-call]
+        source, outputs=list(outputs), execution_count=count, metadata={"tags": list(tags)}
+    )
+
+
+def stream(text: str, name: str = "stdout") -> Any:
+    return new_output("stream", name=name, text=text)  # type: ignore[no-untyped-call]
+
+
+def shown(data: dict[str, str], metadata: dict[str, Any] | None = None) -> Any:
+    return new_output("display_data", data=data, metadata=metadata or {})  # type: ignore[no-untyped-call]
+
+
+def error(name: str, value: str) -> Any:
+    lines = [f"\x1b[31m{name}\x1b[39m: {value}"]
+    return new_output("error", ename=name, evalue=value, traceback=lines)  # type: ignore[no-untyped-call]
+
+
+def write(path: Path, *cells: Any) -> Path:
+    first = new_markdown_cell("# Convert `ResNet50` & co\n\nWhy it is done.")  # type: ignore[no-untyped-call]
+    for place, one in enumerate([first, *cells]):
+        one["id"] = f"cell{place}"
+    notebook = new_notebook(cells=[first, *cells])  # type: ignore[no-untyped-call]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    nbformat.write(notebook, path)  # type: ignore[no-untyped-call]
+    return path
+
+
+@pytest.fixture
+def executed(tmp_path: Path) -> Path:
+    """A notebook with an output of every kind, some of them hostile."""
+    result = new_output(  # type: ignore[no-untyped-call]
+        "execute_result",
+        data={"text/html": "<table><tr><td>7</td></tr></table>"},
+        execution_count=1,
+    )
+    return write(
+        tmp_path / "convert.ipynb",
+        cell("gpu: str = 'CPU'", tags=("parameters",)),
+        cell("gpu = 'NVIDIA A30'", tags=("injected-parameters",)),
+        cell("print(1)", stream("one <b>line</b>\n"), stream("a warning\n" * 20, "stderr")),
+        cell("table", result),
+        cell(
+            "plot", shown({"image/png": PNG}, {"image/png": {"alt": 'best: "5" < 6', "width": 9}})
+        ),
+        cell("more", shown({"application/javascript": "alert(1)", "text/plain": "a <script>"})),
+        new_markdown_cell("# A second title\n\n```sh\n# no title\n```"),  # type: ignore[no-untyped-call]
+    )
+
+
+def html(notebook: Path, **more: Any) -> str:
+    return page(notebook, notebook.with_suffix(".html"), **more).read_text()
+
+
+def test_a_page_has_one_heading_which_is_its_title(executed: Path) -> None:
+    text = html(executed)
+    assert len(Page(text).all("h1")) == 1
+    assert "<title>Convert ResNet50 &amp; co</title>" in text
+    assert "A second title" in Page(text).text
+
+
+def test_a_notebook_without_a_heading_is_titled_by_its_name(tmp_path: Path) -> None:
+    path = write(tmp_path / "deploy.ipynb")
+    notebook = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
+    notebook.cells[0].source = "No title."
+    nbformat.write(notebook, path)  # type: ignore[no-untyped-call]
+    assert "<h1>deploy</h1>" in html(path)
+
+
+def test_a_figure_keeps_its_alternative_text(executed: Path) -> None:
+    (image,) = Page(html(executed)).all("img")
+    assert image["alt"] == 'best: "5" < 6'
+    assert image["width"] == "9"
+    assert str(image["src"]).startswith("data:image/png;base64,")
+
+
+def test_a_page_loads_nothing_and_runs_nothing(executed: Path) -> None:
+    text = html(executed, links=[{"href": "../index.html", "text": "up"}])
+    tags = Page(text)
+    assert not tags.all("script") + tags.all("iframe") + tags.all("object")
+    sources = [value for _, tag in tags.tags for key, value in tag.items() if key == "src"]
+    assert all(str(value).startswith("data:") for value in sources)
+    assert not re.search(r"https?://", text)
+    assert "alert(1)" not in text
+    assert len(text) < 30_000
+
+
+def test_the_same_notebook_gives_the_same_bytes(executed: Path) -> None:
+    first = html(executed, state="done")
+    assert html(executed, state="done") == first
+    assert sorted(path.name for path in executed.parent.iterdir()) == [
+        "convert.html",
+        "convert.ipynb",
+    ]
+
+
+def test_code_is_folded_and_parameters_are_named(executed: Path) -> None:
+    tags = Page(html(executed))
+    code = [tag for tag in tags.all("details") if tag["class"] == "code"]
+    assert len(code) == 6
+    assert not any("open" in tag for tag in code)
+    assert "parameters and their defaults" in tags.text
+    assert "parameters of this run" in tags.text
+
+
+def test_a_long_log_is_folded_and_a_short_one_is_not(executed: Path, tmp_path: Path) -> None:
+    long = [tag for tag in Page(html(executed)).all("details") if tag["class"] == "log"]
+    assert [("open" in tag) for tag in long] == [False]
+    assert "log, 20 lines" in html(executed)
+    short = write(tmp_path / "short.ipynb", cell("x", stream("50 %\r100 %\n", "stderr")))
+    assert [("open" in t) for t in Page(html(short)).all("details") if t["class"] == "log"] == [
+        True
+    ]
+
+
+def test_outputs_and_tables_are_shown(executed: Path) -> None:
+    text = html(executed)
+    assert "<td>7</td>" in text
+    assert "one &lt;b&gt;line&lt;/b&gt;" in text
+
+
+def test_a_failed_notebook_says_so_first_and_marks_what_did_not_run(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "deploy.ipynb",
+        cell("boom()", error("ServerError", "no <model> here")),
+        cell("after()", count=None),
+    )
+    text = html(path, state="failed", note="after 62 s & no more")
+    assert text.index("ServerError: no &lt;model&gt; here") < text.index("<h1")
+    assert 'id="error"' in text
+    assert 'href="#error"' in text
+    assert "after 62 s &amp; no more" in text
+    assert "code (not run)" in text
+    opened = [tag for tag in Page(text).all("details") if "open" in tag]
+    assert [tag.get("class") for tag in opened] == ["code", None]
+    assert "\x1b" not in text
+
+
+def test_papermills_red_cells_are_left_out(tmp_path: Path) -> None:
+    red = new_markdown_cell("<b>RED</b>", metadata={"tags": ["papermill-error-cell-tag"]})  # type: ignore[no-untyped-call]
+    assert "RED" not in html(write(tmp_path / "a.ipynb", red))
+
+
+def test_a_file_that_is_no_notebook_is_one_line_that_names_it(tmp_path: Path) -> None:
+    broken = tmp_path / "export.ipynb"
+    with pytest.raises(WorkspaceError, match="export.ipynb cannot be read as a notebook"):
+        page(broken, tmp_path / "export.html")
+    broken.write_text("{")
+    with pytest.raises(WorkspaceError, match="export.ipynb cannot be read as a notebook"):
+        page(broken, tmp_path / "export.html")
+    assert not (tmp_path / "export.html").exists()
+
+
+def test_a_shown_figure_reaches_the_page_with_a_link_that_resolves(tmp_path: Path) -> None:
+    from nbclient import NotebookClient
+
+    path = write(
+        tmp_path / "report.ipynb",
+        cell(
+            "from pathlib import Path\nfrom pandas import DataFrame\nfrom helpers.plots import *\n"
+            "rows = DataFrame({'experiment': ['a'], 'scenario': ['offline'], 'batch_size': [1],\n"
+            "    'concurrency': [1], 'throughput': [10.0], 'p99_latency_ms': [1.0]})\n"
+            "show(frontier(rows), 'one point', rows, Path('a b.csv'))",
+            count=None,
+        ),
+    )
+    notebook = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
+    setup = f"import sys; sys.path.insert(0, {str(Path(__file__).parents[1])!r})"
+    notebook.cells.insert(1, cell(setup, count=None))
+    NotebookClient(notebook, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    nbformat.write(notebook, path)  # type: ignore[no-untyped-call]
+    tags = Page(html(path))
+    assert [image["alt"] for image in tags.all("img")] == ["one point"]
+    (link,) = tags.all("a")
+    assert (tmp_path / str(link["href"]).replace("%20", " ")).read_text().startswith("experiment,")
+
+
+def stage(name: str, state: str, **more: Any) -> StageCell:
+    base: StageCell = {
+        "model": "bert",
+        "experiment": "onnx",
+        "stage": name,
+        "state": state,
+        "headline": "",
+        "reason": "",
+        "href": None,
+        "seconds": None,
+        "finished": None,
+    }
+    return {**base, **more}  # type: ignore[typeddict-item]
+
+
+def stages() -> list[StageCell]:
+    blocked = {"reason": "deploy failed"}
+    return [
+        stage("export", "done", headline="436 MB", href="bert/onnx/export.html", seconds=125.0),
+        stage("convert", "skipped", reason="needs a GPU"),
+        stage("deploy", "failed", reason="<script>alert(1)</script>", href="bert/onnx/deploy.html"),
+        stage("perf_offline", "blocked", **blocked),
+        stage("perf_online", "blocked", **blocked),
+        stage("export", "done", experiment="second", finished="2025-03-04 11:20"),
+        stage("report", "done", experiment="", headline="10 samples/s", href="bert/report.html"),
+    ]
+
+
+def test_the_index_shows_every_stage_its_reason_and_its_page(tmp_path: Path) -> None:
+    (tmp_path / "results.csv").write_text("gpu\n")
+    text = target_index(tmp_path, stages(), gpu="NVIDIA A30").read_text()
+    tags = Page(text)
+    links = [tag["href"] for tag in tags.all("a")]
+    assert links == [
+        "../index.html",
+        "results.csv",
+        "bert/report.html",
+        "bert/onnx/export.html",
+        "bert/onnx/deploy.html",
+    ]
+    assert "2 min 5 s" in tags.text
+    assert "needs a GPU" in tags.text
+    assert "last stage finished 2025-03-04 11:20" in tags.text
+    assert "&lt;script&gt;alert(1)" in text
+    assert not tags.all("script")
+    assert len(tags.all("h1")) == 1
+
+
+def test_the_index_counts_stages_that_nobody_mentioned_as_not_run(tmp_path: Path) -> None:
+    text = Page(target_index(tmp_path, stages(), gpu="CPU").read_text()).text
+    for count in ("✓ 3 done", "✗ 1 failed", "■ 2 blocked", "– 1 skipped", "○ 4 not run"):
+        assert count in text
+
+
+def test_stages_blocked_for_one_reason_share_a_cell_and_say_it_once(tmp_path: Path) -> None:
+    text = target_index(tmp_path, stages(), gpu="CPU").read_text()
+    assert text.count("deploy failed") == 1
+    assert 'data-stage="perf offline to perf online" colspan="2"' in text
+
+
+def test_an_index_of_nothing_says_so(tmp_path: Path) -> None:
+    assert (
+        "No stage of this target has run yet." in target_index(tmp_path, [], gpu="CPU").read_text()
+    )
+    assert "No target has run yet." in outputs_index(tmp_path, []).read_text()
+    assert "results.csv" not in target_index(tmp_path, [], gpu="CPU").read_text()
+
+
+def test_the_first_page_links_the_targets_with_their_counts(tmp_path: Path) -> None:
+    text = outputs_index(
+        tmp_path,
+        [
+            {
+                "name": "cpu <1>",
+                "gpu": "CPU",
+                "counts": {"failed": 1, "done": 2, "blocked": 0},
+                "href": "cpu/index.html",
+            }
+        ],
+    ).read_text()
+    assert "cpu &lt;1&gt;" in text
+    assert [tag["href"] for tag in Page(text).all("a")] == ["cpu/index.html"]
+    assert "✓ 2 done ✗ 1 failed" in Page(text).text
+    assert "blocked" not in Page(text).text
+
+
+def test_importing_publish_loads_no_heavy_library() -> None:
+    heavy = "{'nbconvert', 'jinja2', 'pandas', 'matplotlib'}"
+    code = f"import sys, helpers.publish; print({heavy} & {{*sys.modules}})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[tuple[str, list[str]]]:
+    """Serve tmp_path: the address, and the paths asked for."""
+    asked: list[str] = []
+
+    class Handler(SimpleHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            asked.append(self.path)
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(tmp_path)))
+    thread = Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}", asked
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+BROWSER = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), ""
+)
+
+
+def browse(url: str, profile: Path) -> list[str]:
+    """Open a page in a headless browser and return what it wrote to the console."""
+    quiet = "disable-gpu disable-quic no-first-run disable-background-networking disable-sync"
+    flags = [
+        f"--{flag}" for flag in f"headless no-sandbox disable-component-update {quiet}".split()
+    ]
+    flags += [f"--user-data-dir={profile}", "--enable-logging=stderr", "--v=0", "--dump-dom"]
+    flags += ["--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"]
+    done = subprocess.run(
+        [BROWSER, *flags, url], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert "</html>" in done.stdout
+    return [line for line in done.stderr.splitlines() if ":CONSOLE" in line]
+
+
+@pytest.mark.skipif(not BROWSER, reason="no Chromium or Chrome on PATH to open a page with")
+def test_a_browser_opens_a_page_without_a_request_or_a_console_error(
+    executed: Path, site: tuple[str, list[str]], tmp_path: Path
+) -> None:
+    address, asked = site
+    html(executed, links=[{"href": "index.html", "text": "up"}])
+    target_index(tmp_path, stages(), gpu="CPU")
+    for name in ("convert.html", "index.html"):
+        asked.clear()
+        assert browse(f"{address}/{name}", tmp_path / "profile") == []
+        assert asked == [f"/{name}"]
+
+
+@pytest.mark.skipif(not BROWSER, reason="no Chromium or Chrome on PATH to open a page with")
+def test_a_browser_refuses_what_a_hostile_output_would_load(
+    site: tuple[str, list[str]], tmp_path: Path
+) -> None:
+    address, asked = site
+    hostile = "<img src='x.png'><script>console.log('ran')</script><script src='x.js'></script>"
+    html(write(tmp_path / "a.ipynb", cell("x", shown({"text/html": hostile}))))
+    (tmp_path / "control.html").write_text(f"<!DOCTYPE html><html><body>{hostile}</body></html>")
+    assert any("ran" in line for line in browse(f"{address}/control.html", tmp_path / "profile"))
+    assert {"/x.png", "/x.js"} <= set(asked)
+    asked.clear()
+    lines = browse(f"{address}/a.html", tmp_path / "profile")
+    assert asked == ["/a.html"]
+    assert lines
+    assert all("Content Security Policy" in line for line in lines)
