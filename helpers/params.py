@@ -107,7 +107,8 @@ class Config(Experiment):
     def shown(self) -> dict[str, Any]:
         """What a reader should know of it: where it belongs, and every field that this stage reads."""
         head = {"model": self.model, "experiment": self.experiment, "target": self.target, "gpu": self.gpu}
-        return head | self.model_dump(include=set(FIELDS[self.stage]))
+        fields = self.model_dump(include=set(FIELDS[self.stage]))
+        return head | {name: value for name, value in fields.items() if value not in (None, "", [])}
 
     def slice(self, stage: str) -> dict[str, Any]:
         """Plain values of the fields that `stage` (this one or an earlier one) reads; what its key is made from."""

@@ -93,6 +93,7 @@ def page(
         "stopped": bool(error) or state not in ("", "done"),
     }
     config = Config()
+    config.CoalesceStreamsPreprocessor.enabled = True  # of a progress bar, its last state
     config.NbConvertBase.display_data_priority = [
         "text/html",
         "image/svg+xml",

@@ -127,4 +127,4 @@ def provenance(found: Results) -> dict[str, Any]:
 def headline(rows: "DataFrame") -> str:
     """Give the key figure for an index."""
     best = findings.best(rows)
-    return f"{best['throughput']:,.1f} inferences/s: {best['experiment']}" if best is not None else "nothing stable was measured"
+    return f"{best['throughput']:,.1f} inferences/s: {best['experiment']}" if best is not None else "nothing stable was measured" if len(rows) else "nothing was measured"

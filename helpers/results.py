@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import psutil
 
 from helpers import provenance
 from helpers.artefacts import inputs
@@ -25,7 +26,6 @@ if TYPE_CHECKING:  # a stage that does not measure must not depend on how measur
 
 SCHEMA = 1
 UNITS = {"*_ms": "milliseconds", "throughput": "inferences (samples) per second", "others_load": "cores"}
-STARTED = time.time()
 
 
 def folder(config: Config) -> Path:
@@ -91,7 +91,7 @@ def save(
         "reason": broken,
         "headline": headline,
         "finished": datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
-        "seconds": round(time.time() - STARTED, 1),
+        "seconds": round(time.time() - psutil.Process().create_time(), 1),  # of this kernel
         **basis(config),
         "modules": provenance.loaded_modules(),
         "source": provenance.source(),

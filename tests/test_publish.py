@@ -156,13 +156,16 @@ def test_code_is_folded_and_parameters_are_named(executed: Path) -> None:
 
 
 def test_a_long_log_is_folded_and_a_short_one_is_not(executed: Path, tmp_path: Path) -> None:
-    long = [tag for tag in Page(html(executed)).all("details") if tag["class"] == "log"]
-    assert [("open" in tag) for tag in long] == [False]
+    def logs(text: str) -> list[bool]:
+        return ["open" in tag for tag in Page(text).all("details") if tag["class"] == "log"]
+
+    assert logs(html(executed)) == [False]
     assert "log, 20 lines" in html(executed)
-    short = write(tmp_path / "short.ipynb", cell("x", stream("50 %\r100 %\n", "stderr")))
-    assert [("open" in t) for t in Page(html(short)).all("details") if t["class"] == "log"] == [
-        True
-    ]
+    progress = cell("x", stream("50 %", "stderr"), stream("\r100 %\nend\n", "stderr"))
+    text = html(write(tmp_path / "short.ipynb", progress))
+    assert logs(text) == [True]
+    assert "log, 2 lines" in text
+    assert "50 %" not in Page(text).text
 
 
 def test_outputs_and_tables_are_shown(executed: Path) -> None:

@@ -116,7 +116,11 @@ def measure_offline(config: Config, server: Server) -> Measurement:
             except MeasurementError as error:
                 rows.append(failed_row(size, 1, error))
                 continue
-            row = statistics.measure_row(parts, config.request_count) | _components(loads)
+            runs = parts
+            if config.pairs == 1:  # nothing to compare the one run with but its own windows
+                others = parts[0].others_cores
+                runs = statistics.windows(loads[0].requests, analyzer.WINDOWS, size, 1, others)
+            row = statistics.measure_row(runs, config.request_count) | _components(loads)
             pairs = statistics.ratios(bare, [part.throughput for part in parts])
             row["bare_throughput"] = float(np.median(bare))
             row["served_bare_ratio"] = float(np.median(pairs))

@@ -1,0 +1,83 @@
+"""Running one notebook through papermill, and judging honestly whether it ran to its end.
+
+papermill's metadata calls a notebook completed after a timeout or a dead kernel, and its exit code is 0 after `sys.exit(0)`. So a
+notebook has succeeded when nothing was raised, every code cell was executed, and its result says "done".
+"""
+
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from helpers.errors import StageError
+from helpers.results import read
+
+START_SECONDS = 120
+
+
+@contextmanager
+def environment(**variables: str) -> Iterator[None]:
+    """Set environment variables for the kernels of a block."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def execute(source: Path, executed: Path, result: Path, parameters: dict[str, Any], cell_seconds: int) -> dict[str, Any]:
+    """Run the notebook `source` with `parameters`, keep it as `executed`, and return the result that it wrote to `result`.
+
+    A cell may take `cell_seconds`. Raises `StageError` with one line; the executed notebook stays, as far as it came.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import papermill
+        from nbclient.exceptions import CellTimeoutError, DeadKernelError
+        from papermill.exceptions import PapermillExecutionError
+        from traitlets.config import Config
+
+    result.unlink(missing_ok=True)
+    executed.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            notebook = papermill.execute_notebook(
+                str(source),
+                str(executed),
+                parameters=parameters,
+                kernel_name="python3",
+                progress_bar=False,
+                start_timeout=START_SECONDS,
+                execution_timeout=cell_seconds,
+                config=Config({"ConnectionFileMixin": {"transport": "ipc"}}),  # no port, no one else's kernel
+            )
+    except PapermillExecutionError as error:
+        line = " ".join(str(error.evalue).split())
+        raise StageError(line if error.ename.endswith("Error") and _ours(error.ename) else f"{error.ename}: {line}") from error
+    except CellTimeoutError as error:
+        raise StageError(f"a cell took longer than {cell_seconds} s: give --cell-timeout") from error
+    except DeadKernelError as error:
+        raise StageError("the notebook's kernel was killed: look for a lack of memory, then run again") from error
+    pending = [cell for cell in notebook.cells if cell.cell_type == "code" and cell.source and not cell.execution_count]
+    if pending:
+        raise StageError(f"{len(pending)} cells were not executed: the notebook ended itself")
+    found = read(result)
+    if found is None:
+        raise StageError("the notebook ended without its result: its last cell must call save")
+    if found["state"] != "done":
+        raise StageError(str(found["reason"]))
+    return found
+
+
+def _ours(name: str) -> bool:
+    from helpers import errors
+
+    return hasattr(errors, name)

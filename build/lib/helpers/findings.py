@@ -1,0 +1,126 @@
+"""What measurements say in words: the best point, the Pareto front, and a sentence for each figure.
+
+A finding rests on stable rows only, and each sentence ends with how many rows are not stable or not
+measured, so that it can stand alone: it is the alternative text of a figure.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pandas import DataFrame, Series
+
+# The seven parts of the average latency, in the order in which a request meets them.
+COMPONENTS = {
+    "client_send_ms": "client send",
+    "network_server_send_recv_ms": "network",
+    "server_queue_ms": "server queue",
+    "server_compute_input_ms": "server input",
+    "server_compute_infer_ms": "server inference",
+    "server_compute_output_ms": "server output",
+    "client_recv_ms": "client receive",
+}
+UNLIMITED = float("inf")
+
+
+def pareto(rows: "DataFrame") -> "DataFrame":
+    """Return the stable rows that no other stable row beats in throughput and p99 latency."""
+    points = rows[stable(rows)].dropna(subset=["throughput", "p99_latency_ms"])
+    points = points.sort_values(["p99_latency_ms", "throughput"], ascending=[True, False])
+    return points[points["throughput"] > points["throughput"].cummax().shift(fill_value=-1)]
+
+
+def best(rows: "DataFrame", latency_budget_ms: float = UNLIMITED) -> "Series[Any] | None":
+    """Return the stable row of the highest throughput within the budget for p99, or None."""
+    front = pareto(rows)
+    front = front[front["p99_latency_ms"] <= latency_budget_ms]
+    return None if front.empty else front.iloc[-1]
+
+
+def measured(rows: "DataFrame", scenario: str, column: str = "") -> "DataFrame":
+    """Return a scenario's rows in the order of an axis; none if no row has a value in `column`."""
+    chosen = rows[rows["scenario"] == scenario].sort_values(["batch_size", "concurrency"])
+    if column and (column not in chosen or chosen[column].isna().all()):
+        return chosen.head(0)
+    return chosen
+
+
+def stable(rows: "DataFrame") -> "Series[bool]":
+    """Tell which rows may be relied on; published rows have no verdict and are taken as given."""
+    if "verdict" not in rows:
+        return rows["throughput"].notna()
+    return rows["verdict"].fillna("").isin(["stable", ""])
+
+
+def _caveats(rows: "DataFrame") -> str:
+    lost = rows["throughput"].isna()
+    shaky = ~stable(rows) & ~lost
+    return f"Of {len(rows)} points, {shaky.sum()} not stable and {lost.sum()} not measured."
+
+
+def describe_throughput(rows: "DataFrame") -> str:
+    """Say which batch size of which experiment is fastest, and by how much."""
+    points = measured(rows, "offline", "throughput")
+    top = best(points)
+    if top is None:
+        return f"No stable offline throughput was measured. {_caveats(rows)}"
+    line = points[points["experiment"] == top["experiment"]].iloc[0]
+    return (
+        f"Offline throughput is highest for {top['experiment']} at batch size "
+        f"{top['batch_size']:,.0f}: "
+        f"{top['throughput']:,.0f} samples/s, {top['throughput'] / line['throughput']:.1f} times "
+        f"that of batch size {line['batch_size']:,.0f}. {_caveats(points)}"
+    )
+
+
+def describe_latency(rows: "DataFrame") -> str:
+    """Say how p99 latency grows from the smallest to the largest batch."""
+    points = measured(rows, "offline", "p99_latency_ms")
+    lines = [
+        f"{name} from {line['p99_latency_ms'].iloc[0]:,.3g} ms at batch size "
+        f"{line['batch_size'].iloc[0]:,.0f} to {line['p99_latency_ms'].iloc[-1]:,.3g} ms at "
+        f"{line['batch_size'].iloc[-1]:,.0f}"
+        for name, line in points.dropna(subset="p99_latency_ms").groupby("experiment", sort=False)
+    ]
+    return f"Offline p99 latency: {'; '.join(lines) or 'not measured'}. {_caveats(points)}"
+
+
+def describe_components(rows: "DataFrame") -> str:
+    """Say where the time goes at the highest concurrency, and where throughput peaks."""
+    points = measured(rows, "online", "avg_latency_ms").dropna(subset="avg_latency_ms")
+    if points.empty:
+        return f"No online latency was measured. {_caveats(rows)}"
+    last, peak = points.iloc[-1], points.loc[points["throughput"].idxmax()]
+    parts = last[list(COMPONENTS)].fillna(0).astype(float)
+    return (
+        f"At concurrency {last['concurrency']:,.0f} the average latency is "
+        f"{last['avg_latency_ms']:,.3g} ms, of which {COMPONENTS[parts.idxmax()]} takes "
+        f"{parts.max() / last['avg_latency_ms']:.0%}. Throughput peaks at concurrency "
+        f"{peak['concurrency']:,.0f} with {peak['throughput']:,.0f} samples/s. {_caveats(points)}"
+    )
+
+
+def describe_frontier(rows: "DataFrame", latency_budget_ms: float = UNLIMITED) -> str:
+    """Say which point to choose within the budget."""
+    top, limit = best(rows, latency_budget_ms), f" within {latency_budget_ms:g} ms"
+    limit = "" if latency_budget_ms == UNLIMITED else limit
+    if top is None:
+        return f"No stable point{limit}. {_caveats(rows)}"
+    return (
+        f"The highest stable throughput{limit} is {top['throughput']:,.0f} samples/s "
+        f"at p99 latency {top['p99_latency_ms']:,.3g} ms: {top['experiment']}, {top['scenario']}, "
+        f"batch size {top['batch_size']:,.0f}, concurrency {top['concurrency']:,.0f}. "
+        f"{_caveats(rows)}"
+    )
+
+
+def describe_served_over_bare(rows: "DataFrame") -> str:
+    """Say how much of the bare throughput is served: the median, and the worst point."""
+    points = measured(rows, "offline", "served_bare_ratio").dropna(subset="served_bare_ratio")
+    if points.empty:
+        return f"The bare runtime was not measured beside the server. {_caveats(rows)}"
+    low = points.loc[points["served_bare_ratio"].idxmin()]
+    return (
+        f"Triton serves {points['served_bare_ratio'].median():.0%} of the bare throughput (median "
+        f"of {len(points)} points); least is {low['served_bare_ratio']:.0%}, "
+        f"{low['experiment']} at batch size {low['batch_size']:,.0f}. {_caveats(points)}"
+    )

@@ -1,0 +1,91 @@
+"""TorchScript by tracing: one recorded path through the network, run by PyTorch.
+
+bf16 casts floating-point inputs and outputs inside the graph, because neither numpy nor Triton's clients speak bf16.
+"""
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+FILE = "model.pt"
+SOURCES = ("torch",)
+PRECISIONS = {"cpu": ("fp32", "bf16"), "gpu": ("fp32", "fp16")}
+RUNTIME = ("torch",)
+_TENSORS = "tensors.json"  # names of inputs and outputs: TorchScript keeps none
+
+
+class TorchScriptSession:
+    """A TorchScript module; the names of its tensors travel inside its file."""
+
+    def __init__(self, path: Path, threads: int, device: str) -> None:
+        import torch
+
+        torch.set_num_threads(threads)
+        self._torch = torch
+        self._device = "cuda" if device == "gpu" else "cpu"
+        extra = {_TENSORS: ""}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self._module = torch.jit.load(str(path), map_location=self._device, _extra_files=extra)
+        tensors = json.loads(extra[_TENSORS])
+        self._inputs, self._outputs = tensors["inputs"], tensors["outputs"]
+
+    def run(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        torch = self._torch
+        with torch.inference_mode():
+            arguments = [torch.from_numpy(inputs[name]).to(self._device) for name in self._inputs]
+            results = self._module(*arguments)
+        results = results if isinstance(results, tuple) else (results,)
+        return {name: result.cpu().numpy() for name, result in zip(self._outputs, results, strict=True)}
+
+
+def compile_trace(module: Any, arguments: tuple[Any, ...]) -> Any:
+    import torch
+
+    return torch.jit.trace(module, arguments)
+
+
+def write(source: Any, path: Path, precision: str, inputs: dict[str, Any], outputs: tuple[str, ...], compiler: Any) -> None:
+    """Compile `source` in `precision` with `compiler(module, arguments)`, freeze its weights into it and save it."""
+    import torch
+
+    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
+    arguments = tuple(torch.from_numpy(array) for array in inputs.values())
+    module = source.to(dtype)
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")  # TorchScript is deprecated in PyTorch; it is measured because it is published
+        if precision == "bf16":
+            cast = tuple(a.to(dtype) if a.is_floating_point() else a for a in arguments)
+            module = torch.jit.trace(_CastAround(compiler(module, cast)), arguments)
+        else:
+            module = compiler(module, arguments)
+        frozen = torch.jit.freeze(module.eval())
+        names = json.dumps({"inputs": list(inputs), "outputs": list(outputs)})
+        torch.jit.save(frozen, str(path), _extra_files={_TENSORS: names})
+
+
+def _CastAround(module: Any) -> Any:
+    import torch
+
+    class CastAround(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.module = module
+
+        def forward(self, *arguments: Any) -> Any:
+            results = self.module(*(a.to(torch.bfloat16) if a.is_floating_point() else a for a in arguments))
+            if isinstance(results, tuple):
+                return tuple(result.float() for result in results)
+            return results.float()
+
+    return CastAround()
+
+
+def make(source: Any, path: Path, *, precision: str, inputs: dict[str, Any], outputs: tuple[str, ...]) -> None:
+    """Trace a PyTorch module on `inputs`: control flow that depends on them is fixed as it was taken."""
+    write(source, path, precision, inputs, outputs, compile_trace)
+
+
+def load(path: Path, threads: int, device: str) -> TorchScriptSession:
+    return TorchScriptSession(path, threads, device)

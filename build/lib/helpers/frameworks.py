@@ -1,0 +1,33 @@
+"""Running a network in the framework it was built with: the reference of the accuracy ladder."""
+
+from pathlib import Path
+from typing import Any
+
+from helpers.formats import Arrays, Session
+from helpers.models import Model
+
+
+class TorchSession:
+    """A PyTorch module in evaluation mode on the CPU, in fp32."""
+
+    def __init__(self, model: Model, config: Any, checkpoint: Path) -> None:
+        self._network = model.build(config, checkpoint).float()
+        self._inputs = [tensor.name for tensor in model.inputs(config)]
+        self._outputs = [tensor.name for tensor in model.outputs(config)]
+
+    def run(self, inputs: Arrays) -> Arrays:
+        import torch
+
+        with torch.inference_mode():
+            arrays = [torch.from_numpy(inputs[name]) for name in self._inputs]
+            results = self._network(*(a.float() if a.is_floating_point() else a for a in arrays))
+        results = results if isinstance(results, tuple) else (results,)
+        return {name: result.numpy() for name, result in zip(self._outputs, results, strict=True)}
+
+
+_SESSIONS = {"torch": TorchSession}
+
+
+def framework_session(model: Model, config: Any, checkpoint: Path) -> Session:
+    """Build the model's network from `checkpoint` and give it as a session."""
+    return _SESSIONS[model.FRAMEWORK](model, config, checkpoint)

@@ -1,0 +1,93 @@
+"""What a model is to the rest of the package, and where to find one by its name.
+
+A model is a package `helpers.models.<name>` that offers the names of `Model`; it knows nothing about formats or servers.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
+from typing import Any, Protocol, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from helpers.errors import ParameterError
+
+Arrays = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """One input or output on Triton: its name, numpy dtype name and shape without the batch dimension."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class Dataset(Protocol):
+    """An evaluation set on disk: real samples in order, and the task's own metric over all of them."""
+
+    @property
+    def facts(self) -> dict[str, str | int]:
+        """What a reader should know of it: number of samples and classes, generated or real."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def batches(self, batch_size: int, limit: int | None = None) -> Iterator[Arrays]:
+        """Yield every sample once, in order, as arrays with a leading batch dimension; the last batch may be short.
+
+        With `limit`, only that many samples, spread evenly over the whole set, are read and yielded.
+        """
+        ...
+
+    def score(self, outputs: Arrays) -> dict[str, float]:
+        """Score the outputs of all samples, in the order of `batches`, with the task's metrics."""
+        ...
+
+
+class Model(Protocol):
+    """The names that a package in `helpers.models` offers; `config` holds an experiment's fields as attributes."""
+
+    TITLE: str
+    FRAMEWORK: str  # "torch" or "tensorflow": what the network is built with
+    METRICS: dict[str, str]  # each metric's name -> "higher" or "lower", whichever is better
+    GENERATED: tuple[str, ...]  # the names of the data sets that the package generates
+    RECIPE: tuple[str, ...]  # the modules whose source decides what is generated and fitted
+    BOUNDS: dict[str, tuple[float, float]]  # precision -> largest (max, mean) absolute difference, per output's deviation
+
+    def inputs(self, config: Any) -> tuple[Tensor, ...]: ...
+
+    def outputs(self, config: Any) -> tuple[Tensor, ...]: ...
+
+    def prepare_dataset(self, config: Any, folder: Path) -> None:
+        """Make `config.dataset` ready in `folder`, an empty folder: generate it there; raise `DataError` otherwise."""
+        ...
+
+    def open_dataset(self, config: Any, folder: Path) -> Dataset: ...
+
+    def prepare_checkpoint(self, config: Any, dataset: Path, path: Path) -> None:
+        """Fit a small checkpoint to the generated data set in `dataset` and write it to the file `path`."""
+        ...
+
+    def build(self, config: Any, checkpoint: Path) -> Any:
+        """Build the network in evaluation mode with every tensor of `checkpoint` accounted for, else `CheckpointError`.
+
+        Its call takes the inputs in the order of `inputs` and gives the outputs in the order of `outputs`.
+        """
+        ...
+
+
+def names() -> list[str]:
+    """Name every model of the package, sorted."""
+    return sorted(module.name for module in iter_modules(__path__) if module.ispkg)
+
+
+def get(name: str) -> Model:
+    """Import the model `name`; raise `ParameterError` if there is none."""
+    if name not in names():
+        raise ParameterError(f"unknown model '{name}': this package has {', '.join(names())}")
+    return cast(Model, import_module(f"{__name__}.{name}"))

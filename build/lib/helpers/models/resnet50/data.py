@@ -1,0 +1,140 @@
+"""How a folder of images becomes labelled batches, and how outputs are scored against them."""
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from helpers.errors import DataError
+from helpers.models import Arrays
+from helpers.models.resnet50.generate import MARKER
+
+SUFFIXES = {".gif", ".jpeg", ".jpg", ".png"}
+LAYOUT = "expected <folder>/<class>/<image>.JPEG, a class being a number from 0 or a name"
+RESIZED, CROPPED, OUTPUTS = 256, 224, 1000
+# ImageNet's mean and deviation of red, green and blue, from 0 to 1, as torchvision publishes them
+MEAN = np.array([0.485, 0.456, 0.406], dtype=np.float32)
+DEVIATION = np.array([0.229, 0.224, 0.225], dtype=np.float32)
+
+Batch = tuple[NDArray[np.float32], list[Future[None]]]
+
+
+class ImageFolder:
+    """The images of `<folder>/<class>/`, in order of class and path.
+
+    A class is its folder's name where all names are numbers (NVIDIA's prepared ImageNet), else the
+    rank of that name (torchvision's convention). Raises DataError for a layout that is not this.
+    """
+
+    def __init__(self, folder: Path, input_name: str, output_name: str) -> None:
+        self._input, self._output = input_name, output_name
+        self._origin = "generated" if (folder / MARKER).is_file() else "folder"
+        classes = _classes(folder)
+        self._classes = len(set(classes.values()))
+        files = [(label, path) for path_of, label in classes.items() for path in _images(path_of)]
+        files.sort()
+        self._files = [path for _, path in files]
+        self._labels = np.array([label for label, _ in files])
+
+    @property
+    def facts(self) -> dict[str, str | int]:
+        """Number of images and classes, and whether the images were generated."""
+        return {"images": len(self), "classes": self._classes, "origin": self._origin}
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def batches(self, batch_size: int, limit: int | None = None) -> Iterator[Arrays]:
+        """Yield float32 [batch, 3, 224, 224], the next batch being decoded meanwhile."""
+        count = len(self) if limit is None else min(limit, len(self))
+        files = [self._files[i * len(self) // count] for i in range(count)]
+        pool = ThreadPoolExecutor(os.cpu_count())
+        try:
+            coming: Batch | None = None
+            for start in range(0, count, batch_size):
+                ready, coming = coming, _submit(pool, files[start : start + batch_size])
+                if ready:
+                    yield {self._input: _finished(ready)}
+            if coming:
+                yield {self._input: _finished(coming)}
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    def score(self, outputs: Arrays) -> dict[str, float]:
+        """Give the fractions of images whose class is the first logit and in the first five.
+
+        The outputs are [images, 1000]; raises DataError for another shape.
+        """
+        logits = outputs[self._output]
+        if logits.shape != (len(self), OUTPUTS):
+            expected = [len(self), OUTPUTS]
+            raise DataError(f"{self._output} is {list(logits.shape)} and should be {expected}")
+        best = np.argsort(-logits.astype(np.float32), axis=1, kind="stable")[:, :5]
+        hits = best == self._labels[:, None]
+        return {"top1": float(hits[:, 0].mean()), "top5": float(hits.any(axis=1).mean())}
+
+
+def normalise(pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Turn uint8 [..., height, width, 3] into normalised float32 [..., 3, height, width]."""
+    scaled = (pixels.astype(np.float32) / 255 - MEAN) / DEVIATION
+    return np.ascontiguousarray(np.moveaxis(scaled, -1, -3))
+
+
+def preprocess(path: Path) -> NDArray[np.float32]:
+    """Read one image as float32 [3, 224, 224]: shorter side to 256, centre crop, normalised.
+
+    An image that has 224 x 224 pixels already is taken as it is.
+    """
+    try:
+        with Image.open(path) as opened:
+            image = opened.convert("RGBA").convert("RGB") if opened.mode == "P" else opened.convert("RGB")
+    except Exception as error:  # damaged bytes can fail in any way inside a decoder
+        raise DataError(f"{path} cannot be read as an image: {error}") from None
+    if image.size != (CROPPED, CROPPED):
+        shorter = min(image.size)
+        width, height = (side * RESIZED // shorter for side in image.size)
+        left, top = (width - CROPPED) // 2, (height - CROPPED) // 2
+        image = image.resize((width, height), Image.Resampling.BICUBIC)
+        image = image.crop((left, top, left + CROPPED, top + CROPPED))
+    return normalise(np.asarray(image))
+
+
+def _submit(pool: ThreadPoolExecutor, files: list[Path]) -> Batch:
+    images = np.empty((len(files), 3, CROPPED, CROPPED), dtype=np.float32)
+
+    def fill(place: int, path: Path) -> None:
+        images[place] = preprocess(path)
+
+    return images, [pool.submit(fill, place, path) for place, path in enumerate(files)]
+
+
+def _finished(batch: Batch) -> NDArray[np.float32]:
+    images, decoding = batch
+    for future in decoding:
+        future.result()
+    return images
+
+
+def _classes(folder: Path) -> dict[Path, int]:
+    if not folder.is_dir():
+        raise DataError(f"{folder} is not a folder: {LAYOUT}")
+    found = sorted(path for path in folder.iterdir() if path.is_dir() and path.name[0] != ".")
+    if not found:
+        raise DataError(f"{folder} holds no class folders: {LAYOUT}")
+    numbered = all(path.name.isascii() and path.name.isdecimal() for path in found)
+    classes = {path: int(path.name) if numbered else rank for rank, path in enumerate(found)}
+    for path, label in classes.items():
+        if label >= OUTPUTS:
+            raise DataError(f"{path} is class {label}, and ResNet50 knows 0 to {OUTPUTS - 1}")
+    return classes
+
+
+def _images(folder: Path) -> list[Path]:
+    files = [path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file()]
+    if not files:
+        raise DataError(f"{folder} holds no images ({', '.join(sorted(SUFFIXES))}): {LAYOUT}")
+    return files

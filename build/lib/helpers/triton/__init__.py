@@ -1,0 +1,1 @@
+"""Triton: starting a server, writing what it serves, talking to it."""
