@@ -16,31 +16,82 @@ from helpers.workspace import ROOT
 
 def parser() -> argparse.ArgumentParser:
     """Describe the command line."""
-    top = argparse.ArgumentParser(prog="triton-notebooks", description="Deploy models on Triton and measure them, reproducibly.")
+    top = argparse.ArgumentParser(
+        prog="triton-notebooks",
+        description="Deploy models on Triton and measure them, reproducibly.",
+    )
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def command(name: str, text: str) -> argparse.ArgumentParser:
         added = commands.add_parser(name, help=text, description=text)
-        added.add_argument("--outputs", type=Path, default=ROOT / "outputs", metavar="DIR", help="where results lie (outputs)")
+        added.add_argument(
+            "--outputs",
+            type=Path,
+            default=ROOT / "outputs",
+            metavar="DIR",
+            help="where results lie (outputs)",
+        )
         return added
 
-    run = command("run", "Run the notebooks of parameter files in order, skip what is up to date, publish the pages.")
-    run.add_argument("params", nargs="+", type=Path, metavar="PARAMS", help="a parameter file, such as params/cpu.yaml")
-    run.add_argument("--model", action="append", default=[], help="only this model (may be given again)")
-    run.add_argument("--experiment", action="append", default=[], help="only this experiment (may be given again)")
-    run.add_argument("--stage", action="append", default=[], choices=STAGES, help="only this stage (may be given again)")
+    run = command(
+        "run",
+        "Run the notebooks of parameter files, skip what is up to date, publish the pages.",
+    )
+    run.add_argument(
+        "params",
+        nargs="+",
+        type=Path,
+        metavar="PARAMS",
+        help="a parameter file, such as params/cpu.yaml",
+    )
+    run.add_argument(
+        "--model", action="append", default=[], help="only this model (may be given again)"
+    )
+    run.add_argument(
+        "--experiment",
+        action="append",
+        default=[],
+        help="only this experiment (may be given again)",
+    )
+    run.add_argument(
+        "--stage",
+        action="append",
+        default=[],
+        choices=STAGES,
+        help="only this stage (may be given again)",
+    )
     run.add_argument("--force", action="store_true", help="run what is up to date too")
     run.add_argument("--dry-run", action="store_true", help="say what would run and about how long")
-    run.add_argument("--cell-timeout", type=int, default=7200, metavar="SECONDS", help="longest that a cell may take (7200)")
+    run.add_argument(
+        "--cell-timeout",
+        type=int,
+        default=7200,
+        metavar="SECONDS",
+        help="longest that a cell may take (7200)",
+    )
     command("publish", "Write every page again from what is there.")
     command("status", "Print the state of every stage.")
     serve = command("serve", "Serve a deployed model until Ctrl-C.")
-    serve.add_argument("params", type=Path, metavar="PARAMS", help="the parameter file it was deployed with")
+    serve.add_argument(
+        "params", type=Path, metavar="PARAMS", help="the parameter file it was deployed with"
+    )
     serve.add_argument("--model", required=True, help="the model")
     serve.add_argument("--experiment", default="", help="the experiment (the first)")
-    serve.add_argument("--port", type=int, default=None, help="the HTTP port on 127.0.0.1 (a free one)")
-    doctor = command("doctor", "Look for what a target needs of this machine, and say how to mend what is missing.")
-    doctor.add_argument("params", nargs="?", type=Path, default=ROOT / "params/cpu.yaml", metavar="PARAMS", help="a parameter file (params/cpu.yaml)")
+    serve.add_argument(
+        "--port", type=int, default=None, help="the HTTP port on 127.0.0.1 (a free one)"
+    )
+    doctor = command(
+        "doctor",
+        "Look for what a target needs of this machine, and say how to mend what is missing.",
+    )
+    doctor.add_argument(
+        "params",
+        nargs="?",
+        type=Path,
+        default=ROOT / "params/cpu.yaml",
+        metavar="PARAMS",
+        help="a parameter file (params/cpu.yaml)",
+    )
     return top
 
 
@@ -86,17 +137,18 @@ def status(args: argparse.Namespace) -> int:
         say(f"{target}: {', '.join(f'{n} {state}' for state, n in counts.items())}")
         for cell in cells:
             name = f"{cell['model']} {cell['experiment']}".strip()
-            say(f"  {name:28} {cell['stage']:13} {cell['state']:8} {cell['headline'] or cell['reason']}")
+            words = cell["headline"] or cell["reason"]
+            say(f"  {name:28} {cell['stage']:13} {cell['state']:8} {words}")
     return 0
 
 
 def serve(args: argparse.Namespace) -> int:
+    import os
+
     from helpers import artefacts, pipeline
     from helpers.params import read_file
     from helpers.triton import embedded
     from helpers.workspace import OUTPUTS_VARIABLE
-
-    import os
 
     os.environ[OUTPUTS_VARIABLE] = str(args.outputs.resolve())
     content = read_file(args.params)
@@ -104,8 +156,10 @@ def serve(args: argparse.Namespace) -> int:
     config = pipeline.configure(content, args.params.stem, args.model, args.experiment, "deploy")
     repository = artefacts.require(config, "deploy")
     log = args.outputs / args.params.stem / "serve.log"
-    with embedded.serve(repository.folder, models=[args.model], log=log, http_port=args.port) as server:
-        say(f"{args.model} ({config.experiment}) at http://{server.url}, log in {log}; Ctrl-C ends it")
+    with embedded.serve(
+        repository.folder, models=[args.model], log=log, http_port=args.port
+    ) as server:
+        say(f"{args.model} ({config.experiment}) at http://{server.url}; Ctrl-C ends it")
         while server.is_alive():
             signal.sigtimedwait([], 1)
     return 1
@@ -117,9 +171,11 @@ def doctor(args: argparse.Namespace) -> int:
 
     content = read_file(args.params)
     chosen = pipeline.select(content, [], [])
-    checks = doctor.checks([pipeline.configure(content, args.params.stem, *each, "convert") for each in chosen])
+    checks = doctor.checks(
+        [pipeline.configure(content, args.params.stem, *each, "convert") for each in chosen]
+    )
     for check in checks:
-        say(f"{'ok  ' if check.ok else 'MEND'} {check.name}: {check.found}{'' if check.ok else '; ' + check.mend}")
+        say(f"ok   {check.name}: {check.found}" if check.ok else f"MEND {check.line}")
     return 0 if all(check.ok for check in checks) else 1
 
 
@@ -128,7 +184,9 @@ def _targets(outputs: Path) -> list[str]:
 
     found = overview.targets(outputs)
     if not found:
-        raise WorkspaceError(f"{outputs} holds no target yet: run triton-notebooks run params/cpu.yaml")
+        raise WorkspaceError(
+            f"{outputs} holds no target yet: run triton-notebooks run params/cpu.yaml"
+        )
     return found
 
 
@@ -136,7 +194,13 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command line and give the exit code."""
     args = parser().parse_args(arguments)
     try:
-        code: int = {"run": run, "publish": publish, "status": status, "serve": serve, "doctor": doctor}[args.command](args)
+        code: int = {
+            "run": run,
+            "publish": publish,
+            "status": status,
+            "serve": serve,
+            "doctor": doctor,
+        }[args.command](args)
     except ParameterError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -1,8 +1,9 @@
 """The accuracy ladder: framework -> exported -> converted -> served, and what each rung must hold.
 
-Each rung is compared with the fp32 framework on the same 64 real samples. Differences are given in units of the reference
-output's own standard deviation, so that one bound means the same for every network. The task's metric, over the whole evaluation
-set through Triton, must keep 99 % of the framework's: the rule of MLPerf Inference (github.com/mlcommons/inference_policies).
+Each rung is compared with the fp32 framework on the same 64 real samples. Differences are given in
+units of the reference output's own standard deviation, so that one bound means the same for every
+network. The task's metric, over the whole evaluation set through Triton, must keep 99 % of the
+framework's: the rule of MLPerf Inference (github.com/mlcommons/inference_policies).
 """
 
 from collections.abc import Iterable
@@ -54,15 +55,19 @@ class Rung:
         """What is wrong, in one line; empty if the rung holds."""
         for bad in (difference for difference in self.differences if not difference.ok):
             return (
-                f"{self.name} {self.precision}: {bad.output} differs from the framework by {bad.max_difference:.2g} deviations "
-                f"at most and {bad.mean_difference:.2g} on average; the bounds are {bad.max_bound:.2g} and {bad.mean_bound:.2g}"
+                f"{self.name} {self.precision}: {bad.output} differs from the framework by "
+                f"{bad.max_difference:.2g} deviations at most and {bad.mean_difference:.2g} on "
+                f"average; the bounds are {bad.max_bound:.2g} and {bad.mean_bound:.2g}"
             )
         return ""
 
     def rows(self) -> list[dict[str, Any]]:
         """One row for each output, for a table."""
         head = {"rung": self.name, "precision": self.precision, "samples": self.samples}
-        return [{**head, **asdict(each), "verdict": "green" if each.ok else "red"} for each in self.differences]
+        return [
+            {**head, **asdict(each), "verdict": "green" if each.ok else "red"}
+            for each in self.differences
+        ]
 
     def to_dict(self) -> dict[str, Any]:
         return {**asdict(self), "ok": not self.fault}
@@ -83,7 +88,8 @@ class Score:
         """What is wrong, in one line; empty if the metric is kept."""
         if self.served >= self.bound if self.better == "higher" else self.served <= self.bound:
             return ""
-        return f"{self.metric} served is {self.served:.4f}; the framework's {self.framework:.4f} asks for {self.bound:.4f}"
+        asked = f"the framework's {self.framework:.4f} asks for {self.bound:.4f}"
+        return f"{self.metric} served is {self.served:.4f}; {asked}"
 
     def to_dict(self) -> dict[str, Any]:
         return {**asdict(self), "ok": not self.fault}
@@ -104,12 +110,15 @@ def rung(name: str, config: Config, precision: str, found: Arrays, reference: Ar
     """Hold `found` against the framework's outputs, with the model's bounds for `precision`."""
     bounds = models.get(config.model).BOUNDS[precision]
     differences = tuple(
-        difference(output, found.get(output, np.empty(0)), reference[output], bounds) for output in reference
+        difference(output, found.get(output, np.empty(0)), reference[output], bounds)
+        for output in reference
     )
     return Rung(name, precision, len(next(iter(reference.values()))), differences)
 
 
-def scores(config: Config, framework: dict[str, float], served: dict[str, float]) -> tuple[Score, ...]:
+def scores(
+    config: Config, framework: dict[str, float], served: dict[str, float]
+) -> tuple[Score, ...]:
     """Hold the served metrics against the framework's: 99 % of them must be kept."""
     better = models.get(config.model).METRICS
     return tuple(
@@ -117,7 +126,9 @@ def scores(config: Config, framework: dict[str, float], served: dict[str, float]
             name,
             framework[name],
             served[name],
-            framework[name] * KEPT_SHARE if better[name] == "higher" else framework[name] / KEPT_SHARE,
+            framework[name] * KEPT_SHARE
+            if better[name] == "higher"
+            else framework[name] / KEPT_SHARE,
             better[name],
         )
         for name in better
@@ -131,14 +142,20 @@ def concatenate(batches: Iterable[Arrays]) -> Arrays:
 
 
 def framework_reference(config: Config, prepared: Prepared) -> Artefact:
-    """Run the fp32 network in its framework over the whole evaluation set, once; the outcome is kept in outputs/data."""
+    """Run the fp32 network in its framework over the whole evaluation set, once; the outcome is
+    kept in outputs/data.
+    """
     folder = outputs() / "data" / recipe_key(config, "reference")
     if find(folder) is None:
         model = models.get(config.model)
         session = framework_session(model, config, prepared.checkpoint)
         with making(folder) as (temporary, facts):
-            everything = concatenate(session.run(batch) for batch in prepared.dataset.batches(BATCH))
-            few = concatenate(session.run(batch) for batch in prepared.dataset.batches(BATCH, SAMPLES))
+            everything = concatenate(
+                session.run(batch) for batch in prepared.dataset.batches(BATCH)
+            )
+            few = concatenate(
+                session.run(batch) for batch in prepared.dataset.batches(BATCH, SAMPLES)
+            )
             np.savez(temporary / "samples.npz", **few)
             facts.update(prepared.dataset.score(everything))
     found = find(folder)
@@ -156,12 +173,16 @@ def _reference(config: Config) -> tuple[Arrays, dict[str, float]]:
 
 
 def compare(config: Config, artefact: Artefact) -> Rung:
-    """Run an exported or converted artefact on the ladder's samples, in its own runtime, in this process."""
+    """Run an exported or converted artefact on the ladder's samples, in its own runtime, in this
+    process.
+    """
     name, precision = artefact.facts["format"], artefact.facts["precision"]
     fmt = formats.get(name)
     device = "cpu" if config.stage == "export" else config.device
     session = fmt.load(artefact.folder / fmt.FILE, physical_cores(), device)
-    found = concatenate(session.run(batch) for batch in open_dataset(config).batches(BATCH, SAMPLES))
+    found = concatenate(
+        session.run(batch) for batch in open_dataset(config).batches(BATCH, SAMPLES)
+    )
     step = "exported" if config.stage == "export" else "converted"
     return rung(step, config, precision, found, _reference(config)[0])
 
@@ -169,7 +190,13 @@ def compare(config: Config, artefact: Artefact) -> Rung:
 def compare_served(config: Config, server: Any) -> Rung:
     """Send the ladder's samples through Triton."""
     batches = open_dataset(config).batches(min(BATCH, config.max_batch_size), SAMPLES)
-    return rung("served", config, config.precision, server.infer_all(config.model, batches), _reference(config)[0])
+    return rung(
+        "served",
+        config,
+        config.precision,
+        server.infer_all(config.model, batches),
+        _reference(config)[0],
+    )
 
 
 def evaluate(config: Config, server: Any) -> tuple[Score, ...]:
@@ -177,4 +204,3 @@ def evaluate(config: Config, server: Any) -> tuple[Score, ...]:
     dataset = open_dataset(config)
     outputs_of_all = server.infer_all(config.model, dataset.batches(config.max_batch_size))
     return scores(config, _reference(config)[1], dataset.score(outputs_of_all))
-

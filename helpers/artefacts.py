@@ -1,4 +1,6 @@
-"""What is made from what: data set and checkpoint, then the export, the converted model and the model repository."""
+"""What is made from what: data set and checkpoint, then the export, the converted model and the
+model repository.
+"""
 
 import os
 import time
@@ -32,17 +34,24 @@ class Prepared:
 
     dataset: Dataset
     checkpoint: Path
-    generated: bool  # the checkpoint was fitted to a generated data set: its accuracy is not the real task's
+    generated: bool  # a fitted checkpoint: its accuracy is not the real task's
 
 
 def recipe_key(config: Config, kind: str) -> str:
-    """Name what the model's recipe makes: `kind` is "dataset", "checkpoint" or "reference"; new recipe, new name."""
+    """Name what the model's recipe makes: `kind` is "dataset", "checkpoint" or "reference"; new
+    recipe, new name.
+    """
     package = Path(models.__file__).parent / config.model
     value: dict[str, Any] = config.slice("data")
     if kind == "reference":
-        value |= {"source": [file_digest(path) for path in sorted(package.glob("*.py"))], **inputs(config, "export")}
+        value |= {
+            "source": [file_digest(path) for path in sorted(package.glob("*.py"))],
+            **inputs(config, "export"),
+        }
     else:
-        value |= {name: file_digest(package / f"{name}.py") for name in models.get(config.model).RECIPE}
+        value |= {
+            name: file_digest(package / f"{name}.py") for name in models.get(config.model).RECIPE
+        }
     return f"{config.model}-{kind}-{digest(value)[:12]}"
 
 
@@ -53,7 +62,11 @@ def is_generated(config: Config) -> bool:
 
 def dataset_folder(config: Config) -> Path:
     """Where the data set lies or will lie."""
-    return outputs() / "data" / recipe_key(config, "dataset") if is_generated(config) else from_root(config.dataset)
+    return (
+        outputs() / "data" / recipe_key(config, "dataset")
+        if is_generated(config)
+        else from_root(config.dataset)
+    )
 
 
 def checkpoint_file(config: Config) -> Path:
@@ -62,13 +75,16 @@ def checkpoint_file(config: Config) -> Path:
         return from_root(config.checkpoint)
     if not is_generated(config):
         raise ParameterError(
-            f"checkpoint 'fitted' needs a generated data set, and dataset is '{config.dataset}': give a checkpoint"
+            f"checkpoint 'fitted' needs a generated data set, and dataset is '{config.dataset}': "
+            "give the path of a checkpoint"
         )
     return outputs() / "data" / recipe_key(config, "checkpoint") / "checkpoint.pt"
 
 
 def prepare(config: Config) -> Prepared:
-    """Make the data set and the checkpoint ready; what was generated or fitted before is taken from outputs/data."""
+    """Make the data set and the checkpoint ready; what was generated or fitted before is taken from
+    outputs/data.
+    """
     model = models.get(config.model)
     folder, checkpoint = dataset_folder(config), checkpoint_file(config)
     if is_generated(config) and find(folder) is None:
@@ -88,7 +104,9 @@ def prepare(config: Config) -> Prepared:
 def open_dataset(config: Config) -> Dataset:
     """Open the data set that the export stage made ready."""
     if is_generated(config) and find(dataset_folder(config)) is None:
-        raise ArtefactError(f"the data set of {config.model} is not there yet: run {command(config, 'export')}")
+        raise ArtefactError(
+            f"the data set of {config.model} is not there yet: run {command(config, 'export')}"
+        )
     return models.get(config.model).open_dataset(config, dataset_folder(config))
 
 
@@ -104,11 +122,14 @@ def command(config: Config, stage: str) -> str:
 
 
 def require(config: Config, stage: str) -> Artefact:
-    """Give the artefact of an earlier stage, all of it verified; raise `ArtefactError` naming the command that makes it."""
+    """Give the artefact of an earlier stage, all of it verified; raise `ArtefactError` naming the
+    command that makes it.
+    """
     artefact = find(folder_of(config, stage))
     if artefact is None:
         raise ArtefactError(
-            f"{config.model} {config.experiment} has no result of {stage} yet: run {command(config, stage)}"
+            f"{config.model} {config.experiment} has no result of {stage} yet: "
+            f"run {command(config, stage)}"
         )
     if reason := artefact.facts.get("red"):
         raise ArtefactError(f"{stage} of {config.model} {config.experiment} did not hold: {reason}")
@@ -120,7 +141,9 @@ def example_inputs(dataset: Dataset) -> dict[str, Any]:
     return next(iter(dataset.batches(EXAMPLE_BATCH, limit=EXAMPLE_BATCH)))
 
 
-def _make(config: Config, stage: str, source: Any, dataset: Dataset, name: str, precision: str) -> Artefact:
+def _make(
+    config: Config, stage: str, source: Any, dataset: Dataset, name: str, precision: str
+) -> Artefact:
     """Write the artefact of `stage` in the format `name` from `source`."""
     fmt, model = formats.get(name), models.get(config.model)
     folder = folder_of(config, stage)
@@ -138,7 +161,9 @@ def _make(config: Config, stage: str, source: Any, dataset: Dataset, name: str, 
             raise
         except Exception as error:  # exporters raise anything
             line = " ".join(str(error).split())[:300]
-            raise FormatError(f"{name} {precision} of {config.model} failed: {type(error).__name__}: {line}") from error
+            raise FormatError(
+                f"{name} {precision} of {config.model} failed: {type(error).__name__}: {line}"
+            ) from error
         facts.update(format=name, precision=precision, seconds=round(time.monotonic() - started, 1))
     artefact = find(folder)
     assert artefact is not None
@@ -148,29 +173,40 @@ def _make(config: Config, stage: str, source: Any, dataset: Dataset, name: str, 
 def export(config: Config, prepared: Prepared) -> Artefact:
     """Export the trained network to `config.export_format` in `config.export_precision`."""
     network = models.get(config.model).build(config, prepared.checkpoint)
-    return _make(config, "export", network, prepared.dataset, config.export_format, config.export_precision)
+    return _make(
+        config, "export", network, prepared.dataset, config.export_format, config.export_precision
+    )
 
 
 def convert(config: Config) -> Artefact:
-    """Convert the export to the format that is served; where that is the same format, the file is taken as it is."""
+    """Convert the export to the format that is served; where that is the same format, the file is
+    taken as it is.
+    """
     exported = require(config, "export")
     source = formats.get(config.export_format).FILE
     if config.format != config.export_format:
         if config.export_format not in formats.get(config.format).SOURCES:
             raise FormatError(f"{config.format} is not made from {config.export_format}")
         return _make(
-            config, "convert", exported.folder / source, open_dataset(config), config.format, config.precision
+            config,
+            "convert",
+            exported.folder / source,
+            open_dataset(config),
+            config.format,
+            config.precision,
         )
     if config.precision != config.export_precision:
         raise FormatError(
-            f"{config.format} is exported in {config.export_precision} and cannot become {config.precision} later: "
-            "set export_precision"
+            f"{config.format} is exported in {config.export_precision} and cannot become "
+            f"{config.precision} later: set export_precision"
         )
     with making(folder_of(config, "convert")) as (temporary, facts):
         for name in exported.files:
             (temporary / name).parent.mkdir(parents=True, exist_ok=True)
             link_or_copy(exported.folder / name, temporary / name)
-        facts.update(format=config.format, precision=config.precision, seconds=0.0, note="taken as exported")
+        facts.update(
+            format=config.format, precision=config.precision, seconds=0.0, note="taken as exported"
+        )
     return require(config, "convert")
 
 
@@ -197,7 +233,9 @@ def deploy(config: Config) -> Artefact:
     per_scenario = {scenario: threads(config, scenario) for scenario in SCENARIOS}
     with making(folder_of(config, "deploy")) as (temporary, facts):
         files = [converted.folder / name for name in converted.files]
-        write_repository(temporary, config, files, model.inputs(config), model.outputs(config), per_scenario)
+        write_repository(
+            temporary, config, files, model.inputs(config), model.outputs(config), per_scenario
+        )
         facts.update(model=config.model, threads=per_scenario)
     return require(config, "deploy")
 
@@ -207,17 +245,26 @@ def fingerprint(path: Path) -> str:
     if not path.exists():
         raise DataError(f"{shown(path)}: there is no such file or folder")
     entries = sorted(path.rglob("*")) if path.is_dir() else [path]
-    return digest([(str(e), e.stat().st_size, e.stat().st_mtime_ns) for e in entries if e.is_file()])
+    return digest(
+        [(str(e), e.stat().st_size, e.stat().st_mtime_ns) for e in entries if e.is_file()]
+    )
 
 
 def inputs(config: Config, stage: str) -> dict[str, str]:
-    """Identify what `stage` works on: hashes of artefacts, names of what the recipe makes, fingerprints of users' files."""
+    """Identify what `stage` works on: hashes of artefacts, names of what the recipe makes,
+    fingerprints of users' files.
+    """
     data = dataset_folder(config)
     found = {"dataset": data.name if is_generated(config) else fingerprint(data)}
     if stage == "export":
         checkpoint = checkpoint_file(config)
         name = checkpoint.parent.name if config.checkpoint == "fitted" else fingerprint(checkpoint)
         return found | {"checkpoint": name}
-    before = {"convert": "export", "deploy": "convert", "perf_offline": "deploy", "perf_online": "deploy"}[stage]
+    before = {
+        "convert": "export",
+        "deploy": "convert",
+        "perf_offline": "deploy",
+        "perf_online": "deploy",
+    }[stage]
     artefact = find(folder_of(config, before))
     return found | {before: artefact.sha256 if artefact else "missing"}

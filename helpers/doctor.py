@@ -29,6 +29,10 @@ class Check:
     found: str
     mend: str = ""
 
+    @property
+    def line(self) -> str:
+        return f"{self.name}: {self.found}; {self.mend}"
+
 
 def has_driver() -> bool:
     """Whether an NVIDIA driver is loaded, without loading any of its libraries."""
@@ -38,11 +42,15 @@ def has_driver() -> bool:
 def has_docker() -> bool:
     """Whether a Docker engine could answer: its client and its socket are there."""
     given = os.environ.get("DOCKER_HOST", "")
-    return shutil.which("docker") is not None and (bool(given) or Path("/var/run/docker.sock").exists())
+    return shutil.which("docker") is not None and (
+        bool(given) or Path("/var/run/docker.sock").exists()
+    )
 
 
 def obstacle(config: Config) -> str:
-    """Say in one line why this machine cannot run the experiment; empty if it can. No kernel is needed to know."""
+    """Say in one line why this machine cannot run the experiment; empty if it can. No kernel is
+    needed to know.
+    """
     if config.device == "gpu" and not has_driver():
         return f"{config.gpu} is needed and this machine has no NVIDIA driver"
     if config.server.kind == "docker" and not has_docker():
@@ -50,12 +58,19 @@ def obstacle(config: Config) -> str:
     if config.server.kind != "embedded":
         return f"the {config.server.kind} server kind is not in this release: use embedded"
     if config.accelerator != "none":
-        return f"accelerator {config.accelerator} needs a native backend, which the embedded server does not have"
-    for name, precision in ((config.export_format, config.export_precision), (config.format, config.precision)):
+        return (
+            f"accelerator {config.accelerator} needs a native backend: the embedded server has none"
+        )
+    for name, precision in (
+        (config.export_format, config.export_precision),
+        (config.format, config.precision),
+    ):
         known = formats.get(name).PRECISIONS.get(config.device, ())
         on = "cpu" if name == config.export_format and config.format != name else config.device
         if precision not in known:
-            return f"{name} has no {precision} on a {on}: it has {', '.join(known) or 'nothing there'}"
+            return (
+                f"{name} has no {precision} on a {on}: it has {', '.join(known) or 'nothing there'}"
+            )
         for runtime in formats.get(name).RUNTIME:
             if find_spec(runtime.replace("-", "_")) is None:
                 return f"{name} needs {runtime}, which is not installed"
@@ -65,11 +80,21 @@ def obstacle(config: Config) -> str:
 def _glibc() -> Check:
     found = platform.libc_ver()[1] or "unknown"
     new_enough = found != "unknown" and tuple(int(part) for part in found.split(".")[:2]) >= GLIBC
-    return Check("glibc", new_enough, found, "perf_analyzer and Triton need 2.35: use Ubuntu 22.04, Debian 12 or newer")
+    return Check(
+        "glibc",
+        new_enough,
+        found,
+        "perf_analyzer and Triton need 2.35: use Ubuntu 22.04, Debian 12 or newer",
+    )
 
 
 def _python() -> Check:
-    return Check("Python", sys.version_info[:2] in ((3, 11), (3, 12)), platform.python_version(), "use Python 3.11")
+    return Check(
+        "Python",
+        sys.version_info[:2] in ((3, 11), (3, 12)),
+        platform.python_version(),
+        "use Python 3.11",
+    )
 
 
 def _triton() -> Check:
@@ -79,12 +104,22 @@ def _triton() -> Check:
         found = str((embedded.wheel() / "bin/tritonserver").exists())
     except DeploymentError as error:
         return Check("Triton", False, str(error), "pip install -r docker/requirements.lock")
-    return Check("Triton", found == "True", "embedded binary found" if found == "True" else "no binary", "pip install nvidia-pytriton")
+    return Check(
+        "Triton",
+        found == "True",
+        "embedded binary found" if found == "True" else "no binary",
+        "pip install nvidia-pytriton",
+    )
 
 
 def _analyzer() -> Check:
     path = Path(sys.executable).parent / "perf_analyzer"
-    return Check("perf_analyzer", path.exists(), str(path.name) if path.exists() else "not found", "pip install tritonclient==2.51.0")
+    return Check(
+        "perf_analyzer",
+        path.exists(),
+        str(path.name) if path.exists() else "not found",
+        "pip install tritonclient==2.51.0",
+    )
 
 
 def _port() -> Check:
@@ -103,22 +138,40 @@ def _space(name: str, path: Path, needed_gb: float, mend: str) -> Check:
 def _processor() -> Check:
     flags = Path("/proc/cpuinfo").read_text()
     bf16 = "avx512_bf16" in flags or "amx_bf16" in flags
-    return Check("processor", True, "has bf16 instructions" if bf16 else "no bf16 instructions: bf16 will not be faster")
+    return Check(
+        "processor",
+        True,
+        "has bf16 instructions" if bf16 else "no bf16 instructions: bf16 will not be faster",
+    )
 
 
 def _driver() -> Check:
-    return Check("NVIDIA driver", has_driver(), "loaded" if has_driver() else "none", "install NVIDIA's driver, or use params/cpu.yaml")
+    return Check(
+        "NVIDIA driver",
+        has_driver(),
+        "loaded" if has_driver() else "none",
+        "install NVIDIA's driver, or use params/cpu.yaml",
+    )
 
 
 def _docker() -> Check:
-    return Check("Docker", has_docker(), "engine found" if has_docker() else "no engine", "install Docker, or set server.kind to embedded")
+    return Check(
+        "Docker",
+        has_docker(),
+        "engine found" if has_docker() else "no engine",
+        "install Docker, or set server.kind to embedded",
+    )
 
 
 def checks(configs: list[Config]) -> list[Check]:
     """Look at what these experiments need."""
     wanted: list[Callable[[], Check]] = [_python, _glibc, _triton, _analyzer, _port, _processor]
     done = [check() for check in wanted]
-    done.append(_space("/dev/shm", Path("/dev/shm"), SHM_GB, "give it more: mount -o remount,size=2G /dev/shm"))
+    done.append(
+        _space(
+            "/dev/shm", Path("/dev/shm"), SHM_GB, "give it more: mount -o remount,size=2G /dev/shm"
+        )
+    )
     done.append(_space("disk", outputs(), DISK_GB, "free some, or give --outputs on another disk"))
     if any(config.device == "gpu" for config in configs):
         done.append(_driver())
@@ -127,5 +180,7 @@ def checks(configs: list[Config]) -> list[Check]:
     for config in configs:
         reason = obstacle(config)
         name = f"{config.model} {config.experiment}"
-        done.append(Check(name, not reason, reason or "can run here", "see above" if reason else ""))
+        done.append(
+            Check(name, not reason, reason or "can run here", "see above" if reason else "")
+        )
     return done

@@ -1,7 +1,8 @@
 """Running one notebook through papermill, and judging honestly whether it ran to its end.
 
-papermill's metadata calls a notebook completed after a timeout or a dead kernel, and its exit code is 0 after `sys.exit(0)`. So a
-notebook has succeeded when nothing was raised, every code cell was executed, and its result says "done".
+papermill's metadata calls a notebook completed after a timeout or a dead kernel, and its exit code
+is 0 after `sys.exit(0)`. So a notebook has succeeded when nothing was raised, every code cell was
+executed, and its result says "done".
 """
 
 import os
@@ -32,10 +33,14 @@ def environment(**variables: str) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def execute(source: Path, executed: Path, result: Path, parameters: dict[str, Any], cell_seconds: int) -> dict[str, Any]:
-    """Run the notebook `source` with `parameters`, keep it as `executed`, and return the result that it wrote to `result`.
+def execute(
+    source: Path, executed: Path, result: Path, parameters: dict[str, Any], cell_seconds: int
+) -> dict[str, Any]:
+    """Run the notebook `source` with `parameters`, keep it as `executed`, and return the result
+    that it wrote to `result`.
 
-    A cell may take `cell_seconds`. Raises `StageError` with one line; the executed notebook stays, as far as it came.
+    A cell may take `cell_seconds`. Raises `StageError` with one line; the executed notebook stays,
+    as far as it came.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -57,16 +62,30 @@ def execute(source: Path, executed: Path, result: Path, parameters: dict[str, An
                 progress_bar=False,
                 start_timeout=START_SECONDS,
                 execution_timeout=cell_seconds,
-                config=Config({"ConnectionFileMixin": {"transport": "ipc"}}),  # no port, no one else's kernel
+                config=Config(
+                    {"ConnectionFileMixin": {"transport": "ipc"}}
+                ),  # no port, no one else's kernel
             )
     except PapermillExecutionError as error:
         line = " ".join(str(error.evalue).split())
-        raise StageError(line if error.ename.endswith("Error") and _ours(error.ename) else f"{error.ename}: {line}") from error
+        raise StageError(
+            line
+            if error.ename.endswith("Error") and _ours(error.ename)
+            else f"{error.ename}: {line}"
+        ) from error
     except CellTimeoutError as error:
-        raise StageError(f"a cell took longer than {cell_seconds} s: give --cell-timeout") from error
+        raise StageError(
+            f"a cell took longer than {cell_seconds} s: give --cell-timeout"
+        ) from error
     except DeadKernelError as error:
-        raise StageError("the notebook's kernel was killed: look for a lack of memory, then run again") from error
-    pending = [cell for cell in notebook.cells if cell.cell_type == "code" and cell.source and not cell.execution_count]
+        raise StageError(
+            "the notebook's kernel was killed: look for a lack of memory, then run again"
+        ) from error
+    pending = [
+        cell
+        for cell in notebook.cells
+        if cell.cell_type == "code" and cell.source and not cell.execution_count
+    ]
     if pending:
         raise StageError(f"{len(pending)} cells were not executed: the notebook ended itself")
     found = read(result)

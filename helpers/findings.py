@@ -36,12 +36,12 @@ def best(rows: "DataFrame", latency_budget_ms: float = UNLIMITED) -> "Series[Any
     return None if front.empty else front.iloc[-1]
 
 
-def measured(rows: "DataFrame", scenario: str, column: str = "") -> "DataFrame":
+def measured(rows: "DataFrame", scenario: str, column: str = "throughput") -> "DataFrame":
     """Return a scenario's rows in the order of an axis; none if no row has a value in `column`."""
+    if column not in rows:
+        rows = rows.assign(**{column: float("nan")})
     chosen = rows[rows["scenario"] == scenario].sort_values(["batch_size", "concurrency"])
-    if column and (column not in chosen or chosen[column].isna().all()):
-        return chosen.head(0)
-    return chosen
+    return chosen if chosen[column].notna().any() else chosen.head(0)
 
 
 def stable(rows: "DataFrame") -> "Series[bool]":
@@ -51,51 +51,48 @@ def stable(rows: "DataFrame") -> "Series[bool]":
     return rows["verdict"].fillna("").isin(["stable", ""])
 
 
-def _caveats(rows: "DataFrame") -> str:
-    lost = rows["throughput"].isna()
-    shaky = ~stable(rows) & ~lost
-    return f"Of {len(rows)} points, {shaky.sum()} not stable and {lost.sum()} not measured."
-
-
 def describe_throughput(rows: "DataFrame") -> str:
     """Say which batch size of which experiment is fastest, and by how much."""
-    points = measured(rows, "offline", "throughput")
-    top = best(points)
-    if top is None:
-        return f"No stable offline throughput was measured. {_caveats(rows)}"
-    line = points[points["experiment"] == top["experiment"]].iloc[0]
+    points = _reliable(rows, "offline", "throughput")
+    if points.empty:
+        return f"No stable offline throughput was measured. {_caveats(rows, 'offline')}"
+    top = points.nlargest(1, "throughput").iloc[0]
+    first = points[points["experiment"] == top["experiment"]].iloc[0]
     return (
         f"Offline throughput is highest for {top['experiment']} at batch size "
-        f"{top['batch_size']:,.0f}: "
-        f"{top['throughput']:,.0f} samples/s, {top['throughput'] / line['throughput']:.1f} times "
-        f"that of batch size {line['batch_size']:,.0f}. {_caveats(points)}"
+        f"{top['batch_size']:,.0f}: {top['throughput']:,.0f} samples/s, "
+        f"{top['throughput'] / first['throughput']:.1f} times that of batch size "
+        f"{first['batch_size']:,.0f}. {_caveats(rows, 'offline')}"
     )
 
 
 def describe_latency(rows: "DataFrame") -> str:
     """Say how p99 latency grows from the smallest to the largest batch."""
-    points = measured(rows, "offline", "p99_latency_ms")
+    points = _reliable(rows, "offline", "p99_latency_ms")
     lines = [
         f"{name} from {line['p99_latency_ms'].iloc[0]:,.3g} ms at batch size "
         f"{line['batch_size'].iloc[0]:,.0f} to {line['p99_latency_ms'].iloc[-1]:,.3g} ms at "
         f"{line['batch_size'].iloc[-1]:,.0f}"
-        for name, line in points.dropna(subset="p99_latency_ms").groupby("experiment", sort=False)
+        for name, line in points.groupby("experiment", sort=False)
     ]
-    return f"Offline p99 latency: {'; '.join(lines) or 'not measured'}. {_caveats(points)}"
+    found = "; ".join(lines) or "no stable point"
+    return f"Offline p99 latency: {found}. {_caveats(rows, 'offline')}"
 
 
 def describe_components(rows: "DataFrame") -> str:
     """Say where the time goes at the highest concurrency, and where throughput peaks."""
-    points = measured(rows, "online", "avg_latency_ms").dropna(subset="avg_latency_ms")
+    points = _reliable(rows, "online", "avg_latency_ms")
     if points.empty:
-        return f"No online latency was measured. {_caveats(rows)}"
-    last, peak = points.iloc[-1], points.loc[points["throughput"].idxmax()]
+        return f"No stable online latency was measured. {_caveats(rows, 'online')}"
+    last, peak = points.iloc[-1], points.nlargest(1, "throughput").iloc[0]
     parts = last[list(COMPONENTS)].fillna(0).astype(float)
     return (
         f"At concurrency {last['concurrency']:,.0f} the average latency is "
-        f"{last['avg_latency_ms']:,.3g} ms, of which {COMPONENTS[parts.idxmax()]} takes "
+        f"{last['avg_latency_ms']:,.3g} ms; its largest part, "
+        f"{COMPONENTS[str(parts.idxmax())]}, takes "
         f"{parts.max() / last['avg_latency_ms']:.0%}. Throughput peaks at concurrency "
-        f"{peak['concurrency']:,.0f} with {peak['throughput']:,.0f} samples/s. {_caveats(points)}"
+        f"{peak['concurrency']:,.0f} with {peak['throughput']:,.0f} samples/s. "
+        f"{_caveats(rows, 'online')}"
     )
 
 
@@ -115,12 +112,25 @@ def describe_frontier(rows: "DataFrame", latency_budget_ms: float = UNLIMITED) -
 
 def describe_served_over_bare(rows: "DataFrame") -> str:
     """Say how much of the bare throughput is served: the median, and the worst point."""
-    points = measured(rows, "offline", "served_bare_ratio").dropna(subset="served_bare_ratio")
+    points = _reliable(rows, "offline", "served_bare_ratio")
     if points.empty:
-        return f"The bare runtime was not measured beside the server. {_caveats(rows)}"
-    low = points.loc[points["served_bare_ratio"].idxmin()]
+        return f"No stable ratio of served to bare. {_caveats(rows, 'offline')}"
+    low = points.nsmallest(1, "served_bare_ratio").iloc[0]
     return (
         f"Triton serves {points['served_bare_ratio'].median():.0%} of the bare throughput (median "
-        f"of {len(points)} points); least is {low['served_bare_ratio']:.0%}, "
-        f"{low['experiment']} at batch size {low['batch_size']:,.0f}. {_caveats(points)}"
+        f"of {len(points)} stable points); least is {low['served_bare_ratio']:.0%}, "
+        f"{low['experiment']} at batch size {low['batch_size']:,.0f}. {_caveats(rows, 'offline')}"
     )
+
+
+def _reliable(rows: "DataFrame", scenario: str, column: str) -> "DataFrame":
+    points = measured(rows, scenario, column)
+    return points[stable(points)].dropna(subset=column)
+
+
+def _caveats(rows: "DataFrame", scenario: str = "") -> str:
+    """Say how many rows, failed ones included, a finding does not rest on."""
+    rows = rows[rows["scenario"] == scenario] if scenario else rows
+    lost = rows["throughput"].isna()
+    shaky = ~stable(rows) & ~lost
+    return f"Of {len(rows)} points, {shaky.sum()} not stable and {lost.sum()} not measured."

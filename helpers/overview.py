@@ -1,4 +1,6 @@
-"""Every stage of a target as it lies on disk: the table of states, all measured rows, and the pages made from them."""
+"""Every stage of a target as it lies on disk: the table of states, all measured rows, and the pages
+made from them.
+"""
 
 import csv
 import io
@@ -30,7 +32,9 @@ def targets(outputs: Path) -> list[str]:
 
 
 def cells(outputs: Path, target: str) -> list[StageCell]:
-    """List every model x experiment x stage of a target with its state; what two experiments share appears for both."""
+    """List every model x experiment x stage of a target with its state; what two experiments share
+    appears for both.
+    """
     from helpers.pipeline import Job, configure, owner
 
     os.environ[OUTPUTS_VARIABLE] = str(outputs.resolve())
@@ -70,8 +74,12 @@ def _cell(
 
 
 def write_results(folder: Path) -> Path:
-    """Write all measured rows of a target to its `results.csv`, in the columns of the published tables and ours."""
-    found = [result for path in sorted(folder.glob("*/*/perf_*.json")) if (result := results.read(path))]
+    """Write all measured rows of a target to its `results.csv`, in the columns of the published
+    tables and ours.
+    """
+    found = [
+        result for path in sorted(folder.glob("*/*/perf_*.json")) if (result := results.read(path))
+    ]
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, results.COLUMNS, lineterminator="\n")
     writer.writeheader()
@@ -81,7 +89,9 @@ def write_results(folder: Path) -> Path:
 
 
 def _plain(value: Any) -> Any:
-    """Spell a value as the published tables do: an empty cell for what is not known, booleans in lower case."""
+    """Spell a value as the published tables do: an empty cell for what is not known, booleans in
+    lower case.
+    """
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return ""
     if isinstance(value, bool):
@@ -90,18 +100,29 @@ def _plain(value: Any) -> Any:
 
 
 def publish(outputs: Path, target: str, only: set[Path] | None = None) -> Path:
-    """Write results.csv, the pages and the two indexes; with `only`, pages that are current are left as they are."""
+    """Write results.csv, the pages and the two indexes; with `only`, pages that are current are
+    left as they are.
+    """
     folder = outputs / target
     write_results(folder)
     for notebook in sorted(folder.glob("*/**/*.ipynb")):
         if "artefacts" in notebook.relative_to(folder).parts:
             continue
         html = notebook.with_suffix(".html")
-        if only is None or not html.exists() or html.stat().st_mtime_ns < notebook.stat().st_mtime_ns:
+        if (
+            only is None
+            or not html.exists()
+            or html.stat().st_mtime_ns < notebook.stat().st_mtime_ns
+        ):
             result = results.read(notebook.with_suffix(".json")) or {}
             up = "/".join([".."] * (len(notebook.relative_to(folder).parts) - 1))
-            links = [Link(href=f"{up}/index.html", text=target), Link(href=f"{up}/../index.html", text="All targets")]
-            pages.page(notebook, html, links, state=result.get("state", ""), note=result.get("reason", ""))
+            links = [
+                Link(href=f"{up}/index.html", text=target),
+                Link(href=f"{up}/../index.html", text="All targets"),
+            ]
+            pages.page(
+                notebook, html, links, state=result.get("state", ""), note=result.get("reason", "")
+            )
     found = cells(outputs, target)
     content = yaml.safe_load((folder / "parameters.yaml").read_text())
     index = pages.target_index(folder, found, gpu=content["gpu"])

@@ -1,6 +1,8 @@
-"""The schema of a parameter file, how an experiment is chosen from it, and what is wrong with a bad one.
+"""The schema of a parameter file, how an experiment is chosen from it, and what is wrong with a bad
+one.
 
-Three ways lead to an experiment (JupyterLab, papermill, the batch command) and all meet in `resolve`.
+Three ways lead to an experiment (JupyterLab, papermill, the batch command) and all meet in
+`resolve`.
 """
 
 import os
@@ -15,7 +17,9 @@ from helpers.errors import ParameterError
 from helpers.workspace import ROOT, digest, shown
 
 FILES = ROOT / "params"
-TARGET_VARIABLE = "TRITON_NOTEBOOKS_TARGET"  # set by the batch command: the name of the parameter file
+TARGET_VARIABLE = (
+    "TRITON_NOTEBOOKS_TARGET"  # set by the batch command: the name of the parameter file
+)
 STAGES = ("export", "convert", "deploy", "perf_offline", "perf_online", "report")
 REQUIRED = ("export_format", "export_precision", "format", "precision", "max_batch_size")
 
@@ -62,7 +66,9 @@ class Experiment(Strict):
     preferred_batch_sizes: list[Count] = []
     max_queue_delay_us: Annotated[int, Field(ge=0)] = 0
     instances: Instances = Instances()
-    threads: Annotated[int, Field(ge=0)] = 0  # within an operator, per instance; 0 shares the cores out evenly
+    threads: Annotated[int, Field(ge=0)] = (
+        0  # within an operator, per instance; 0 shares the cores out evenly
+    )
     batch_sizes: list[Count] = [1]  # offline
     pairs: Count = 3  # bare and served runs that alternate at each offline point
     concurrency: list[Count] = [1]  # online: clients, each with one request at a time
@@ -79,9 +85,25 @@ class Experiment(Strict):
 
 _DATA = ("dataset", "variant", "max_seq_length")
 _EXPORT = (*_DATA, "checkpoint", "export_format", "export_precision")
-_CONVERT = (*_EXPORT, "format", "precision", "accelerator", "accelerator_precision", "capture_cuda_graph")
-_DEPLOY = (*_CONVERT, "max_batch_size", "preferred_batch_sizes", "max_queue_delay_us", "instances", "threads")
-FIELDS: dict[str, tuple[str, ...]] = {  # what each stage may read: nothing else is there when it runs
+_CONVERT = (
+    *_EXPORT,
+    "format",
+    "precision",
+    "accelerator",
+    "accelerator_precision",
+    "capture_cuda_graph",
+)
+_DEPLOY = (
+    *_CONVERT,
+    "max_batch_size",
+    "preferred_batch_sizes",
+    "max_queue_delay_us",
+    "instances",
+    "threads",
+)
+FIELDS: dict[
+    str, tuple[str, ...]
+] = {  # what each stage may read: nothing else is there when it runs
     "data": _DATA,
     "export": _EXPORT,
     "convert": _CONVERT,
@@ -105,13 +127,22 @@ class Config(Experiment):
     experiments: tuple[str, ...]  # of the same model on this target
 
     def shown(self) -> dict[str, Any]:
-        """What a reader should know of it: where it belongs, and every field that this stage reads."""
-        head = {"model": self.model, "experiment": self.experiment, "target": self.target, "gpu": self.gpu}
+        """What a reader should know of it: where it belongs, and every field that this stage
+        reads.
+        """
+        head = {
+            "model": self.model,
+            "experiment": self.experiment,
+            "target": self.target,
+            "gpu": self.gpu,
+        }
         fields = self.model_dump(include=set(FIELDS[self.stage]))
         return head | {name: value for name, value in fields.items() if value not in (None, "", [])}
 
     def slice(self, stage: str) -> dict[str, Any]:
-        """Plain values of the fields that `stage` (this one or an earlier one) reads; what its key is made from."""
+        """Plain values of the fields that `stage` (this one or an earlier one) reads; what its key
+        is made from.
+        """
         chosen: dict[str, Any] = {"model": self.model}
         if stage not in ("data", "export"):
             chosen["device"] = self.device
@@ -147,7 +178,7 @@ class _Loader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()
         for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)  # type: ignore[no-untyped-call]
+            key = self.construct_object(key_node, deep=True)
             if key in seen and key != "<<":
                 raise ParameterError(f"line {key_node.start_mark.line + 1}: duplicate key '{key}'")
             seen.add(key)
@@ -155,7 +186,9 @@ class _Loader(yaml.SafeLoader):
 
 
 def read_file(path: Path) -> dict[str, Any]:
-    """Read a parameter file and check all of it; raise `ParameterError` with one line that names what is wrong."""
+    """Read a parameter file and check all of it; raise `ParameterError` with one line that names
+    what is wrong.
+    """
     try:
         content = yaml.load(path.read_text(), Loader=_Loader)
     except FileNotFoundError:
@@ -165,14 +198,20 @@ def read_file(path: Path) -> dict[str, Any]:
     except ParameterError as error:
         raise ParameterError(f"{shown(path)}: {error}") from None
     except yaml.YAMLError as error:
-        raise ParameterError(f"{shown(path)}: is not YAML: {' '.join(str(error).split())}") from None
+        raise ParameterError(
+            f"{shown(path)}: is not YAML: {' '.join(str(error).split())}"
+        ) from None
     if not isinstance(content, dict):
         found = "is empty" if content is None else f"holds a {type(content).__name__}"
-        raise ParameterError(f"{shown(path)}: {found}; expected the keys {', '.join(ParameterFile.model_fields)}")
+        raise ParameterError(
+            f"{shown(path)}: {found}; expected the keys {', '.join(ParameterFile.model_fields)}"
+        )
     with_place = shown(path)
     parsed = _validated(ParameterFile, content, with_place)
     if not parsed.models:
-        raise ParameterError(f"{with_place}: models: is empty; expected one of {', '.join(models.names())}")
+        raise ParameterError(
+            f"{with_place}: models: is empty; expected one of {', '.join(models.names())}"
+        )
     for model, section in parsed.models.items():
         if not section.experiments:
             raise ParameterError(f"{with_place}: models.{model}.experiments: there is none")
@@ -199,9 +238,16 @@ def _validated(schema: type[M], value: Any, place: str) -> M:
 
 
 def _experiment(
-    content: dict[str, Any], model: str, experiment: str, overrides: dict[str, Any], place: str, required: tuple[str, ...]
+    content: dict[str, Any],
+    model: str,
+    experiment: str,
+    overrides: dict[str, Any],
+    place: str,
+    required: tuple[str, ...],
 ) -> dict[str, Any]:
-    """Merge defaults < model's defaults < experiment < overrides, check the outcome and give all its fields."""
+    """Merge defaults < model's defaults < experiment < overrides, check the outcome and give all
+    its fields.
+    """
     models.get(model)
     section = content["models"][model]
     own = (section.get("experiments") or {}).get(experiment) or {}
@@ -216,14 +262,20 @@ def _experiment(
     for name in ("export_format", "format"):
         value = getattr(parsed, name)
         if value and value not in formats.names():
-            raise ParameterError(f"{place}.{name}: unknown format '{value}': known are {', '.join(formats.names())}")
+            raise ParameterError(
+                f"{place}.{name}: unknown format '{value}': known are {', '.join(formats.names())}"
+            )
     for name in ("batch_sizes", "preferred_batch_sizes"):
         for size in getattr(parsed, name) if "max_batch_size" in merged else ():
             if size > parsed.max_batch_size:
-                raise ParameterError(f"{place}.{name}: {size} is above max_batch_size {parsed.max_batch_size}")
+                raise ParameterError(
+                    f"{place}.{name}: {size} is above max_batch_size {parsed.max_batch_size}"
+                )
     if "max_batch_size" in merged and parsed.online_batch_size > parsed.max_batch_size:
         size = parsed.online_batch_size
-        raise ParameterError(f"{place}.online_batch_size: {size} is above max_batch_size {parsed.max_batch_size}")
+        raise ParameterError(
+            f"{place}.online_batch_size: {size} is above max_batch_size {parsed.max_batch_size}"
+        )
     return dict(parsed.model_dump())
 
 
@@ -257,28 +309,42 @@ def resolve(
 ) -> Config:
     """Choose one experiment and give it as `stage` sees it.
 
-    Without `models` the parameter file of `gpu` is read; without `experiment` its first is taken. `overrides` replaces single
-    fields, for exploring. Raises `ParameterError`.
+    Without `models` the parameter file of `gpu` is read; without `experiment` its first is taken.
+    `overrides` replaces single fields, for exploring. Raises `ParameterError`.
     """
     place = "parameters"
-    content: dict[str, Any] = {"gpu": gpu, "device": device, "server": server or {}, "defaults": defaults or {}}
+    content: dict[str, Any] = {
+        "gpu": gpu,
+        "device": device,
+        "server": server or {},
+        "defaults": defaults or {},
+    }
     if not models:
         path = file_for(gpu)
         if path is None:
-            raise ParameterError(f"gpu is '{gpu}', which no file in {shown(FILES)} has: give models too")
+            raise ParameterError(
+                f"gpu is '{gpu}', which no file in {shown(FILES)} has: give models too"
+            )
         content, place = read_file(path), shown(path)
     else:
         content["models"] = models
     parsed = _validated(ParameterFile, content, place)
     if model not in parsed.models:
-        raise ParameterError(f"{place}: models.{model}: is missing; there are {', '.join(parsed.models)}")
+        raise ParameterError(
+            f"{place}: models.{model}: is missing; there are {', '.join(parsed.models)}"
+        )
     experiments = tuple(parsed.models[model].experiments)
     chosen = experiment or next(iter(experiments), "")
     if chosen not in experiments:
-        raise ParameterError(f"{place}: unknown experiment '{chosen}' of {model}: there are {', '.join(experiments)}")
+        raise ParameterError(
+            f"{place}: unknown experiment '{chosen}' of {model}: there are {', '.join(experiments)}"
+        )
     required = tuple(name for name in REQUIRED if name in FIELDS[stage])
     if isinstance(overrides, str):
-        raise ParameterError(f"overrides is the text {overrides!r}: give a dict, with papermill by -y 'overrides: {{...}}'")
+        raise ParameterError(
+            f"overrides is the text {overrides!r}: "
+            "give a dict, with papermill by -y 'overrides: {...}'"
+        )
     values = _experiment(content, model, chosen, overrides or {}, place, required)
     config = Config(
         **values,

@@ -28,9 +28,21 @@ from helpers.workspace import (
     write_atomic,
 )
 
-NEEDS = {"convert": "export", "deploy": "convert", "perf_offline": "deploy", "perf_online": "deploy"}
+NEEDS = {
+    "convert": "export",
+    "deploy": "convert",
+    "perf_offline": "deploy",
+    "perf_online": "deploy",
+}
 MAKES = ("export", "convert", "deploy")
-FIRST_SECONDS = {"export": 60, "convert": 10, "deploy": 40, "perf_offline": 90, "perf_online": 45, "report": 10}
+FIRST_SECONDS = {
+    "export": 60,
+    "convert": 10,
+    "deploy": 40,
+    "perf_offline": 90,
+    "perf_online": 45,
+    "report": 10,
+}
 DATA_SECONDS = 130  # generating a data set and fitting a checkpoint to it
 
 Say = Callable[[str], None]
@@ -38,7 +50,9 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Job:
-    """One notebook to run: a stage of an experiment, or a model's report; `obstacle` says why this machine cannot."""
+    """One notebook to run: a stage of an experiment, or a model's report; `obstacle` says why this
+    machine cannot.
+    """
 
     config: Config
     obstacle: str = ""
@@ -57,8 +71,12 @@ class Job:
         return self.folder / f"{self.config.stage}.json"
 
 
-def select(content: dict[str, Any], models: Sequence[str], experiments: Sequence[str]) -> list[tuple[str, str]]:
-    """Choose model and experiment names of a parameter file; raise `ParameterError` for a name that it has not."""
+def select(
+    content: dict[str, Any], models: Sequence[str], experiments: Sequence[str]
+) -> list[tuple[str, str]]:
+    """Choose model and experiment names of a parameter file; raise `ParameterError` for a name that
+    it has not.
+    """
     sections = content["models"]
     for model in models:
         if model not in sections:
@@ -66,7 +84,9 @@ def select(content: dict[str, Any], models: Sequence[str], experiments: Sequence
     known = {name for section in sections.values() for name in section["experiments"]}
     for experiment in experiments:
         if experiment not in known:
-            raise ParameterError(f"--experiment {experiment}: the parameter file has {', '.join(sorted(known))}")
+            raise ParameterError(
+                f"--experiment {experiment}: the parameter file has {', '.join(sorted(known))}"
+            )
     return [
         (model, name)
         for model, section in sections.items()
@@ -76,14 +96,26 @@ def select(content: dict[str, Any], models: Sequence[str], experiments: Sequence
     ]
 
 
-def configure(content: dict[str, Any], target: str, model: str, experiment: str, stage: str) -> Config:
+def configure(
+    content: dict[str, Any], target: str, model: str, experiment: str, stage: str
+) -> Config:
     """Resolve one stage of one experiment of a parameter file."""
-    given = {name: content[name] for name in ("gpu", "device", "server", "defaults", "models") if name in content}
-    return resolve(model, stage, experiment=experiment, **given).model_copy(update={"target": target})
+    given = {
+        name: content[name]
+        for name in ("gpu", "device", "server", "defaults", "models")
+        if name in content
+    }
+    return resolve(model, stage, experiment=experiment, **given).model_copy(
+        update={"target": target}
+    )
 
 
-def plan(content: dict[str, Any], target: str, chosen: list[tuple[str, str]], stages: Sequence[str]) -> list[Job]:
-    """List the jobs in order: what two experiments share is one job, in the name of the first that has it."""
+def plan(
+    content: dict[str, Any], target: str, chosen: list[tuple[str, str]], stages: Sequence[str]
+) -> list[Job]:
+    """List the jobs in order: what two experiments share is one job, in the name of the first that
+    has it.
+    """
     jobs: dict[Path, Job] = {}
     for model, experiment in chosen:
         obstacle = doctor.obstacle(configure(content, target, model, experiment, "convert"))
@@ -104,7 +136,10 @@ def owner(content: dict[str, Any], target: str, model: str, experiment: str, sta
     mine = configure(content, target, model, experiment, stage)
     if stage not in MAKES:
         return mine
-    others = (configure(content, target, model, name, stage) for name in content["models"][model]["experiments"])
+    others = (
+        configure(content, target, model, name, stage)
+        for name in content["models"][model]["experiments"]
+    )
     return next(other for other in others if other.key(stage) == mine.key(stage))
 
 
@@ -114,9 +149,18 @@ def stale(job: Job) -> str:
     if found is None:
         return "there is no result"
     if found["state"] != "done":
-        return f"it {found['state']} before" if found["state"] == "failed" else f"it was {found['state']} before"
+        return (
+            f"it {found['state']} before"
+            if found["state"] == "failed"
+            else f"it was {found['state']} before"
+        )
     now = results.basis(job.config)
-    for part, words in (("config", "configuration"), ("notebook", "notebook"), ("inputs", "input"), ("versions", "version")):
+    for part, words in (
+        ("config", "configuration"),
+        ("notebook", "notebook"),
+        ("inputs", "input"),
+        ("versions", "version"),
+    ):
         if found[part] != now[part]:
             return f"its {words} changed{_names(found[part], now[part])}"
     for name, digest in found["modules"].items():
@@ -145,10 +189,16 @@ def _data_is_there(config: Config) -> bool:
 
 
 def parameters(job: Job) -> dict[str, Any]:
-    """Give the notebook's parameters: only what this stage reads, so that no page shows the whole file."""
+    """Give the notebook's parameters: only what this stage reads, so that no page shows the whole
+    file.
+    """
     config = job.config
     fields = set(FIELDS[config.stage])
-    own = {name: value for name, value in config.model_dump(include=fields).items() if value not in (None, "", [])}
+    own = {
+        name: value
+        for name, value in config.model_dump(include=fields).items()
+        if value not in (None, "", [])
+    }
     names = config.experiments if config.stage == "report" else (config.experiment,)
     return {
         "gpu": config.gpu,
@@ -162,7 +212,9 @@ def parameters(job: Job) -> dict[str, Any]:
 
 
 def seconds(job: Job) -> float:
-    """Estimate how long a job takes: as long as last time, or as such a stage takes on two cores."""
+    """Estimate how long a job takes: as long as last time, or as such a stage takes on two
+    cores.
+    """
     found = results.read(job.result)
     if found and found.get("seconds"):
         return float(found["seconds"])
@@ -195,8 +247,8 @@ def run(
 ) -> Outcome:
     """Run the stages of one or more parameter files that are not up to date, and publish the pages.
 
-    A failed stage blocks what depends on it and everything else goes on. Raises `ParameterError` before anything runs, and
-    `WorkspaceError` if the outputs folder is in use.
+    A failed stage blocks what depends on it and everything else goes on. Raises `ParameterError`
+    before anything runs, and `WorkspaceError` if the outputs folder is in use.
     """
     contents = [(path, read_file(path)) for path in files]
     outcome = Outcome()
@@ -275,14 +327,18 @@ def blocker(job: Job) -> str:
 
 
 def _note(job: Job, state: str, reason: str) -> None:
-    """Write a result for a stage that could not write its own; one that it did write keeps its figures."""
+    """Write a result for a stage that could not write its own; one that it did write keeps its
+    figures.
+    """
     found = results.read(job.result) or {}
     now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     empty = {"schema": results.SCHEMA, "headline": "", "seconds": None, "gpu": job.config.gpu}
     identity = {name: getattr(job.config, name) for name in ("model", "experiment", "stage")}
     write_atomic(
         job.result,
-        overview.dump({**empty, **found, **identity, "state": state, "reason": reason, "finished": now}),
+        overview.dump(
+            {**empty, **found, **identity, "state": state, "reason": reason, "finished": now}
+        ),
     )
 
 
@@ -292,7 +348,15 @@ def _explain(path: Path, jobs: list[Job], force: bool, say: Say) -> None:
     for job in jobs:
         before = NEEDS.get(job.config.stage)
         upstream = before is not None and job.config.key(before) in will_run
-        why = "--force" if force else "its input will be made again" if upstream else "" if job.obstacle else stale(job)
+        why = (
+            "--force"
+            if force
+            else "its input will be made again"
+            if upstream
+            else ""
+            if job.obstacle
+            else stale(job)
+        )
         if job.obstacle:
             say(f"{job.name}: would be skipped, {job.obstacle}")
         elif why:
@@ -302,4 +366,3 @@ def _explain(path: Path, jobs: list[Job], force: bool, say: Say) -> None:
         else:
             say(f"{job.name}: unchanged, would be skipped")
     say(f"{path.name}: about {total / 60:.0f} min")
-

@@ -1,4 +1,6 @@
-"""Where a result comes from: the machine in MLPerf's words, versions, the state of the source, the command."""
+"""Where a result comes from: the machine in MLPerf's words, versions, the state of the source, the
+command.
+"""
 
 import os
 import platform
@@ -22,7 +24,9 @@ def runtimes(config: Config, stage: str) -> tuple[str, ...]:
     """Name the distributions whose versions decide what `stage` of this experiment computes."""
     if stage == "report":
         return REPORTING
-    framework = {"torch": "torch", "tensorflow": "tensorflow-cpu"}[models.get(config.model).FRAMEWORK]
+    framework = {"torch": "torch", "tensorflow": "tensorflow-cpu"}[
+        models.get(config.model).FRAMEWORK
+    ]
     chosen = ["numpy", framework, *formats.get(config.export_format).RUNTIME]
     if stage != "export":
         chosen += formats.get(config.format).RUNTIME
@@ -69,19 +73,28 @@ def git_commit() -> str:
 
 def _processor() -> str:
     lines = Path("/proc/cpuinfo").read_text().splitlines()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
+    return next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")),
+        "unknown",
+    )
 
 
 def _processor_flags() -> list[str]:
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     flags = next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), [])
-    return [flag for flag in ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8") if flag in flags]
+    return [
+        flag
+        for flag in ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8")
+        if flag in flags
+    ]
 
 
 def machine(gpu: str) -> dict[str, Any]:
-    """Describe this machine in the fields of MLPerf's system description; no host or user name is in it.
+    """Describe this machine in the fields of MLPerf's system description; no host or user name is
+    in it.
 
-    Source of the field names: github.com/mlcommons/policies, submission_rules.adoc, "System description".
+    Source of the field names: github.com/mlcommons/policies, submission_rules.adoc, "System
+    description".
     """
     import psutil
 
@@ -90,7 +103,8 @@ def machine(gpu: str) -> dict[str, Any]:
         "number_of_nodes": 1,
         "host_processor_model_name": _processor(),
         "host_processors_per_node": 1,
-        "host_processor_core_count": psutil.cpu_count(logical=False) or len(os.sched_getaffinity(0)),
+        "host_processor_core_count": psutil.cpu_count(logical=False)
+        or len(os.sched_getaffinity(0)),
         "host_processor_vcpu_count": len(os.sched_getaffinity(0)),
         "host_processor_instruction_sets": _processor_flags(),
         "host_memory_capacity": f"{psutil.virtual_memory().total / 2**30:.0f} GiB",

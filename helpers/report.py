@@ -1,4 +1,6 @@
-"""What a report says in words and tables: the answer first, then the ladder, the findings and where it all comes from."""
+"""What a report says in words and tables: the answer first, then the ladder, the findings and where
+it all comes from.
+"""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -28,7 +30,9 @@ def budget(config: Config) -> float:
 
 
 def answer(config: Config, found: Results, rows: "DataFrame") -> "Markdown":
-    """Say the answer in a few lines: fastest, best within the budget, what serving costs, what is missing."""
+    """Say the answer in a few lines: fastest, best within the budget, what serving costs, what is
+    missing.
+    """
     from IPython.display import Markdown
 
     offline, online = findings.measured(rows, "offline"), findings.measured(rows, "online")
@@ -43,34 +47,51 @@ def answer(config: Config, found: Results, rows: "DataFrame") -> "Markdown":
     ]
     if config.checkpoint == "fitted":
         lines.append(
-            f"**Mind:** the checkpoint was fitted in minutes to the generated data set `{config.dataset}`. Its accuracy says that "
-            "deployment keeps what the network computes; it says nothing about the real task."
+            "**Mind:** the checkpoint was fitted in minutes to the generated data set "
+            f"`{config.dataset}`. Its accuracy says that deployment keeps what the network computes; "
+            "it says nothing about the real task."
         )
-    return Markdown("\n\n".join(lines))
+    return Markdown("\n\n".join(lines))  # type: ignore[no-untyped-call]
 
 
 def accuracy_in_words(found: Results) -> str:
     """Say what is served and whether every rung holds."""
     served = {name: stages["deploy"] for name, stages in found.items() if "deploy" in stages}
     parts = [
-        f"{name}: " + ", ".join(f"{s['metric']} {s['served']:.4f}" for s in result.get("scores", []))
+        f"{name}: "
+        + ", ".join(f"{s['metric']} {s['served']:.4f}" for s in result.get("scores", []))
         for name, result in served.items()
         if result.get("scores")
     ]
-    red = [f"{name} ({result['reason']})" for name, result in served.items() if result["state"] == "failed"]
+    red = [
+        f"{name} ({result['reason']})"
+        for name, result in served.items()
+        if result["state"] == "failed"
+    ]
     verdict = f"Red: {'; '.join(red)}." if red else "Every rung that was reached holds."
     return f"{'; '.join(parts) or 'Nothing was served'}. {verdict}"
 
 
 def configurations(config: Config, found: Results) -> list[dict[str, Any]]:
     """One row for each experiment: how it was made and served, and what it came to."""
-    fields = ("export_format", "format", "precision", "accelerator", "max_batch_size", "preferred_batch_sizes")
+    fields = (
+        "export_format",
+        "format",
+        "precision",
+        "accelerator",
+        "max_batch_size",
+        "preferred_batch_sizes",
+    )
     rows = []
     for name in config.experiments:
         stages = found[name]
         reached = stages.get("perf_offline") or stages.get("deploy") or {}
         settings = reached.get("config", {})
-        missing = [f"{stage} {result['state']}: {result['reason']}" for stage, result in stages.items() if result["state"] != "done"]
+        missing = [
+            f"{stage} {result['state']}: {result['reason']}"
+            for stage, result in stages.items()
+            if result["state"] != "done"
+        ]
         rows.append(
             {
                 "experiment": name,
@@ -83,13 +104,19 @@ def configurations(config: Config, found: Results) -> list[dict[str, Any]]:
 
 
 def ladder(found: Results) -> list[dict[str, Any]]:
-    """One row for each rung of each experiment: the differences in deviations of the framework's output, and the bounds."""
+    """One row for each rung of each experiment: the differences in deviations of the framework's
+    output, and the bounds.
+    """
     rows = []
     for name, stages in found.items():
         for stage in ("export", "convert", "deploy"):
             for rung in stages.get(stage, {}).get("rungs", []):
                 for each in rung["differences"]:
-                    head = {"experiment": name, "rung": rung["name"], "precision": rung["precision"]}
+                    head = {
+                        "experiment": name,
+                        "rung": rung["name"],
+                        "precision": rung["precision"],
+                    }
                     rows.append({**head, **each, "verdict": "green" if rung["ok"] else "red"})
     return rows
 
@@ -97,22 +124,34 @@ def ladder(found: Results) -> list[dict[str, Any]]:
 def metrics(found: Results) -> list[dict[str, Any]]:
     """One row for each metric of each experiment, served beside the framework's."""
     return [
-        {"experiment": name, **{k: v for k, v in score.items() if k != "ok"}, "verdict": "green" if score["ok"] else "red"}
+        {
+            "experiment": name,
+            **{k: v for k, v in score.items() if k != "ok"},
+            "verdict": "green" if score["ok"] else "red",
+        }
         for name, stages in found.items()
         for score in stages.get("deploy", {}).get("scores", [])
     ]
 
 
 def provenance(found: Results) -> dict[str, Any]:
-    """Say where the figures come from: machine, versions, source, command, inputs; taken from the last stage that ran."""
-    every = [result for stages in found.values() for result in stages.values() if result.get("machine")]
+    """Say where the figures come from: machine, versions, source, command, inputs; taken from the
+    last stage that ran.
+    """
+    every = [
+        result for stages in found.values() for result in stages.values() if result.get("machine")
+    ]
     if not every:
         return {"nothing has run": "yet"}
     last = max(every, key=lambda result: str(result["finished"]))
     versions: dict[str, str] = {}
     for result in every:
         versions |= result["versions"]
-    inputs = {f"{name} export": stages["export"]["artefact"]["sha256"] for name, stages in found.items() if stages.get("export", {}).get("artefact")}
+    inputs = {
+        f"{name} export": stages["export"]["artefact"]["sha256"]
+        for name, stages in found.items()
+        if stages.get("export", {}).get("artefact")
+    }
     first = min(str(result["finished"]) for result in every)
     return {
         **last["machine"],
@@ -127,4 +166,10 @@ def provenance(found: Results) -> dict[str, Any]:
 def headline(rows: "DataFrame") -> str:
     """Give the key figure for an index."""
     best = findings.best(rows)
-    return f"{best['throughput']:,.1f} inferences/s: {best['experiment']}" if best is not None else "nothing stable was measured" if len(rows) else "nothing was measured"
+    return (
+        f"{best['throughput']:,.1f} inferences/s: {best['experiment']}"
+        if best is not None
+        else "nothing stable was measured"
+        if len(rows)
+        else "nothing was measured"
+    )

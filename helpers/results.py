@@ -1,12 +1,13 @@
 """A stage's result: what is kept of it, when it still holds, and the rows of all measurements.
 
-`<stage>.json` beside the executed notebook; `results.csv` has the columns of `params/published/*.csv` and ours.
+`<stage>.json` beside the executed notebook; `results.csv` has the columns of
+`params/published/*.csv` and ours.
 """
 
 import io
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,14 +19,28 @@ from helpers import provenance
 from helpers.artefacts import inputs
 from helpers.errors import AccuracyError, MeasurementError
 from helpers.params import Config
-from helpers.workspace import ROOT, Artefact, digest, file_digest, locked, mark_red, outputs, shown, write_atomic
+from helpers.workspace import (
+    ROOT,
+    Artefact,
+    digest,
+    file_digest,
+    locked,
+    mark_red,
+    outputs,
+    shown,
+    write_atomic,
+)
 
 if TYPE_CHECKING:  # a stage that does not measure must not depend on how measuring is done
     from helpers.accuracy import Rung, Score
     from helpers.perf.measure import Measurement
 
 SCHEMA = 1
-UNITS = {"*_ms": "milliseconds", "throughput": "inferences (samples) per second", "others_load": "cores"}
+UNITS = {
+    "*_ms": "milliseconds",
+    "throughput": "inferences (samples) per second",
+    "others_load": "cores",
+}
 
 
 def folder(config: Config) -> Path:
@@ -46,12 +61,16 @@ def notebook_digest(model: str, stage: str) -> str:
 
 
 def basis(config: Config) -> dict[str, Any]:
-    """All that a result of this stage depends on and that can be known without running it, but for the loaded modules."""
+    """All that a result of this stage depends on and that can be known without running it, but for
+    the loaded modules.
+    """
     return {
         "config": config.slice(config.stage),
         "notebook": notebook_digest(config.model, config.stage),
         "versions": provenance.versions(provenance.runtimes(config, config.stage)),
-        "inputs": _report_inputs(config) if config.stage == "report" else inputs(config, config.stage),
+        "inputs": _report_inputs(config)
+        if config.stage == "report"
+        else inputs(config, config.stage),
     }
 
 
@@ -73,14 +92,17 @@ def save(
 ) -> Path:
     """Write the stage's result whole or not at all, and return its path.
 
-    A red rung or a point that was not measured is written too, as a failed stage, and then raised: `AccuracyError` or
-    `MeasurementError`.
+    A red rung or a point that was not measured is written too, as a failed stage, and then raised:
+    `AccuracyError` or `MeasurementError`.
     """
     rungs, scores = list(rungs), list(scores)
     where = folder(config)
-    red = next((each.fault for each in (*rungs, *scores) if each.fault), "")
+    faults = [rung.fault for rung in rungs] + [score.fault for score in scores]
+    red = next(filter(None, faults), "")
     lost = [row for row in measurement.rows if row["verdict"] == "failed"] if measurement else []
-    broken = red or next((f"batch {r['batch_size']}, {r['concurrency']} clients: {r['reason']}" for r in lost), "")
+    broken = red or next(
+        (f"batch {r['batch_size']}, {r['concurrency']} clients: {r['reason']}" for r in lost), ""
+    )
     result: dict[str, Any] = {
         "schema": SCHEMA,
         "model": config.model,
@@ -112,7 +134,11 @@ def save(
         if artefact and broken:
             mark_red(artefact, broken)
         if measurement:
-            arrays = {f"{name}_{i}": part for name, parts in measurement.samples.items() for i, part in enumerate(parts)}
+            arrays = {
+                f"{name}_{i}": part
+                for name, parts in measurement.samples.items()
+                for i, part in enumerate(parts)
+            }
             buffer = io.BytesIO()
             np.savez_compressed(buffer, **arrays)
             samples = write_atomic(where / f"{config.stage}_requests.npz", buffer.getvalue())
@@ -136,13 +162,47 @@ FORMATS = {
     "ts-trace": ("PyTorch", "TorchScript Trace"),
     "ts-script": ("PyTorch", "TorchScript Script"),
 }
-COLUMNS = (
-    "gpu model dataset scenario backend backend_accelerator precision model_format cuda_graph max_batch_size instances batch_size "
-    "concurrency throughput client_send_ms network_server_send_recv_ms server_queue_ms server_compute_input_ms "
-    "server_compute_infer_ms server_compute_output_ms client_recv_ms p50_latency_ms p90_latency_ms p95_latency_ms p99_latency_ms "
-    "avg_latency_ms source experiment verdict reason spread requests distinct_rows others_load littles_law bare_throughput "
-    "served_bare_ratio served_bare_min served_bare_max"
-).split()
+COLUMNS = [
+    "gpu",
+    "model",
+    "dataset",
+    "scenario",
+    "backend",
+    "backend_accelerator",
+    "precision",
+    "model_format",
+    "cuda_graph",
+    "max_batch_size",
+    "instances",
+    "batch_size",
+    "concurrency",
+    "throughput",
+    "client_send_ms",
+    "network_server_send_recv_ms",
+    "server_queue_ms",
+    "server_compute_input_ms",
+    "server_compute_infer_ms",
+    "server_compute_output_ms",
+    "client_recv_ms",
+    "p50_latency_ms",
+    "p90_latency_ms",
+    "p95_latency_ms",
+    "p99_latency_ms",
+    "avg_latency_ms",
+    "source",
+    "experiment",
+    "verdict",
+    "reason",
+    "spread",
+    "requests",
+    "distinct_rows",
+    "others_load",
+    "littles_law",
+    "bare_throughput",
+    "served_bare_ratio",
+    "served_bare_min",
+    "served_bare_max",
+]
 
 
 def complete(config: Config, row: dict[str, Any]) -> dict[str, Any]:
@@ -177,7 +237,9 @@ def read(path: Path) -> dict[str, Any] | None:
 
 
 def of_model(config: Config) -> dict[str, dict[str, dict[str, Any]]]:
-    """Read the results of all experiments of the model, as experiment -> stage -> result; what is not there is left out."""
+    """Read the results of all experiments of the model, as experiment -> stage -> result; what is
+    not there is left out.
+    """
     base = outputs() / config.target / config.model
     found: dict[str, dict[str, dict[str, Any]]] = {name: {} for name in config.experiments}
     for name in config.experiments:
@@ -187,7 +249,6 @@ def of_model(config: Config) -> dict[str, dict[str, dict[str, Any]]]:
     return found
 
 
-def rows(results: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+def rows(results: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Collect the measured rows of many results."""
     return [row for result in results for row in result.get("rows", [])]
-

@@ -1,7 +1,8 @@
-"""Where results and artefacts lie, how they are written whole or not at all, and how a change on disk is noticed.
+"""Where results and artefacts lie, how they are written whole or not at all, and how a change on
+disk is noticed.
 
-    outputs/data/<key>/                               data sets, fitted checkpoints, the framework's own outputs
-    outputs/<target>/artefacts/<key>/                 exported and converted models, model repositories
+    outputs/data/<key>/                               data sets, checkpoints, references
+    outputs/<target>/artefacts/<key>/                 exports, conversions, repositories
     outputs/<target>/<model>/<experiment>/<stage>.*   executed notebook, page, result
 """
 
@@ -32,12 +33,16 @@ def outputs() -> Path:
 
 
 def from_root(path: str) -> Path:
-    """Resolve a user's path: relative ones are relative to the project's root, wherever the kernel was started."""
+    """Resolve a user's path: relative ones are relative to the project's root, wherever the kernel
+    was started.
+    """
     return ROOT / Path(path).expanduser()
 
 
 def shown(path: Path) -> str:
-    """Spell a path for a page: relative to the project or the outputs folder where it lies there."""
+    """Spell a path for a page: relative to the project or the outputs folder where it lies
+    there.
+    """
     for base in (ROOT, outputs().parent):
         if path.is_relative_to(base):
             return str(path.relative_to(base))
@@ -61,9 +66,18 @@ def explained(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.ENOTDIR, errno.EEXIST):
+        if error.errno not in (
+            errno.ENOSPC,
+            errno.EDQUOT,
+            errno.EROFS,
+            errno.EACCES,
+            errno.ENOTDIR,
+            errno.EEXIST,
+        ):
             raise
-        raise WorkspaceError(f"cannot write {shown(path)}: {os.strerror(error.errno).lower()}") from error
+        raise WorkspaceError(
+            f"cannot write {shown(path)}: {os.strerror(error.errno).lower()}"
+        ) from error
 
 
 def write_atomic(path: Path, content: str | bytes) -> Path:
@@ -83,7 +97,9 @@ def write_atomic(path: Path, content: str | bytes) -> Path:
 
 
 def link_or_copy(source: str | Path, target: str | Path) -> str:
-    """Give `target` the content of `source` without a second copy on disk where the file system can."""
+    """Give `target` the content of `source` without a second copy on disk where the file system
+    can.
+    """
     try:
         os.link(source, target)
     except OSError:
@@ -112,7 +128,13 @@ class Artefact:
     def shown(self) -> dict[str, Any]:
         """What a reader should know of it."""
         files = {name: f"{int(file['size']):,} bytes" for name, file in self.files.items()}
-        return {"folder": shown(self.folder), **self.facts, "size_mb": self.size_mb, "files": files, "sha256": self.sha256}
+        return {
+            "folder": shown(self.folder),
+            **self.facts,
+            "size_mb": self.size_mb,
+            "files": files,
+            "sha256": self.sha256,
+        }
 
 
 def _stamp(path: Path) -> dict[str, int]:
@@ -121,7 +143,9 @@ def _stamp(path: Path) -> dict[str, int]:
 
 
 def find(folder: Path) -> Artefact | None:
-    """Find the finished artefact in `folder`, without looking at its content; None if there is none."""
+    """Find the finished artefact in `folder`, without looking at its content; None if there is
+    none.
+    """
     try:
         manifest = json.loads((folder / MANIFEST).read_text())
     except FileNotFoundError:
@@ -130,25 +154,30 @@ def find(folder: Path) -> Artefact | None:
 
 
 def is_unchanged(artefact: Artefact) -> bool:
-    """Whether all files have the size and time they were finished with: quick, for deciding what to skip."""
+    """Whether all files have the size and time they were finished with: quick, for deciding what to
+    skip.
+    """
     try:
         return all(
-            _stamp(artefact.folder / name).items() <= dict(file).items() for name, file in artefact.files.items()
+            _stamp(artefact.folder / name).items() <= dict(file).items()
+            for name, file in artefact.files.items()
         )
     except OSError:
         return False
 
 
 def verify(artefact: Artefact) -> Artefact:
-    """Hash every file again; raise `ArtefactError` on a change, after which the artefact counts as not there."""
+    """Hash every file again; raise `ArtefactError` on a change, after which the artefact counts as
+    not there.
+    """
     for name, file in artefact.files.items():
         path = artefact.folder / name
         found = file_digest(path) if path.is_file() else "gone"
         if found != file["sha256"]:
             (artefact.folder / MANIFEST).unlink(missing_ok=True)
             raise ArtefactError(
-                f"{shown(path)} changed after it was made: SHA-256 is {found[:12]}, was {file['sha256'][:12]}; "
-                "the next run makes it again"
+                f"{shown(path)} changed after it was made: SHA-256 is {found[:12]}, was "
+                f"{file['sha256'][:12]}; the next run makes it again"
             )
     return artefact
 
@@ -164,7 +193,8 @@ def mark_red(artefact: Artefact, reason: str) -> None:
 def making(folder: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
     """Make an artefact whole or not at all: yields an empty temporary folder and the facts to fill.
 
-    At the end of the block every file is hashed, the manifest written and the folder renamed to `folder`.
+    At the end of the block every file is hashed, the manifest written and the folder renamed to
+    `folder`.
     """
     facts: dict[str, Any] = {}
     with explained(folder):
@@ -174,7 +204,8 @@ def making(folder: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
             yield temporary, facts
             paths = sorted(path for path in temporary.rglob("*") if path.is_file())
             files = {
-                str(path.relative_to(temporary)): {**_stamp(path), "sha256": file_digest(path)} for path in paths
+                str(path.relative_to(temporary)): {**_stamp(path), "sha256": file_digest(path)}
+                for path in paths
             }
             manifest = {"schema": 1, "facts": facts, "files": files}
             (temporary / MANIFEST).write_text(json.dumps(manifest, indent=1))
@@ -187,7 +218,9 @@ def making(folder: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold the outputs folder for one run; raise `WorkspaceError` if another run holds it or it is not a folder."""
+    """Hold the outputs folder for one run; raise `WorkspaceError` if another run holds it or it is
+    not a folder.
+    """
     if os.environ.get(LOCKED_VARIABLE):
         yield
         return
@@ -198,5 +231,7 @@ def locked(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise WorkspaceError(f"{shown(folder)} is in use by another run: wait for it, or give --outputs") from None
+            raise WorkspaceError(
+                f"{shown(folder)} is in use by another run: wait for it, or give --outputs"
+            ) from None
         yield

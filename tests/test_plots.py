@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from pandas import DataFrame, concat, read_csv
 
-from helpers import findings, plots, tables
+from helpers import findings, marks, plots, tables
 
 PUBLISHED = Path(__file__).parents[1] / "params" / "published" / "resnet50.csv"
 
@@ -27,7 +27,7 @@ def rows() -> DataFrame:
     rows["served_bare_min"], rows["served_bare_max"] = 0.85, 0.95
     offline = rows.index[(rows["scenario"] == "offline") & (rows["gpu"] == "NVIDIA T4")]
     rows.loc[offline[3], ["verdict", "reason"]] = "unstable", "windows differ by 18 %"
-    figures = [name for name in rows if name.endswith("_ms") or name.startswith("served")]
+    figures = [name for name in map(str, rows) if name.endswith("_ms") or name.startswith("served")]
     rows.loc[offline[7], ["throughput", "spread", *figures]] = float("nan")
     rows.loc[offline[7], ["verdict", "reason"]] = "failed", "no memory for <script>"
     return rows
@@ -60,7 +60,7 @@ def test_a_point_that_is_not_stable_is_hollow_and_a_failed_one_is_counted(
 ) -> None:
     figure = draw(of(rows, "NVIDIA T4"))
     assert markers(figure.axes[0], "white") == 1
-    assert markers(figure.axes[0], plots.COLOURS[0]) == 6
+    assert markers(figure.axes[0], marks.COLOURS[0]) == 6
     assert "hollow: not stable" in words(figure)
     assert "not measured: 1" in words(figure)
 
@@ -182,10 +182,10 @@ def test_findings_name_the_best_point_and_count_what_is_not_reliable(rows: DataF
 def test_findings_of_no_data_say_so(rows: DataFrame) -> None:
     failed = rows[rows["verdict"] == "failed"]
     assert findings.describe_throughput(failed).startswith("No stable offline throughput")
-    assert findings.describe_latency(failed).startswith("Offline p99 latency: not measured")
-    assert findings.describe_components(failed).startswith("No online latency")
+    assert findings.describe_latency(failed).startswith("Offline p99 latency: no stable point")
+    assert findings.describe_components(failed).startswith("No stable online latency")
     assert findings.describe_frontier(failed, 5).startswith("No stable point within 5 ms.")
-    assert findings.describe_served_over_bare(failed).startswith("The bare runtime was not")
+    assert findings.describe_served_over_bare(failed).startswith("No stable ratio")
 
 
 def test_a_shown_figure_has_its_alternative_text_and_its_data_beside_it(

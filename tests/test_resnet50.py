@@ -75,7 +75,9 @@ def nvidia_names(state: State) -> State:
     return {renamed(name): tensor for name, tensor in state.items()}
 
 
-def folder_of(root: Path, classes: dict[str, int], size: tuple[int, int] = (224, 224)) -> ImageFolder:
+def folder_of(
+    root: Path, classes: dict[str, int], size: tuple[int, int] = (224, 224)
+) -> ImageFolder:
     """Write that many random images into each class folder."""
     rng = np.random.default_rng(0)
     for name, count in classes.items():
@@ -106,14 +108,18 @@ def test_importing_it_loads_neither_torch_nor_pillow() -> None:
     assert done.stdout == "set()\n"
 
 
-@pytest.mark.parametrize(("precision", "dtype"), [("fp32", "float32"), ("bf16", "float32"), ("fp16", "float16")])
+@pytest.mark.parametrize(
+    ("precision", "dtype"), [("fp32", "float32"), ("bf16", "float32"), ("fp16", "float16")]
+)
 def test_the_inputs_and_outputs_follow_the_export_precision(precision: str, dtype: str) -> None:
     config = SimpleNamespace(export_precision=precision)
     assert resnet50.inputs(config) == (Tensor("INPUT__0", dtype, (3, 224, 224)),)
     assert resnet50.outputs(config) == (Tensor("OUTPUT__0", dtype, (1000,)),)
 
 
-def test_build_gives_an_evaluating_network_in_the_export_precision(network: ResNet50, tmp_path: Path) -> None:
+def test_build_gives_an_evaluating_network_in_the_export_precision(
+    network: ResNet50, tmp_path: Path
+) -> None:
     torch.save(network.state_dict(), tmp_path / "c.pt")
     for precision, dtype in {"fp32": torch.float32, "fp16": torch.float16}.items():
         built = resnet50.build(SimpleNamespace(export_precision=precision), tmp_path / "c.pt")
@@ -152,7 +158,9 @@ def test_its_outputs_equal_those_of_the_transformers_library(network: ResNet50) 
     config.num_labels = 1000
     theirs = ResNetForImageClassification(config)
     theirs.train(False)
-    theirs.load_state_dict({their_name(name): tensor for name, tensor in network.state_dict().items()})
+    theirs.load_state_dict(
+        {their_name(name): tensor for name, tensor in network.state_dict().items()}
+    )
     images = np.random.default_rng(0).standard_normal((2, 3, 224, 224), dtype=np.float32)
     expected = run(lambda x: theirs(x).logits, images)
     np.testing.assert_allclose(run(network, images), expected, rtol=0, atol=1e-4)
@@ -241,7 +249,9 @@ def saved(content: Any, folder: Path) -> Path:
     return folder / "c.pt"
 
 
-def test_a_missing_a_surplus_and_a_misshapen_tensor_are_named(network: ResNet50, tmp_path: Path) -> None:
+def test_a_missing_a_surplus_and_a_misshapen_tensor_are_named(
+    network: ResNet50, tmp_path: Path
+) -> None:
     state = dict(network.state_dict())
     del state["layer3.5.bn2.bias"]
     state["head.weight"] = torch.zeros(4, 2)
@@ -263,9 +273,13 @@ def test_a_checkpoint_of_another_network_is_one_short_line(tmp_path: Path) -> No
     )
 
 
-def test_a_tensor_that_is_there_under_two_names_is_refused(network: ResNet50, tmp_path: Path) -> None:
+def test_a_tensor_that_is_there_under_two_names_is_refused(
+    network: ResNet50, tmp_path: Path
+) -> None:
     state = {**network.state_dict(), "module.fc.bias": torch.zeros(1000)}
-    assert refusal(saved(state, tmp_path)) == "holds fc.bias twice, the second time as module.fc.bias"
+    assert (
+        refusal(saved(state, tmp_path)) == "holds fc.bias twice, the second time as module.fc.bias"
+    )
 
 
 def test_a_file_that_holds_no_state_dict_is_refused(tmp_path: Path) -> None:
@@ -281,7 +295,9 @@ def test_a_path_that_is_no_file_is_refused(tmp_path: Path) -> None:
     assert refusal(tmp_path) == expected
 
 
-def test_a_truncated_checkpoint_and_other_bytes_are_refused(network: ResNet50, tmp_path: Path) -> None:
+def test_a_truncated_checkpoint_and_other_bytes_are_refused(
+    network: ResNet50, tmp_path: Path
+) -> None:
     whole = saved(network.state_dict(), tmp_path).read_bytes()
     for content in (whole[: len(whole) // 2], b"", b"no checkpoint", os.urandom(1000)):
         (tmp_path / "c.pt").write_bytes(content)
@@ -299,7 +315,9 @@ class Command:
 
 
 @pytest.mark.parametrize("way", ["torch.save", 0, 2, 4, 5])
-def test_a_checkpoint_that_tries_to_run_code_leaves_no_trace(network: ResNet50, tmp_path: Path, way: str | int) -> None:
+def test_a_checkpoint_that_tries_to_run_code_leaves_no_trace(
+    network: ResNet50, tmp_path: Path, way: str | int
+) -> None:
     content = {"extra": Command(f"touch {tmp_path / 'trace'}"), **network.state_dict()}
     path = tmp_path / "c.pt"
     if isinstance(way, int):
@@ -318,7 +336,9 @@ def expected_image(path: Path, resized: tuple[int, int], box: tuple[int, int, in
     with Image.open(path) as opened:
         image = opened.convert("RGB").resize(resized, Image.Resampling.BICUBIC).crop(box)
     planes = np.asarray(image).astype(np.float64).transpose(2, 0, 1) / 255
-    for plane, mean, deviation in zip(planes, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225), strict=True):
+    for plane, mean, deviation in zip(
+        planes, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225), strict=True
+    ):
         plane -= mean
         plane /= deviation
     return planes.astype(np.float32)
@@ -438,7 +458,9 @@ def test_folders_of_another_layout_are_errors_that_say_what_is_expected(tmp_path
     assert error(tmp_path / "absent") == f"{tmp_path / 'absent'} is not a folder: {layout}"
     assert error(tmp_path) == f"{tmp_path} holds no class folders: {layout}"
     (tmp_path / "1").mkdir()
-    assert error(tmp_path) == (f"{tmp_path / '1'} holds no images (.gif, .jpeg, .jpg, .png): {layout}")
+    assert error(tmp_path) == (
+        f"{tmp_path / '1'} holds no images (.gif, .jpeg, .jpg, .png): {layout}"
+    )
     (tmp_path / "1000").mkdir()
     assert error(tmp_path) == f"{tmp_path / '1000'} is class 1000, and ResNet50 knows 0 to 999"
 
@@ -476,7 +498,9 @@ def test_an_unknown_generated_set_is_an_error(tmp_path: Path) -> None:
     config = SimpleNamespace(dataset="generated-huge", export_precision="fp32")
     with pytest.raises(DataError, match=r"^unknown data set 'generated-huge': give one of "):
         resnet50.prepare_dataset(config, tmp_path)
-    with pytest.raises(DataError, match=r"^no checkpoint can be fitted to 'generated-huge', only to"):
+    with pytest.raises(
+        DataError, match=r"^no checkpoint can be fitted to 'generated-huge', only to"
+    ):
         resnet50.prepare_checkpoint(config, tmp_path, tmp_path / "c.pt")
     assert list(tmp_path.iterdir()) == []
 

@@ -1,7 +1,8 @@
 """What a format is to the rest of the package, and where to find one by its name.
 
-A format is one module `helpers.formats.<name>` (with `-` written `_`) that offers the names of `Format` and knows nothing about
-models. The file that defines `load` imports nothing of this package: a model repository takes it along as its runtime.
+A format is one module `helpers.formats.<name>` (with `-` written `_`) that offers the names of
+`Format` and knows nothing about models. The file that defines `load` imports nothing of this
+package: a model repository takes it along as its runtime.
 """
 
 from importlib import import_module
@@ -18,7 +19,9 @@ Arrays = dict[str, NDArray[Any]]
 
 
 class Session(Protocol):
-    """A loaded model: the accuracy ladder, the bare measurement and the server's adapter all use this one call."""
+    """A loaded model: the accuracy ladder, the bare measurement and the server's adapter all use
+    this one call.
+    """
 
     def run(self, inputs: Arrays) -> Arrays:
         """Map input names to arrays with a leading batch dimension, to outputs likewise."""
@@ -29,21 +32,27 @@ class Format(Protocol):
     """The names that a module in `helpers.formats` offers."""
 
     FILE: str  # the file (or folder) of an artefact that `load` takes
-    SOURCES: tuple[str, ...]  # the framework ("torch", "tensorflow") or the formats that it is made from
+    SOURCES: tuple[
+        str, ...
+    ]  # the framework ("torch", "tensorflow") or the formats that it is made from
     PRECISIONS: dict[str, tuple[str, ...]]  # device -> the precisions that this format has there
     RUNTIME: tuple[str, ...]  # the distributions whose versions decide what the artefact computes
 
     def make(
         self, source: Any, path: Path, *, precision: str, inputs: Arrays, outputs: tuple[str, ...]
     ) -> None:
-        """Write the artefact to `path` from `source`: a framework's network, or the file of a source format.
+        """Write the artefact to `path` from `source`: a framework's network, or the file of a
+        source format.
 
-        `inputs` is a small real batch, by name and in the network's order; `outputs` are the names of what it returns.
+        `inputs` is a small real batch, by name and in the network's order; `outputs` are the names
+        of what it returns.
         """
         ...
 
     def load(self, path: Path, threads: int, device: str) -> Session:
-        """Load the artefact for `device` ("cpu" or "gpu") with `threads` threads within an operator."""
+        """Load the artefact for `device` ("cpu" or "gpu") with `threads` threads within an
+        operator.
+        """
         ...
 
 
@@ -60,5 +69,7 @@ def get(name: str) -> Format:
 
 
 def runtime_file(name: str) -> Path:
-    """Give the file that defines the format's `load`, which a model repository takes along as its runtime."""
+    """Give the file that defines the format's `load`, which a model repository takes along as its
+    runtime.
+    """
     return Path(getfile(get(name).load))

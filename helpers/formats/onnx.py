@@ -11,7 +11,9 @@ RUNTIME = ("onnxruntime",)
 
 
 class OnnxSession:
-    """An ONNX Runtime session; its idle threads sleep rather than spin, or they would slow the server beside them."""
+    """An ONNX Runtime session; its idle threads sleep rather than spin, or they would slow the
+    server beside them.
+    """
 
     def __init__(self, path: Path, threads: int, device: str) -> None:
         import onnxruntime
@@ -28,7 +30,9 @@ class OnnxSession:
         return dict(zip(self._outputs, self._session.run(self._outputs, inputs), strict=True))
 
 
-def make(source: Any, path: Path, *, precision: str, inputs: dict[str, Any], outputs: tuple[str, ...]) -> None:
+def make(
+    source: Any, path: Path, *, precision: str, inputs: dict[str, Any], outputs: tuple[str, ...]
+) -> None:
     """Export a PyTorch module; the weights lie in the one file, so below 2 GB."""
     import torch
 

@@ -1,6 +1,7 @@
 """OpenVINO's own representation, converted from ONNX or a SavedModel and run on the CPU.
 
-bf16 is a property of execution, not of the file: it is written into the file's runtime information, where `load` finds it.
+bf16 is a property of execution, not of the file: it is written into the file's runtime information,
+where `load` finds it.
 """
 
 from pathlib import Path
@@ -36,7 +37,9 @@ class OpenVinoSession:
         return {name: results[index] for index, name in enumerate(self._outputs)}
 
 
-def make(source: Any, path: Path, *, precision: str, inputs: dict[str, Any], outputs: tuple[str, ...]) -> None:
+def make(
+    source: Any, path: Path, *, precision: str, inputs: dict[str, Any], outputs: tuple[str, ...]
+) -> None:
     """Convert the file `source`; `inputs` and `outputs` are named there already."""
     import openvino
 

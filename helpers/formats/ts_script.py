@@ -1,4 +1,6 @@
-"""TorchScript by scripting: the network's Python source is compiled, control flow included, and run by PyTorch."""
+"""TorchScript by scripting: the network's Python source is compiled, control flow included, and run
+by PyTorch.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,8 @@ def compile_script(module: Any, arguments: tuple[Any, ...]) -> Any:
     return torch.jit.script(module)
 
 
-def make(source: Any, path: Path, *, precision: str, inputs: dict[str, Any], outputs: tuple[str, ...]) -> None:
+def make(
+    source: Any, path: Path, *, precision: str, inputs: dict[str, Any], outputs: tuple[str, ...]
+) -> None:
     """Script a PyTorch module."""
     write(source, path, precision, inputs, outputs, compile_script)

@@ -1,6 +1,7 @@
 """TorchScript by tracing: one recorded path through the network, run by PyTorch.
 
-bf16 casts floating-point inputs and outputs inside the graph, because neither numpy nor Triton's clients speak bf16.
+bf16 casts floating-point inputs and outputs inside the graph, because neither numpy nor Triton's
+clients speak bf16.
 """
 
 import json
@@ -37,7 +38,9 @@ class TorchScriptSession:
             arguments = [torch.from_numpy(inputs[name]).to(self._device) for name in self._inputs]
             results = self._module(*arguments)
         results = results if isinstance(results, tuple) else (results,)
-        return {name: result.cpu().numpy() for name, result in zip(self._outputs, results, strict=True)}
+        return {
+            name: result.cpu().numpy() for name, result in zip(self._outputs, results, strict=True)
+        }
 
 
 def compile_trace(module: Any, arguments: tuple[Any, ...]) -> Any:
@@ -46,18 +49,29 @@ def compile_trace(module: Any, arguments: tuple[Any, ...]) -> Any:
     return torch.jit.trace(module, arguments)
 
 
-def write(source: Any, path: Path, precision: str, inputs: dict[str, Any], outputs: tuple[str, ...], compiler: Any) -> None:
-    """Compile `source` in `precision` with `compiler(module, arguments)`, freeze its weights into it and save it."""
+def write(
+    source: Any,
+    path: Path,
+    precision: str,
+    inputs: dict[str, Any],
+    outputs: tuple[str, ...],
+    compiler: Any,
+) -> None:
+    """Compile `source` in `precision` with `compiler(module, arguments)`, freeze its weights into
+    it and save it.
+    """
     import torch
 
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
     arguments = tuple(torch.from_numpy(array) for array in inputs.values())
     module = source.to(dtype)
     with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")  # TorchScript is deprecated in PyTorch; it is measured because it is published
+        warnings.simplefilter(
+            "ignore"
+        )  # TorchScript is deprecated in PyTorch; it is measured because it is published
         if precision == "bf16":
             cast = tuple(a.to(dtype) if a.is_floating_point() else a for a in arguments)
-            module = torch.jit.trace(_CastAround(compiler(module, cast)), arguments)
+            module = torch.jit.trace(_cast_around(compiler(module, cast)), arguments)
         else:
             module = compiler(module, arguments)
         frozen = torch.jit.freeze(module.eval())
@@ -65,16 +79,18 @@ def write(source: Any, path: Path, precision: str, inputs: dict[str, Any], outpu
         torch.jit.save(frozen, str(path), _extra_files={_TENSORS: names})
 
 
-def _CastAround(module: Any) -> Any:
+def _cast_around(module: Any) -> Any:
     import torch
 
-    class CastAround(torch.nn.Module):
+    class CastAround(torch.nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.module = module
 
         def forward(self, *arguments: Any) -> Any:
-            results = self.module(*(a.to(torch.bfloat16) if a.is_floating_point() else a for a in arguments))
+            results = self.module(
+                *(a.to(torch.bfloat16) if a.is_floating_point() else a for a in arguments)
+            )
             if isinstance(results, tuple):
                 return tuple(result.float() for result in results)
             return results.float()
@@ -82,8 +98,12 @@ def _CastAround(module: Any) -> Any:
     return CastAround()
 
 
-def make(source: Any, path: Path, *, precision: str, inputs: dict[str, Any], outputs: tuple[str, ...]) -> None:
-    """Trace a PyTorch module on `inputs`: control flow that depends on them is fixed as it was taken."""
+def make(
+    source: Any, path: Path, *, precision: str, inputs: dict[str, Any], outputs: tuple[str, ...]
+) -> None:
+    """Trace a PyTorch module on `inputs`: control flow that depends on them is fixed as it was
+    taken.
+    """
     write(source, path, precision, inputs, outputs, compile_trace)
 
 

@@ -1,6 +1,7 @@
 """What a model is to the rest of the package, and where to find one by its name.
 
-A model is a package `helpers.models.<name>` that offers the names of `Model`; it knows nothing about formats or servers.
+A model is a package `helpers.models.<name>` that offers the names of `Model`; it knows nothing
+about formats or servers.
 """
 
 from collections.abc import Iterator
@@ -10,7 +11,6 @@ from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any, Protocol, cast
 
-import numpy as np
 from numpy.typing import NDArray
 
 from helpers.errors import ParameterError
@@ -20,7 +20,9 @@ Arrays = dict[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class Tensor:
-    """One input or output on Triton: its name, numpy dtype name and shape without the batch dimension."""
+    """One input or output on Triton: its name, numpy dtype name and shape without the batch
+    dimension.
+    """
 
     name: str
     dtype: str
@@ -28,7 +30,9 @@ class Tensor:
 
 
 class Dataset(Protocol):
-    """An evaluation set on disk: real samples in order, and the task's own metric over all of them."""
+    """An evaluation set on disk: real samples in order, and the task's own metric over all of
+    them.
+    """
 
     @property
     def facts(self) -> dict[str, str | int]:
@@ -38,9 +42,11 @@ class Dataset(Protocol):
     def __len__(self) -> int: ...
 
     def batches(self, batch_size: int, limit: int | None = None) -> Iterator[Arrays]:
-        """Yield every sample once, in order, as arrays with a leading batch dimension; the last batch may be short.
+        """Yield every sample once, in order, as arrays with a leading batch dimension; the last
+        batch may be short.
 
-        With `limit`, only that many samples, spread evenly over the whole set, are read and yielded.
+        With `limit`, only that many samples, spread evenly over the whole set, are read and
+        yielded.
         """
         ...
 
@@ -50,33 +56,43 @@ class Dataset(Protocol):
 
 
 class Model(Protocol):
-    """The names that a package in `helpers.models` offers; `config` holds an experiment's fields as attributes."""
+    """The names that a package in `helpers.models` offers; `config` holds an experiment's fields as
+    attributes.
+    """
 
     TITLE: str
     FRAMEWORK: str  # "torch" or "tensorflow": what the network is built with
     METRICS: dict[str, str]  # each metric's name -> "higher" or "lower", whichever is better
     GENERATED: tuple[str, ...]  # the names of the data sets that the package generates
     RECIPE: tuple[str, ...]  # the modules whose source decides what is generated and fitted
-    BOUNDS: dict[str, tuple[float, float]]  # precision -> largest (max, mean) absolute difference, per output's deviation
+    BOUNDS: dict[
+        str, tuple[float, float]
+    ]  # precision -> largest (max, mean) absolute difference, per output's deviation
 
     def inputs(self, config: Any) -> tuple[Tensor, ...]: ...
 
     def outputs(self, config: Any) -> tuple[Tensor, ...]: ...
 
     def prepare_dataset(self, config: Any, folder: Path) -> None:
-        """Make `config.dataset` ready in `folder`, an empty folder: generate it there; raise `DataError` otherwise."""
+        """Make `config.dataset` ready in `folder`, an empty folder: generate it there; raise
+        `DataError` otherwise.
+        """
         ...
 
     def open_dataset(self, config: Any, folder: Path) -> Dataset: ...
 
     def prepare_checkpoint(self, config: Any, dataset: Path, path: Path) -> None:
-        """Fit a small checkpoint to the generated data set in `dataset` and write it to the file `path`."""
+        """Fit a small checkpoint to the generated data set in `dataset` and write it to the file
+        `path`.
+        """
         ...
 
     def build(self, config: Any, checkpoint: Path) -> Any:
-        """Build the network in evaluation mode with every tensor of `checkpoint` accounted for, else `CheckpointError`.
+        """Build the network in evaluation mode with every tensor of `checkpoint` accounted for,
+        else `CheckpointError`.
 
-        Its call takes the inputs in the order of `inputs` and gives the outputs in the order of `outputs`.
+        Its call takes the inputs in the order of `inputs` and gives the outputs in the order of
+        `outputs`.
         """
         ...
 

@@ -1,6 +1,8 @@
-"""Running perf_analyzer, Triton's own load generator, and reading what it leaves: every request, and latency by component.
+"""Running perf_analyzer, Triton's own load generator, and reading what it leaves: every request,
+and latency by component.
 
-Its stability gate is switched off, because an unstable point would leave no record at all; `statistics` judges instead.
+Its stability gate is switched off, because an unstable point would leave no record at all;
+`statistics` judges instead.
 """
 
 import base64
@@ -40,7 +42,9 @@ COMPONENTS = {
 
 @dataclass(frozen=True)
 class Load:
-    """What one run of perf_analyzer saw: start and end of each request (ns, [n, 2]) and mean latency by component (ms)."""
+    """What one run of perf_analyzer saw: start and end of each request (ns, [n, 2]) and mean
+    latency by component (ms).
+    """
 
     requests: NDArray[np.int64]
     components: dict[str, float]
@@ -48,9 +52,17 @@ class Load:
 
 @contextmanager
 def input_data(samples: Sequence[Arrays]) -> Iterator[Path]:
-    """Write real samples, without their batch dimension, as perf_analyzer's JSON; it sends them in turn."""
+    """Write real samples, without their batch dimension, as perf_analyzer's JSON; it sends them in
+    turn.
+    """
     rows = [
-        {name: {"content": {"b64": base64.b64encode(a.tobytes()).decode()}, "shape": list(a.shape)} for name, a in s.items()}
+        {
+            name: {
+                "content": {"b64": base64.b64encode(a.tobytes()).decode()},
+                "shape": list(a.shape),
+            }
+            for name, a in s.items()
+        }
         for s in samples
     ]
     with tempfile.TemporaryDirectory(prefix="triton-") as folder:
@@ -62,11 +74,16 @@ def input_data(samples: Sequence[Arrays]) -> Iterator[Path]:
 def split(batch: Arrays) -> list[Arrays]:
     """Split a batch into its samples."""
     count = len(next(iter(batch.values())))
-    return [{name: np.ascontiguousarray(array[i]) for name, array in batch.items()} for i in range(count)]
+    return [
+        {name: np.ascontiguousarray(array[i]) for name, array in batch.items()}
+        for i in range(count)
+    ]
 
 
 def shared_memory_patterns(inputs: Sequence[str], outputs: Sequence[str]) -> list[str]:
-    """Patterns of the names that perf_analyzer gives its regions: they are the same in every run on a host."""
+    """Patterns of the names that perf_analyzer gives its regions: they are the same in every run on
+    a host.
+    """
     return [f"{name}_[0-9]*" for name in (*inputs, *outputs)]
 
 
@@ -81,13 +98,18 @@ def run(
     shared_memory: str,
     regions: Sequence[str],
 ) -> Load:
-    """Load `model` with `concurrency` clients for three windows of `interval_ms` and return every request.
+    """Load `model` with `concurrency` clients for three windows of `interval_ms` and return every
+    request.
 
-    `regions` are the patterns of `shared_memory_patterns`: what an earlier run left behind is swept before, and this run's after.
-    Raises `ServerError` if Triton ended meanwhile, `MeasurementError` if perf_analyzer did not measure.
+    `regions` are the patterns of `shared_memory_patterns`: what an earlier run left behind is swept
+    before, and this run's after. Raises `ServerError` if Triton ended meanwhile, `MeasurementError`
+    if perf_analyzer did not measure.
     """
     sweep(list(regions))
-    with tempfile.TemporaryDirectory(prefix="triton-") as name, (folder := Path(name) / "log").open("wb") as log:
+    with (
+        tempfile.TemporaryDirectory(prefix="triton-") as name,
+        (folder := Path(name) / "log").open("wb") as log,
+    ):
         libs = Path(name)
         for library in ("libb64.so.0d", "libcudart.so.12"):
             stem = library.partition(".")[0]
@@ -100,7 +122,13 @@ def run(
             *("--measurement-mode", "time_windows", "--measurement-interval", str(interval_ms)),
             *("--stability-percentage", "999", "--max-trials", str(WINDOWS)),
             *("--warmup-request-count", str(WARMUP_REQUESTS * concurrency)),
-            *("--verbose-csv", "-f", f"{name}/out.csv", "--profile-export-file", f"{name}/out.json"),
+            *(
+                "--verbose-csv",
+                "-f",
+                f"{name}/out.csv",
+                "--profile-export-file",
+                f"{name}/out.json",
+            ),
         ]
         env = {**os.environ, "LD_LIBRARY_PATH": str(libs)}
         started = process.start(command, log=log, env=env, sweep=regions)
@@ -111,8 +139,14 @@ def run(
         if not server.is_alive():
             raise ServerError(f"Triton ended while it was measured: {last_lines(server.log)}")
         if code:
-            what = f"was killed by signal {code - 128}" if code > 128 else f"ended with exit code {code}"
-            raise MeasurementError(f"perf_analyzer {what}: {last_lines(folder, 2) or 'it said nothing'}")
+            what = (
+                f"was killed by signal {code - 128}"
+                if code > 128
+                else f"ended with exit code {code}"
+            )
+            raise MeasurementError(
+                f"perf_analyzer {what}: {last_lines(folder, 2) or 'it said nothing'}"
+            )
         return _read(Path(name))
 
 
@@ -124,7 +158,9 @@ def _read(folder: Path) -> Load:
         if request["response_timestamps"]
     ]
     if not times:
-        raise MeasurementError("perf_analyzer saw no request through: the interval is shorter than one takes")
+        raise MeasurementError(
+            "perf_analyzer saw no request through: the interval is shorter than one takes"
+        )
     with (folder / "out.csv").open() as file:
         row = next(csv.DictReader(file))
     components = {ours: float(row[theirs]) / 1000 for theirs, ours in COMPONENTS.items()}

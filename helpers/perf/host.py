@@ -1,4 +1,6 @@
-"""Whether the machine is ours while we measure: processor time that others take, and one measurement at a time on a host."""
+"""Whether the machine is ours while we measure: processor time that others take, and one
+measurement at a time on a host.
+"""
 
 import fcntl
 import os
@@ -19,9 +21,13 @@ PATIENCE_SECONDS = 20.0
 
 
 def _host_seconds() -> float:
-    """Processor seconds that the host spent on anything since it booted, time stolen by other guests included."""
+    """Processor seconds that the host spent on anything since it booted, time stolen by other
+    guests included.
+    """
     times = psutil.cpu_times()
-    return sum(getattr(times, name, 0.0) for name in ("user", "nice", "system", "irq", "softirq", "steal"))
+    return sum(
+        getattr(times, name, 0.0) for name in ("user", "nice", "system", "irq", "softirq", "steal")
+    )
 
 
 def _own_seconds() -> float:
@@ -38,14 +44,18 @@ def _own_seconds() -> float:
 
 @dataclass
 class Load:
-    """Processor time that processes other than ours took, in cores; filled when the block that it watches ends."""
+    """Processor time that processes other than ours took, in cores; filled when the block that it
+    watches ends.
+    """
 
     others_cores: float = float("nan")
 
 
 @contextmanager
 def watched() -> Iterator[Load]:
-    """Watch a block for load from others: host time minus the time of this process and all its descendants."""
+    """Watch a block for load from others: host time minus the time of this process and all its
+    descendants.
+    """
     load = Load()
     host, own, started = _host_seconds(), _own_seconds(), time.monotonic()
     yield load
@@ -55,7 +65,9 @@ def watched() -> Iterator[Load]:
 
 
 def wait_until_quiet() -> float:
-    """Wait, for a while, until others leave the machine alone; return the load that remained, in cores."""
+    """Wait, for a while, until others leave the machine alone; return the load that remained, in
+    cores.
+    """
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         with watched() as load:

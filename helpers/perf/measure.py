@@ -1,4 +1,6 @@
-"""The two scenarios: offline with the bare runtime interleaved, and online over a sweep of clients."""
+"""The two scenarios: offline with the bare runtime interleaved, and online over a sweep of
+clients.
+"""
 
 import time
 from collections.abc import Iterator
@@ -42,7 +44,9 @@ def _samples(config: Config) -> Arrays:
 
 @contextmanager
 def _ready(config: Config, samples: Arrays) -> Iterator[tuple[Path, list[str], float]]:
-    """Wait for a quiet machine and give the input file, the names of shared-memory regions, and the load that remained."""
+    """Wait for a quiet machine and give the input file, the names of shared-memory regions, and the
+    load that remained.
+    """
     outputs = [tensor.name for tensor in models.get(config.model).outputs(config)]
     regions = analyzer.shared_memory_patterns(list(samples), outputs)
     with host.alone(), analyzer.input_data(analyzer.split(samples)) as data:
@@ -57,7 +61,9 @@ def take(samples: Arrays, start: int, count: int) -> Arrays:
 
 
 def run_bare(session: Session, batches: list[Arrays], seconds: float) -> float:
-    """Call the session without a server, over different batches in turn; return calls per second."""
+    """Call the session without a server, over different batches in turn; return calls per
+    second.
+    """
     calls, started = 0, time.perf_counter()
     while calls < 3 or time.perf_counter() - started < seconds:
         session.run(batches[calls % len(batches)])
@@ -74,17 +80,21 @@ def bare_session(config: Config) -> Session:
 
 
 def interval_ms(request_count: int, runs: int, request_seconds: float) -> int:
-    """Length of a window such that `runs` runs of three windows see `request_count` requests, with one to spare in each."""
+    """Length of a window such that `runs` runs of three windows see `request_count` requests, with
+    one to spare in each.
+    """
     per_window = ceil(request_count / runs / analyzer.WINDOWS)
     wanted = (per_window + 1 / analyzer.WINDOWS) * request_seconds * 1000 / analyzer.WINDOW_STRETCH
     return max(SHORTEST_INTERVAL_MS, ceil(wanted * 1.1))
 
 
 def measure_offline(config: Config, server: Server) -> Measurement:
-    """Measure each batch size at concurrency 1, bare and served runs alternating: bare, served, bare, ..., bare.
+    """Measure each batch size at concurrency 1, bare and served runs alternating: bare, served,
+    bare, ..., bare.
 
-    The row's spread is between the served runs; `served_bare_ratio` is the median of the ratios of each served run to its neighbours.
-    A point that cannot be measured is a row with the reason; raises `ServerError` if Triton ends.
+    The row's spread is between the served runs; `served_bare_ratio` is the median of the ratios of
+    each served run to its neighbours. A point that cannot be measured is a row with the reason;
+    raises `ServerError` if Triton ends.
     """
     samples, session = _samples(config), bare_session(config)
     rows, raw = [], {}
@@ -128,12 +138,17 @@ def measure_offline(config: Config, server: Server) -> Measurement:
             rows.append(row)
             raw[f"batch_{size}"] = [part.requests for part in parts]
             raw[f"batch_{size}_bare"] = [np.array(bare)]
-            print(f"batch {size}: {row['throughput']:.1f} inferences/s, {row['served_bare_ratio']:.3f} of bare, {row['verdict']}")
+            print(
+                f"batch {size}: {row['throughput']:.1f} inferences/s, "
+                f"{row['served_bare_ratio']:.3f} of bare, {row['verdict']}"
+            )
     return Measurement(rows, raw, min(DISTINCT_ROWS, len(next(iter(samples.values())))), before)
 
 
 def measure_online(config: Config, server: Server) -> Measurement:
-    """Measure each number of clients over HTTP, each with one request of `online_batch_size` samples under way."""
+    """Measure each number of clients over HTTP, each with one request of `online_batch_size`
+    samples under way.
+    """
     samples = _samples(config)
     rows, raw = [], {}
     with _ready(config, samples) as (data, regions, before):
@@ -161,13 +176,20 @@ def measure_online(config: Config, server: Server) -> Measurement:
                 rows.append(failed_row(config.online_batch_size, clients, error))
                 continue
             parts = statistics.windows(
-                seen.requests, analyzer.WINDOWS, config.online_batch_size, clients, load.others_cores
+                seen.requests,
+                analyzer.WINDOWS,
+                config.online_batch_size,
+                clients,
+                load.others_cores,
             )
             row = statistics.measure_row(parts, config.request_count) | _components([seen])
             rows.append(row)
             raw[f"clients_{clients}"] = [seen.requests]
             request_seconds = row["avg_latency_ms"] / 1000 / clients
-            print(f"{clients} clients: {row['throughput']:.1f} inferences/s, p99 {row['p99_latency_ms']:.0f} ms, {row['verdict']}")
+            print(
+                f"{clients} clients: {row['throughput']:.1f} inferences/s, "
+                f"p99 {row['p99_latency_ms']:.0f} ms, {row['verdict']}"
+            )
     return Measurement(rows, raw, min(DISTINCT_ROWS, len(next(iter(samples.values())))), before)
 
 
@@ -182,4 +204,9 @@ def _components(loads: list[analyzer.Load]) -> dict[str, float]:
 
 def failed_row(batch_size: int, concurrency: int, error: Exception) -> dict[str, Any]:
     """Keep the place of a point that was not measured, with the reason."""
-    return {"batch_size": batch_size, "concurrency": concurrency, "verdict": "failed", "reason": str(error)}
+    return {
+        "batch_size": batch_size,
+        "concurrency": concurrency,
+        "verdict": "failed",
+        "reason": str(error),
+    }

@@ -1,7 +1,9 @@
-"""What a measurement is: pure functions from the start and end of every request to a row of the results.
+"""What a measurement is: pure functions from the start and end of every request to a row of the
+results.
 
-perf_analyzer's own "Inferences/Second" counts the requests that lie whole within a window, which is too few by up to one request a
-client and window: 20 % where a window holds five. Here throughput is the slope of completed requests over time.
+perf_analyzer's own "Inferences/Second" counts the requests that lie whole within a window, which is
+too few by up to one request a client and window: 20 % where a window holds five. Here throughput is
+the slope of completed requests over time.
 """
 
 from dataclasses import dataclass
@@ -10,7 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-STABLE_SPREAD = 0.10  # of throughput between windows; perf_analyzer's own default for --stability-percentage
+STABLE_SPREAD = (
+    0.10  # of throughput between windows; perf_analyzer's own default for --stability-percentage
+)
 LITTLE_BOUND = 0.10
 OTHERS_CORES = 0.2  # processor time that others may take in a window, in cores
 P99_REQUESTS = 100  # below it, the 99th percentile is the slowest request or nearly so
@@ -18,7 +22,9 @@ P99_REQUESTS = 100  # below it, the 99th percentile is the slowest request or ne
 
 @dataclass(frozen=True)
 class Window:
-    """The requests of one window: start and end of each in nanoseconds, shape [n, 2], in order of their end."""
+    """The requests of one window: start and end of each in nanoseconds, shape [n, 2], in order of
+    their end.
+    """
 
     requests: NDArray[np.int64]
     batch_size: int
@@ -31,18 +37,26 @@ class Window:
 
     @property
     def throughput(self) -> float:
-        """Inferences per second: the least-squares slope of completed requests over time, times the batch size.
+        """Inferences per second: the least-squares slope of completed requests over time, times the
+        batch size.
 
-        A straight line through a staircase of equal steps has the staircase's own slope, so answers that arrive a batch at a time
-        do not bias it. NaN with fewer than three requests or two points in time.
+        A straight line through a staircase of equal steps has the staircase's own slope, so answers
+        that arrive a batch at a time do not bias it. NaN with fewer than three requests or two
+        points in time.
         """
-        ends = (self.requests[:, 1] - self.requests[0, 1]) / 1e9 if len(self.requests) > 2 else np.zeros(1)
+        ends = (
+            (self.requests[:, 1] - self.requests[0, 1]) / 1e9
+            if len(self.requests) > 2
+            else np.zeros(1)
+        )
         if ends[-1] <= 0:
             return float("nan")
         return float(np.polyfit(ends, np.arange(len(ends)), 1)[0] * self.batch_size)
 
 
-def windows(requests: NDArray[np.int64], count: int, batch_size: int, concurrency: int, others: float) -> list[Window]:
+def windows(
+    requests: NDArray[np.int64], count: int, batch_size: int, concurrency: int, others: float
+) -> list[Window]:
     """Cut the requests of one run into `count` windows of equal length by the time they ended."""
     ordered = requests[np.argsort(requests[:, 1])]
     edges = np.linspace(ordered[0, 1], ordered[-1, 1], count + 1)[1:-1]
@@ -56,32 +70,54 @@ def spread(values: list[float]) -> float:
     return float((max(known) - min(known)) / np.median(known)) if len(known) > 1 else float("nan")
 
 
-def littles_law(throughput: float, mean_latency_ms: float, batch_size: int, concurrency: int) -> float:
-    """throughput x mean latency / (batch size x concurrency): 1 in a closed loop without pauses (Little 1961)."""
+def littles_law(
+    throughput: float, mean_latency_ms: float, batch_size: int, concurrency: int
+) -> float:
+    """throughput x mean latency / (batch size x concurrency): 1 in a closed loop without pauses
+    (Little 1961).
+    """
     return throughput * mean_latency_ms / 1000 / (batch_size * concurrency)
 
 
 def ratios(bare: list[float], served: list[float]) -> list[float]:
-    """Each served run over the mean of the bare runs just before and after it: a slow drift of the machine cancels."""
+    """Each served run over the mean of the bare runs just before and after it: a slow drift of the
+    machine cancels.
+    """
     pairs = zip(served, bare[:-1], bare[1:], strict=True)
     return [each / ((before + after) / 2) for each, before, after in pairs]
 
 
 def verdict(row: dict[str, Any], request_count: int) -> tuple[str, str]:
-    """Judge a row: "stable", or the first thing that keeps it from being believed, with the reason and what to do."""
+    """Judge a row: "stable", or the first thing that keeps it from being believed, with the reason
+    and what to do.
+    """
     if not row["requests"] >= request_count:
-        return "few requests", f"{row['requests']} of {request_count} requests: raise request_count or free the machine"
+        return (
+            "few requests",
+            f"{row['requests']} of {request_count} requests: measure again on a freer machine",
+        )
     if not row["others_load"] <= OTHERS_CORES:
-        return "disturbed", f"other processes used {row['others_load']:.2f} cores: end them and measure again"
+        return (
+            "disturbed",
+            f"other processes used {row['others_load']:.2f} cores: end them and measure again",
+        )
     if not abs(row["littles_law"] - 1) <= LITTLE_BOUND:
-        return "unstable", f"throughput x latency is {row['littles_law']:.2f} of batch x clients: the load was not steady"
+        return (
+            "unstable",
+            f"throughput x latency is {row['littles_law']:.2f} of batch x clients: not a steady load",
+        )
     if not row["spread"] <= STABLE_SPREAD:
-        return "unstable", f"throughput varied by {row['spread']:.0%} between windows: raise request_count"
+        return (
+            "unstable",
+            f"throughput varied by {row['spread']:.0%} between windows: raise request_count",
+        )
     return "stable", ""
 
 
 def measure_row(parts: list[Window], request_count: int) -> dict[str, Any]:
-    """Put the windows of one point together: throughput (median), latencies over all requests, spread and verdict."""
+    """Put the windows of one point together: throughput (median), latencies over all requests,
+    spread and verdict.
+    """
     first = parts[0]
     latencies = np.concatenate([part.latencies_ms for part in parts])
     throughputs = [part.throughput for part in parts]
@@ -95,6 +131,8 @@ def measure_row(parts: list[Window], request_count: int) -> dict[str, Any]:
         "spread": spread(throughputs),
         "others_load": max(part.others_cores for part in parts),
     }
-    row["littles_law"] = littles_law(row["throughput"], row["avg_latency_ms"], first.batch_size, first.concurrency)
+    row["littles_law"] = littles_law(
+        row["throughput"], row["avg_latency_ms"], first.batch_size, first.concurrency
+    )
     row["verdict"], row["reason"] = verdict(row, request_count)
     return row

@@ -1,7 +1,8 @@
 """Triton's Python backend around one format's session: `model.py` of every served model.
 
-The repository holds it beside `runtime.py`, the format's own module. All the requests that Triton hands over in one call run as
-one batch. It imports numpy and the backend's utilities only, so that the repository can be served anywhere.
+The repository holds it beside `runtime.py`, the format's own module. All the requests that Triton
+hands over in one call run as one batch. It imports numpy and the backend's utilities only, so that
+the repository can be served anywhere.
 """
 
 import importlib.util
@@ -31,7 +32,10 @@ class TritonPythonModel:
         self.outputs = [output["name"] for output in config["output"]]
 
     def execute(self, requests):
-        arrays = [{tensor.name(): tensor.as_numpy() for tensor in request.inputs()} for request in requests]
+        arrays = [
+            {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
+            for request in requests
+        ]
         sizes = [len(next(iter(inputs.values()))) for inputs in arrays]
         batch = arrays[0]
         if len(arrays) > 1:
@@ -43,6 +47,8 @@ class TritonPythonModel:
             return [pb.InferenceResponse(error=failure) for _ in requests]
         ends = np.cumsum(sizes)
         return [
-            pb.InferenceResponse([pb.Tensor(name, outputs[name][end - size : end]) for name in self.outputs])
-            for size, end in zip(sizes, ends)
+            pb.InferenceResponse(
+                [pb.Tensor(name, outputs[name][end - size : end]) for name in self.outputs]
+            )
+            for size, end in zip(sizes, ends, strict=True)
         ]

@@ -54,10 +54,13 @@ class Server:
 
     def infer(self, model: str, inputs: Arrays) -> Arrays:
         """Send one request with a leading batch dimension and return all outputs by name."""
-        return self._call(lambda client: _infer(client, model, inputs))
+        answer: Arrays = self._call(lambda client: _infer(client, model, inputs))
+        return answer
 
     def infer_all(self, model: str, batches: Iterable[Arrays]) -> Arrays:
-        """Send batch after batch over one connection; return the outputs of all samples, in order."""
+        """Send batch after batch over one connection; return the outputs of all samples, in
+        order.
+        """
         answers = self._call(lambda client: [_infer(client, model, batch) for batch in batches])
         return {name: np.concatenate([answer[name] for answer in answers]) for name in answers[0]}
 
@@ -71,7 +74,9 @@ class Server:
             raise ServerError(f"Triton refused the request: {error.message()}") from error
         except OSError as error:
             state = "is running" if self.is_alive() else "has ended"
-            raise ServerError(f"no answer from Triton at {self.url}, which {state}: {error}") from error
+            raise ServerError(
+                f"no answer from Triton at {self.url}, which {state}: {error}"
+            ) from error
         finally:
             with suppress(OSError):
                 client.close()
@@ -84,11 +89,14 @@ def _infer(client: Any, model: str, inputs: Arrays) -> Arrays:
         tensor.set_data_from_numpy(array, binary_data=True)
         tensors.append(tensor)
     result = client.infer(model, tensors)
-    return {entry["name"]: result.as_numpy(entry["name"]) for entry in result.get_response()["outputs"]}
+    return {
+        entry["name"]: result.as_numpy(entry["name"]) for entry in result.get_response()["outputs"]
+    }
 
 
 def parse_metrics(text: str) -> dict[str, float]:
     """Read Prometheus' text format into `name{labels}` -> value."""
-    lines = (line.rpartition(" ") for line in text.splitlines() if line and not line.startswith("#"))
+    lines = (
+        line.rpartition(" ") for line in text.splitlines() if line and not line.startswith("#")
+    )
     return {name: float(value) for name, _, value in lines}
-

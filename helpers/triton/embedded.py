@@ -1,4 +1,6 @@
-"""The embedded server: the Triton binary of PyPI's `nvidia-pytriton`, its Python backend and this interpreter's packages."""
+"""The embedded server: the Triton binary of PyPI's `nvidia-pytriton`, its Python backend and this
+interpreter's packages.
+"""
 
 import os
 import sys
@@ -21,7 +23,9 @@ LOADED_SECONDS = 300  # a model that takes longer to load is taken for stuck
 
 
 def wheel() -> Path:
-    """Give the folder `tritonserver` of the installed wheel, without importing any of its Python."""
+    """Give the folder `tritonserver` of the installed wheel, without importing any of its
+    Python.
+    """
     spec = find_spec("pytriton")
     if spec is None or not spec.submodule_search_locations:
         raise ServerError("the embedded Triton is not installed: pip install nvidia-pytriton")
@@ -34,7 +38,9 @@ def libraries() -> Path:
 
 
 def free_ports(count: int) -> list[int]:
-    """Find ports of 127.0.0.1 that nothing listens on; they are all open at once, so they differ."""
+    """Find ports of 127.0.0.1 that nothing listens on; they are all open at once, so they
+    differ.
+    """
     sockets = [socket() for _ in range(count)]
     for each in sockets:
         each.bind(("127.0.0.1", 0))
@@ -45,7 +51,9 @@ def free_ports(count: int) -> list[int]:
 
 
 def link_backend(folder: Path) -> None:
-    """Put together a Python backend whose stub matches this interpreter: three links, nothing written to site-packages."""
+    """Put together a Python backend whose stub matches this interpreter: three links, nothing
+    written to site-packages.
+    """
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     stub = wheel() / "python_backend_stubs" / version / "triton_python_backend_stub"
     if not stub.exists():
@@ -69,12 +77,18 @@ def last_lines(log: Path, count: int = 6) -> str:
 
 @contextmanager
 def serve(
-    repository: Path, *, models: list[str], log: Path, scenario: str = "online", http_port: int | None = None
+    repository: Path,
+    *,
+    models: list[str],
+    log: Path,
+    scenario: str = "online",
+    http_port: int | None = None,
 ) -> Iterator[Server]:
-    """Serve `models` of `repository` on 127.0.0.1 for as long as the block lasts; every process ends with it.
+    """Serve `models` of `repository` on 127.0.0.1 for as long as the block lasts; every process
+    ends with it.
 
-    The ports are free ones unless `http_port` names one. Raises `ServerError` with the server's last lines if it does not
-    become ready.
+    The ports are free ones unless `http_port` names one. Raises `ServerError` with the server's
+    last lines if it does not become ready.
     """
     prefix = f"triton-notebooks-{uuid.uuid4().hex[:12]}"
     with tempfile.TemporaryDirectory(prefix="triton-") as scratch, log.open("wb") as output:
@@ -100,7 +114,9 @@ def serve(
         path = f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}"
         env = {**os.environ, "PATH": path, "OMP_WAIT_POLICY": "PASSIVE"}
         started = process.start(command, log=output, env=env, sweep=[f"{prefix}*"])
-        server = Server(f"127.0.0.1:{http}", f"127.0.0.1:{metrics}", log, lambda: started.poll() is None)
+        server = Server(
+            f"127.0.0.1:{http}", f"127.0.0.1:{metrics}", log, lambda: started.poll() is None
+        )
         try:
             wait_until_ready(server)
             yield server
@@ -109,7 +125,9 @@ def serve(
 
 
 def wait_until_ready(server: Server) -> None:
-    """Wait until the server and the models it was told to load are ready; raise `ServerError` if it exits or is stuck."""
+    """Wait until the server and the models it was told to load are ready; raise `ServerError` if it
+    exits or is stuck.
+    """
     deadline = time.monotonic() + LOADED_SECONDS
     while time.monotonic() < deadline:
         if not server.is_alive():

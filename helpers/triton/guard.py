@@ -1,11 +1,13 @@
-"""Runs one command that must not outlive its caller, however the caller ends, and clears what the command leaves behind.
+"""Runs one command that must not outlive its caller, however the caller ends, and clears what the
+command leaves behind.
 
     python guard.py SHM_PATTERN... -- COMMAND...
 
-The caller holds the other end of standard input and never writes. When it closes, on purpose or because the caller was killed,
-the command gets SIGTERM, after a grace period SIGKILL, and with it everything in its session. Afterwards the files of /dev/shm
-that match a pattern, are this user's and are mapped by no process are removed. The exit code is the command's.
-Only the standard library is imported: it starts in 30 ms and needs no site-packages.
+The caller holds the other end of standard input and never writes. When it closes, on purpose or
+because the caller was killed, the command gets SIGTERM, after a grace period SIGKILL, and with it
+everything in its session. Afterwards the files of /dev/shm that match a pattern, are this user's
+and are mapped by no process are removed. The exit code is the command's. Only the standard library
+is imported: it starts in 30 ms and needs no site-packages.
 """
 
 import ctypes
@@ -21,10 +23,13 @@ from pathlib import Path
 
 GRACE_SECONDS = 10
 PR_SET_PDEATHSIG = 1
+IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def die_with_parent() -> None:
-    """Ask the kernel to kill this process when its parent ends: the guard itself may be killed too."""
+def before_exec() -> None:
+    """In the child: listen to signals again, and die with the guard, which may be killed too."""
+    for name in IGNORED:
+        signal.signal(name, signal.SIG_DFL)
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
@@ -41,7 +46,7 @@ def processes_in_session(session: int) -> list[int]:
 
 def mapped_files() -> set[str]:
     """List the paths under /dev/shm that some process has mapped now."""
-    mapped = set()
+    mapped: set[str] = set()
     for entry in Path("/proc").glob("[0-9]*/maps"):
         with suppress(OSError):
             lines = entry.read_text().splitlines()
@@ -50,7 +55,9 @@ def mapped_files() -> set[str]:
 
 
 def sweep(patterns: list[str]) -> list[str]:
-    """Remove this user's files of /dev/shm that match a pattern and that no process has mapped; return their names."""
+    """Remove this user's files of /dev/shm that match a pattern and that no process has mapped;
+    return their names.
+    """
     shm = Path("/dev/shm")
     matching = [path for path in shm.iterdir() if any(fnmatch(path.name, p) for p in patterns)]
     if not matching:
@@ -66,7 +73,9 @@ def sweep(patterns: list[str]) -> list[str]:
 
 
 def end(child: "subprocess.Popen[bytes]") -> None:
-    """End the child and its session: politely, then not; stubs first see their server go, so that they clear their own."""
+    """End the child and its session: politely, then not; stubs first see their server go, so that
+    they clear their own.
+    """
     if child.poll() is None:
         child.send_signal(signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
@@ -85,13 +94,13 @@ def end(child: "subprocess.Popen[bytes]") -> None:
 def main() -> int:
     split = sys.argv.index("--")
     patterns, command = sys.argv[1:split], sys.argv[split + 1 :]
-    for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(ignored, signal.SIG_IGN)
+    for name in IGNORED:
+        signal.signal(name, signal.SIG_IGN)
     child = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
         start_new_session=True,
-        preexec_fn=lambda: (die_with_parent(), signal.signal(signal.SIGINT, signal.SIG_DFL)),
+        preexec_fn=before_exec,
     )
     ended = os.pidfd_open(child.pid)
     select.select([0, ended], [], [])

@@ -10,7 +10,11 @@ GUARD = Path(__file__).with_name("guard.py")
 
 
 def start(
-    command: Sequence[str], *, log: IO[bytes], env: Mapping[str, str] | None = None, sweep: Sequence[str] = ()
+    command: Sequence[str],
+    *,
+    log: IO[bytes],
+    env: Mapping[str, str] | None = None,
+    sweep: Sequence[str] = (),
 ) -> "subprocess.Popen[bytes]":
     """Start `command` under its guard with standard output and error going to `log`.
 

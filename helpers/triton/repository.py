@@ -1,8 +1,9 @@
-"""Writing a model repository: `config.pbtxt` from Triton's own message, the adapter, the format's runtime and the artefact.
+"""Writing a model repository: `config.pbtxt` from Triton's own message, the adapter, the format's
+runtime and the artefact.
 
     repository/requirements.txt                what the Python that serves it must have
     repository/<model>/config.pbtxt            the online scenario: dynamic batching
-    repository/<model>/configs/offline.pbtxt   the offline one: static batches; chosen by --model-config-name=offline
+    repository/<model>/configs/offline.pbtxt   the offline one, by --model-config-name=offline
     repository/<model>/1/model.py runtime.py   and the artefact
 """
 
@@ -35,12 +36,16 @@ def model_config(
 
     Offline there is no batcher: a request's own batch is what runs, and nothing waits for company.
     """
-    message = pb.ModelConfig(name=config.model, backend="python", max_batch_size=config.max_batch_size)
+    message = pb.ModelConfig(
+        name=config.model, backend="python", max_batch_size=config.max_batch_size
+    )
     for field, tensors in ((message.input, inputs), (message.output, outputs)):
         for tensor in tensors:
             field.add(name=tensor.name, data_type=_TYPES[tensor.dtype], dims=tensor.shape)
     count = config.instances.offline if scenario == "offline" else config.instances.online
-    kind = pb.ModelInstanceGroup.KIND_GPU if config.device == "gpu" else pb.ModelInstanceGroup.KIND_CPU
+    kind = (
+        pb.ModelInstanceGroup.KIND_GPU if config.device == "gpu" else pb.ModelInstanceGroup.KIND_CPU
+    )
     message.instance_group.add(count=count, kind=kind)
     if scenario == "online":
         message.dynamic_batching.preferred_batch_size.extend(config.preferred_batch_sizes)
@@ -51,7 +56,11 @@ def model_config(
             entry = warmup.inputs[tensor.name]
             entry.data_type, entry.zero_data = _TYPES[tensor.dtype], True
             entry.dims.extend(tensor.shape)
-    parameters = {"file": formats.get(config.format).FILE, "threads": str(threads), "device": config.device}
+    parameters = {
+        "file": formats.get(config.format).FILE,
+        "threads": str(threads),
+        "device": config.device,
+    }
     for name, value in parameters.items():
         message.parameters[name].string_value = value
     return message
@@ -65,14 +74,18 @@ def write_repository(
     outputs: Sequence[Tensor],
     threads: dict[str, int],
 ) -> None:
-    """Write the repository of one model into the empty `folder`; `artefact` holds the files of the converted model.
+    """Write the repository of one model into the empty `folder`; `artefact` holds the files of the
+    converted model.
 
     The repository holds no symbolic link, no absolute path and no import of this package.
     """
     model = folder / config.model
     served = model / "1"
     (model / "configs").mkdir(parents=True)
-    for scenario, path in (("online", model / "config.pbtxt"), ("offline", model / "configs/offline.pbtxt")):
+    for scenario, path in (
+        ("online", model / "config.pbtxt"),
+        ("offline", model / "configs/offline.pbtxt"),
+    ):
         message = model_config(config, scenario, inputs, outputs, threads[scenario])
         path.write_text(text_format.MessageToString(message))
     served.mkdir()
@@ -81,4 +94,6 @@ def write_repository(
     shutil.copyfile(Path(__file__).with_name("adapter.py"), served / "model.py")
     shutil.copyfile(formats.runtime_file(config.format), served / "runtime.py")
     runtimes = ("numpy", *formats.get(config.format).RUNTIME)
-    (folder / "requirements.txt").write_text("".join(f"{name}=={version(name)}\n" for name in runtimes))
+    (folder / "requirements.txt").write_text(
+        "".join(f"{name}=={version(name)}\n" for name in runtimes)
+    )

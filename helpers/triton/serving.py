@@ -1,4 +1,6 @@
-"""Serving a deployed experiment with the kind of server that its target names, and taking its repository away."""
+"""Serving a deployed experiment with the kind of server that its target names, and taking its
+repository away.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,26 +15,33 @@ from helpers.workspace import Artefact
 
 @contextmanager
 def serve(config: Config, repository: Artefact, scenario: str = "online") -> Iterator[Server]:
-    """Serve `repository` for as long as the block lasts, as `scenario` ("offline" or "online") is configured.
+    """Serve `repository` for as long as the block lasts, as `scenario` ("offline" or "online") is
+    configured.
 
     The log is kept beside the stage's result. Raises `ServerError` with the server's last lines.
     """
     if config.server.kind != "embedded":
-        raise ServerError(f"the {config.server.kind} server kind is not in this release: set server.kind to embedded")
+        raise ServerError(
+            f"server kind {config.server.kind} is not in this release: set server.kind to embedded"
+        )
     log = folder(config) / f"{config.stage}_server.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    with embedded.serve(repository.folder, models=[config.model], log=log, scenario=scenario) as server:
+    with embedded.serve(
+        repository.folder, models=[config.model], log=log, scenario=scenario
+    ) as server:
         yield server
 
 
 def serve_elsewhere(config: Config) -> str:
-    """Spell the lines that serve a copy of the repository on another machine, with Triton's own image."""
+    """Spell the lines that serve a copy of the repository on another machine, with Triton's own
+    image.
+    """
     return (
         "# in the folder that holds the copied repository\n"
         "docker run --rm --shm-size=1g -p 127.0.0.1:8000:8000 -v $PWD:/models:ro "
         f"nvcr.io/nvidia/tritonserver:{config.server.release}-py3 \\\n"
-        "  sh -c 'pip install -r /models/requirements.txt && tritonserver --model-repository=/models "
-        f"--model-control-mode=explicit --load-model={config.model}'"
+        "  sh -c 'pip install -r /models/requirements.txt && tritonserver "
+        f"--model-repository=/models --model-control-mode=explicit --load-model={config.model}'"
     )
 
 
@@ -52,6 +61,8 @@ print(client.infer("{model}", inputs).as_numpy(metadata["outputs"][0]["name"]).s
 
 
 def client_example(config: Config) -> str:
-    """Write a client of ten lines for the served model: it asks the server for names, shapes and types."""
+    """Write a client of ten lines for the served model: it asks the server for names, shapes and
+    types.
+    """
     dtypes = '{"FP16": "float16", "FP32": "float32", "INT32": "int32", "INT64": "int64"}'
     return CLIENT.format(model=config.model, dtypes=dtypes)

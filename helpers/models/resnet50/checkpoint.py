@@ -81,10 +81,14 @@ def _tensors(content: Any, path: Path) -> dict[str, Tensor]:
             content = content[key]
             break
     if not isinstance(content, Mapping) or not content:
-        raise CheckpointError(f"{path} holds no state dict, neither bare nor as 'state_dict' or 'model'")
+        raise CheckpointError(
+            f"{path} holds no state dict, neither bare nor as 'state_dict' or 'model'"
+        )
     for name, value in content.items():
         if not isinstance(name, str) or not isinstance(value, Tensor):
-            raise CheckpointError(f"{path} holds no state dict: {name!r} is a {type(value).__name__}")
+            raise CheckpointError(
+                f"{path} holds no state dict: {name!r} is a {type(value).__name__}"
+            )
     return dict(content)
 
 

@@ -91,7 +91,11 @@ def preprocess(path: Path) -> NDArray[np.float32]:
     """
     try:
         with Image.open(path) as opened:
-            image = opened.convert("RGBA").convert("RGB") if opened.mode == "P" else opened.convert("RGB")
+            image = (
+                opened.convert("RGBA").convert("RGB")
+                if opened.mode == "P"
+                else opened.convert("RGB")
+            )
     except Exception as error:  # damaged bytes can fail in any way inside a decoder
         raise DataError(f"{path} cannot be read as an image: {error}") from None
     if image.size != (CROPPED, CROPPED):
@@ -134,7 +138,9 @@ def _classes(folder: Path) -> dict[Path, int]:
 
 
 def _images(folder: Path) -> list[Path]:
-    files = [path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file()]
+    files = [
+        path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file()
+    ]
     if not files:
         raise DataError(f"{folder} holds no images ({', '.join(sorted(SUFFIXES))}): {LAYOUT}")
     return files

@@ -25,7 +25,9 @@ def write_images(name: str, folder: Path) -> None:
     Raises DataError if there is no such set.
     """
     if name not in SETS:
-        raise DataError(f"unknown data set '{name}': give one of {', '.join(SETS)} or a folder of images")
+        raise DataError(
+            f"unknown data set '{name}': give one of {', '.join(SETS)} or a folder of images"
+        )
     images = [(texture, number) for texture in range(CLASSES) for number in range(SETS[name])]
     for texture in range(CLASSES):
         (folder / str(texture)).mkdir(parents=True)
@@ -35,7 +37,9 @@ def write_images(name: str, folder: Path) -> None:
     (folder / MARKER).write_text(json.dumps({"name": name, "classes": list(PATTERNS)}) + "\n")
 
 
-def training_batch(step: int, batch_size: int, pixels: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+def training_batch(
+    step: int, batch_size: int, pixels: int
+) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Draw images uint8 [batch, pixels, pixels, 3] for training, and their classes int64 [batch].
 
     Their textures are as large as an evaluation image's after its shorter side was made 256.

@@ -13,7 +13,9 @@ FRAME = 256  # textures are as large as if an image's shorter side had this many
 PERIOD = (12.0, 22.0)  # pixels of that image in which a pattern repeats
 
 
-def render(texture: int, size: tuple[int, int], pixel: float, rng: np.random.Generator) -> NDArray[np.uint8]:
+def render(
+    texture: int, size: tuple[int, int], pixel: float, rng: np.random.Generator
+) -> NDArray[np.uint8]:
     """Draw an image of class `texture`, uint8 [height, width, 3].
 
     Its colours, scale, angle, light and noise are random. `size` is (width, height); `pixel` is the

@@ -1,1 +1,0 @@
-"""Triton: starting a server, writing what it serves, talking to it."""
