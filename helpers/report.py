@@ -48,7 +48,7 @@ def answer(config: Config, found: Results, rows: "DataFrame") -> "Markdown":
     if config.checkpoint == "fitted":
         lines.append(
             "**Mind:** the checkpoint was fitted in minutes to the generated data set "
-            f"`{config.dataset}`. Its accuracy says that deployment keeps what the network computes; "
+            f"`{config.dataset}`. Its accuracy says that deployment keeps what was trained; "
             "it says nothing about the real task."
         )
     return Markdown("\n\n".join(lines))  # type: ignore[no-untyped-call]

@@ -104,7 +104,7 @@ def verdict(row: dict[str, Any], request_count: int) -> tuple[str, str]:
     if not abs(row["littles_law"] - 1) <= LITTLE_BOUND:
         return (
             "unstable",
-            f"throughput x latency is {row['littles_law']:.2f} of batch x clients: not a steady load",
+            f"throughput x latency is {row['littles_law']:.2f} of batch x clients: no steady load",
         )
     if not row["spread"] <= STABLE_SPREAD:
         return (
