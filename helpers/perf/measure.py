@@ -23,6 +23,7 @@ from helpers.perf.statistics import Window
 from helpers.triton.client import Server
 
 DISTINCT_ROWS = 64  # different real samples that are sent in turn
+REQUESTS_A_CLIENT = 8  # at least, online: fewer show more of the start than of the steady state
 SHORTEST_INTERVAL_MS = 400
 BARE_SECONDS = 0.8  # a bare run takes at least this long and three calls
 
@@ -101,8 +102,8 @@ def measure_offline(config: Config, server: Server) -> Measurement:
     with _ready(config, samples) as (data, regions, before):
         for size in config.batch_sizes:
             batches = [take(samples, start, size) for start in range(0, DISTINCT_ROWS, size)]
+            run_bare(session, batches, 0)  # the first calls of a new shape are slow
             request_seconds = 1 / run_bare(session, batches, 0)
-            run_bare(session, batches, BARE_SECONDS / 2)  # the first calls of a new shape are slow
             interval = interval_ms(config.request_count, config.pairs, request_seconds)
             bare = [size * run_bare(session, batches, BARE_SECONDS)]
             parts, loads = [], []
@@ -126,11 +127,7 @@ def measure_offline(config: Config, server: Server) -> Measurement:
             except MeasurementError as error:
                 rows.append(failed_row(size, 1, error))
                 continue
-            runs = parts
-            if config.pairs == 1:  # nothing to compare the one run with but its own windows
-                others = parts[0].others_cores
-                runs = statistics.windows(loads[0].requests, analyzer.WINDOWS, size, 1, others)
-            row = statistics.measure_row(runs, config.request_count) | _components(loads)
+            row = statistics.measure_row(parts, config.request_count) | _components(loads)
             pairs = statistics.ratios(bare, [part.throughput for part in parts])
             row["bare_throughput"] = float(np.median(bare))
             row["served_bare_ratio"] = float(np.median(pairs))
@@ -159,7 +156,9 @@ def measure_online(config: Config, server: Server) -> Measurement:
             server.infer(config.model, one)
         request_seconds = (time.perf_counter() - started) / 3
         for clients in config.concurrency:
-            interval = interval_ms(max(config.request_count, clients * 4), 1, request_seconds)
+            interval = interval_ms(
+                max(config.request_count, clients * REQUESTS_A_CLIENT), 1, request_seconds
+            )
             try:
                 with host.watched() as load:
                     seen = analyzer.run(
@@ -175,14 +174,8 @@ def measure_online(config: Config, server: Server) -> Measurement:
             except MeasurementError as error:
                 rows.append(failed_row(config.online_batch_size, clients, error))
                 continue
-            parts = statistics.windows(
-                seen.requests,
-                analyzer.WINDOWS,
-                config.online_batch_size,
-                clients,
-                load.others_cores,
-            )
-            row = statistics.measure_row(parts, config.request_count) | _components([seen])
+            whole = Window(seen.requests, config.online_batch_size, clients, load.others_cores)
+            row = statistics.measure_row([whole], config.request_count) | _components([seen])
             rows.append(row)
             raw[f"clients_{clients}"] = [seen.requests]
             request_seconds = row["avg_latency_ms"] / 1000 / clients

@@ -6,7 +6,7 @@ too few by up to one request a client and window: 20 % where a window holds five
 the slope of completed requests over time.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,8 +16,8 @@ STABLE_SPREAD = (
     0.10  # of throughput between windows; perf_analyzer's own default for --stability-percentage
 )
 LITTLE_BOUND = 0.10
+WINDOWS = 3  # that one run is cut into
 OTHERS_CORES = 0.2  # processor time that others may take in a window, in cores
-P99_REQUESTS = 100  # below it, the 99th percentile is the slowest request or nearly so
 
 
 @dataclass(frozen=True)
@@ -54,14 +54,14 @@ class Window:
         return float(np.polyfit(ends, np.arange(len(ends)), 1)[0] * self.batch_size)
 
 
-def windows(
-    requests: NDArray[np.int64], count: int, batch_size: int, concurrency: int, others: float
-) -> list[Window]:
-    """Cut the requests of one run into `count` windows of equal length by the time they ended."""
-    ordered = requests[np.argsort(requests[:, 1])]
-    edges = np.linspace(ordered[0, 1], ordered[-1, 1], count + 1)[1:-1]
-    parts = np.split(ordered, np.searchsorted(ordered[:, 1], edges))
-    return [Window(part, batch_size, concurrency, others) for part in parts]
+def windows(whole: Window, count: int) -> list[Window]:
+    """Cut one run into `count` windows of equal length by the time at which requests ended."""
+    ends = whole.requests[:, 1]
+    edges = np.linspace(ends[0], ends[-1], count + 1)[1:-1]
+    return [
+        replace(whole, requests=part)
+        for part in np.split(whole.requests, np.searchsorted(ends, edges))
+    ]
 
 
 def spread(values: list[float]) -> float:
@@ -114,22 +114,23 @@ def verdict(row: dict[str, Any], request_count: int) -> tuple[str, str]:
     return "stable", ""
 
 
-def measure_row(parts: list[Window], request_count: int) -> dict[str, Any]:
-    """Put the windows of one point together: throughput (median), latencies over all requests,
-    spread and verdict.
+def measure_row(runs: list[Window], request_count: int) -> dict[str, Any]:
+    """Put the runs of one point together: throughput (median), latencies over all requests, spread.
+
+    The spread is between the runs, or between `WINDOWS` windows of the one run there is.
     """
-    first = parts[0]
-    latencies = np.concatenate([part.latencies_ms for part in parts])
-    throughputs = [part.throughput for part in parts]
+    first = runs[0]
+    latencies = np.concatenate([run.latencies_ms for run in runs])
+    parts = runs if len(runs) > 1 else windows(first, WINDOWS)
     row: dict[str, Any] = {
         "batch_size": first.batch_size,
         "concurrency": first.concurrency,
-        "throughput": float(np.nanmedian(throughputs)),
+        "throughput": float(np.nanmedian([run.throughput for run in runs])),
         **{f"p{q}_latency_ms": float(np.percentile(latencies, q)) for q in (50, 90, 95, 99)},
         "avg_latency_ms": float(latencies.mean()),
         "requests": len(latencies),
-        "spread": spread(throughputs),
-        "others_load": max(part.others_cores for part in parts),
+        "spread": spread([part.throughput for part in parts]),
+        "others_load": max(run.others_cores for run in runs),
     }
     row["littles_law"] = littles_law(
         row["throughput"], row["avg_latency_ms"], first.batch_size, first.concurrency

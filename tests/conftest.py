@@ -1,0 +1,151 @@
+"""Shared by the tests: a copy of the project with a small model added, and what must not be left behind."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+HERE = Path(__file__).resolve().parent
+
+
+@dataclass(frozen=True)
+class Project:
+    """A copy of the project in a temporary folder, and its batch command."""
+
+    root: Path
+
+    @property
+    def params(self) -> Path:
+        return self.root / "params" / "dummy.yaml"
+
+    @property
+    def target(self) -> Path:
+        return self.root / "outputs" / "dummy"
+
+    def start(self, *arguments: str, **options: Any) -> "subprocess.Popen[str]":
+        """Start `python -m helpers ARGUMENTS` in the copy, in a process group of its own."""
+        return subprocess.Popen(
+            [sys.executable, "-W", "ignore", "-m", "helpers", *arguments],
+            cwd=self.root,
+            env={**os.environ, "PYTHONPATH": str(self.root), "OMP_WAIT_POLICY": "PASSIVE"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+            **options,
+        )
+
+    def run(self, *arguments: str) -> "Answer":
+        """Run the command to its end."""
+        process = self.start(*arguments)
+        output, _ = process.communicate(timeout=300)
+        return Answer(process.returncode, output)
+
+    def result(self, experiment: str, stage: str) -> dict[str, Any]:
+        """Read a stage's result."""
+        path = self.target / "dummy" / experiment / f"{stage}.json"
+        found: dict[str, Any] = json.loads(path.read_text())
+        return found
+
+
+@dataclass(frozen=True)
+class Answer:
+    """How a command ended."""
+
+    code: int
+    output: str
+
+    def executed(self) -> list[str]:
+        """The stages that were executed and ended well, in order."""
+        return [self._name(line) for line in self.output.splitlines() if ": done in" in line]
+
+    @staticmethod
+    def _name(line: str) -> str:
+        return line.partition("] ")[2].partition(":")[0]
+
+
+def copy_project(target: Path) -> Project:
+    """Copy what is needed of the project, and add the model `dummy`: one package, its notebooks, one section."""
+    target.mkdir(parents=True)
+    for name in ("helpers", "params", "notebooks"):
+        shutil.copytree(ROOT / name, target / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(HERE / "dummy", target / "helpers/models/dummy")
+    shutil.copyfile(HERE / "dummy.yaml", target / "params/dummy.yaml")
+    (target / "notebooks/dummy").mkdir()
+    for source in (ROOT / "notebooks/resnet50").glob("*.ipynb"):
+        notebook = json.loads(source.read_text().replace("resnet50", "dummy"))
+        cells = notebook["cells"]
+        notebook["cells"] = [c for c in cells if "models.dummy" not in "".join(c["source"])]
+        (target / "notebooks/dummy" / source.name).write_text(json.dumps(notebook))
+    return Project(target)
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A copy whose dummy model has run through every stage once; tests only read it."""
+    project = copy_project(tmp_path_factory.mktemp("finished") / "project")
+    answer = project.run("run", "params/dummy.yaml")
+    assert answer.code == 0, answer.output
+    return project
+
+
+@pytest.fixture
+def project(finished: Project, tmp_path: Path) -> Project:
+    """A copy of the finished project that a test may change."""
+    shutil.copytree(finished.root, tmp_path / "project", copy_function=shutil.copy2)
+    return Project(tmp_path / "project")
+
+
+@pytest.fixture
+def fresh(tmp_path: Path) -> Project:
+    """A copy of the project in which nothing has run."""
+    return copy_project(tmp_path / "project")
+
+
+def processes(*words: str) -> list[int]:
+    """List the live processes whose command line or environment holds all of the words."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            line = (entry / "cmdline").read_bytes().replace(b"\0", b" ")
+            said = (line + b" " + (entry / "environ").read_bytes()).decode(errors="replace")
+            state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+            if line and state != "Z" and all(word in said for word in words):
+                found.append(int(entry.name))
+    return found
+
+
+def wait_for(condition: Callable[[], Any], seconds: float = 90) -> Any:
+    """Wait until the condition holds and give its value."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if value := condition():
+            return value
+        time.sleep(0.05)
+    raise AssertionError("it did not come to that")
+
+
+@pytest.fixture
+def nothing_left(tmp_path: Path) -> Iterator[None]:
+    """After the test: no server, stub, load generator, guard or kernel of ours, and no shared memory."""
+    before = set(os.listdir("/dev/shm"))
+    yield
+    ours = str(tmp_path)
+    try:
+        wait_for(lambda: not processes(ours), 30)
+        wait_for(lambda: not (set(os.listdir("/dev/shm")) - before), 30)
+    finally:
+        for pid in processes(ours):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)

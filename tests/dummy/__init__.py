@@ -1,0 +1,71 @@
+"""A model of one small layer, put into a copy of the project: what a new model must offer, and no more."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from helpers.models import Arrays, Dataset, Tensor
+
+TITLE = "Dummy"
+FRAMEWORK = "torch"
+METRICS = {"accuracy": "higher"}
+BOUNDS = {"fp32": (1e-4, 1e-5), "bf16": (0.2, 0.05)}
+GENERATED = ("generated",)
+RECIPE = ("__init__",)
+FEATURES, CLASSES, COUNT = 16, 4, 96
+
+
+def inputs(config: Any) -> tuple[Tensor, ...]:
+    return (Tensor("features", "float32", (FEATURES,)),)
+
+
+def outputs(config: Any) -> tuple[Tensor, ...]:
+    return (Tensor("logits", "float32", (CLASSES,)),)
+
+
+class Points:
+    def __init__(self, folder: Path) -> None:
+        with np.load(folder / "points.npz") as arrays:
+            self.x, self.y = arrays["x"], arrays["y"]
+
+    @property
+    def facts(self) -> dict[str, str | int]:
+        return {"points": len(self.x)}
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def batches(self, batch_size: int, limit: int | None = None) -> Any:
+        chosen = np.linspace(0, len(self.x) - 1, limit or len(self.x)).astype(int)
+        for start in range(0, len(chosen), batch_size):
+            yield {"features": self.x[chosen[start : start + batch_size]]}
+
+    def score(self, outputs: Arrays) -> dict[str, float]:
+        return {"accuracy": float((outputs["logits"].argmax(1) == self.y).mean())}
+
+
+def weights() -> Any:
+    return np.random.default_rng(0).standard_normal((CLASSES, FEATURES)).astype(np.float32)
+
+
+def prepare_dataset(config: Any, folder: Path) -> None:
+    x = np.random.default_rng(1).standard_normal((COUNT, FEATURES)).astype(np.float32)
+    np.savez(folder / "points.npz", x=x, y=(x @ weights().T).argmax(1))
+
+
+def open_dataset(config: Any, folder: Path) -> Dataset:
+    return Points(folder)
+
+
+def prepare_checkpoint(config: Any, dataset: Path, path: Path) -> None:
+    path.write_text(json.dumps(weights().tolist()))
+
+
+def build(config: Any, checkpoint: Path) -> Any:
+    import torch
+
+    layer = torch.nn.Linear(FEATURES, CLASSES, bias=False)
+    layer.weight.data = torch.tensor(json.loads(checkpoint.read_text()))
+    return layer.eval()

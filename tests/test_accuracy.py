@@ -1,0 +1,149 @@
+"""A rung's bounds pass a faithful output and fail a wrong one; the metric keeps 99 %."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from helpers import models
+from helpers.accuracy import KEPT_SHARE, SAMPLES, Rung, Score, difference, rung, scores
+from helpers.models import resnet50
+from helpers.params import Config, resolve
+
+Floats = NDArray[np.float32]
+
+
+@pytest.fixture
+def config() -> Config:
+    return resolve("resnet50", "deploy")
+
+
+@pytest.fixture(params=resnet50.BOUNDS, ids=str)
+def bounds(request: pytest.FixtureRequest) -> tuple[float, float]:
+    return resnet50.BOUNDS[request.param]
+
+
+def reference() -> Floats:
+    """Outputs of 64 samples with a mean and a deviation of their own, as logits have."""
+    random = np.random.default_rng(0)
+    return (random.normal(size=(SAMPLES, 1000)) * 2.5 - 0.3).astype(np.float32)
+
+
+def made_up() -> Floats:
+    """An output with the reference's own mean and deviation that says nothing."""
+    right = reference()
+    noise = np.random.default_rng(1).normal(size=right.shape)
+    return (right.mean() + right.std() * noise).astype(np.float32)
+
+
+def swapped() -> Floats:
+    found = reference()
+    found[[7, 8]] = found[[8, 7]]
+    return found
+
+
+def with_value(value: float) -> Floats:
+    found = reference()
+    found[3, 4] = value
+    return found
+
+
+WRONG = {
+    "random": made_up(),
+    "all zero": np.zeros_like(reference()),
+    "two samples swapped": swapped(),
+    "shifted by a sample": np.roll(reference(), 1, axis=0),
+    "one NaN": with_value(np.nan),
+    "one infinity": with_value(np.inf),
+    "a sample short": reference()[:-1],
+    "transposed": reference().T,
+    "nothing": np.empty(0, np.float32),
+}
+
+
+@pytest.mark.parametrize("found", WRONG.values(), ids=WRONG.keys())
+def test_a_wrong_output_breaks_every_bound(found: Floats, bounds: tuple[float, float]) -> None:
+    assert not difference("OUT", found, reference(), bounds).ok
+
+
+def test_a_little_noise_holds(bounds: tuple[float, float]) -> None:
+    right = reference().astype(np.float64)
+    noise = np.random.default_rng(2).uniform(-1, 1, right.shape) * bounds[1] * right.std()
+
+    found = difference("OUT", right + noise, right, bounds)
+
+    assert found.ok
+    assert found.mean_difference == pytest.approx(bounds[1] / 2, rel=0.01)
+
+
+def test_a_difference_is_in_deviations_of_the_reference() -> None:
+    right = np.array([[0.0, 4.0], [4.0, 0.0]], np.float32)  # deviation 2
+
+    found = difference("OUT", right + np.array([[1, 0], [0, 0]]), right, (1.0, 0.2))
+
+    assert (found.max_difference, found.mean_difference) == (0.5, 0.125)
+    assert found.ok
+
+
+def test_one_sample_far_off_is_red_though_the_mean_holds() -> None:
+    found = difference("OUT", with_value(100.0), reference(), (0.1, 0.1))
+
+    assert found.mean_difference < 0.1
+    assert not found.ok
+
+
+def test_a_rung_names_the_output_that_is_wrong_and_its_bounds(config: Config) -> None:
+    right = {"OUTPUT__0": reference()}
+
+    green = rung("served", config, "fp32", right, right)
+    red = rung("served", config, "fp32", {"OUTPUT__0": np.zeros_like(reference())}, right)
+    lost = rung("served", config, "fp32", {"OTHER": reference()}, right)
+
+    assert (green.fault, green.samples, green.to_dict()["ok"]) == ("", SAMPLES, True)
+    assert red.fault.startswith("served fp32: OUTPUT__0 differs from the framework by ")
+    assert red.fault.endswith("; the bounds are 3e-05 and 4e-06")
+    assert (red.rows()[0]["verdict"], red.to_dict()["ok"]) == ("red", False)
+    assert lost.differences[0].max_difference == float("inf")
+
+
+def test_a_rung_is_red_when_any_of_its_outputs_is() -> None:
+    right, bounds = reference(), (0.1, 0.1)
+    good = difference("good", right, right, bounds)
+    bad = difference("bad", np.zeros_like(right), right, bounds)
+
+    assert Rung("converted", "fp32", SAMPLES, (good, bad)).fault.startswith("converted fp32: bad ")
+    assert Rung("converted", "fp32", SAMPLES, (good, good)).fault == ""
+
+
+@pytest.fixture
+def graded(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
+    """A model with a metric that should be high and one that should be low."""
+    package = tmp_path / "graded"
+    package.mkdir()
+    (package / "__init__.py").write_text('METRICS = {"auc": "higher", "risk": "lower"}\n')
+    monkeypatch.setattr(models, "__path__", [*models.__path__, str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "helpers.models.graded", raising=False)
+    return config.model_copy(update={"model": "graded"})
+
+
+def test_the_metric_keeps_99_percent_in_both_directions(graded: Config) -> None:
+    framework = {"auc": 0.8, "risk": 0.099}
+
+    def faults(auc: float, risk: float) -> list[str]:
+        return [score.fault for score in scores(graded, framework, {"auc": auc, "risk": risk})]
+
+    assert KEPT_SHARE == 0.99
+    assert faults(0.8, 0.099) == ["", ""]
+    assert faults(0.7921, 0.0999) == ["", ""]
+    assert faults(0.95, 0.01) == ["", ""]
+    assert faults(0.7919, 0.1001) == [
+        "auc served is 0.7919; the framework's 0.8000 asks for 0.7920",
+        "risk served is 0.1001; the framework's 0.0990 asks for 0.1000",
+    ]
+
+
+@pytest.mark.parametrize("better", ["higher", "lower"])
+def test_a_metric_that_is_not_a_number_is_red(better: str) -> None:
+    assert Score("top1", 0.9, float("nan"), 0.89, better).fault

@@ -1,0 +1,61 @@
+"""Running one notebook with a real kernel: what counts as success, and one line for every way to fail."""
+
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from helpers.errors import StageError
+from helpers.execution import execute
+
+pytestmark = pytest.mark.slow
+
+DONE = """
+import json
+from pathlib import Path
+Path(result).write_text(json.dumps({"schema": 1, "state": "done", "headline": "well"}))
+"""
+
+
+def run(tmp_path: Path, *sources: str, cell_seconds: int = 60) -> dict[str, object]:
+    notebook = nbformat.v4.new_notebook()  # type: ignore[no-untyped-call]
+    first = nbformat.v4.new_code_cell('result: str = ""')  # type: ignore[no-untyped-call]
+    first.metadata["tags"] = ["parameters"]
+    notebook.cells = [first, *(nbformat.v4.new_code_cell(s) for s in sources)]  # type: ignore[no-untyped-call]
+    notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "", "language": "python"}
+    nbformat.write(notebook, tmp_path / "source.ipynb")  # type: ignore[no-untyped-call]
+    result = tmp_path / "result.json"
+    return execute(
+        tmp_path / "source.ipynb",
+        tmp_path / "executed.ipynb",
+        result,
+        {"result": str(result)},
+        cell_seconds,
+    )
+
+
+def test_a_notebook_that_writes_its_result_is_done(tmp_path: Path) -> None:
+    assert run(tmp_path, DONE)["headline"] == "well"
+
+
+@pytest.mark.parametrize(
+    ("sources", "seconds", "line"),
+    [
+        (["raise ValueError('no\\nway')"], 60, "ValueError: no way"),
+        (["from helpers.errors import DataError", "raise DataError('x is bad')"], 60, "x is bad"),
+        (["import sys", "sys.exit(0)", DONE], 60, "the notebook ended itself"),
+        (["import time; time.sleep(60)"], 2, "a cell took longer than 2 s: give --cell-timeout"),
+        (["import os; os.kill(os.getpid(), 9)"], 60, "the notebook's kernel was killed"),
+        (["1 + 1"], 60, "the notebook ended without its result"),
+        ([DONE.replace('"done"', '"failed", "reason": "red"')], 60, "red"),
+    ],
+)
+def test_every_other_end_is_one_line(
+    tmp_path: Path, sources: list[str], seconds: int, line: str
+) -> None:
+    (tmp_path / "result.json").write_text('{"schema": 1, "state": "done", "headline": "old"}')
+    with pytest.raises(StageError) as raised:
+        run(tmp_path, *sources, cell_seconds=seconds)
+    assert line in str(raised.value)
+    assert "\n" not in str(raised.value)
+    assert (tmp_path / "executed.ipynb").exists()

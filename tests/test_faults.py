@@ -1,0 +1,202 @@
+"""Failures on purpose, against the real server: one clear line, nothing left, and the same command completes the work."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import Project, processes, wait_for
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
+
+OFFLINE = ("run", "params/dummy.yaml", "--experiment", "onnx-fp32", "--stage", "perf_offline")
+
+
+def measuring(project: Project) -> "subprocess.Popen[str]":
+    """Start measuring, slowly enough to be disturbed, and return once perf_analyzer runs."""
+    text = project.params.read_text()
+    project.params.write_text(text.replace("request_count: 5", "request_count: 60000"))
+    process = project.start(*OFFLINE, "--force")
+    wait_for(lambda: processes(str(project.root), "/perf_analyzer -m") or process.poll() is not None)
+    assert process.poll() is None, process.communicate()[0]
+    time.sleep(0.5)
+    return process
+
+
+def mend(project: Project) -> None:
+    """Undo the slowness, and run the same command to its end."""
+    text = project.params.read_text()
+    project.params.write_text(text.replace("request_count: 60000", "request_count: 5"))
+    answer = project.run(*OFFLINE)
+    assert answer.code == 0, answer.output
+    assert answer.executed() == ["dummy onnx-fp32 perf_offline"]
+
+
+def kill(pids: list[int], number: int = signal.SIGKILL) -> None:
+    assert pids
+    for pid in pids:
+        os.kill(pid, number)
+
+
+def server(project: Project) -> list[int]:
+    """The Triton process of the project, not its guard."""
+    found = processes(str(project.root), "tritonserver --model-repository")
+    return [pid for pid in found if "guard.py" not in Path(f"/proc/{pid}/cmdline").read_text()]
+
+
+def analyzer(project: Project) -> list[int]:
+    found = processes(str(project.root), "/perf_analyzer -m")
+    return [pid for pid in found if "guard.py" not in Path(f"/proc/{pid}/cmdline").read_text()]
+
+
+def kernel(project: Project) -> list[int]:
+    return processes(str(project.root), "ipykernel_launcher")
+
+
+def test_triton_killed_while_it_is_measured(project: Project) -> None:
+    process = measuring(project)
+    kill(server(project))
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "perf_offline: failed, Triton ended while it was measured: " in output
+    assert (project.target / "dummy/onnx-fp32/perf_offline.ipynb").exists()
+    mend(project)
+
+
+def test_perf_analyzer_killed(project: Project) -> None:
+    process = measuring(project)
+    kill(analyzer(project))
+    wait_for(lambda: analyzer(project) or process.poll() is not None)
+    project.params.write_text(project.params.read_text())
+    kill(analyzer(project))  # the second batch size
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "failed, batch 1, 1 clients: perf_analyzer was killed by signal 9" in output
+    rows = project.result("onnx-fp32", "perf_offline")["rows"]
+    assert [row["verdict"] for row in rows] == ["failed", "failed"]
+    mend(project)
+
+
+def test_the_kernel_killed_takes_its_server_along(project: Project) -> None:
+    process = measuring(project)
+    kill(kernel(project))
+    wait_for(lambda: not server(project) and not analyzer(project), 30)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "perf_offline: failed, the notebook's kernel was killed" in output
+    mend(project)
+
+
+def test_the_command_killed_takes_everything_along(project: Project) -> None:
+    process = measuring(project)
+    process.kill()
+    wait_for(lambda: not server(project) and not analyzer(project) and not kernel(project), 30)
+    process.communicate()
+    mend(project)
+
+
+def test_ctrl_c_ends_with_one_line_and_leaves_nothing(project: Project) -> None:
+    process = measuring(project)
+    os.killpg(process.pid, signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert output.splitlines()[-1].startswith("interrupted: the same command goes on")
+    assert "Traceback" not in output
+    assert not server(project)
+    mend(project)
+
+
+def test_an_artefact_changed_on_disk_is_noticed_and_made_again(project: Project) -> None:
+    (path,) = (project.target / "artefacts").glob("dummy-export-*/model.onnx")
+    status = path.stat()
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.unlink()  # the conversion shares its blocks
+    path.write_bytes(content)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    only = ("run", "params/dummy.yaml", "--experiment", "openvino-fp32", "--stage", "convert")
+    answer = project.run(*only, "--force")
+    assert answer.code == 1
+    assert "model.onnx changed after it was made: SHA-256 is" in answer.output
+    everything = ("run", "params/dummy.yaml", "--stage", "export", "--stage", "convert")
+    answer = project.run(*everything)
+    assert answer.code == 0, answer.output
+    assert "dummy onnx-fp32 export" in answer.executed()
+    assert "dummy openvino-fp32 convert" in answer.executed()
+
+
+def test_a_disk_that_is_full_is_one_line_and_the_same_command_completes(project: Project) -> None:
+    if os.getuid():
+        pytest.skip("mounting a small file system needs root")
+    outputs = project.root / "small"
+    outputs.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=150k", "tmpfs", str(outputs)], check=True)
+    try:
+        command = ("run", "params/dummy.yaml", "--experiment", "onnx-fp32", "--outputs", "small")
+        only = ("--stage", "export", "--stage", "convert", "--stage", "deploy")
+        answer = project.run(*command, *only)
+        assert answer.code == 1, answer.output
+        assert "no space left on device" in answer.output.lower()
+        assert "Traceback" not in answer.output
+        subprocess.run(["mount", "-o", "remount,size=50m", str(outputs)], check=True)
+        answer = project.run(*command, *only)
+        assert answer.code == 0, answer.output
+    finally:
+        subprocess.run(["umount", str(outputs)], check=True)
+
+
+def test_an_outputs_path_that_is_a_file_is_one_line(project: Project) -> None:
+    (project.root / "file").write_text("mine")
+    answer = project.run("run", "params/dummy.yaml", "--outputs", "file")
+    assert (answer.code, answer.output.count("\n")) == (1, 1)
+    assert answer.output.startswith("error: cannot write ")
+    assert (project.root / "file").read_text() == "mine"
+
+
+def test_a_second_run_on_the_same_outputs_says_so_and_stops(project: Project) -> None:
+    process = measuring(project)
+    answer = project.run("run", "params/dummy.yaml")
+    assert answer.code == 1
+    assert answer.output == "error: outputs is in use by another run: wait for it, or give --outputs\n"
+    os.killpg(process.pid, signal.SIGINT)
+    process.communicate(timeout=60)
+    mend(project)
+
+
+def test_serve_answers_until_ctrl_c_and_a_taken_port_is_one_line(project: Project) -> None:
+    import socket
+    import urllib.request
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        answer = project.run("serve", "params/dummy.yaml", "--model", "dummy", "--port", port)
+        assert (answer.code, answer.output.count("\n")) == (1, 1)
+        assert answer.output.startswith(f"error: port {port} of 127.0.0.1 is taken")
+    process = project.start("serve", "params/dummy.yaml", "--model", "dummy", "--port", port)
+    assert process.stdout
+    line = process.stdout.readline()
+    assert line == f"dummy (onnx-fp32) at http://127.0.0.1:{port}; Ctrl-C ends it\n"
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/v2/models/dummy/ready") as answered:
+        assert answered.status == 200
+    os.killpg(process.pid, signal.SIGINT)
+    process.communicate(timeout=30)
+    assert process.returncode == 130
+
+
+def test_a_stage_without_its_input_names_the_command_that_makes_it(fresh: Project) -> None:
+    code = (
+        "from helpers.params import resolve; from helpers.artefacts import convert;"
+        "convert(resolve('dummy', 'convert', gpu='CPU (dummy)'))"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code], cwd=fresh.root, capture_output=True, text=True, timeout=60
+    )
+    assert ended.stderr.splitlines()[-1] == (
+        "helpers.errors.ArtefactError: dummy onnx-fp32 has no result of export yet: run triton-notebooks run "
+        "params/dummy.yaml --model dummy --experiment onnx-fp32 --stage export"
+    )

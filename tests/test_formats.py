@@ -1,0 +1,225 @@
+"""Each format computes what its module does, at any batch size, by name, and travels alone."""
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from helpers import formats
+from helpers.errors import ParameterError
+from helpers.formats import Arrays
+from helpers.params import resolve
+
+OUTPUTS = ("TOTAL", "SCALED")
+MADE = [
+    ("onnx", "fp32"),
+    ("ts-trace", "fp32"),
+    ("ts-script", "fp32"),
+    ("ts-trace", "bf16"),
+    ("ts-script", "bf16"),
+    ("openvino", "fp32"),
+    ("openvino", "bf16"),
+]
+ROUNDING = {"fp32": 1e-5, "bf16": 0.05}  # relative to values of about one
+
+
+class Tiny(torch.nn.Module):
+    """Two inputs of different types, two outputs of different shapes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(3, 4)
+        with torch.no_grad():
+            self.linear.weight.copy_(torch.arange(12).reshape(4, 3) / 12)
+            self.linear.bias.copy_(torch.arange(4) / 4)
+
+    def forward(self, x: torch.Tensor, n: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        hidden = self.linear(x)
+        return hidden.sum(1, keepdim=True), hidden * n.to(hidden.dtype)
+
+
+def batch(size: int) -> Arrays:
+    random = np.random.default_rng(size)
+    return {
+        "VALUES": random.uniform(0, 1, (size, 3)).astype(np.float32),
+        "COUNTS": random.integers(0, 4, (size, 1)).astype(np.int64),
+    }
+
+
+def expected(inputs: Arrays) -> Arrays:
+    """The module's outputs in closed form, in numpy."""
+    weight = np.arange(12, dtype=np.float32).reshape(4, 3) / 12
+    hidden = inputs["VALUES"] @ weight.T + np.arange(4, dtype=np.float32) / 4
+    return {"TOTAL": hidden.sum(1, keepdims=True), "SCALED": hidden * inputs["COUNTS"]}
+
+
+def make(name: str, precision: str, source: Any, folder: Path) -> Path:
+    folder.mkdir()
+    fmt = formats.get(name)
+    fmt.make(source, folder / fmt.FILE, precision=precision, inputs=batch(2), outputs=OUTPUTS)
+    return folder / fmt.FILE
+
+
+@pytest.fixture(scope="module")
+def artefacts(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Path]:
+    """The module in every format and precision of a processor."""
+    base, made = tmp_path_factory.mktemp("artefacts"), {}
+    for name, precision in MADE:
+        of = made[("onnx", "fp32")] if name == "openvino" else Tiny().eval()
+        made[(name, precision)] = make(name, precision, of, base / f"{name}-{precision}")
+    return made
+
+
+@pytest.fixture(params=MADE, ids="-".join)
+def made(request: pytest.FixtureRequest) -> tuple[str, str]:
+    found: tuple[str, str] = request.param
+    return found
+
+
+def test_every_format_and_precision_of_a_processor_is_tried_here() -> None:
+    known = {(name, p) for name in formats.names() for p in formats.get(name).PRECISIONS["cpu"]}
+
+    assert known == set(MADE)
+
+
+def test_a_session_gives_the_modules_outputs_by_name_at_any_batch_size(
+    made: tuple[str, str], artefacts: dict[tuple[str, str], Path]
+) -> None:
+    name, precision = made
+    session = formats.get(name).load(artefacts[made], 1, "cpu")
+
+    for size in (1, 2, 5):
+        inputs = batch(size)
+        for given in (inputs, dict(reversed(inputs.items()))):
+            found, right = session.run(given), expected(inputs)
+
+            assert {k: (v.shape, v.dtype) for k, v in found.items()} == {
+                k: (v.shape, np.dtype("float32")) for k, v in right.items()
+            } | {"SCALED": ((size, 4), np.dtype("float32"))}
+            for output in OUTPUTS:
+                tolerance = ROUNDING[precision]
+                np.testing.assert_allclose(found[output], right[output], tolerance, tolerance)
+
+
+def test_an_answer_stays_as_it_was_when_the_next_one_comes(
+    made: tuple[str, str], artefacts: dict[tuple[str, str], Path]
+) -> None:
+    session = formats.get(made[0]).load(artefacts[made], 1, "cpu")
+    first = session.run(batch(2))["TOTAL"]
+    before = first.copy()
+
+    session.run({"VALUES": batch(2)["VALUES"] + 9, "COUNTS": batch(2)["COUNTS"]})
+
+    assert (first == before).all()
+
+
+@pytest.mark.parametrize("name", formats.names())
+def test_the_runtime_of_a_format_imports_nothing_of_this_package(name: str) -> None:
+    tree = ast.parse(formats.runtime_file(name).read_text())
+
+    imported = {
+        each
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for each in ([node.module or "."] if isinstance(node, ast.ImportFrom) else [])
+        + [alias.name for alias in node.names]
+    }
+
+    assert imported
+    assert not [each for each in imported if each.startswith(("helpers", "."))]
+
+
+ALONE = """
+import importlib.util, json, sys
+import numpy as np
+sys.modules["helpers"] = None  # an import of it fails
+arrays = {"VALUES": np.ones((2, 3), "float32"), "COUNTS": np.full((2, 1), 2)}
+found = []
+for runtime, artefact in json.loads(sys.argv[1]):
+    spec = importlib.util.spec_from_file_location("runtime", runtime)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    outputs = module.load(artefact, 1, "cpu").run(arrays)
+    found.append([outputs["TOTAL"][0].item(), outputs["SCALED"].shape])
+print(json.dumps(found))
+"""
+
+
+def test_a_runtime_runs_alone_outside_the_project(
+    artefacts: dict[tuple[str, str], Path], tmp_path: Path
+) -> None:
+    pairs = []
+    for name in formats.names():
+        runtime = tmp_path / name / "runtime.py"
+        runtime.parent.mkdir()
+        runtime.write_bytes(formats.runtime_file(name).read_bytes())
+        pairs.append((str(runtime), str(artefacts[(name, "fp32")])))
+
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", ALONE, json.dumps(pairs)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+
+    assert done.returncode == 0, done.stderr
+    total = sum(range(12)) / 12 + sum(range(4)) / 4  # every value is one
+    for answer, shape in json.loads(done.stdout):
+        assert (answer, shape) == (pytest.approx(total), [2, 4])
+
+
+def test_an_unknown_format_is_named_with_what_there_is() -> None:
+    with pytest.raises(ParameterError) as raised:
+        formats.get("flatpack")
+
+    assert str(raised.value) == (
+        f"unknown format 'flatpack': this package has {', '.join(formats.names())}"
+    )
+
+
+DUMMY = '''
+"""A format that doubles."""
+FILE, SOURCES, RUNTIME = "model.txt", ("torch",), ("numpy",)
+PRECISIONS = {"cpu": ("fp32",)}
+
+
+class Doubling:
+    def run(self, inputs):
+        return {"OUT": inputs["IN"] * 2}
+
+
+def make(source, path, *, precision, inputs, outputs):
+    path.write_text("2")
+
+
+def load(path, threads, device):
+    return Doubling()
+'''
+
+
+def test_a_new_format_is_one_module_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = formats.names()
+    (tmp_path / "dummy_one.py").write_text(DUMMY)
+    monkeypatch.setattr(formats, "__path__", [*formats.__path__, str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "helpers.formats.dummy_one", raising=False)
+    fields = {"export_format": "dummy-one", "format": "dummy-one", "export_precision": "fp32"}
+
+    config = resolve(
+        "resnet50",
+        "deploy",
+        models={"resnet50": {"experiments": {"new": fields}}},
+        overrides={"precision": "fp32", "max_batch_size": 1},
+    )
+    session = formats.get(config.format).load(tmp_path / "model.txt", 1, "cpu")
+
+    assert formats.names() == sorted([*before, "dummy-one"])
+    assert formats.runtime_file("dummy-one") == tmp_path / "dummy_one.py"
+    assert session.run({"IN": np.array([1, 2])})["OUT"].tolist() == [2, 4]

@@ -1,0 +1,393 @@
+"""A parameter file is right as a whole, or wrong in one line that names file, key and value."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from helpers import formats, models, params
+from helpers.__main__ import main
+from helpers.artefacts import checkpoint_file, dataset_folder
+from helpers.errors import ParameterError
+from helpers.params import FIELDS, STAGES, Config, Experiment, ParameterFile, read_file, resolve
+from helpers.workspace import OUTPUTS_VARIABLE, ROOT, shown
+
+FILES = sorted((ROOT / "params").glob("*.yaml"))
+HEAD = "gpu: Test\ndevice: cpu\n"
+FULL = "export_format: onnx, export_precision: fp32, format: onnx, precision: fp32"
+PLACE = "models.resnet50.experiments.mine"
+MODELS = ", ".join(models.names())
+FORMATS = ", ".join(formats.names())
+
+
+@pytest.fixture(autouse=True)
+def outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(OUTPUTS_VARIABLE, str(tmp_path / "outputs"))
+    return tmp_path / "outputs"
+
+
+def file_with(fields: str, head: str = HEAD) -> str:
+    """A parameter file with one experiment of all that is required, and `fields`."""
+    experiment = f"{{{FULL}, max_batch_size: 8{fields}}}"
+    return f"{head}models:\n  resnet50:\n    experiments:\n      mine: {experiment}\n"
+
+
+def config(stage: str, **given: Any) -> Config:
+    """One experiment, without a file."""
+    fields = yaml.safe_load(f"{{{FULL}, max_batch_size: 8}}") | given.pop("fields", {})
+    experiments = {"mine": fields} | given.pop("others", {})
+    section = {"defaults": given.pop("model_defaults", {}), "experiments": experiments}
+    return resolve("resnet50", stage, gpu="Test", models={"resnet50": section}, **given)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_every_parameter_file_resolves_for_each_model_experiment_and_stage(path: Path) -> None:
+    content = read_file(path)
+
+    resolved = [
+        (name, experiment, stage, resolve(name, stage, experiment=experiment, **content))
+        for name, section in content["models"].items()
+        for experiment in section["experiments"]
+        for stage in STAGES
+    ]
+
+    assert resolved
+    assert [(c.model, c.experiment, c.stage, c.gpu, c.target) for *_, c in resolved] == [
+        (name, experiment, stage, content["gpu"], path.stem)
+        for name, experiment, stage, _ in resolved
+    ]
+
+
+def test_no_two_parameter_files_are_of_the_same_gpu() -> None:
+    names = [read_file(path)["gpu"] for path in FILES]
+
+    assert sorted(names) == sorted(set(names))
+
+
+BAD = {
+    "an unknown key": (
+        file_with(", batches: [1]"),
+        f"{PLACE}: batches: unknown key; known here: {', '.join(sorted(Experiment.model_fields))}",
+    ),
+    "an unknown key at the top": (
+        file_with("") + "gpus: 2\n",
+        f"gpus: unknown key; known here: {', '.join(sorted(ParameterFile.model_fields))}",
+    ),
+    "a wrong type": (
+        file_with(", batch_sizes: 8"),
+        f"{PLACE}: batch_sizes is 8: input should be a valid list",
+    ),
+    "a text for a number": (
+        file_with(", threads: two"),
+        f"{PLACE}: threads is 'two': input should be a valid integer",
+    ),
+    "a value that is not one of the choices": (
+        file_with(", accelerator: turbo"),
+        f"{PLACE}: accelerator is 'turbo': input should be 'none', 'trt', 'openvino' or 'amp'",
+    ),
+    "a batch above the largest": (
+        file_with(", batch_sizes: [1, 16]"),
+        f"{PLACE}.batch_sizes: 16 is above max_batch_size 8",
+    ),
+    "a preferred batch above the largest": (
+        file_with(", preferred_batch_sizes: [4, 9]"),
+        f"{PLACE}.preferred_batch_sizes: 9 is above max_batch_size 8",
+    ),
+    "a client's batch above the largest": (
+        file_with(", online_batch_size: 10"),
+        f"{PLACE}.online_batch_size: 10 is above max_batch_size 8",
+    ),
+    "a required field that is missing": (
+        f"{HEAD}models: {{resnet50: {{experiments: {{mine: {{{FULL}}}}}}}}}\n",
+        f"{PLACE}.max_batch_size: is missing",
+    ),
+    "a missing gpu": (
+        file_with("", head="device: cpu\n"),
+        "gpu: field required",
+    ),
+    "an unknown format": (
+        file_with(", format: flatpack").replace("format: onnx, precision", "precision"),
+        f"{PLACE}.format: unknown format 'flatpack': known are {FORMATS}",
+    ),
+    "an unknown model": (
+        file_with("").replace("resnet50", "resnet51"),
+        f"models.resnet51: unknown model 'resnet51': this package has {MODELS}",
+    ),
+    "no models": (
+        f"{HEAD}models: {{}}\n",
+        f"models: is empty; expected one of {MODELS}",
+    ),
+    "no experiments": (
+        f"{HEAD}models: {{resnet50: {{experiments: {{}}}}}}\n",
+        "models.resnet50.experiments: there is none",
+    ),
+    "a duplicate key": (
+        file_with("") + "device: gpu\n",
+        "line 7: duplicate key 'device'",
+    ),
+    "an empty file": (
+        "",
+        "is empty; expected the keys gpu, device, server, defaults, models",
+    ),
+    "a list": (
+        "- gpu\n",
+        "holds a list; expected the keys gpu, device, server, defaults, models",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "message"), BAD.values(), ids=BAD.keys())
+def test_a_bad_file_is_one_line_and_exit_code_2_and_nothing_is_written(
+    text: str, message: str, tmp_path: Path, outputs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_text(text)
+
+    code = main(["run", str(path), "--outputs", str(outputs)])
+
+    said = capsys.readouterr()
+    assert (code, said.out, said.err) == (2, "", f"error: {shown(path)}: {message}\n")
+    assert not outputs.exists()
+
+
+UNREADABLE = {
+    "not YAML": (b"gpu: [unclosed\n", "is not YAML: "),
+    "a template": (b"gpu: {{ name }}\n", ""),
+    "binary": (bytes(range(256)), "cannot be read as text: "),
+    "null bytes": (b"gpu: a\0b\n", "is not YAML: "),
+}
+
+
+@pytest.mark.parametrize(("content", "message"), UNREADABLE.values(), ids=UNREADABLE.keys())
+def test_a_file_that_is_no_yaml_is_one_line(
+    content: bytes,
+    message: str,
+    tmp_path: Path,
+    outputs: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_bytes(content)
+
+    code = main(["run", str(path), "--outputs", str(outputs)])
+
+    said = capsys.readouterr()
+    assert (code, said.out, len(said.err.splitlines())) == (2, "", 1)
+    assert said.err.startswith(f"error: {shown(path)}: {message}")
+    assert not outputs.exists()
+
+
+def test_an_unquoted_version_is_named_and_the_hint_does_not_lose_its_zero(
+    tmp_path: Path, outputs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_text(file_with("") + "server: {release: 24.10}\n")
+
+    code = main(["run", str(path), "--outputs", str(outputs)])
+
+    said = capsys.readouterr()
+    assert (code, said.out, len(said.err.splitlines())) == (2, "", 1)
+    assert said.err.startswith(
+        f"error: {shown(path)}: server.release is 24.1: input should be a valid string"
+    )
+    assert "quote" in said.err
+    assert '"24.1"' not in said.err
+    assert not outputs.exists()
+
+
+def test_a_missing_file_and_a_folder_are_one_line_each(
+    tmp_path: Path, outputs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, folder = tmp_path / "none.yaml", tmp_path / "folder.yaml"
+    folder.mkdir()
+
+    codes = [main(["run", str(each), "--outputs", str(outputs)]) for each in (path, folder)]
+
+    said = capsys.readouterr()
+    assert (codes, said.out) == ([2, 2], "")
+    missing, directory = said.err.splitlines()
+    assert missing == f"error: {shown(path)}: there is no such file"
+    assert directory.startswith(f"error: {shown(folder)}: cannot be read as text: ")
+    assert not outputs.exists()
+
+
+@pytest.mark.parametrize(("option", "known"), [("--model", "resnet50"), ("--experiment", "mine")])
+def test_a_name_that_the_file_has_not_is_one_line(
+    option: str, known: str, tmp_path: Path, outputs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "good.yaml"
+    path.write_text(file_with(""))
+
+    code = main(["run", str(path), option, "nope", "--outputs", str(outputs)])
+
+    said = capsys.readouterr()
+    assert (code, said.out) == (2, "")
+    assert said.err == f"error: {option} nope: the parameter file has {known}\n"
+    assert not outputs.exists()
+
+
+def test_an_unknown_stage_is_wrong_usage(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="^2$"):
+        main(["run", "params/cpu.yaml", "--stage", "train", "--outputs", str(outputs)])
+
+    assert "invalid choice: 'train'" in capsys.readouterr().err.splitlines()[-1]
+    assert not outputs.exists()
+
+
+def test_overrides_as_a_text_say_how_to_give_them() -> None:
+    with pytest.raises(ParameterError) as raised:
+        resolve("resnet50", "deploy", overrides='{"threads": 1}')  # type: ignore[arg-type]
+
+    assert str(raised.value) == (
+        "overrides is the text '{\"threads\": 1}': "
+        "give a dict, with papermill by -y 'overrides: {...}'"
+    )
+
+
+def test_an_unknown_override_is_an_error() -> None:
+    with pytest.raises(ParameterError, match="cores: unknown key; known here: "):
+        resolve("resnet50", "deploy", overrides={"cores": 1})
+
+
+def test_yaml_anchors_share_within_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "shared.yaml"
+    path.write_text(
+        f"{HEAD}models:\n  resnet50:\n    defaults: &usual {{{FULL}, max_batch_size: 4}}\n"
+        "    experiments:\n      mine: {<<: *usual, max_batch_size: 8}\n      other: *usual\n"
+    )
+
+    content = read_file(path)
+
+    found = [resolve("resnet50", "deploy", experiment=e, **content) for e in ("mine", "other")]
+    assert [c.max_batch_size for c in found] == [8, 4]
+
+
+def test_a_broken_file_beside_them_does_not_break_the_other_targets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a-half-written.yaml").write_text("")
+    (tmp_path / "cpu.yaml").write_text(file_with("").replace("gpu: Test", "gpu: CPU"))
+    monkeypatch.setattr(params, "FILES", tmp_path)
+
+    assert resolve("resnet50", "export").target == "cpu"
+
+
+def test_an_experiment_overrides_its_model_and_the_model_the_file() -> None:
+    defaults = {"threads": 1, "request_count": 10, "pairs": 2, "max_queue_delay_us": 100}
+    model_defaults = {"threads": 2, "request_count": 20, "pairs": 4}
+    fields = {"threads": 3, "request_count": 30}
+
+    found = config(
+        "perf_offline",
+        defaults=defaults,
+        model_defaults=model_defaults,
+        fields=fields,
+        overrides={"threads": 4},
+    )
+
+    assert (found.threads, found.request_count, found.pairs) == (4, 30, 4)
+    assert (found.max_queue_delay_us, found.shared_memory) == (100, "system")
+
+
+def test_defaults_without_models_are_not_ignored_in_silence() -> None:
+    with pytest.raises(ParameterError, match="defaults"):
+        resolve("resnet50", "deploy", defaults={"threads": 3})
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_stage_sees_its_fields_and_no_other(stage: str) -> None:
+    found = config(stage)
+
+    seen = {name for name in Experiment.model_fields if hasattr(found, name)}
+
+    assert seen == set(FIELDS[stage])
+
+
+def test_reading_a_field_of_another_stage_is_an_error() -> None:
+    with pytest.raises(AttributeError):
+        _ = config("export").batch_sizes
+
+
+def test_experiments_that_differ_later_share_the_export() -> None:
+    others = {
+        "bf16": {
+            "export_format": "onnx",
+            "export_precision": "fp32",
+            "format": "openvino",
+            "precision": "bf16",
+            "max_batch_size": 2,
+        }
+    }
+
+    keys = {
+        stage: {config(stage, others=others, experiment=e).key(stage) for e in ("mine", "bf16")}
+        for stage in ("export", "convert", "deploy")
+    }
+
+    assert {stage: len(found) for stage, found in keys.items()} == {
+        "export": 1,
+        "convert": 2,
+        "deploy": 2,
+    }
+    assert all(key.startswith("resnet50-export-") for key in keys["export"])
+
+
+def changed_slices(**fields: Any) -> list[str]:
+    """The stages whose slice differs once `fields` are set."""
+    return [
+        stage
+        for stage in STAGES
+        if config(stage).slice(stage) != config(stage, fields=fields).slice(stage)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "stages"),
+    [
+        ({"batch_sizes": [1, 2]}, ["perf_offline"]),
+        ({"concurrency": [7]}, ["perf_online"]),
+        ({"latency_budget_ms": 5}, ["report"]),
+        ({"threads": 1}, ["deploy", "perf_offline", "perf_online"]),
+        ({"precision": "bf16"}, ["convert", "deploy", "perf_offline", "perf_online"]),
+        ({"checkpoint": "my.pth"}, list(STAGES)),
+    ],
+    ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
+)
+def test_a_changed_field_changes_the_slices_of_the_stages_that_read_it(
+    fields: dict[str, Any], stages: list[str]
+) -> None:
+    assert changed_slices(**fields) == stages
+
+
+def test_with_nothing_set_it_is_the_cpu_target_and_its_first_experiment() -> None:
+    found = resolve("resnet50", "export")
+
+    experiments = yaml.safe_load((ROOT / "params/cpu.yaml").read_text())["models"]["resnet50"]
+    first, *_ = experiments["experiments"]
+    assert (found.gpu, found.device, found.target, found.experiment, found.server.kind) == (
+        "CPU",
+        "cpu",
+        "cpu",
+        first,
+        "embedded",
+    )
+
+
+def test_instances_as_one_number_are_the_same_in_both_scenarios() -> None:
+    assert config("deploy", fields={"instances": 3}).instances.model_dump() == {
+        "offline": 3,
+        "online": 3,
+    }
+
+
+def test_relative_paths_are_relative_to_the_project_wherever_one_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = config("export", fields={"dataset": "datasets/mine", "checkpoint": "weights/my.pth"})
+    absolute = config("export", fields={"checkpoint": str(tmp_path / "my.pth")})
+
+    assert dataset_folder(found) == ROOT / "datasets/mine"
+    assert checkpoint_file(found) == ROOT / "weights/my.pth"
+    assert checkpoint_file(absolute) == tmp_path / "my.pth"

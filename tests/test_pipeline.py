@@ -1,0 +1,162 @@
+"""The batch command on a small model and the real server: order, skipping, blocking, sharing."""
+
+import csv
+import json
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+from conftest import Project
+
+pytestmark = pytest.mark.slow
+
+STAGES = ["convert", "deploy", "perf_offline", "perf_online"]
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+def test_a_run_leaves_a_page_for_everything_and_one_shared_export(finished: Project) -> None:
+    folder = finished.target / "dummy"
+    pages = sorted(str(path.relative_to(folder)) for path in folder.rglob("*.html"))
+    assert pages == sorted(
+        [
+            "onnx-fp32/export.html",
+            *(f"onnx-fp32/{stage}.html" for stage in STAGES),
+            *(f"openvino-fp32/{stage}.html" for stage in STAGES),
+            "report.html",
+        ]
+    )
+    index = (finished.target / "index.html").read_text()
+    assert index.count("dummy/onnx-fp32/export.html") == 2
+    assert "dummy/index.html" in (finished.root / "outputs/index.html").read_text()
+
+
+def test_results_csv_has_the_published_columns_and_ours(finished: Project) -> None:
+    with (finished.root / "params/published/resnet50.csv").open() as file:
+        published = next(csv.reader(file))
+    with (finished.target / "results.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    ours = "experiment verdict reason spread requests served_bare_ratio littles_law".split()
+    assert list(rows[0])[: len(published)] == published
+    assert set(ours) < set(rows[0])
+    points = [(row["experiment"], row["scenario"], row["batch_size"], row["concurrency"]) for row in rows]
+    assert points == [
+        (experiment, *point)
+        for experiment in ("onnx-fp32", "openvino-fp32")
+        for point in [
+            ("offline", "1", "1"),
+            ("offline", "4", "1"),
+            ("online", "1", "1"),
+            ("online", "1", "4"),
+        ]
+    ]
+    assert {row["gpu"] for row in rows} == {"CPU (dummy)"}
+    for row in rows:
+        assert row["verdict"] in ("unstable", "disturbed", "few requests") or (
+            abs(float(row["littles_law"]) - 1) <= 0.1
+        )
+
+
+def test_a_second_run_executes_nothing_within_three_seconds(finished: Project) -> None:
+    started = time.monotonic()
+    answer = finished.run("run", "params/dummy.yaml")
+    assert (answer.code, answer.executed()) == (0, [])
+    assert time.monotonic() - started < 3
+
+
+def test_a_changed_batch_size_runs_only_that_measurement_and_the_report(project: Project) -> None:
+    edit(project.params, "openvino-fp32: {", "openvino-fp32: {batch_sizes: [2], ")
+    answer = project.run("run", "params/dummy.yaml")
+    assert answer.executed() == ["dummy openvino-fp32 perf_offline", "dummy report"]
+    assert "because its configuration changed (batch_sizes)" in answer.output
+    assert [row["batch_size"] for row in project.result("openvino-fp32", "perf_offline")["rows"]] == [2]
+
+
+def test_a_change_in_plots_draws_only_the_report_again(project: Project) -> None:
+    with (project.root / "helpers/plots.py").open("a") as file:
+        file.write("\n# changed\n")
+    answer = project.run("run", "params/dummy.yaml")
+    assert answer.executed() == ["dummy report"]
+    assert "because helpers/plots.py changed" in answer.output
+
+
+def test_a_changed_notebook_runs_again_and_what_depends_on_its_output_only(project: Project) -> None:
+    path = project.root / "notebooks/dummy/convert.ipynb"
+    notebook = json.loads(path.read_text())
+    notebook["cells"][0]["source"] = ["# Another title"]
+    path.write_text(json.dumps(notebook))
+    answer = project.run("run", "params/dummy.yaml", "--experiment", "onnx-fp32")
+    assert answer.executed() == ["dummy onnx-fp32 convert", "dummy report"]
+
+
+def test_force_and_the_filters_choose_what_runs(project: Project) -> None:
+    only = ("--experiment", "openvino-fp32", "--stage", "convert")
+    answer = project.run("run", "params/dummy.yaml", "--force", *only)
+    assert answer.executed() == ["dummy openvino-fp32 convert"]
+
+
+def test_a_red_rung_fails_its_stage_and_blocks_what_depends_on_it(project: Project) -> None:
+    edit(project.root / "helpers/models/dummy/__init__.py", '"fp32": (1e-4, 1e-5)', '"fp32": (0, 0)')
+    edit(project.params, "openvino-fp32: {format: openvino, precision: fp32}", "")
+    answer = project.run("run", "params/dummy.yaml", "--stage", "convert", "--stage", "deploy", "--force")
+    assert answer.code == 1
+    assert "[1/2] dummy onnx-fp32 convert: failed, converted fp32: logits differs" in answer.output
+    assert "[2/2] dummy onnx-fp32 deploy: blocked by convert" in answer.output
+    result = project.result("onnx-fp32", "convert")
+    assert (result["state"], result["rungs"][0]["ok"]) == ("failed", False)
+    assert project.result("onnx-fp32", "deploy")["state"] == "blocked"
+
+
+def test_one_failed_experiment_does_not_stop_the_others(fresh: Project) -> None:
+    edit(fresh.params, "openvino-fp32: {format: openvino, precision: fp32}", "openvino-bf16: {format: openvino, precision: bf16}")
+    edit(fresh.root / "helpers/formats/openvino.py", 'model = openvino.convert_model(source)', 'raise RuntimeError("on purpose")')
+    answer = fresh.run("run", "params/dummy.yaml", "--stage", "export", "--stage", "convert", "--stage", "deploy")
+    assert answer.code == 1
+    assert answer.executed() == ["dummy onnx-fp32 export", "dummy onnx-fp32 convert", "dummy onnx-fp32 deploy"]
+    assert "openvino bf16 of dummy failed: RuntimeError: on purpose" in answer.output
+    assert (fresh.target / "dummy/openvino-bf16/convert.ipynb").exists()
+    assert "on purpose" in (fresh.target / "index.html").read_text()
+
+
+def test_what_the_machine_cannot_run_is_skipped_before_any_kernel_starts(fresh: Project) -> None:
+    edit(fresh.params, "device: cpu", "device: gpu")
+    answer = fresh.run("run", "params/dummy.yaml", "--stage", "export", "--stage", "deploy")
+    assert answer.code == 0
+    assert answer.output.count("skipped, CPU (dummy) is needed and this machine has no NVIDIA driver") == 3
+    assert not list(fresh.target.rglob("*.ipynb"))
+
+
+def test_a_dry_run_writes_nothing_and_says_what_would_run(fresh: Project) -> None:
+    answer = fresh.run("run", "params/dummy.yaml", "--dry-run")
+    assert answer.code == 0
+    assert answer.output.count("would run, because") == 10
+    assert "dummy.yaml: about" in answer.output
+    assert not (fresh.root / "outputs").exists()
+
+
+def test_a_new_format_is_one_module(fresh: Project) -> None:
+    shutil.copyfile(fresh.root / "helpers/formats/openvino.py", fresh.root / "helpers/formats/dummy.py")
+    edit(fresh.params, "openvino-fp32: {format: openvino", "dummy-fp32: {format: dummy")
+    answer = fresh.run("run", "params/dummy.yaml", "--stage", "export", "--stage", "convert", "--stage", "deploy")
+    assert answer.code == 0, answer.output
+    assert fresh.result("dummy-fp32", "deploy")["scores"][0]["ok"]
+
+
+def test_publish_writes_every_page_again_byte_for_byte(project: Project) -> None:
+    pages = {path: path.read_bytes() for path in (project.root / "outputs").rglob("*.html")}
+    for path in pages:
+        path.unlink()
+    assert project.run("publish").code == 0
+    assert {path: path.read_bytes() for path in pages} == pages
+
+
+def test_status_prints_every_stage(finished: Project) -> None:
+    answer = finished.run("status")
+    assert answer.code == 0
+    assert answer.output.splitlines()[0] == "dummy: 11 done"
+    assert "  dummy onnx-fp32              deploy        done     accuracy 1.0000" in answer.output

@@ -1,0 +1,324 @@
+"""Files are written whole or not at all, one run holds the folder, and a change is noticed."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from helpers.errors import ArtefactError, WorkspaceError
+from helpers.workspace import (
+    LOCKED_VARIABLE,
+    OUTPUTS_VARIABLE,
+    ROOT,
+    find,
+    is_unchanged,
+    link_or_copy,
+    locked,
+    making,
+    mark_red,
+    outputs,
+    shown,
+    verify,
+    write_atomic,
+)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The outputs folder, not yet there."""
+    monkeypatch.setenv(OUTPUTS_VARIABLE, str(tmp_path / "outputs"))
+    monkeypatch.delenv(LOCKED_VARIABLE, raising=False)
+    return tmp_path / "outputs"
+
+
+def python(code: str, *arguments: object) -> list[str]:
+    return [sys.executable, "-c", code, *map(str, arguments)]
+
+
+def made(folder: Path, content: str = "weights") -> Path:
+    """An artefact with two files, one of them in a folder."""
+    with making(folder) as (temporary, facts):
+        (temporary / "model.bin").write_text(content)
+        (temporary / "assets").mkdir()
+        (temporary / "assets/labels.txt").write_text("cat\ndog\n")
+        facts["format"] = "test"
+    return folder
+
+
+def test_a_file_is_replaced_whole_and_nothing_else_stays(folder: Path) -> None:
+    path = folder / "a/result.json"
+
+    write_atomic(path, "old")
+    returned = write_atomic(path, b"new")
+
+    assert (returned, path.read_text()) == (path, "new")
+    assert list(path.parent.iterdir()) == [path]
+    assert path.stat().st_mode & 0o777 == 0o644
+
+
+FILL = """
+import sys
+from pathlib import Path
+from helpers.errors import WorkspaceError
+from helpers.workspace import write_atomic
+path = Path(sys.argv[1]) / "result.json"
+write_atomic(path, "old")
+try:
+    write_atomic(path, b"x" * 1_000_000)
+except WorkspaceError as error:
+    print(error)
+print(path.read_text(), [each.name for each in path.parent.iterdir()])
+"""
+MOUNT = 'mount -t tmpfs -o size=64k tmpfs "$1" && exec "$2" -c "$3" "$1"'
+
+
+def test_a_full_disk_leaves_the_old_file_and_is_one_line(tmp_path: Path) -> None:
+    small = tmp_path / "small"
+    small.mkdir()
+    for isolation in (["--mount"], ["--mount", "--user", "--map-root-user"]):
+        if not subprocess.run(
+            ["unshare", *isolation, "sh", "-c", 'mount -t tmpfs tmpfs "$1"', "sh", small],
+            capture_output=True,
+        ).returncode:
+            break
+    else:
+        pytest.skip("a small file system cannot be mounted here, not even in a namespace")
+
+    done = subprocess.run(
+        ["unshare", *isolation, "sh", "-c", MOUNT, "sh", small, sys.executable, FILL],
+        capture_output=True,
+        text=True,
+        env={**os.environ, OUTPUTS_VARIABLE: str(small)},
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == [
+        "cannot write small/result.json: no space left on device",
+        "old ['result.json']",
+    ]
+
+
+LIMITED = """
+import resource, signal, sys
+from contextlib import suppress
+from pathlib import Path
+from helpers.errors import WorkspaceError
+from helpers.workspace import write_atomic
+path = Path(sys.argv[1]) / "result.json"
+write_atomic(path, "old")
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+with suppress(OSError, WorkspaceError):
+    write_atomic(path, b"x" * 1_000_000)
+    print("written")
+print(path.read_text(), [each.name for each in path.parent.iterdir()])
+"""
+
+
+def test_a_write_that_breaks_off_leaves_the_old_file(tmp_path: Path) -> None:
+    done = subprocess.run(python(LIMITED, tmp_path), capture_output=True, text=True)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "old ['result.json']\n"
+
+
+def test_an_outputs_path_that_is_a_file_is_one_line(folder: Path) -> None:
+    folder.write_text("not a folder")
+
+    with pytest.raises(WorkspaceError, match="^cannot write outputs: file exists$"), locked(folder):
+        pytest.fail("the block must not run")
+    with pytest.raises(WorkspaceError, match="^cannot write outputs/a/b.json: not a directory$"):
+        write_atomic(folder / "a/b.json", "{}")
+    assert find(folder / "cpu/artefacts/some") is None
+    assert folder.read_text() == "not a folder"
+
+
+def test_a_made_artefact_is_found_with_its_files_and_facts(folder: Path) -> None:
+    path = made(folder / "cpu/artefacts/some-1")
+
+    artefact = find(path)
+
+    assert artefact is not None
+    assert dict(artefact.facts) == {"format": "test"}
+    assert {name: file["size"] for name, file in artefact.files.items()} == {
+        "assets/labels.txt": 8,
+        "model.bin": 7,
+    }
+    assert artefact.size_mb == 15e-6
+    assert verify(artefact) == artefact
+    assert is_unchanged(artefact)
+    assert [each.name for each in path.parent.iterdir()] == ["some-1"]
+
+
+def test_equal_content_has_an_equal_hash_and_another_has_another(folder: Path) -> None:
+    one, same, other = (
+        find(made(folder / name, content))
+        for name, content in (("a", "weights"), ("b", "weights"), ("c", "Weights"))
+    )
+
+    assert one is not None
+    assert same is not None
+    assert other is not None
+    assert one.sha256 == same.sha256
+    assert one.sha256 != other.sha256
+
+
+def test_making_leaves_nothing_when_its_block_fails(folder: Path) -> None:
+    def fail() -> None:
+        with making(folder / "cpu/some") as (temporary, _):
+            (temporary / "half.bin").write_text("half")
+            raise ValueError("the exporter failed")
+
+    with pytest.raises(ValueError, match="the exporter failed"):
+        fail()
+
+    assert list((folder / "cpu").iterdir()) == []
+    assert find(folder / "cpu/some") is None
+
+
+def test_making_again_replaces_all_and_a_failure_keeps_what_was_there(folder: Path) -> None:
+    path = made(folder / "some", "first")
+
+    def fail() -> None:
+        with making(path) as (temporary, _):
+            (temporary / "model.bin").write_text("second")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fail()
+    assert (path / "model.bin").read_text() == "first"
+    with making(path) as (temporary, _):
+        (temporary / "only.bin").write_text("third")
+
+    artefact = find(path)
+    assert artefact is not None
+    assert list(artefact.files) == ["only.bin"]
+    assert sorted(each.name for each in path.iterdir()) == ["manifest.json", "only.bin"]
+
+
+def test_a_changed_byte_of_the_same_size_and_time_is_caught(folder: Path) -> None:
+    path = made(folder / "some")
+    artefact = find(path)
+    assert artefact is not None
+    file = path / "model.bin"
+    before = file.stat()
+    file.write_text("Weights")
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert is_unchanged(artefact)  # the quick look cannot see it
+
+    with pytest.raises(
+        ArtefactError,
+        match="^outputs/some/model.bin changed after it was made: SHA-256 is [0-9a-f]{12}, was "
+        "[0-9a-f]{12}; the next run makes it again$",
+    ):
+        verify(artefact)
+
+    assert find(path) is None
+
+
+def test_a_file_that_is_gone_is_caught(folder: Path) -> None:
+    path = made(folder / "some")
+    artefact = find(path)
+    assert artefact is not None
+    (path / "assets/labels.txt").unlink()
+
+    assert not is_unchanged(artefact)
+    with pytest.raises(ArtefactError, match="^outputs/some/assets/labels.txt .* SHA-256 is gone,"):
+        verify(artefact)
+    assert find(path) is None
+
+
+def test_a_touched_or_longer_file_is_no_longer_unchanged(folder: Path) -> None:
+    touched, longer = find(made(folder / "a")), find(made(folder / "b"))
+    assert touched is not None
+    assert longer is not None
+    os.utime(touched.folder / "model.bin", ns=(0, 0))
+    (longer.folder / "model.bin").write_text("weights and more")
+
+    assert [is_unchanged(touched), is_unchanged(longer)] == [False, False]
+    assert verify(touched) == touched
+
+
+def test_a_red_artefact_says_why_and_keeps_its_hashes(folder: Path) -> None:
+    artefact = find(made(folder / "some"))
+    assert artefact is not None
+
+    mark_red(artefact, "it differs")
+
+    red = find(folder / "some")
+    assert red is not None
+    assert dict(red.facts) == {"format": "test", "red": "it differs"}
+    assert red.sha256 == artefact.sha256
+    assert verify(red) == red
+
+
+def test_a_linked_file_has_the_content_and_is_no_symbolic_link(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("weights")
+
+    link_or_copy(tmp_path / "a", tmp_path / "b")
+
+    assert (tmp_path / "b").read_text() == "weights"
+    assert not (tmp_path / "b").is_symlink()
+
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from helpers.workspace import locked
+with locked(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_one_run_at_a_time_and_a_killed_one_frees_the_folder(folder: Path) -> None:
+    with subprocess.Popen(python(HOLD, folder), stdout=subprocess.PIPE, text=True) as holder:
+        try:
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == "held\n"
+            with (
+                pytest.raises(
+                    WorkspaceError,
+                    match="^outputs is in use by another run: wait for it, or give --outputs$",
+                ),
+                locked(folder),
+            ):
+                pytest.fail("the block must not run")
+        finally:
+            holder.send_signal(signal.SIGKILL)
+    entered = False
+    with locked(folder):
+        entered = True
+    assert entered
+
+
+def test_a_kernel_of_the_run_that_holds_the_folder_may_enter(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entered = False
+    with locked(folder):
+        monkeypatch.setenv(LOCKED_VARIABLE, "1")
+        with locked(folder):
+            entered = True
+    assert entered
+
+
+def test_a_path_in_the_project_or_the_outputs_is_shown_without_its_machine(tmp_path: Path) -> None:
+    paths = [ROOT / "params/cpu.yaml", ROOT, outputs() / "cpu/index.html", outputs()]
+
+    assert [shown(path) for path in paths] == [
+        "params/cpu.yaml",
+        ".",
+        "outputs/cpu/index.html",
+        "outputs",
+    ]
+
+
+def test_a_path_elsewhere_is_shown_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert shown(tmp_path / "datasets/mine") == str(tmp_path / "datasets/mine")
+    monkeypatch.setenv(OUTPUTS_VARIABLE, "/outputs")
+    assert shown(Path("/datasets/mine")) == "/datasets/mine"
+    assert shown(Path("/outputs/cpu")) == "outputs/cpu"
