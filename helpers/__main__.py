@@ -4,8 +4,9 @@ Exit codes: 0 all done, 1 something failed, 2 wrong usage or parameters, 130 int
 """
 
 import argparse
-import signal
+import os
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -143,8 +144,6 @@ def status(args: argparse.Namespace) -> int:
 
 
 def serve(args: argparse.Namespace) -> int:
-    import os
-
     from helpers import artefacts, pipeline
     from helpers.params import read_file
     from helpers.triton import embedded
@@ -161,7 +160,7 @@ def serve(args: argparse.Namespace) -> int:
     ) as server:
         say(f"{args.model} ({config.experiment}) at http://{server.url}; Ctrl-C ends it")
         while server.is_alive():
-            signal.sigtimedwait([], 1)
+            time.sleep(0.5)
     return 1
 
 

@@ -1,6 +1,7 @@
 """A rung's bounds pass a faithful output and fail a wrong one; the metric keeps 99 %."""
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -118,14 +119,14 @@ def test_a_rung_is_red_when_any_of_its_outputs_is() -> None:
 
 
 @pytest.fixture
-def graded(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
+def graded(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Config]:
     """A model with a metric that should be high and one that should be low."""
     package = tmp_path / "graded"
     package.mkdir()
     (package / "__init__.py").write_text('METRICS = {"auc": "higher", "risk": "lower"}\n')
     monkeypatch.setattr(models, "__path__", [*models.__path__, str(tmp_path)])
-    monkeypatch.delitem(sys.modules, "helpers.models.graded", raising=False)
-    return config.model_copy(update={"model": "graded"})
+    yield config.model_copy(update={"model": "graded"})
+    sys.modules.pop("helpers.models.graded", None)
 
 
 def test_the_metric_keeps_99_percent_in_both_directions(graded: Config) -> None:

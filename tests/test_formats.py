@@ -4,6 +4,7 @@ import ast
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -99,9 +100,10 @@ def test_a_session_gives_the_modules_outputs_by_name_at_any_batch_size(
         for given in (inputs, dict(reversed(inputs.items()))):
             found, right = session.run(given), expected(inputs)
 
-            assert {k: (v.shape, v.dtype) for k, v in found.items()} == {
-                k: (v.shape, np.dtype("float32")) for k, v in right.items()
-            } | {"SCALED": ((size, 4), np.dtype("float32"))}
+            assert {k: (v.shape, str(v.dtype)) for k, v in found.items()} == {
+                "TOTAL": ((size, 1), "float32"),
+                "SCALED": ((size, 4), "float32"),
+            }
             for output in OUTPUTS:
                 tolerance = ROUNDING[precision]
                 np.testing.assert_allclose(found[output], right[output], tolerance, tolerance)
@@ -203,13 +205,17 @@ def load(path, threads, device):
 '''
 
 
-def test_a_new_format_is_one_module_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = formats.names()
-    (tmp_path / "dummy_one.py").write_text(DUMMY)
+@pytest.fixture
+def dummy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The file of a new format, beside those of the package."""
+    path = tmp_path / "dummy_one.py"
+    path.write_text(DUMMY)
     monkeypatch.setattr(formats, "__path__", [*formats.__path__, str(tmp_path)])
-    monkeypatch.delitem(sys.modules, "helpers.formats.dummy_one", raising=False)
+    yield path
+    sys.modules.pop("helpers.formats.dummy_one", None)
+
+
+def test_a_new_format_is_one_module_and_nothing_else(dummy: Path) -> None:
     fields = {"export_format": "dummy-one", "format": "dummy-one", "export_precision": "fp32"}
 
     config = resolve(
@@ -218,8 +224,8 @@ def test_a_new_format_is_one_module_and_nothing_else(
         models={"resnet50": {"experiments": {"new": fields}}},
         overrides={"precision": "fp32", "max_batch_size": 1},
     )
-    session = formats.get(config.format).load(tmp_path / "model.txt", 1, "cpu")
+    session = formats.get(config.format).load(dummy.with_name("model.txt"), 1, "cpu")
 
-    assert formats.names() == sorted([*before, "dummy-one"])
-    assert formats.runtime_file("dummy-one") == tmp_path / "dummy_one.py"
+    assert formats.names() == sorted([*{name for name, _ in MADE}, "dummy-one"])
+    assert formats.runtime_file("dummy-one") == dummy
     assert session.run({"IN": np.array([1, 2])})["OUT"].tolist() == [2, 4]

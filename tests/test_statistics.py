@@ -71,7 +71,7 @@ def test_latencies_and_percentiles_are_those_of_a_closed_form() -> None:
     ends = np.arange(1, 102) * SECOND // 10
     requests = np.stack([ends - np.arange(1, 102) * 1_000_000, ends], axis=1)  # 1 to 101 ms
 
-    row = measure_row(windows(requests, 3, 2, 1, 0.1), 100)
+    row = measure_row([Window(requests, 2, 1, 0.1)], 100)
 
     quantiles = {f"p{q}_latency_ms": 1 + q for q in (50, 90, 95, 99)}
     assert {name: row[name] for name in quantiles} == pytest.approx(quantiles)
@@ -180,7 +180,16 @@ def test_an_unknown_load_of_one_window_is_not_hidden_by_the_others(loads: list[f
     assert row["verdict"] == "disturbed"
 
 
-def test_a_window_without_a_throughput_keeps_its_row_from_being_stable() -> None:
+def test_a_run_that_stood_still_for_a_third_of_its_time_is_not_stable() -> None:
+    ends = np.concatenate([np.arange(1, 51), np.arange(101, 151)]) * SECOND // 10
+    starts = np.concatenate([[0], ends[:-1]])  # one client: it waits for each answer
+
+    row = measure_row([Window(np.stack([starts, ends], axis=1), 1, 1)], 100)
+
+    assert row["verdict"] == "unstable"
+
+
+def test_a_run_too_short_for_a_throughput_keeps_its_row_from_being_stable() -> None:
     requests = closed_loop(1, 1, 0.1)
 
     row = measure_row([Window(part, 1, 1) for part in (requests, requests, requests[:2])], 20)
@@ -188,8 +197,19 @@ def test_a_window_without_a_throughput_keeps_its_row_from_being_stable() -> None
     assert row["verdict"] == "unstable"
 
 
+def test_several_runs_are_their_median_and_their_range() -> None:
+    runs = [Window(closed_loop(1, 2, period), 2, 1, 0.1) for period in (0.1, 0.125, 0.08)]
+
+    row = measure_row(runs, 60)
+
+    assert row["throughput"] == pytest.approx(20)
+    assert row["spread"] == pytest.approx((25 - 16) / 20)
+    assert row["requests"] == 20 + 16 + 25
+    assert row["verdict"] == "unstable"
+
+
 def test_two_requests_are_a_row_that_says_so() -> None:
-    row = measure_row(windows(closed_loop(1, 0.2, 0.1), 3, 1, 1, 0.0), 50)
+    row = measure_row([Window(closed_loop(1, 0.2, 0.1), 1, 1)], 50)
 
     assert (row["requests"], row["verdict"]) == (2, "few requests")
     assert isnan(row["throughput"])
@@ -200,14 +220,14 @@ def test_windows_cut_all_requests_exactly_once_and_in_order(seed: int) -> None:
     random = np.random.default_rng(seed)
     total, count = int(random.integers(1, 200)), int(random.integers(1, 6))
     ends = random.integers(0, 50, total) * SECOND  # many end together
+    ends.sort()
     requests = np.stack([ends - random.integers(1, SECOND, total), ends], axis=1)
 
-    parts = windows(requests, count, 3, 2, 0.5)
+    parts = windows(Window(requests, 3, 2, 0.5), count)
 
     joined = np.concatenate([part.requests for part in parts])
     assert len(parts) == count
-    assert sorted(map(tuple, joined)) == sorted(map(tuple, requests))
-    assert (np.diff(joined[:, 1]) >= 0).all()
+    assert (joined == requests).all()
     width = (ends.max() - ends.min()) / count
     for part in parts:
         assert (part.batch_size, part.concurrency, part.others_cores) == (3, 2, 0.5)

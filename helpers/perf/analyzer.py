@@ -29,6 +29,7 @@ from helpers.triton.guard import sweep
 WINDOWS = 3  # perf_analyzer reports once it has three
 WINDOW_STRETCH = 1.2  # by which it lengthens the interval it is given
 WARMUP_REQUESTS = 2
+ATTEMPTS = 4
 COMPONENTS = {
     "Client Send": "client_send_ms",
     "Network+Server Send/Recv": "network_server_send_recv_ms",
@@ -87,80 +88,92 @@ def shared_memory_patterns(inputs: Sequence[str], outputs: Sequence[str]) -> lis
     return [f"{name}_[0-9]*" for name in (*inputs, *outputs)]
 
 
-def run(
-    server: Server,
-    model: str,
-    *,
-    data: Path,
-    batch_size: int,
-    concurrency: int,
-    interval_ms: int,
-    shared_memory: str,
-    regions: Sequence[str],
-) -> Load:
-    """Load `model` with `concurrency` clients for three windows of `interval_ms` and return every
-    request.
+@dataclass(frozen=True)
+class Point:
+    """One point of a sweep: who is asked, with what, and by how many clients at once.
 
-    `regions` are the patterns of `shared_memory_patterns`: what an earlier run left behind is swept
-    before, and this run's after. Raises `ServerError` if Triton ended meanwhile, `MeasurementError`
-    if perf_analyzer did not measure.
+    `regions` are the patterns of `shared_memory_patterns`; `interval_ms` is the length of a window.
     """
-    sweep(list(regions))
-    with (
-        tempfile.TemporaryDirectory(prefix="triton-") as name,
-        (folder := Path(name) / "log").open("wb") as log,
-    ):
-        libs = Path(name)
-        for library in ("libb64.so.0d", "libcudart.so.12"):
-            stem = library.partition(".")[0]
-            (libs / library).symlink_to(next(libraries().glob(f"{stem}-*")))
-        command = [
-            str(Path(sys.executable).parent / "perf_analyzer"),
-            *("-m", model, "-u", server.url, "-i", "http", "-b", str(batch_size)),
-            *("--concurrency-range", f"{concurrency}:{concurrency}", "--input-data", str(data)),
-            *("--shared-memory", shared_memory) * (shared_memory != "none"),
-            *("--measurement-mode", "time_windows", "--measurement-interval", str(interval_ms)),
-            *("--stability-percentage", "999", "--max-trials", str(WINDOWS)),
-            *("--warmup-request-count", str(WARMUP_REQUESTS * concurrency)),
-            *(
-                "--verbose-csv",
-                "-f",
-                f"{name}/out.csv",
-                "--profile-export-file",
-                f"{name}/out.json",
-            ),
-        ]
-        env = {**os.environ, "LD_LIBRARY_PATH": str(libs)}
-        started = process.start(command, log=log, env=env, sweep=regions)
+
+    model: str
+    data: Path
+    regions: Sequence[str]
+    batch_size: int = 1
+    concurrency: int = 1
+    interval_ms: int = 1000
+    shared_memory: str = "none"
+
+
+def arguments(point: Point, url: str, folder: Path) -> list[str]:
+    """Spell perf_analyzer's command line; what it finds goes to `folder`."""
+    return [
+        str(Path(sys.executable).parent / "perf_analyzer"),
+        *("-m", point.model, "-u", url, "-i", "http", "-b", str(point.batch_size)),
+        *("--concurrency-range", f"{point.concurrency}:{point.concurrency}"),
+        *("--input-data", str(point.data)),
+        *(("--shared-memory", point.shared_memory) if point.shared_memory != "none" else ()),
+        *("--measurement-mode", "time_windows", "--measurement-interval", str(point.interval_ms)),
+        *("--stability-percentage", "999", "--max-trials", str(WINDOWS)),
+        *("--warmup-request-count", str(WARMUP_REQUESTS * point.concurrency)),
+        *("--verbose-csv", "-f", f"{folder}/out.csv"),
+        *("--profile-export-file", f"{folder}/out.json"),
+    ]
+
+
+def run(point: Point, server: Server) -> Load:
+    """Load the server for three windows and return every request.
+
+    Shared memory that an earlier run left behind is swept before, and this run's after. Raises
+    `ServerError` if Triton ended meanwhile, `MeasurementError` if perf_analyzer did not measure.
+    """
+    for _ in range(ATTEMPTS):
+        sweep(list(point.regions))
+        with tempfile.TemporaryDirectory(prefix="triton-") as name:
+            code = _perform(point, server, Path(name))
+            if not server.is_live():
+                words = last_lines(server.log)
+                raise ServerError(f"Triton ended while it was measured: {words}")
+            if code:
+                ended = f"was killed by signal {code - 128}" if code > 128 else f"failed ({code})"
+                words = last_lines(Path(name) / "log", 2) or "it said nothing"
+                raise MeasurementError(f"perf_analyzer {ended}: {words}")
+            if load := _read(Path(name)):
+                return load
+    raise MeasurementError(f"perf_analyzer left no record of its requests, {ATTEMPTS} times")
+
+
+def _perform(point: Point, server: Server, folder: Path) -> int:
+    for library in ("libb64.so.0d", "libcudart.so.12"):
+        stem = library.partition(".")[0]
+        (folder / library).symlink_to(next(libraries().glob(f"{stem}-*")))
+    env = {**os.environ, "LD_LIBRARY_PATH": str(folder)}
+    command = arguments(point, server.url, folder)
+    with (folder / "log").open("wb") as log:
+        started = process.start(command, log=log, env=env, sweep=point.regions)
         try:
-            code = started.wait()
+            return started.wait()
         finally:
             process.stop(started)
-        if not server.is_alive():
-            raise ServerError(f"Triton ended while it was measured: {last_lines(server.log)}")
-        if code:
-            what = (
-                f"was killed by signal {code - 128}"
-                if code > 128
-                else f"ended with exit code {code}"
-            )
-            raise MeasurementError(
-                f"perf_analyzer {what}: {last_lines(folder, 2) or 'it said nothing'}"
-            )
-        return _read(Path(name))
 
 
-def _read(folder: Path) -> Load:
-    experiment = json.loads((folder / "out.json").read_text())["experiments"][0]
+def _read(folder: Path) -> Load | None:
+    """Read what a run left; None if its record of requests is cut off or empty.
+
+    Beside the times, perf_analyzer records the first bytes of every tensor as a number. With shared
+    memory these are arbitrary, and once in thousands of requests they are not a number: its JSON
+    writer then stops and says nothing. That has nothing to do with time, so the run is repeated.
+    """
+    try:
+        experiment = json.loads((folder / "out.json").read_text())["experiments"][0]
+    except (OSError, ValueError):
+        return None
     times = [
         (request["timestamp"], request["response_timestamps"][-1])
         for request in experiment["requests"]
         if request["response_timestamps"]
     ]
     if not times:
-        raise MeasurementError(
-            "perf_analyzer saw no request through: the interval is shorter than one takes"
-        )
+        raise MeasurementError("perf_analyzer saw no request through: its windows are too short")
     with (folder / "out.csv").open() as file:
         row = next(csv.DictReader(file))
     components = {ours: float(row[theirs]) / 1000 for theirs, ours in COMPONENTS.items()}

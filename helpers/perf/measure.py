@@ -3,11 +3,10 @@ clients.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,24 +33,22 @@ class Measurement:
 
     rows: list[dict[str, Any]]
     samples: dict[str, Any]
-    distinct_rows: int
+    distinct_rows: int  # different samples that were sent in turn
     others_before: float  # load from others just before, in cores
 
 
 def _samples(config: Config) -> Arrays:
-    parts = list(open_dataset(config).batches(DISTINCT_ROWS, DISTINCT_ROWS))
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    (samples,) = open_dataset(config).batches(DISTINCT_ROWS, DISTINCT_ROWS)
+    return samples
 
 
 @contextmanager
-def _ready(config: Config, samples: Arrays) -> Iterator[tuple[Path, list[str], float]]:
-    """Wait for a quiet machine and give the input file, the names of shared-memory regions, and the
-    load that remained.
-    """
+def _ready(config: Config, samples: Arrays) -> Iterator[tuple[analyzer.Point, float]]:
+    """Wait for a quiet machine; give a point to start from, and the load that remained."""
     outputs = [tensor.name for tensor in models.get(config.model).outputs(config)]
     regions = analyzer.shared_memory_patterns(list(samples), outputs)
     with host.alone(), analyzer.input_data(analyzer.split(samples)) as data:
-        yield data, regions, host.wait_until_quiet()
+        yield analyzer.Point(config.model, data, regions), host.wait_until_quiet()
 
 
 def take(samples: Arrays, start: int, count: int) -> Arrays:
@@ -90,100 +87,100 @@ def interval_ms(request_count: int, runs: int, request_seconds: float) -> int:
 
 
 def measure_offline(config: Config, server: Server) -> Measurement:
-    """Measure each batch size at concurrency 1, bare and served runs alternating: bare, served,
-    bare, ..., bare.
+    """Measure each batch size at concurrency 1, bare and served runs alternating.
 
-    The row's spread is between the served runs; `served_bare_ratio` is the median of the ratios of
-    each served run to its neighbours. A point that cannot be measured is a row with the reason;
-    raises `ServerError` if Triton ends.
+    A point that cannot be measured is a row with the reason; raises `ServerError` if Triton ends.
     """
     samples, session = _samples(config), bare_session(config)
-    rows, raw = [], {}
-    with _ready(config, samples) as (data, regions, before):
+    rows: list[dict[str, Any]] = []
+    raw: dict[str, Any] = {}
+    with _ready(config, samples) as (start, before):
         for size in config.batch_sizes:
-            batches = [take(samples, start, size) for start in range(0, DISTINCT_ROWS, size)]
-            run_bare(session, batches, 0)  # the first calls of a new shape are slow
-            request_seconds = 1 / run_bare(session, batches, 0)
-            interval = interval_ms(config.request_count, config.pairs, request_seconds)
-            bare = [size * run_bare(session, batches, BARE_SECONDS)]
-            parts, loads = [], []
+            point = replace(start, batch_size=size, shared_memory=config.shared_memory)
             try:
-                for _ in range(config.pairs):
-                    with host.watched() as load:
-                        loads.append(
-                            analyzer.run(
-                                server,
-                                config.model,
-                                data=data,
-                                batch_size=size,
-                                concurrency=1,
-                                interval_ms=interval,
-                                shared_memory=config.shared_memory,
-                                regions=regions,
-                            )
-                        )
-                    parts.append(Window(loads[-1].requests, size, 1, load.others_cores))
-                    bare.append(size * run_bare(session, batches, BARE_SECONDS))
+                row, requests = _offline_point(config, server, session, point, samples)
             except MeasurementError as error:
-                rows.append(failed_row(size, 1, error))
-                continue
-            row = statistics.measure_row(parts, config.request_count) | _components(loads)
-            pairs = statistics.ratios(bare, [part.throughput for part in parts])
-            row["bare_throughput"] = float(np.median(bare))
-            row["served_bare_ratio"] = float(np.median(pairs))
-            row["served_bare_min"], row["served_bare_max"] = min(pairs), max(pairs)
+                row, requests = failed_row(size, 1, error), {}
             rows.append(row)
-            raw[f"batch_{size}"] = [part.requests for part in parts]
-            raw[f"batch_{size}_bare"] = [np.array(bare)]
-            print(
-                f"batch {size}: {row['throughput']:.1f} inferences/s, "
-                f"{row['served_bare_ratio']:.3f} of bare, {row['verdict']}"
-            )
-    return Measurement(rows, raw, min(DISTINCT_ROWS, len(next(iter(samples.values())))), before)
+            raw |= requests
+            print(f"batch {size}: {_in_words(row)}")
+    return Measurement(rows, raw, DISTINCT_ROWS, before)
+
+
+def _offline_point(
+    config: Config, server: Server, session: Session, point: analyzer.Point, samples: Arrays
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Run bare, served, bare, ..., bare; each served run is compared with its neighbours."""
+    size = point.batch_size
+    batches = [take(samples, start, size) for start in range(0, DISTINCT_ROWS, size)]
+    run_bare(session, batches, 0)  # the first calls of a new shape are slow
+    request_seconds = 1 / run_bare(session, batches, 0)
+    interval = interval_ms(config.request_count, config.pairs, request_seconds)
+    bare = [size * run_bare(session, batches, BARE_SECONDS)]
+    runs, loads = [], []
+    for _ in range(config.pairs):
+        with host.watched() as others:
+            loads.append(analyzer.run(replace(point, interval_ms=interval), server))
+        runs.append(Window(loads[-1].requests, size, 1, others.others_cores))
+        bare.append(size * run_bare(session, batches, BARE_SECONDS))
+    pairs = statistics.ratios(bare, [run.throughput for run in runs])
+    row = statistics.measure_row(runs, config.request_count) | _components(loads)
+    row |= {
+        "bare_throughput": float(np.median(bare)),
+        "served_bare_ratio": float(np.median(pairs)),
+        "served_bare_min": min(pairs),
+        "served_bare_max": max(pairs),
+    }
+    requests = {f"batch_{size}": [run.requests for run in runs]}
+    return row, requests | {f"batch_{size}_bare": [np.array(bare)]}
 
 
 def measure_online(config: Config, server: Server) -> Measurement:
-    """Measure each number of clients over HTTP, each with one request of `online_batch_size`
-    samples under way.
+    """Measure each number of clients over HTTP, each with `online_batch_size` samples a request.
+
+    A point that cannot be measured is a row with the reason; raises `ServerError` if Triton ends.
     """
     samples = _samples(config)
-    rows, raw = [], {}
-    with _ready(config, samples) as (data, regions, before):
+    rows: list[dict[str, Any]] = []
+    raw: dict[str, Any] = {}
+    with _ready(config, samples) as (start, before):
         one = take(samples, 0, config.online_batch_size)
-        server.infer(config.model, one)
-        started = time.perf_counter()
-        for _ in range(3):
-            server.infer(config.model, one)
-        request_seconds = (time.perf_counter() - started) / 3
+        request_seconds = _seconds(lambda: server.infer(config.model, one))
         for clients in config.concurrency:
-            interval = interval_ms(
-                max(config.request_count, clients * REQUESTS_A_CLIENT), 1, request_seconds
-            )
+            count = max(config.request_count, clients * REQUESTS_A_CLIENT)
+            interval = interval_ms(count, 1, request_seconds)
+            size = config.online_batch_size
+            point = replace(start, batch_size=size, concurrency=clients, interval_ms=interval)
             try:
-                with host.watched() as load:
-                    seen = analyzer.run(
-                        server,
-                        config.model,
-                        data=data,
-                        batch_size=config.online_batch_size,
-                        concurrency=clients,
-                        interval_ms=interval,
-                        shared_memory="none",
-                        regions=regions,
-                    )
+                with host.watched() as others:
+                    load = analyzer.run(point, server)
             except MeasurementError as error:
-                rows.append(failed_row(config.online_batch_size, clients, error))
-                continue
-            whole = Window(seen.requests, config.online_batch_size, clients, load.others_cores)
-            row = statistics.measure_row([whole], config.request_count) | _components([seen])
+                row = failed_row(size, clients, error)
+            else:
+                run = Window(load.requests, size, clients, others.others_cores)
+                row = statistics.measure_row([run], config.request_count) | _components([load])
+                raw[f"clients_{clients}"] = [load.requests]
+                request_seconds = row["avg_latency_ms"] / 1000 / clients
             rows.append(row)
-            raw[f"clients_{clients}"] = [seen.requests]
-            request_seconds = row["avg_latency_ms"] / 1000 / clients
-            print(
-                f"{clients} clients: {row['throughput']:.1f} inferences/s, "
-                f"p99 {row['p99_latency_ms']:.0f} ms, {row['verdict']}"
-            )
-    return Measurement(rows, raw, min(DISTINCT_ROWS, len(next(iter(samples.values())))), before)
+            print(f"{clients} clients: {_in_words(row)}")
+    return Measurement(rows, raw, DISTINCT_ROWS, before)
+
+
+def _seconds(call: Callable[[], Any]) -> float:
+    """Time a call, on average over three after a first one."""
+    call()
+    started = time.perf_counter()
+    for _ in range(3):
+        call()
+    return (time.perf_counter() - started) / 3
+
+
+def _in_words(row: dict[str, Any]) -> str:
+    if row["verdict"] == "failed":
+        return f"failed, {row['reason']}"
+    ratio = f", {row['served_bare_ratio']:.3f} of bare" if "served_bare_ratio" in row else ""
+    figures = f"{row['throughput']:.1f} inferences/s, p99 {row['p99_latency_ms']:.0f} ms{ratio}"
+    return f"{figures}, {row['verdict']}"
 
 
 def _components(loads: list[analyzer.Load]) -> dict[str, float]:

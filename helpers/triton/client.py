@@ -26,6 +26,14 @@ class Server:
     log: Path
     is_alive: Callable[[], bool] = field(repr=False, default=lambda: True)
 
+    def is_live(self) -> bool:
+        """Whether the server answers."""
+        try:
+            with urlopen(f"http://{self.url}/v2/health/live", timeout=10) as answer:
+                return bool(answer.status == 200)
+        except OSError:
+            return False
+
     def load(self, model: str) -> None:
         """Load `model` from the server's repository."""
         self._call(lambda client: client.load_model(model))

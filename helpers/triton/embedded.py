@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from socket import socket
+from socket import SO_REUSEADDR, SOL_SOCKET, socket
 from urllib.error import URLError
 from urllib.request import urlopen
 
@@ -48,6 +48,19 @@ def free_ports(count: int) -> list[int]:
     for each in sockets:
         each.close()
     return ports
+
+
+def require_free(port: int) -> int:
+    """Give `port` if nothing listens on it; raise `ServerError` otherwise."""
+    with socket() as probe:
+        probe.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise ServerError(
+                f"port {port} of 127.0.0.1 is taken ({error.strerror}): give another, or none"
+            ) from None
+    return port
 
 
 def link_backend(folder: Path) -> None:
@@ -94,7 +107,7 @@ def serve(
     with tempfile.TemporaryDirectory(prefix="triton-") as scratch, log.open("wb") as output:
         link_backend(Path(scratch))
         free_http, metrics = free_ports(2)
-        http = http_port or free_http
+        http = require_free(http_port) if http_port else free_http
         command = [
             str(wheel() / "bin/tritonserver"),
             f"--model-repository={repository}",

@@ -1,0 +1,128 @@
+"""What a target needs and this machine has not is named, with how to mend it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helpers import doctor
+from helpers.__main__ import main
+from helpers.doctor import Check, obstacle
+from helpers.params import Config, read_file, resolve
+from helpers.workspace import OUTPUTS_VARIABLE, ROOT
+
+WITHOUT_GPU = pytest.mark.skipif(doctor.has_driver(), reason="this machine has an NVIDIA driver")
+
+
+@pytest.fixture(autouse=True)
+def outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(OUTPUTS_VARIABLE, str(tmp_path / "outputs"))
+    return tmp_path / "outputs"
+
+
+def config(**changes: Any) -> Config:
+    place = {name: changes.pop(name) for name in ("gpu", "device", "server") if name in changes}
+    fields = {
+        "export_format": "onnx",
+        "export_precision": "fp32",
+        "format": "onnx",
+        "precision": "fp32",
+    } | changes
+    experiments = {"experiments": {"mine": fields}}
+    return resolve("resnet50", "convert", models={"resnet50": experiments}, **place)
+
+
+def told(capsys: pytest.CaptureFixture[str]) -> dict[str, tuple[str, str]]:
+    """The lines of `doctor`: name -> word and what is said."""
+    lines = capsys.readouterr().out.splitlines()
+    split = [(line[:4].strip(), *line[5:].split(": ", 1)) for line in lines]
+    return {name: (word, text) for word, name, text in split}
+
+
+@WITHOUT_GPU
+def test_a_gpu_target_names_what_is_missing_and_how_to_mend_it(
+    outputs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = main(["doctor", str(ROOT / "params/NVIDIA-T4.yaml"), "--outputs", str(outputs)])
+
+    lines = told(capsys)
+    assert code == 1
+    assert lines["NVIDIA driver"] == (
+        "MEND",
+        "none; install NVIDIA's driver, or use params/cpu.yaml",
+    )
+    assert lines["Docker"] == (
+        ("ok", "engine found")
+        if doctor.has_docker()
+        else ("MEND", "no engine; install Docker, or set server.kind to embedded")
+    )
+    assert lines["resnet50 onnx-trt-fp16"] == (
+        "MEND",
+        "NVIDIA T4 is needed and this machine has no NVIDIA driver; see above",
+    )
+    assert not outputs.exists()
+
+
+def test_without_a_file_it_looks_at_the_cpu_target(
+    outputs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["doctor", "--outputs", str(outputs)])
+
+    lines = told(capsys)
+    experiments = read_file(ROOT / "params/cpu.yaml")["models"]["resnet50"]["experiments"]
+    assert {lines[f"resnet50 {name}"] for name in experiments} == {("ok", "can run here")}
+    assert "NVIDIA driver" not in lines
+    assert "Docker" not in lines
+    assert {"Python", "glibc", "Triton", "perf_analyzer", "/dev/shm", "disk"} < set(lines)
+
+
+def test_it_looks_at_the_disk_of_the_given_outputs(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["doctor", "--outputs", "/dev/shm/triton-notebooks/outputs"])
+
+    lines = told(capsys)
+    free = lines["/dev/shm"][1].partition(" free")[0]
+    assert lines["disk"][1].partition(" free")[0] == free
+
+
+def test_a_check_that_fails_is_one_line() -> None:
+    assert Check("glibc", False, "2.31", "use Debian 12").line == "glibc: 2.31; use Debian 12"
+
+
+def test_too_little_space_is_said_with_both_figures(tmp_path: Path) -> None:
+    check = doctor._space("disk", tmp_path / "not/there/yet", 1e6, "free some")
+
+    assert not check.ok
+    assert check.line.endswith(" GB free, 1000000 needed; free some")
+
+
+OBSTACLES = {
+    "none": ({}, ""),
+    "bf16 in ONNX": (
+        {"export_precision": "bf16", "precision": "bf16"},
+        "onnx has no bf16 on a cpu: it has fp32",
+    ),
+    "the converted precision": (
+        {"format": "openvino", "precision": "fp16"},
+        "openvino has no fp16 on a cpu: it has fp32, bf16",
+    ),
+    "a native accelerator": (
+        {"accelerator": "openvino"},
+        "accelerator openvino needs a native backend: the embedded server has none",
+    ),
+    "a remote server": (
+        {"server": {"kind": "remote"}},
+        "the remote server kind is not in this release: use embedded",
+    ),
+}
+
+
+@pytest.mark.parametrize(("changes", "reason"), OBSTACLES.values(), ids=OBSTACLES.keys())
+def test_what_cannot_run_is_known_before_it_is_tried(changes: dict[str, Any], reason: str) -> None:
+    assert obstacle(config(**changes)) == reason
+
+
+@WITHOUT_GPU
+def test_a_gpu_that_is_not_there_is_the_first_obstacle() -> None:
+    found = obstacle(config(gpu="NVIDIA A30", device="gpu", server={"kind": "docker"}))
+
+    assert found == "NVIDIA A30 is needed and this machine has no NVIDIA driver"

@@ -1,0 +1,118 @@
+"""The house rules that a reader relies on: small modules, light imports, no machine's paths."""
+
+import ast
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from helpers import models
+from helpers.workspace import ROOT
+
+MODULES = sorted((ROOT / "helpers").rglob("*.py"))
+HEAVY = ("torch", "tensorflow", "onnxruntime", "openvino", "matplotlib", "pandas")
+GENERATED = {".git", ".venv", "outputs", "build", "__pycache__"}
+# spelled so that this file does not hold what it looks for
+MACHINE = re.compile(r"(?<![\w.~$}>])/(?:root|home|work|tmp/w)(?:/|\b(?![\w-]))")
+
+
+def name_of(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def committed() -> list[Path]:
+    """Every file that is or would be committed; without git, all that is not generated."""
+    done = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode == 0 and (ROOT / ".git").exists():
+        paths = [ROOT / name for name in done.stdout.split("\0") if name]
+    else:
+        paths = [p for p in ROOT.rglob("*") if not GENERATED & set(p.relative_to(ROOT).parts)]
+        paths = [p for p in paths if not any(part.endswith("_cache") for part in p.parts)]
+    return [path for path in paths if path.is_file()]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_a_module_has_at_most_300_lines_and_says_its_secret_in_one(path: Path) -> None:
+    text = path.read_text()
+    summary = (ast.get_docstring(ast.parse(text)) or "").split("\n\n")[0]
+
+    assert len(text.splitlines()) <= 300
+    assert len(summary) > 20
+    assert summary.endswith((".", ":"))
+
+
+IMPORTS = """
+import importlib, json, sys
+loads = {}
+for name in json.loads(sys.argv[1]):
+    before = set(sys.modules)
+    importlib.import_module(name)
+    heavy = set(json.loads(sys.argv[2])) & (set(sys.modules) - before)
+    if heavy:
+        loads[name] = sorted(heavy)
+print(json.dumps(loads))
+"""
+
+
+def heavy_imports(names: list[str]) -> dict[str, list[str]]:
+    """Import modules one after the other in a fresh process: which loads a framework first."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", IMPORTS, json.dumps(names), json.dumps(HEAVY)],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, list[str]] = json.loads(done.stdout)
+    return found
+
+
+def test_importing_any_module_loads_no_framework() -> None:
+    inside_triton, insides = (
+        ROOT / "helpers/triton/adapter.py",
+        re.compile(r"helpers\.models\.\w+\."),
+    )
+    names = [name_of(path) for path in MODULES if path != inside_triton]
+    outside = [name for name in names if not insides.match(name)]
+
+    assert {"helpers.formats.onnx", "helpers.models.resnet50", "helpers.plots"} < set(outside)
+    assert heavy_imports(outside) == {}
+
+
+@pytest.mark.parametrize("model", models.names())
+def test_the_inside_of_a_model_loads_its_own_framework_at_most(model: str) -> None:
+    package = f"helpers.models.{model}"
+    names = [name_of(path) for path in MODULES if name_of(path).startswith(f"{package}.")]
+
+    loaded = {each for found in heavy_imports(names).values() for each in found}
+
+    assert loaded <= {models.get(model).FRAMEWORK}
+    assert heavy_imports([f"{package}.data"]) == {}  # the server's stages read samples only
+
+
+def test_no_committed_file_holds_a_path_of_someones_machine() -> None:
+    found = []
+    for path in committed():
+        content = path.read_bytes()
+        if b"\0" not in content[:8000]:
+            lines = content.decode(errors="replace").splitlines()
+            found += [f"{path.relative_to(ROOT)}: {line}" for line in lines if MACHINE.search(line)]
+
+    assert found == []
+
+
+def test_the_search_for_such_paths_finds_them() -> None:
+    slash = "/"
+    places = [f"{slash}root{slash}a", f'"{slash}home{slash}me', f"in {slash}work: x"]
+
+    assert all(MACHINE.search(place) for place in places)
+    assert not MACHINE.search("https://example.org/home/page")
+    assert not MACHINE.search("notebooks/work/x")

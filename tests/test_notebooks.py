@@ -1,0 +1,189 @@
+"""Every notebook is committed stripped, short, and the same code in each model."""
+
+import ast
+import re
+import warnings
+from copy import deepcopy
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import nbformat
+import pytest
+
+from helpers import models
+from helpers.params import STAGES, ParameterFile, resolve
+from helpers.results import notebook_file
+from helpers.workspace import ROOT
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # its own imports warn of deprecations
+    import papermill
+
+NAMES = [*ParameterFile.model_fields, "experiment", "overrides"]
+TYPES = {"gpu": "str", "device": "str", "experiment": "str"}  # the others are dicts
+BOOKS = [(model, stage) for model in models.names() for stage in STAGES]
+
+
+def read(model: str, stage: str) -> Any:
+    return nbformat.read(notebook_file(model, stage), as_version=4)
+
+
+def code_cells(book: Any) -> list[Any]:
+    return [cell for cell in book.cells if cell.cell_type == "code"]
+
+
+def parameter_cells(book: Any) -> list[Any]:
+    return [cell for cell in book.cells if "parameters" in cell.metadata.get("tags", [])]
+
+
+@pytest.fixture(params=BOOKS, ids="-".join)
+def book(request: pytest.FixtureRequest) -> Any:
+    return read(*request.param)
+
+
+def test_every_model_has_the_six_notebooks_and_there_is_no_other() -> None:
+    found = {path.relative_to(ROOT) for path in (ROOT / "notebooks").rglob("*.ipynb")}
+
+    assert found == {Path("notebooks") / model / f"{stage}.ipynb" for model, stage in BOOKS}
+
+
+def test_it_is_committed_stripped(book: Any) -> None:
+    nbformat.validate(book)
+
+    assert book.metadata == {
+        "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+        "language_info": {"name": "python"},
+    }
+    assert [cell.metadata for cell in book.cells if cell.metadata] == [{"tags": ["parameters"]}]
+    assert [(c.outputs, c.execution_count) for c in code_cells(book)] == [([], None)] * len(
+        code_cells(book)
+    )
+    ids = [cell.get("id") for cell in book.cells]
+    assert all(ids)
+    assert len(set(ids)) == len(ids)
+
+
+def test_it_is_a_story_of_6_to_15_cells_under_one_title(book: Any) -> None:
+    titles = [
+        index
+        for index, cell in enumerate(book.cells)
+        if cell.cell_type == "markdown"
+        for line in cell.source.splitlines()
+        if re.match(r"#\s", line)
+    ]
+
+    assert titles == [0]
+    assert book.cells[0].source.startswith("# ")
+    assert 6 <= len(book.cells) <= 15
+    assert all(cell.source.strip() for cell in book.cells)
+
+
+def test_its_second_cell_holds_the_seven_parameters_one_a_line(book: Any) -> None:
+    (cell,) = parameter_cells(book)
+    statements, lines = ast.parse(cell.source).body, cell.source.splitlines()
+
+    assert cell is book.cells[1]
+    assert len(lines) == len(statements) == 7
+    for name, statement, line in zip(NAMES, statements, lines, strict=True):
+        assert isinstance(statement, ast.AnnAssign)
+        assert ast.unparse(statement.target) == name
+        assert ast.unparse(statement.annotation) == TYPES.get(name, "dict")
+        assert re.search(r"  # \S.{9,}$", line), f"{name} has no comment"
+
+
+@pytest.mark.parametrize(("model", "stage"), BOOKS)
+def test_papermill_sees_the_seven_parameters_with_types_and_help(model: str, stage: str) -> None:
+    found = papermill.inspect_notebook(str(notebook_file(model, stage)))
+
+    assert {name: each["inferred_type_name"] for name, each in found.items()} == {
+        name: TYPES.get(name, "dict") for name in NAMES
+    }
+    assert all(each["help"] for each in found.values())
+
+
+@pytest.mark.parametrize(("model", "stage"), BOOKS)
+def test_its_defaults_are_those_of_resolve(model: str, stage: str) -> None:
+    (cell,) = parameter_cells(read(model, stage))
+    given = {
+        statement.target.id: ast.literal_eval(statement.value)
+        for statement in ast.parse(cell.source).body
+        if isinstance(statement, ast.AnnAssign)
+        and isinstance(statement.target, ast.Name)
+        and statement.value
+    }
+
+    assert resolve(model, stage, **given) == resolve(model, stage)
+
+
+def test_it_defines_nothing_and_catches_nothing(book: Any) -> None:
+    logic = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Try, ast.TryStar)
+    found = [
+        ast.unparse(node)
+        for cell in code_cells(book)
+        for node in ast.walk(ast.parse(cell.source))
+        if isinstance(node, logic)
+    ]
+
+    assert found == []
+
+
+def test_what_it_imports_is_there(book: Any) -> None:
+    for cell in code_cells(book):
+        for node in ast.walk(ast.parse(cell.source)):
+            if isinstance(node, ast.ImportFrom):
+                module = import_module(str(node.module))
+                missing = [alias.name for alias in node.names if not _offers(module, alias.name)]
+                assert missing == [], node.module
+
+
+def _offers(module: ModuleType, name: str) -> bool:
+    inside = hasattr(module, "__path__") and find_spec(f"{module.__name__}.{name}") is not None
+    return hasattr(module, name) or inside
+
+
+def common_code(book: Any, model: str) -> list[str]:
+    """The code of a notebook without its model's name and without its model's own displays.
+
+    A statement is the model's own when it imports from the model's package or uses what such an
+    import gave; cells with nothing else are left out.
+    """
+    own: set[str] = set()
+    cells = []
+    for cell in code_cells(book):
+        kept = []
+        for statement in ast.parse(cell.source).body:
+            names = {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}
+            if isinstance(statement, ast.ImportFrom) and str(statement.module).startswith(
+                f"helpers.models.{model}"
+            ):
+                own |= {alias.asname or alias.name for alias in statement.names}
+            elif not names & own:
+                kept.append(ast.unparse(statement))
+        if kept:
+            cells.append("\n".join(kept).replace(repr(model), "MODEL"))
+    return cells
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_the_code_of_a_stage_is_the_same_in_every_model(stage: str) -> None:
+    found = {model: common_code(read(model, stage), model) for model in models.names()}
+
+    first = next(iter(found.values()))
+    assert len(first) >= 3
+    assert found == dict.fromkeys(found, first)
+
+
+def test_the_comparison_ignores_a_models_name_and_displays_and_nothing_else() -> None:
+    one = read("resnet50", "export")
+    other, changed = deepcopy(one), deepcopy(one)
+    for cell in code_cells(other):
+        cell.source = cell.source.replace("resnet50", "bert").replace("show_images", "show_words")
+    own = [cell for cell in code_cells(changed) if "export(config, prepared)" in cell.source]
+    own[0].source = own[0].source.replace("export(config, prepared)", "export(config, None)")
+
+    assert "show_images" in str(one)
+    assert common_code(other, "bert") == common_code(one, "resnet50")
+    assert common_code(changed, "resnet50") != common_code(one, "resnet50")
