@@ -11,7 +11,7 @@ from collections import Counter
 from pathlib import Path
 
 from helpers.errors import DeploymentError, ParameterError, WorkspaceError
-from helpers.params import STAGES
+from helpers.schema import STAGES
 from helpers.workspace import ROOT
 
 
@@ -144,15 +144,15 @@ def status(args: argparse.Namespace) -> int:
 
 
 def serve(args: argparse.Namespace) -> int:
-    from helpers import artefacts, pipeline
+    from helpers import artefacts, plan
     from helpers.params import read_file
     from helpers.triton import embedded
     from helpers.workspace import OUTPUTS_VARIABLE
 
     os.environ[OUTPUTS_VARIABLE] = str(args.outputs.resolve())
     content = read_file(args.params)
-    pipeline.select(content, [args.model], [args.experiment] if args.experiment else [])
-    config = pipeline.configure(content, args.params.stem, args.model, args.experiment, "deploy")
+    plan.select(content, [args.model], [args.experiment][: bool(args.experiment)], str(args.params))
+    config = plan.configure(content, args.params.stem, args.model, args.experiment, "deploy")
     repository = artefacts.require(config, "deploy")
     log = args.outputs / args.params.stem / "serve.log"
     with embedded.serve(
@@ -165,13 +165,15 @@ def serve(args: argparse.Namespace) -> int:
 
 
 def doctor(args: argparse.Namespace) -> int:
-    from helpers import doctor, pipeline
+    from helpers import doctor, plan
     from helpers.params import read_file
+    from helpers.workspace import OUTPUTS_VARIABLE
 
+    os.environ[OUTPUTS_VARIABLE] = str(args.outputs.resolve())
     content = read_file(args.params)
-    chosen = pipeline.select(content, [], [])
+    chosen = plan.select(content, [], [], str(args.params))
     checks = doctor.checks(
-        [pipeline.configure(content, args.params.stem, *each, "convert") for each in chosen]
+        [plan.configure(content, args.params.stem, *each, "convert") for each in chosen]
     )
     for check in checks:
         say(f"ok   {check.name}: {check.found}" if check.ok else f"MEND {check.line}")

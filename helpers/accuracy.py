@@ -17,7 +17,7 @@ from helpers.artefacts import Prepared, open_dataset, physical_cores, recipe_key
 from helpers.errors import ArtefactError
 from helpers.frameworks import framework_session
 from helpers.models import Arrays
-from helpers.params import Config
+from helpers.schema import Config
 from helpers.workspace import Artefact, find, making, outputs
 
 SAMPLES = 64

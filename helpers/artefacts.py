@@ -11,7 +11,7 @@ from typing import Any
 from helpers import formats, models
 from helpers.errors import ArtefactError, DataError, DeploymentError, FormatError, ParameterError
 from helpers.models import Dataset
-from helpers.params import Config
+from helpers.schema import Config
 from helpers.workspace import (
     Artefact,
     digest,
@@ -185,8 +185,6 @@ def convert(config: Config) -> Artefact:
     exported = require(config, "export")
     source = formats.get(config.export_format).FILE
     if config.format != config.export_format:
-        if config.export_format not in formats.get(config.format).SOURCES:
-            raise FormatError(f"{config.format} is not made from {config.export_format}")
         return _make(
             config,
             "convert",
@@ -194,11 +192,6 @@ def convert(config: Config) -> Artefact:
             open_dataset(config),
             config.format,
             config.precision,
-        )
-    if config.precision != config.export_precision:
-        raise FormatError(
-            f"{config.format} is exported in {config.export_precision} and cannot become "
-            f"{config.precision} later: set export_precision"
         )
     with making(folder_of(config, "convert")) as (temporary, facts):
         for name in exported.files:
@@ -232,9 +225,8 @@ def deploy(config: Config) -> Artefact:
     model = models.get(config.model)
     per_scenario = {scenario: threads(config, scenario) for scenario in SCENARIOS}
     with making(folder_of(config, "deploy")) as (temporary, facts):
-        files = [converted.folder / name for name in converted.files]
         write_repository(
-            temporary, config, files, model.inputs(config), model.outputs(config), per_scenario
+            temporary, config, converted, model.inputs(config), model.outputs(config), per_scenario
         )
         facts.update(model=config.model, threads=per_scenario)
     return require(config, "deploy")

@@ -12,7 +12,7 @@ from socket import socket
 
 from helpers import formats
 from helpers.errors import DeploymentError
-from helpers.params import Config
+from helpers.schema import Config
 from helpers.workspace import outputs
 
 GLIBC = (2, 35)

@@ -6,6 +6,7 @@ executed, and its result says "done".
 """
 
 import os
+import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -52,8 +53,9 @@ def execute(
     result.unlink(missing_ok=True)
     executed.parent.mkdir(parents=True, exist_ok=True)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), tempfile.TemporaryDirectory(prefix="triton-") as sockets:
             warnings.simplefilter("ignore")
+            transport = {"transport": "ipc", "ip": f"{sockets}/kernel"}  # no port is opened
             notebook = papermill.execute_notebook(
                 str(source),
                 str(executed),
@@ -62,9 +64,7 @@ def execute(
                 progress_bar=False,
                 start_timeout=START_SECONDS,
                 execution_timeout=cell_seconds,
-                config=Config(
-                    {"ConnectionFileMixin": {"transport": "ipc"}}
-                ),  # no port, no one else's kernel
+                config=Config({"ConnectionFileMixin": transport}),
             )
     except PapermillExecutionError as error:
         line = " ".join(str(error.evalue).split())

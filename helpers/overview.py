@@ -16,8 +16,9 @@ import yaml
 from helpers import publish as pages
 from helpers import results
 from helpers.errors import DeploymentError
-from helpers.params import STAGES
+from helpers.plan import Job, configure, owner
 from helpers.publish import Link, StageCell, Target
+from helpers.schema import STAGES
 from helpers.workspace import OUTPUTS_VARIABLE, write_atomic
 
 
@@ -35,8 +36,6 @@ def cells(outputs: Path, target: str) -> list[StageCell]:
     """List every model x experiment x stage of a target with its state; what two experiments share
     appears for both.
     """
-    from helpers.pipeline import Job, configure, owner
-
     os.environ[OUTPUTS_VARIABLE] = str(outputs.resolve())
     content = yaml.safe_load((outputs / target / "parameters.yaml").read_text())
     found = []

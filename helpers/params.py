@@ -1,175 +1,29 @@
-"""The schema of a parameter file, how an experiment is chosen from it, and what is wrong with a bad
-one.
+"""Reading a parameter file, choosing an experiment from it, and saying what is wrong with it.
 
 Three ways lead to an experiment (JupyterLab, papermill, the batch command) and all meet in
 `resolve`.
 """
 
 import os
+import re
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ValidationError
 
 from helpers import formats, models
 from helpers.errors import ParameterError
-from helpers.workspace import ROOT, digest, shown
+from helpers.schema import FIELDS, REQUIRED, STAGES, Config, Experiment, ParameterFile
+from helpers.workspace import ROOT, shown
+
+__all__ = ["STAGES", "Config", "file_for", "read_file", "resolve", "target_name"]
 
 FILES = ROOT / "params"
-TARGET_VARIABLE = (
-    "TRITON_NOTEBOOKS_TARGET"  # set by the batch command: the name of the parameter file
-)
-STAGES = ("export", "convert", "deploy", "perf_offline", "perf_online", "report")
-REQUIRED = ("export_format", "export_precision", "format", "precision", "max_batch_size")
+TARGET_VARIABLE = "TRITON_NOTEBOOKS_TARGET"  # set by the batch command: the parameter file's name
 
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 M = TypeVar("M", bound=BaseModel)
-Count = Annotated[int, Field(ge=1, strict=True)]
-Precision = Literal["fp32", "bf16", "fp16"]
-
-
-class Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-
-class Instances(Strict):
-    """Model instances per scenario: some published tables used more of them online."""
-
-    offline: Count = 1
-    online: Count = 1
-
-
-class Server(Strict):
-    """Which server to use, and the release of Triton that the figures belong to."""
-
-    kind: Literal["embedded", "docker", "remote"] = "embedded"
-    release: str = "24.10"
-    image: str = ""
-    url: str = ""
-
-
-class Experiment(Strict):
-    """One configuration of one model on a target; what a field means stands beside it."""
-
-    dataset: str = "generated"  # a generated set's name, or the path of a real one
-    checkpoint: str = "fitted"  # "fitted" to the generated set, or the path of a real one
-    variant: str = ""  # of the network, where a model has several
-    max_seq_length: Count | None = None  # tokens
-    export_format: str = ""
-    export_precision: Precision = "fp32"
-    format: str = ""
-    precision: Precision = "fp32"
-    accelerator: Literal["none", "trt", "openvino", "amp"] = "none"
-    accelerator_precision: Precision | None = None
-    capture_cuda_graph: bool = False
-    max_batch_size: Count = 1
-    preferred_batch_sizes: list[Count] = []
-    max_queue_delay_us: Annotated[int, Field(ge=0)] = 0
-    instances: Instances = Instances()
-    threads: Annotated[int, Field(ge=0)] = (
-        0  # within an operator, per instance; 0 shares the cores out evenly
-    )
-    batch_sizes: list[Count] = [1]  # offline
-    pairs: Count = 3  # bare and served runs that alternate at each offline point
-    concurrency: list[Count] = [1]  # online: clients, each with one request at a time
-    online_batch_size: Count = 1  # samples in a client's request
-    request_count: Count = 50  # requests a point, at least
-    shared_memory: Literal["none", "system", "cuda"] = "system"  # offline
-    latency_budget_ms: Annotated[float, Field(gt=0, strict=False)] | None = None  # at p99
-
-    @field_validator("instances", mode="before")
-    @classmethod
-    def _same_for_both(cls, value: Any) -> Any:
-        return {"offline": value, "online": value} if isinstance(value, int) else value
-
-
-_DATA = ("dataset", "variant", "max_seq_length")
-_EXPORT = (*_DATA, "checkpoint", "export_format", "export_precision")
-_CONVERT = (
-    *_EXPORT,
-    "format",
-    "precision",
-    "accelerator",
-    "accelerator_precision",
-    "capture_cuda_graph",
-)
-_DEPLOY = (
-    *_CONVERT,
-    "max_batch_size",
-    "preferred_batch_sizes",
-    "max_queue_delay_us",
-    "instances",
-    "threads",
-)
-FIELDS: dict[
-    str, tuple[str, ...]
-] = {  # what each stage may read: nothing else is there when it runs
-    "data": _DATA,
-    "export": _EXPORT,
-    "convert": _CONVERT,
-    "deploy": _DEPLOY,
-    "perf_offline": (*_DEPLOY, "batch_sizes", "pairs", "request_count", "shared_memory"),
-    "perf_online": (*_DEPLOY, "concurrency", "online_batch_size", "request_count"),
-    "report": ("latency_budget_ms", "checkpoint", "dataset"),
-}
-
-
-class Config(Experiment):
-    """An experiment as one stage sees it: the fields of `FIELDS[stage]` and where it belongs."""
-
-    model: str
-    experiment: str
-    stage: str
-    target: str  # the folder under outputs/
-    gpu: str
-    device: Literal["cpu", "gpu"]
-    server: Server
-    experiments: tuple[str, ...]  # of the same model on this target
-
-    def shown(self) -> dict[str, Any]:
-        """What a reader should know of it: where it belongs, and every field that this stage
-        reads.
-        """
-        head = {
-            "model": self.model,
-            "experiment": self.experiment,
-            "target": self.target,
-            "gpu": self.gpu,
-        }
-        fields = self.model_dump(include=set(FIELDS[self.stage]))
-        return head | {name: value for name, value in fields.items() if value not in (None, "", [])}
-
-    def slice(self, stage: str) -> dict[str, Any]:
-        """Plain values of the fields that `stage` (this one or an earlier one) reads; what its key
-        is made from.
-        """
-        chosen: dict[str, Any] = {"model": self.model}
-        if stage not in ("data", "export"):
-            chosen["device"] = self.device
-        if stage not in ("data", "export", "convert"):
-            chosen["server"] = self.server.model_dump()
-        if stage == "report":
-            chosen["experiments"] = list(self.experiments)
-        return chosen | self.model_dump(include=set(FIELDS[stage]))
-
-    def key(self, stage: str) -> str:
-        """Name the artefact of `stage`: two experiments with equal slices share it."""
-        return f"{self.model}-{stage}-{digest(self.slice(stage))[:12]}"
-
-
-class _Models(Strict):
-    defaults: dict[str, Any] = {}
-    experiments: dict[str, dict[str, Any] | None] = {}
-
-
-class ParameterFile(Strict):
-    """The five top-level keys, which are also the parameters of every notebook."""
-
-    gpu: str
-    device: Literal["cpu", "gpu"]
-    server: Server = Server()
-    defaults: dict[str, Any] = {}
-    models: dict[str, _Models]
 
 
 class _Loader(yaml.SafeLoader):
@@ -178,8 +32,13 @@ class _Loader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()
         for key_node, _ in node.value:
+            if key_node.tag == "tag:yaml.org,2002:merge":
+                continue
             key = self.construct_object(key_node, deep=True)
-            if key in seen and key != "<<":
+            if not isinstance(key, str | int | float | None):
+                found = type(key).__name__
+                raise ParameterError(f"line {key_node.start_mark.line + 1}: a key is a {found}")
+            if key in seen:
                 raise ParameterError(f"line {key_node.start_mark.line + 1}: duplicate key '{key}'")
             seen.add(key)
         return super().construct_mapping(node, deep)
@@ -213,9 +72,17 @@ def read_file(path: Path) -> dict[str, Any]:
             f"{with_place}: models: is empty; expected one of {', '.join(models.names())}"
         )
     for model, section in parsed.models.items():
+        if model not in models.names():
+            known = ", ".join(models.names())
+            raise ParameterError(f"{with_place}: models.{model}: unknown model; there are {known}")
         if not section.experiments:
             raise ParameterError(f"{with_place}: models.{model}.experiments: there is none")
         for experiment in section.experiments:
+            if not NAME.fullmatch(experiment):
+                raise ParameterError(
+                    f"{with_place}: models.{model}.experiments.{experiment}: is the name of a "
+                    "folder too; use letters, digits, '.', '_' and '-'"
+                )
             _experiment(content, model, experiment, {}, with_place, REQUIRED)
     return content
 
@@ -231,7 +98,7 @@ def _validated(schema: type[M], value: Any, place: str) -> M:
             raise ParameterError(f"{place}: {where}: unknown key; known here: {known}") from None
         hint = ""
         if first["type"] == "string_type" and isinstance(first["input"], int | float):
-            hint = f'; quote it: "{first["input"]}"'
+            hint = "; quote it as you wrote it, YAML drops a number's last zero"
         given = "" if first["type"] == "missing" else f" is {first['input']!r}"
         message = first["msg"][0].lower() + first["msg"][1:]
         raise ParameterError(f"{place}: {where}{given}: {message}{hint}") from None
@@ -265,6 +132,8 @@ def _experiment(
             raise ParameterError(
                 f"{place}.{name}: unknown format '{value}': known are {', '.join(formats.names())}"
             )
+    if parsed.format and parsed.export_format:
+        _require_path(parsed, place)
     for name in ("batch_sizes", "preferred_batch_sizes"):
         for size in getattr(parsed, name) if "max_batch_size" in merged else ():
             if size > parsed.max_batch_size:
@@ -279,10 +148,30 @@ def _experiment(
     return dict(parsed.model_dump())
 
 
+def _require_path(experiment: Experiment, place: str) -> None:
+    """Check that the served format can be made from the exported one."""
+    made_from = formats.get(experiment.format).SOURCES
+    if experiment.format == experiment.export_format:
+        if experiment.precision != experiment.export_precision:
+            raise ParameterError(
+                f"{place}.precision: {experiment.precision} differs from export_precision "
+                f"{experiment.export_precision}, and {experiment.format} is served as exported"
+            )
+    elif experiment.export_format not in made_from:
+        raise ParameterError(
+            f"{place}.format: {experiment.format} is not made from {experiment.export_format} "
+            f"but from {', '.join(made_from)}"
+        )
+
+
 def file_for(gpu: str) -> Path | None:
     """Find the parameter file of this package whose `gpu` is this one."""
     for path in sorted(FILES.glob("*.yaml")):
-        if yaml.safe_load(path.read_text()).get("gpu") == gpu:
+        try:
+            content = yaml.safe_load(path.read_text())
+        except (OSError, UnicodeDecodeError, yaml.YAMLError):
+            continue
+        if isinstance(content, dict) and content.get("gpu") == gpu:
             return path
     return None
 
@@ -320,6 +209,9 @@ def resolve(
         "defaults": defaults or {},
     }
     if not models:
+        for name, value in (("defaults", defaults), ("server", server)):
+            if value:
+                raise ParameterError(f"{name} is given without models: use overrides")
         path = file_for(gpu)
         if path is None:
             raise ParameterError(

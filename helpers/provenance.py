@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from helpers import formats, models
-from helpers.params import Config
+from helpers.schema import Config
 from helpers.workspace import ROOT, file_digest
 
 COMMAND_VARIABLE = "TRITON_NOTEBOOKS_COMMAND"  # set by the batch command for its kernels

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from helpers import findings, results
 from helpers.findings import UNLIMITED
-from helpers.params import Config
+from helpers.schema import Config
 
 if TYPE_CHECKING:
     from IPython.display import Markdown

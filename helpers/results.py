@@ -18,7 +18,7 @@ import psutil
 from helpers import provenance
 from helpers.artefacts import inputs
 from helpers.errors import AccuracyError, MeasurementError
-from helpers.params import Config
+from helpers.schema import Config
 from helpers.workspace import (
     ROOT,
     Artefact,

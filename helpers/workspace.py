@@ -25,6 +25,10 @@ ROOT = Path(__file__).resolve().parents[1]
 OUTPUTS_VARIABLE = "TRITON_NOTEBOOKS_OUTPUTS"  # set by the batch command for its kernels
 LOCKED_VARIABLE = "TRITON_NOTEBOOKS_LOCKED"  # set by the batch command: it holds the lock for them
 MANIFEST = "manifest.json"
+MENDABLE = (
+    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES),
+    *(errno.ENOTDIR, errno.EISDIR, errno.EEXIST),
+)
 
 
 def outputs() -> Path:
@@ -43,10 +47,9 @@ def shown(path: Path) -> str:
     """Spell a path for a page: relative to the project or the outputs folder where it lies
     there.
     """
-    for base in (ROOT, outputs().parent):
-        if path.is_relative_to(base):
-            return str(path.relative_to(base))
-    return str(path)
+    if path.is_relative_to(outputs()):
+        return str(outputs().name / path.relative_to(outputs()))
+    return str(path.relative_to(ROOT) if path.is_relative_to(ROOT) else path)
 
 
 def digest(value: Any) -> str:
@@ -66,14 +69,10 @@ def explained(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in (
-            errno.ENOSPC,
-            errno.EDQUOT,
-            errno.EROFS,
-            errno.EACCES,
-            errno.ENOTDIR,
-            errno.EEXIST,
-        ):
+        about = Path(error.filename or path).absolute()
+        if not (path.is_relative_to(about.parent) or about.is_relative_to(path.parent)):
+            raise  # it was something else, such as a data set that cannot be read
+        if error.errno not in MENDABLE:
             raise
         raise WorkspaceError(
             f"cannot write {shown(path)}: {os.strerror(error.errno).lower()}"
@@ -148,7 +147,7 @@ def find(folder: Path) -> Artefact | None:
     """
     try:
         manifest = json.loads((folder / MANIFEST).read_text())
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     return Artefact(folder, manifest["files"], manifest["facts"])
 

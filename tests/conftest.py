@@ -1,4 +1,4 @@
-"""Shared by the tests: a copy of the project with a small model added, and what must not be left behind."""
+"""Shared by the tests: a copy of the project with a small model, and what must not be left."""
 
 import json
 import os
@@ -76,7 +76,7 @@ class Answer:
 
 
 def copy_project(target: Path) -> Project:
-    """Copy what is needed of the project, and add the model `dummy`: one package, its notebooks, one section."""
+    """Copy the project and add the model `dummy`: one package, its notebooks, one section."""
     target.mkdir(parents=True)
     for name in ("helpers", "params", "notebooks"):
         shutil.copytree(ROOT / name, target / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -138,7 +138,7 @@ def wait_for(condition: Callable[[], Any], seconds: float = 90) -> Any:
 
 @pytest.fixture
 def nothing_left(tmp_path: Path) -> Iterator[None]:
-    """After the test: no server, stub, load generator, guard or kernel of ours, and no shared memory."""
+    """After the test no process of ours is left, nor any shared memory."""
     before = set(os.listdir("/dev/shm"))
     yield
     ours = str(tmp_path)

@@ -29,7 +29,8 @@ def bounds(request: pytest.FixtureRequest) -> tuple[float, float]:
 def reference() -> Floats:
     """Outputs of 64 samples with a mean and a deviation of their own, as logits have."""
     random = np.random.default_rng(0)
-    return (random.normal(size=(SAMPLES, 1000)) * 2.5 - 0.3).astype(np.float32)
+    found: Floats = (random.normal(size=(SAMPLES, 1000)) * 2.5 - 0.3).astype(np.float32)
+    return found
 
 
 def made_up() -> Floats:
@@ -67,6 +68,13 @@ WRONG = {
 @pytest.mark.parametrize("found", WRONG.values(), ids=WRONG.keys())
 def test_a_wrong_output_breaks_every_bound(found: Floats, bounds: tuple[float, float]) -> None:
     assert not difference("OUT", found, reference(), bounds).ok
+
+
+@pytest.mark.parametrize("found", [with_value(np.nan), with_value(-np.inf), reference()[:-1]])
+def test_what_cannot_be_compared_is_infinitely_far(found: Floats) -> None:
+    far = difference("OUT", found, reference(), (1.0, 1.0))
+
+    assert (far.max_difference, far.mean_difference) == (float("inf"), float("inf"))
 
 
 def test_a_little_noise_holds(bounds: tuple[float, float]) -> None:

@@ -1,4 +1,4 @@
-"""Running one notebook with a real kernel: what counts as success, and one line for every way to fail."""
+"""Running a notebook with a real kernel: what counts as success, and one line for each failure."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Failures on purpose, against the real server: one clear line, nothing left, and the same command completes the work."""
+"""Failures on purpose, with the real server: one line, nothing left, the same command completes."""
 
 import os
 import signal
@@ -20,7 +20,9 @@ def measuring(project: Project) -> "subprocess.Popen[str]":
     text = project.params.read_text()
     project.params.write_text(text.replace("request_count: 5", "request_count: 60000"))
     process = project.start(*OFFLINE, "--force")
-    wait_for(lambda: processes(str(project.root), "/perf_analyzer -m") or process.poll() is not None)
+    wait_for(
+        lambda: processes(str(project.root), "/perf_analyzer -m") or process.poll() is not None
+    )
     assert process.poll() is None, process.communicate()[0]
     time.sleep(0.5)
     return process
@@ -160,7 +162,9 @@ def test_a_second_run_on_the_same_outputs_says_so_and_stops(project: Project) ->
     process = measuring(project)
     answer = project.run("run", "params/dummy.yaml")
     assert answer.code == 1
-    assert answer.output == "error: outputs is in use by another run: wait for it, or give --outputs\n"
+    assert (
+        answer.output == "error: outputs is in use by another run: wait for it, or give --outputs\n"
+    )
     os.killpg(process.pid, signal.SIGINT)
     process.communicate(timeout=60)
     mend(project)
@@ -197,6 +201,6 @@ def test_a_stage_without_its_input_names_the_command_that_makes_it(fresh: Projec
         [sys.executable, "-c", code], cwd=fresh.root, capture_output=True, text=True, timeout=60
     )
     assert ended.stderr.splitlines()[-1] == (
-        "helpers.errors.ArtefactError: dummy onnx-fp32 has no result of export yet: run triton-notebooks run "
-        "params/dummy.yaml --model dummy --experiment onnx-fp32 --stage export"
+        "helpers.errors.ArtefactError: dummy onnx-fp32 has no result of export yet: run "
+        "triton-notebooks run params/dummy.yaml --model dummy --experiment onnx-fp32 --stage export"
     )

@@ -70,7 +70,8 @@ def make(name: str, precision: str, source: Any, folder: Path) -> Path:
 @pytest.fixture(scope="module")
 def artefacts(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Path]:
     """The module in every format and precision of a processor."""
-    base, made = tmp_path_factory.mktemp("artefacts"), {}
+    base = tmp_path_factory.mktemp("artefacts")
+    made: dict[tuple[str, str], Path] = {}
     for name, precision in MADE:
         of = made[("onnx", "fp32")] if name == "openvino" else Tiny().eval()
         made[(name, precision)] = make(name, precision, of, base / f"{name}-{precision}")

@@ -14,8 +14,9 @@ import nbformat
 import pytest
 
 from helpers import models
-from helpers.params import STAGES, ParameterFile, resolve
+from helpers.params import resolve
 from helpers.results import notebook_file
+from helpers.schema import STAGES, ParameterFile
 from helpers.workspace import ROOT
 
 with warnings.catch_warnings():

@@ -10,7 +10,8 @@ from helpers import formats, models, params
 from helpers.__main__ import main
 from helpers.artefacts import checkpoint_file, dataset_folder
 from helpers.errors import ParameterError
-from helpers.params import FIELDS, STAGES, Config, Experiment, ParameterFile, read_file, resolve
+from helpers.params import read_file, resolve
+from helpers.schema import FIELDS, STAGES, Config, Experiment, ParameterFile
 from helpers.workspace import OUTPUTS_VARIABLE, ROOT, shown
 
 FILES = sorted((ROOT / "params").glob("*.yaml"))
@@ -112,7 +113,21 @@ BAD = {
     ),
     "an unknown model": (
         file_with("").replace("resnet50", "resnet51"),
-        f"models.resnet51: unknown model 'resnet51': this package has {MODELS}",
+        f"models.resnet51: unknown model; there are {MODELS}",
+    ),
+    "a format that the exported one does not become": (
+        file_with("").replace("format: onnx, precision", "format: ts-trace, precision"),
+        f"{PLACE}.format: ts-trace is not made from onnx but from torch",
+    ),
+    "a precision that comes too late": (
+        file_with("").replace(", precision: fp32", ", precision: bf16"),
+        f"{PLACE}.precision: bf16 differs from export_precision fp32, "
+        "and onnx is served as exported",
+    ),
+    "an experiment whose name leaves its folder": (
+        file_with("").replace("mine:", "../mine:"),
+        "models.resnet50.experiments.../mine: is the name of a folder too; "
+        "use letters, digits, '.', '_' and '-'",
     ),
     "no models": (
         f"{HEAD}models: {{}}\n",
@@ -223,7 +238,7 @@ def test_a_name_that_the_file_has_not_is_one_line(
 
     said = capsys.readouterr()
     assert (code, said.out) == (2, "")
-    assert said.err == f"error: {option} nope: the parameter file has {known}\n"
+    assert said.err == f"error: {option} nope: {path} has {known}\n"
     assert not outputs.exists()
 
 
@@ -349,7 +364,7 @@ def changed_slices(**fields: Any) -> list[str]:
         ({"concurrency": [7]}, ["perf_online"]),
         ({"latency_budget_ms": 5}, ["report"]),
         ({"threads": 1}, ["deploy", "perf_offline", "perf_online"]),
-        ({"precision": "bf16"}, ["convert", "deploy", "perf_offline", "perf_online"]),
+        ({"format": "openvino"}, ["convert", "deploy", "perf_offline", "perf_online"]),
         ({"checkpoint": "my.pth"}, list(STAGES)),
     ],
     ids=lambda value: ",".join(value) if isinstance(value, dict) else "",

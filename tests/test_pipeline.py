@@ -41,10 +41,20 @@ def test_results_csv_has_the_published_columns_and_ours(finished: Project) -> No
         published = next(csv.reader(file))
     with (finished.target / "results.csv").open() as file:
         rows = list(csv.DictReader(file))
-    ours = "experiment verdict reason spread requests served_bare_ratio littles_law".split()
+    ours = [
+        "experiment",
+        "verdict",
+        "reason",
+        "spread",
+        "requests",
+        "served_bare_ratio",
+        "littles_law",
+    ]
     assert list(rows[0])[: len(published)] == published
     assert set(ours) < set(rows[0])
-    points = [(row["experiment"], row["scenario"], row["batch_size"], row["concurrency"]) for row in rows]
+    points = [
+        (row["experiment"], row["scenario"], row["batch_size"], row["concurrency"]) for row in rows
+    ]
     assert points == [
         (experiment, *point)
         for experiment in ("onnx-fp32", "openvino-fp32")
@@ -74,7 +84,9 @@ def test_a_changed_batch_size_runs_only_that_measurement_and_the_report(project:
     answer = project.run("run", "params/dummy.yaml")
     assert answer.executed() == ["dummy openvino-fp32 perf_offline", "dummy report"]
     assert "because its configuration changed (batch_sizes)" in answer.output
-    assert [row["batch_size"] for row in project.result("openvino-fp32", "perf_offline")["rows"]] == [2]
+    assert [
+        row["batch_size"] for row in project.result("openvino-fp32", "perf_offline")["rows"]
+    ] == [2]
 
 
 def test_a_change_in_plots_draws_only_the_report_again(project: Project) -> None:
@@ -85,7 +97,9 @@ def test_a_change_in_plots_draws_only_the_report_again(project: Project) -> None
     assert "because helpers/plots.py changed" in answer.output
 
 
-def test_a_changed_notebook_runs_again_and_what_depends_on_its_output_only(project: Project) -> None:
+def test_a_changed_notebook_runs_again_and_what_depends_on_its_output_only(
+    project: Project,
+) -> None:
     path = project.root / "notebooks/dummy/convert.ipynb"
     notebook = json.loads(path.read_text())
     notebook["cells"][0]["source"] = ["# Another title"]
@@ -101,9 +115,13 @@ def test_force_and_the_filters_choose_what_runs(project: Project) -> None:
 
 
 def test_a_red_rung_fails_its_stage_and_blocks_what_depends_on_it(project: Project) -> None:
-    edit(project.root / "helpers/models/dummy/__init__.py", '"fp32": (1e-4, 1e-5)', '"fp32": (0, 0)')
+    edit(
+        project.root / "helpers/models/dummy/__init__.py", '"fp32": (1e-4, 1e-5)', '"fp32": (0, 0)'
+    )
     edit(project.params, "openvino-fp32: {format: openvino, precision: fp32}", "")
-    answer = project.run("run", "params/dummy.yaml", "--stage", "convert", "--stage", "deploy", "--force")
+    answer = project.run(
+        "run", "params/dummy.yaml", "--stage", "convert", "--stage", "deploy", "--force"
+    )
     assert answer.code == 1
     assert "[1/2] dummy onnx-fp32 convert: failed, converted fp32: logits differs" in answer.output
     assert "[2/2] dummy onnx-fp32 deploy: blocked by convert" in answer.output
@@ -113,11 +131,25 @@ def test_a_red_rung_fails_its_stage_and_blocks_what_depends_on_it(project: Proje
 
 
 def test_one_failed_experiment_does_not_stop_the_others(fresh: Project) -> None:
-    edit(fresh.params, "openvino-fp32: {format: openvino, precision: fp32}", "openvino-bf16: {format: openvino, precision: bf16}")
-    edit(fresh.root / "helpers/formats/openvino.py", 'model = openvino.convert_model(source)', 'raise RuntimeError("on purpose")')
-    answer = fresh.run("run", "params/dummy.yaml", "--stage", "export", "--stage", "convert", "--stage", "deploy")
+    edit(
+        fresh.params,
+        "openvino-fp32: {format: openvino, precision: fp32}",
+        "openvino-bf16: {format: openvino, precision: bf16}",
+    )
+    edit(
+        fresh.root / "helpers/formats/openvino.py",
+        "model = openvino.convert_model(source)",
+        'raise RuntimeError("on purpose")',
+    )
+    answer = fresh.run(
+        "run", "params/dummy.yaml", "--stage", "export", "--stage", "convert", "--stage", "deploy"
+    )
     assert answer.code == 1
-    assert answer.executed() == ["dummy onnx-fp32 export", "dummy onnx-fp32 convert", "dummy onnx-fp32 deploy"]
+    assert answer.executed() == [
+        "dummy onnx-fp32 export",
+        "dummy onnx-fp32 convert",
+        "dummy onnx-fp32 deploy",
+    ]
     assert "openvino bf16 of dummy failed: RuntimeError: on purpose" in answer.output
     assert (fresh.target / "dummy/openvino-bf16/convert.ipynb").exists()
     assert "on purpose" in (fresh.target / "index.html").read_text()
@@ -127,7 +159,10 @@ def test_what_the_machine_cannot_run_is_skipped_before_any_kernel_starts(fresh: 
     edit(fresh.params, "device: cpu", "device: gpu")
     answer = fresh.run("run", "params/dummy.yaml", "--stage", "export", "--stage", "deploy")
     assert answer.code == 0
-    assert answer.output.count("skipped, CPU (dummy) is needed and this machine has no NVIDIA driver") == 3
+    assert (
+        answer.output.count("skipped, CPU (dummy) is needed and this machine has no NVIDIA driver")
+        == 3
+    )
     assert not list(fresh.target.rglob("*.ipynb"))
 
 
@@ -140,9 +175,13 @@ def test_a_dry_run_writes_nothing_and_says_what_would_run(fresh: Project) -> Non
 
 
 def test_a_new_format_is_one_module(fresh: Project) -> None:
-    shutil.copyfile(fresh.root / "helpers/formats/openvino.py", fresh.root / "helpers/formats/dummy.py")
+    shutil.copyfile(
+        fresh.root / "helpers/formats/openvino.py", fresh.root / "helpers/formats/dummy.py"
+    )
     edit(fresh.params, "openvino-fp32: {format: openvino", "dummy-fp32: {format: dummy")
-    answer = fresh.run("run", "params/dummy.yaml", "--stage", "export", "--stage", "convert", "--stage", "deploy")
+    answer = fresh.run(
+        "run", "params/dummy.yaml", "--stage", "export", "--stage", "convert", "--stage", "deploy"
+    )
     assert answer.code == 0, answer.output
     assert fresh.result("dummy-fp32", "deploy")["scores"][0]["ok"]
 

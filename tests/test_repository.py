@@ -14,7 +14,7 @@ from helpers import formats
 from helpers.models import Tensor
 from helpers.params import Config, resolve
 from helpers.triton.repository import SCENARIOS, model_config, write_repository
-from helpers.workspace import ROOT
+from helpers.workspace import ROOT, find, making
 
 INPUTS = (Tensor("IMAGE", "float32", (3, 8, 8)), Tensor("IDS", "int64", (26,)))
 OUTPUTS = (Tensor("SCORES", "float16", (10,)),)
@@ -32,17 +32,20 @@ def config(**fields: Any) -> Config:
         "max_queue_delay_us": 1000,
         "instances": {"offline": 1, "online": 2},
     } | fields
+    if chosen["format"] not in ("onnx", "openvino"):
+        chosen["export_format"] = chosen["format"]
     return resolve("resnet50", "deploy", models={"resnet50": {"experiments": {"mine": chosen}}})
 
 
 def repository(folder: Path, config: Config) -> Path:
     """A repository whose artefact is one small file."""
-    artefact = folder / "made" / formats.get(config.format).FILE
-    artefact.parent.mkdir(parents=True)
-    artefact.write_text("weights")
+    with making(folder / "made") as (made, _):
+        (made / formats.get(config.format).FILE).write_text("weights")
+    artefact = find(folder / "made")
+    assert artefact
     written = folder / "repository"
     written.mkdir()
-    write_repository(written, config, [artefact], INPUTS, OUTPUTS, THREADS)
+    write_repository(written, config, artefact, INPUTS, OUTPUTS, THREADS)
     return written
 
 

@@ -1,4 +1,4 @@
-"""The embedded Triton with a small model: readiness, loading, statistics, metrics, batching, refusals, and its end."""
+"""The embedded Triton with a small model: loading, batching, counting, refusing, and its end."""
 
 import os
 import subprocess
@@ -46,7 +46,9 @@ def test_it_answers_what_the_layer_computes(server: Server, finished: Project) -
 
 def test_every_answer_belongs_to_its_own_request_when_requests_are_batched(server: Server) -> None:
     before = server.statistics("dummy")
-    alone = {seed: server.infer("dummy", {"features": features(1, seed)})["logits"] for seed in range(40)}
+    alone = {
+        seed: server.infer("dummy", {"features": features(1, seed)})["logits"] for seed in range(40)
+    }
     together: dict[int, np.ndarray] = {}
 
     def ask(seed: int) -> None:
@@ -103,10 +105,10 @@ def test_a_model_is_unloaded_and_loaded_again(server: Server) -> None:
 def test_it_listens_on_loopback_only(server: Server) -> None:
     ports = {int(url.rpartition(":")[2]) for url in (server.url, server.metrics_url)}
     lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-    listening = {int(l[1][9:], 16): l[1][:8] for l in lines if l[3] == "0A"}
+    listening = {int(f[1][9:], 16): f[1][:8] for f in lines if f[3] == "0A"}
     assert {port: listening[port] for port in ports} == dict.fromkeys(ports, "0100007F")
     six = [line.split() for line in Path("/proc/net/tcp6").read_text().splitlines()[1:]]
-    assert not {int(l[1][33:], 16) for l in six if l[3] == "0A"} & ports
+    assert not {int(f[1][33:], 16) for f in six if f[3] == "0A"} & ports
 
 
 def test_a_model_that_does_not_load_is_one_line_with_the_servers_own_words(
@@ -142,15 +144,10 @@ def test_a_repository_carried_away_is_served_without_this_package(
     import shutil
 
     shutil.copytree(repository, tmp_path / "away")
-    code = f"""
-import runpy, sys
-sys.path[:] = [p for p in sys.path if p != {str(Path(embedded.__file__).parents[2])!r}]
-"""
     assert not [p for p in (tmp_path / "away").rglob("*") if p.is_symlink()]
     texts = [p.read_text() for p in (tmp_path / "away").rglob("*.py")]
     assert not any("import helpers" in text or "from helpers" in text for text in texts)
     with embedded.serve(tmp_path / "away", models=["dummy"], log=tmp_path / "log") as started:
-        from helpers.params import resolve
         from helpers.triton.serving import CLIENT
 
         dtypes = '{"FP32": "float32"}'
@@ -159,4 +156,3 @@ sys.path[:] = [p for p in sys.path if p != {str(Path(embedded.__file__).parents[
             [sys.executable, "-I", "-c", client], capture_output=True, text=True, timeout=60
         )
     assert (ended.stdout, ended.stderr) == ("(1, 4)\n", "")
-    assert resolve and code

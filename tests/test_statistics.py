@@ -24,7 +24,8 @@ def closed_loop(clients: int, seconds: float, period: float) -> NDArray[np.int64
     """Requests of clients that are all answered together every `period` seconds: a clump."""
     steps = ceil(seconds / period)
     ends = np.repeat(np.arange(1, steps + 1) * period, clients)
-    return (np.stack([ends - period, ends], axis=1) * SECOND).astype(np.int64)
+    found: NDArray[np.int64] = (np.stack([ends - period, ends], axis=1) * SECOND).astype(np.int64)
+    return found
 
 
 def whole_within(requests: NDArray[np.int64], start: float, end: float) -> int:

@@ -1,4 +1,4 @@
-"""The three ways in, on a small model: JupyterLab (nbclient in the notebook's folder), papermill, the batch command."""
+"""The three ways in, on a small model: nbclient for JupyterLab, papermill, the batch command."""
 
 import json
 import os
@@ -20,10 +20,15 @@ def environment(project: Project) -> dict[str, str]:
 
 def without_time(result: dict[str, Any]) -> dict[str, Any]:
     """What of a result does not depend on when and how it was made."""
-    return {name: result[name] for name in ("config", "notebook", "versions", "inputs", "rungs", "modules", "state")}
+    return {
+        name: result[name]
+        for name in ("config", "notebook", "versions", "inputs", "rungs", "modules", "state")
+    }
 
 
-def test_run_from_the_top_in_its_own_folder_with_nothing_set(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_from_the_top_in_its_own_folder_with_nothing_set(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from nbclient import NotebookClient
 
     path = project.root / "notebooks/dummy/convert.ipynb"
@@ -33,19 +38,30 @@ def test_run_from_the_top_in_its_own_folder_with_nothing_set(project: Project, m
     for cell in notebook.cells:  # the copy's only target is not called CPU
         cell.source = cell.source.replace('gpu: str = "CPU"', 'gpu: str = "CPU (dummy)"')
     monkeypatch.setenv("PYTHONPATH", str(project.root))
-    NotebookClient(notebook, kernel_name="python3", resources={"metadata": {"path": str(path.parent)}}).execute()
+    NotebookClient(
+        notebook, kernel_name="python3", resources={"metadata": {"path": str(path.parent)}}
+    ).execute()
     by_hand = project.result("onnx-fp32", "convert")
     assert without_time(by_hand) == without_time(by_batch)
     assert by_hand["source"]["command"] == "a notebook run by hand"
 
 
-def test_papermill_with_a_parameter_file_gives_no_warning_and_the_same_result(project: Project, tmp_path: Path) -> None:
+def test_papermill_with_a_parameter_file_gives_no_warning_and_the_same_result(
+    project: Project, tmp_path: Path
+) -> None:
     by_batch = project.result("openvino-fp32", "convert")
     (project.target / "dummy/openvino-fp32/convert.json").unlink()
     ended = subprocess.run(
         [
             *(str(Path(sys.executable).parent / "papermill"), "notebooks/dummy/convert.ipynb"),
-            *(str(tmp_path / "out.ipynb"), "-f", "params/dummy.yaml", "-p", "experiment", "openvino-fp32"),
+            *(
+                str(tmp_path / "out.ipynb"),
+                "-f",
+                "params/dummy.yaml",
+                "-p",
+                "experiment",
+                "openvino-fp32",
+            ),
         ],
         cwd=project.root,
         env=environment(project),
@@ -60,10 +76,20 @@ def test_papermill_with_a_parameter_file_gives_no_warning_and_the_same_result(pr
 
 
 def test_papermill_shows_the_seven_parameters_with_their_meaning(project: Project) -> None:
-    command = [str(Path(sys.executable).parent / "papermill"), "--help-notebook", "notebooks/dummy/convert.ipynb"]
-    text = subprocess.run(command, cwd=project.root, capture_output=True, text=True, timeout=60).stdout
+    command = [
+        str(Path(sys.executable).parent / "papermill"),
+        "--help-notebook",
+        "notebooks/dummy/convert.ipynb",
+    ]
+    text = subprocess.run(
+        command, cwd=project.root, capture_output=True, text=True, timeout=60
+    ).stdout
     names = ["gpu", "device", "server", "defaults", "models", "experiment", "overrides"]
-    assert [line.strip().partition(":")[0] for line in text.splitlines() if line.startswith("  ") and ": " in line and not line.startswith("     ")] == names
+    assert [
+        line.strip().partition(":")[0]
+        for line in text.splitlines()
+        if line.startswith("  ") and ": " in line and not line.startswith("     ")
+    ] == names
 
 
 def test_overrides_change_single_fields_while_exploring(project: Project) -> None:
@@ -72,13 +98,22 @@ def test_overrides_change_single_fields_while_exploring(project: Project) -> Non
         "c = resolve('dummy', 'perf_offline', gpu='CPU (dummy)', overrides={'batch_sizes': [3]});"
         "print(c.batch_sizes, c.target)"
     )
-    ended = subprocess.run([sys.executable, "-c", code], cwd=project.root / "notebooks/dummy", env=environment(project), capture_output=True, text=True, timeout=60)
+    ended = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=project.root / "notebooks/dummy",
+        env=environment(project),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert ended.stdout == "[3] dummy\n"
 
 
 def test_the_batch_command_injects_only_the_slice_that_a_stage_reads(finished: Project) -> None:
     executed = json.loads((finished.target / "dummy/onnx-fp32/convert.ipynb").read_text())
-    (injected,) = [c for c in executed["cells"] if "injected-parameters" in c["metadata"].get("tags", [])]
+    (injected,) = [
+        c for c in executed["cells"] if "injected-parameters" in c["metadata"].get("tags", [])
+    ]
     source = "".join(injected["source"])
     assert "batch_sizes" not in source
     assert "openvino" not in source

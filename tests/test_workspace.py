@@ -52,8 +52,10 @@ def test_a_file_is_replaced_whole_and_nothing_else_stays(folder: Path) -> None:
     path = folder / "a/result.json"
 
     write_atomic(path, "old")
-    returned = write_atomic(path, b"new")
+    with path.open() as reader:
+        returned = write_atomic(path, b"new")
 
+        assert reader.read() == "old"  # who reads meanwhile sees one or the other, never a part
     assert (returned, path.read_text()) == (path, "new")
     assert list(path.parent.iterdir()) == [path]
     assert path.stat().st_mode & 0o777 == 0o644

@@ -1,6 +1,7 @@
 """ONNX: exported from PyTorch by the dynamo exporter with a dynamic batch, run by ONNX Runtime."""
 
 import warnings
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ def make(
     """Export a PyTorch module; the weights lie in the one file, so below 2 GB."""
     import torch
 
-    module = source.half() if precision == "fp16" else source
+    module = deepcopy(source).half() if precision == "fp16" else source
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns of its own deprecations while exporting
         torch.onnx.export(

@@ -6,6 +6,7 @@ clients speak bf16.
 
 import json
 import warnings
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,7 @@ def write(
 
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
     arguments = tuple(torch.from_numpy(array) for array in inputs.values())
-    module = source.to(dtype)
+    module = deepcopy(source).to(dtype)
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter(
             "ignore"

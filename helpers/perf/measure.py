@@ -16,9 +16,9 @@ from helpers.artefacts import open_dataset, require, threads
 from helpers.errors import MeasurementError
 from helpers.formats import Session
 from helpers.models import Arrays
-from helpers.params import Config
 from helpers.perf import analyzer, host, statistics
 from helpers.perf.statistics import Window
+from helpers.schema import Config
 from helpers.triton.client import Server
 
 DISTINCT_ROWS = 64  # different real samples that are sent in turn

@@ -66,8 +66,7 @@ def windows(whole: Window, count: int) -> list[Window]:
 
 def spread(values: list[float]) -> float:
     """(max - min) / median: how far repeated measurements lie apart; NaN for fewer than two."""
-    known = [value for value in values if np.isfinite(value)]
-    return float((max(known) - min(known)) / np.median(known)) if len(known) > 1 else float("nan")
+    return float(np.ptp(values) / np.median(values)) if len(values) > 1 else float("nan")
 
 
 def littles_law(
@@ -125,12 +124,12 @@ def measure_row(runs: list[Window], request_count: int) -> dict[str, Any]:
     row: dict[str, Any] = {
         "batch_size": first.batch_size,
         "concurrency": first.concurrency,
-        "throughput": float(np.nanmedian([run.throughput for run in runs])),
+        "throughput": float(np.median([run.throughput for run in runs])),
         **{f"p{q}_latency_ms": float(np.percentile(latencies, q)) for q in (50, 90, 95, 99)},
         "avg_latency_ms": float(latencies.mean()),
         "requests": len(latencies),
         "spread": spread([part.throughput for part in parts]),
-        "others_load": max(run.others_cores for run in runs),
+        "others_load": float(np.max([run.others_cores for run in runs])),
     }
     row["littles_law"] = littles_law(
         row["throughput"], row["avg_latency_ms"], first.batch_size, first.concurrency

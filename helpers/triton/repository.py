@@ -18,7 +18,7 @@ from tritonclient.grpc import model_config_pb2 as pb
 
 from helpers import formats
 from helpers.models import Tensor
-from helpers.workspace import link_or_copy
+from helpers.workspace import Artefact, link_or_copy
 
 SCENARIOS = ("offline", "online")
 _TYPES = {
@@ -69,12 +69,12 @@ def model_config(
 def write_repository(
     folder: Path,
     config: Any,
-    artefact: Sequence[Path],
+    artefact: Artefact,
     inputs: Sequence[Tensor],
     outputs: Sequence[Tensor],
     threads: dict[str, int],
 ) -> None:
-    """Write the repository of one model into the empty `folder`; `artefact` holds the files of the
+    """Write the repository of one model into the empty `folder`; `artefact` is the
     converted model.
 
     The repository holds no symbolic link, no absolute path and no import of this package.
@@ -88,9 +88,9 @@ def write_repository(
     ):
         message = model_config(config, scenario, inputs, outputs, threads[scenario])
         path.write_text(text_format.MessageToString(message))
-    served.mkdir()
-    for file in artefact:
-        link_or_copy(file, served / file.name)
+    for name in artefact.files:
+        (served / name).parent.mkdir(parents=True, exist_ok=True)
+        link_or_copy(artefact.folder / name, served / name)
     shutil.copyfile(Path(__file__).with_name("adapter.py"), served / "model.py")
     shutil.copyfile(formats.runtime_file(config.format), served / "runtime.py")
     runtimes = ("numpy", *formats.get(config.format).RUNTIME)

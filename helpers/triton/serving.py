@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from helpers.errors import ServerError
-from helpers.params import Config
 from helpers.results import folder
+from helpers.schema import Config
 from helpers.triton import embedded
 from helpers.triton.client import Server
 from helpers.workspace import Artefact

@@ -1,4 +1,4 @@
-"""A model of one small layer, put into a copy of the project: what a new model must offer, and no more."""
+"""A model of one small layer, for a copy of the project: what a new model must offer."""
 
 import json
 from pathlib import Path

@@ -1,0 +1,150 @@
+"""What a parameter file may say: the schema, and which fields of an experiment a stage reads."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from helpers.workspace import digest
+
+STAGES = ("export", "convert", "deploy", "perf_offline", "perf_online", "report")
+REQUIRED = ("export_format", "export_precision", "format", "precision", "max_batch_size")
+
+Count = Annotated[int, Field(ge=1, strict=True)]
+Precision = Literal["fp32", "bf16", "fp16"]
+
+
+class Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class Instances(Strict):
+    """Model instances per scenario: some published tables used more of them online."""
+
+    offline: Count = 1
+    online: Count = 1
+
+
+class Server(Strict):
+    """Which server to use, and the release of Triton that the figures belong to."""
+
+    kind: Literal["embedded", "docker", "remote"] = "embedded"
+    release: str = "24.10"
+    image: str = ""
+    url: str = ""
+
+
+class Experiment(Strict):
+    """One configuration of one model on a target; what a field means stands beside it."""
+
+    dataset: str = "generated"  # a generated set's name, or the path of a real one
+    checkpoint: str = "fitted"  # "fitted" to the generated set, or the path of a real one
+    variant: str = ""  # of the network, where a model has several
+    max_seq_length: Count | None = None  # tokens
+    export_format: str = ""
+    export_precision: Precision = "fp32"
+    format: str = ""
+    precision: Precision = "fp32"
+    accelerator: Literal["none", "trt", "openvino", "amp"] = "none"
+    accelerator_precision: Precision | None = None
+    capture_cuda_graph: bool = False
+    max_batch_size: Count = 1
+    preferred_batch_sizes: list[Count] = []
+    max_queue_delay_us: Annotated[int, Field(ge=0)] = 0
+    instances: Instances = Instances()
+    threads: Annotated[int, Field(ge=0)] = 0  # of an instance; 0 shares the cores out evenly
+    batch_sizes: list[Count] = [1]  # offline
+    pairs: Count = 3  # bare and served runs that alternate at each offline point
+    concurrency: list[Count] = [1]  # online: clients, each with one request at a time
+    online_batch_size: Count = 1  # samples in a client's request
+    request_count: Count = 50  # requests a point, at least
+    shared_memory: Literal["none", "system", "cuda"] = "system"  # offline
+    latency_budget_ms: Annotated[float, Field(gt=0, strict=False)] | None = None  # at p99
+
+    @field_validator("instances", mode="before")
+    @classmethod
+    def _same_for_both(cls, value: Any) -> Any:
+        return {"offline": value, "online": value} if isinstance(value, int) else value
+
+
+_DATA = ("dataset", "variant", "max_seq_length")
+_EXPORT = (*_DATA, "checkpoint", "export_format", "export_precision")
+_CONVERT = (
+    *_EXPORT,
+    "format",
+    "precision",
+    "accelerator",
+    "accelerator_precision",
+    "capture_cuda_graph",
+)
+_DEPLOY = (
+    *_CONVERT,
+    "max_batch_size",
+    "preferred_batch_sizes",
+    "max_queue_delay_us",
+    "instances",
+    "threads",
+)
+# What each stage may read: nothing else is there when it runs.
+FIELDS: dict[str, tuple[str, ...]] = {
+    "data": _DATA,
+    "export": _EXPORT,
+    "convert": _CONVERT,
+    "deploy": _DEPLOY,
+    "perf_offline": (*_DEPLOY, "batch_sizes", "pairs", "request_count", "shared_memory"),
+    "perf_online": (*_DEPLOY, "concurrency", "online_batch_size", "request_count"),
+    "report": ("latency_budget_ms", "checkpoint", "dataset"),
+}
+
+
+class Config(Experiment):
+    """An experiment as one stage sees it: the fields of `FIELDS[stage]` and where it belongs."""
+
+    model: str
+    experiment: str
+    stage: str
+    target: str  # the folder under outputs/
+    gpu: str
+    device: Literal["cpu", "gpu"]
+    server: Server
+    experiments: tuple[str, ...]  # of the same model on this target
+
+    def shown(self) -> dict[str, Any]:
+        """What a reader should know: where it belongs, and every field that this stage reads."""
+        head = {
+            "model": self.model,
+            "experiment": self.experiment,
+            "target": self.target,
+            "gpu": self.gpu,
+        }
+        fields = self.model_dump(include=set(FIELDS[self.stage]))
+        return head | {name: value for name, value in fields.items() if value not in (None, "", [])}
+
+    def slice(self, stage: str) -> dict[str, Any]:
+        """Plain values of the fields that `stage`, this one or an earlier one, reads."""
+        chosen: dict[str, Any] = {"model": self.model}
+        if stage not in ("data", "export"):
+            chosen["device"] = self.device
+        if stage not in ("data", "export", "convert"):
+            chosen["server"] = self.server.model_dump()
+        if stage == "report":
+            chosen["experiments"] = list(self.experiments)
+        return chosen | self.model_dump(include=set(FIELDS[stage]))
+
+    def key(self, stage: str) -> str:
+        """Name the artefact of `stage`: two experiments with equal slices share it."""
+        return f"{self.model}-{stage}-{digest(self.slice(stage))[:12]}"
+
+
+class ModelSection(Strict):
+    defaults: dict[str, Any] = {}
+    experiments: dict[str, dict[str, Any] | None] = {}
+
+
+class ParameterFile(Strict):
+    """The five top-level keys, which are also the parameters of every notebook."""
+
+    gpu: str
+    device: Literal["cpu", "gpu"]
+    server: Server = Server()
+    defaults: dict[str, Any] = {}
+    models: dict[str, ModelSection]
