@@ -12,7 +12,7 @@ from pathlib import Path
 
 from helpers.errors import DeploymentError, ParameterError, WorkspaceError
 from helpers.schema import STAGES
-from helpers.workspace import ROOT
+from helpers.workspace import OUTPUTS_VARIABLE, ROOT, shown
 
 
 def parser() -> argparse.ArgumentParser:
@@ -117,7 +117,7 @@ def run(args: argparse.Namespace) -> int:
     )
     if not args.dry_run:
         parts = ", ".join(f"{count} {name}" for name, count in vars(outcome).items() if count)
-        say(f"{parts or 'nothing to do'}; pages: {args.outputs / 'index.html'}")
+        say(f"{parts or 'nothing to do'}; pages: {shown(args.outputs / 'index.html')}")
     return 1 if outcome.failed or outcome.blocked else 0
 
 
@@ -147,9 +147,7 @@ def serve(args: argparse.Namespace) -> int:
     from helpers import artefacts, plan
     from helpers.params import read_file
     from helpers.triton import embedded
-    from helpers.workspace import OUTPUTS_VARIABLE
 
-    os.environ[OUTPUTS_VARIABLE] = str(args.outputs.resolve())
     content = read_file(args.params)
     plan.select(content, [args.model], [args.experiment][: bool(args.experiment)], str(args.params))
     config = plan.configure(content, args.params.stem, args.model, args.experiment, "deploy")
@@ -167,9 +165,7 @@ def serve(args: argparse.Namespace) -> int:
 def doctor(args: argparse.Namespace) -> int:
     from helpers import doctor, plan
     from helpers.params import read_file
-    from helpers.workspace import OUTPUTS_VARIABLE
 
-    os.environ[OUTPUTS_VARIABLE] = str(args.outputs.resolve())
     content = read_file(args.params)
     chosen = plan.select(content, [], [], str(args.params))
     checks = doctor.checks(
@@ -194,6 +190,8 @@ def _targets(outputs: Path) -> list[str]:
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line and give the exit code."""
     args = parser().parse_args(arguments)
+    args.outputs = args.outputs.resolve()
+    os.environ[OUTPUTS_VARIABLE] = str(args.outputs)
     try:
         code: int = {
             "run": run,

@@ -65,6 +65,7 @@ def execute(
                 start_timeout=START_SECONDS,
                 execution_timeout=cell_seconds,
                 config=Config({"ConnectionFileMixin": transport}),
+                extra_arguments=["--IPKernelApp.log_level=CRITICAL"],  # it is said when it ends
             )
     except PapermillExecutionError as error:
         line = " ".join(str(error.evalue).split())

@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import math
-import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from helpers.errors import DeploymentError
 from helpers.plan import Job, configure, owner
 from helpers.publish import Link, StageCell, Target
 from helpers.schema import STAGES
-from helpers.workspace import OUTPUTS_VARIABLE, write_atomic
+from helpers.workspace import write_atomic
 
 
 def dump(result: dict[str, Any]) -> str:
@@ -36,7 +35,6 @@ def cells(outputs: Path, target: str) -> list[StageCell]:
     """List every model x experiment x stage of a target with its state; what two experiments share
     appears for both.
     """
-    os.environ[OUTPUTS_VARIABLE] = str(outputs.resolve())
     content = yaml.safe_load((outputs / target / "parameters.yaml").read_text())
     found = []
     for model, section in content["models"].items():

@@ -1,6 +1,5 @@
 """Running what a plan asks for, in order: what a failure blocks, and what is kept of each stage."""
 
-import os
 import shlex
 import sys
 import time
@@ -19,7 +18,6 @@ from helpers.plan import Job, explain, parameters, plan, seconds, select, stale
 from helpers.provenance import COMMAND_VARIABLE
 from helpers.workspace import (
     LOCKED_VARIABLE,
-    OUTPUTS_VARIABLE,
     locked,
     write_atomic,
 )
@@ -57,7 +55,6 @@ def run(
     A failed stage blocks what depends on it and everything else goes on. Raises `ParameterError`
     before anything runs, and `WorkspaceError` if the outputs folder is in use.
     """
-    os.environ[OUTPUTS_VARIABLE] = str(outputs.resolve())
     outcome, plans = Outcome(), []
     for path in files:
         _require_own_folder(path, files)

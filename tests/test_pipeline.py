@@ -116,16 +116,23 @@ def test_force_and_the_filters_choose_what_runs(project: Project) -> None:
 
 def test_a_red_rung_fails_its_stage_and_blocks_what_depends_on_it(project: Project) -> None:
     edit(
-        project.root / "helpers/models/dummy/__init__.py", '"fp32": (1e-4, 1e-5)', '"fp32": (0, 0)'
+        project.root / "helpers/models/dummy/__init__.py",
+        '"fp32": (1e-4, 1e-5)',
+        '"fp32": (-1, -1)',
     )
     edit(project.params, "openvino-fp32: {format: openvino, precision: fp32}", "")
-    answer = project.run(
-        "run", "params/dummy.yaml", "--stage", "convert", "--stage", "deploy", "--force"
-    )
+    stages = [word for stage in ("export", "convert", "deploy") for word in ("--stage", stage)]
+    answer = project.run("run", "params/dummy.yaml", *stages)
     assert answer.code == 1
-    assert "[1/2] dummy onnx-fp32 convert: failed, converted fp32: logits differs" in answer.output
-    assert "[2/2] dummy onnx-fp32 deploy: blocked by convert" in answer.output
-    result = project.result("onnx-fp32", "convert")
+    lines = [line for line in answer.output.splitlines() if "running" not in line]
+    assert lines[0].startswith(
+        "[1/3] dummy onnx-fp32 export: failed, exported fp32: logits differs"
+    )
+    assert lines[1:3] == [
+        "[2/3] dummy onnx-fp32 convert: blocked by export, which is failed",
+        "[3/3] dummy onnx-fp32 deploy: blocked by convert, which is blocked",
+    ]
+    result = project.result("onnx-fp32", "export")
     assert (result["state"], result["rungs"][0]["ok"]) == ("failed", False)
     assert project.result("onnx-fp32", "deploy")["state"] == "blocked"
 

@@ -13,7 +13,7 @@ FRAMEWORK = "torch"
 METRICS = {"accuracy": "higher"}
 BOUNDS = {"fp32": (1e-4, 1e-5), "bf16": (0.2, 0.05)}
 GENERATED = ("generated",)
-RECIPE = ("__init__",)
+RECIPE = ()
 FEATURES, CLASSES, COUNT = 16, 4, 96
 
 
