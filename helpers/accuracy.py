@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from helpers import formats, models
-from helpers.artefacts import Prepared, open_dataset, physical_cores, recipe_key
+from helpers.artefacts import Prepared, open_dataset, physical_cores, recipe_key, requests
 from helpers.errors import ArtefactError
 from helpers.frameworks import framework_session
 from helpers.models import Arrays
@@ -151,7 +151,7 @@ def framework_reference(config: Config, prepared: Prepared) -> Artefact:
         session = framework_session(model, config, prepared.checkpoint)
         with making(folder) as (temporary, facts):
             everything = concatenate(
-                session.run(batch) for batch in prepared.dataset.batches(BATCH)
+                session.run(batch) for batch in prepared.dataset.batches(model.BATCH)
             )
             few = concatenate(
                 session.run(batch) for batch in prepared.dataset.batches(BATCH, SAMPLES)
@@ -181,7 +181,7 @@ def compare(config: Config, artefact: Artefact) -> Rung:
     device = "cpu" if config.stage == "export" else config.device
     session = fmt.load(artefact.folder / fmt.FILE, physical_cores(), device)
     found = concatenate(
-        session.run(batch) for batch in open_dataset(config).batches(BATCH, SAMPLES)
+        session.run(batch) for batch in requests(config, open_dataset(config), BATCH, SAMPLES)
     )
     step = "exported" if config.stage == "export" else "converted"
     return rung(step, config, precision, found, _reference(config)[0])
@@ -189,7 +189,8 @@ def compare(config: Config, artefact: Artefact) -> Rung:
 
 def compare_served(config: Config, server: Any) -> Rung:
     """Send the ladder's samples through Triton."""
-    batches = open_dataset(config).batches(min(BATCH, config.max_batch_size), SAMPLES)
+    size = min(BATCH, config.max_batch_size)
+    batches = requests(config, open_dataset(config), size, SAMPLES)
     return rung(
         "served",
         config,
@@ -202,5 +203,6 @@ def compare_served(config: Config, server: Any) -> Rung:
 def evaluate(config: Config, server: Any) -> tuple[Score, ...]:
     """Send the whole evaluation set through Triton and score it with the task's metrics."""
     dataset = open_dataset(config)
-    outputs_of_all = server.infer_all(config.model, dataset.batches(config.max_batch_size))
+    batches = requests(config, dataset, config.max_batch_size)
+    outputs_of_all = server.infer_all(config.model, batches)
     return scores(config, _reference(config)[1], dataset.score(outputs_of_all))

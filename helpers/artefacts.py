@@ -4,13 +4,16 @@ model repository.
 
 import os
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from helpers import formats, models
 from helpers.errors import ArtefactError, DataError, DeploymentError, FormatError, ParameterError
-from helpers.models import Dataset
+from helpers.models import Arrays, Dataset
 from helpers.schema import Config
 from helpers.workspace import (
     Artefact,
@@ -78,7 +81,7 @@ def checkpoint_file(config: Config) -> Path:
             f"checkpoint 'fitted' needs a generated data set, and dataset is '{config.dataset}': "
             "give the path of a checkpoint"
         )
-    return outputs() / "data" / recipe_key(config, "checkpoint") / "checkpoint.pt"
+    return outputs() / "data" / recipe_key(config, "checkpoint") / "checkpoint"
 
 
 def prepare(config: Config) -> Prepared:
@@ -136,9 +139,23 @@ def require(config: Config, stage: str) -> Artefact:
     return verify(artefact)
 
 
-def example_inputs(dataset: Dataset) -> dict[str, Any]:
+def requests(
+    config: Config, dataset: Dataset, batch_size: int, limit: int | None = None
+) -> Iterator[Arrays]:
+    """Yield the data set's batches as the exported network takes them: its inputs only, in its
+    order, in its types.
+    """
+    tensors = models.get(config.model).inputs(config)
+    for batch in dataset.batches(batch_size, limit):
+        yield {
+            tensor.name: np.ascontiguousarray(batch[tensor.name], dtype=tensor.dtype)
+            for tensor in tensors
+        }
+
+
+def example_inputs(config: Config, dataset: Dataset) -> Arrays:
     """Take a small real batch, for an exporter to trace or to infer shapes from."""
-    return next(iter(dataset.batches(EXAMPLE_BATCH, limit=EXAMPLE_BATCH)))
+    return next(requests(config, dataset, EXAMPLE_BATCH, EXAMPLE_BATCH))
 
 
 def _make(
@@ -154,7 +171,7 @@ def _make(
                 source,
                 temporary / fmt.FILE,
                 precision=precision,
-                inputs=example_inputs(dataset),
+                inputs=example_inputs(config, dataset),
                 outputs=tuple(tensor.name for tensor in model.outputs(config)),
             )
         except (DeploymentError, OSError):

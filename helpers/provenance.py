@@ -24,12 +24,11 @@ def runtimes(config: Config, stage: str) -> tuple[str, ...]:
     """Name the distributions whose versions decide what `stage` of this experiment computes."""
     if stage == "report":
         return REPORTING
-    framework = {"torch": "torch", "tensorflow": "tensorflow-cpu"}[
-        models.get(config.model).FRAMEWORK
-    ]
-    chosen = ["numpy", framework, *formats.get(config.export_format).RUNTIME]
+    modules = ["numpy", models.get(config.model).FRAMEWORK]
+    modules += formats.get(config.export_format).RUNTIME
     if stage != "export":
-        chosen += formats.get(config.format).RUNTIME
+        modules += formats.get(config.format).RUNTIME
+    chosen = [formats.distribution(module) for module in modules]
     if stage not in ("export", "convert"):
         chosen += SERVING
     return tuple(dict.fromkeys(chosen))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import psutil
 
-from helpers import provenance
+from helpers import formats, provenance
 from helpers.artefacts import inputs
 from helpers.errors import AccuracyError, MeasurementError
 from helpers.schema import Config
@@ -156,12 +156,6 @@ def save(
     return path
 
 
-FORMATS = {
-    "onnx": ("ONNX Runtime", "ONNX"),
-    "openvino": ("OpenVINO", "OpenVINO IR"),
-    "ts-trace": ("PyTorch", "TorchScript Trace"),
-    "ts-script": ("PyTorch", "TorchScript Script"),
-}
 COLUMNS = [
     "gpu",
     "model",
@@ -208,7 +202,7 @@ COLUMNS = [
 def complete(config: Config, row: dict[str, Any]) -> dict[str, Any]:
     """Add to a measured row what identifies it, in the columns of the published tables."""
     scenario = config.stage.removeprefix("perf_")
-    backend, model_format = FORMATS.get(config.format, (config.format, config.format))
+    backend, model_format = formats.get(config.format).SHOWN
     known = {
         "gpu": config.gpu,
         "model": config.model,

@@ -189,6 +189,7 @@ def test_an_unknown_format_is_named_with_what_there_is() -> None:
 DUMMY = '''
 """A format that doubles."""
 FILE, SOURCES, RUNTIME = "model.txt", ("torch",), ("numpy",)
+SHOWN = ("Doubling", "Text")
 PRECISIONS = {"cpu": ("fp32",)}
 
 

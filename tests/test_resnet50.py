@@ -117,14 +117,14 @@ def test_the_inputs_and_outputs_follow_the_export_precision(precision: str, dtyp
     assert resnet50.outputs(config) == (Tensor("OUTPUT__0", dtype, (1000,)),)
 
 
-def test_build_gives_an_evaluating_network_in_the_export_precision(
+def test_build_gives_an_evaluating_network_in_fp32_whatever_the_export_precision(
     network: ResNet50, tmp_path: Path
 ) -> None:
     torch.save(network.state_dict(), tmp_path / "c.pt")
-    for precision, dtype in {"fp32": torch.float32, "fp16": torch.float16}.items():
+    for precision in ("fp32", "fp16"):
         built = resnet50.build(SimpleNamespace(export_precision=precision), tmp_path / "c.pt")
         assert not built.training
-        assert {parameter.dtype for parameter in built.parameters()} == {dtype}
+        assert {parameter.dtype for parameter in built.parameters()} == {torch.float32}
 
 
 # The network

@@ -6,6 +6,7 @@ package: a model repository takes it along as its runtime.
 """
 
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
 from inspect import getfile
 from pathlib import Path
 from pkgutil import iter_modules
@@ -36,7 +37,10 @@ class Format(Protocol):
         str, ...
     ]  # the framework ("torch", "tensorflow") or the formats that it is made from
     PRECISIONS: dict[str, tuple[str, ...]]  # device -> the precisions that this format has there
-    RUNTIME: tuple[str, ...]  # the distributions whose versions decide what the artefact computes
+    RUNTIME: tuple[str, ...]  # the modules whose versions decide what the artefact computes
+    SHOWN: tuple[
+        str, str
+    ]  # the runtime's and the format's name, as the published tables spell them
 
     def make(
         self, source: Any, path: Path, *, precision: str, inputs: Arrays, outputs: tuple[str, ...]
@@ -66,6 +70,19 @@ def get(name: str) -> Format:
     if name not in names():
         raise ParameterError(f"unknown format '{name}': this package has {', '.join(names())}")
     return cast(Format, import_module(f"{__name__}.{name.replace('-', '_')}"))
+
+
+def distribution(module: str) -> str:
+    """Name the installed distribution of a runtime's module: its builds for a CPU or a GPU differ
+    in name.
+    """
+    for name in (module, f"{module}-cpu", f"{module}-gpu"):
+        try:
+            version(name)
+        except PackageNotFoundError:
+            continue
+        return name
+    return module
 
 
 def runtime_file(name: str) -> Path:

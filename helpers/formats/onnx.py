@@ -9,6 +9,7 @@ FILE = "model.onnx"
 SOURCES = ("torch",)
 PRECISIONS = {"cpu": ("fp32",), "gpu": ("fp32", "fp16")}
 RUNTIME = ("onnxruntime",)
+SHOWN = ("ONNX Runtime", "ONNX")
 
 
 class OnnxSession:
@@ -25,6 +26,10 @@ class OnnxSession:
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         provider = "CUDAExecutionProvider" if device == "gpu" else "CPUExecutionProvider"
         self._session = onnxruntime.InferenceSession(str(path), options, providers=[provider])
+        if provider not in self._session.get_providers():
+            raise RuntimeError(
+                f"ONNX Runtime has no {provider} here: it would take the CPU instead"
+            )
         self._outputs = [output.name for output in self._session.get_outputs()]
 
     def run(self, inputs: dict[str, Any]) -> dict[str, Any]:

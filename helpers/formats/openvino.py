@@ -11,6 +11,7 @@ FILE = "model.xml"
 SOURCES = ("onnx", "tf-savedmodel")
 PRECISIONS = {"cpu": ("fp32", "bf16")}
 RUNTIME = ("openvino",)
+SHOWN = ("OpenVINO", "OpenVINO IR")
 _PRECISION = ["deployment", "inference_precision"]
 _HINTS = {"fp32": "f32", "bf16": "bf16"}
 

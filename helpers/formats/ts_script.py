@@ -7,7 +7,9 @@ from typing import Any
 
 from helpers.formats.ts_trace import FILE, PRECISIONS, RUNTIME, SOURCES, load, write
 
-__all__ = ["FILE", "PRECISIONS", "RUNTIME", "SOURCES", "load", "make"]
+__all__ = ["FILE", "PRECISIONS", "RUNTIME", "SHOWN", "SOURCES", "load", "make"]
+
+SHOWN = ("PyTorch", "TorchScript Script")
 
 
 def compile_script(module: Any, arguments: tuple[Any, ...]) -> Any:

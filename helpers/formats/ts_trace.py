@@ -14,6 +14,7 @@ FILE = "model.pt"
 SOURCES = ("torch",)
 PRECISIONS = {"cpu": ("fp32", "bf16"), "gpu": ("fp32", "fp16")}
 RUNTIME = ("torch",)
+SHOWN = ("PyTorch", "TorchScript Trace")
 _TENSORS = "tensors.json"  # names of inputs and outputs: TorchScript keeps none
 
 

@@ -65,6 +65,7 @@ class Model(Protocol):
     METRICS: dict[str, str]  # each metric's name -> "higher" or "lower", whichever is better
     GENERATED: tuple[str, ...]  # the names of the data sets that the package generates
     RECIPE: tuple[str, ...]  # the modules whose source decides what is generated and fitted
+    BATCH: int  # samples that the framework computes at once: as many as memory bears
     BOUNDS: dict[
         str, tuple[float, float]
     ]  # precision -> largest (max, mean) absolute difference, per output's deviation
@@ -82,24 +83,26 @@ class Model(Protocol):
     def open_dataset(self, config: Any, folder: Path) -> Dataset: ...
 
     def prepare_checkpoint(self, config: Any, dataset: Path, path: Path) -> None:
-        """Fit a small checkpoint to the generated data set in `dataset` and write it to the file
-        `path`.
+        """Fit a small checkpoint to the generated data set in `dataset` and write it to `path`, as
+        a file or a folder.
         """
         ...
 
     def build(self, config: Any, checkpoint: Path) -> Any:
-        """Build the network in evaluation mode with every tensor of `checkpoint` accounted for,
-        else `CheckpointError`.
+        """Build the fp32 network in evaluation mode with every tensor of `checkpoint` accounted
+        for, else `CheckpointError`; a format makes it fp16 or bf16.
 
-        Its call takes the inputs in the order of `inputs` and gives the outputs in the order of
-        `outputs`.
+        A torch module takes the inputs in the order of `inputs`, a Keras model as a dict by name;
+        the outputs come in the order of `outputs`.
         """
         ...
 
 
 def names() -> list[str]:
-    """Name every model of the package, sorted."""
-    return sorted(module.name for module in iter_modules(__path__) if module.ispkg)
+    """Name every model of the package, sorted; a package `_<name>` is what several share."""
+    return sorted(
+        module.name for module in iter_modules(__path__) if module.ispkg and module.name[0] != "_"
+    )
 
 
 def get(name: str) -> Model:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from helpers import formats, models
-from helpers.artefacts import open_dataset, require, threads
+from helpers.artefacts import open_dataset, requests, require, threads
 from helpers.errors import MeasurementError
 from helpers.formats import Session
 from helpers.models import Arrays
@@ -21,7 +21,7 @@ from helpers.perf.statistics import Window
 from helpers.schema import Config
 from helpers.triton.client import Server
 
-DISTINCT_ROWS = 64  # different real samples that are sent in turn
+DISTINCT_ROWS = 64  # different real samples that are sent in turn, at most
 REQUESTS_A_CLIENT = 8  # at least, online: fewer show more of the start than of the steady state
 SHORTEST_INTERVAL_MS = 400
 BARE_SECONDS = 0.8  # a bare run takes at least this long and three calls
@@ -38,7 +38,7 @@ class Measurement:
 
 
 def _samples(config: Config) -> Arrays:
-    (samples,) = open_dataset(config).batches(DISTINCT_ROWS, DISTINCT_ROWS)
+    (samples,) = requests(config, open_dataset(config), DISTINCT_ROWS, DISTINCT_ROWS)
     return samples
 
 
@@ -51,10 +51,14 @@ def _ready(config: Config, samples: Arrays) -> Iterator[tuple[analyzer.Point, fl
         yield analyzer.Point(config.model, data, regions), host.wait_until_quiet()
 
 
+def count_of(samples: Arrays) -> int:
+    """Count the samples of a batch."""
+    return len(next(iter(samples.values())))
+
+
 def take(samples: Arrays, start: int, count: int) -> Arrays:
     """Take `count` rows from `start` on, beginning again after the last."""
-    total = len(next(iter(samples.values())))
-    chosen = np.arange(start, start + count) % total
+    chosen = np.arange(start, start + count) % count_of(samples)
     return {name: np.ascontiguousarray(array[chosen]) for name, array in samples.items()}
 
 
@@ -104,7 +108,7 @@ def measure_offline(config: Config, server: Server) -> Measurement:
             rows.append(row)
             raw |= requests
             print(f"batch {size}: {_in_words(row)}")
-    return Measurement(rows, raw, DISTINCT_ROWS, before)
+    return Measurement(rows, raw, count_of(samples), before)
 
 
 def _offline_point(
@@ -112,7 +116,7 @@ def _offline_point(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Run bare, served, bare, ..., bare; each served run is compared with its neighbours."""
     size = point.batch_size
-    batches = [take(samples, start, size) for start in range(0, DISTINCT_ROWS, size)]
+    batches = [take(samples, start, size) for start in range(0, count_of(samples), size)]
     run_bare(session, batches, 0)  # the first calls of a new shape are slow
     request_seconds = 1 / run_bare(session, batches, 0)
     interval = interval_ms(config.request_count, config.pairs, request_seconds)
@@ -163,7 +167,7 @@ def measure_online(config: Config, server: Server) -> Measurement:
                 request_seconds = row["avg_latency_ms"] / 1000 / clients
             rows.append(row)
             print(f"{clients} clients: {_in_words(row)}")
-    return Measurement(rows, raw, DISTINCT_ROWS, before)
+    return Measurement(rows, raw, count_of(samples), before)
 
 
 def _seconds(call: Callable[[], Any]) -> float:

@@ -93,7 +93,8 @@ def write_repository(
         link_or_copy(artefact.folder / name, served / name)
     shutil.copyfile(Path(__file__).with_name("adapter.py"), served / "model.py")
     shutil.copyfile(formats.runtime_file(config.format), served / "runtime.py")
-    runtimes = ("numpy", *formats.get(config.format).RUNTIME)
+    modules = ("numpy", *formats.get(config.format).RUNTIME)
+    runtimes = [formats.distribution(module) for module in modules]
     (folder / "requirements.txt").write_text(
         "".join(f"{name}=={version(name)}\n" for name in runtimes)
     )

@@ -14,6 +14,7 @@ METRICS = {"accuracy": "higher"}
 BOUNDS = {"fp32": (1e-4, 1e-5), "bf16": (0.2, 0.05)}
 GENERATED = ("generated",)
 RECIPE = ()
+BATCH = 8
 FEATURES, CLASSES, COUNT = 16, 4, 96
 
 

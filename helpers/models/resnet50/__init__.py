@@ -14,6 +14,7 @@ METRICS = {"top1": "higher", "top5": "higher"}
 BOUNDS = {"fp32": (3e-5, 4e-6), "bf16": (0.15, 0.035), "fp16": (0.02, 0.005)}
 GENERATED = tuple(SETS)
 RECIPE = ("network", "textures", "generate", "fit")
+BATCH = 8
 
 IMAGES = "validation"  # the folder of the evaluation images inside a generated data set
 
@@ -49,7 +50,7 @@ def prepare_checkpoint(config: Any, dataset: Path, path: Path) -> None:
 
 
 def build(config: Any, checkpoint: Path) -> Any:
-    """Build the network in evaluation mode, in half precision for fp16.
+    """Build the network in evaluation mode.
 
     Raises CheckpointError unless every tensor of `checkpoint` has its place.
     """
@@ -59,7 +60,7 @@ def build(config: Any, checkpoint: Path) -> Any:
     network = ResNet50()
     load(checkpoint, network)
     network.eval()
-    return network.half() if config.export_precision == "fp16" else network
+    return network
 
 
 def _dtype(config: Any) -> str:
