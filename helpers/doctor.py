@@ -66,10 +66,10 @@ def obstacle(config: Config) -> str:
         (config.format, config.precision),
     ):
         known = formats.get(name).PRECISIONS.get(config.device, ())
-        on = "cpu" if name == config.export_format and config.format != name else config.device
         if precision not in known:
             return (
-                f"{name} has no {precision} on a {on}: it has {', '.join(known) or 'nothing there'}"
+                f"{name} has no {precision} on a {config.device}: "
+                f"it has {', '.join(known) or 'nothing there'}"
             )
         for runtime in formats.get(name).RUNTIME:
             if find_spec(runtime.replace("-", "_")) is None:

@@ -5,10 +5,11 @@ is 0 after `sys.exit(0)`. So a notebook has succeeded when nothing was raised, e
 executed, and its result says "done".
 """
 
+import io
 import os
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from helpers.errors import StageError
 from helpers.results import read
 
 START_SECONDS = 120
+RELAYED_LINES = 6
 
 
 @contextmanager
@@ -34,14 +36,32 @@ def environment(**variables: str) -> Iterator[None]:
                 os.environ[name] = value
 
 
+class Relay(io.TextIOBase):
+    """Passes on what the cells print, while they run; a configuration of many lines is left out."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+
+    def write(self, text: str) -> int:
+        lines = text.strip().splitlines()
+        for line in lines if len(lines) < RELAYED_LINES else ():
+            self._say(f"      {line}")
+        return len(text)
+
+
 def execute(
-    source: Path, executed: Path, result: Path, parameters: dict[str, Any], cell_seconds: int
+    source: Path,
+    executed: Path,
+    result: Path,
+    parameters: dict[str, Any],
+    cell_seconds: int,
+    say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
     """Run the notebook `source` with `parameters`, keep it as `executed`, and return the result
     that it wrote to `result`.
 
-    A cell may take `cell_seconds`. Raises `StageError` with one line; the executed notebook stays,
-    as far as it came.
+    A cell may take `cell_seconds`; what cells print goes to `say` as well. Raises `StageError` with
+    one line; the executed notebook stays, as far as it came.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -65,6 +85,7 @@ def execute(
                 start_timeout=START_SECONDS,
                 execution_timeout=cell_seconds,
                 config=Config({"ConnectionFileMixin": transport}),
+                stdout_file=Relay(say),
                 extra_arguments=["--IPKernelApp.log_level=CRITICAL"],  # it is said when it ends
             )
     except PapermillExecutionError as error:

@@ -116,7 +116,7 @@ def _one(job: Job, turn: str, force: bool, cell_seconds: int, outcome: Outcome, 
         started = time.monotonic()
         executed = job.result.with_suffix(".ipynb")
         source = results.notebook_file(job.config.model, job.config.stage)
-        found = execute(source, executed, job.result, parameters(job), cell_seconds)
+        found = execute(source, executed, job.result, parameters(job), cell_seconds, say)
     except (DeploymentError, OSError) as error:
         outcome.failed += 1
         say(f"{name}: failed, {error}")

@@ -45,7 +45,9 @@ def throughput_over_batch(rows: "DataFrame") -> "Figure":
     """Draw offline throughput over batch size; bars show the relative `spread` between windows."""
 
     def bars(line: "DataFrame") -> "Bars":
-        spread = line["throughput"] * line.get("spread", 0) / 2  # it is the whole range
+        spread = (
+            line["throughput"] * line.get("spread", 0) / 2
+        )  # it is the whole interquartile range
         return spread, spread
 
     title, note = "Throughput over batch size, offline", "bar: spread between windows"

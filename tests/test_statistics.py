@@ -109,8 +109,9 @@ def test_littles_law_shows_clients_that_paused() -> None:
     assert littles_law(100, 30, 2, 3) == pytest.approx(0.5)
 
 
-def test_the_spread_is_the_range_over_the_median() -> None:
-    assert spread([90.0, 100.0, 120.0]) == pytest.approx(0.3)
+def test_the_spread_is_the_interquartile_range_over_the_median() -> None:
+    assert spread([90.0, 100.0, 120.0]) == pytest.approx(0.15)
+    assert spread([100.0, 98.0, 102.0, 101.0, 10.0]) == pytest.approx(0.03)
     assert isnan(spread([100.0]))
     assert isnan(spread([]))
 
@@ -204,7 +205,7 @@ def test_several_runs_are_their_median_and_their_range() -> None:
     row = measure_row(runs, 60)
 
     assert row["throughput"] == pytest.approx(20)
-    assert row["spread"] == pytest.approx((25 - 16) / 20)
+    assert row["spread"] == pytest.approx((22.5 - 18) / 20)
     assert row["requests"] == 20 + 16 + 25
     assert row["verdict"] == "unstable"
 

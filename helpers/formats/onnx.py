@@ -1,5 +1,6 @@
 """ONNX: exported from PyTorch by the dynamo exporter with a dynamic batch, run by ONNX Runtime."""
 
+import logging
 import warnings
 from copy import deepcopy
 from pathlib import Path
@@ -43,6 +44,7 @@ def make(
     import torch
 
     module = deepcopy(source).half() if precision == "fp16" else source
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # its notes on torchvision
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns of its own deprecations while exporting
         torch.onnx.export(

@@ -8,7 +8,9 @@ Its stability gate is switched off, because an unstable point would leave no rec
 import base64
 import csv
 import json
+import mmap
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -28,8 +30,8 @@ from helpers.triton.guard import sweep
 
 WINDOWS = 3  # perf_analyzer reports once it has three
 WINDOW_STRETCH = 1.2  # by which it lengthens the interval it is given
-WARMUP_REQUESTS = 2
 ATTEMPTS = 4
+TIMES = re.compile(rb'"timestamp":(\d+)|"response_timestamps":\[([\d,]*)\]')
 COMPONENTS = {
     "Client Send": "client_send_ms",
     "Network+Server Send/Recv": "network_server_send_recv_ms",
@@ -114,7 +116,6 @@ def arguments(point: Point, url: str, folder: Path) -> list[str]:
         *(("--shared-memory", point.shared_memory) if point.shared_memory != "none" else ()),
         *("--measurement-mode", "time_windows", "--measurement-interval", str(point.interval_ms)),
         *("--stability-percentage", "999", "--max-trials", str(WINDOWS)),
-        *("--warmup-request-count", str(WARMUP_REQUESTS * point.concurrency)),
         *("--verbose-csv", "-f", f"{folder}/out.csv"),
         *("--profile-export-file", f"{folder}/out.json"),
     ]
@@ -159,22 +160,25 @@ def _perform(point: Point, server: Server, folder: Path) -> int:
 def _read(folder: Path) -> Load | None:
     """Read what a run left; None if its record of requests is cut off or empty.
 
-    Beside the times, perf_analyzer records the first bytes of every tensor as a number. With shared
-    memory these are arbitrary, and once in thousands of requests they are not a number: its JSON
-    writer then stops and says nothing. That has nothing to do with time, so the run is repeated.
+    Beside the times, perf_analyzer records every tensor: over HTTP all values of all inputs, so
+    that the file is searched for times rather than parsed (3 MB a request for an image). With
+    shared memory it takes arbitrary bytes for values, and once in thousands of requests they are
+    not a number: its JSON writer then stops and says nothing. That has nothing to do with time, so
+    the run is repeated.
     """
-    try:
-        experiment = json.loads((folder / "out.json").read_text())["experiments"][0]
-    except (OSError, ValueError):
+    path = folder / "out.json"
+    if not path.exists() or not path.stat().st_size:
         return None
-    times = [
-        (request["timestamp"], request["response_timestamps"][-1])
-        for request in experiment["requests"]
-        if request["response_timestamps"]
-    ]
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
+        if text[-1:] != b"}":
+            return None
+        found = [match.groups() for match in TIMES.finditer(text)]
+    starts = [int(start) for start, _ in found if start]
+    ends = [ends.split(b",") for start, ends in found if not start]
+    times = [(s, int(e[-1])) for s, e in zip(starts, ends, strict=True) if e[-1]]
     if not times:
         raise MeasurementError("perf_analyzer saw no request through: its windows are too short")
-    with (folder / "out.csv").open() as file:
-        row = next(csv.DictReader(file))
+    with (folder / "out.csv").open() as file_of_components:
+        row = next(csv.DictReader(file_of_components))
     components = {ours: float(row[theirs]) / 1000 for theirs, ours in COMPONENTS.items()}
     return Load(np.array(sorted(times, key=lambda pair: pair[1]), dtype=np.int64), components)

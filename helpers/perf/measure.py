@@ -22,9 +22,9 @@ from helpers.schema import Config
 from helpers.triton.client import Server
 
 DISTINCT_ROWS = 64  # different real samples that are sent in turn, at most
-REQUESTS_A_CLIENT = 8  # at least, online: fewer show more of the start than of the steady state
-SHORTEST_INTERVAL_MS = 400
-BARE_SECONDS = 0.8  # a bare run takes at least this long and three calls
+REQUESTS_A_CLIENT = 5  # at least, online: fewer show more of the start than of the steady state
+SHORTEST_INTERVAL_MS = 300
+BARE_SECONDS = 0.6  # a bare run takes at least this long and three calls
 
 
 @dataclass(frozen=True)
@@ -119,6 +119,7 @@ def _offline_point(
     batches = [take(samples, start, size) for start in range(0, count_of(samples), size)]
     run_bare(session, batches, 0)  # the first calls of a new shape are slow
     request_seconds = 1 / run_bare(session, batches, 0)
+    server.infer(config.model, batches[0])  # likewise
     interval = interval_ms(config.request_count, config.pairs, request_seconds)
     bare = [size * run_bare(session, batches, BARE_SECONDS)]
     runs, loads = [], []

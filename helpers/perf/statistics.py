@@ -65,8 +65,15 @@ def windows(whole: Window, count: int) -> list[Window]:
 
 
 def spread(values: list[float]) -> float:
-    """(max - min) / median: how far repeated measurements lie apart; NaN for fewer than two."""
-    return float(np.ptp(values) / np.median(values)) if len(values) > 1 else float("nan")
+    """Interquartile range over the median: how far repeated measurements lie apart.
+
+    For three windows it is half of (max - min) / median, which is what perf_analyzer holds against
+    its own --stability-percentage. NaN for fewer than two values, or if one is NaN.
+    """
+    if len(values) < 2:
+        return float("nan")
+    low, middle, high = np.percentile(values, (25, 50, 75))
+    return float((high - low) / middle)
 
 
 def littles_law(
