@@ -10,7 +10,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -149,3 +152,41 @@ def nothing_left(tmp_path: Path) -> Iterator[None]:
         for pid in processes(ours):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[tuple[str, list[str]]]:
+    """Serve tmp_path: the address, and the paths asked for."""
+    asked: list[str] = []
+
+    class Handler(SimpleHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            asked.append(self.path)
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(tmp_path)))
+    thread = Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}", asked
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+BROWSER = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), ""
+)
+
+
+def browse(url: str, profile: Path) -> list[str]:
+    """Open a page in a headless browser and return what it wrote to the console."""
+    quiet = "disable-gpu disable-quic no-first-run disable-background-networking disable-sync"
+    flags = [
+        f"--{flag}" for flag in f"headless no-sandbox disable-component-update {quiet}".split()
+    ]
+    flags += [f"--user-data-dir={profile}", "--enable-logging=stderr", "--v=0", "--dump-dom"]
+    flags += ["--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"]
+    done = subprocess.run(
+        [BROWSER, *flags, url], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert "</html>" in done.stdout
+    return [line for line in done.stderr.splitlines() if ":CONSOLE" in line]

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import Project
+from conftest import BROWSER, Project, browse
 
 pytestmark = pytest.mark.slow
 
@@ -206,3 +206,17 @@ def test_status_prints_every_stage(finished: Project) -> None:
     assert answer.code == 0
     assert answer.output.splitlines()[0] == "dummy: 11 done"
     assert "  dummy onnx-fp32              deploy        done     accuracy 1.0000" in answer.output
+
+
+@pytest.mark.skipif(not BROWSER, reason="no Chromium or Chrome on PATH to open a page with")
+def test_every_page_opens_in_a_browser_without_a_request_or_a_console_error(
+    finished: Project, site: tuple[str, list[str]], tmp_path: Path
+) -> None:
+    address, asked = site
+    shutil.copytree(finished.root / "outputs", tmp_path / "outputs")
+    pages = [str(path.relative_to(tmp_path)) for path in (tmp_path / "outputs").rglob("*.html")]
+    assert len(pages) == 12
+    for name in pages:
+        asked.clear()
+        assert browse(f"{address}/{name}", tmp_path / "profile") == []
+        assert asked == [f"/{name}"]

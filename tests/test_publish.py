@@ -1,19 +1,15 @@
 """Pages are self-contained, honest about failures and the same bytes each time."""
 
 import re
-import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
-from functools import partial
 from html.parser import HTMLParser
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import nbformat
 import pytest
+from conftest import BROWSER, browse
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from helpers.errors import WorkspaceError
@@ -321,44 +317,6 @@ def test_importing_publish_loads_no_heavy_library() -> None:
     code = f"import sys, helpers.publish; print({heavy} & {{*sys.modules}})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[tuple[str, list[str]]]:
-    """Serve tmp_path: the address, and the paths asked for."""
-    asked: list[str] = []
-
-    class Handler(SimpleHTTPRequestHandler):
-        def log_message(self, *_: object) -> None:
-            asked.append(self.path)
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(tmp_path)))
-    thread = Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}", asked
-    server.shutdown()
-    thread.join()
-    server.server_close()
-
-
-BROWSER = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), ""
-)
-
-
-def browse(url: str, profile: Path) -> list[str]:
-    """Open a page in a headless browser and return what it wrote to the console."""
-    quiet = "disable-gpu disable-quic no-first-run disable-background-networking disable-sync"
-    flags = [
-        f"--{flag}" for flag in f"headless no-sandbox disable-component-update {quiet}".split()
-    ]
-    flags += [f"--user-data-dir={profile}", "--enable-logging=stderr", "--v=0", "--dump-dom"]
-    flags += ["--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"]
-    done = subprocess.run(
-        [BROWSER, *flags, url], capture_output=True, text=True, timeout=60, check=True
-    )
-    assert "</html>" in done.stdout
-    return [line for line in done.stderr.splitlines() if ":CONSOLE" in line]
 
 
 @pytest.mark.skipif(not BROWSER, reason="no Chromium or Chrome on PATH to open a page with")

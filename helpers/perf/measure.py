@@ -23,7 +23,7 @@ from helpers.triton.client import Server
 
 DISTINCT_ROWS = 64  # different real samples that are sent in turn, at most
 REQUESTS_A_CLIENT = 5  # at least, online: fewer show more of the start than of the steady state
-SHORTEST_INTERVAL_MS = 300
+SHORTEST_INTERVAL_MS = 400
 BARE_SECONDS = 0.6  # a bare run takes at least this long and three calls
 
 
