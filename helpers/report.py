@@ -54,6 +54,25 @@ def answer(config: Config, found: Results, rows: "DataFrame") -> "Markdown":
     return Markdown("\n\n".join(lines))  # type: ignore[no-untyped-call]
 
 
+def findings_in_words(config: Config, rows: "DataFrame") -> "Markdown":
+    """Say what each figure shows, experiment by experiment where that differs."""
+    from IPython.display import Markdown
+
+    online = findings.measured(rows, "online")
+    lines = [
+        findings.describe_throughput(rows),
+        findings.describe_latency(rows),
+        findings.describe_served_over_bare(rows),
+        *(
+            f"{name}: {findings.describe_components(one)}"
+            for name, one in online.groupby("experiment", sort=False)
+        ),
+        findings.describe_frontier(rows, budget(config)),
+    ]
+    text = "".join(f"- {line}\n" for line in lines)
+    return Markdown(text)  # type: ignore[no-untyped-call]
+
+
 def accuracy_in_words(found: Results) -> str:
     """Say what is served and whether every rung holds."""
     served = {name: stages["deploy"] for name, stages in found.items() if "deploy" in stages}

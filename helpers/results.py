@@ -89,8 +89,8 @@ def save(
     scores: Iterable["Score"] = (),
     measurement: "Measurement | None" = None,
     facts: dict[str, Any] | None = None,
-) -> Path:
-    """Write the stage's result whole or not at all, and return its path.
+) -> None:
+    """Write the stage's result, whole or not at all.
 
     A red rung or a point that was not measured is written too, as a failed stage, and then raised:
     `AccuracyError` or `MeasurementError`.
@@ -153,7 +153,6 @@ def save(
     if broken:
         raise (AccuracyError if red else MeasurementError)(broken)
     print(f"wrote {shown(path)}")
-    return path
 
 
 COLUMNS = [

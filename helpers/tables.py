@@ -27,6 +27,7 @@ NAMES = {
 UNITS = {"ms": "ms", "us": "µs", "ns": "ns", "s": "s", "seconds": "s", "mb": "MB", "gb": "GB"}
 UNITS |= {"bytes": "bytes", "percent": "%"}
 FORMATS = {"spread": ".1%", "littles_law": ".3f"}
+FORMATS |= dict.fromkeys(("max_difference", "mean_difference", "max_bound", "mean_bound"), ".1e")
 BADGES = {
     "green": "background:#dcf2e2;color:#14532d",
     "red": "background:#fbdcd9;color:#7f1d1d",
