@@ -37,7 +37,7 @@ class Prepared:
 
     dataset: Dataset
     checkpoint: Path
-    generated: bool  # a fitted checkpoint: its accuracy is not the real task's
+    hashes: dict[str, str]  # of what the results rest on
 
 
 def recipe_key(config: Config, kind: str) -> str:
@@ -101,7 +101,16 @@ def prepare(config: Config) -> Prepared:
             started = time.monotonic()
             model.prepare_checkpoint(config, folder, temporary / checkpoint.name)
             facts["fitted_seconds"] = round(time.monotonic() - started, 1)
-    return Prepared(dataset, checkpoint, config.checkpoint == "fitted")
+    hashes = {"dataset": _content(folder), "checkpoint": _content(checkpoint)}
+    return Prepared(dataset, checkpoint, hashes)
+
+
+def _content(path: Path) -> str:
+    """Give the SHA-256 of what was made or of a file; of a user's folder, of names and sizes."""
+    for folder in (path, path.parent):
+        if made := find(folder):
+            return made.sha256
+    return file_digest(path) if path.is_file() else fingerprint(path)
 
 
 def open_dataset(config: Config) -> Dataset:

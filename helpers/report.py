@@ -178,7 +178,9 @@ def provenance(found: Results) -> dict[str, Any]:
         **last["source"],
         "measured": f"{first} to {last['finished']}",
         "SHA-256 of exports": inputs,
-        "data set and checkpoint": next((r["inputs"] for r in every if r["stage"] == "export"), {}),
+        "SHA-256 of inputs": next(
+            (r["facts"]["sha256"] for r in every if "sha256" in r.get("facts", {})), {}
+        ),
     }
 
 

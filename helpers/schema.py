@@ -108,6 +108,11 @@ class Config(Experiment):
     server: Server
     experiments: tuple[str, ...]  # of the same model on this target
 
+    @property
+    def caveat(self) -> str:
+        """What must stand beside every accuracy; empty for a real checkpoint."""
+        return " (checkpoint fitted to generated data)" if self.checkpoint == "fitted" else ""
+
     def shown(self) -> dict[str, Any]:
         """What a reader should know: where it belongs, and every field that this stage reads."""
         head = {

@@ -16,7 +16,7 @@ import psutil
 
 from helpers.perf.statistics import OTHERS_CORES
 
-QUIET_SECONDS = 1.0
+QUIET_SECONDS = 0.3
 PATIENCE_SECONDS = 20.0
 
 

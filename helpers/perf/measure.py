@@ -34,7 +34,7 @@ class Measurement:
     rows: list[dict[str, Any]]
     samples: dict[str, Any]
     distinct_rows: int  # different samples that were sent in turn
-    others_before: float  # load from others just before, in cores
+    others_before: float  # load from others just before a point, at most, in cores
 
 
 def _samples(config: Config) -> Arrays:
@@ -43,12 +43,12 @@ def _samples(config: Config) -> Arrays:
 
 
 @contextmanager
-def _ready(config: Config, samples: Arrays) -> Iterator[tuple[analyzer.Point, float]]:
-    """Wait for a quiet machine; give a point to start from, and the load that remained."""
+def _ready(config: Config, samples: Arrays) -> Iterator[analyzer.Point]:
+    """Have the machine for this measurement alone, and give a point to start from."""
     outputs = [tensor.name for tensor in models.get(config.model).outputs(config)]
     regions = analyzer.shared_memory_patterns(list(samples), outputs)
     with host.alone(), analyzer.input_data(analyzer.split(samples)) as data:
-        yield analyzer.Point(config.model, data, regions), host.wait_until_quiet()
+        yield analyzer.Point(config.model, data, regions)
 
 
 def count_of(samples: Arrays) -> int:
@@ -98,8 +98,10 @@ def measure_offline(config: Config, server: Server) -> Measurement:
     samples, session = _samples(config), bare_session(config)
     rows: list[dict[str, Any]] = []
     raw: dict[str, Any] = {}
-    with _ready(config, samples) as (start, before):
+    before: list[float] = []
+    with _ready(config, samples) as start:
         for size in config.batch_sizes:
+            before.append(host.wait_until_quiet())
             point = replace(start, batch_size=size, shared_memory=config.shared_memory)
             try:
                 row, requests = _offline_point(config, server, session, point, samples)
@@ -108,7 +110,7 @@ def measure_offline(config: Config, server: Server) -> Measurement:
             rows.append(row)
             raw |= requests
             print(f"batch {size}: {_in_words(row)}")
-    return Measurement(rows, raw, count_of(samples), before)
+    return Measurement(rows, raw, count_of(samples), max(before))
 
 
 def _offline_point(
@@ -148,10 +150,12 @@ def measure_online(config: Config, server: Server) -> Measurement:
     samples = _samples(config)
     rows: list[dict[str, Any]] = []
     raw: dict[str, Any] = {}
-    with _ready(config, samples) as (start, before):
+    before: list[float] = []
+    with _ready(config, samples) as start:
         one = take(samples, 0, config.online_batch_size)
         request_seconds = _seconds(lambda: server.infer(config.model, one))
         for clients in config.concurrency:
+            before.append(host.wait_until_quiet())
             count = max(config.request_count, clients * REQUESTS_A_CLIENT)
             interval = interval_ms(count, 1, request_seconds)
             size = config.online_batch_size
@@ -168,7 +172,7 @@ def measure_online(config: Config, server: Server) -> Measurement:
                 request_seconds = row["avg_latency_ms"] / 1000 / clients
             rows.append(row)
             print(f"{clients} clients: {_in_words(row)}")
-    return Measurement(rows, raw, count_of(samples), before)
+    return Measurement(rows, raw, count_of(samples), max(before))
 
 
 def _seconds(call: Callable[[], Any]) -> float:

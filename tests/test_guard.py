@@ -1,0 +1,77 @@
+"""What must not outlive its caller: commands under a guard, and regions of shared memory."""
+
+import mmap
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import processes, wait_for
+
+from helpers.triton import process
+from helpers.triton.guard import sweep
+
+SHM = Path("/dev/shm")
+
+
+@pytest.fixture
+def name() -> Iterator[str]:
+    """A name for a region that nobody else uses."""
+    chosen = f"sweep-{os.getpid()}_0"
+    yield chosen
+    for path in SHM.glob(f"{chosen}*"):
+        path.unlink()
+
+
+def start(tmp_path: Path, code: str, sweep: tuple[str, ...] = ()) -> "subprocess.Popen[bytes]":
+    with (tmp_path / "log").open("wb") as log:
+        return process.start([sys.executable, "-c", code], log=log, sweep=sweep)
+
+
+def test_a_stale_region_is_swept_and_one_in_use_is_not(name: str) -> None:
+    stale, used, other = SHM / f"{name}_1", SHM / f"{name}_2", SHM / f"{name}-other"
+    for path in (stale, used, other):
+        path.write_bytes(b"x" * 4096)
+    with used.open("r+b") as file, mmap.mmap(file.fileno(), 0):
+        assert sweep([f"{name}_[0-9]*"]) == [stale.name]
+        assert (stale.exists(), used.exists(), other.exists()) == (False, True, True)
+    assert sweep([f"{name}_[0-9]*"]) == [used.name]
+
+
+def test_the_exit_code_is_the_commands(tmp_path: Path) -> None:
+    for code, expected in (("exit(7)", 7), ("import os; os.kill(os.getpid(), 9)", 128 + 9)):
+        started = start(tmp_path, code)
+        started.wait()
+        assert process.stop(started) == expected
+
+
+def test_stopping_ends_the_command_what_it_started_and_its_regions(
+    tmp_path: Path, name: str
+) -> None:
+    code = (
+        "import subprocess, sys, pathlib, time;"
+        f"pathlib.Path('/dev/shm/{name}').write_text('x');"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(99)']);"
+        f"pathlib.Path({str(tmp_path / 'pid')!r}).write_text(str(child.pid)); time.sleep(99)"
+    )
+    started = start(tmp_path, code, (f"{name}*",))
+    pid = int(wait_for(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text()))
+    assert process.stop(started) == 128 + signal.SIGTERM
+    assert not processes(str(tmp_path)) + [p for p in processes("time.sleep(99)") if p == pid]
+    assert not (SHM / name).exists()
+
+
+def test_a_caller_that_is_killed_takes_the_command_along(tmp_path: Path) -> None:
+    code = (
+        "import time; from helpers.triton import process;"
+        f"log = open({str(tmp_path / 'log')!r}, 'wb');"
+        "process.start(['sleep', '98.7654'], log=log); time.sleep(99)"
+    )
+    caller = subprocess.Popen([sys.executable, "-c", code])
+    wait_for(lambda: processes("98.7654"), 20)
+    caller.kill()
+    caller.wait()
+    wait_for(lambda: not processes("98.7654"), 20)
