@@ -6,6 +6,7 @@ executed, and its result says "done".
 """
 
 import io
+import logging
 import os
 import tempfile
 import warnings
@@ -70,6 +71,7 @@ def execute(
         from papermill.exceptions import PapermillExecutionError
         from traitlets.config import Config
 
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # of Ctrl-C it would say a page
     result.unlink(missing_ok=True)
     executed.parent.mkdir(parents=True, exist_ok=True)
     try:

@@ -22,7 +22,7 @@ def without_time(result: dict[str, Any]) -> dict[str, Any]:
     """What of a result does not depend on when and how it was made."""
     return {
         name: result[name]
-        for name in ("config", "notebook", "versions", "inputs", "rungs", "modules", "state")
+        for name in ("config", "notebook", "versions", "inputs", "rungs", "state")
     }
 
 

@@ -45,12 +45,18 @@ def processes_in_session(session: int) -> list[int]:
 
 
 def mapped_files() -> set[str]:
-    """List the paths under /dev/shm that some process has mapped now."""
+    """List the paths under /dev/shm that some process uses now.
+
+    A Triton server does not count: it maps what its clients make, and keeps it when they end.
+    """
     mapped: set[str] = set()
-    for entry in Path("/proc").glob("[0-9]*/maps"):
+    for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            lines = entry.read_text().splitlines()
-            mapped.update(line[line.index("/dev/shm/") :] for line in lines if "/dev/shm/" in line)
+            lines = (entry / "maps").read_text().splitlines()
+            if (entry / "comm").read_text().strip() != "tritonserver":
+                mapped.update(
+                    line[line.index("/dev/shm/") :] for line in lines if "/dev/shm/" in line
+                )
     return mapped
 
 
