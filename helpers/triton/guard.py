@@ -6,7 +6,7 @@ command leaves behind.
 The caller holds the other end of standard input and never writes. When it closes, on purpose or
 because the caller was killed, the command gets SIGTERM, after a grace period SIGKILL, and with it
 everything in its session. Afterwards the files of /dev/shm that match a pattern, are this user's
-and are mapped by no process are removed. The exit code is the command's. Only the standard library
+and are in use by no client are removed. The exit code is the command's. Only the standard library
 is imported: it starts in 30 ms and needs no site-packages.
 """
 
