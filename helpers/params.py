@@ -195,11 +195,14 @@ def resolve(
     models: dict[str, Any] | None = None,
     experiment: str = "",
     overrides: dict[str, Any] | None = None,
+    *,
+    target: str = "",
 ) -> Config:
     """Choose one experiment and give it as `stage` sees it.
 
     Without `models` the parameter file of `gpu` is read; without `experiment` its first is taken.
-    `overrides` replaces single fields, for exploring. Raises `ParameterError`.
+    `target` names the folder of results where it is known. `overrides` replaces single fields, for
+    exploring. Raises `ParameterError`.
     """
     place = "parameters"
     content: dict[str, Any] = {
@@ -243,7 +246,7 @@ def resolve(
         model=model,
         experiment=chosen,
         stage=stage,
-        target=target_name(parsed.gpu),
+        target=target or target_name(parsed.gpu),
         gpu=parsed.gpu,
         device=parsed.device,
         server=parsed.server,

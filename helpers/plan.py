@@ -89,9 +89,7 @@ def configure(
         for name in ("gpu", "device", "server", "defaults", "models")
         if name in content
     }
-    return resolve(model, stage, experiment=experiment, **given).model_copy(
-        update={"target": target}
-    )
+    return resolve(model, stage, experiment=experiment, target=target, **given)
 
 
 def plan(
