@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from helpers import formats, models
-from helpers.artefacts import Prepared, open_dataset, physical_cores, recipe_key, requests
+from helpers.artefacts import physical_cores
+from helpers.data import Prepared, open_dataset, recipe_key, requests
 from helpers.errors import ArtefactError
 from helpers.frameworks import framework_session
 from helpers.models import Arrays

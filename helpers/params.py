@@ -115,7 +115,7 @@ def _experiment(
     """Merge defaults < model's defaults < experiment < overrides, check the outcome and give all
     its fields.
     """
-    models.get(model)
+    variants = models.get(model).VARIANTS
     section = content["models"][model]
     own = (section.get("experiments") or {}).get(experiment) or {}
     merged: dict[str, Any] = {}
@@ -126,6 +126,10 @@ def _experiment(
         if name not in merged:
             raise ParameterError(f"{place}.{name}: is missing")
     parsed = _validated(Experiment, merged, place)
+    variant = parsed.variant or next(iter(variants), "")
+    if variant and variant not in variants:
+        known = f"known are {', '.join(variants)}" if variants else f"{model} has none"
+        raise ParameterError(f"{place}.variant: unknown variant '{variant}': {known}")
     for name in ("export_format", "format"):
         value = getattr(parsed, name)
         if value and value not in formats.names():
@@ -145,7 +149,7 @@ def _experiment(
         raise ParameterError(
             f"{place}.online_batch_size: {size} is above max_batch_size {parsed.max_batch_size}"
         )
-    return dict(parsed.model_dump())
+    return {**parsed.model_dump(), "variant": variant}
 
 
 def _require_path(experiment: Experiment, place: str) -> None:

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from helpers import doctor, results
-from helpers.artefacts import checkpoint_file, dataset_folder, folder_of, is_generated
+from helpers.artefacts import folder_of
+from helpers.data import checkpoint_file, dataset_folder, is_made
 from helpers.errors import ParameterError
 from helpers.params import resolve
 from helpers.schema import FIELDS, STAGES, Config
@@ -170,7 +171,7 @@ def _names(before: Any, now: Any) -> str:
 
 def _data_is_there(config: Config) -> bool:
     fitted = config.checkpoint != "fitted" or find(checkpoint_file(config).parent) is not None
-    return fitted and (not is_generated(config) or find(dataset_folder(config)) is not None)
+    return fitted and (not is_made(config) or find(dataset_folder(config)) is not None)
 
 
 def parameters(job: Job) -> dict[str, Any]:

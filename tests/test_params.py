@@ -8,7 +8,7 @@ import yaml
 
 from helpers import formats, models, params
 from helpers.__main__ import main
-from helpers.artefacts import checkpoint_file, dataset_folder
+from helpers.data import checkpoint_file, dataset_folder
 from helpers.errors import ParameterError
 from helpers.params import read_file, resolve
 from helpers.schema import FIELDS, STAGES, Config, Experiment, ParameterFile

@@ -1,12 +1,14 @@
 """What a model is to the rest of the package, and where to find one by its name.
 
 A model is a package `helpers.models.<name>` that offers the names of `Model`; it knows nothing
-about formats or servers.
+about formats or servers. One whose public data comes as raw files has a module `raw` with the names
+of `Raw`.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any, Protocol, cast
@@ -61,6 +63,7 @@ class Model(Protocol):
     """
 
     TITLE: str
+    VARIANTS: tuple[str, ...]  # of the network, the first being the default; empty if it has one
     FRAMEWORK: str  # "torch" or "tensorflow": what the network is built with
     METRICS: dict[str, str]  # each metric's name -> "higher" or "lower", whichever is better
     GENERATED: tuple[str, ...]  # the names of the data sets that the package generates
@@ -75,12 +78,17 @@ class Model(Protocol):
     def outputs(self, config: Any) -> tuple[Tensor, ...]: ...
 
     def prepare_dataset(self, config: Any, folder: Path) -> None:
-        """Make `config.dataset` ready in `folder`, an empty folder: generate it there; raise
-        `DataError` otherwise.
+        """Generate the set `config.dataset` in `folder`, an empty folder.
+
+        Raises `DataError` if there is no such set.
         """
         ...
 
-    def open_dataset(self, config: Any, folder: Path) -> Dataset: ...
+    def open_dataset(self, config: Any, folder: Path) -> Dataset:
+        """Open what was generated, prepared from raw files, or prepared by the user; raise
+        `DataError` for another layout.
+        """
+        ...
 
     def prepare_checkpoint(self, config: Any, dataset: Path, path: Path) -> None:
         """Fit a small checkpoint to the generated data set in `dataset` and write it to `path`, as
@@ -98,11 +106,34 @@ class Model(Protocol):
         ...
 
 
+class Raw(Protocol):
+    """The names that a module `helpers.models.<name>.raw` offers."""
+
+    def holds_raw(self, path: Path) -> bool:
+        """Tell whether a file or folder is what the public gives, rather than a prepared set."""
+        ...
+
+    def prepare_raw(self, config: Any, source: Path, folder: Path) -> None:
+        """Turn the raw files at `source` into a prepared set in `folder`, an empty folder, within
+        bounded memory.
+
+        Prints a line every few seconds. Raises `DataError` for a file that is damaged or not the
+        public one.
+        """
+        ...
+
+
 def names() -> list[str]:
     """Name every model of the package, sorted; a package `_<name>` is what several share."""
     return sorted(
         module.name for module in iter_modules(__path__) if module.ispkg and module.name[0] != "_"
     )
+
+
+def raw(name: str) -> Raw | None:
+    """Import what prepares the public raw data of the model `name`, where there is such a thing."""
+    module = f"{__name__}.{name}.raw"
+    return cast(Raw, import_module(module)) if find_spec(module) else None
 
 
 def get(name: str) -> Model:

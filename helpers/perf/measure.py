@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from helpers import formats, models
-from helpers.artefacts import open_dataset, requests, require, threads
+from helpers.artefacts import require, threads
+from helpers.data import open_dataset, requests
 from helpers.errors import MeasurementError
 from helpers.formats import Session
 from helpers.models import Arrays

@@ -9,6 +9,7 @@ import numpy as np
 from helpers.models import Arrays, Dataset, Tensor
 
 TITLE = "Dummy"
+VARIANTS = ()
 FRAMEWORK = "torch"
 METRICS = {"accuracy": "higher"}
 BOUNDS = {"fp32": (1e-4, 1e-5), "bf16": (0.2, 0.05)}

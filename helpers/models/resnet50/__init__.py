@@ -7,6 +7,7 @@ from helpers.models import Dataset, Tensor
 from helpers.models.resnet50.generate import SETS, write_images
 
 TITLE = "ResNet50 v1.5"
+VARIANTS = ()
 FRAMEWORK = "torch"
 METRICS = {"top1": "higher", "top5": "higher"}
 # 3 to 4 times the largest differences measured over 64 images on a CPU with AVX-512 and bf16:
@@ -16,7 +17,7 @@ GENERATED = tuple(SETS)
 RECIPE = ("network", "textures", "generate", "fit")
 BATCH = 8
 
-IMAGES = "validation"  # the folder of the evaluation images inside a generated data set
+IMAGES = "validation"  # the folder of the evaluation images inside a set that was made here
 
 
 def inputs(config: Any) -> tuple[Tensor, ...]:
@@ -35,10 +36,10 @@ def prepare_dataset(config: Any, folder: Path) -> None:
 
 
 def open_dataset(config: Any, folder: Path) -> Dataset:
-    """Open a generated set or a folder of images; raise DataError for an unexpected layout."""
+    """Open a set that was made here or a folder of images; raise DataError for another layout."""
     from helpers.models.resnet50.data import ImageFolder
 
-    images = folder / IMAGES if config.dataset in GENERATED else folder
+    images = folder / IMAGES if (folder / IMAGES).is_dir() else folder
     return ImageFolder(images, inputs(config)[0].name, outputs(config)[0].name)
 
 

@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from helpers.errors import DataError
+from helpers.models._torch import state_dict
 from helpers.models.resnet50.data import normalise
 from helpers.models.resnet50.generate import CLASSES, training_batch
 from helpers.models.resnet50.network import Bottleneck, ResNet50
@@ -47,7 +48,7 @@ def fit(name: str, path: Path) -> None:
         torch.manual_seed(SEED)
         network = _fresh_network()
     _train(network, recipe)
-    _save(network, path)
+    state_dict.save(network, path)
 
 
 def _fresh_network() -> ResNet50:
@@ -81,12 +82,3 @@ def _train(network: ResNet50, recipe: Recipe) -> None:
         if step % REPORT_EVERY == 0 or step == recipe.steps:
             seconds = time.perf_counter() - start
             print(f"step {step}/{recipe.steps}: loss {loss.item():.3f}, {seconds:.0f} s")
-
-
-def _save(network: ResNet50, path: Path) -> None:
-    partial = path.with_name(f"{path.name}.partial")
-    try:
-        torch.save({name: t.contiguous() for name, t in network.state_dict().items()}, partial)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)

@@ -1,0 +1,1 @@
+"""What the models that are built with PyTorch share."""

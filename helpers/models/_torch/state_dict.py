@@ -1,0 +1,158 @@
+"""Reading a PyTorch checkpoint without running what it holds, and giving every tensor its place."""
+
+import pickletools
+import re
+import warnings
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from helpers.errors import CheckpointError
+
+SHOWN = 5  # tensors that an error names; it counts the others
+
+
+class Inert:
+    """Stands for an object of the training code: it takes anything and does nothing."""
+
+    def __init__(self, *_: Any, **__: Any) -> None: ...
+
+    def __setstate__(self, _: Any) -> None: ...
+
+    def __hash__(self) -> int:
+        return id(self)
+
+
+def read(path: Path, inert: Collection[str] = ()) -> Any:
+    """Read what torch.save wrote, by PyTorch's restricted unpickler.
+
+    Classes of the modules named in `inert` become `Inert`. Raises CheckpointError if the file
+    cannot be read or names anything else that is not a tensor.
+    """
+    if not path.is_file():
+        raise CheckpointError(f"{path} is not a file: give a checkpoint saved by torch.save")
+    try:
+        with warnings.catch_warnings(), torch.serialization.safe_globals(_stubs(path, inert)):
+            warnings.simplefilter("ignore")  # of a pickle protocol that the next lines judge
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # damaged bytes can fail in any way inside the unpickler
+        reason = " ".join(str(error).split()).split("WeightsUnpickler error: ")[-1]
+        named = re.search(r"GLOBAL ([\w.]+)", reason)
+        tried = named[1] if named else _imported(path)
+        if tried:
+            text = f"{path} was refused: it tries to run {tried}; save its state dict alone"
+        else:
+            text = f"{path} is not a whole PyTorch checkpoint: {reason[:120] or 'no content'}"
+        raise CheckpointError(text) from None
+
+
+def _stubs(path: Path, inert: Collection[str]) -> list[Any]:
+    """Pair each name of the file that is in a module of `inert` with a class that does nothing."""
+    if not inert:
+        return []
+    names = torch.serialization.get_unsafe_globals_in_checkpoint(path)
+    return [
+        (type(name.rpartition(".")[2], (Inert,), {}), name)
+        for name in names
+        if name.rpartition(".")[0] in inert
+    ]
+
+
+def _imported(path: Path) -> str | None:
+    """Name what a pickle of a protocol that torch.load does not read would import first."""
+    strings: list[str] = []
+    with suppress(Exception), path.open("rb") as file:  # other bytes are no pickle, and end here
+        for opcode, argument, _ in pickletools.genops(file):
+            if opcode.name == "GLOBAL":
+                return str(argument).replace(" ", ".")
+            if opcode.name == "STACK_GLOBAL":
+                return ".".join(strings[-2:])
+            if isinstance(argument, str):
+                strings.append(argument)
+    return None
+
+
+def unwrap(content: Any, path: Path) -> dict[str, Tensor]:
+    """Take the state dict out of what a checkpoint holds: bare, or under "state_dict" or "model".
+
+    A leading `module.` is cut from its names. Raises CheckpointError if there is none.
+    """
+    for key in ("state_dict", "model"):
+        if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
+            content = content[key]
+            break
+    if not isinstance(content, Mapping) or not content:
+        raise CheckpointError(
+            f"{path} holds no state dict, neither bare nor as 'state_dict' or 'model'"
+        )
+    for name, value in content.items():
+        if not isinstance(name, str) or not isinstance(value, Tensor):
+            raise CheckpointError(
+                f"{path} holds no state dict: {name!r} is a {type(value).__name__}"
+            )
+    return rename(content, r"^module\.", "", path)
+
+
+def rename(
+    tensors: Mapping[str, Tensor], pattern: str, replacement: Any, path: Path
+) -> dict[str, Tensor]:
+    """Rename by `re.sub`; raise CheckpointError if two tensors get one name."""
+    renamed: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        plain = re.sub(pattern, replacement, name)
+        if plain in renamed:
+            raise CheckpointError(f"{path} holds {plain} twice, the second time as {name}")
+        renamed[plain] = tensor
+    return renamed
+
+
+def place(
+    tensors: Mapping[str, Tensor], network: nn.Module, path: Path, title: str, optional: str = ""
+) -> None:
+    """Copy the tensors into `network`, every one accounted for.
+
+    Tensors whose name ends in `optional` may be missing. Raises CheckpointError naming every
+    tensor that is missing, surplus or misshapen.
+    """
+    own = network.state_dict()
+    faults = [
+        *(
+            f"missing {name} {_shape(own[name])}"
+            for name in own
+            if name not in tensors and not (optional and name.endswith(optional))
+        ),
+        *(f"surplus {name} {_shape(tensors[name])}" for name in tensors if name not in own),
+        *(
+            f"{name} is {_shape(tensor)} and should be {_shape(own[name])}"
+            for name, tensor in tensors.items()
+            if name in own and not _alike(tensor, own[name])
+        ),
+    ]
+    if faults:
+        more = f"; and {len(faults) - SHOWN} more" if len(faults) > SHOWN else ""
+        raise CheckpointError(f"{path} does not fit {title}: {'; '.join(faults[:SHOWN])}{more}")
+    network.load_state_dict({**own, **tensors})
+
+
+def save(network: nn.Module, path: Path) -> None:
+    """Write the network's state dict to `path`, whole or not at all."""
+    partial = path.with_name(f"{path.name}.partial")
+    try:
+        torch.save({name: t.contiguous() for name, t in network.state_dict().items()}, partial)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _alike(tensor: Tensor, own: Tensor) -> bool:
+    alike = tensor.shape == own.shape and tensor.is_floating_point() == own.is_floating_point()
+    return bool(alike)
+
+
+def _shape(tensor: Tensor) -> str:
+    kind = "" if tensor.is_floating_point() else f" {str(tensor.dtype).removeprefix('torch.')}"
+    return f"{list(tensor.shape)}{kind}"
