@@ -1,0 +1,129 @@
+"""How ImageNet's public validation archives become class folders: their layout, sums and labels."""
+
+import hashlib
+import shutil
+import tarfile
+from collections.abc import Mapping
+from io import BytesIO, FileIO
+from pathlib import Path
+from typing import Any
+
+from helpers.errors import DataError
+from helpers.models.resnet50 import IMAGES
+
+ARCHIVE, DEVKIT = "ILSVRC2012_img_val.tar", "ILSVRC2012_devkit_t12.tar.gz"
+MD5 = {  # as published in torchvision/datasets/imagenet.py
+    ARCHIVE: "29b22e2961454d5413ddabcf34fc5622",
+    DEVKIT: "fa75699e90414af021442c21a62c3abf",
+}
+TRUTH = "ILSVRC2012_devkit_t12/data/ILSVRC2012_validation_ground_truth.txt"
+SYNSETS = "ILSVRC2012_devkit_t12/data/meta.mat"
+REPORTED = 2_500  # images between two lines of progress
+CHUNK = 1 << 16  # bytes read at once
+
+
+def holds_raw(path: Path) -> bool:
+    """Tell whether `path` is ImageNet's archive of validation images, or a folder with it."""
+    return (path.name == ARCHIVE and path.is_file()) or (path / ARCHIVE).is_file()
+
+
+def prepare_raw(config: Any, source: Path, folder: Path) -> None:
+    """Write each image to `<folder>/validation/<class>/`, with the bytes that ImageNet gives.
+
+    NVIDIA's step resizes each image and encodes it as JPEG a second time; here the originals are
+    kept. Raises DataError for an archive that is missing, damaged or not the public one.
+    """
+    archive = source / ARCHIVE if source.is_dir() else source
+    labels = _labels(archive.with_name(DEVKIT))
+    for label in set(labels.values()):
+        (folder / IMAGES / str(label)).mkdir(parents=True)
+    with _Hashed(archive) as file:  # 6.7 GB, read once: hashed while its images are written
+        try:
+            with tarfile.open(fileobj=file, mode="r|", bufsize=CHUNK) as members:
+                _write(members, labels, folder / IMAGES, archive)
+        except (tarfile.TarError, ValueError) as error:  # ValueError: a number in a header
+            raise _damaged(archive, f"is not a whole tar file ({error})") from None
+        file.compare()
+
+
+class _Hashed(FileIO):
+    """A file of ImageNet's, whose MD5 is taken as it is read."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            super().__init__(path)
+        except OSError as error:
+            raise DataError(
+                f"{path} cannot be read ({error.strerror}): put ImageNet's {ARCHIVE} and {DEVKIT} "
+                "into one folder"
+            ) from None
+        self._path, self._md5 = path, hashlib.md5(usedforsecurity=False)
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        content = super().read(size)
+        self._md5.update(content)
+        return content
+
+    def compare(self) -> None:
+        """Read to the end; raise DataError if the MD5 is not the published one."""
+        while self.read(CHUNK):
+            pass
+        found, expected = self._md5.hexdigest(), MD5[self._path.name]
+        if found != expected:
+            raise _damaged(self._path, f"has the MD5 {found} and should have {expected}")
+
+
+def _write(
+    members: tarfile.TarFile, labels: Mapping[str, int], folder: Path, archive: Path
+) -> None:
+    """Write the images in the archive's order; a name that is not in `labels` becomes no file."""
+    missing = dict(labels)
+    for member in members:
+        if member.name not in missing:
+            fault = "twice" if member.name in labels else f"and {DEVKIT} does not list it"
+            raise _damaged(archive, f"holds {member.name!r} {fault}")
+        image = members.extractfile(member) if member.isreg() else None
+        if image is None:
+            raise _damaged(archive, f"holds {member.name!r} as something else than a plain file")
+        with (folder / str(missing.pop(member.name)) / member.name).open("xb") as target:
+            shutil.copyfileobj(image, target, CHUNK)
+        written = len(labels) - len(missing)
+        if written % REPORTED == 0 or not missing:
+            print(f"{written:,} of {len(labels):,} images written")
+    if missing:
+        first, *more = sorted(missing)
+        others = f" and {len(more):,} more" if more else ""
+        raise _damaged(archive, f"lacks {first}{others} of {len(labels):,} images")
+
+
+def _labels(devkit: Path) -> dict[str, int]:
+    """Give the class of each image by its file name.
+
+    Line n of the ground truth is the ILSVRC id of image n. A class is the rank of the id's WordNet
+    name among those of all synsets without children (torchvision's convention).
+    """
+    from scipy.io import loadmat  # type: ignore[import-untyped, unused-ignore]
+
+    with _Hashed(devkit) as file:
+        file.compare()
+    try:
+        with tarfile.open(devkit, "r:gz") as members:
+            truth, content = (_content(members, name) for name in (TRUTH, SYNSETS))
+        synsets = loadmat(BytesIO(content), squeeze_me=True)["synsets"]
+        leaves = {int(s["ILSVRC2012_ID"]): str(s["WNID"]) for s in synsets if not s["num_children"]}
+        ranks = {name: rank for rank, name in enumerate(sorted(leaves.values()))}
+        classes = [ranks[leaves[int(line)]] for line in truth.splitlines()]
+    except Exception as error:  # another layout can fail in any way
+        raise _damaged(devkit, f"does not hold ImageNet's labels ({error!r})") from None
+    return {f"ILSVRC2012_val_{n:08d}.JPEG": label for n, label in enumerate(classes, start=1)}
+
+
+def _content(members: tarfile.TarFile, name: str) -> bytes:
+    file = members.extractfile(name)
+    if file is None:
+        raise KeyError(f"{name} is not a plain file")
+    return file.read()
+
+
+def _damaged(path: Path, fault: str) -> DataError:
+    return DataError(f"{path} {fault}: download it again from image-net.org")
