@@ -37,15 +37,12 @@ def recipe_key(config: Config, kind: str) -> str:
             "source": [file_digest(path) for path in sorted(package.glob("*.py"))],
             **names_of_inputs(config),
         }
-    elif is_generated(config):
-        value |= {
-            name: file_digest(package / f"{name}.py") for name in models.get(config.model).RECIPE
-        }
     else:
-        value |= {
-            "raw": file_digest(package / "raw.py"),
-            "files": fingerprint(from_root(config.dataset)),
-        }
+        generated, recipe = is_generated(config), models.get(config.model).RECIPE
+        names = recipe if generated else (*recipe, "raw")
+        value |= {name: file_digest(package / f"{name}.py") for name in names}
+        if not generated:
+            value["files"] = fingerprint(from_root(config.dataset))
     return f"{config.model}-{kind}-{digest(value)[:12]}"
 
 
@@ -129,12 +126,16 @@ def requests(
     """Yield the data set's batches as the exported network takes them: its inputs only, in its
     order, in its types.
     """
-    tensors = models.get(config.model).inputs(config)
     for batch in dataset.batches(batch_size, limit):
-        yield {
-            tensor.name: np.ascontiguousarray(batch[tensor.name], dtype=tensor.dtype)
-            for tensor in tensors
-        }
+        yield request(config, batch)
+
+
+def request(config: Config, batch: Arrays) -> Arrays:
+    """Give a batch of the data set as the exported network takes it."""
+    return {
+        tensor.name: np.ascontiguousarray(batch[tensor.name], dtype=tensor.dtype)
+        for tensor in models.get(config.model).inputs(config)
+    }
 
 
 def example_inputs(config: Config, dataset: Dataset) -> Arrays:

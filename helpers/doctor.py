@@ -65,6 +65,8 @@ def obstacle(config: Config) -> str:
         (config.export_format, config.export_precision),
         (config.format, config.precision),
     ):
+        if name not in formats.names():
+            return f"format {name} is not in this release"
         known = formats.get(name).PRECISIONS.get(config.device, ())
         if precision not in known:
             return (

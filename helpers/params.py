@@ -132,11 +132,11 @@ def _experiment(
         raise ParameterError(f"{place}.variant: unknown variant '{variant}': {known}")
     for name in ("export_format", "format"):
         value = getattr(parsed, name)
-        if value and value not in formats.names():
+        if value and value not in (*formats.names(), *formats.LATER):
             raise ParameterError(
                 f"{place}.{name}: unknown format '{value}': known are {', '.join(formats.names())}"
             )
-    if parsed.format and parsed.export_format:
+    if parsed.format in formats.names() and parsed.export_format:
         _require_path(parsed, place)
     for name in ("batch_sizes", "preferred_batch_sizes"):
         for size in getattr(parsed, name) if "max_batch_size" in merged else ():
@@ -245,6 +245,7 @@ def resolve(
             "give a dict, with papermill by -y 'overrides: {...}'"
         )
     values = _experiment(content, model, chosen, overrides or {}, place, required)
+    released = values.pop("release")
     config = Config(
         **values,
         model=model,
@@ -253,7 +254,7 @@ def resolve(
         target=target or target_name(parsed.gpu),
         gpu=parsed.gpu,
         device=parsed.device,
-        server=parsed.server,
+        server=parsed.server.model_copy(update={"release": released} if released else {}),
         experiments=experiments,
     )
     for name in set(Experiment.model_fields) - set(FIELDS[stage]):

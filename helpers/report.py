@@ -94,6 +94,9 @@ def accuracy_in_words(found: Results) -> str:
 def configurations(config: Config, found: Results) -> list[dict[str, Any]]:
     """One row for each experiment: how it was made and served, and what it came to."""
     fields = (
+        "variant",
+        "dataset",
+        "max_seq_length",
         "export_format",
         "format",
         "precision",
@@ -119,7 +122,8 @@ def configurations(config: Config, found: Results) -> list[dict[str, Any]]:
                 "not done": "; ".join(missing) or ("" if stages else "nothing has run yet"),
             }
         )
-    return rows
+    said = [name for name in rows[0] if any(row[name] not in (None, "", "none") for row in rows)]
+    return [{name: row[name] for name in said} for row in rows]
 
 
 def ladder(found: Results) -> list[dict[str, Any]]:
@@ -178,9 +182,11 @@ def provenance(found: Results) -> dict[str, Any]:
         **last["source"],
         "measured": f"{first} to {last['finished']}",
         "SHA-256 of exports": inputs,
-        "SHA-256 of inputs": next(
-            (r["facts"]["sha256"] for r in every if "sha256" in r.get("facts", {})), {}
-        ),
+        "SHA-256 of inputs": {
+            f"{name} {what}": value
+            for name, stages in found.items()
+            for what, value in stages.get("export", {}).get("facts", {}).get("sha256", {}).items()
+        },
     }
 
 

@@ -184,6 +184,7 @@ COLUMNS = [
     "avg_latency_ms",
     "source",
     "experiment",
+    "variant",
     "verdict",
     "reason",
     "spread",
@@ -216,6 +217,7 @@ def complete(config: Config, row: dict[str, Any]) -> dict[str, Any]:
         "instances": getattr(config.instances, scenario),
         "source": f"{config.experiment}/{config.stage}.json",
         "experiment": config.experiment,
+        "variant": config.variant,
     }
     return {name: (known | row).get(name) for name in COLUMNS}
 

@@ -38,6 +38,7 @@ class Experiment(Strict):
 
     dataset: str = "generated"  # a generated set's name, or the path of a real one
     checkpoint: str = "fitted"  # "fitted" to the generated set, or the path of a real one
+    release: str = ""  # of Triton, where the model has another than the server section
     variant: str = ""  # of the network, where a model has several
     max_seq_length: Count | None = None  # tokens
     export_format: str = ""
@@ -115,12 +116,9 @@ class Config(Experiment):
 
     def shown(self) -> dict[str, Any]:
         """What a reader should know: where it belongs, and every field that this stage reads."""
-        head = {
-            "model": self.model,
-            "experiment": self.experiment,
-            "target": self.target,
-            "gpu": self.gpu,
-        }
+        head = {"model": self.model, "target": self.target, "gpu": self.gpu}
+        if self.stage != "report":
+            head["experiment"] = self.experiment
         fields = self.model_dump(include=set(FIELDS[self.stage]))
         return head | {name: value for name, value in fields.items() if value not in (None, "", [])}
 

@@ -105,6 +105,10 @@ OBSTACLES = {
         {"format": "openvino", "precision": "fp16"},
         "openvino has no fp16 on a cpu: it has fp32, bf16",
     ),
+    "a format that is only planned": (
+        {"format": "trt", "precision": "fp16"},
+        "format trt is not in this release",
+    ),
     "a native accelerator": (
         {"accelerator": "openvino"},
         "accelerator openvino needs a native backend: the embedded server has none",

@@ -149,19 +149,19 @@ def common_code(book: Any, model: str) -> list[str]:
     """The code of a notebook without its model's name and without its model's own displays.
 
     A statement is the model's own when it imports from the model's package or uses what such an
-    import gave; cells with nothing else are left out.
+    import gave, and so are the other imports of a cell that has one; cells with nothing else are
+    left out.
     """
     own: set[str] = set()
     cells = []
     for cell in code_cells(book):
-        kept = []
-        for statement in ast.parse(cell.source).body:
+        statements, kept = ast.parse(cell.source).body, []
+        imports = [each for each in statements if isinstance(each, ast.ImportFrom)]
+        displays = [e for e in imports if str(e.module).startswith(f"helpers.models.{model}")]
+        own |= {alias.asname or alias.name for each in displays for alias in each.names}
+        for statement in statements:
             names = {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}
-            if isinstance(statement, ast.ImportFrom) and str(statement.module).startswith(
-                f"helpers.models.{model}"
-            ):
-                own |= {alias.asname or alias.name for alias in statement.names}
-            elif not names & own:
+            if not names & own and not (displays and statement in imports):
                 kept.append(ast.unparse(statement))
         if kept:
             cells.append("\n".join(kept).replace(repr(model), "MODEL"))

@@ -111,6 +111,20 @@ BAD = {
         file_with(", format: flatpack").replace("format: onnx, precision", "precision"),
         f"{PLACE}.format: unknown format 'flatpack': known are {FORMATS}",
     ),
+    "a variant of a model that has none": (
+        file_with(", variant: large"),
+        f"{PLACE}.variant: unknown variant 'large': resnet50 has none",
+    ),
+    "an unknown variant": (
+        file_with(", variant: huge").replace("resnet50", "bert"),
+        f"{PLACE.replace('resnet50', 'bert')}.variant: unknown variant 'huge': "
+        "known are small, base, large",
+    ),
+    "an unquoted release": (
+        file_with(", release: 21.10"),
+        f"{PLACE}: release is 21.1: input should be a valid string; "
+        "quote it as you wrote it, YAML drops a number's last zero",
+    ),
     "an unknown model": (
         file_with("").replace("resnet50", "resnet51"),
         f"models.resnet51: unknown model; there are {MODELS}",
@@ -373,6 +387,24 @@ def test_a_changed_field_changes_the_slices_of_the_stages_that_read_it(
     fields: dict[str, Any], stages: list[str]
 ) -> None:
     assert changed_slices(**fields) == stages
+
+
+def test_without_a_variant_it_is_the_models_first() -> None:
+    given = {"gpu": "Test", "models": {"bert": {"experiments": {"mine": {}}}}}
+
+    assert resolve("bert", "report", **given).slice("report")["experiments"] == ["mine"]
+    fields = yaml.safe_load(f"{{{FULL}, max_batch_size: 8}}")
+    given["models"] = {"bert": {"experiments": {"mine": fields}}}
+    assert resolve("bert", "export", **given).variant == "small"
+    assert config("export").variant == ""
+
+
+def test_a_models_release_takes_the_place_of_the_servers() -> None:
+    server = {"kind": "embedded", "release": "24.10"}
+
+    assert config("deploy", server=server).server.release == "24.10"
+    found = config("deploy", server=server, fields={"release": "21.10"})
+    assert (found.server.release, found.server.kind) == ("21.10", "embedded")
 
 
 def test_with_nothing_set_it_is_the_cpu_target_and_its_first_experiment() -> None:

@@ -60,6 +60,9 @@ class Format(Protocol):
         ...
 
 
+LATER = ("tf-savedmodel", "tf-trt", "trt")  # parameter files may name them: they end as skipped
+
+
 def names() -> list[str]:
     """Name every format of the package, sorted, as parameter files spell them."""
     return sorted(module.name.replace("_", "-") for module in iter_modules(__path__))

@@ -2,10 +2,12 @@
 repository away.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from helpers.data import request
 from helpers.errors import ServerError
+from helpers.models import Arrays
 from helpers.results import folder
 from helpers.schema import Config
 from helpers.triton import embedded
@@ -30,6 +32,13 @@ def serve(config: Config, repository: Artefact, scenario: str = "online") -> Ite
         repository.folder, models=[config.model], log=log, scenario=scenario
     ) as server:
         yield server
+
+
+def asking(config: Config, server: Server) -> Callable[[Arrays], Arrays]:
+    """Give a function that sends a batch of the data set to the served model and returns its
+    outputs.
+    """
+    return lambda batch: server.infer(config.model, request(config, batch))
 
 
 def serve_elsewhere(config: Config) -> str:

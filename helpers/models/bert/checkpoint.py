@@ -1,0 +1,64 @@
+"""What a BERT checkpoint may look like on disk: its file types, naming schemes and leftovers."""
+
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from helpers.errors import CheckpointError
+from helpers.models._torch import state_dict
+from helpers.models.bert.sizes import SIZES
+
+WORDS = "bert.embeddings.word_embeddings.weight"
+PUBLISHED_ROWS = 30522  # of Google's vocabulary; NVIDIA pads the embedding with zeros
+RENAMED = {
+    r"\.dense_act\.": ".dense.",  # NVIDIA's name of a linear layer fused with its activation
+    r"LayerNorm\.gamma$": "LayerNorm.weight",  # as in files converted from TensorFlow
+    r"LayerNorm\.beta$": "LayerNorm.bias",
+}
+UNUSED = ("bert.embeddings.position_ids", "bert.embeddings.token_type_ids")  # 0, 1, 2...; zeros
+
+
+def load(path: Path, network: nn.Module, variant: str) -> None:
+    """Copy the tensors of the file `path` into `network`, every one accounted for.
+
+    The file is a state dict, bare or under "model" or "state_dict", or `.safetensors`, with the
+    names of NVIDIA, of Hugging Face or of a conversion from TensorFlow. A pooler, which question
+    answering does not use, must be whole if it is there. Raises CheckpointError if the file cannot
+    be read or would run code, or if a tensor is missing, surplus or misshapen.
+    """
+    content = _safetensors(path) if path.suffix == ".safetensors" else state_dict.read(path)
+    tensors = state_dict.unwrap(content, path)
+    for pattern, replacement in RENAMED.items():
+        tensors = state_dict.rename(tensors, pattern, replacement, path)
+    tensors = {name: tensor for name, tensor in tensors.items() if name not in UNUSED}
+    words = tensors.get(WORDS)
+    rows, hidden = SIZES[variant].rows, SIZES[variant].hidden
+    if words is not None and tuple(words.shape) == (PUBLISHED_ROWS, hidden):
+        tensors[WORDS] = nn.functional.pad(words, (0, 0, 0, rows - PUBLISHED_ROWS))
+    _take_pooler(tensors, hidden, path)
+    state_dict.place(tensors, network, path, f"BERT {variant}")
+
+
+def _take_pooler(tensors: dict[str, Tensor], hidden: int, path: Path) -> None:
+    """Remove a whole pooler; raise CheckpointError for half of one or a misshapen one."""
+    shapes = {"bert.pooler.dense.weight": [hidden, hidden], "bert.pooler.dense.bias": [hidden]}
+    found = {name: list(tensors.pop(name).shape) for name in shapes if name in tensors}
+    for name, shape in shapes.items():
+        if found and name not in found:
+            raise CheckpointError(f"{path} holds half a pooler: {name} {shape} is missing")
+        if found and found[name] != shape:
+            raise CheckpointError(f"{path}: {name} is {found[name]} and should be {shape}")
+
+
+def _safetensors(path: Path) -> dict[str, Tensor]:
+    from safetensors.torch import load_file
+
+    if not path.is_file():
+        raise CheckpointError(f"{path} is not a file: give a checkpoint")
+    try:
+        tensors: dict[str, torch.Tensor] = load_file(path)
+    except Exception as error:  # damaged bytes fail in several ways
+        reason = " ".join(str(error).split())[:120]
+        raise CheckpointError(f"{path} is not a whole safetensors file: {reason}") from None
+    return tensors

@@ -1,0 +1,135 @@
+"""How a folder with SQuAD's questions and a vocabulary becomes batches, and how outputs become
+scores.
+"""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from helpers.errors import DataError
+from helpers.models import Arrays
+from helpers.models.bert import metric
+from helpers.models.bert.answers import best_spans
+from helpers.models.bert.features import WordPiece, windows
+from helpers.models.bert.squad import FILE, Question, parse
+
+VOCABULARY = "vocab.txt"
+MARKER = "generated.json"  # beside the questions; says that nobody wrote them
+PUBLISHED = "3e85deb501d4e538b6bc56f786231552"  # MD5 of the file that the public gives
+
+
+class QuestionSet:
+    """The questions of `dev-v1.1.json`, tokenized with `vocab.txt`; both lie anywhere below a
+    folder.
+
+    A sample is a window of `length` tokens over one question's paragraph. Raises DataError for
+    another layout, a damaged file, or a vocabulary of more than `rows` tokens.
+    """
+
+    def __init__(
+        self, folder: Path, length: int, rows: int, inputs: Sequence[str], outputs: Sequence[str]
+    ) -> None:
+        self.length, self._inputs, self._outputs = length, inputs, outputs
+        path = _only(folder, FILE)
+        content = path.read_bytes()
+        self.tokenizer = WordPiece(_only(folder, VOCABULARY), rows)
+        self.squad = parse(content, path)
+        self._origin = _origin(content, path.with_name(MARKER))
+        self._contexts = self.tokenizer.encode(self.squad.contexts)
+        self._queries = self.tokenizer.encode([each.text for each in self.squad.questions])
+        self.windows = [
+            window
+            for place, (question, query) in enumerate(
+                zip(self.squad.questions, self._queries, strict=True)
+            )
+            for window in windows(
+                place, len(query.ids), len(self._contexts[question.context].ids), length
+            )
+        ]
+
+    @property
+    def facts(self) -> dict[str, str | int]:
+        """Number of paragraphs, questions and windows, and where the questions are from."""
+        return {
+            "paragraphs": len(self.squad.contexts),
+            "questions": len(self.squad.questions),
+            "features": len(self),
+            "origin": self._origin,
+        }
+
+    def __len__(self) -> int:
+        return len(self.windows)
+
+    def batches(self, batch_size: int, limit: int | None = None) -> Iterator[Arrays]:
+        """Yield ids, segments and mask, int32 [batch, length] each."""
+        count = len(self) if limit is None else min(limit, len(self))
+        places = [i * len(self) // count for i in range(count)]
+        for first in range(0, count, batch_size):
+            yield self.batch(places[first : first + batch_size])
+
+    def windows_of(self, question: int) -> list[int]:
+        """Give the places of all windows of the question at that place."""
+        return [i for i, window in enumerate(self.windows) if window.question == question]
+
+    def batch(self, places: Sequence[int]) -> Arrays:
+        """Give the windows at `places` as one batch."""
+        rows = []
+        for place in places:
+            window = self.windows[place]
+            question = window.question
+            context = self._contexts[self.squad.questions[question].context]
+            query = self._queries[question]
+            rows.append(self.tokenizer.sequence(query, context, window, self.length))
+        return dict(zip(self._inputs, map(np.stack, zip(*rows, strict=True)), strict=True))
+
+    def answers(self, outputs: Arrays, places: Sequence[int] | None = None) -> dict[str, str]:
+        """Give the best text for each question's id; it is empty where no span is allowed.
+
+        The outputs, [windows, length] each, are those of all windows in order, or of those at
+        `places`, which hold all windows of their questions. Raises DataError for another shape.
+        """
+        chosen = self.windows if places is None else [self.windows[place] for place in places]
+        for name in self._outputs:
+            found, expected = list(outputs[name].shape), [len(chosen), self.length]
+            if found != expected:
+                raise DataError(f"{name} is {found} and should be {expected}")
+        start, end = (outputs[name] for name in self._outputs)
+        spans = best_spans(chosen, start, end)
+        questions = self.squad.questions
+        return {
+            questions[place].id: self._text(questions[place], span) for place, span in spans.items()
+        }
+
+    def score(self, outputs: Arrays) -> dict[str, float]:
+        """Give SQuAD v1.1's F1 and exact match over every question, in percent."""
+        found = self.answers(outputs)
+        return metric.score((found[each.id], each.answers) for each in self.squad.questions)
+
+    def _text(self, question: Question, span: tuple[int, int] | None) -> str:
+        """Cut the answer out of the paragraph as it was written."""
+        if span is None:
+            return ""
+        spans = self._contexts[question.context].spans
+        return self.squad.contexts[question.context][spans[span[0], 0] : spans[span[1], 1]]
+
+
+def _only(folder: Path, name: str) -> Path:
+    """Find the one file of that name below a folder."""
+    if not folder.is_dir():
+        raise DataError(f"{folder} is not a folder: give one that holds {FILE} and {VOCABULARY}")
+    found = sorted(path for path in folder.rglob(name) if path.is_file())
+    if not found:
+        raise DataError(f"{folder} holds no {name}, in whatever folder below it")
+    if len(found) > 1:
+        places = " and ".join(str(path.relative_to(folder)) for path in found[:2])
+        raise DataError(f"{folder} holds {len(found)} files {name}, and one is needed: {places}")
+    return found[0]
+
+
+def _origin(content: bytes, marker: Path) -> str:
+    if marker.is_file():
+        return "generated"
+    known = hashlib.md5(content, usedforsecurity=False).hexdigest() == PUBLISHED
+    return "SQuAD v1.1 dev set (md5 verified)" if known else "another file in SQuAD's format"

@@ -1,0 +1,74 @@
+"""Which generated sets of questions there are, on disk and in memory, each fixed by its seed."""
+
+import json
+import string
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from helpers.errors import DataError
+from helpers.models.bert.data import MARKER, VOCABULARY
+from helpers.models.bert.features import SPECIAL
+from helpers.models.bert.squad import FILE
+from helpers.models.bert.stories import SYLLABLES, Story, story, words
+
+EVALUATION_SEED = 1
+TRAINING_SEED = 2
+FACTS = (3, 6)  # of a paragraph, from and below
+SHORT, LONG = (0, 6), (30, 48)  # unrelated sentences, from and below
+LONG_EVERY = 7  # a paragraph of so many is long and needs several windows
+SETS = {"generated": 90, "generated-small": 10}  # paragraphs
+
+
+def write_questions(name: str, folder: Path) -> None:
+    """Write the set `name` in SQuAD's format, and its vocabulary.
+
+    Raises DataError if there is no such set.
+    """
+    if name not in SETS:
+        raise DataError(
+            f"unknown data set '{name}': give one of {', '.join(SETS)} or a folder that holds "
+            f"{FILE} and {VOCABULARY}"
+        )
+    stories = [
+        told([EVALUATION_SEED, place], long=place % LONG_EVERY == 3) for place in range(SETS[name])
+    ]
+    articles = [_article(place, each) for place, each in enumerate(stories)]
+    document = {"version": "1.1", "data": articles}
+    (folder / FILE).write_text(json.dumps(document, indent=1) + "\n")
+    (folder / VOCABULARY).write_text("\n".join(vocabulary()) + "\n")
+    (folder / MARKER).write_text(json.dumps({"name": name, "seed": EVALUATION_SEED}) + "\n")
+
+
+def told(seed: list[int], long: bool) -> Story:
+    """Tell the paragraph that `seed` fixes."""
+    rng = np.random.default_rng(seed)
+    return story(rng, int(rng.integers(*FACTS)), int(rng.integers(*(LONG if long else SHORT))))
+
+
+def vocabulary() -> list[str]:
+    """List the tokens: words, and pieces into which any other word of a-z and 0-9 splits."""
+    characters = string.ascii_lowercase + string.digits
+    pieces = [*characters, *SYLLABLES, *(f"{number:02d}" for number in range(100))]
+    tokens = [*SPECIAL, *string.punctuation, *words(), *pieces, *(f"##{each}" for each in pieces)]
+    return list(dict.fromkeys(tokens))
+
+
+def _article(place: int, told: Story) -> dict[str, object]:
+    questions = [
+        {
+            "id": f"{place:04d}-{number}",
+            "question": asked.question,
+            "answers": list(_annotated(told.context, asked.answer, asked.start)),
+        }
+        for number, asked in enumerate(told.asked)
+    ]
+    return {"title": told.title, "paragraphs": [{"context": told.context, "qas": questions}]}
+
+
+def _annotated(context: str, answer: str, start: int) -> Iterator[dict[str, object]]:
+    """Give the answer, and once more with the word before it, as annotators differ."""
+    yield {"answer_start": start, "text": answer}
+    before = context[: max(start - 1, 0)].rfind(" ") + 1
+    yield {"answer_start": before, "text": context[before : start + len(answer)]}

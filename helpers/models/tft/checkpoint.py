@@ -1,0 +1,26 @@
+"""What a TFT checkpoint may look like on disk, and which classes inside it are of no concern."""
+
+from pathlib import Path
+
+from torch import nn
+
+from helpers.models._torch import state_dict
+
+# NVIDIA's file holds its parsed arguments and its configuration beside the tensors: objects of the
+# training code, with enumerations, named tuples and what numpy or scikit-learn left in them.
+INERT = (
+    *("configuration", "data_utils", "argparse", "enum", "collections"),
+    *("numpy", "numpy.core.multiarray", "numpy._core.multiarray"),
+    *("sklearn.preprocessing", "sklearn.preprocessing._data", "sklearn.preprocessing._label"),
+)
+
+
+def load(path: Path, network: nn.Module) -> None:
+    """Copy the tensors of the file `path` into `network`, every one accounted for.
+
+    The file is NVIDIA's `checkpoint.pt`, a dict of "args", "config" and "model", or a state dict
+    alone; a leading `module.` is cut. Raises CheckpointError if the file cannot be read or would
+    run code, or if a tensor is missing, surplus or misshapen.
+    """
+    tensors = state_dict.unwrap(state_dict.read(path, INERT), path)
+    state_dict.place(tensors, network, path, "the Temporal Fusion Transformer")

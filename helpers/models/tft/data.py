@@ -1,0 +1,208 @@
+"""How a folder that NVIDIA's preprocessing wrote becomes windows, and how forecasts are scored."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from helpers.errors import DataError
+from helpers.models import Arrays
+from helpers.models.tft import pickles
+from helpers.models.tft.variants import (
+    CATEGORY,
+    HISTORY,
+    HORIZON,
+    ID,
+    LENGTH,
+    QUANTILES,
+    TIME,
+    VARIANTS,
+    Variant,
+)
+
+GENERATED, PREPARED = "generated.json", "prepared.json"  # say where a set came from
+LAYOUT = "expected NVIDIA's processed folder: test.csv and tgt_scalers.bin"
+
+Floats = NDArray[np.float32]
+Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The hours of every series, one series after the other, each in order of time."""
+
+    ids: Integers  # [rows]: the code of the series
+    categories: Integers  # [rows]: its row in the network's embedding
+    known: Floats  # [rows, 3], scaled
+    target: Floats  # [rows], scaled
+    starts: Integers  # [windows]: the first row of each window of 192 hours
+    dropped: int  # series that are shorter than a window
+
+    def windows(self, chosen: Integers) -> tuple[Integers, Floats, Floats]:
+        """Copy windows out: categories, known and target, each [chosen, 192, 1 or 3]."""
+        rows = self.starts[chosen, None] + np.arange(LENGTH)
+        return self.categories[rows, None], self.known[rows], self.target[rows, None]
+
+
+def read_rows(path: Path, variant: Variant) -> Rows:
+    """Read a split, such as `test.csv`: every series has a window at each of its hours but 191.
+
+    Raises DataError for a column that is missing or not made of numbers, a series that the network
+    has no embedding for, and a file without a whole window.
+    """
+    columns = dict.fromkeys((ID, CATEGORY, TIME, variant.target, *variant.known))
+    table = _read_table(path, tuple(columns), variant)
+    order = np.lexsort((table[TIME], table[ID]))
+    table = {name: values[order] for name, values in table.items()}
+    ids, categories = (_codes(path, name, table[name]) for name in (ID, CATEGORY))
+    if categories.size and not 0 <= categories.min() <= categories.max() < variant.cardinality:
+        wrong = next(code for code in categories if not 0 <= code < variant.cardinality)
+        raise DataError(
+            f"{path} holds {CATEGORY} {wrong}, and the network knows 0 to {variant.cardinality - 1}"
+        )
+    _, first, hours = np.unique(ids, return_index=True, return_counts=True)
+    starts = [
+        start + np.arange(max(0, n - LENGTH + 1)) for start, n in zip(first, hours, strict=True)
+    ]
+    if not sum(map(len, starts)):
+        raise DataError(f"{path} holds no series of {LENGTH} hours")
+    return Rows(
+        ids,
+        categories,
+        np.stack([table[name] for name in variant.known], axis=1).astype(np.float32),
+        table[variant.target].astype(np.float32),
+        np.concatenate(starts),
+        int((hours < LENGTH).sum()),
+    )
+
+
+class Windows:
+    """The windows of `test.csv`, by series and start, and the scalers of `tgt_scalers.bin`.
+
+    `names` are those of the three inputs and the output. Raises DataError for another layout.
+    """
+
+    def __init__(self, folder: Path, variant: Variant, names: tuple[str, ...]) -> None:
+        if not (folder / "test.csv").is_file():
+            raise DataError(f"{folder} holds no test.csv: {LAYOUT}")
+        self.variant = variant
+        self._names = names
+        marked = [name for name in (GENERATED, PREPARED) if (folder / name).is_file()]
+        origins = {GENERATED: "generated", PREPARED: "prepared from the public files"}
+        self._origin = origins[marked[0]] if marked else "folder"
+        self._rows = read_rows(folder / "test.csv", variant)
+        scalers = _scalers(folder / "tgt_scalers.bin")
+        self.series = self._rows.ids[self._rows.starts]  # [windows]: whose each window is
+        known = np.array([_scaler(scalers, code, folder) for code in np.unique(self.series)])
+        place = np.searchsorted(np.unique(self.series), self.series)
+        self._mean, self._scale = known[place, 0], known[place, 1]
+
+    @property
+    def facts(self) -> dict[str, str | int]:
+        """Number of series, windows and hours, series too short to be used, and the origin."""
+        return {
+            "series": len(np.unique(self.series)),
+            "windows": len(self),
+            "hours": len(self._rows.ids),
+            "series dropped": self._rows.dropped,
+            "origin": self._origin,
+        }
+
+    def __len__(self) -> int:
+        return len(self._rows.starts)
+
+    def spread(self, limit: int | None = None) -> Integers:
+        """Choose `limit` windows, spread evenly over the whole set; all without a limit."""
+        count = len(self) if limit is None else min(limit, len(self))
+        return np.arange(count) * len(self) // max(count, 1)
+
+    def batches(self, batch_size: int, limit: int | None = None) -> Iterator[Arrays]:
+        """Yield int64 [batch, 192, 1], float32 [batch, 192, 3] and float32 [batch, 192, 1]."""
+        chosen = self.spread(limit)
+        for start in range(0, len(chosen), batch_size):
+            arrays = self._rows.windows(chosen[start : start + batch_size])
+            yield dict(zip(self._names, arrays, strict=False))
+
+    def unscaled(self, values: NDArray[Any], chosen: Integers) -> NDArray[np.float64]:
+        """Give the scaled values [chosen, ...] of windows in the units of the data."""
+        shape = (len(chosen), *[1] * (values.ndim - 1))
+        scale, mean = self._scale[chosen].reshape(shape), self._mean[chosen].reshape(shape)
+        return np.asarray(values * scale + mean, dtype=np.float64)
+
+    def targets(self, chosen: Integers) -> NDArray[np.float64]:
+        """Give the target of windows, history and horizon [chosen, 192], in units of the data."""
+        return self.unscaled(self._rows.windows(chosen)[2][..., 0], chosen)
+
+    def score(self, outputs: Arrays) -> dict[str, float]:
+        """Give the q-risk of P10, P50 and P90 over all windows and hours, in units of the data.
+
+        The outputs are [windows, 24, 3]; raises DataError for another shape.
+        """
+        found, expected = outputs[self._names[-1]], (len(self), HORIZON, len(QUANTILES))
+        if found.shape != expected:
+            raise DataError(
+                f"{self._names[-1]} is {list(found.shape)} and should be {list(expected)}"
+            )
+        everything = self.spread()
+        actual = self.targets(everything)[:, HISTORY:]
+        return {
+            f"p{round(100 * q)}": q_risk(actual, self.unscaled(found[..., place], everything), q)
+            for place, q in enumerate(QUANTILES)
+        }
+
+
+def q_risk(actual: NDArray[Any], forecast: NDArray[Any], q: float) -> float:
+    """Give twice the quantile loss over the mean absolute target (arXiv 1912.09363, 6.2)."""
+    above = actual - forecast
+    loss = np.maximum(q * above, (q - 1) * above)
+    return float(2 * loss.mean() / np.abs(actual).mean())
+
+
+def _read_table(path: Path, columns: tuple[str, ...], variant: Variant) -> dict[str, Any]:
+    import pandas as pd
+
+    try:
+        header = pd.read_csv(path, nrows=0).columns
+        missing = [name for name in columns if name not in header]
+        if missing:
+            others = [n for n, v in VARIANTS.items() if v is not variant and v.target in header]
+            hint = f"; its columns are those of variant {others[0]}" if others else ""
+            raise DataError(f"{path} lacks the column {', '.join(missing)}{hint}")
+        table = pd.read_csv(path, usecols=list(columns))
+    except (ValueError, OSError) as error:  # pandas' own errors are ValueErrors
+        raise DataError(f"{path} cannot be read: {' '.join(str(error).split())[:120]}") from None
+    for name in columns:
+        if table[name].dtype.kind not in "iuf" or not np.isfinite(table[name].to_numpy()).all():
+            raise DataError(f"{path} has a value in column {name} that is not a finite number")
+    return {name: table[name].to_numpy() for name in columns}
+
+
+def _codes(path: Path, name: str, values: NDArray[Any]) -> Integers:
+    codes = values.astype(np.int64)
+    if not np.array_equal(codes, values):
+        raise DataError(f"{path} has a value in column {name} that is not a whole number")
+    return codes
+
+
+def _scalers(path: Path) -> dict[Any, Any]:
+    scalers = pickles.read(path)
+    if not isinstance(scalers, dict):
+        raise DataError(f"{path} holds a {type(scalers).__name__}, not a dict of scalers")
+    return scalers
+
+
+def _scaler(scalers: dict[Any, Any], code: int, folder: Path) -> tuple[float, float]:
+    """Give the mean and scale for a series: its own scaler's, or those of the only one, ''."""
+    scaler = scalers.get(code, scalers.get(""))
+    try:
+        mean, scale = (np.asarray(getattr(scaler, name)).item() for name in ("mean_", "scale_"))
+    except (AttributeError, ValueError):
+        raise DataError(
+            f"{folder / 'tgt_scalers.bin'} has no scaler of one target for id {code}"
+        ) from None
+    if not (np.isfinite(mean) and np.isfinite(scale) and scale > 0):
+        raise DataError(f"{folder / 'tgt_scalers.bin'} scales id {code} by {scale} around {mean}")
+    return mean, scale

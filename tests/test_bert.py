@@ -1,0 +1,798 @@
+"""BERT for question answering against NumPy, transformers, torchmetrics and cases by hand."""
+
+import json
+import math
+import random
+import re
+import string
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import save_file
+
+from helpers import models
+from helpers.errors import CheckpointError, DataError, ParameterError
+from helpers.models import Tensor, bert
+from helpers.models.bert import metric
+from helpers.models.bert.answers import best_spans
+from helpers.models.bert.checkpoint import load
+from helpers.models.bert.data import QuestionSet
+from helpers.models.bert.features import Text, Window, WordPiece, fullest, windows
+from helpers.models.bert.generate import SETS
+from helpers.models.bert.network import QuestionAnswering
+from helpers.models.bert.sizes import SIZES
+
+NAMES = Path(__file__).parent / "data" / "bert_large_qa.tsv"
+SMALL = SimpleNamespace(
+    dataset="generated-small", variant="small", max_seq_length=None, export_precision="fp32"
+)
+INPUTS = ["input__0", "input__1", "input__2"]
+OUTPUTS = ["output__0", "output__1"]
+
+Floats = NDArray[Any]
+State = dict[str, torch.Tensor]
+
+
+@pytest.fixture(scope="module")
+def network() -> QuestionAnswering:
+    """Random weights, large enough for every part to matter, layer normalisation included."""
+    torch.manual_seed(0)
+    made = QuestionAnswering("small")
+    for name, tensor in made.named_parameters():
+        tensor.data.normal_(1.0 if name.endswith("LayerNorm.weight") else 0.0, 0.1)
+    made.eval()
+    return made
+
+
+@pytest.fixture(scope="module")
+def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("small")
+    bert.prepare_dataset(SMALL, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def dataset(generated: Path) -> QuestionSet:
+    opened = bert.open_dataset(SMALL, generated)
+    assert isinstance(opened, QuestionSet)
+    return opened
+
+
+@pytest.fixture(scope="module")
+def fitted(generated: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("fitted") / "checkpoint"
+    bert.prepare_checkpoint(SMALL, generated, path)
+    return path
+
+
+def some_inputs(batch: int, length: int, seed: int = 0) -> dict[str, NDArray[np.int32]]:
+    """Random tokens of random lengths, the first being the whole length."""
+    rng = np.random.default_rng(seed)
+    tokens = np.array([length, *rng.integers(20, length, batch - 1)])
+    mask = (np.arange(length) < tokens[:, None]).astype(np.int32)
+    segments = (np.arange(length) >= 9).astype(np.int32) * mask
+    ids = rng.integers(0, SIZES["small"].rows, (batch, length), dtype=np.int32) * mask
+    return dict(zip(INPUTS, (ids, segments, mask), strict=True))
+
+
+def run(network: Any, inputs: dict[str, Any]) -> list[Floats]:
+    with torch.inference_mode():
+        logits = network(*(torch.from_numpy(array) for array in inputs.values()))
+    return [each.float().numpy() for each in logits]
+
+
+# The contract
+
+
+def test_the_package_is_found_and_says_what_it_is() -> None:
+    found = models.get("bert")
+    assert (found.TITLE, found.FRAMEWORK) == ("BERT QA", "torch")
+    assert found.VARIANTS == ("small", "base", "large")
+    assert found.METRICS == {"f1": "higher", "exact_match": "higher"}
+    assert found.GENERATED == ("generated", "generated-small") == tuple(SETS)
+    assert set(found.BOUNDS) == {"fp32", "bf16", "fp16"}
+    folder = Path(bert.__file__).parent
+    assert [name for name in found.RECIPE if not (folder / f"{name}.py").is_file()] == []
+
+
+@pytest.mark.parametrize(("module", "heavy"), [("bert", {"tokenizers"}), ("bert.data", set())])
+def test_importing_it_loads_neither_torch_nor_transformers(module: str, heavy: set[str]) -> None:
+    heavy = heavy | {"torch", "transformers", "pandas"}
+    code = f"import sys, helpers.models.{module}; print({heavy!r} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+
+
+@pytest.mark.parametrize(
+    ("precision", "dtype"), [("fp32", "float32"), ("bf16", "float32"), ("fp16", "float16")]
+)
+def test_inputs_are_int32_and_outputs_follow_the_export_precision(
+    precision: str, dtype: str
+) -> None:
+    config = SimpleNamespace(export_precision=precision, max_seq_length=None)
+    assert bert.inputs(config) == tuple(Tensor(name, "int32", (384,)) for name in INPUTS)
+    assert bert.outputs(config) == tuple(Tensor(name, dtype, (384,)) for name in OUTPUTS)
+    config.max_seq_length = 128
+    assert {tensor.shape for tensor in bert.inputs(config) + bert.outputs(config)} == {(128,)}
+
+
+@pytest.mark.parametrize("length", [127, 513])
+def test_a_sequence_that_bert_cannot_take_is_refused(length: int) -> None:
+    config = SimpleNamespace(export_precision="fp32", max_seq_length=length)
+    with pytest.raises(ParameterError, match=f"^max_seq_length is {length}: BERT takes 128 to 512"):
+        bert.inputs(config)
+
+
+# The network
+
+
+def published() -> dict[str, list[int]]:
+    rows = [line.split("\t") for line in NAMES.read_text().splitlines()]
+    assert {dtype for *_, dtype in rows} == {"float32"}
+    return {name: json.loads(shape) for name, shape, _ in rows}
+
+
+def nvidia_names(state: State) -> State:
+    return {
+        name.replace("intermediate.dense.", "intermediate.dense_act."): tensor
+        for name, tensor in state.items()
+    }
+
+
+def test_the_large_network_has_the_tensors_of_nvidias_checkpoint_but_its_pooler() -> None:
+    with torch.device("meta"):
+        state = nvidia_names(QuestionAnswering("large").state_dict())
+    own = {name: list(tensor.shape) for name, tensor in state.items()}
+    theirs = {name: shape for name, shape in published().items() if ".pooler." not in name}
+    assert own == theirs
+    assert len(published()) == 393
+    assert sum(math.prod(shape) for shape in own.values()) == 334_100_482
+
+
+def by_hand(state: dict[str, Floats], heads: int, inputs: dict[str, Any]) -> list[Floats]:
+    """Compute BERT in NumPy and float64 as the paper and the published parameters say."""
+
+    def linear(x: Floats, name: str) -> Floats:
+        return np.asarray(x @ state[f"{name}.weight"].T + state[f"{name}.bias"])
+
+    def normalised(x: Floats, name: str) -> Floats:
+        x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-12)
+        return np.asarray(x * state[f"{name}.LayerNorm.weight"] + state[f"{name}.LayerNorm.bias"])
+
+    def split(x: Floats) -> Floats:
+        return x.reshape(*x.shape[:2], heads, -1).transpose(0, 2, 1, 3)
+
+    ids, segments, mask = inputs.values()
+    table = "bert.embeddings.{}_embeddings.weight".format
+    x = state[table("word")][ids] + state[table("token_type")][segments]
+    x = normalised(x + state[table("position")][: ids.shape[1]], "bert.embeddings")
+    layers = {match[1] for name in state if (match := re.search(r"layer\.(\d+)\.", name))}
+    for layer in range(len(layers)):
+        at = f"bert.encoder.layer.{layer}"
+        q, k, v = (split(linear(x, f"{at}.attention.self.{n}")) for n in ("query", "key", "value"))
+        scores = q @ k.transpose(0, 1, 3, 2) / np.sqrt(q.shape[-1])
+        weights = np.exp(scores - scores.max(-1, keepdims=True)) * mask[:, None, None, :]
+        weights /= weights.sum(-1, keepdims=True)
+        mixed = (weights @ v).transpose(0, 2, 1, 3).reshape(x.shape)
+        x = normalised(x + linear(mixed, f"{at}.attention.output.dense"), f"{at}.attention.output")
+        y = linear(x, f"{at}.intermediate.dense")
+        y = 0.5 * y * (1 + np.tanh(np.sqrt(2 / np.pi) * (y + 0.044715 * y**3)))
+        x = normalised(x + linear(y, f"{at}.output.dense"), f"{at}.output")
+    logits = linear(x, "qa_outputs")
+    return [logits[..., 0], logits[..., 1]]
+
+
+def test_its_logits_equal_those_of_the_paper_in_numpy(network: QuestionAnswering) -> None:
+    inputs = some_inputs(3, 96)
+    state = {name: tensor.double().numpy() for name, tensor in network.state_dict().items()}
+    for own, expected in zip(run(network, inputs), by_hand(state, 4, inputs), strict=True):
+        assert own.shape == (3, 96)
+        np.testing.assert_allclose(own, expected, rtol=0, atol=2e-4 * expected.std())
+
+
+def test_its_logits_equal_those_of_the_transformers_library(network: QuestionAnswering) -> None:
+    from transformers import BertConfig, BertForQuestionAnswering
+
+    config = BertConfig(
+        vocab_size=SIZES["small"].rows,
+        hidden_size=256,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        intermediate_size=1024,
+        hidden_act="gelu_pytorch_tanh",
+    )
+    theirs = BertForQuestionAnswering(config)
+    theirs.train(False)
+    theirs.load_state_dict(network.state_dict())
+    inputs = some_inputs(2, 384)
+    ids, segments, mask = (torch.from_numpy(each).long() for each in inputs.values())
+    with torch.inference_mode():
+        expected = theirs(ids, attention_mask=mask, token_type_ids=segments)
+    for own, logits in zip(
+        run(network, inputs), (expected.start_logits, expected.end_logits), strict=True
+    ):
+        np.testing.assert_allclose(own, logits.numpy(), rtol=0, atol=1e-4)
+
+
+def test_what_stands_in_the_padding_changes_nothing_before_it(network: QuestionAnswering) -> None:
+    inputs = some_inputs(2, 128)
+    inputs["input__2"][:, 50:] = 0
+    other = {**inputs, "input__0": inputs["input__0"].copy()}
+    other["input__0"][:, 50:] = 7
+    for first, second in zip(run(network, inputs), run(network, other), strict=True):
+        np.testing.assert_allclose(first[:, :50], second[:, :50], rtol=0, atol=1e-5)
+        assert np.abs(first[:, 50:] - second[:, 50:]).max() > 0.1
+    other["input__0"][:, 49] = 7
+    assert np.abs(run(network, other)[0][:, :49] - run(network, inputs)[0][:, :49]).max() > 1e-3
+
+
+def test_fp16_gives_numbers(network: QuestionAnswering) -> None:
+    from copy import deepcopy
+
+    inputs = some_inputs(2, 128)
+    half = run(deepcopy(network).half(), inputs)
+    for found, expected in zip(half, run(network, inputs), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=0, atol=0.01)
+
+
+# The checkpoint
+
+
+def saved(state: Any, folder: Path, name: str = "c.pt") -> Path:
+    torch.save(state, folder / name)
+    return folder / name
+
+
+def pooler(hidden: int, layer: str = "dense_act") -> State:
+    return {
+        f"bert.pooler.{layer}.weight": torch.zeros(hidden, hidden),
+        f"bert.pooler.{layer}.bias": torch.zeros(hidden),
+    }
+
+
+SCHEMES: dict[str, Callable[[State], Any]] = {
+    "NVIDIA": lambda state: {"model": {**nvidia_names(state), **pooler(256)}},
+    "NVIDIA on several GPUs": lambda state: {
+        "model": {f"module.{name}": tensor for name, tensor in nvidia_names(state).items()}
+    },
+    "Hugging Face": lambda state: state,
+    "Hugging Face of 2019": lambda state: {
+        **state,
+        **pooler(256, "dense"),
+        "bert.embeddings.position_ids": torch.arange(512)[None],
+    },
+    "TensorFlow": lambda state: {
+        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace(
+            "LayerNorm.bias", "LayerNorm.beta"
+        ): tensor
+        for name, tensor in state.items()
+    },
+}
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_every_naming_scheme_loads_to_the_same_tensors(
+    network: QuestionAnswering, tmp_path: Path, scheme: str
+) -> None:
+    state = dict(network.state_dict())
+    path = saved(SCHEMES[scheme](state), tmp_path)
+    built = bert.build(SMALL, path)
+    assert not built.training
+    own = built.state_dict()
+    assert own.keys() == state.keys()
+    assert all(torch.equal(tensor, own[name]) for name, tensor in state.items())
+
+
+def test_safetensors_load_too(network: QuestionAnswering, tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    save_file(dict(network.state_dict()), path)
+    loaded = QuestionAnswering("small")
+    load(path, loaded, "small")
+    own = loaded.state_dict()
+    assert all(torch.equal(each, own[name]) for name, each in network.state_dict().items())
+    path.write_bytes(path.read_bytes()[:5000])
+    assert refusal(path).startswith("is not a whole safetensors file: ")
+    assert refusal(tmp_path / "no.safetensors") == "is not a file: give a checkpoint"
+
+
+def refusal(path: Path) -> str:
+    """Load the file into a network and give the error, one line, without the path in front."""
+    with pytest.raises(CheckpointError) as caught:
+        load(path, QuestionAnswering("small"), "small")
+    text = str(caught.value)
+    assert text.startswith(str(path))
+    assert "\n" not in text
+    return text.removeprefix(str(path)).lstrip(": ")
+
+
+def test_a_missing_a_surplus_and_a_misshapen_tensor_are_named(
+    network: QuestionAnswering, tmp_path: Path
+) -> None:
+    state = nvidia_names(dict(network.state_dict()))
+    last = state.pop("bert.encoder.layer.3.intermediate.dense_act.bias")
+    missing = "does not fit BERT small: missing bert.encoder.layer.3.intermediate.dense.bias [1024]"
+    assert refusal(saved(state, tmp_path)) == missing
+    state["bert.encoder.layer.3.intermediate.dense_act.bias"] = last
+    surplus = {**state, "cls.predictions.bias": torch.zeros(768)}
+    assert refusal(saved({"model": surplus}, tmp_path)) == (
+        "does not fit BERT small: surplus cls.predictions.bias [768]"
+    )
+    state["qa_outputs.weight"] = torch.zeros(3, 256)
+    assert refusal(saved(state, tmp_path)) == (
+        "does not fit BERT small: qa_outputs.weight is [3, 256] and should be [2, 256]"
+    )
+
+
+def test_half_a_pooler_and_a_misshapen_one_are_refused(
+    network: QuestionAnswering, tmp_path: Path
+) -> None:
+    state = {**network.state_dict(), **pooler(256)}
+    del state["bert.pooler.dense_act.bias"]
+    text = "holds half a pooler: bert.pooler.dense.bias [256] is missing"
+    assert refusal(saved(state, tmp_path)) == text
+    wrong = {**network.state_dict(), **pooler(128)}
+    text = "bert.pooler.dense.weight is [128, 128] and should be [256, 256]"
+    assert refusal(saved(wrong, tmp_path)) == text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rows", [30528, 30522])
+def test_nvidias_large_checkpoint_fits_and_googles_rows_are_padded(
+    tmp_path: Path, rows: int
+) -> None:
+    values = {name: float(place) for place, name in enumerate(published())}
+    state = {name: torch.full(shape, values[name]) for name, shape in published().items()}
+    words = "bert.embeddings.word_embeddings.weight"
+    state[words] = torch.full((rows, 1024), 5.0)
+    config = SimpleNamespace(variant="large")
+    built = bert.build(config, saved({"model": state}, tmp_path)).state_dict()
+    assert built[words].shape == (30528, 1024)
+    assert (built[words] == 5).sum() == rows * 1024
+    assert (built[words][rows:] == 0).all()
+    for name, tensor in nvidia_names(built).items():
+        if name != words:
+            assert tensor.flatten()[-1] == values[name]
+
+
+def test_other_numbers_of_words_are_refused(network: QuestionAnswering, tmp_path: Path) -> None:
+    words = "bert.embeddings.word_embeddings.weight"
+    state = {**network.state_dict(), words: torch.zeros(100, 256)}
+    assert refusal(saved(state, tmp_path)) == (
+        f"does not fit BERT small: {words} is [100, 256] and should be [768, 256]"
+    )
+
+
+# Features
+
+VOCABULARY = [
+    *("[PAD]", "[UNK]", "[CLS]", "[SEP]", "who", "sent", "the", "##s", "letter", "ana", "new"),
+    *("york", "caf", "##e", ".", ",", "?"),
+]
+
+
+def write_set(folder: Path, paragraphs: list[Any], tokens: list[str] | None = None) -> Path:
+    """Write paragraphs, each a context and pairs of a question and its answers."""
+    folder.mkdir(parents=True, exist_ok=True)
+    entries = []
+    for place, (context, asked) in enumerate(paragraphs):
+        qas = [
+            {
+                "id": f"{place}-{number}",
+                "question": question,
+                "answers": [{"text": text, "answer_start": context.find(text)} for text in answers],
+            }
+            for number, (question, answers) in enumerate(asked)
+        ]
+        entries.append({"context": context, "qas": qas})
+    document = {"version": "1.1", "data": [{"title": "t", "paragraphs": entries}]}
+    (folder / "dev-v1.1.json").write_text(json.dumps(document))
+    (folder / "vocab.txt").write_text("\n".join(tokens or VOCABULARY) + "\n")
+    return folder
+
+
+def opened(folder: Path, length: int = 384, rows: int = 768) -> QuestionSet:
+    return QuestionSet(folder, length, rows, INPUTS, OUTPUTS)
+
+
+def test_a_sequence_is_laid_out_as_published(tmp_path: Path) -> None:
+    context = "Ana\u202fsent\nNEW  York the Cafés."
+    folder = write_set(tmp_path, [(context, [("Who sent letters?", ["Ana"])])])
+    dataset = opened(folder, length=24)
+    (batch,) = dataset.batches(8)
+    tokens = [
+        "[CLS]",
+        "who",
+        "sent",
+        "letter",
+        "##s",
+        "?",
+        "[SEP]",
+        "ana",
+        "sent",
+        "new",
+        "york",
+        "the",
+        "caf",
+        "##e",
+        "##s",
+        ".",
+        "[SEP]",
+    ]
+    ids, segments, mask = (batch[name][0].tolist() for name in INPUTS)
+    assert ids == [VOCABULARY.index(token) for token in tokens] + [0] * 7
+    assert segments == [0] * 7 + [1] * 10 + [0] * 7
+    assert mask == [1] * 17 + [0] * 7
+    assert {array.dtype.name for array in batch.values()} == {"int32"}
+
+
+def test_an_answer_is_cut_out_of_the_paragraph_as_it_was_written(tmp_path: Path) -> None:
+    context = "Ana\u202fsent\nNEW  York the Cafés."
+    dataset = opened(write_set(tmp_path, [(context, [("Who?", ["Ana"])])]), length=24)
+    assert dataset.windows == [Window(question=0, start=0, length=9, offset=4)]
+    for first, last, text in ((0, 0, "Ana"), (2, 3, "NEW  York"), (5, 7, "Cafés"), (8, 8, ".")):
+        assert dataset.answers(logits(24, [(4 + first, 4 + last)])) == {"0-0": text}
+
+
+def logits(length: int, spans: list[tuple[int, int]], score: float = 9.0) -> dict[str, Floats]:
+    """Give one window's outputs for each pair of a start and an end."""
+    outputs = {name: np.zeros((len(spans), length), dtype=np.float32) for name in OUTPUTS}
+    for row, places in enumerate(spans):
+        for name, place in zip(OUTPUTS, places, strict=True):
+            outputs[name][row, place] = score
+    return outputs
+
+
+@pytest.mark.parametrize(("query", "context"), [(5, 9), (12, 369), (12, 370), (90, 1000), (3, 700)])
+def test_windows_equal_those_of_the_transformers_library(query: int, context: int) -> None:
+    from transformers import BertTokenizer
+
+    words = {token: row for row, token in enumerate([*VOCABULARY[:4], "[MASK]", "q", "c"])}
+    tokenizer = BertTokenizer(vocab=words)
+    room = 384 - min(query, 64) - 3
+    theirs = tokenizer(
+        " ".join("q" * min(query, 64)),
+        " ".join("c" * context),
+        max_length=384,
+        truncation="only_second",
+        stride=room - 128,  # there it is the overlap
+        return_overflowing_tokens=True,
+        padding="max_length",
+    )
+    found = windows(7, query, context, 384)
+    piece = WordPiece.__new__(WordPiece)
+    piece.pad, piece.cls, piece.sep = 0, 2, 3
+    texts = [
+        Text(np.full(n, row, dtype=np.int32), np.zeros((n, 2), dtype=np.int32))
+        for n, row in ((query, words["q"]), (context, words["c"]))
+    ]
+    for place, window in enumerate(found):
+        own = piece.sequence(texts[0], texts[1], window, 384)
+        names = ("input_ids", "token_type_ids", "attention_mask")
+        for array, name in zip(own, names, strict=True):
+            assert array.tolist() == theirs[name][place]
+    assert len(found) == len(theirs["input_ids"])
+    assert [window.start for window in found] == [128 * place for place in range(len(found))]
+    assert found[-1].start + found[-1].length == context
+
+
+def test_the_fullest_window_of_a_token_is_that_with_most_on_both_sides() -> None:
+    slid = [Window(0, 0, 5, 4), Window(0, 3, 5, 4), Window(0, 6, 3, 4)]
+    # token 3 has 1 to its right in window 0 and none to its left in window 1; token 6 has 1 to its
+    # right in window 1; token 7 has none there, and 1 and 1 in window 2
+    assert fullest(slid).tolist() == [0, 0, 0, 0, 1, 1, 1, 2, 2]
+
+
+def slow_fullest(slid: list[Window], token: int) -> int:
+    """Choose as the published code does, one window after the other."""
+    best, chosen = -math.inf, -1
+    for place, window in enumerate(slid):
+        end = window.start + window.length - 1
+        if window.start <= token <= end:
+            score = min(token - window.start, end - token) + 0.01 * window.length
+            if score > best:
+                best, chosen = score, place
+    return chosen
+
+
+@pytest.mark.parametrize("context", [1, 380, 600, 1111])
+def test_the_fullest_windows_equal_a_slow_choice(context: int) -> None:
+    slid = windows(0, 10, context, 384)
+    assert fullest(slid).tolist() == [slow_fullest(slid, token) for token in range(context)]
+
+
+# Answers
+
+
+def slow_spans(slid: list[Window], start: Floats, end: Floats) -> dict[int, Any]:
+    """Search as the published code does: every pair, sorted by its sum, over all windows."""
+    found: dict[int, list[Any]] = {}
+    for row, window in enumerate(slid):
+        siblings = [each for each in slid if each.question == window.question]
+        starts, ends = (np.argsort(-each[row], kind="stable")[:20] for each in (start, end))
+        candidates = found.setdefault(window.question, [])
+        for left in starts:
+            for right in ends:
+                first, last = (int(x) - window.offset + window.start for x in (left, right))
+                inside = all(0 <= int(x) - window.offset < window.length for x in (left, right))
+                if not inside or siblings[slow_fullest(siblings, first)] is not window:
+                    continue
+                if right >= left and right - left + 1 <= 30:
+                    candidates.append((float(start[row, left] + end[row, right]), first, last))
+    return {
+        question: max(each, key=lambda candidate: candidate[0])[1:] if each else None
+        for question, each in found.items()
+    }
+
+
+def test_the_best_spans_equal_a_slow_search() -> None:
+    rng = np.random.default_rng(0)
+    slid = [
+        window
+        for question, context in enumerate([30, 700, 3, 400, 371, 1200, 12])
+        for window in windows(question, 10, context, 384)
+    ]
+    for seed in range(20):
+        start, end = rng.normal(0, 3, (2, len(slid), 384)).round(2)
+        if seed % 2:  # a start and an end that lie near each other, in each window
+            for row, window in enumerate(slid):
+                left = window.offset + int(rng.integers(window.length))
+                start[row, left] += 12
+                end[row, min(left + int(rng.integers(40)), 383)] += 12
+        assert best_spans(slid, start, end) == slow_spans(slid, start, end)
+
+
+def test_a_start_counts_only_in_its_fullest_window() -> None:
+    slid = windows(0, 10, 490, 384)
+    assert [window.start for window in slid] == [0, 128]
+    # paragraph token 368 is the first window's last but two; the second shows more around it
+    first, second = 12 + 368, 12 + 368 - 128
+    weak = [(12 + 300, 12 + 301), (12 + 300 - 128, 12 + 301 - 128)]  # the second shows more, too
+    for row, place, found in ((0, first, (300, 301)), (1, second, (368, 368))):
+        outputs = logits(384, weak, 5)
+        outputs["output__0"][row, place] = outputs["output__1"][row, place] = 9
+        assert best_spans(slid, *outputs.values()) == {0: found}
+
+
+@pytest.mark.parametrize(("tokens", "answer"), [(30, (0, 29)), (31, (5, 5))])
+def test_an_answer_has_at_most_30_tokens(tokens: int, answer: tuple[int, int]) -> None:
+    outputs = logits(384, [(12, 12 + tokens - 1)])
+    outputs["output__0"][0, 17] = outputs["output__1"][0, 17] = 1
+    outputs["output__0"][0, :12] = outputs["output__0"][0, 20:28] = 0.5  # 20 that lead nowhere
+    outputs["output__1"][0, :11] = outputs["output__1"][0, 350:358] = 0.5
+    one = [Window(0, 0, 369, 12)]
+    (found,) = best_spans(one, *outputs.values()).values()
+    assert found == (answer if tokens == 30 else found)
+    assert found is not None
+    assert found[1] - found[0] < 30
+
+
+def test_a_question_without_any_allowed_span_has_an_empty_answer(tmp_path: Path) -> None:
+    dataset = opened(write_set(tmp_path, [("Ana sent", [("Who?", ["Ana"])])]), length=24)
+    backwards = logits(24, [(5, 4)])
+    backwards["output__0"][0, :] = np.nan
+    assert dataset.answers(backwards) == {"0-0": ""}
+    assert dataset.score(backwards) == {"f1": 0.0, "exact_match": 0.0}
+
+
+# The metric
+
+
+@pytest.mark.filterwarnings("ignore")  # of the libraries that torchmetrics looks for
+def test_the_metric_equals_that_of_torchmetrics() -> None:
+    from torchmetrics.text import SQuAD
+
+    rng = random.Random(0)
+    words = ["the", "The", "an", "a", "A.", "cat", "Cat", "dog,", "--", "U.S.", "naïve", "Ökonomie",
+             "東京", "12,5", "", " ", "theatre", "'s", "«x»", "\u202f", "\t", *string.punctuation]  # fmt: skip
+    pairs = []
+    for _ in range(12_000):
+        made = [" ".join(rng.choices(words, k=rng.randrange(6))) for _ in range(4)]
+        pairs.append((made[0], made[1 : 2 + rng.randrange(3)]))
+    pairs += [("", ["cat"]), ("cat", [""]), ("the", ["cat"]), ("a cat", ["the Cat."])]
+    # of two texts without a word torchmetrics says 1, as the script of SQuAD 2.0, not of 1.1
+    pairs = [pair for pair in pairs if metric.words(pair[0]) or all(map(metric.words, pair[1]))]
+    theirs = SQuAD()
+    theirs.update(
+        [{"prediction_text": text, "id": str(i)} for i, (text, _) in enumerate(pairs)],
+        [
+            {"answers": {"text": answers, "answer_start": [0] * len(answers)}, "id": str(i)}
+            for i, (_, answers) in enumerate(pairs)
+        ],
+    )
+    expected = {name: float(value) for name, value in theirs.compute().items()}
+    assert len(pairs) > 4000
+    assert metric.score(pairs) == pytest.approx(expected, rel=1e-5)
+    assert 1 < expected["exact_match"] < expected["f1"] < 95
+
+
+def test_the_metric_by_hand() -> None:
+    assert metric.score([("The Cat!", ["dog", "cat"])]) == {"f1": 100.0, "exact_match": 100.0}
+    assert metric.score([("the", ["a"])]) == {"f1": 0.0, "exact_match": 100.0}  # no word in common
+    half = metric.score([("in the park", ["park", "a zoo"]), ("x", ["y"])])
+    assert half == {"f1": pytest.approx(100 / 3), "exact_match": 0.0}
+
+
+# The data set
+
+
+def test_every_window_comes_once_in_order_whatever_the_batch_size(dataset: QuestionSet) -> None:
+    count = len(dataset)
+    assert count > dataset.facts["questions"] == 41 or count == dataset.facts["features"]
+    for size in (1, 8, count, count + 1):  # a divisor adds no batch
+        batches = list(dataset.batches(size))
+        assert [len(batch["input__0"]) for batch in batches] == [
+            min(size, count - first) for first in range(0, count, size)
+        ]
+        joined = np.concatenate([batch["input__0"] for batch in batches])
+        np.testing.assert_array_equal(joined, dataset.batch(range(count))["input__0"])
+
+
+def test_a_limit_is_spread_evenly_over_the_whole_set(dataset: QuestionSet) -> None:
+    everything = dataset.batch(range(len(dataset)))["input__1"]
+    few = np.concatenate([batch["input__1"] for batch in dataset.batches(3, limit=7)])
+    np.testing.assert_array_equal(few, everything[[i * len(dataset) // 7 for i in range(7)]])
+    every = np.concatenate([batch["input__1"] for batch in dataset.batches(9, limit=10_000)])
+    np.testing.assert_array_equal(every, everything)
+
+
+def test_every_question_counts_and_both_metrics_are_given(tmp_path: Path) -> None:
+    asked = [("Who sent letters?", ["Ana"]), ("Who?", ["Ana sent"]), ("The letter?", ["York"])]
+    dataset = opened(write_set(tmp_path, [("Ana sent New York", asked)]), length=24)
+    outputs = logits(24, [(7, 7), (4, 4), (5, 5)])
+    assert dataset.answers(outputs) == {"0-0": "Ana", "0-1": "Ana", "0-2": "Ana"}
+    score = dataset.score(outputs)
+    assert score == {
+        "f1": pytest.approx(100 * (1 + 2 / 3) / 3),
+        "exact_match": pytest.approx(100 / 3),
+    }
+
+
+def test_outputs_of_another_shape_are_an_error(dataset: QuestionSet) -> None:
+    count = len(dataset)
+    for shape in ((count - 1, 384), (count, 383), (count,)):
+        outputs = dict.fromkeys(OUTPUTS, np.zeros(shape, dtype=np.float32))
+        text = rf"^output__0 is \[{', '.join(map(str, shape))}\] and should be \[{count}, 384\]$"
+        with pytest.raises(DataError, match=text):
+            dataset.score(outputs)
+
+
+def test_the_files_are_found_anywhere_below_the_folder(tmp_path: Path) -> None:
+    write_set(tmp_path / "data/squad/v1.1", [("Ana sent", [("Who?", ["Ana"])])])
+    other = tmp_path / "data/google_pretrained_weights/uncased_L-24_H-1024_A-16/vocab.txt"
+    other.parent.mkdir(parents=True)
+    (tmp_path / "data/squad/v1.1/vocab.txt").rename(other)
+    config = SimpleNamespace(variant="large", max_seq_length=None, export_precision="fp32")
+    assert bert.open_dataset(config, tmp_path).facts == {
+        "paragraphs": 1,
+        "questions": 1,
+        "features": 1,
+        "origin": "another file in SQuAD's format",
+    }
+
+
+def test_the_public_file_is_known_by_its_md5(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import hashlib
+
+    from helpers.models.bert import data
+
+    assert data.PUBLISHED == "3e85deb501d4e538b6bc56f786231552"
+    folder = write_set(tmp_path, [("Ana sent", [("Who?", ["Ana"])])])
+    found = hashlib.md5((folder / "dev-v1.1.json").read_bytes()).hexdigest()
+    monkeypatch.setattr(data, "PUBLISHED", found)
+    assert opened(folder).facts["origin"] == "SQuAD v1.1 dev set (md5 verified)"
+
+
+def error(folder: Path, rows: int = 768) -> str:
+    with pytest.raises(DataError) as caught:
+        opened(folder, rows=rows)
+    text = str(caught.value)
+    assert "\n" not in text
+    return text.replace(str(folder), "F")
+
+
+def test_folders_of_another_layout_are_errors_that_say_what_is_wrong(tmp_path: Path) -> None:
+    wanted = "give one that holds dev-v1.1.json and vocab.txt"
+    assert error(tmp_path / "absent") == f"F is not a folder: {wanted}"
+    assert error(tmp_path) == "F holds no dev-v1.1.json, in whatever folder below it"
+    paragraphs = [("Ana sent", [("Who?", ["Ana"])])]
+    write_set(tmp_path, paragraphs)
+    (tmp_path / "vocab.txt").unlink()
+    assert error(tmp_path) == "F holds no vocab.txt, in whatever folder below it"
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "vocab.txt").touch()
+    assert error(tmp_path) == (
+        "F holds 2 files vocab.txt, and one is needed: a/vocab.txt and b/vocab.txt"
+    )
+
+
+def test_a_vocabulary_of_another_network_is_an_error(tmp_path: Path) -> None:
+    paragraphs = [("Ana sent", [("Who?", ["Ana"])])]
+    write_set(tmp_path, paragraphs, ["[PAD]", "[UNK]", "ana"])
+    assert error(tmp_path) == "F/vocab.txt is no vocabulary of BERT: it lacks [CLS], [SEP]"
+    write_set(tmp_path, paragraphs, VOCABULARY)
+    count = len(VOCABULARY)
+    assert opened(tmp_path, rows=count).facts["questions"] == 1
+    assert (
+        error(tmp_path, count - 1)
+        == f"F/vocab.txt has {count} tokens, and the network {count - 1} rows"
+    )
+    (tmp_path / "vocab.txt").write_bytes(b"\xff\xfe")
+    assert error(tmp_path).startswith("F/vocab.txt is not UTF-8: ")
+
+
+GOOD = {"id": "q", "question": "Who?", "answers": [{"text": "Ana", "answer_start": 0}]}
+
+
+def document(*qas: Any) -> Any:
+    return {"data": [{"paragraphs": [{"context": "Ana sent", "qas": list(qas)}]}]}
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ("{", "is not JSON: Expecting property name"),
+        ([], "is not in SQuAD's format: the whole is not an object"),
+        ({}, "is not in SQuAD's format: data is missing"),
+        ({"data": {}}, "is not in SQuAD's format: data is not a list"),
+        ({"data": [3]}, "is not in SQuAD's format: data[0] is not an object"),
+        (
+            {"data": [{"paragraphs": [{"qas": []}]}]},
+            "is not in SQuAD's format: data[0].paragraphs[0].context is missing",
+        ),
+        (document(), "is not in SQuAD's format: it holds no question"),
+        (
+            document(GOOD, {**GOOD, "id": 7}),
+            "is not in SQuAD's format: data[0].paragraphs[0].qas[1].id is not a text",
+        ),
+        (
+            document(GOOD, GOOD),
+            "is not in SQuAD's format: data[0].paragraphs[0].qas[1].id 'q' is there twice",
+        ),
+        (
+            document({**GOOD, "answers": []}),
+            "is not in SQuAD's format: data[0].paragraphs[0].qas[0].answers is empty",
+        ),
+        (
+            document({"id": "q", "question": "Who?"}),
+            "is not in SQuAD's format: data[0].paragraphs[0].qas[0].answers is missing",
+        ),
+        (
+            document({**GOOD, "answers": [{"answer_start": 0}]}),
+            "is not in SQuAD's format: data[0].paragraphs[0].qas[0].answers[0].text is missing",
+        ),
+    ],
+)
+def test_a_file_that_is_not_squads_names_the_place(tmp_path: Path, content: Any, text: str) -> None:
+    write_set(tmp_path, [])
+    whole = content if isinstance(content, str) else json.dumps(content)
+    (tmp_path / "dev-v1.1.json").write_text(whole)
+    assert error(tmp_path).startswith(f"F/dev-v1.1.json {text}")
+
+
+def test_ten_thousand_questions_take_seconds(tmp_path: Path) -> None:
+    import time
+
+    words = ["ana", "sent", "new", "york", "the", "letter", "letters", "who", "cafe"]
+    rng = random.Random(0)
+    paragraphs = [
+        (" ".join(rng.choices(words, k=rng.randrange(80, 500))), [("Who sent?", ["ana"])] * 5)
+        for _ in range(2100)
+    ]
+    started = time.process_time()
+    dataset = opened(write_set(tmp_path, paragraphs))
+    count = len(dataset)
+    assert dataset.facts["questions"] == 10_500
+    noise = np.random.default_rng(0).standard_normal((count, 384), dtype=np.float32)
+    assert dataset.score(dict.fromkeys(OUTPUTS, noise))["f1"] > 0
+    assert time.process_time() - started < 60

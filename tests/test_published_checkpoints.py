@@ -1,0 +1,116 @@
+"""Checkpoints under NVIDIA's names, given by a parameter file, go through the batch command."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from conftest import HERE, Project
+
+pytestmark = pytest.mark.slow
+
+
+def tensors(table: str) -> dict[str, torch.Tensor]:
+    """Random tensors with the names and shapes of a published checkpoint."""
+    torch.manual_seed(0)
+    lines = (HERE / "data" / f"{table}.tsv").read_text().splitlines()
+    rows = [line.split("\t") for line in lines]
+    return {name: 0.02 * torch.randn(*json.loads(shape)) for name, shape, _ in rows}
+
+
+def parameters(project: Project, model: str, **fields: Any) -> str:
+    """Write a parameter file with one experiment that reads `checkpoint.pt`; return its name."""
+    base = {
+        "checkpoint": str(project.root / "checkpoint.pt"),
+        "export_precision": "fp32",
+        "precision": "fp32",
+        "max_batch_size": 4,
+    }
+    section = {model: {"experiments": {"mine": base | fields}}}
+    content = {"gpu": "CPU (mine)", "device": "cpu", "models": section}
+    (project.root / "params/mine.yaml").write_text(yaml.safe_dump(content))
+    return "params/mine.yaml"
+
+
+def export(project: Project, name: str) -> tuple[int, str, dict[str, Any]]:
+    """Run the export alone: exit code, what was said, and the result."""
+    answer = project.run("run", name, "--stage", "export")
+    (path,) = (project.root / "outputs/mine").glob("*/mine/export.json")
+    return answer.code, answer.output, json.loads(path.read_text())
+
+
+@pytest.mark.parametrize("variant", ["electricity", "traffic"])
+def test_tft_loads_completely_at_its_own_cardinality_and_exports(
+    fresh: Project, variant: str
+) -> None:
+    saved = tensors(f"tft_{variant}")
+    mask = "TFTpart2.attention._mask"
+    saved[mask] = torch.full((192, 192), -torch.inf).triu(1)[None]
+    torch.save({"args": {}, "config": {}, "model": saved}, fresh.root / "checkpoint.pt")
+    name = parameters(
+        fresh,
+        "tft",
+        variant=variant,
+        dataset="generated-small",
+        export_format="ts-trace",
+        format="ts-trace",
+    )
+
+    code, output, result = export(fresh, name)
+
+    assert code == 0, output
+    assert result["rungs"][0]["ok"]
+
+    saved["quantile_proj.bias"] = saved.pop("TFTpart2.quantile_proj.bias")
+    torch.save({"args": {}, "config": {}, "model": saved}, fresh.root / "checkpoint.pt")
+    code, output, _ = export(fresh, name)
+    assert code == 1
+    assert "missing TFTpart2.quantile_proj.bias [3]; surplus quantile_proj.bias [3]" in output
+
+
+QUESTIONS = [
+    ("Who wrote it?", "Ada Byron"),
+    ("When was it written?", "1843"),
+    ("What is it about?", "an engine"),
+]
+PARAGRAPH = "In 1843 Ada Byron wrote notes about an engine that was never built."
+
+
+def write_squad(folder: Path) -> None:
+    """Write three questions in SQuAD's format, and a vocabulary of letters."""
+    asked = [
+        {
+            "id": str(number),
+            "question": question,
+            "answers": [{"text": answer, "answer_start": PARAGRAPH.index(answer)}],
+        }
+        for number, (question, answer) in enumerate(QUESTIONS)
+    ]
+    paragraphs = [{"context": PARAGRAPH, "qas": asked}]
+    content = {"version": "1.1", "data": [{"title": "Notes", "paragraphs": paragraphs}]}
+    folder.mkdir()
+    (folder / "dev-v1.1.json").write_text(json.dumps(content))
+    letters = "abcdefghijklmnopqrstuvwxyz0123456789?."
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *letters, *(f"##{each}" for each in letters)]
+    (folder / "vocab.txt").write_text("".join(f"{word}\n" for word in words))
+
+
+def test_bert_large_loads_completely_and_exports(fresh: Project) -> None:
+    torch.save({"model": tensors("bert_large_qa")}, fresh.root / "checkpoint.pt")
+    write_squad(fresh.root / "squad")
+    name = parameters(
+        fresh,
+        "bert",
+        variant="large",
+        dataset=str(fresh.root / "squad"),
+        export_format="ts-trace",
+        format="ts-trace",
+    )
+
+    code, output, result = export(fresh, name)
+
+    assert code == 0, output
+    assert result["rungs"][0]["ok"]
+    assert result["artefact"]["size_mb"] > 1300

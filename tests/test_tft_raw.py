@@ -1,0 +1,351 @@
+"""The public files of electricity and traffic, in small, against a slow reading of the text."""
+
+import io
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from helpers import models
+from helpers.errors import DataError
+from helpers.models import tft
+from helpers.models.tft import raw
+from helpers.models.tft.data import Windows
+from helpers.models.tft.variants import VARIANTS
+
+DAYS = {
+    "electricity": ((3, 12), (3, 12), (5, 13)),
+    "traffic": ((0, 9), (0, 9), (1, 10)),
+}
+START = datetime(2011, 1, 1)
+
+
+@pytest.fixture(autouse=True)
+def few_days(monkeypatch: pytest.MonkeyPatch) -> None:
+    for kind, days in DAYS.items():
+        monkeypatch.setitem(VARIANTS, kind, replace(VARIANTS[kind], days=days))
+
+
+def config_of(kind: str) -> Any:
+    return SimpleNamespace(dataset="x", variant=kind, export_precision="fp32")
+
+
+def prepared(kind: str, source: Path, folder: Path) -> Path:
+    folder.mkdir()
+    raw.prepare_raw(config_of(kind), source, folder)
+    return folder
+
+
+def refusal(kind: str, source: Path, folder: Path) -> str:
+    with pytest.raises(DataError) as caught:
+        prepared(kind, source, folder)
+    assert "\n" not in str(caught.value)
+    return str(caught.value).removeprefix(f"{source}").strip(" :")
+
+
+def unscaled(kind: str, folder: Path) -> list[list[float]]:
+    """Put the target of test.csv back into units, series by series."""
+    dataset = tft.open_dataset(config_of(kind), folder)
+    assert isinstance(dataset, Windows)
+    first = [int(np.flatnonzero(dataset.series == code)[0]) for code in sorted(set(dataset.series))]
+    return [dataset.targets(np.array([window]))[0].tolist() for window in first]
+
+
+# Electricity
+
+
+def quarters(days: int = 14) -> tuple[list[str], np.ndarray[Any, Any]]:
+    """Draw quarters of an hour for four customers; the first of them starts after two days."""
+    names, rng = ["MT_001", "MT_010", "MT_002", "MT_003"], np.random.default_rng(0)
+    values = np.round(rng.uniform(1, 90, (days * 96 + 1, 4)), 4)
+    values[: 2 * 96, 0] = 0
+    values[6 * 96 - 1 : 6 * 96 + 3, 1] = 0  # an hour of nothing, in between
+    values[9 * 96 :, 2] = 0  # ends too early for the last split
+    values[:, 3] = 0  # nobody
+    return names, values
+
+
+def written(names: list[str], values: np.ndarray[Any, Any], path: Path) -> Path:
+    """Write as the UCI archive does: quoted names, `;` between, a comma in numbers, CRLF."""
+    lines = ['"";' + ";".join(f'"{name}"' for name in names)]
+    for place, row in enumerate(values):
+        stamp = (START + timedelta(minutes=15 * (place + 1))).strftime("%Y-%m-%d %H:%M:%S")
+        cells = ["0" if value == 0 else repr(float(value)).replace(".", ",") for value in row]
+        lines.append(f'"{stamp}";' + ";".join(cells))
+    path.write_bytes(("\r\n".join(lines) + "\r\n").encode())
+    return path
+
+
+def zipped(path: Path, target: Path, inside: str = "") -> Path:
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.write(path, f"{inside}{path.name}")
+        archive.writestr(f"__MACOSX/{inside}._{path.name}", b"x")
+    return target
+
+
+def hourly(values: np.ndarray[Any, Any], column: int) -> list[float]:
+    """Average by hour, slowly: the first quarter in the file ends at 00:15 and counts to 00:00."""
+    sums: dict[int, list[float]] = {}
+    for place, row in enumerate(values):
+        sums.setdefault((15 * (place + 1)) // 60, []).append(float(row[column]))
+    return [sum(each) / len(each) for _, each in sorted(sums.items())]
+
+
+def test_quarters_become_hours_of_the_published_days(tmp_path: Path) -> None:
+    names, values = quarters()
+    source = written(names, values, tmp_path / raw.POWER)
+    folder = prepared("electricity", source, tmp_path / "out")
+    found = unscaled("electricity", folder)
+    expected = [hourly(values, column)[5 * 24 : 5 * 24 + 192] for column in (0, 1)]
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-3)
+    assert expected[1][24] == 0
+    test = pd.read_csv(folder / "test.csv", index_col=0)
+    assert test.groupby("id").size().tolist() == [192, 192]
+    assert sorted(set(test["days_from_start"])) == list(range(5, 13))
+    dataset = tft.open_dataset(config_of("electricity"), folder)
+    assert dataset.facts["origin"] == "prepared from the public files"
+    train = pd.read_csv(folder / "train.csv", index_col=0)
+    assert train.groupby("categorical_id").size().tolist() == [216, 216]
+
+
+def test_hours_and_weekdays_are_those_of_the_calendar(tmp_path: Path) -> None:
+    source = written(*quarters(), tmp_path / raw.POWER)
+    table = raw._electricity(source)
+    stamps = [START + timedelta(hours=int(hour)) for hour in table["hours_from_start"]]
+    assert table["hour"].tolist() == [stamp.hour for stamp in stamps]
+    assert table["day_of_week"].tolist() == [stamp.weekday() for stamp in stamps]
+    assert table["days_from_start"].tolist() == [(stamp - START).days for stamp in stamps]
+    assert set(table["id"]) == {"MT_001", "MT_010", "MT_002"}
+    assert table[table["id"] == "MT_002"]["hours_from_start"].max() == 9 * 24
+
+
+def test_chunks_that_cut_an_hour_make_no_difference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = written(*quarters(), tmp_path / raw.POWER)
+    whole = raw._electricity(source)
+    monkeypatch.setattr(raw, "CHUNK", 7)
+    pd.testing.assert_frame_equal(raw._electricity(source), whole, rtol=1e-12)
+
+
+def test_zipped_plain_and_in_a_folder_are_the_same(tmp_path: Path) -> None:
+    source = written(*quarters(), tmp_path / raw.POWER)
+    (tmp_path / "one").mkdir()
+    (tmp_path / "two").mkdir()
+    archive = zipped(source, tmp_path / "one" / f"{raw.POWER}.zip", "deep/")
+    source = source.rename(tmp_path / "two" / raw.POWER)
+    expected = (prepared("electricity", source, tmp_path / "a") / "test.csv").read_bytes()
+    for name, other in (("b", archive), ("c", tmp_path / "one"), ("d", tmp_path / "two")):
+        assert raw.holds_raw(other)
+        found = prepared("electricity", other, tmp_path / name)
+        assert (found / "test.csv").read_bytes() == expected
+
+
+# Traffic
+
+
+def bracketed(rows: Any) -> str:
+    return "[" + ";".join(" ".join(str(value) for value in row) for row in rows) + "]"
+
+
+def listed(values: Any) -> str:
+    return bracketed([values]) + "\n"
+
+
+class Pems:
+    """A small PEMS-SF: `days` days of three stations, shuffled as the public file is."""
+
+    def __init__(self, days: int = 12, seed: int = 1) -> None:
+        rng = np.random.default_rng(seed)
+        self.days, self.stations = days, [402000, 400001, 400500]
+        self.values = np.round(rng.uniform(0, 0.4, (days, 3, 144)), 4)  # in order of the calendar
+        self.weekdays = [1 + (day * 2) % 7 for day in range(days)]
+        order = rng.permutation(days)  # the day of each line
+        cut = 7
+        self.members = {
+            "randperm": listed(order + 1),
+            "stations_list": listed(self.stations),
+            "PEMS_train": "".join(bracketed(self.values[day]) + "\n" for day in order[:cut]),
+            "PEMS_trainlabels": listed([self.weekdays[day] for day in order[:cut]]),
+            "PEMS_test": "".join(bracketed(self.values[day]) + "\n" for day in order[cut:]),
+            "PEMS_testlabels": listed([self.weekdays[day] for day in order[cut:]]),
+        }
+
+    def write(self, path: Path) -> Path:
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            for name, text in self.members.items():
+                archive.writestr(name, text)
+        return path
+
+
+def test_shuffled_days_come_back_in_order(tmp_path: Path) -> None:
+    pems = Pems()
+    folder = prepared("traffic", pems.write(tmp_path / "PEMS-SF.zip"), tmp_path / "out")
+    found = unscaled("traffic", folder)
+    by_name = np.argsort([str(station) for station in pems.stations])
+    expected = [
+        [
+            float(
+                np.mean(pems.values[1 + hour // 24, station, 6 * (hour % 24) : 6 * (hour % 24) + 6])
+            )
+            for hour in range(192)
+        ]
+        for station in by_name
+    ]
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    table = raw._traffic(tmp_path / "PEMS-SF.zip")
+    hours = table["hours_from_start"]
+    assert (hours.min(), hours.max()) == (1, 239)  # without the very first hour
+    assert table["day_of_week"].tolist() == [pems.weekdays[hour // 24] for hour in hours]
+    assert (table["time_on_day"] == hours % 24).all()
+    assert (table["sensor_day"] == hours // 24).all()
+    assert tft.open_dataset(config_of("traffic"), folder).facts["windows"] == 3 * 25
+
+
+def test_the_last_hour_of_all_is_dropped(tmp_path: Path) -> None:
+    table = raw._traffic(Pems(days=10).write(tmp_path / "PEMS-SF.zip"))
+    assert table["hours_from_start"].max() == 10 * 24 - 2
+
+
+# What is not the public file
+
+
+def test_only_public_files_are_taken_for_raw(tmp_path: Path) -> None:
+    written(*quarters(1), tmp_path / raw.POWER)
+    assert raw.holds_raw(tmp_path)
+    assert raw.holds_raw(tmp_path / raw.POWER)
+    (tmp_path / "test.csv").write_text("")
+    assert not raw.holds_raw(tmp_path)
+    assert not raw.holds_raw(tmp_path / "test.csv")
+    assert not raw.holds_raw(tmp_path / "absent")
+    assert models.raw("tft") is raw
+
+
+def test_the_other_variants_file_is_named(tmp_path: Path) -> None:
+    archive = Pems().write(tmp_path / "PEMS-SF.zip")
+    power = written(*quarters(1), tmp_path / raw.POWER)
+    text = "holds the data of variant {}, and the experiment's is '{}'"
+    assert refusal("electricity", archive, tmp_path / "a") == text.format("traffic", "electricity")
+    assert refusal("traffic", power, tmp_path / "b") == text.format("electricity", "traffic")
+    with zipfile.ZipFile(tmp_path / "other.zip", "w") as other:
+        other.writestr("readme", "x")
+    assert refusal("traffic", tmp_path / "other.zip", tmp_path / "c") == (
+        "holds neither LD2011_2014.txt nor PEMS_train: it is another archive"
+    )
+
+
+def replaced(old: bytes, new: bytes) -> Callable[[bytes], bytes]:
+    def change(text: bytes) -> bytes:
+        assert old in text
+        return text.replace(old, new, 1)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda text: text[: text.rindex(b"\r\n", 0, len(text) // 2)], "ends at 2011-01-0"),
+        (lambda text: text[: len(text) // 2], "is damaged: row 657 lacks values"),
+        (lambda text: text[: text.rindex(b";")], "is damaged: row 1346 lacks values"),
+        (lambda text: b"", "is damaged: No columns to parse"),
+        (lambda text: b"\x00\xff" * 500, "is"),
+        (lambda text: text.replace(b";", b"\t"), "is not the public file: there are no columns"),
+        (lambda text: text.replace(b",", b"."), "holds text at rows from 2"),
+        (replaced(b"2011-01-03 00:15:00", b"noon"), "is damaged: time data"),
+    ],
+)
+def test_a_damaged_text_is_one_line(
+    change: Callable[[bytes], bytes], text: str, tmp_path: Path
+) -> None:
+    path = written(*quarters(), tmp_path / raw.POWER)
+    path.write_bytes(change(path.read_bytes()))
+    assert text in refusal("electricity", path, tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("member", "change", "text"),
+    [
+        ("randperm", "[1 2 3]", "randperm is no order of the 12 days with labels"),
+        ("randperm", "1 2 3", "randperm is no list in brackets"),
+        ("stations_list", "[1 x 3]", "is damaged: "),
+        ("stations_list", "[1 1 3]", "a station comes twice or a label is not 1 to 7"),
+        ("PEMS_testlabels", "[1 2 3 4 9]", "a station comes twice or a label is not 1 to 7"),
+        ("PEMS_train", "[1 2;3 4]\n", "a day of PEMS_train is not 3 x 144 numbers"),
+        ("PEMS_test", "", "PEMS_test ends 5 days before its labels"),
+        ("PEMS_test", None, "lacks PEMS_test"),
+        ("PEMS_testlabels", None, "lacks PEMS_testlabels"),
+    ],
+)
+def test_a_damaged_member_is_one_line(
+    member: str, change: str | None, text: str, tmp_path: Path
+) -> None:
+    pems = Pems()
+    if change is None:
+        del pems.members[member]
+    else:
+        pems.members[member] = change
+    assert text in refusal("traffic", pems.write(tmp_path / "PEMS-SF.zip"), tmp_path / "out")
+
+
+def test_more_days_than_labels_and_a_row_cut_short_are_found(tmp_path: Path) -> None:
+    pems = Pems()
+    first = pems.members["PEMS_train"].splitlines(keepends=True)[0]
+    pems.members["PEMS_train"] += first
+    source = pems.write(tmp_path / "PEMS-SF.zip")
+    assert "PEMS_train has more days than labels" in refusal("traffic", source, tmp_path / "a")
+    pems.members["PEMS_train"] = first[:-40] + "\n"
+    source = pems.write(tmp_path / "PEMS-SF.zip")
+    assert "a day of PEMS_train is not 3 x 144" in refusal("traffic", source, tmp_path / "b")
+
+
+def test_a_truncated_or_altered_zip_is_one_line(tmp_path: Path) -> None:
+    source = Pems().write(tmp_path / "PEMS-SF.zip")
+    whole = source.read_bytes()
+    source.write_bytes(whole[: len(whole) // 2])
+    assert refusal("traffic", source, tmp_path / "a").startswith("is damaged: ")
+    middle = len(whole) // 2
+    source.write_bytes(whole[:middle] + bytes(200) + whole[middle + 200 :])
+    assert refusal("traffic", source, tmp_path / "b").startswith("is damaged: ")
+
+
+GROWTH = """
+import re, sys
+from pathlib import Path
+import pandas
+from helpers.models.tft import raw
+def peak():
+    return int(re.search(r"VmHWM:\\s*(\\d+)", Path("/proc/self/status").read_text())[1]) / 1024
+raw.SAY_EVERY, before = 0, peak()
+hourly = raw._hourly_power(Path(sys.argv[1]))
+print(peak() - before, *hourly.shape, hourly.iloc[5].sum())
+"""
+
+
+def test_a_large_text_is_read_within_bounded_memory(tmp_path: Path) -> None:
+    """370 customers and a year are a quarter of the public file: 105 MB as numbers."""
+    source, row = tmp_path / raw.POWER, io.StringIO()
+    row.write('"";' + ";".join(f'"MT_{n:03d}"' for n in range(370)) + "\n")
+    cells = ";".join(f"{n},{n % 10}" for n in range(370))
+    for place in range(364 * 96):
+        row.write(f'"{START + timedelta(minutes=15 * (place + 1)):%Y-%m-%d %H:%M:%S}";{cells}\n')
+    source.write_text(row.getvalue())
+    done = subprocess.run(
+        [sys.executable, "-c", GROWTH, str(source)], capture_output=True, text=True, check=True
+    )
+    print(done.stdout)
+    *progress, last = done.stdout.splitlines()
+    grown, hours, customers, total = map(float, last.split())
+    assert (hours, customers) == (364 * 24 + 1, 370)
+    assert total == pytest.approx(sum(n + n % 10 / 10 for n in range(370)))
+    assert grown < 100  # megabytes: the hours twice, and a chunk at a time
+    assert progress[0].startswith("4,096 rows of quarters of an hour, ")
