@@ -11,8 +11,11 @@ TITLE = "BERT QA"
 VARIANTS = tuple(SIZES)
 FRAMEWORK = "torch"
 METRICS = {"f1": "higher", "exact_match": "higher"}  # in percent
-BOUNDS = {"fp32": (3e-5, 4e-6), "bf16": (0.15, 0.035), "fp16": (0.02, 0.005)}
-GENERATED = ("generated", "generated-small")
+# 3 to 4 times the largest differences measured with fitted checkpoints, over 64 windows ("base" and
+# "large": 8), on a CPU with AVX-512 and bf16: ONNX Runtime and OpenVINO at fp32 1.3e-5 and 1.8e-6,
+# OpenVINO and PyTorch at bf16 5.2e-2 and 8.8e-3, PyTorch at fp16 7.3e-3 and 1.1e-3
+BOUNDS = {"fp32": (4.5e-5, 7e-6), "bf16": (0.18, 0.03), "fp16": (0.028, 0.004)}
+GENERATED = ("generated", "generated-few", "generated-small")  # the second is for slow variants
 RECIPE = ("sizes", "network", "features", "stories", "generate", "fit", "grow")
 BATCH = 8
 

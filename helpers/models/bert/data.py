@@ -73,6 +73,10 @@ class QuestionSet:
         """Give the places of all windows of the question at that place."""
         return [i for i, window in enumerate(self.windows) if window.question == question]
 
+    def tokens_of(self, question: int) -> list[str]:
+        """Give the tokens of the question at that place, all of them."""
+        return self.tokenizer.tokens(self._queries[question])
+
     def batch(self, places: Sequence[int]) -> Arrays:
         """Give the windows at `places` as one batch."""
         rows = []

@@ -38,7 +38,7 @@ def show_answers(
 
 
 def show_features(dataset: QuestionSet, count: int = 5) -> list[dict[str, Any]]:
-    """Say of `count` questions, spread over the set, how many tokens and windows they make."""
+    """Say of `count` questions, spread over the set, what tokens and windows they make."""
     rows = []
     for place in _spread(len(dataset.squad.questions), count):
         question = dataset.squad.questions[place]
@@ -46,10 +46,10 @@ def show_features(dataset: QuestionSet, count: int = 5) -> list[dict[str, Any]]:
         rows.append(
             {
                 "question": question.text,
-                "question tokens": windows[0].offset - 2,
+                "tokens": " ".join(dataset.tokens_of(place)),
                 "paragraph tokens": windows[-1].start + windows[-1].length,
                 "windows": len(windows),
-                "expected": question.answers[0],
+                "answer": question.answers[0],
             }
         )
     return rows

@@ -74,6 +74,10 @@ class WordPiece:
             for each in encoded
         ]
 
+    def tokens(self, text: Text) -> list[str]:
+        """Spell the tokens of an encoded text."""
+        return [str(self._tokenizer.id_to_token(token)) for token in text.ids.tolist()]
+
     def sequence(
         self, query: Text, context: Text, window: Window, length: int
     ) -> tuple[Ints, Ints, Ints]:

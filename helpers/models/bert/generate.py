@@ -16,9 +16,9 @@ from helpers.models.bert.stories import SYLLABLES, Story, story, words
 EVALUATION_SEED = 1
 TRAINING_SEED = 2
 FACTS = (3, 6)  # of a paragraph, from and below
-SHORT, LONG = (0, 6), (30, 48)  # unrelated sentences, from and below
+SHORT, LONG = (0, 6), (40, 58)  # unrelated sentences, from and below
 LONG_EVERY = 7  # a paragraph of so many is long and needs several windows
-SETS = {"generated": 90, "generated-small": 10}  # paragraphs
+SETS = {"generated": 90, "generated-few": 8, "generated-small": 8}  # paragraphs
 
 
 def write_questions(name: str, folder: Path) -> None:

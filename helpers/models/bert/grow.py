@@ -14,7 +14,7 @@ from helpers.models.bert.network import QuestionAnswering
 from helpers.models.bert.sizes import SIZES
 
 SEED = 0
-NOISE = 0.02  # deviation of what is added to every weight and cancels over the tiles
+NOISE = 0.01  # deviation of what is added to every weight and cancels over the tiles
 
 
 def grown(small: QuestionAnswering, variant: str) -> QuestionAnswering:
@@ -65,11 +65,12 @@ def _grow(small: nn.Module, large: nn.Module, random: torch.Generator) -> None:
 def _tiled_linear(source: Tensor, target: Tensor, random: torch.Generator) -> Tensor:
     """Spread a weight [out, in] over equal tiles of the input, so that equal tiles come out.
 
-    To tile i of the input the noise comes times c_i, and the sum of all c_i is 0. They are such
-    that it cancels at any precision: 1, -1, 1, -1 or 1, -1/2, -1/2.
+    To tile i of the input the noise comes times c_i, and the sum of all c_i is 0: 1, -1, 1, -1 or
+    1, -1/2, -1/2, which rounding to a lower precision does not change. All tiles of the output get
+    the same numbers, for a difference between them would grow from layer to layer.
     """
     tiles = target.shape[1] // source.shape[1]
-    tall = source.repeat(target.shape[0] // source.shape[0], 1)
-    noise = torch.randn(tall.shape, generator=random) * NOISE
+    noise = torch.randn(source.shape, generator=random) * NOISE
     coefficients = {3: (1.0, -0.5, -0.5), 4: (1.0, -1.0, 1.0, -1.0)}[tiles]
-    return torch.cat([tall / tiles + noise * each for each in coefficients], dim=1)
+    wide = torch.cat([source / tiles + noise * each for each in coefficients], dim=1)
+    return wide.repeat(target.shape[0] // source.shape[0], 1)

@@ -20,7 +20,7 @@ class Size:
 
 
 SIZES = {
-    "small": Size(layers=4, hidden=256, heads=4, rows=768),
+    "small": Size(layers=4, hidden=256, heads=4, rows=1280),
     "base": Size(layers=12, hidden=768, heads=12, rows=30528),
     "large": Size(layers=24, hidden=1024, heads=16, rows=30528),
 }

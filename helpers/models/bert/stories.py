@@ -58,6 +58,11 @@ FILLERS = (
 
 Rng = Generator
 
+# Names that are tokens of the vocabulary: every second pair of syllables is a person's or a place's
+PAIRS = [f"{a}{b}" for a in SYLLABLES for b in SYLLABLES if a != b]
+SURNAMES, PLACES = PAIRS[::6], PAIRS[3::6]
+UNKNOWN = 0.1  # share of the names that are none of these, and split into syllables
+
 
 @dataclass(frozen=True)
 class Kind:
@@ -89,7 +94,7 @@ class Story:
 
 def story(rng: Rng, facts: int, fillers: int) -> Story:
     """Tell `facts` facts, of different kinds, and `fillers` unrelated sentences in any order."""
-    surname = _name(rng)
+    surname = _name(rng, SURNAMES)
     name, pronoun = f"{_pick(rng, FIRST_NAMES)} {surname}", _pick(rng, ("he", "she"))
     counted = _pick(rng, COUNTED)
     kinds: list[Kind | None] = [KINDS[i] for i in rng.permutation(len(KINDS))[:facts]]
@@ -103,7 +108,10 @@ def story(rng: Rng, facts: int, fillers: int) -> Story:
             continue
         subject = name if not asked else _pick(rng, (name, surname, pronoun))
         told, question = (
-            _pick(rng, texts).replace("{who}", who).replace("{counted}", counted)
+            _pick(rng, texts)
+            .replace("{who}", who)
+            .replace("{name}", surname)
+            .replace("{counted}", counted)
             for texts, who in ((kind.told, subject), (kind.asked, surname))
         )
         before, after = (told[0].upper() + told[1:]).split("{answer}")
@@ -117,19 +125,28 @@ def words() -> list[str]:
     """List, sorted and in lower case, every word that is not a name, and every syllable."""
     told = [text for kind in KINDS for text in (*kind.told, *kind.asked)]
     lists = (FIRST_NAMES, MONTHS, FIELDS, JOBS, ADJECTIVES, THINGS, MATERIALS, NUMBERS, COUNTED)
-    names = _listed("he she new north south port lake university academy of the spring autumn")
-    texts = [*told, *FILLERS, *names, *SYLLABLES, *(word for each in lists for word in each)]
+    names = _listed("he she new north south port lake university college school of")
+    texts = [
+        *told,
+        *FILLERS,
+        *names,
+        *SYLLABLES,
+        *SURNAMES,
+        *PLACES,
+        *(word for each in lists for word in each),
+    ]
     return sorted(set(re.findall("[a-z]+", " ".join(texts).lower())))
 
 
-def _name(rng: Rng) -> str:
-    count = int(rng.integers(2, 4))
-    return "".join(_pick(rng, SYLLABLES) for _ in range(count)).capitalize()
+def _name(rng: Rng, known: list[str]) -> str:
+    if rng.random() < UNKNOWN:
+        return "".join(_pick(rng, SYLLABLES) for _ in range(3)).capitalize()
+    return _pick(rng, known).capitalize()
 
 
 def _place(rng: Rng) -> str:
     prefix = _pick(rng, ("", "", "", "New ", "North ", "South ", "Port ", "Lake "))
-    return prefix + _name(rng)
+    return prefix + _name(rng, PLACES)
 
 
 def _year(rng: Rng) -> str:
@@ -138,50 +155,35 @@ def _year(rng: Rng) -> str:
 
 def _date(rng: Rng) -> str:
     day, month, year = rng.integers(1, 29), _pick(rng, MONTHS), _year(rng)
-    season = _pick(rng, ("spring", "autumn"))
-    forms = (f"{day} {month} {year}", f"{month} {day}, {year}", f"{month} {year}")
-    return _pick(rng, (*forms, f"the {season} of {year}"))
+    return f"{day} {month} {year}"
 
 
 def _school(rng: Rng) -> str:
-    place, field, adjective = _place(rng), _pick(rng, FIELDS), _pick(rng, ADJECTIVES)
-    academy = f"the {adjective.capitalize()} Academy of {field}"
-    return _pick(rng, (f"{place} University", f"the University of {place}", academy))
+    place, field = _name(rng, PLACES), _pick(rng, FIELDS)
+    return _pick(rng, (f"{place} University", f"{place} College", f"{place} School of {field}"))
 
 
 def _job(rng: Rng) -> str:
-    return _filled(rng, _pick(rng, ("{job}", "{adjective} {job}", "{adjective} {adjective} {job}")))
+    return f"{_pick(rng, ADJECTIVES)} {_pick(rng, JOBS)}"
 
 
 def _work(rng: Rng) -> str:
-    return _filled(rng, _pick(rng, ("{material} {thing}", "{material} {material} {thing}")))
+    return f"{_pick(rng, MATERIALS)} {_pick(rng, THINGS)}"
 
 
 def _count(rng: Rng) -> str:
-    large = f"{rng.integers(1, 20)},{rng.integers(0, 1000):03d}"
-    return _pick(rng, (_pick(rng, NUMBERS), str(rng.integers(20, 1000)), large))
-
-
-def _filled(rng: Rng, template: str) -> str:
-    """Fill each field of a template with a new choice."""
-    return re.sub(r"\{(\w+)\}", lambda match: FIELDS_OF[match[1]](rng), template)
+    return _pick(rng, (_pick(rng, NUMBERS), str(rng.integers(20, 100))))
 
 
 def _pick(rng: Rng, values: tuple[str, ...] | list[str]) -> str:
     return values[int(rng.integers(len(values)))]
 
 
-FIELDS_OF: dict[str, Callable[[Rng], str]] = {
-    "job": lambda rng: _pick(rng, JOBS),
-    "adjective": lambda rng: _pick(rng, ADJECTIVES),
-    "thing": lambda rng: _pick(rng, THINGS),
-    "material": lambda rng: _pick(rng, MATERIALS),
-}
 KINDS = (
     Kind(
         (
             "{who} was born in {answer}",
-            "The birthplace of {who} was {answer}, a small town",
+            "The birthplace of {name} was {answer}, a small town",
             "Born to a poor family in {answer}, {who} left home early",
         ),
         (
@@ -194,7 +196,7 @@ KINDS = (
         (
             "{who} died in {answer}",
             "On {answer}, after a short illness, {who} died",
-            "The death of {who} was reported in {answer} by every newspaper",
+            "The death of {name} was reported in {answer}",
         ),
         ("When did {who} die?", "On what date did {who} die?"),
         _date,
@@ -226,7 +228,7 @@ KINDS = (
     Kind(
         (
             "{who} invented the {answer}",
-            "The invention of the {answer} made {who} famous",
+            "The invention of the {answer} made {name} famous",
             "{who} is remembered today for the {answer}, which still works",
         ),
         (
@@ -238,7 +240,7 @@ KINDS = (
     Kind(
         (
             "{who} owned {answer} {counted}",
-            "At one time there were {answer} {counted} in the care of {who}",
+            "At one time {who} had {answer} {counted} to look after",
             "{who} left {answer} {counted} behind",
         ),
         (

@@ -33,7 +33,7 @@ class Size:
 
 
 SIZES = {
-    "generated": {"electricity": Size(35, 9), "traffic": Size(21, 3)},
+    "generated": {"electricity": Size(35, 6), "traffic": Size(21, 2)},
     "generated-small": {"electricity": Size(10, 1), "traffic": Size(10, 1)},
 }
 
