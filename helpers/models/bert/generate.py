@@ -18,7 +18,7 @@ TRAINING_SEED = 2
 FACTS = (3, 6)  # of a paragraph, from and below
 SHORT, LONG = (0, 6), (40, 58)  # unrelated sentences, from and below
 LONG_EVERY = 7  # a paragraph of so many is long and needs several windows
-SETS = {"generated": 90, "generated-few": 8, "generated-small": 8}  # paragraphs
+SETS = {"generated": 90, "generated-few": 5, "generated-small": 8}  # paragraphs
 
 
 def write_questions(name: str, folder: Path) -> None:
