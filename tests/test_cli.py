@@ -111,7 +111,7 @@ def test_a_dry_run_says_what_would_run_and_about_how_long_and_writes_nothing(
 ) -> None:
     path = ROOT / "params/smoke.yaml"
 
-    code = main(["run", str(path), "--dry-run", "--outputs", str(outputs)])
+    code = main(["run", str(path), "--model", "resnet50", "--dry-run", "--outputs", str(outputs)])
 
     said = capsys.readouterr()
     *lines, last = said.out.splitlines()
@@ -134,7 +134,7 @@ def test_a_dry_run_of_one_stage_is_that_stage(
     outputs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path, experiment = str(ROOT / "params/cpu.yaml"), ["--experiment", "ts-trace-fp32"]
-    chosen = ["--stage", "export", *experiment]
+    chosen = ["--model", "resnet50", "--stage", "export", *experiment]
 
     code = main(["run", path, "--dry-run", "--outputs", str(outputs), *chosen])
 
