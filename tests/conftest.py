@@ -22,6 +22,11 @@ ROOT = Path(__file__).resolve().parents[1]
 HERE = Path(__file__).resolve().parent
 
 
+def interruptible() -> None:
+    """Let Ctrl-C end what is started, also where the tests run in a shell's background."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @dataclass(frozen=True)
 class Project:
     """A copy of the project in a temporary folder, and its batch command."""
@@ -46,6 +51,7 @@ class Project:
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
+            preexec_fn=interruptible,
             **options,
         )
 

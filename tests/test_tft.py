@@ -11,6 +11,7 @@ import sys
 from argparse import Namespace
 from collections import namedtuple
 from collections.abc import Iterator
+from copy import deepcopy
 from pathlib import Path
 from statistics import NormalDist
 from types import ModuleType, SimpleNamespace
@@ -393,11 +394,15 @@ def nvidia() -> Iterator[Any]:
     """Write checkpoints as the original does, whose modules are gone when they are read."""
     data_utils, configuration = ModuleType("data_utils"), ModuleType("configuration")
 
-    class DataTypes(enum.IntEnum):
+    class ByValue(enum.IntEnum):
+        def __reduce_ex__(self, protocol: Any) -> Any:  # as the original's Python 3.8 pickles it
+            return self.__class__, (self.value,)
+
+    class DataTypes(ByValue):
         CONTINUOUS = 0
         CATEGORICAL = 1
 
-    class InputTypes(enum.IntEnum):
+    class InputTypes(ByValue):
         TARGET = 0
         KNOWN = 2
 
@@ -966,7 +971,7 @@ def test_the_bounds_tell_a_rounding_from_a_wrong_output(larger: tuple[Windows, P
         assert found == []
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}
     for precision, kind in dtype.items():
-        rounded = built.to(kind)(
+        rounded = deepcopy(built).to(kind)(
             *(
                 t.to(kind) if t.is_floating_point() else t
                 for t in map(torch.from_numpy, batch.values())

@@ -13,8 +13,8 @@ FRAMEWORK = "torch"
 METRICS = {f"p{round(100 * q)}": "lower" for q in QUANTILES}  # q-risks
 # 3 to 4 times the largest differences measured over 64 windows on a CPU with AVX-512 and bf16, both
 # variants: ONNX Runtime and OpenVINO at fp32 3.4e-6 and 2.1e-7 (TorchScript none), TorchScript at
-# bf16 4.2e-2 and 2.8e-3 (OpenVINO 2.9e-2 and 2.4e-3), PyTorch at fp16 5.9e-3 and 3.7e-4
-BOUNDS = {"fp32": (1e-5, 8e-7), "bf16": (0.15, 0.01), "fp16": (0.02, 0.0015)}
+# bf16 4.2e-2 and 2.8e-3 (OpenVINO 2.9e-2 and 2.4e-3), PyTorch at fp16 5.9e-3 and 5.7e-4
+BOUNDS = {"fp32": (1e-5, 8e-7), "bf16": (0.15, 0.01), "fp16": (0.02, 0.002)}
 GENERATED = ("generated", "generated-small")
 RECIPE = ("variants", "network", "prepare", "generate", "fit")
 BATCH = 64
