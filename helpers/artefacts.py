@@ -6,7 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from helpers import formats, models
-from helpers.data import Prepared, command, example_inputs, names_of_inputs, open_dataset
+from helpers.data import (
+    Prepared,
+    checkpoint_name,
+    command,
+    dataset_name,
+    example_inputs,
+    open_dataset,
+)
 from helpers.errors import ArtefactError, DeploymentError, FormatError
 from helpers.models import Dataset
 from helpers.schema import Config
@@ -128,9 +135,9 @@ def inputs(config: Config, stage: str) -> dict[str, str]:
     """Identify what `stage` works on: hashes of artefacts, names of what the recipe makes,
     fingerprints of users' files.
     """
-    found = names_of_inputs(config)
+    found = {"dataset": dataset_name(config)}
     if stage == "export":
-        return found
+        return found | {"checkpoint": checkpoint_name(config)}
     before = {
         "convert": "export",
         "deploy": "convert",
@@ -138,4 +145,4 @@ def inputs(config: Config, stage: str) -> dict[str, str]:
         "perf_online": "deploy",
     }[stage]
     artefact = find(folder_of(config, before))
-    return {"dataset": found["dataset"], before: artefact.sha256 if artefact else "missing"}
+    return found | {before: artefact.sha256 if artefact else "missing"}

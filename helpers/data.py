@@ -35,7 +35,8 @@ def recipe_key(config: Config, kind: str) -> str:
     if kind == "reference":
         value |= {
             "source": [file_digest(path) for path in sorted(package.glob("*.py"))],
-            **names_of_inputs(config),
+            "dataset": dataset_name(config),
+            "checkpoint": checkpoint_name(config),
         }
     else:
         generated, recipe = is_generated(config), models.get(config.model).RECIPE
@@ -143,16 +144,16 @@ def example_inputs(config: Config, dataset: Dataset) -> Arrays:
     return next(requests(config, dataset, EXAMPLE_BATCH, EXAMPLE_BATCH))
 
 
-def names_of_inputs(config: Config) -> dict[str, str]:
-    """Identify data set and checkpoint: names of what the recipe makes, fingerprints of users'
-    files.
-    """
-    data, checkpoint = dataset_folder(config), checkpoint_file(config)
-    fitted = config.checkpoint == "fitted"
-    return {
-        "dataset": data.name if is_made(config) else fingerprint(data),
-        "checkpoint": checkpoint.parent.name if fitted else fingerprint(checkpoint),
-    }
+def dataset_name(config: Config) -> str:
+    """Identify the data set: by the recipe that makes it, or by the user's files."""
+    folder = dataset_folder(config)
+    return folder.name if is_made(config) else fingerprint(folder)
+
+
+def checkpoint_name(config: Config) -> str:
+    """Identify the checkpoint likewise."""
+    path = checkpoint_file(config)
+    return path.parent.name if config.checkpoint == "fitted" else fingerprint(path)
 
 
 def command(config: Config, stage: str) -> str:

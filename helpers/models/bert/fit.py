@@ -1,6 +1,5 @@
 """How a small BERT is fitted to the generated questions in about a minute on two cores."""
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from torch.nn.functional import cross_entropy
 
 from helpers.errors import DataError
 from helpers.models._torch import state_dict
+from helpers.models._torch.descent import Descent
 from helpers.models.bert.data import VOCABULARY
 from helpers.models.bert.features import WordPiece, windows
 from helpers.models.bert.generate import LONG, TRAINING_SEED
@@ -26,14 +26,12 @@ WARM_UP = 30  # steps
 COOL_DOWN = 0.9  # last part of the steps, in which the learning rate falls to 0
 EASY = 0.4  # first part of the steps, which see two or three facts and nothing else
 HARDER = 0.3  # part of the steps after it, over which paragraphs become as in the evaluation set
-CLIP = 1.0  # largest norm of a step's gradient
 SPREAD = {"linear": 0.05, "embedding": 0.02, "position": 0.01}  # deviation of the first weights
 PERIOD, HARMONICS = 32, 8  # of the waves that tell a token's place
 HINTED = 1  # layer whose output also tells the kind of fact, which makes it learn in time
 TOKENS = 384  # of a window
 LONG_EVERY = 6  # steps, once it is no longer easy
 BATCH_SIZE = 16
-REPORT_EVERY = 20  # steps
 STEPS = {"generated": 280, "generated-few": 280, "generated-small": 80}
 
 
@@ -86,7 +84,7 @@ def _train(network: QuestionAnswering, steps: int, tokenizer: WordPiece) -> None
     learned = [each for each in network.parameters() if each.requires_grad]
     optimizer = torch.optim.AdamW([*learned, *hint.parameters()], lr=LEARNING_RATE, fused=True)
     network.eval()  # there is no dropout: no question is seen twice
-    start = time.perf_counter()
+    descent = Descent(optimizer, steps, clipped=True)
     for step in range(1, steps + 1):
         *inputs, kinds, labels = training_batch(tokenizer, step, steps)
         with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -96,14 +94,7 @@ def _train(network: QuestionAnswering, steps: int, tokenizer: WordPiece) -> None
         answer = [cross_entropy(each.float(), labels[:, i]) for i, each in enumerate(logits)]
         loss = sum(answer) / 2 + cross_entropy(told[shown].float(), kinds[shown])
         left = (steps - step + 1) / steps
-        optimizer.param_groups[0]["lr"] = LEARNING_RATE * min(step / WARM_UP, 1, left / COOL_DOWN)
-        optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call, unused-ignore]
-        nn.utils.clip_grad_norm_(learned, CLIP)
-        optimizer.step()
-        if step % REPORT_EVERY == 0 or step == steps:
-            seconds = time.perf_counter() - start
-            print(f"step {step}/{steps}: loss {loss.item():.3f}, {seconds:.0f} s")
+        descent.take(step, loss, LEARNING_RATE * min(step / WARM_UP, 1, left / COOL_DOWN))
     hook.remove()
 
 
@@ -111,9 +102,9 @@ def training_batch(tokenizer: WordPiece, step: int, steps: int) -> list[Tensor]:
     """Draw ids, segments and mask int32, kinds and labels int64, for one step.
 
     The first steps see few facts; then paragraphs grow, and every sixth step sees long ones, a
-    quarter as many. A token of the question or
-    of any answer has the number of its kind of fact, others 0. A label is the place of the answer's
-    first and last token, or of [CLS] if the window lacks them.
+    quarter as many. A token of the question or of any answer has the number of its kind of fact,
+    others 0. A label is the place of the answer's first and last token, or of [CLS] if the window
+    lacks them.
     """
     rng = np.random.default_rng([TRAINING_SEED, step])
     hard = min(max((step / steps - EASY) / HARDER, 0.0), 1.0)

@@ -1,6 +1,5 @@
 """How a ResNet50 is fitted to the generated textures in about a minute on two cores."""
 
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from torch.nn.functional import cross_entropy
 
 from helpers.errors import DataError
 from helpers.models._torch import state_dict
+from helpers.models._torch.descent import Descent
 from helpers.models.resnet50.data import normalise
 from helpers.models.resnet50.generate import CLASSES, training_batch
 from helpers.models.resnet50.network import Bottleneck, ResNet50
@@ -19,7 +19,6 @@ LEARNING_RATE = 1e-3
 BATCH_SIZE = 32
 COOL_DOWN = 0.4  # last part of the steps, in which the learning rate falls to 0
 UNUSED_BIAS = -7.0  # of the outputs that no texture has, so that no step is spent on learning that
-REPORT_EVERY = 20  # steps
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,7 @@ def _fresh_network() -> ResNet50:
 def _train(network: ResNet50, recipe: Recipe) -> None:
     optimizer = torch.optim.AdamW(network.parameters(), lr=LEARNING_RATE, fused=True)
     network.train()
-    start = time.perf_counter()
+    descent = Descent(optimizer, recipe.steps)
     for step in range(1, recipe.steps + 1):
         images, labels = training_batch(step, BATCH_SIZE, recipe.pixels)
         inputs = torch.from_numpy(normalise(images)).to(memory_format=torch.channels_last)
@@ -75,10 +74,4 @@ def _train(network: ResNet50, recipe: Recipe) -> None:
             logits = network(inputs)
         loss = cross_entropy(logits.float(), torch.from_numpy(labels))
         left = (recipe.steps - step + 1) / recipe.steps
-        optimizer.param_groups[0]["lr"] = LEARNING_RATE * min(1.0, left / COOL_DOWN)
-        optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call, unused-ignore]
-        optimizer.step()
-        if step % REPORT_EVERY == 0 or step == recipe.steps:
-            seconds = time.perf_counter() - start
-            print(f"step {step}/{recipe.steps}: loss {loss.item():.3f}, {seconds:.0f} s")
+        descent.take(step, loss, LEARNING_RATE * min(1.0, left / COOL_DOWN))

@@ -1,6 +1,5 @@
 """How a TFT is fitted to generated series in about a minute on two cores."""
 
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,13 +9,13 @@ from torch import Tensor
 
 from helpers.errors import DataError
 from helpers.models._torch import state_dict
+from helpers.models._torch.descent import Descent
 from helpers.models.tft.data import read_rows
 from helpers.models.tft.network import TemporalFusionTransformer
 from helpers.models.tft.variants import HISTORY, QUANTILES, Variant
 
 SEED = 0
 WARM_UP = 20  # steps in which the learning rate rises
-REPORT_EVERY = 20  # steps
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ def _train(
     rows, rng = read_rows(dataset / "train.csv", variant), np.random.default_rng(SEED)
     optimizer = torch.optim.AdamW(network.parameters(), lr=recipe.learning_rate, fused=True)
     network.train()
-    start = time.perf_counter()
+    descent = Descent(optimizer, recipe.steps)
     for step in range(1, recipe.steps + 1):
         chosen = rng.integers(0, len(rows.starts), recipe.batch_size)
         s_cat, k_cont, target = (torch.from_numpy(array) for array in rows.windows(chosen))
@@ -73,10 +72,4 @@ def _train(
             forecast = network(s_cat, k_cont, target)
         loss = quantile_loss(forecast.float(), target[:, HISTORY:])
         cooling = 0.5 * (1 + np.cos(np.pi * step / recipe.steps))
-        optimizer.param_groups[0]["lr"] = recipe.learning_rate * min(step / WARM_UP, cooling)
-        optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call, unused-ignore]
-        optimizer.step()
-        if step % REPORT_EVERY == 0 or step == recipe.steps:
-            seconds = time.perf_counter() - start
-            print(f"step {step}/{recipe.steps}: loss {loss.item():.3f}, {seconds:.0f} s")
+        descent.take(step, loss, recipe.learning_rate * min(step / WARM_UP, cooling))
