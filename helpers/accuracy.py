@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from helpers import formats, models
+from helpers import composition, models
 from helpers.artefacts import physical_cores
 from helpers.data import Prepared, open_dataset, recipe_key, requests
 from helpers.errors import ArtefactError
@@ -178,9 +178,8 @@ def compare(config: Config, artefact: Artefact) -> Rung:
     process.
     """
     name, precision = artefact.facts["format"], artefact.facts["precision"]
-    fmt = formats.get(name)
     device = "cpu" if config.stage == "export" else config.device
-    session = fmt.load(artefact.folder / fmt.FILE, physical_cores(), device)
+    session = composition.load(config, name, lambda _: artefact.folder, physical_cores(), device)
     found = concatenate(
         session.run(batch) for batch in requests(config, open_dataset(config), BATCH, SAMPLES)
     )

@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from helpers import formats, models
+from helpers import composition, formats, models
 from helpers.data import (
     Prepared,
     checkpoint_name,
@@ -41,20 +41,30 @@ def require(config: Config, stage: str) -> Artefact:
 
 
 def _make(
-    config: Config, stage: str, source: Any, dataset: Dataset, name: str, precision: str
+    config: Config,
+    stage: str,
+    source: Any,
+    before: Path | Artefact,
+    dataset: Dataset,
+    name: str,
+    precision: str,
 ) -> Artefact:
-    """Write the artefact of `stage` in the format `name` from `source`."""
-    fmt, model = formats.get(name), models.get(config.model)
+    """Write the artefact of `stage` in the format `name` from `source`; what comes before the graph
+    is taken from `before`.
+    """
+    fmt, graph = formats.get(name), composition.parts(config)[-1]
     folder = folder_of(config, stage)
     with making(folder) as (temporary, facts):
         started = time.monotonic()
+        composition.write_before_graph(config, before, temporary)
+        example = composition.graph_inputs(config, temporary, example_inputs(config, dataset))
         try:
             fmt.make(
                 source,
                 temporary / fmt.FILE,
                 precision=precision,
-                inputs=example_inputs(config, dataset),
-                outputs=tuple(tensor.name for tensor in model.outputs(config)),
+                inputs=example,
+                outputs=tuple(tensor.name for tensor in graph.outputs.values()),
             )
         except (DeploymentError, OSError):
             raise
@@ -73,7 +83,13 @@ def export(config: Config, prepared: Prepared) -> Artefact:
     """Export the trained network to `config.export_format` in `config.export_precision`."""
     network = models.get(config.model).build(config, prepared.checkpoint)
     return _make(
-        config, "export", network, prepared.dataset, config.export_format, config.export_precision
+        config,
+        "export",
+        network,
+        prepared.checkpoint,
+        prepared.dataset,
+        config.export_format,
+        config.export_precision,
     )
 
 
@@ -88,6 +104,7 @@ def convert(config: Config) -> Artefact:
             config,
             "convert",
             exported.folder / source,
+            exported,
             open_dataset(config),
             config.format,
             config.precision,
@@ -121,12 +138,9 @@ def deploy(config: Config) -> Artefact:
     from helpers.triton.repository import SCENARIOS, write_repository
 
     converted = require(config, "convert")
-    model = models.get(config.model)
     per_scenario = {scenario: threads(config, scenario) for scenario in SCENARIOS}
     with making(folder_of(config, "deploy")) as (temporary, facts):
-        write_repository(
-            temporary, config, converted, model.inputs(config), model.outputs(config), per_scenario
-        )
+        write_repository(temporary, config, converted, per_scenario)
         facts.update(model=config.model, threads=per_scenario)
     return require(config, "deploy")
 

@@ -30,18 +30,17 @@ def recipe_key(config: Config, kind: str) -> str:
     """Name what the model's recipe makes: `kind` is "dataset", "checkpoint" or "reference"; new
     recipe, new name.
     """
-    package = Path(models.__file__).parent / config.model
     value: dict[str, Any] = config.slice("data")
     if kind == "reference":
         value |= {
-            "source": [file_digest(path) for path in sorted(package.glob("*.py"))],
+            "source": [file_digest(path) for path in models.sources(config.model)],
             "dataset": dataset_name(config),
             "checkpoint": checkpoint_name(config),
         }
     else:
         generated, recipe = is_generated(config), models.get(config.model).RECIPE
         names = recipe if generated else (*recipe, "raw")
-        value |= {name: file_digest(package / f"{name}.py") for name in names}
+        value |= {name: file_digest(models.source(config.model, name)) for name in names}
         if not generated:
             value["files"] = fingerprint(from_root(config.dataset))
     return f"{config.model}-{kind}-{digest(value)[:12]}"

@@ -1,10 +1,14 @@
 """Running a network in the framework it was built with: the reference of the accuracy ladder."""
 
+from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+from helpers.composition import Chain, before_graph, parts, write_before_graph
 from helpers.formats import Arrays, Session
 from helpers.models import Model
+from helpers.workspace import outputs
 
 
 class TorchSession:
@@ -25,9 +29,32 @@ class TorchSession:
         return {name: result.numpy() for name, result in zip(self._outputs, results, strict=True)}
 
 
-_SESSIONS = {"torch": TorchSession}
+class KerasSession:
+    """A Keras model on the CPU, in fp32, and what comes before it."""
+
+    def __init__(self, model: Model, config: Any, checkpoint: Path) -> None:
+        self._network = model.build(config, checkpoint)
+        self._outputs = [tensor.name for tensor in parts(config)[-1].outputs.values()]
+
+    def run(self, inputs: Arrays) -> Arrays:
+        results = self._network(inputs, training=False)
+        results = results if isinstance(results, (list, tuple)) else (results,)
+        return {name: result.numpy() for name, result in zip(self._outputs, results, strict=True)}
+
+
+_SESSIONS: dict[str, Callable[[Model, Any, Path], Session]] = {
+    "torch": TorchSession,
+    "tensorflow": KerasSession,
+}
 
 
 def framework_session(model: Model, config: Any, checkpoint: Path) -> Session:
-    """Build the model's network from `checkpoint` and give it as a session."""
-    return _SESSIONS[model.FRAMEWORK](model, config, checkpoint)
+    """Build the model's network from `checkpoint` and give it as a session, after the lookup if it
+    has one.
+    """
+    network = _SESSIONS[model.FRAMEWORK](model, config, checkpoint)
+    (outputs() / "data").mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=outputs() / "data") as scratch:  # what is mapped outlives it
+        write_before_graph(config, checkpoint, Path(scratch))
+        before = before_graph(config, Path(scratch))
+    return Chain([*before.steps, (parts(config)[-1], network)]) if before.steps else network

@@ -28,6 +28,8 @@ def runtimes(config: Config, stage: str) -> tuple[str, ...]:
     modules += formats.get(config.export_format).RUNTIME
     if stage != "export":
         modules += formats.get(config.format).RUNTIME
+    if ensemble := models.ensemble(config.model):
+        modules += ensemble.RUNTIME
     chosen = [formats.distribution(module) for module in modules]
     if stage not in ("export", "convert"):
         chosen += SERVING

@@ -58,6 +58,7 @@ class Experiment(Strict):
     concurrency: list[Count] = [1]  # online: clients, each with one request at a time
     online_batch_size: Count = 1  # samples in a client's request
     request_count: Count = 50  # requests a point, at least
+    distinct_rows: Count = 64  # different real samples that are sent in turn, at most
     shared_memory: Literal["none", "system", "cuda"] = "system"  # offline
     latency_budget_ms: Annotated[float, Field(gt=0, strict=False)] | None = None  # at p99
 
@@ -91,8 +92,21 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "export": _EXPORT,
     "convert": _CONVERT,
     "deploy": _DEPLOY,
-    "perf_offline": (*_DEPLOY, "batch_sizes", "pairs", "request_count", "shared_memory"),
-    "perf_online": (*_DEPLOY, "concurrency", "online_batch_size", "request_count"),
+    "perf_offline": (
+        *_DEPLOY,
+        "batch_sizes",
+        "pairs",
+        "request_count",
+        "distinct_rows",
+        "shared_memory",
+    ),
+    "perf_online": (
+        *_DEPLOY,
+        "concurrency",
+        "online_batch_size",
+        "request_count",
+        "distinct_rows",
+    ),
     "report": ("latency_budget_ms", "checkpoint", "dataset"),
 }
 

@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from inspect import getfile
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +16,25 @@ import torch
 from helpers import formats
 from helpers.errors import ParameterError
 from helpers.formats import Arrays
+from helpers.models._keras import keras as import_keras
 from helpers.params import resolve
 
 OUTPUTS = ("TOTAL", "SCALED")
 MADE = [
-    ("onnx", "fp32"),
-    ("ts-trace", "fp32"),
-    ("ts-script", "fp32"),
-    ("ts-trace", "bf16"),
-    ("ts-script", "bf16"),
-    ("openvino", "fp32"),
-    ("openvino", "bf16"),
+    ("onnx", "fp32", "torch"),
+    ("ts-trace", "fp32", "torch"),
+    ("ts-script", "fp32", "torch"),
+    ("ts-trace", "bf16", "torch"),
+    ("ts-script", "bf16", "torch"),
+    ("openvino", "fp32", "torch"),
+    ("openvino", "bf16", "torch"),
+    ("tf-savedmodel", "fp32", "keras"),
+    ("onnx", "fp32", "keras"),
+    ("openvino", "fp32", "keras"),
+    ("openvino", "bf16", "keras"),
 ]
+SOURCE = {"torch": "onnx", "keras": "tf-savedmodel"}  # of what is not exported from the framework
+Made = tuple[str, str, str]
 ROUNDING = {"fp32": 1e-5, "bf16": 0.05}  # relative to values of about one
 
 
@@ -43,6 +51,21 @@ class Tiny(torch.nn.Module):
     def forward(self, x: torch.Tensor, n: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         hidden = self.linear(x)
         return hidden.sum(1, keepdim=True), hidden * n.to(hidden.dtype)
+
+
+def tiny_keras() -> Any:
+    """The same in Keras, called with a dict of inputs in another order."""
+    keras = import_keras()
+    n, x = keras.Input((1,), dtype="int64", name="COUNTS"), keras.Input((3,), name="VALUES")
+    linear = keras.layers.Dense(4)
+    hidden = linear(x)
+    total = keras.ops.sum(hidden, axis=1, keepdims=True)
+    network = keras.Model(
+        {"COUNTS": n, "VALUES": x}, [total, hidden * keras.ops.cast(n, "float32")]
+    )
+    weight = np.arange(12, dtype=np.float32).reshape(4, 3) / 12
+    linear.set_weights([weight.T, np.arange(4, dtype=np.float32) / 4])
+    return network
 
 
 def batch(size: int) -> Arrays:
@@ -68,32 +91,40 @@ def make(name: str, precision: str, source: Any, folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def artefacts(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Path]:
+def artefacts(tmp_path_factory: pytest.TempPathFactory) -> dict[Made, Path]:
     """The module in every format and precision of a processor."""
     base = tmp_path_factory.mktemp("artefacts")
-    made: dict[tuple[str, str], Path] = {}
-    for name, precision in MADE:
-        of = made[("onnx", "fp32")] if name == "openvino" else Tiny().eval()
-        made[(name, precision)] = make(name, precision, of, base / f"{name}-{precision}")
-    return made
+    found: dict[Made, Path] = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(formats.get("onnx"), "LARGE", 10)  # every weight counts as large
+        for made in MADE:
+            name, precision, framework = made
+            if framework == "torch" and name != "openvino":
+                source: Any = Tiny().eval()
+            elif name == "tf-savedmodel":
+                source = tiny_keras()
+            else:
+                source = found[SOURCE[framework], "fp32", framework]
+            found[made] = make(name, precision, source, base / "-".join(made))
+    return found
 
 
 @pytest.fixture(params=MADE, ids="-".join)
-def made(request: pytest.FixtureRequest) -> tuple[str, str]:
-    found: tuple[str, str] = request.param
+def made(request: pytest.FixtureRequest) -> Made:
+    found: Made = request.param
     return found
 
 
 def test_every_format_and_precision_of_a_processor_is_tried_here() -> None:
     known = {(name, p) for name in formats.names() for p in formats.get(name).PRECISIONS["cpu"]}
 
-    assert known == set(MADE)
+    assert known == {(name, precision) for name, precision, _ in MADE}
 
 
 def test_a_session_gives_the_modules_outputs_by_name_at_any_batch_size(
-    made: tuple[str, str], artefacts: dict[tuple[str, str], Path]
+    made: Made, artefacts: dict[Made, Path]
 ) -> None:
-    name, precision = made
+    name, precision, _ = made
     session = formats.get(name).load(artefacts[made], 1, "cpu")
 
     for size in (1, 2, 5):
@@ -111,7 +142,7 @@ def test_a_session_gives_the_modules_outputs_by_name_at_any_batch_size(
 
 
 def test_an_answer_stays_as_it_was_when_the_next_one_comes(
-    made: tuple[str, str], artefacts: dict[tuple[str, str], Path]
+    made: Made, artefacts: dict[Made, Path]
 ) -> None:
     session = formats.get(made[0]).load(artefacts[made], 1, "cpu")
     first = session.run(batch(2))["TOTAL"]
@@ -124,7 +155,7 @@ def test_an_answer_stays_as_it_was_when_the_next_one_comes(
 
 @pytest.mark.parametrize("name", formats.names())
 def test_the_runtime_of_a_format_imports_nothing_of_this_package(name: str) -> None:
-    tree = ast.parse(formats.runtime_file(name).read_text())
+    tree = ast.parse(Path(getfile(formats.get(name).load)).read_text())
 
     imported = {
         each
@@ -155,14 +186,14 @@ print(json.dumps(found))
 
 
 def test_a_runtime_runs_alone_outside_the_project(
-    artefacts: dict[tuple[str, str], Path], tmp_path: Path
+    artefacts: dict[Made, Path], tmp_path: Path
 ) -> None:
     pairs = []
-    for name in formats.names():
+    for name, framework in {name: framework for name, _, framework in reversed(MADE)}.items():
         runtime = tmp_path / name / "runtime.py"
         runtime.parent.mkdir()
-        runtime.write_bytes(formats.runtime_file(name).read_bytes())
-        pairs.append((str(runtime), str(artefacts[(name, "fp32")])))
+        runtime.write_bytes(Path(getfile(formats.get(name).load)).read_bytes())
+        pairs.append((str(runtime), str(artefacts[name, "fp32", framework])))
 
     done = subprocess.run(
         [sys.executable, "-I", "-c", ALONE, json.dumps(pairs)],
@@ -172,6 +203,7 @@ def test_a_runtime_runs_alone_outside_the_project(
     )
 
     assert done.returncode == 0, done.stderr
+    assert len(pairs) == len(formats.names())
     total = sum(range(12)) / 12 + sum(range(4)) / 4  # every value is one
     for answer, shape in json.loads(done.stdout):
         assert (answer, shape) == (pytest.approx(total), [2, 4])
@@ -228,6 +260,6 @@ def test_a_new_format_is_one_module_and_nothing_else(dummy: Path) -> None:
     )
     session = formats.get(config.format).load(dummy.with_name("model.txt"), 1, "cpu")
 
-    assert formats.names() == sorted([*{name for name, _ in MADE}, "dummy-one"])
-    assert formats.runtime_file("dummy-one") == dummy
+    assert formats.names() == sorted([*{name for name, *_ in MADE}, "dummy-one"])
+    assert Path(getfile(formats.get("dummy-one").load)) == dummy
     assert session.run({"IN": np.array([1, 2])})["OUT"].tolist() == [2, 4]

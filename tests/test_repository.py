@@ -10,8 +10,9 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
-from helpers import formats
-from helpers.models import Tensor
+from helpers import composition, formats
+from helpers.composition import Piece
+from helpers.models import Part, Tensor
 from helpers.params import Config, resolve
 from helpers.triton.repository import SCENARIOS, model_config, write_repository
 from helpers.workspace import ROOT, find, making
@@ -34,7 +35,23 @@ def config(**fields: Any) -> Config:
     } | fields
     if chosen["format"] not in ("onnx", "openvino"):
         chosen["export_format"] = chosen["format"]
-    return resolve("resnet50", "deploy", models={"resnet50": {"experiments": {"mine": chosen}}})
+    model = "widedeep" if chosen["export_format"] == "tf-savedmodel" else "resnet50"
+    return resolve(model, "deploy", models={model: {"experiments": {"mine": chosen}}})
+
+
+@pytest.fixture(autouse=True)
+def these_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the model, its one part has the tensors of this file."""
+    inputs, outputs = ({each.name: each for each in tensors} for tensors in (INPUTS, OUTPUTS))
+    monkeypatch.setattr(composition, "parts", lambda config: (Part(config.model, inputs, outputs),))
+
+
+def message_of(config: Config, scenario: str, threads: int) -> Any:
+    return model_config(config, scenario, piece(config), threads, batched=True)
+
+
+def piece(config: Config) -> Piece:
+    return composition.pieces(config, config.format)[-1]
 
 
 def repository(folder: Path, config: Config) -> Path:
@@ -45,7 +62,7 @@ def repository(folder: Path, config: Config) -> Path:
     assert artefact
     written = folder / "repository"
     written.mkdir()
-    write_repository(written, config, artefact, INPUTS, OUTPUTS, THREADS)
+    write_repository(written, config, artefact, THREADS)
     return written
 
 
@@ -95,7 +112,7 @@ def test_both_scenarios_parse_back_as_tritons_message(tmp_path: Path) -> None:
 def test_without_preferred_sizes_and_delay_there_is_still_a_batcher_online() -> None:
     plain = config(preferred_batch_sizes=[], max_queue_delay_us=0)
 
-    found = {scenario: model_config(plain, scenario, INPUTS, OUTPUTS, 1) for scenario in SCENARIOS}
+    found = {scenario: message_of(plain, scenario, 1) for scenario in SCENARIOS}
 
     assert {name: message.HasField("dynamic_batching") for name, message in found.items()} == {
         "offline": False,
@@ -107,7 +124,7 @@ def test_without_preferred_sizes_and_delay_there_is_still_a_batcher_online() -> 
 def test_on_a_gpu_target_the_instances_are_on_the_gpu() -> None:
     on_gpu = config().model_copy(update={"device": "gpu"})
 
-    message = model_config(on_gpu, "offline", INPUTS, OUTPUTS, 1)
+    message = message_of(on_gpu, "offline", 1)
 
     assert message.instance_group[0].kind == pb.ModelInstanceGroup.KIND_GPU
     assert message.parameters["device"].string_value == "gpu"
@@ -160,9 +177,9 @@ def test_it_can_be_taken_away(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", [name for name in formats.names() if name != "onnx"])
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_another_format_differs_in_the_file_and_nothing_else(name: str, scenario: str) -> None:
-    messages = [
-        model_config(config(format=each), scenario, INPUTS, OUTPUTS, 3) for each in ("onnx", name)
-    ]
+    messages = [message_of(config(format=each), scenario, 3) for each in ("onnx", name)]
+    for message in messages:
+        message.name = "either"
 
     names = [message.parameters["file"].string_value for message in messages]
     for message in messages:

@@ -7,7 +7,6 @@ package: a model repository takes it along as its runtime.
 
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
-from inspect import getfile
 from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any, Protocol, cast
@@ -60,7 +59,7 @@ class Format(Protocol):
         ...
 
 
-LATER = ("tf-savedmodel", "tf-trt", "trt")  # parameter files may name them: they end as skipped
+LATER = ("tf-trt", "trt")  # parameter files may name them: they end as skipped
 
 
 def names() -> list[str]:
@@ -86,10 +85,3 @@ def distribution(module: str) -> str:
             continue
         return name
     return module
-
-
-def runtime_file(name: str) -> Path:
-    """Give the file that defines the format's `load`, which a model repository takes along as its
-    runtime.
-    """
-    return Path(getfile(get(name).load))

@@ -2,7 +2,8 @@
 
 A model is a package `helpers.models.<name>` that offers the names of `Model`; it knows nothing
 about formats or servers. One whose public data comes as raw files has a module `raw` with the names
-of `Raw`.
+of `Raw`; one that is served as a lookup before a graph has a module `ensemble` with the names of
+`Ensemble`.
 """
 
 from collections.abc import Iterator
@@ -29,6 +30,17 @@ class Tensor:
     name: str
     dtype: str
     shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One of the models that an ensemble is made of; each of its tensors stands under the name that
+    the ensemble has for it.
+    """
+
+    name: str
+    inputs: dict[str, Tensor]
+    outputs: dict[str, Tensor]
 
 
 class Dataset(Protocol):
@@ -67,7 +79,8 @@ class Model(Protocol):
     FRAMEWORK: str  # "torch" or "tensorflow": what the network is built with
     METRICS: dict[str, str]  # each metric's name -> "higher" or "lower", whichever is better
     GENERATED: tuple[str, ...]  # the names of the data sets that the package generates
-    RECIPE: tuple[str, ...]  # the modules whose source decides what is generated and fitted
+    RECIPE: tuple[str, ...]  # what decides what is generated and fitted: modules of the package, or
+    # `_<shared>/<module>` of what several models share
     BATCH: int  # samples that the framework computes at once: as many as memory bears
     BOUNDS: dict[
         str, tuple[float, float]
@@ -123,6 +136,36 @@ class Raw(Protocol):
         ...
 
 
+class Ensemble(Protocol):
+    """The names that a module `helpers.models.<name>.ensemble` offers: a lookup, and the graph
+    after it.
+
+    What `build` gives is then the graph alone. The file that defines `load` imports nothing of this
+    package: a model repository takes it along as the lookup's runtime.
+    """
+
+    FOLDER: str  # what `write` makes and `load` takes
+    RUNTIME: tuple[str, ...]  # the modules that `load` needs
+
+    def sparse(self, config: Any) -> Part:
+        """Describe the lookup."""
+        ...
+
+    def dense(self, config: Any) -> Part:
+        """Describe the graph that is exported."""
+        ...
+
+    def write(self, config: Any, checkpoint: Path, path: Path) -> None:
+        """Write what the lookup needs of `checkpoint` into the new folder `path`, within bounded
+        memory.
+        """
+        ...
+
+    def load(self, path: Path, threads: int, device: str) -> Any:
+        """Load what `write` wrote as a session: one `run(dict) -> dict`."""
+        ...
+
+
 def names() -> list[str]:
     """Name every model of the package, sorted; a package `_<name>` is what several share."""
     return sorted(
@@ -130,10 +173,31 @@ def names() -> list[str]:
     )
 
 
+def source(name: str, module: str) -> Path:
+    """Find the file of a module of the model `name`, as `RECIPE` spells it."""
+    folder = Path(__file__).parent
+    return (folder if module[0] == "_" else folder / name) / f"{module}.py"
+
+
+def sources(name: str) -> list[Path]:
+    """List every file that decides what the model `name` computes."""
+    own = Path(__file__).with_name(name).glob("*.py")
+    return sorted({*own, *(source(name, module) for module in get(name).RECIPE)})
+
+
 def raw(name: str) -> Raw | None:
     """Import what prepares the public raw data of the model `name`, where there is such a thing."""
-    module = f"{__name__}.{name}.raw"
-    return cast(Raw, import_module(module)) if find_spec(module) else None
+    return cast(Raw | None, _optional(f"{name}.raw"))
+
+
+def ensemble(name: str) -> Ensemble | None:
+    """Import how the model `name` is composed, where it is more than one graph."""
+    return cast(Ensemble | None, _optional(f"{name}.ensemble"))
+
+
+def _optional(name: str) -> Any:
+    module = f"{__name__}.{name}"
+    return import_module(module) if find_spec(module) else None
 
 
 def get(name: str) -> Model:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from helpers import formats, models
+from helpers import composition, models
 from helpers.artefacts import require, threads
 from helpers.data import open_dataset, requests
 from helpers.errors import MeasurementError
@@ -22,7 +22,6 @@ from helpers.perf.statistics import Window
 from helpers.schema import Config
 from helpers.triton.client import Server
 
-DISTINCT_ROWS = 64  # different real samples that are sent in turn, at most
 REQUESTS_A_CLIENT = 5  # at least, online: fewer show more of the start than of the steady state
 SHORTEST_INTERVAL_MS = 400
 BARE_SECONDS = 0.6  # a bare run takes at least this long and three calls
@@ -39,7 +38,8 @@ class Measurement:
 
 
 def _samples(config: Config) -> Arrays:
-    (samples,) = requests(config, open_dataset(config), DISTINCT_ROWS, DISTINCT_ROWS)
+    count = config.distinct_rows
+    (samples,) = requests(config, open_dataset(config), count, count)
     return samples
 
 
@@ -76,10 +76,14 @@ def run_bare(session: Session, batches: list[Arrays], seconds: float) -> float:
 
 def bare_session(config: Config) -> Session:
     """Load the deployed artefact in this process, with the server's threads and settings."""
-    fmt = formats.get(config.format)
-    artefact = require(config, "deploy")
-    path = artefact.folder / config.model / "1" / fmt.FILE
-    return fmt.load(path, threads(config, "offline"), config.device)
+    repository = require(config, "deploy").folder
+    return composition.load(
+        config,
+        config.format,
+        lambda piece: repository / piece.part.name / "1",
+        threads(config, "offline"),
+        config.device,
+    )
 
 
 def interval_ms(request_count: int, runs: int, request_seconds: float) -> int:
