@@ -38,9 +38,10 @@ def recipe_key(config: Config, kind: str) -> str:
             "checkpoint": checkpoint_name(config),
         }
     else:
-        generated, recipe = is_generated(config), models.get(config.model).RECIPE
-        names = recipe if generated else (*recipe, "raw")
-        value |= {name: file_digest(models.source(config.model, name)) for name in names}
+        generated = is_generated(config)
+        sources = [models.source(config.model, m) for m in models.get(config.model).RECIPE]
+        sources += [] if generated else models.raw_sources(config.model)
+        value |= {path.name: file_digest(path) for path in sources}
         if not generated:
             value["files"] = fingerprint(from_root(config.dataset))
     return f"{config.model}-{kind}-{digest(value)[:12]}"

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -27,6 +27,28 @@ def interruptible() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
+WATCHED = "imported"  # a folder of a project, with one file for each process that ended
+NOTE = """
+import atexit, os, sys
+def note():
+    with open(os.path.join({folder!r}, str(os.getpid())), "w") as file:
+        file.write("\\n".join(sys.modules))
+atexit.register(note)
+"""
+
+
+@contextmanager
+def watch(folder: Path) -> Iterator[None]:
+    """Have every Python that starts meanwhile note in `folder` what it had imported at its end."""
+    folder.mkdir()
+    site = folder.with_name(f"{folder.name}-site")
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(NOTE.format(folder=str(folder)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(site))
+        yield
+
+
 @dataclass(frozen=True)
 class Project:
     """A copy of the project in a temporary folder, and its batch command."""
@@ -41,12 +63,17 @@ class Project:
     def target(self) -> Path:
         return self.root / "outputs" / "dummy"
 
+    @property
+    def path(self) -> str:
+        """Where Python finds the copy before what is installed."""
+        return os.pathsep.join(filter(None, [str(self.root), os.environ.get("PYTHONPATH")]))
+
     def start(self, *arguments: str, **options: Any) -> "subprocess.Popen[str]":
         """Start `python -m helpers ARGUMENTS` in the copy, in a process group of its own."""
         return subprocess.Popen(
             [sys.executable, "-W", "ignore", "-m", "helpers", *arguments],
             cwd=self.root,
-            env={**os.environ, "PYTHONPATH": str(self.root), "OMP_WAIT_POLICY": "PASSIVE"},
+            env={**os.environ, "PYTHONPATH": self.path, "OMP_WAIT_POLICY": "PASSIVE"},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -104,7 +131,8 @@ def copy_project(target: Path) -> Project:
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """A copy whose dummy model has run through every stage once; tests only read it."""
     project = copy_project(tmp_path_factory.mktemp("finished") / "project")
-    answer = project.run("run", "params/dummy.yaml")
+    with watch(project.root / WATCHED):
+        answer = project.run("run", "params/dummy.yaml")
     assert answer.code == 0, answer.output
     return project
 

@@ -157,7 +157,8 @@ def common_code(book: Any, model: str) -> list[str]:
     for cell in code_cells(book):
         statements, kept = ast.parse(cell.source).body, []
         imports = [each for each in statements if isinstance(each, ast.ImportFrom)]
-        displays = [e for e in imports if str(e.module).startswith(f"helpers.models.{model}")]
+        inside = (f"helpers.models.{model}", "helpers.models._")  # what is shared begins with _
+        displays = [e for e in imports if str(e.module).startswith(inside)]
         own |= {alias.asname or alias.name for each in displays for alias in each.names}
         for statement in statements:
             names = {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}

@@ -322,10 +322,11 @@ GROWTH = """
 import re, sys
 from pathlib import Path
 import pandas
+from helpers import progress
 from helpers.models.tft import raw
 def peak():
     return int(re.search(r"VmHWM:\\s*(\\d+)", Path("/proc/self/status").read_text())[1]) / 1024
-raw.SAY_EVERY, before = 0, peak()
+progress.SAY_EVERY, before = 0, peak()
 hourly = raw._hourly_power(Path(sys.argv[1]))
 print(peak() - before, *hourly.shape, hourly.iloc[5].sum())
 """

@@ -3,6 +3,7 @@
 The function's inputs and outputs carry the network's own names, which ONNX and OpenVINO keep.
 """
 
+import logging
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -44,6 +45,8 @@ def make(
 ) -> None:
     """Save a Keras model that takes a dict of tensors; the batch dimension is left open."""
     import tensorflow as tf
+
+    logging.getLogger("tensorflow").setLevel(logging.ERROR)  # its notes name the machine's folders
 
     def compute(**tensors: Any) -> dict[str, Any]:
         results = source(tensors, training=False)

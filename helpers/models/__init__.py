@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
+from inspect import getfile
 from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any, Protocol, cast
@@ -183,6 +184,12 @@ def sources(name: str) -> list[Path]:
     """List every file that decides what the model `name` computes."""
     own = Path(__file__).with_name(name).glob("*.py")
     return sorted({*own, *(source(name, module) for module in get(name).RECIPE)})
+
+
+def raw_sources(name: str) -> list[Path]:
+    """List the files that prepare the raw data of the model `name`: `raw.py` and its like."""
+    found = raw(name)
+    return sorted(Path(getfile(found.prepare_raw)).parent.glob("raw*.py")) if found else []
 
 
 def raw(name: str) -> Raw | None:

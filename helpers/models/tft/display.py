@@ -1,17 +1,17 @@
 """Showing series, forecasts and what the network looked at, as pictures with words beside them."""
 
 from collections.abc import Callable
-from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from helpers.marks import COLOURS, GREY, INK, WIDTH, number
+from helpers.marks import COLOURS, GREY, INK, number
 from helpers.models import Arrays
 from helpers.models.tft.data import Windows
 from helpers.models.tft.variants import HISTORY, HORIZON, LENGTH
+from helpers.panels import panels, picture
 
 if TYPE_CHECKING:
     from IPython.display import Image
@@ -28,19 +28,19 @@ def show_series(dataset: Windows, count: int = 4) -> "Image":
     """Draw a window of `count` series, spread over the set: a week, and the day to forecast."""
     chosen = dataset.spread(count)
     values, hours = dataset.targets(chosen), np.arange(LENGTH) - HISTORY
-    figure, panels = _panels("A week of history and the day to forecast", len(chosen))
-    for axes, series, line in zip(panels, dataset.series[chosen], values, strict=True):
+    figure, drawn = panels("A week of history and the day to forecast", len(chosen))
+    for axes, series, line in zip(drawn, dataset.series[chosen], values, strict=True):
         past = hours < 0
         axes.plot(hours[past], line[past], color=COLOURS[0], lw=1.2, label="history")
         _dots(axes, hours[~past], line[~past], "to forecast")
         _label(axes, f"series {series}", dataset.variant.quantity)
-    _finish(figure, panels)
+    _finish(figure, drawn)
     low, high = values.min(), values.max()
     text = (
         f"Hourly {dataset.variant.quantity} of {len(chosen)} series, eight days each, from "
         f"{low:.3g} to {high:.3g}; the last 24 hours of each are to be forecast."
     )
-    return _picture(figure, text)
+    return picture(figure, text)
 
 
 def show_forecasts(dataset: Windows, infer: Callable[[Arrays], Arrays], count: int = 4) -> "Image":
@@ -54,9 +54,9 @@ def show_forecasts(dataset: Windows, infer: Callable[[Arrays], Arrays], count: i
     (scaled,) = infer(batch).values()
     forecasts = dataset.unscaled(np.asarray(scaled, dtype=np.float64), chosen)
     actual, hours = dataset.targets(chosen), np.arange(LENGTH) - HISTORY
-    figure, panels = _panels("Forecasts of a day and what came", len(chosen))
+    figure, drawn = panels("Forecasts of a day and what came", len(chosen))
     for axes, series, line, day in zip(
-        panels, dataset.series[chosen], actual, forecasts, strict=True
+        drawn, dataset.series[chosen], actual, forecasts, strict=True
     ):
         shown, ahead = slice(HISTORY - TAIL, HISTORY), hours[HISTORY:]
         axes.plot(hours[shown], line[shown], color=COLOURS[0], lw=1.2, label="history")
@@ -65,7 +65,7 @@ def show_forecasts(dataset: Windows, infer: Callable[[Arrays], Arrays], count: i
         axes.plot(ahead, day[:, 1], color=COLOURS[4], ls="--", lw=1.8, label="P50")
         _dots(axes, ahead, line[HISTORY:], "actual")
         _label(axes, f"series {series}", dataset.variant.quantity)
-    _finish(figure, panels)
+    _finish(figure, drawn)
     days = actual[:, HISTORY:]
     inside = ((days >= forecasts[..., 0]) & (days <= forecasts[..., 2])).mean()
     error = np.abs(days - forecasts[..., 1]).sum() / np.abs(days).sum()
@@ -74,14 +74,14 @@ def show_forecasts(dataset: Windows, infer: Callable[[Arrays], Arrays], count: i
         f"{inside:.0%} of the actual values lie between P10 and P90, and P50 is off by "
         f"{error:.0%} of the mean."
     )
-    return _picture(figure, text)
+    return picture(figure, text)
 
 
 def show_weights(config: Any, dataset: Windows, checkpoint: Path) -> "Image":
     """Draw the mean weights of the inputs, and how the attention spreads over the hours."""
     history, future, attention = _explained(config, dataset, checkpoint)
     names = [*dataset.variant.known, dataset.variant.target]
-    figure, (left, right) = _panels("What the network looks at", 2)
+    figure, (left, right) = panels("What the network looks at", 2)
     for offset, colour, hatch, label, weights in (
         (0.2, COLOURS[0], "", f"history, {HISTORY} hours", history),
         (-0.2, COLOURS[1], "///", f"future, {HORIZON} hours", future),
@@ -107,7 +107,7 @@ def show_weights(config: Any, dataset: Windows, checkpoint: Path) -> "Image":
         f"{names[int(future.argmax())]} ({future.max():.0%}). {past:.0%} of the attention goes to "
         f"the history; the hour with most of it is {top}, counted from the first forecast one."
     )
-    return _picture(figure, text)
+    return picture(figure, text)
 
 
 def _explained(config: Any, dataset: Windows, checkpoint: Path) -> tuple[NDArray[Any], ...]:
@@ -122,22 +122,6 @@ def _explained(config: Any, dataset: Windows, checkpoint: Path) -> tuple[NDArray
         found = network.explain(*(torch.from_numpy(array) for array in batch.values()))
     _, history, future, attention = found
     return tuple(each.mean(dim=(0, 1)).numpy() for each in (history, future, attention))
-
-
-def _panels(title: str, count: int) -> tuple["Figure", "list[Axes]"]:
-    """Make a white figure with panels, two in a row; the style is this figure's only."""
-    import seaborn
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
-    rows = -(-count // 2)
-    with rc_context(seaborn.axes_style("whitegrid", {"grid.color": "#e4e7eb"})):
-        figure = Figure((WIDTH, 0.9 + 2.2 * rows), facecolor="white", layout="constrained")
-        panels = [figure.add_subplot(rows, 2, place + 1) for place in range(count)]
-    figure.suptitle(title, x=0.01, ha="left", fontweight="bold", color=INK)
-    for axes in panels:
-        seaborn.despine(ax=axes)
-    return figure, panels
 
 
 def _dots(axes: "Axes", hours: NDArray[Any], values: NDArray[Any], label: str) -> None:
@@ -158,12 +142,3 @@ def _finish(figure: "Figure", panels: "list[Axes]") -> None:
     """Put one legend below all panels."""
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower left", ncols=len(labels), frameon=False)
-
-
-def _picture(figure: "Figure", text: str) -> "Image":
-    """Turn a figure into what a notebook shows, with its alternative text."""
-    from IPython.display import Image
-
-    drawn = BytesIO()
-    figure.savefig(drawn, format="png", dpi=192)
-    return Image(drawn.getvalue(), width=round(WIDTH * 96), alt=text)  # type: ignore[no-untyped-call]

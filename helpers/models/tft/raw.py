@@ -6,7 +6,6 @@ archive: ElectricityLoadDiagrams20112014 and PEMS-SF, whose pages describe their
 """
 
 import json
-import time
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from helpers.errors import DataError
 from helpers.models.tft.data import PREPARED
 from helpers.models.tft.prepare import prepare
 from helpers.models.tft.variants import CATEGORY, ID, TIME, VARIANTS
+from helpers.progress import Progress
 
 if TYPE_CHECKING:
     from pandas import DataFrame, DatetimeIndex
@@ -31,7 +31,6 @@ OCCUPANCY = ("PEMS_train", "PEMS_test")  # each with its labels, in PEMS_trainla
 DAY = 24
 SAMPLES = 6  # of ten minutes in an hour
 CHUNK = 4096  # rows read at a time: 12 MB for 370 customers
-SAY_EVERY = 5.0  # seconds
 
 
 def holds_raw(path: Path) -> bool:
@@ -103,19 +102,6 @@ def _member(path: Path, name: str) -> Iterator[IO[bytes]]:
             yield file
 
 
-class _Progress:
-    """Prints a line now and then."""
-
-    def __init__(self) -> None:
-        self._start = self._last = time.monotonic()
-
-    def say(self, text: str) -> None:
-        now = time.monotonic()
-        if now - self._last >= SAY_EVERY:
-            self._last = now
-            print(f"{text}, {now - self._start:.0f} s")
-
-
 def _electricity(path: Path) -> "DataFrame":
     """Give each customer's hourly mean power, from its first value that is not 0 to its last.
 
@@ -153,7 +139,7 @@ def _hourly_power(path: Path) -> "DataFrame":
     """Average the quarters of each hour, chunk by chunk: [hours, customers]."""
     import pandas as pd
 
-    progress, parts, rows = _Progress(), [], 0
+    progress, parts, rows = Progress(), [], 0
     begun: list[DataFrame] = []  # the last hour of a chunk, which the next may go on with
     with (
         _member(path, POWER) as file,
@@ -228,7 +214,7 @@ def _hourly_occupancy(
     path: Path, order: NDArray[np.int64], lines: list[int], stations: int
 ) -> NDArray[np.float64]:
     """Average the six samples of each hour, line by line: [days, 24, stations], in order."""
-    progress, place = _Progress(), 0
+    progress, place = Progress(), 0
     hourly = np.empty((len(order), DAY, stations))
     for name, expected in zip(OCCUPANCY, lines, strict=True):
         end = place + expected

@@ -1,0 +1,64 @@
+"""The lookup of the embeddings, in memory that is mapped from one file.
+
+It imports nothing of this package: a model repository takes this file along. Whatever else holds
+tables, a hierarchical store say, can take its place by offering the same `load`.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+TABLES, LAYOUT = "tables.npy", "tables.json"
+INPUT, OUTPUT = "input_1", "output_1"
+
+
+class Lookup:
+    """All tables in one array, each behind the one before it; pages come to memory when read."""
+
+    def __init__(self, path: Path) -> None:
+        cardinalities = json.loads((path / LAYOUT).read_text())["cardinalities"]
+        self._rows = np.array(cardinalities, dtype=np.int64)
+        self._first = np.cumsum(self._rows) - self._rows
+        mapped = np.load(path / TABLES, mmap_mode="r", allow_pickle=False)
+        if mapped.dtype != np.float32 or mapped.ndim != 2 or len(mapped) != self._rows.sum():
+            raise ValueError(
+                f"{path / TABLES} is {mapped.dtype} {list(mapped.shape)}, and {LAYOUT} tells of "
+                f"{self._rows.sum()} rows of float32"
+            )
+        self._table = np.asarray(mapped)
+
+    def run(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        """Map `input_1`, whole numbers [batch, tables], to `output_1`, float32 [batch, tables x
+        width]: the rows of a sample one after the other.
+
+        Raises ValueError naming the feature and the id, if an id is outside its table.
+        """
+        ids = np.asarray(inputs[INPUT])
+        if ids.ndim != 2 or ids.shape[1] != len(self._rows) or ids.dtype.kind not in "iu":
+            raise ValueError(
+                f"{INPUT} is {ids.dtype} {list(ids.shape)} and should be whole numbers "
+                f"[batch, {len(self._rows)}]"
+            )
+        outside = (ids < 0) | (ids >= self._rows)
+        if outside.any():
+            sample, feature = np.argwhere(outside)[0]
+            raise ValueError(
+                f"{INPUT} has the id {ids[sample, feature]} for feature {feature}, whose table "
+                f"has the rows 0 to {self._rows[feature] - 1}"
+            )
+        samples, features, width = *ids.shape, self._table.shape[1]
+        found = np.empty((samples, features, width), dtype=np.float32)
+        # every id is inside: "clip" only saves the copy that numpy's own check of them needs
+        np.take(self._table, ids + self._first, axis=0, out=found, mode="clip")
+        return {OUTPUT: found.reshape(samples, features * width)}
+
+
+def load(path: Path, threads: int, device: str) -> Lookup:
+    """Open the folder `path`: `tables.npy`, float32 [rows of all tables, width], and `tables.json`,
+    {"cardinalities": the rows of each}.
+
+    One thread copies rows, on the CPU, whatever `threads` and `device` are.
+    """
+    return Lookup(path)

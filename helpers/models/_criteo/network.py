@@ -1,0 +1,87 @@
+"""The dense graph of DLRM and of DCNv2: all but the tables, and alike but for the interaction.
+
+Layers are named after the places that their weights have in NVIDIA's checkpoints, with a point for
+a slash: `top_mlp.0` is `top_mlp/0`.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from helpers.models._criteo.tables import CATEGORICAL, DIMENSION, NUMERICAL
+from helpers.models._keras import keras as import_keras
+
+BOTTOM, TOP = (512, 256, 128), (1024, 1024, 512, 256, 1)
+CROSS_LAYERS, PROJECTION = 3, 512
+EMBEDDINGS = CATEGORICAL * DIMENSION
+MULTIPLE = 8  # both MLPs take inputs of a width that tensor cores like: padded with zeros
+
+
+def network(model: str, seed: int = 0) -> Any:
+    """Build the Keras model of "dlrm" or "dcnv2" with random weights.
+
+    It takes a dict of float32: `args_0` [batch, 13], the numerical features, and `args_1`
+    [batch, 3328], the 26 embeddings in the order of their tables. It gives logits [batch, 1].
+    """
+    keras = import_keras()
+    draws = keras.random.SeedGenerator(seed)  # each initializer's draws are its own
+    numerical = keras.Input((NUMERICAL,), name="args_0")
+    embeddings = keras.Input((EMBEDDINGS,), name="args_1")
+    bottom = _mlp(keras, _padded(keras, numerical), BOTTOM, "bottom_mlp_layers", "relu", draws)
+    both = keras.layers.Concatenate()([bottom, embeddings])
+    interaction = {"dlrm": _dot, "dcnv2": _cross}[model]
+    x = interaction(keras, bottom, both, draws)
+    logit = _mlp(keras, _padded(keras, x), TOP, "top_mlp", "linear", draws)
+    return keras.Model({"args_0": numerical, "args_1": embeddings}, logit)
+
+
+def _dot(keras: Any, bottom: Any, both: Any, _: Any) -> Any:
+    """Give the bottom vector, [128], and its and the embeddings' 351 dot products of two.
+
+    Of the Gram matrix [27, 27] that is what lies below the diagonal, row by row (Naumov et al.,
+    "Deep Learning Recommendation Model", arXiv 1906.00091, section 2.1).
+    """
+    count = CATEGORICAL + 1
+    stack = keras.layers.Reshape((count, DIMENSION))(both)
+    gram = keras.ops.matmul(stack, keras.ops.transpose(stack, (0, 2, 1)))
+    rows, columns = np.tril_indices(count, -1)
+    flat = keras.layers.Reshape((count * count,))(gram)
+    products = keras.ops.take(flat, (rows * count + columns).astype(np.int32), axis=1)
+    return keras.layers.Concatenate()([bottom, products])
+
+
+def _cross(keras: Any, _: Any, both: Any, draws: Any) -> Any:
+    """Give [3456] after three low-rank cross layers, x0 * (V(U x) + b) + x each.
+
+    Wang et al., "DCN V2", arXiv 2008.13535, equation 2.
+    """
+    x = both
+    for place in range(CROSS_LAYERS):
+        name = f"interact_op.cross_layers.{place}"
+        normal = keras.initializers.TruncatedNormal(stddev=0.05, seed=draws)
+        x_u = keras.layers.Dense(
+            PROJECTION, use_bias=False, kernel_initializer=normal, name=f"{name}._dense_u"
+        )(x)
+        x_v = keras.layers.Dense(
+            both.shape[-1], kernel_initializer=normal, name=f"{name}._dense_v"
+        )(x_u)
+        x = keras.layers.Add()([keras.layers.Multiply()([both, x_v]), x])
+    return x
+
+
+def _mlp(keras: Any, x: Any, widths: tuple[int, ...], name: str, last: str, draws: Any) -> Any:
+    """Stack dense layers with ReLU, the last one with the activation `last`."""
+    for place, width in enumerate(widths):
+        x = keras.layers.Dense(
+            width,
+            activation="relu" if place < len(widths) - 1 else last,
+            kernel_initializer=keras.initializers.GlorotNormal(draws),
+            bias_initializer=keras.initializers.RandomNormal(stddev=width**-0.5, seed=draws),
+            name=f"{name}.{place}",
+        )(x)
+    return x
+
+
+def _padded(keras: Any, x: Any) -> Any:
+    missing = -x.shape[-1] % MULTIPLE
+    return keras.ops.pad(x, ((0, 0), (0, missing))) if missing else x

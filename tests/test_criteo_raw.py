@@ -1,0 +1,361 @@
+"""Criteo's day files, in small, against a reading of the text in plain Python."""
+
+import gzip
+import math
+import random
+import struct
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from helpers import models, progress
+from helpers.errors import DataError
+from helpers.models._criteo import data, raw
+from helpers.models._criteo.data import SplitBinary
+
+Line = list[str]
+
+
+def config_of(variant: str = "own") -> Any:
+    return SimpleNamespace(dataset="x", variant=variant)
+
+
+def line_of(rng: random.Random, words: int) -> Line:
+    """Draw a line as the public files have it: hashes of a power law, some cells empty."""
+    integers = [
+        "" if rng.random() < 0.2 else str(rng.choice((-3, -2, -1, 0, 1, 7, 650, 2_147_483_647)))
+        for _ in range(13)
+    ]
+    hashes = [
+        ""
+        if rng.random() < 0.1
+        else f"{(int(words * rng.random() ** 3) * 2_654_435_761 * (place + 1)) % 2**32:08x}"
+        for place in range(26)
+    ]
+    return [str(int(rng.random() < 0.3)), *integers, *hashes]
+
+
+def days_of(counts: tuple[int, ...] = (300, 211, 151), seed: int = 0) -> list[list[Line]]:
+    rng = random.Random(seed)
+    return [[line_of(rng, 60) for _ in range(count)] for count in counts]
+
+
+def text_of(lines: list[Line]) -> bytes:
+    return "".join("\t".join(line) + "\n" for line in lines).encode()
+
+
+def written(root: Path, days: list[list[Line]], zipped: tuple[int, ...] = ()) -> Path:
+    root.mkdir(exist_ok=True)
+    for number, lines in enumerate(days):
+        if number in zipped:
+            (root / f"day_{number}.gz").write_bytes(gzip.compress(text_of(lines)))
+        else:
+            (root / f"day_{number}").write_bytes(text_of(lines))
+    return root
+
+
+def prepared(source: Path, folder: Path, variant: str = "own") -> Path:
+    folder.mkdir()
+    raw.prepare_raw(config_of(variant), source, folder)
+    return folder
+
+
+def expected_ids(days: list[list[Line]], threshold: int) -> list[dict[str, int]]:
+    """Number each feature's hashes of the training days: by falling count, then by value."""
+    found = []
+    for column in range(14, 40):
+        counts = Counter(line[column] for day in days[:-1] for line in day if line[column])
+        kept = [word for word, count in counts.items() if count >= threshold]
+        kept.sort(key=lambda word: (-counts[word], int(word, 16)))
+        found.append({word: number for number, word in enumerate(kept, 1)})
+    return found
+
+
+def half(value: float) -> float:
+    """Round to float16, by way of float32."""
+    (single,) = struct.unpack("<f", struct.pack("<f", value))
+    (number,) = struct.unpack("<e", struct.pack("<e", single))
+    assert isinstance(number, float)
+    return number
+
+
+def expected_part(lines: list[Line], ids: list[dict[str, int]]) -> tuple[Any, Any, list[bool]]:
+    categorical = [[ids[n].get(line[14 + n], 0) for n in range(26)] for line in lines]
+    numerical = [
+        [half(math.log(int(c) + 3)) if c and int(c) > -3 else 0.0 for c in line[1:14]]
+        for line in lines
+    ]
+    return categorical, numerical, [line[0] == "1" for line in lines]
+
+
+def check_part(folder: Path, part: str, lines: list[Line], ids: list[dict[str, int]]) -> None:
+    if part == "validation":  # which no reader of the package takes
+        (folder / "test").rename(folder / "first")
+        (folder / "validation").rename(folder / "test")
+        part = "test"
+    found = data.read(folder, part).take(slice(None))
+    for array, expected in zip(found, expected_part(lines, ids), strict=True):
+        np.testing.assert_array_equal(array, expected)
+
+
+@pytest.mark.parametrize(
+    ("variant", "threshold"), [("own", 15), ("T15", 15), ("T15-10k", 15), ("T3", 3), ("T0", 1)]
+)
+def test_a_folder_is_what_plain_python_makes_of_the_days(
+    variant: str, threshold: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    days = days_of()
+    monkeypatch.setattr(raw, "BLOCK", 10_000)  # so that blocks end within lines
+    monkeypatch.setattr(raw, "MERGE", 100)
+    folder = prepared(written(tmp_path / "days", days, zipped=(1, 2)), tmp_path / "out", variant)
+    ids = expected_ids(days, threshold)
+    assert [len(each) for each in ids] != [60] * 26 or threshold == 1
+    dataset = SplitBinary(folder)
+    assert dataset.spec.cardinalities == tuple(len(each) + 1 for each in ids)
+    assert dataset.facts["origin"] == "prepared from the public files"
+    content = yaml.safe_load((folder / "feature_spec.yaml").read_text())
+    assert content["metadata"] == {
+        "origin": "prepared from the public files",
+        "days": 3,
+        "threshold": threshold,
+    }
+    assert list(content["source_spec"]) == ["test", "train"]
+    check_part(folder, "train", days[0] + days[1], ids)
+    check_part(folder, "test", days[2][:75], ids)
+    check_part(folder, "validation", days[2][75:], ids)
+
+
+def test_a_missing_number_is_0_and_not_the_logarithm_of_3(tmp_path: Path) -> None:
+    lines = days_of((2, 2))
+    lines[0][0][1:6] = ["", "0", "-1", "-2", "-3"]
+    lines[0][0][6:8] = ["-17", "97"]
+    folder = prepared(written(tmp_path / "days", lines), tmp_path / "out")
+    found = data.read(folder, "train").take(slice(None)).numerical[0, :7]
+    expected = [0, math.log(3), math.log(2), 0, 0, 0, math.log(100)]
+    np.testing.assert_allclose(found, expected, rtol=1e-3)
+
+
+def test_a_hash_of_zeros_is_a_hash_and_a_missing_one_is_none(tmp_path: Path) -> None:
+    days = days_of((20, 4))
+    for place, line in enumerate(days[0]):
+        line[14:16] = ["00000000" if place % 4 else "", ""]
+    for line in days[1]:
+        line[14:16] = ["00000000", "ffffffff"]
+    folder = prepared(written(tmp_path / "days", days), tmp_path / "out")
+    train, test = (data.read(folder, part).take(slice(None)) for part in ("train", "test"))
+    np.testing.assert_array_equal(train.categorical[:, 0], [0, 1, 1, 1] * 5)
+    assert SplitBinary(folder).spec.cardinalities[:2] == (2, 1)
+    assert test.categorical[:, :2].tolist() == [[1, 0]] * 2
+
+
+def test_the_test_day_counts_for_no_frequency(tmp_path: Path) -> None:
+    days = days_of((40, 40))
+    for day, word in ((days[0], "0000000a"), (days[1], "0000000b")):
+        for line in day:
+            line[20] = word
+    folder = prepared(written(tmp_path / "days", days), tmp_path / "out")
+    assert SplitBinary(folder).spec.cardinalities[6] == 2
+    assert data.read(folder, "test").take(slice(None)).categorical[:, 6].tolist() == [0] * 20
+
+
+def test_plain_and_zipped_days_and_a_last_line_without_end_are_the_same(tmp_path: Path) -> None:
+    days = days_of((60, 30))
+    first = prepared(written(tmp_path / "a", days), tmp_path / "b")
+    source = written(tmp_path / "c", days, zipped=(0,))
+    (source / "day_1").write_bytes(text_of(days[1])[:-1])
+    (source / "README").write_text("day_2")
+    second = prepared(source, tmp_path / "d")
+    (source / "day_1").write_bytes(text_of(days[1]).replace(b"\n", b"\r\n"))
+    third = prepared(source, tmp_path / "e")
+    files = sorted(path.relative_to(first) for path in first.rglob("*.*"))
+    assert len(files) == 3 * 28 + 1
+    for file in files:
+        assert (first / file).read_bytes() == (second / file).read_bytes()
+        assert (first / file).read_bytes() == (third / file).read_bytes()
+
+
+def test_what_is_used_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = written(tmp_path / "days", days_of((60, 30)))
+    monkeypatch.setattr(progress, "SAY_EVERY", 0.0)
+    prepared(source, tmp_path / "out", "T3")
+    assert capsys.readouterr().out.splitlines() == [
+        f"{source}: 2 of the 24 days, 1 to train, the last to test; hashes from 3 occurrences on",
+        "60 lines counted, of day_0, 0 s",
+        "60 lines written, of day_0, 0 s",
+        "90 lines written, of day_1, 0 s",
+    ]
+
+
+# What is not the public set
+
+
+def refusal(source: Path, folder: Path) -> str:
+    with pytest.raises(DataError) as caught:
+        prepared(source, folder)
+    assert "\n" not in str(caught.value)
+    return str(caught.value).removeprefix(f"{source}").strip("/ ")
+
+
+def test_only_a_folder_of_days_is_taken_for_raw(tmp_path: Path) -> None:
+    source = written(tmp_path / "days", days_of((2, 2)), zipped=(0, 1))
+    assert raw.holds_raw(source)
+    assert not raw.holds_raw(source / "day_0.gz")
+    assert not raw.holds_raw(tmp_path)
+    assert not raw.holds_raw(tmp_path / "absent")
+    assert not raw.holds_raw(prepared(source, tmp_path / "out"))
+    (source / "feature_spec.yaml").write_text("")
+    assert not raw.holds_raw(source)
+    for name in ("dlrm", "dcnv2"):
+        found = models.raw(name)
+        assert found is not None
+        assert found.prepare_raw is raw.prepare_raw
+        assert found.holds_raw is raw.holds_raw
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"day_1": None}, "lacks day_1: days have to follow one another"),
+        ({"day_0": None, "day_1": None}, "lacks day_0, day_1: days have to follow one another"),
+        ({"day_1": None, "day_2": None}, "holds only day_0: expected day_0 and day_1 at least"),
+        ({"day_0": None, "day_1": None, "day_2": None}, "holds no day files: expected day_0 and "),
+        ({"day_1.gz": b""}, "holds day_1 and day_1.gz: leave one of them"),
+        ({"day_0": b""}, "day_0 is empty"),
+        ({"day_2": b""}, "day_2 is empty"),
+        ({"day_2": text_of(days_of((1,))[0])}, "day_2 has 1 lines, and the last day gives two"),
+    ],
+)
+def test_days_that_are_missing_are_named(
+    change: dict[str, bytes | None], text: str, tmp_path: Path
+) -> None:
+    source = written(tmp_path / "days", days_of((20, 20, 20)))
+    for name, content in change.items():
+        if content is None:
+            (source / name).unlink()
+        else:
+            (source / name).write_bytes(content)
+    assert refusal(source, tmp_path / "out").startswith(text)
+
+
+def cell(line: int, column: int, value: str) -> Callable[[list[Line]], bytes]:
+    def change(lines: list[Line]) -> bytes:
+        lines[line - 1][column - 1] = value
+        return text_of(lines)
+
+    return change
+
+
+@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (cell(33, 1, "2"), "line 33, column 1 is b'2', not 0 or 1"),
+        (cell(33, 1, ""), "line 33, column 1 is b'', not 0 or 1"),
+        (cell(1, 2, "12a"), "line 1, column 2 is b'12a', not an integer"),
+        (cell(40, 14, "1.5"), "line 40, column 14 is b'1.5', not an integer"),
+        (cell(9, 5, "9" * 30), f"line 9, column 5 is b'{'9' * 30}', not an integer"),
+        (cell(7, 15, "0123456g"), "line 7, column 15 is b'0123456g', not 8 hexadecimal digits"),
+        (cell(7, 40, "012345678"), "line 7, column 40 is b'012345678', not 8 hexadecimal digits"),
+        (cell(7, 40, "-1234567"), "line 7, column 40 is b'-1234567', not 8 hexadecimal digits"),
+        (cell(7, 40, "+1234567"), "line 7, column 40 is b'+1234567', not 8 hexadecimal digits"),
+        (cell(7, 20, 'ab"12345'), "line 7, column 20 is b'ab\"12345', not 8 hexadecimal digits"),
+        (cell(3, 40, "01234567\t"), "line 3 has 41 columns instead of 40"),
+        (lambda lines: text_of([*lines, lines[0][:39]]), "line 41 has 39 columns instead of 40"),
+        (
+            lambda lines: text_of([lines[0][:39], [*lines[1], "0"], *lines[2:]]),
+            "line 1 has 39 columns instead of 40",
+        ),
+        (lambda lines: text_of(lines) + b"\n", "line 41 has 1 columns instead of 40"),
+        (lambda lines: b"\n" + text_of(lines), "line 1 has 1 columns instead of 40"),
+        (lambda lines: text_of(lines).replace(b"\t", b","), "line 1 has 1 columns instead of 40"),
+        (lambda lines: text_of(lines)[:-100], "line 40 has "),
+        (lambda lines: text_of(lines).replace(b"\t7\t", b"\t7 \t", 1), "line "),
+        (lambda lines: text_of(lines)[:900] + b"\xff\xfe" + text_of(lines)[900:], "line "),
+        (lambda lines: b"\0" * 100_000, "line 1 has "),
+    ],
+)
+def test_a_damaged_day_is_one_line_that_says_where(
+    number: int,
+    change: Callable[[list[Line]], bytes],
+    text: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(raw, "BLOCK", 3000)  # about 12 lines
+    days = days_of((40, 40))
+    source = written(tmp_path / "days", days)
+    (source / f"day_{number}").write_bytes(change(days[number]))
+    assert refusal(source, tmp_path / "out").removeprefix(f"day_{number}: ").startswith(text)
+
+
+def test_a_last_hash_that_is_cut_short_is_found(tmp_path: Path) -> None:
+    days = days_of((40, 40))
+    days[1][-1][39] = "0123abcd"
+    source = written(tmp_path / "days", days)
+    (source / "day_1").write_bytes(text_of(days[1])[:-3])
+    text = "day_1: line 40, column 40 is b'0123ab', not 8 hexadecimal digits"
+    assert refusal(source, tmp_path / "out") == text
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda content: content[: len(content) // 2], "is damaged: Compressed file ended before"),
+        (lambda content: content[:-4], "is damaged: Compressed file ended before"),
+        (lambda content: content[:400] + bytes(90) + content[490:], "is damaged: "),
+        (lambda content: b"no gzip at all", "is damaged: Not a gzipped file"),
+        (lambda content: gzip.compress(b""), "is empty"),
+        (lambda content: b"", "is empty"),
+    ],
+)
+def test_a_damaged_gzip_is_one_line(
+    change: Callable[[bytes], bytes], text: str, tmp_path: Path
+) -> None:
+    source = written(tmp_path / "days", days_of((300, 20)), zipped=(0,))
+    path = source / "day_0.gz"
+    path.write_bytes(change(path.read_bytes()))
+    assert refusal(source, tmp_path / "out").removeprefix("day_0.gz ").startswith(text)
+
+
+PEAK = """
+import re, sys
+from pathlib import Path
+from types import SimpleNamespace
+from helpers.models._criteo import raw
+raw.BLOCK = 2**20
+raw.prepare_raw(SimpleNamespace(variant="own"), Path(sys.argv[1]), Path(sys.argv[2]))
+print(int(re.search(r"VmHWM:\\s*(\\d+)", Path("/proc/self/status").read_text())[1]) / 1024)
+"""
+
+
+@pytest.mark.slow
+def test_four_times_the_lines_take_no_more_memory(tmp_path: Path) -> None:
+    """A day of 64,000 lines has 14 MB of text, and 256,000 lines 58 MB."""
+    lines = text_of(days_of((4000,))[0])
+    peaks = []
+    for times in (16, 64):
+        source, folder = tmp_path / f"days{times}", tmp_path / f"out{times}"
+        folder.mkdir()
+        source.mkdir()
+        for day in ("day_0", "day_1"):
+            (source / day).write_bytes(lines * times)
+        done = subprocess.run(
+            [sys.executable, "-c", PEAK, str(source), str(folder)],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        peaks.append(float(done.stdout.splitlines()[-1]))
+        assert len(SplitBinary(folder)) == 2000 * times
+    print(peaks)
+    assert peaks[1] < peaks[0] + 20  # megabytes; the numbers alone of the longer day are 55
