@@ -27,6 +27,16 @@ def interruptible() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
+RUNS = {"finished", "project", "fresh", "nothing_left"}  # fixtures of tests that run the command
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what runs the batch command: servers and measurements need the machine to themselves."""
+    for item in items:
+        if RUNS & set(getattr(item, "fixturenames", ())):
+            item.add_marker("alone")
+
+
 WATCHED = "imported"  # a folder of a project, with one file for each process that ended
 NOTE = """
 import atexit, os, sys

@@ -18,7 +18,7 @@ from helpers.models._criteo.tables import TABLES
 from helpers.triton.client import Server
 from helpers.triton.embedded import serve
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 SIZES = TABLES["T15-10k"]
 
 

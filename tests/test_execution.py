@@ -8,7 +8,7 @@ import pytest
 from helpers.errors import StageError
 from helpers.execution import execute
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 DONE = """
 import json

@@ -28,6 +28,7 @@ from helpers.models._criteo.data import Samples, writing
 from helpers.models._criteo.network import network
 from helpers.models._criteo.tables import TABLES
 
+pytestmark = pytest.mark.slow
 BOTH = ("dlrm", "dcnv2")
 ROWS = tuple(3 + place % 5 for place in range(26))  # of small tables; several have the same number
 SHORT = "/.ATTRIBUTES/VARIABLE_VALUE"
@@ -461,7 +462,6 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
 """
 
 
-@pytest.mark.slow
 def test_tables_of_a_gigabyte_pass_through_a_few_megabytes(tmp_path: Path) -> None:
     """Of memory, on their way from the checkpoint to the lookup and in the lookup."""
     rows = tuple(600_000 if place in (0, 7, 25) else 30_000 for place in range(26))
@@ -835,7 +835,6 @@ def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("model", BOTH)
 def test_the_small_sets_clicks_are_learnt_and_survive_every_format(
     model: str, generated: Path, tmp_path: Path, capsys: Any

@@ -167,6 +167,7 @@ def weights(network: Any) -> Weights:
     return {name: np.asarray(each) for name, each in variables(network).items()}
 
 
+@pytest.mark.slow
 def test_it_has_the_published_number_of_parameters_in_each_part(network: Any) -> None:
     sizes = {layer.name: layer.count_params() for layer in network.layers if layer.weights}
     dense = sum(size for name, size in sizes.items() if name.startswith("dense"))
@@ -213,6 +214,7 @@ def sigmoid(x: Floats) -> Floats:
     return np.asarray(1 / (1 + np.exp(-x)))
 
 
+@pytest.mark.slow
 def test_the_whole_network_equals_the_formula(network: Any, weights: Weights) -> None:
     batch = batch_of(40)
     expected = logits(weights, batch)
@@ -223,6 +225,7 @@ def test_the_whole_network_equals_the_formula(network: Any, weights: Weights) ->
     assert sigmoid(expected).std() > 0.1
 
 
+@pytest.mark.slow
 def test_columns_in_another_order_would_be_noticed(network: Any, weights: Weights) -> None:
     batch = batch_of(20)
     columns, found = [*NUMERIC, *(f"{name}_embedding" for name in TABLES)], run(network, batch)
@@ -237,6 +240,7 @@ def test_columns_in_another_order_would_be_noticed(network: Any, weights: Weight
         assert not difference(OUTPUT, found, wrong, widedeep.BOUNDS["bf16"]).ok
 
 
+@pytest.mark.slow
 def test_ids_without_a_row_add_nothing(network: Any) -> None:
     outcomes = []
     for wrong in (-1, None, 2**31 - 1):
@@ -250,12 +254,14 @@ def test_ids_without_a_row_add_nothing(network: Any) -> None:
     assert np.abs(run(network, batch) - outcomes[0]).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_a_list_is_a_sum_in_any_order(network: Any) -> None:
     batch = batch_of(8)
     turned = {name: a[:, ::-1] if name in MULTI_HOT else a for name, a in batch.items()}
     np.testing.assert_allclose(run(network, turned), run(network, batch), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_sample_is_judged_alike_alone_and_among_others(network: Any) -> None:
     batch = batch_of(5)
     alone = [run(network, {n: a[[i]] for n, a in batch.items()}) for i in range(5)]
@@ -264,6 +270,7 @@ def test_a_sample_is_judged_alike_alone_and_among_others(network: Any) -> None:
     np.testing.assert_array_equal(run(network, shuffled), run(network, batch))
 
 
+@pytest.mark.slow
 def test_dropout_is_for_training_only(network: Any) -> None:
     batch = batch_of(4)
     np.testing.assert_array_equal(run(network, batch), run(network, batch))
@@ -380,6 +387,7 @@ def test_a_missing_a_surplus_and_a_misshapen_variable_are_named(
     )
 
 
+@pytest.mark.slow
 def test_another_models_checkpoint_is_refused_with_a_count(network: Any, tmp_path: Path) -> None:
     prefix = write(tmp_path, {"net/kernel": np.zeros((2, 3), dtype=np.float32)})
     text = refusal(tmp_path, network)
@@ -387,6 +395,7 @@ def test_another_models_checkpoint_is_refused_with_a_count(network: Any, tmp_pat
     assert text.endswith("; and 42 more")
 
 
+@pytest.mark.slow
 def test_what_is_no_checkpoint_is_an_error(network: Any, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     assert refusal(tmp_path / "empty", network) == (
