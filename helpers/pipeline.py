@@ -84,10 +84,11 @@ def _require_own_folder(path: Path, files: Sequence[Path]) -> None:
 
 def _kernel_environment(target: str) -> AbstractContextManager[None]:
     from helpers.execution import environment
+    from helpers.triton.process import SETTINGS
 
     command = shlex.join(["triton-notebooks", *sys.argv[1:]])
     variables = {TARGET_VARIABLE: target, LOCKED_VARIABLE: "1", COMMAND_VARIABLE: command}
-    return environment(**variables, PYTHONWARNINGS="ignore", OMP_WAIT_POLICY="PASSIVE")
+    return environment(**variables, PYTHONWARNINGS="ignore", **SETTINGS)
 
 
 def _one(job: Job, turn: str, force: bool, cell_seconds: int, outcome: Outcome, say: Say) -> None:

@@ -18,8 +18,14 @@ from typing import Any
 
 import pytest
 
+from helpers.triton.process import SETTINGS
+
 ROOT = Path(__file__).resolve().parents[1]
 HERE = Path(__file__).resolve().parent
+
+os.environ.update(SETTINGS)
+if "PYTEST_XDIST_WORKER" in os.environ:  # tests side by side have one core each
+    os.environ.update(OMP_NUM_THREADS="1", TF_NUM_INTRAOP_THREADS="1", TF_NUM_INTEROP_THREADS="1")
 
 
 def interruptible() -> None:
@@ -83,7 +89,7 @@ class Project:
         return subprocess.Popen(
             [sys.executable, "-W", "ignore", "-m", "helpers", *arguments],
             cwd=self.root,
-            env={**os.environ, "PYTHONPATH": self.path, "OMP_WAIT_POLICY": "PASSIVE"},
+            env={**os.environ, "PYTHONPATH": self.path},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

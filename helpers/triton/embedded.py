@@ -125,7 +125,7 @@ def serve(
             "--exit-timeout-secs=5",
         ]
         path = f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}"
-        env = {**os.environ, "PATH": path, "OMP_WAIT_POLICY": "PASSIVE"}
+        env = {**os.environ, "PATH": path, **process.SETTINGS}
         started = process.start(command, log=output, env=env, sweep=[f"{prefix}*"])
         server = Server(
             f"127.0.0.1:{http}", f"127.0.0.1:{metrics}", log, lambda: started.poll() is None

@@ -8,6 +8,15 @@ from typing import IO
 
 GUARD = Path(__file__).with_name("guard.py")
 
+# Of every process that computes, so that a bare runtime and a served one differ in nothing: threads
+# sleep while they wait, and glibc keeps the memory of arrays instead of giving it back after each
+# call and asking for it page by page in the next.
+SETTINGS = {
+    "OMP_WAIT_POLICY": "PASSIVE",
+    "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
+    "MALLOC_TRIM_THRESHOLD_": str(512 << 20),
+}
+
 
 def start(
     command: Sequence[str],
