@@ -21,11 +21,11 @@ def differences(first: Path, second: Path) -> list[str]:
     ParameterError for a file that is wrong.
     """
     before, after = read_file(first), read_file(second)
-    places = [shown(path.absolute()) for path in (first, second)]
+    mine, theirs = (shown(path.absolute()) for path in (first, second))
     found = list(_changes(_machine(before), _machine(after)))
     for model in dict.fromkeys([*before["models"], *after["models"]]):
-        sides = [_experiments(content, model) for content in (before, after)]
-        found += [f"{model} {line}" for line in _compared(*sides, *places)]
+        sides = (_experiments(before, model), _experiments(after, model))
+        found += [f"{model} {line}" for line in _compared(*sides, mine, theirs)]
     return found
 
 
