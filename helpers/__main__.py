@@ -1,6 +1,6 @@
 """The batch command: `python -m helpers`, installed as `triton-notebooks`.
 
-Exit codes: 0 all done, 1 something failed, 2 wrong usage or parameters, 130 interrupted.
+Exit codes: 0 all done, 1 something failed or differs, 2 wrong usage or parameters, 130 interrupted.
 """
 
 import argparse
@@ -93,6 +93,19 @@ def parser() -> argparse.ArgumentParser:
         metavar="PARAMS",
         help="a parameter file (params/cpu.yaml)",
     )
+    text = "Compare parameter files, or write one for the GPU found here."
+    params = commands.add_parser("params", help=text, description=text)
+    params.set_defaults(outputs=ROOT / "outputs")
+    files = params.add_subparsers(dest="action", required=True, metavar="COMMAND")
+    text = "Compare two parameter files, field by field of each experiment as it resolves."
+    diff = files.add_parser("diff", help=text, description=f"{text} Exit code 1: they differ.")
+    diff.add_argument("first", type=Path, metavar="A", help="a parameter file")
+    diff.add_argument("second", type=Path, metavar="B", help="the one that is held against it")
+    text = "Write a parameter file for the GPU found here, from that of the nearest known one."
+    new = files.add_parser("new", help=text, description=f"{text} No file is overwritten.")
+    new.add_argument(
+        "name", nargs="?", default="", metavar="NAME", help="its name in params/ (the GPU's)"
+    )
     return top
 
 
@@ -176,6 +189,23 @@ def doctor(args: argparse.Namespace) -> int:
     return 0 if all(check.ok for check in checks) else 1
 
 
+def params(args: argparse.Namespace) -> int:
+    if args.action == "new":
+        from helpers.targets import write_new
+
+        path = shown(write_new(args.name))
+        say(f"{path} is written; next: triton-notebooks doctor {path}")
+        return 0
+    from helpers.differences import differences
+
+    found = differences(args.first, args.second)
+    for line in found:
+        say(line)
+    if not found:
+        say("no difference")
+    return 1 if found else 0
+
+
 def _targets(outputs: Path) -> list[str]:
     from helpers import overview
 
@@ -199,6 +229,7 @@ def main(arguments: list[str] | None = None) -> int:
             "status": status,
             "serve": serve,
             "doctor": doctor,
+            "params": params,
         }[args.command](args)
     except ParameterError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -3,6 +3,7 @@
 DeploymentError
 ├── ParameterError      a parameter file, an experiment's name or an override is wrong
 ├── WorkspaceError      the outputs folder cannot be used: in use, a file, no space left
+├── DeviceError         there is no GPU, or no driver that answers
 ├── DataError           a data set cannot be read: a truncated image, an empty class folder
 ├── CheckpointError     a checkpoint does not fit its network, or tries to run code
 ├── ArtefactError       a stage's input is not there, or changed after its hash was taken
@@ -24,6 +25,10 @@ class ParameterError(DeploymentError):
 
 class WorkspaceError(DeploymentError):
     """The outputs folder cannot be used."""
+
+
+class DeviceError(DeploymentError):
+    """There is no GPU, or no driver that answers."""
 
 
 class DataError(DeploymentError):

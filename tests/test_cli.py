@@ -19,15 +19,22 @@ def outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "outputs"
 
 
-def commands() -> dict[str, argparse.ArgumentParser]:
-    """The commands that the command line knows."""
-    (found,) = (a for a in parser()._actions if isinstance(a, argparse._SubParsersAction))
-    return dict(found.choices)
+def commands(
+    of: argparse.ArgumentParser | None = None, before: str = ""
+) -> dict[str, argparse.ArgumentParser]:
+    """The commands that the command line knows, and the commands of a command."""
+    known: dict[str, argparse.ArgumentParser] = {}
+    for action in (of or parser())._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name, added in action.choices.items():
+                known |= commands(added, f"{before}{name} ") or {f"{before}{name}": added}
+    return known
 
 
 def documented() -> dict[str, str]:
     """The commands of the README's table: name -> what may follow it."""
-    return dict(re.findall(r"^\| `triton-notebooks (\w+) ?([^`]*)` \| ", README, re.MULTILINE))
+    pattern = r"^\| `triton-notebooks ([a-z]+(?: [a-z]+)*) ?([^`]*)` \| "
+    return dict(re.findall(pattern, README, re.MULTILINE))
 
 
 def test_the_readme_documents_every_command_and_no_other() -> None:
@@ -39,14 +46,14 @@ def test_every_command_explains_itself_and_takes_what_the_readme_says(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit, match="^0$"):
-        main([name, "--help"])
+        main([*name.split(), "--help"])
 
     said = capsys.readouterr().out
-    options = set(re.findall(r"--[a-z-]+|PARAMS", documented()[name]))
-    known = set(re.findall(r"(?<!\S)--[a-z-]+|PARAMS", said))
+    options = set(re.findall(r"--[a-z-]+|PARAMS|NAME", documented()[name]))
+    known = set(re.findall(r"(?<!\S)--[a-z-]+|PARAMS|NAME", said))
     assert said.startswith(f"usage: triton-notebooks {name} ")
     assert options <= known
-    assert "--outputs" in known
+    assert ("--outputs" in known) is not name.startswith("params ")
 
 
 def test_the_help_lists_every_command_with_a_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -54,7 +61,9 @@ def test_the_help_lists_every_command_with_a_line(capsys: pytest.CaptureFixture[
         main(["--help"])
 
     said = capsys.readouterr().out
-    assert all(re.search(rf"^    {name} +[A-Z]", said, re.MULTILINE) for name in commands())
+    assert all(
+        re.search(rf"^    {name.split()[0]} +[A-Z]", said, re.MULTILINE) for name in commands()
+    )
 
 
 def test_the_readmes_lines_name_files_and_options_that_exist() -> None:
@@ -66,7 +75,14 @@ def test_the_readmes_lines_name_files_and_options_that_exist() -> None:
         assert (ROOT / name).exists(), name
 
 
-@pytest.mark.parametrize("arguments", [[], ["train"], ["run"], ["serve", "params/cpu.yaml"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *([], ["train"], ["run"], ["serve", "params/cpu.yaml"]),
+        *(["params"], ["params", "diff", "params/cpu.yaml"], ["params", "new", "a", "b"]),
+    ],
+    ids=" ".join,
+)
 def test_wrong_usage_is_exit_code_2(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

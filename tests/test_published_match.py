@@ -1,15 +1,40 @@
-"""The experiments of each NVIDIA target make exactly the tables that NVIDIA published for it."""
+"""Parameter files and published rows cover each other exactly, for the five GPUs that NVIDIA has
+tables of: every row is made by one named experiment, and no experiment is without its rows.
+"""
 
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from typing import Any
 
 import pytest
-from pandas import DataFrame, read_csv
+from pandas import DataFrame, concat, read_csv
 
 from helpers import models
-from helpers.params import read_file, resolve
+from helpers.params import read_file
+from helpers.plan import configure
 from helpers.schema import Config
 from helpers.workspace import ROOT
 
+GPUS = {
+    "NVIDIA A30": "NVIDIA-A30",
+    "NVIDIA A40": "NVIDIA-A40",
+    "NVIDIA T4": "NVIDIA-T4",
+    "NVIDIA DGX-1 (1x V100 32GB)": "NVIDIA-DGX-1-V100-32GB",
+    "NVIDIA DGX A100 (1x A100 80GB)": "NVIDIA-DGX-A100-80GB",
+}
+# Tables and rows, counted in the five documents
+COUNTS = {
+    ("resnet50", "offline"): (4, 32),
+    ("resnet50", "online"): (4, 64),
+    ("bert", "offline"): (16, 46),
+    ("tft", "offline"): (16, 176),
+    ("tft", "online"): (16, 512),
+    ("widedeep", "offline"): (8, 72),
+    ("widedeep", "online"): (8, 256),
+    ("dlrm", "offline"): (6, 30),
+    ("dcnv2", "offline"): (6, 30),
+}
 # How the published tables spell a format and its accelerator
 SPELLED = {
     ("onnx", "none"): ("ONNX Runtime", "", "ONNX"),
@@ -21,110 +46,230 @@ SPELLED = {
 PARAMETER_SERVER = "NVIDIA Merlin HPS + NVIDIA TensorRT"
 ENSEMBLE = (PARAMETER_SERVER, "", f"NVIDIA Triton Ensemble ({PARAMETER_SERVER})")
 # NVIDIA's ResNet50 script serves two instances online; its document says one, and so do the rows
-INSTANCES_ONLINE = {"resnet50": (2, 1)}
+INSTANCES = {("resnet50", "online"): (2, 1)}
 # NVIDIA's TorchScript of TFT is fp32, whatever its rows say
 PRECISION = {("tft", "ts-trace"): ("fp32", "FP16")}
-TABLE = [
-    "gpu",
-    "scenario",
-    "dataset",
-    "backend",
-    "backend_accelerator",
-    "model_format",
-    "precision",
-]
+# What the documents say beside the rows, by model and largest batch. ResNet50's script counts no
+# requests, and Wide & Deep's 100 of them offline: one figure of ours stands for both.
+PREFERRED = {
+    ("resnet50", 128): [64, 128],
+    ("bert", 1): [1],
+    ("bert", 8): [4, 8],
+    ("bert", 16): [8, 16],
+    ("tft", 1024): [512, 1024],
+    ("widedeep", 131072): [131072],
+    ("dlrm", 65536): [],
+    ("dcnv2", 65536): [],
+}
+SETTINGS = {  # release, precision of the export, queue delay in us, requests, shared memory
+    "resnet50": ("21.02", "fp16", 1, 500, "none"),
+    "bert": ("21.10", "fp16", 1, 50, "system"),
+    "tft": ("22.11", "fp32", 1, 500, "system"),
+    "widedeep": ("22.02", "fp32", 0, 500, "system"),
+    "dlrm": ("23.02", "fp32", 0, 50, "system"),
+    "dcnv2": ("23.02", "fp32", 0, 50, "system"),
+}
+VARIANTS = {"bert": {"large"}, "tft": {"electricity", "traffic"}, "dlrm": {"T3"}, "dcnv2": {"T3"}}
+EXPORTED = {"onnx": "onnx", "trt": "onnx", "ts-trace": "ts-trace"}  # else a SavedModel
+TABLE = (
+    *("model", "gpu", "scenario", "dataset"),
+    *("backend", "backend_accelerator", "model_format", "precision"),
+)
+Table = tuple[str, ...]
+Targets = dict[str, dict[str, Any]]
 
 
-def published(model: str) -> DataFrame:
-    rows = read_csv(ROOT / f"params/published/{model}.csv", keep_default_na=False)
+def published() -> DataFrame:
+    files = [f"params/published/{model}.csv" for model in models.names()]
+    rows = concat([read_csv(ROOT / file, keep_default_na=False, dtype=str) for file in files])
     accelerators = rows["backend_accelerator"].replace("TensorRT", "NVIDIA TensorRT")
-    return rows.assign(backend_accelerator=accelerators)
+    numbers = {
+        name: rows[name].astype(float).astype(int)
+        for name in ("batch_size", "concurrency", "instances", "max_batch_size")
+    }
+    return rows.assign(backend_accelerator=accelerators, **numbers)
 
 
-TABLES = {
-    (model, *name): rows
-    for model in models.names()
-    for name, rows in published(model).groupby(TABLE, sort=False)
-}
-TARGETS = {
-    content["gpu"]: content
-    for content in map(read_file, sorted((ROOT / "params").glob("NVIDIA-*.yaml")))
-}
+ROWS = published()
+TABLES: dict[Table, DataFrame] = dict(iter(ROWS.groupby(list(TABLE), sort=False)))
+TARGETS: Targets = {gpu: read_file(ROOT / f"params/{stem}.yaml") for gpu, stem in GPUS.items()}
 
 
-def experiments(model: str, gpu: str, scenario: str) -> Iterator[Config]:
-    content = TARGETS[gpu]
-    section = content["models"].get(model, {"experiments": {}})
-    for name in section["experiments"]:
-        yield resolve(model, f"perf_{scenario}", experiment=name, **content)
+def measured(targets: Targets) -> Iterator[tuple[Table, Config]]:
+    """Every experiment with the table it is to make, and again with its online one where NVIDIA has
+    tables of the model online.
+    """
+    for gpu, content in targets.items():
+        for model, section in content["models"].items():
+            for name in section["experiments"]:
+                for scenario in ("offline", "online"):
+                    if (model, scenario) in COUNTS:
+                        stage = f"perf_{scenario}"
+                        config = configure(content, GPUS[gpu], model, name, stage)
+                        yield table_of(config, scenario), config
 
 
-def table_of(config: Config, scenario: str) -> tuple[str, ...]:
-    spelled = SPELLED[config.format, config.accelerator]
-    if models.ensemble(config.model):
+def table_of(config: Config, scenario: str) -> Table:
+    """Spell an experiment as the published tables do."""
+    unknown = (config.format, config.accelerator, config.format)
+    spelled = SPELLED.get((config.format, config.accelerator), unknown)
+    if models.ensemble(config.model) and config.format == "trt":
         spelled = ENSEMBLE
     dataset = config.variant if config.model == "tft" else ""
-    return (config.model, config.gpu, scenario, dataset, *spelled, precision_of(config))
+    _, precision = PRECISION.get((config.model, config.format), ("", config.precision.upper()))
+    return (config.model, config.gpu, scenario, dataset, *spelled, precision)
 
 
-def precision_of(config: Config) -> str:
-    """The precision as the published tables spell it."""
-    known = PRECISION.get((config.model, config.format))
-    return known[1] if known else config.precision.upper()
-
-
-def test_every_published_gpu_has_a_target_that_spells_it_so() -> None:
-    assert {name[1] for name in TABLES} <= set(TARGETS)
-
-
-@pytest.mark.parametrize("name", TABLES, ids="-".join)
-def test_a_published_table_is_made_by_one_experiment_or_one_for_each_batch_size(
-    name: tuple[str, ...],
-) -> None:
-    model, gpu, scenario = name[:3]
-    rows = TABLES[name]
-    found = [c for c in experiments(model, gpu, scenario) if table_of(c, scenario) == name]
-
+def points_of(config: Config, scenario: str) -> list[tuple[int, int]]:
+    """List the (batch size, clients) that an experiment measures."""
     if scenario == "offline":
-        sizes = sorted(size for config in found for size in config.batch_sizes)
-        assert sizes == sorted(rows["batch_size"])
-        assert set(rows["concurrency"]) == {1}
-    else:
-        (config,) = found
-        assert config.concurrency == list(rows["concurrency"])
-        assert {config.online_batch_size} == set(rows["batch_size"])
-    assert len(found) == 1 or (model == "bert" and all(len(c.batch_sizes) == 1 for c in found))
-    for config in found:
-        agree(config, scenario, rows)
+        return [(size, 1) for size in config.batch_sizes]
+    return [(config.online_batch_size, clients) for clients in config.concurrency]
 
 
-def agree(config: Config, scenario: str, rows: DataFrame) -> None:
-    """What the rows say beside batches and clients: instances, precision, largest batch."""
-    instances = getattr(config.instances, scenario)
-    said = (
-        {instances}
-        if scenario == "offline"
-        else {INSTANCES_ONLINE.get(config.model, (0, instances))[1]}
+def gaps(targets: Targets) -> list[str]:
+    """List everything in which experiments and published rows do not cover each other exactly."""
+    wanted = Counter(
+        (table, batch, clients)
+        for table, rows in TABLES.items()
+        for batch, clients in zip(rows["batch_size"], rows["concurrency"], strict=True)
     )
-    assert set(rows["instances"]) == said
-    assert config.precision == PRECISION.get((config.model, config.format), [config.precision])[0]
-    if config.model != "bert":  # its rows say 16 for each of NVIDIA's three models
-        assert set(rows["max_batch_size"]) == {config.max_batch_size}
+    made: Counter[tuple[Table, int, int]] = Counter()
+    makers: dict[Table, list[Config]] = defaultdict(list)
+    for table, config in measured(targets):
+        makers[table].append(config)
+        made.update((table, *point) for point in points_of(config, table[2]))
+    found = [f"published, not made: {point}" for point in (wanted - made).elements()]
+    found += [f"made, not published: {point}" for point in (made - wanted).elements()]
+    for table, configs in makers.items():
+        one_each = table[0] == "bert" and all(len(c.batch_sizes) == 1 for c in configs)
+        if len(configs) > 1 and not one_each:
+            found.append(f"made by {[config.experiment for config in configs]}: {table}")
+    return found
 
 
-@pytest.mark.parametrize("gpu", sorted({name[1] for name in TABLES}))
-def test_every_experiment_of_a_published_gpu_has_its_table(gpu: str) -> None:
-    for model in TARGETS[gpu]["models"]:
-        online = any(name[:3] == (model, gpu, "online") for name in TABLES)
-        for scenario in ("offline", "online") if online else ("offline",):
-            for config in experiments(model, gpu, scenario):
-                assert table_of(config, scenario) in TABLES
+def test_the_published_rows_are_all_there() -> None:
+    counted = {
+        key: (sum((table[0], table[2]) == key for table in TABLES), len(rows))
+        for key, rows in ROWS.groupby(["model", "scenario"])
+    }
+
+    assert counted == COUNTS
+    assert (len(TABLES), len(ROWS)) == (84, 1218)
+    assert set(ROWS["gpu"]) == set(GPUS)
+    assert not ROWS.duplicated([*TABLE, "batch_size", "concurrency"]).any()
 
 
-def test_the_servers_release_is_the_one_of_each_models_document() -> None:
-    releases = {"resnet50": "21.02", "bert": "21.10", "tft": "22.11", "widedeep": "22.02"}
-    releases |= {"dlrm": "23.02", "dcnv2": "23.02"}
-    for gpu, content in TARGETS.items():
-        for model in content["models"]:
-            for config in experiments(model, gpu, "offline"):
-                assert config.server.release == releases[model]
+def test_each_file_spells_its_gpu_as_the_rows_do_and_runs_in_nvidias_containers() -> None:
+    found = {gpu: (c["gpu"], c["device"], c["server"]["kind"]) for gpu, c in TARGETS.items()}
+
+    assert found == {gpu: (gpu, "gpu", "docker") for gpu in GPUS}
+
+
+def test_experiments_and_published_rows_cover_each_other_exactly() -> None:
+    assert gaps(TARGETS) == []
+
+
+def test_they_make_84_tables_and_1218_rows() -> None:
+    made = [(table, points_of(config, table[2])) for table, config in measured(TARGETS)]
+
+    assert len({table for table, _ in made}) == 84
+    assert sum(len(points) for _, points in made) == 1218
+
+
+WRONG: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "a model less": (lambda m: m.pop("dlrm"), "published, not made"),
+    "an experiment less": (
+        lambda m: m["bert"]["experiments"].pop("trt-fp16-b8"),
+        "published, not made",
+    ),
+    "a batch size less": (
+        lambda m: m["tft"]["defaults"].update(batch_sizes=[1, 2, 4]),
+        "published, not made",
+    ),
+    "a client more": (
+        lambda m: m["widedeep"]["defaults"]["concurrency"].append(264),
+        "made, not published",
+    ),
+    "another online batch": (
+        lambda m: m["widedeep"]["defaults"].update(online_batch_size=4096),
+        "made, not published",
+    ),
+    "an experiment of another format": (
+        lambda m: m["bert"]["experiments"].update(
+            more={"export_format": "ts-script", "format": "ts-script", "precision": "fp16"}
+            | {"max_batch_size": 1}
+        ),
+        "made, not published",
+    ),
+    "an experiment under a second name": (
+        lambda m: m["dcnv2"].update(
+            experiments={**m["dcnv2"]["experiments"], "again": {"precision": "fp16"}}
+        ),
+        "made, not published",
+    ),
+    "a table in two parts": (
+        lambda m: m["dlrm"].update(
+            experiments={
+                "trt-fp32": {"precision": "fp32"},
+                "trt-fp16": {"precision": "fp16", "batch_sizes": [256, 1024]},
+                "rest": {"precision": "fp16", "batch_sizes": [4096, 16384, 65536]},
+            }
+        ),
+        "made by ['trt-fp16', 'rest']",
+    ),
+}
+
+
+@pytest.mark.parametrize(("change", "said"), WRONG.values(), ids=WRONG.keys())
+def test_the_proof_notices(change: Callable[[Any], Any], said: str) -> None:
+    targets = deepcopy(TARGETS)
+    change(targets["NVIDIA A30"]["models"])
+
+    found = gaps(targets)
+
+    assert any(line.startswith(said) for line in found)
+    assert all("NVIDIA A30" in line for line in found)
+
+
+@pytest.mark.parametrize(
+    ("table", "config"),
+    [
+        pytest.param(*each, id=f"{'-'.join(each[0][:3])}-{each[1].experiment}")
+        for each in measured(TARGETS)
+    ],
+)
+def test_an_experiment_is_set_up_as_its_table_says(table: Table, config: Config) -> None:
+    rows = TABLES[table]
+    model, _, scenario = table[:3]
+    taken, printed = INSTANCES.get((model, scenario), (config.instances.offline,) * 2)
+
+    assert getattr(config.instances, scenario) == taken
+    assert set(rows["instances"]) == {printed}
+    assert config.precision == PRECISION.get((model, config.format), [table[-1].lower()])[0]
+    assert set(rows["cuda_graph"]) <= {"", str(config.capture_cuda_graph).lower()}
+    # BERT's rows say 16 for each of NVIDIA's three models
+    assert set(rows["max_batch_size"]) == {16 if model == "bert" else config.max_batch_size}
+    assert config.preferred_batch_sizes == PREFERRED[model, config.max_batch_size]
+    assert config.accelerator_precision == ("fp16" if config.accelerator == "trt" else None)
+
+
+@pytest.mark.parametrize("model", SETTINGS)
+def test_what_no_row_says_is_what_the_models_document_says(model: str) -> None:
+    configs = [
+        config for table, config in measured(TARGETS) if (table[0], table[2]) == (model, "offline")
+    ]
+
+    assert configs
+    assert {
+        (
+            *(config.server.release, config.export_precision, config.max_queue_delay_us),
+            *(config.request_count, config.shared_memory),
+        )
+        for config in configs
+    } == {SETTINGS[model]}
+    assert {config.variant for config in configs} == VARIANTS.get(model, {""})
+    assert {config.max_seq_length for config in configs} == {384 if model == "bert" else None}
+    torch = models.get(model).FRAMEWORK == "torch"
+    for config in configs:
+        assert config.export_format == (EXPORTED[config.format] if torch else "tf-savedmodel")

@@ -1,0 +1,118 @@
+"""A parameter file for the GPU of this machine, from that of the nearest known one."""
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+
+import yaml
+
+from helpers import params
+from helpers.doctor import has_driver
+from helpers.errors import DeviceError, ParameterError
+from helpers.workspace import explained, shown
+
+MEND = "install NVIDIA's driver, or use params/cpu.yaml"
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU as its driver describes it; of a known one `name` is that of its parameter file."""
+
+    name: str
+    architecture: int  # NVML's number, nvmlDeviceArchitecture_t of nvml.h: the newer the larger
+    memory_gib: float
+
+
+VOLTA, TURING, AMPERE, HOPPER = 5, 6, 7, 9
+KNOWN = (
+    Gpu("NVIDIA-DGX-1-V100-32GB", VOLTA, 32),
+    Gpu("NVIDIA-T4", TURING, 15),
+    Gpu("NVIDIA-A30", AMPERE, 24),
+    Gpu("NVIDIA-A40", AMPERE, 45),
+    Gpu("NVIDIA-DGX-A100-80GB", AMPERE, 80),
+    Gpu("NVIDIA-H100", HOPPER, 80),
+    Gpu("NVIDIA-H200", HOPPER, 140),
+)
+SHARE = 0.9  # of a known memory is enough: ECC and drivers take different parts of it
+
+
+def nearest(gpu: Gpu) -> Gpu:
+    """Choose the known GPU whose experiments are the likeliest to run on `gpu`.
+
+    Its architecture is the same, else the next newer one, as releases for that know older ones too,
+    else the newest. Of these it is the largest whose memory is there, else the smallest.
+    """
+    newer = [known.architecture for known in KNOWN if known.architecture >= gpu.architecture]
+    architecture = min(newer, default=max(known.architecture for known in KNOWN))
+    alike = sorted(
+        (known for known in KNOWN if known.architecture == architecture),
+        key=lambda known: known.memory_gib,
+    )
+    fitting = [known for known in alike if known.memory_gib * SHARE <= gpu.memory_gib]
+    return fitting[-1] if fitting else alike[0]
+
+
+def this_gpu() -> Gpu:
+    """Ask the driver through NVML for the first GPU of this machine.
+
+    Raises DeviceError where there is no driver, no GPU, or not the package that asks.
+    """
+    try:
+        import pynvml
+    except ModuleNotFoundError:
+        reason = "nvidia-ml-py is not installed: pip install nvidia-ml-py"
+        raise DeviceError(reason if has_driver() else f"no NVIDIA driver here: {MEND}") from None
+    try:
+        pynvml.nvmlInit()
+        try:
+            if not pynvml.nvmlDeviceGetCount():
+                raise DeviceError(f"the NVIDIA driver finds no GPU: {MEND}")
+            handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+            return Gpu(
+                name=pynvml.nvmlDeviceGetName(handle),
+                architecture=pynvml.nvmlDeviceGetArchitecture(handle),
+                memory_gib=pynvml.nvmlDeviceGetMemoryInfo(handle).total / 2**30,
+            )
+        finally:
+            pynvml.nvmlShutdown()
+    except pynvml.NVMLError as error:
+        raise DeviceError(f"the NVIDIA driver does not answer ({error}): {MEND}") from None
+
+
+def write_new(name: str) -> Path:
+    """Write the parameter file `name` for this machine's GPU, named after it if `name` is empty.
+
+    It is that of the nearest known GPU with another name in it; no file is ever overwritten. Raises
+    DeviceError without a GPU, ParameterError for a name that cannot be taken.
+    """
+    gpu = this_gpu()
+    stem = name.removesuffix(".yaml") or "-".join(re.findall(r"[A-Za-z0-9._]+", gpu.name))
+    if not params.NAME.fullmatch(stem):
+        raise ParameterError(f"NAME {name}: use letters, digits, '.', '_' and '-', and no folder")
+    path = params.FILES / f"{stem}.yaml"
+    if path.exists():
+        raise ParameterError(f"{shown(path)} is there already: give another NAME than {stem}")
+    source = params.FILES / f"{nearest(gpu).name}.yaml"
+    params.read_file(source)
+    # the notebooks find a file by its GPU, so no two files may have the same
+    spelled = f"{gpu.name} ({stem})" if params.file_for(gpu.name) else gpu.name
+    text = (
+        f"# {spelled}, {gpu.memory_gib:.0f} GiB. Written by `triton-notebooks params new`, from\n"
+        f"# {shown(source)}, whose GPU is the nearest known one: adapt it. The largest\n"
+        "# batches may not fit into less memory; an old release may not know a new GPU.\n"
+    )
+    with explained(path), NamedTemporaryFile("w", dir=path.parent, prefix=f".{stem}.") as file:
+        file.write(text + _renamed(source.read_text(), spelled))
+        file.flush()
+        params.read_file(Path(file.name))
+        os.chmod(file.name, 0o644)
+        os.link(file.name, path)  # whole, and an error where somebody was faster
+    return path
+
+
+def _renamed(text: str, gpu: str) -> str:
+    """Give a parameter file's text with another GPU, without the comment on top of it."""
+    line = yaml.safe_dump({"gpu": gpu}, width=1000).strip()
+    return re.sub(r"(?ms)\A.*?^gpu:[^\n]*", lambda _: line, text, count=1)
