@@ -166,6 +166,8 @@ def _said(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def _line(pair: Pair, known: list[str]) -> dict[str, Any]:
     """Spell a pair; below the verdict on our row stand the reasons that are not `known`."""
     ours, theirs = pair.ours, pair.theirs
+    verdict = ours.get("verdict") or "stable"
+    beside = [text for text in pair.reasons if text not in (*known, f"our row is {verdict}")]
     return {
         "experiment": ours["experiment"],
         "scenario": ours["scenario"],
@@ -176,8 +178,8 @@ def _line(pair: Pair, known: list[str]) -> dict[str, Any]:
         "ratio": pair.ratio,
         "our p99 (ms)": ours.get("p99_latency_ms"),
         "NVIDIA's p99 (ms)": theirs.p99_latency_ms,
-        "verdict": ours.get("verdict") or "stable",
-        "reason": "; ".join(text for text in pair.reasons if text not in known),
+        "verdict": verdict,
+        "reason": "; ".join(beside),
     }
 
 

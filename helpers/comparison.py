@@ -97,12 +97,13 @@ def nearest(ours: Mapping[str, Any], published: Sequence[Row], gpu: str) -> Row 
     if not found:
         return None
 
-    def distance(table: list[Row]) -> tuple[Any, ...]:
+    def distance(table: Sequence[Row]) -> tuple[bool | float, ...]:
         same = [is_ == was for is_, was in zip(_served(ours), _published(table[0]), strict=True)]
         return (*(not each for each in same), -max(row.throughput for row in table))
 
+    table: Sequence[Row] = min([*tables(found).values()], key=distance)
     return min(
-        min(tables(found).values(), key=distance),
+        table,
         key=lambda row: (
             abs(log2(row.batch_size / ours["batch_size"])),
             abs(log2(row.concurrency / ours["concurrency"])),

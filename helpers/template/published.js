@@ -80,7 +80,11 @@ heads.forEach((head, place) => {
 });
 form.hidden = false;
 form.onchange = write;
-form.onreset = () => setTimeout(() => { sort = ""; write(); });
+form.querySelector("button").onclick = () => {
+  form.reset();
+  sort = "";
+  write();
+};
 addEventListener("hashchange", read);
 read();
 if (location.hash) document.getElementById("rows").scrollIntoView();
