@@ -502,7 +502,8 @@ def test_a_scenario_without_published_rows_is_said_and_not_drawn() -> None:
 
     assert both.scenarios == ["offline"]
     assert beside_figure.describe(both, "online").startswith("NVIDIA published no online rows")
-    assert "Nothing was measured." in str(beside_figure.draw(both, "online").axes[0].texts)
+    (text,) = beside_figure.draw(both, "online").axes[0].texts
+    assert text.get_text() == "Nothing was measured."
 
 
 def test_the_data_of_a_figure_are_the_pairs_and_what_else_is_drawn(
