@@ -70,7 +70,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="SECONDS",
         help="longest that a cell may take (7200)",
     )
-    command("publish", "Write every page again from what is there.")
+    command("publish", "Write every page again from what is there, and NVIDIA's rows.")
     command("status", "Print the state of every stage.")
     serve = command("serve", "Serve a deployed model until Ctrl-C.")
     serve.add_argument(
@@ -137,8 +137,9 @@ def run(args: argparse.Namespace) -> int:
 def publish(args: argparse.Namespace) -> int:
     from helpers import overview
 
-    for target in _targets(args.outputs):
+    for target in overview.targets(args.outputs):
         say(str(overview.publish(args.outputs, target)))
+    say(str(overview.front(args.outputs)))
     return 0
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import yaml
 
+from helpers import catalogue, results
 from helpers import publish as pages
-from helpers import results
 from helpers.errors import DeploymentError
 from helpers.plan import Job, configure, owner
 from helpers.publish import Link, StageCell, Target
@@ -123,8 +123,14 @@ def publish(outputs: Path, target: str, only: set[Path] | None = None) -> Path:
     found = cells(outputs, target)
     content = yaml.safe_load((folder / "parameters.yaml").read_text())
     index = pages.target_index(folder, found, gpu=content["gpu"])
-    pages.outputs_index(outputs, [_target(outputs, name) for name in targets(outputs)])
+    front(outputs)
     return index
+
+
+def front(outputs: Path) -> Path:
+    """Write what belongs to no target: NVIDIA's rows, and the index of all targets."""
+    catalogue.write(outputs)
+    return pages.outputs_index(outputs, [_target(outputs, name) for name in targets(outputs)])
 
 
 def _target(outputs: Path, name: str) -> Target:

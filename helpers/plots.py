@@ -158,6 +158,17 @@ def show(figure: "Figure", alt: str, data: "DataFrame", path: Path) -> None:
     The link is relative to the folder of `path`, which is the page's. The figure is emptied.
     """
     from IPython.display import HTML, display
+
+    write_atomic(path, data.to_csv(index=False))
+    bundle = {"image/png": png(figure), "text/plain": alt}
+    about = {"image/png": {"alt": alt, "width": round(WIDTH * 96)}}
+    link = f'<a href="{escape(quote(path.name))}">data of this figure (CSV)</a>'
+    display(bundle, raw=True, metadata=about)  # type: ignore[no-untyped-call]
+    display(HTML(f"<p style='font-size:.85em;margin:0'>{link}</p>"))  # type: ignore[no-untyped-call]
+
+
+def png(figure: "Figure") -> bytes:
+    """Draw `figure` as a picture for a page and empty it."""
     from PIL import Image
 
     drawn, picture = BytesIO(), BytesIO()
@@ -165,12 +176,7 @@ def show(figure: "Figure", alt: str, data: "DataFrame", path: Path) -> None:
     figure.clear()
     # A palette of 128 colours looks the same and makes the page a third of its size.
     Image.open(drawn).convert("RGB").quantize(128).save(picture, "PNG", optimize=True)
-    write_atomic(path, data.to_csv(index=False))
-    bundle = {"image/png": picture.getvalue(), "text/plain": alt}
-    about = {"image/png": {"alt": alt, "width": round(WIDTH * 96)}}
-    link = f'<a href="{escape(quote(path.name))}">data of this figure (CSV)</a>'
-    display(bundle, raw=True, metadata=about)  # type: ignore[no-untyped-call]
-    display(HTML(f"<p style='font-size:.85em;margin:0'>{link}</p>"))  # type: ignore[no-untyped-call]
+    return picture.getvalue()
 
 
 def _over_batch(

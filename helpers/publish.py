@@ -1,7 +1,8 @@
 """How results become web pages: a page for each notebook, an index for each target and one above.
 
 Every page is one file that loads nothing: its style is inline, its figures are embedded, and its
-content security policy forbids scripts and requests. The same input gives the same bytes. nbconvert
+content security policy forbids requests and scripts but for a page's own. The same input gives the
+same bytes. nbconvert
 and jinja2 are imported when a page is written.
 """
 
@@ -146,9 +147,11 @@ def target_index(
 
 
 def outputs_index(outputs: Path, targets: Sequence[Target]) -> Path:
-    """Write `outputs/index.html`, which links every target."""
-    context = [{**target, "counts": _in_order(target["counts"])} for target in targets]
-    return _write(outputs / "index.html", "outputs.html.j2", {"targets": context})
+    """Write `outputs/index.html`, which links every target, and NVIDIA's rows if they are there."""
+    shown_targets = [{**target, "counts": _in_order(target["counts"])} for target in targets]
+    published = "published.html" if (outputs / "published.html").exists() else ""
+    context = {"targets": shown_targets, "published": published}
+    return _write(outputs / "index.html", "outputs.html.j2", context)
 
 
 def _heading(nb: "NotebookNode") -> str:
@@ -226,7 +229,12 @@ def _in_order(counts: Mapping[str, int]) -> list[tuple[str, int]]:
 
 
 def _write(path: Path, template: str, context: Mapping[str, Any]) -> Path:
-    return write_atomic(path, _environment().get_template(template).render(context) + "\n")
+    return write_atomic(path, render(template, context))
+
+
+def render(template: str, context: Mapping[str, Any]) -> str:
+    """Fill in one of the package's templates; what it is given is escaped."""
+    return _environment().get_template(template).render(context) + "\n"
 
 
 def _environment() -> "Environment":

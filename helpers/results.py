@@ -77,7 +77,8 @@ def basis(config: Config) -> dict[str, Any]:
 def _report_inputs(config: Config) -> dict[str, str]:
     base = folder(config)
     found = [path for name in config.experiments for path in sorted((base / name).glob("*.json"))]
-    return {str(path.relative_to(base)): file_digest(path) for path in found}
+    published = ROOT / "params" / "published" / f"{config.model}.csv"
+    return {shown(path): file_digest(path) for path in (*found, published) if path.exists()}
 
 
 def save(

@@ -229,6 +229,11 @@ BROWSER = next(
 
 def browse(url: str, profile: Path) -> list[str]:
     """Open a page in a headless browser and return what it wrote to the console."""
+    return opened(url, profile)[1]
+
+
+def opened(url: str, profile: Path) -> tuple[str, list[str]]:
+    """Open a page in a headless browser and return it as it then stands, and the console."""
     quiet = "disable-gpu disable-quic no-first-run disable-background-networking disable-sync"
     flags = [
         f"--{flag}" for flag in f"headless no-sandbox disable-component-update {quiet}".split()
@@ -239,4 +244,4 @@ def browse(url: str, profile: Path) -> list[str]:
         [BROWSER, *flags, url], capture_output=True, text=True, timeout=60, check=True
     )
     assert "</html>" in done.stdout
-    return [line for line in done.stderr.splitlines() if ":CONSOLE" in line]
+    return done.stdout, [line for line in done.stderr.splitlines() if ":CONSOLE" in line]
