@@ -186,7 +186,7 @@ def doctor(args: argparse.Namespace) -> int:
         [plan.configure(content, args.params.stem, *each, "convert") for each in chosen]
     )
     for check in checks:
-        say(f"ok   {check.name}: {check.found}" if check.ok else f"MEND {check.line}")
+        say(f"{check.word:4} {check.line}")
     return 0 if all(check.ok for check in checks) else 1
 
 

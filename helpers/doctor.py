@@ -22,21 +22,30 @@ DISK_GB = 5.0
 
 @dataclass(frozen=True)
 class Check:
-    """One thing looked at: whether it is well, what was found, and how to mend it."""
+    """One thing looked at: whether it is well, what was found, and how to mend it; `warn` where it
+    keeps nothing from running but a reader should know.
+    """
 
     name: str
     ok: bool
     found: str
     mend: str = ""
+    warn: bool = False
 
     @property
     def line(self) -> str:
-        return f"{self.name}: {self.found}; {self.mend}"
+        """What to print: what to mend stands where it is needed."""
+        told = f"{self.name}: {self.found}"
+        return told if self.word == "ok" else f"{told}; {self.mend}"
+
+    @property
+    def word(self) -> str:
+        return "MEND" if not self.ok else "WARN" if self.warn else "ok"
 
 
 def has_driver() -> bool:
     """Whether an NVIDIA driver is loaded, without loading any of its libraries."""
-    return Path("/proc/driver/nvidia/version").exists()
+    return any(map(os.path.exists, ("/proc/driver/nvidia/version", "/dev/nvidiactl")))
 
 
 def has_docker() -> bool:
@@ -51,8 +60,11 @@ def obstacle(config: Config) -> str:
     """Say in one line why this machine cannot run the experiment; empty if it can. No kernel is
     needed to know.
     """
-    if config.device == "gpu" and not has_driver():
-        return f"{config.gpu} is needed and this machine has no NVIDIA driver"
+    if config.device == "gpu":
+        from helpers import gpu_fitness
+
+        if reason := gpu_fitness.obstacle(config):
+            return reason
     if config.server.kind == "docker" and not has_docker():
         return "the docker server kind needs a Docker engine and there is none"
     if config.server.kind != "embedded":
@@ -147,15 +159,6 @@ def _processor() -> Check:
     )
 
 
-def _driver() -> Check:
-    return Check(
-        "NVIDIA driver",
-        has_driver(),
-        "loaded" if has_driver() else "none",
-        "install NVIDIA's driver, or use params/cpu.yaml",
-    )
-
-
 def _docker() -> Check:
     return Check(
         "Docker",
@@ -176,7 +179,9 @@ def checks(configs: list[Config]) -> list[Check]:
     )
     done.append(_space("disk", outputs(), DISK_GB, "free some, or give --outputs on another disk"))
     if any(config.device == "gpu" for config in configs):
-        done.append(_driver())
+        from helpers import gpu_fitness
+
+        done += gpu_fitness.checks([config for config in configs if config.device == "gpu"])
     if any(config.server.kind == "docker" for config in configs):
         done.append(_docker())
     for config in configs:

@@ -6,7 +6,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,8 @@ from helpers.workspace import ROOT, file_digest
 COMMAND_VARIABLE = "TRITON_NOTEBOOKS_COMMAND"  # set by the batch command for its kernels
 SERVING = ("nvidia-pytriton", "tritonclient")
 REPORTING = ("matplotlib", "seaborn", "pandas", "nbconvert")
+NO_ACCELERATOR = {"accelerators_per_node": 0, "accelerator_model_name": ""}
+LOAD = {"gpu_utilisation": ".0%", "gpu_memory_mb": ",.0f", "gpu_power_w": ",.0f"}
 
 
 def runtimes(config: Config, stage: str) -> tuple[str, ...]:
@@ -90,7 +92,7 @@ def _processor_flags() -> list[str]:
     ]
 
 
-def machine(gpu: str) -> dict[str, Any]:
+def machine(gpu: str, device: str = "cpu") -> dict[str, Any]:
     """Describe this machine in the fields of MLPerf's system description; no host or user name is
     in it.
 
@@ -109,9 +111,25 @@ def machine(gpu: str) -> dict[str, Any]:
         "host_processor_vcpu_count": len(os.sched_getaffinity(0)),
         "host_processor_instruction_sets": _processor_flags(),
         "host_memory_capacity": f"{psutil.virtual_memory().total / 2**30:.0f} GiB",
-        "accelerators_per_node": 0,
-        "accelerator_model_name": "",
+        **(_accelerator() if device == "gpu" else NO_ACCELERATOR),
         "operating_system": _system(),
+    }
+
+
+def _accelerator() -> dict[str, Any]:
+    """Describe the GPU that is used, which is one, in the same words."""
+    from helpers import gpu
+
+    with gpu.opened() as opened:
+        found = opened.record()
+    if "reason" in found:
+        return {**NO_ACCELERATOR, "accelerator_notes": found["reason"]}
+    return {
+        "accelerators_per_node": 1,
+        "accelerator_model_name": found["name"],
+        "accelerator_memory_capacity": f"{found['memory_total_mb']} MB",
+        "accelerator_notes": f"compute capability {found['compute_capability']}",
+        "other_software_stack": f"driver {found['driver']}, CUDA {found['cuda']}",
     }
 
 
@@ -128,4 +146,32 @@ def source() -> dict[str, str]:
     return {
         "git_commit": git_commit(),
         "command": os.environ.get(COMMAND_VARIABLE, "a notebook run by hand"),
+    }
+
+
+def gpu_in_words(measured: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Say what the GPU was like before, during and after all measurements (name -> result), and
+    what mattered meanwhile; empty on a CPU.
+    """
+    from helpers.tables import pretty
+
+    states = {name: result["gpu_state"] for name, result in measured.items() if result["gpu_state"]}
+    if not states:
+        return {}
+    first = min(states, key=lambda name: str(measured[name]["finished"]))
+    last = max(states, key=lambda name: str(measured[name]["finished"]))
+    changes = {name: "; ".join(state["changes"]) for name, state in states.items()}
+    rows = [row for name in states for row in measured[name]["rows"]]
+    return {
+        "GPU before the first measurement": {
+            pretty(name): value for name, value in states[first]["start"].items()
+        },
+        "GPU after the last": {pretty(name): value for name, value in states[last]["end"].items()},
+        "GPU under load, lowest to highest mean": {
+            pretty(column): f"{min(values):{form}} to {max(values):{form}}"
+            for column, form in LOAD.items()
+            if (values := [row[column] for row in rows if row.get(column) is not None])
+        },
+        "GPU meanwhile": {name: words for name, words in changes.items() if words}
+        or "nothing changed that matters",
     }

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from helpers import findings, results
 from helpers.findings import UNLIMITED
+from helpers.provenance import gpu_in_words
 from helpers.schema import Config
 
 if TYPE_CHECKING:
@@ -176,11 +177,18 @@ def provenance(found: Results) -> dict[str, Any]:
         if stages.get("export", {}).get("artefact")
     }
     first = min(str(result["finished"]) for result in every)
+    measured = {
+        f"{name} {stage}": result
+        for name, stages in found.items()
+        for stage, result in stages.items()
+        if "gpu_state" in result
+    }
     return {
         **last["machine"],
         "versions": versions,
         **last["source"],
         "measured": f"{first} to {last['finished']}",
+        **gpu_in_words(measured),
         "SHA-256 of exports": inputs,
         "SHA-256 of inputs": {
             f"{name} {what}": value

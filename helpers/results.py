@@ -40,6 +40,9 @@ UNITS = {
     "*_ms": "milliseconds",
     "throughput": "inferences (samples) per second",
     "others_load": "cores",
+    "gpu_utilisation": "share of the time",
+    "*_mb": "megabytes",
+    "*_w": "watts",
 }
 
 
@@ -118,7 +121,7 @@ def save(
         **basis(config),
         "modules": provenance.loaded_modules(),
         "source": provenance.source(),
-        "machine": provenance.machine(config.gpu),
+        "machine": provenance.machine(config.gpu, config.device),
         "rungs": [rung.to_dict() for rung in rungs],
         "scores": [score.to_dict() for score in scores],
         "facts": facts or {},
@@ -149,6 +152,7 @@ def save(
                 "requests_file": samples.name,
                 "distinct_rows": measurement.distinct_rows,
                 "others_before": measurement.others_before,
+                "gpu_state": measurement.gpu,
             }
         path = write_atomic(where / f"{config.stage}.json", json.dumps(result, indent=1))
     if broken:
@@ -171,18 +175,10 @@ COLUMNS = [
     "batch_size",
     "concurrency",
     "throughput",
-    "client_send_ms",
-    "network_server_send_recv_ms",
-    "server_queue_ms",
-    "server_compute_input_ms",
-    "server_compute_infer_ms",
-    "server_compute_output_ms",
+    *("client_send_ms", "network_server_send_recv_ms", "server_queue_ms"),
+    *("server_compute_input_ms", "server_compute_infer_ms", "server_compute_output_ms"),
     "client_recv_ms",
-    "p50_latency_ms",
-    "p90_latency_ms",
-    "p95_latency_ms",
-    "p99_latency_ms",
-    "avg_latency_ms",
+    *("p50_latency_ms", "p90_latency_ms", "p95_latency_ms", "p99_latency_ms", "avg_latency_ms"),
     "source",
     "experiment",
     "variant",
@@ -197,6 +193,8 @@ COLUMNS = [
     "served_bare_ratio",
     "served_bare_min",
     "served_bare_max",
+    *("gpu_utilisation", "gpu_utilisation_max", "gpu_memory_mb", "gpu_memory_max_mb"),
+    *("gpu_power_w", "gpu_power_max_w"),
 ]
 
 

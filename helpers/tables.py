@@ -25,8 +25,9 @@ NAMES = {
     "cuda_graph": "CUDA graph",
 }
 UNITS = {"ms": "ms", "us": "µs", "ns": "ns", "s": "s", "seconds": "s", "mb": "MB", "gb": "GB"}
-UNITS |= {"bytes": "bytes", "percent": "%"}
+UNITS |= {"bytes": "bytes", "percent": "%", "mhz": "MHz", "w": "W", "c": "°C"}
 FORMATS = {"spread": ".1%", "littles_law": ".3f"}
+FORMATS |= dict.fromkeys(("gpu_utilisation", "gpu_utilisation_max"), ".0%")
 FORMATS |= dict.fromkeys(("max_difference", "mean_difference", "max_bound", "mean_bound"), ".1e")
 BADGES = {
     "green": "background:#dcf2e2;color:#14532d",

@@ -5,7 +5,7 @@ clients.
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import Any
 
@@ -17,7 +17,7 @@ from helpers.data import open_dataset, requests
 from helpers.errors import MeasurementError
 from helpers.formats import Session
 from helpers.models import Arrays
-from helpers.perf import analyzer, host, statistics
+from helpers.perf import analyzer, device, host, statistics
 from helpers.perf.statistics import Window
 from helpers.schema import Config
 from helpers.triton.client import Server
@@ -35,6 +35,7 @@ class Measurement:
     samples: dict[str, Any]
     distinct_rows: int  # different samples that were sent in turn
     others_before: float  # load from others just before a point, at most, in cores
+    gpu: dict[str, Any] = field(default_factory=dict)  # at the start and end; empty on a CPU
 
 
 def _samples(config: Config) -> Arrays:
@@ -44,12 +45,20 @@ def _samples(config: Config) -> Arrays:
 
 
 @contextmanager
-def _ready(config: Config, samples: Arrays) -> Iterator[analyzer.Point]:
-    """Have the machine for this measurement alone, and give a point to start from."""
+def _ready(
+    config: Config, server: Server, samples: Arrays
+) -> Iterator[tuple[analyzer.Point, device.Observer]]:
+    """Have the machine for this measurement alone, and give a point to start from and who watches
+    the GPU.
+    """
     outputs = [tensor.name for tensor in models.get(config.model).outputs(config)]
     regions = analyzer.shared_memory_patterns(list(samples), outputs)
-    with host.alone(), analyzer.input_data(analyzer.split(samples)) as data:
-        yield analyzer.Point(config.model, data, regions)
+    with (
+        host.alone(),
+        analyzer.input_data(analyzer.split(samples)) as data,
+        device.observed(config.device, server) as observer,
+    ):
+        yield analyzer.Point(config.model, data, regions), observer
 
 
 def count_of(samples: Arrays) -> int:
@@ -107,22 +116,27 @@ def measure_offline(config: Config, server: Server) -> Measurement:
     rows: list[dict[str, Any]] = []
     raw: dict[str, Any] = {}
     before: list[float] = []
-    with _ready(config, samples) as start:
+    with _ready(config, server, samples) as (start, observer):
         for size in config.batch_sizes:
             before.append(host.wait_until_quiet())
             point = replace(start, batch_size=size, shared_memory=config.shared_memory)
             try:
-                row, requests = _offline_point(config, server, session, point, samples)
+                row, requests = _offline_point(config, server, session, point, samples, observer)
             except MeasurementError as error:
                 row, requests = failed_row(size, 1, error), {}
             rows.append(row)
             raw |= requests
             print(f"batch {size}: {_in_words(row)}")
-    return Measurement(rows, raw, count_of(samples), max(before))
+    return Measurement(rows, raw, count_of(samples), max(before), observer.record)
 
 
 def _offline_point(
-    config: Config, server: Server, session: Session, point: analyzer.Point, samples: Arrays
+    config: Config,
+    server: Server,
+    session: Session,
+    point: analyzer.Point,
+    samples: Arrays,
+    observer: device.Observer,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Run bare, served, bare, ..., bare; each served run is compared with its neighbours."""
     size = point.batch_size
@@ -132,14 +146,15 @@ def _offline_point(
     server.infer(config.model, batches[0])  # likewise
     interval = interval_ms(config.request_count, config.pairs, request_seconds)
     bare = [size * run_bare(session, batches, BARE_SECONDS)]
-    runs, loads = [], []
+    runs, loads, seen = [], [], device.Point()
     for _ in range(config.pairs):
-        with host.watched() as others:
+        with host.watched() as others, observer.watching(seen):
             loads.append(analyzer.run(replace(point, interval_ms=interval), server))
         runs.append(Window(loads[-1].requests, size, 1, others.others_cores))
         bare.append(size * run_bare(session, batches, BARE_SECONDS))
     pairs = statistics.ratios(bare, [run.throughput for run in runs])
-    row = statistics.measure_row(runs, config.request_count) | _components(loads)
+    figures = seen.row([run.requests for run in runs])
+    row = statistics.measure_row(runs, config.request_count, figures) | _components(loads)
     row |= {
         "bare_throughput": float(np.median(bare)),
         "served_bare_ratio": float(np.median(pairs)),
@@ -159,7 +174,7 @@ def measure_online(config: Config, server: Server) -> Measurement:
     rows: list[dict[str, Any]] = []
     raw: dict[str, Any] = {}
     before: list[float] = []
-    with _ready(config, samples) as start:
+    with _ready(config, server, samples) as (start, observer):
         one = take(samples, 0, config.online_batch_size)
         request_seconds = _seconds(lambda: server.infer(config.model, one))
         for clients in config.concurrency:
@@ -168,19 +183,22 @@ def measure_online(config: Config, server: Server) -> Measurement:
             interval = interval_ms(count, 1, request_seconds)
             size = config.online_batch_size
             point = replace(start, batch_size=size, concurrency=clients, interval_ms=interval)
+            seen = device.Point()
             try:
-                with host.watched() as others:
+                with host.watched() as others, observer.watching(seen):
                     load = analyzer.run(point, server)
             except MeasurementError as error:
                 row = failed_row(size, clients, error)
             else:
                 run = Window(load.requests, size, clients, others.others_cores)
-                row = statistics.measure_row([run], config.request_count) | _components([load])
+                row = statistics.measure_row(
+                    [run], config.request_count, seen.row([load.requests])
+                ) | _components([load])
                 raw[f"clients_{clients}"] = [load.requests]
                 request_seconds = row["avg_latency_ms"] / 1000 / clients
             rows.append(row)
             print(f"{clients} clients: {_in_words(row)}")
-    return Measurement(rows, raw, count_of(samples), max(before))
+    return Measurement(rows, raw, count_of(samples), max(before), observer.record)
 
 
 def _seconds(call: Callable[[], Any]) -> float:

@@ -6,6 +6,7 @@ too few by up to one request a client and window: 20 % where a window holds five
 the slope of completed requests over time.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -107,6 +108,8 @@ def verdict(row: dict[str, Any], request_count: int) -> tuple[str, str]:
             "disturbed",
             f"other processes used {row['others_load']:.2f} cores: end them and measure again",
         )
+    if disturbance := row.get("gpu_disturbed"):
+        return "disturbed", disturbance
     if not abs(row["littles_law"] - 1) <= LITTLE_BOUND:
         return (
             "unstable",
@@ -120,10 +123,13 @@ def verdict(row: dict[str, Any], request_count: int) -> tuple[str, str]:
     return "stable", ""
 
 
-def measure_row(runs: list[Window], request_count: int) -> dict[str, Any]:
+def measure_row(
+    runs: list[Window], request_count: int, gpu: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """Put the runs of one point together: throughput (median), latencies over all requests, spread.
 
     The spread is between the runs, or between `WINDOWS` windows of the one run there is.
+    `gpu` holds what was seen of the GPU meanwhile.
     """
     first = runs[0]
     latencies = np.concatenate([run.latencies_ms for run in runs])
@@ -141,5 +147,6 @@ def measure_row(runs: list[Window], request_count: int) -> dict[str, Any]:
     row["littles_law"] = littles_law(
         row["throughput"], row["avg_latency_ms"], first.batch_size, first.concurrency
     )
+    row |= gpu or {}
     row["verdict"], row["reason"] = verdict(row, request_count)
     return row

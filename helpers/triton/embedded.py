@@ -121,6 +121,7 @@ def serve(
             "--allow-grpc=false",
             "--metrics-address=127.0.0.1",
             f"--metrics-port={metrics}",
+            "--metrics-interval-ms=500",  # how often it asks the GPU; a point may take seconds
             "--disable-auto-complete-config",
             "--exit-timeout-secs=5",
         ]
@@ -128,7 +129,11 @@ def serve(
         env = {**os.environ, "PATH": path, **process.SETTINGS}
         started = process.start(command, log=output, env=env, sweep=[f"{prefix}*"])
         server = Server(
-            f"127.0.0.1:{http}", f"127.0.0.1:{metrics}", log, lambda: started.poll() is None
+            f"127.0.0.1:{http}",
+            f"127.0.0.1:{metrics}",
+            log,
+            is_alive=lambda: started.poll() is None,
+            pid=started.pid,
         )
         try:
             wait_until_ready(server)

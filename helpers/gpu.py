@@ -1,0 +1,194 @@
+"""What a GPU and its driver say of themselves through NVML, as one record in words and units.
+
+Nothing in a record names the machine: no serial number, no UUID, no process. `pynvml` (of
+nvidia-ml-py) is imported when a GPU is asked for. What a device or an old driver cannot answer is
+"not supported", and without driver or library the record is empty but for the reason: asking is
+never an error.
+
+Source of names and meanings: NVIDIA, NVML API Reference Guide, "Device Queries" and
+"NvmlClocksEventReasons".
+"""
+
+import os
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+Query = Callable[[Any, Any], Any]  # of pynvml and a device's handle
+
+NOT_SUPPORTED = "not supported"
+UNANSWERED = ("NVMLError_NotSupported", "NVMLError_FunctionNotFound")  # by device, by old driver
+NOT_TOLD_APART = "not known: our own processes are not among those that the driver lists"
+NOT_INSTALLED = ("nvidia-ml-py is not installed", "pip install nvidia-ml-py")
+HIDDEN = ("CUDA_VISIBLE_DEVICES hides every GPU", "unset it, or give it the index of one")
+FAULTS = {  # pynvml's error when nothing can be asked -> what it means, and how to mend it
+    "NVMLError_LibraryNotFound": (
+        "the driver's library libnvidia-ml.so.1 is not there",
+        "install NVIDIA's driver; in a container, start it with --gpus",
+    ),
+    "NVMLError_DriverNotLoaded": ("the driver's kernel module is not loaded", "modprobe nvidia"),
+    "NVMLError_LibRmVersionMismatch": (
+        "the driver's library and its kernel module have different versions",
+        "restart the machine, as after every update of the driver",
+    ),
+    "NVMLError_NoPermission": ("this user may not ask the driver", "let it use /dev/nvidia*"),
+    "NVMLError_GpuIsLost": ("the GPU has fallen off its bus", "restart the machine"),
+}
+# Why clocks are lower than they could be -> our words. What is in SLOWED is a fault; a power cap is
+# how a card runs under load, and is only noted.
+REASONS = {
+    "nvmlClocksEventReasonGpuIdle": "idle",
+    "nvmlClocksEventReasonApplicationsClocksSetting": "clocks set by a user",
+    "nvmlClocksEventReasonSwPowerCap": "power cap",
+    "nvmlClocksEventReasonHwSlowdown": "hardware slowdown",
+    "nvmlClocksEventReasonSyncBoost": "sync boost",
+    "nvmlClocksEventReasonSwThermalSlowdown": "thermal slowdown by software",
+    "nvmlClocksEventReasonHwThermalSlowdown": "thermal slowdown by hardware",
+    "nvmlClocksEventReasonHwPowerBrakeSlowdown": "power brake",
+    "nvmlClocksEventReasonDisplayClockSetting": "display clocks",
+}
+SLOWED = {word for word in REASONS.values() if "slowdown" in word} | {"power brake"}
+
+
+def _words(nvml: Any, bits: int) -> list[str]:
+    return [word for name, word in REASONS.items() if bits & getattr(nvml, name)]
+
+
+def _on(state: int) -> str:
+    return "on" if state else "off"
+
+
+def _cuda(version: int) -> str:
+    return f"{version // 1000}.{version % 1000 // 10}"
+
+
+QUERIES: dict[str, Query] = {
+    "name": lambda n, gpu: n.nvmlDeviceGetName(gpu),
+    "driver": lambda n, _: n.nvmlSystemGetDriverVersion(),
+    "cuda": lambda n, _: _cuda(n.nvmlSystemGetCudaDriverVersion_v2()),
+    "compute_capability": lambda n, gpu: "{}.{}".format(*n.nvmlDeviceGetCudaComputeCapability(gpu)),
+    "memory_total_mb": lambda n, gpu: round(n.nvmlDeviceGetMemoryInfo(gpu).total / 1e6),
+    "memory_used_mb": lambda n, gpu: round(n.nvmlDeviceGetMemoryInfo(gpu).used / 1e6),
+    "sm_clock_mhz": lambda n, gpu: n.nvmlDeviceGetClockInfo(gpu, n.NVML_CLOCK_SM),
+    "sm_clock_max_mhz": lambda n, gpu: n.nvmlDeviceGetMaxClockInfo(gpu, n.NVML_CLOCK_SM),
+    "memory_clock_mhz": lambda n, gpu: n.nvmlDeviceGetClockInfo(gpu, n.NVML_CLOCK_MEM),
+    "memory_clock_max_mhz": lambda n, gpu: n.nvmlDeviceGetMaxClockInfo(gpu, n.NVML_CLOCK_MEM),
+    "power_limit_w": lambda n, gpu: n.nvmlDeviceGetEnforcedPowerLimit(gpu) / 1000,
+    "power_limit_default_w": lambda n, gpu: n.nvmlDeviceGetPowerManagementDefaultLimit(gpu) / 1000,
+    "power_w": lambda n, gpu: n.nvmlDeviceGetPowerUsage(gpu) / 1000,
+    "temperature_c": lambda n, gpu: n.nvmlDeviceGetTemperature(gpu, n.NVML_TEMPERATURE_GPU),
+    "mig": lambda n, gpu: _on(n.nvmlDeviceGetMigMode(gpu)[0]),
+    "ecc": lambda n, gpu: _on(n.nvmlDeviceGetEccMode(gpu)[0]),
+    "persistence": lambda n, gpu: _on(n.nvmlDeviceGetPersistenceMode(gpu)),
+    "clocks_held_by": lambda n, gpu: _words(n, n.nvmlDeviceGetCurrentClocksEventReasons(gpu)),
+}
+LOAD: dict[str, Query] = {  # a share from 0 to 1, MB and watts, as in the columns of a row
+    "gpu_utilisation": lambda n, gpu: n.nvmlDeviceGetUtilizationRates(gpu).gpu / 100,
+    "gpu_memory_mb": lambda n, gpu: n.nvmlDeviceGetMemoryInfo(gpu).used / 1e6,
+    "gpu_power_w": QUERIES["power_w"],
+}
+
+
+@dataclass
+class Device:
+    """One GPU, or `absent`: why there is none to ask and how to mend it.
+
+    `own` are the processes that are ours with all their descendants; empty where nothing of ours
+    is on the device, None where it is not known which are.
+    """
+
+    nvml: Any = None
+    handle: Any = None
+    own: Collection[int] | None = ()
+    absent: tuple[str, str] | None = None
+    _family: set[int] = field(default_factory=set)
+
+    def record(self) -> dict[str, Any]:
+        """Take everything down as it is now; `{"reason": ...}` where there is nothing to ask."""
+        if self.absent:
+            return {"reason": self.absent[0]}
+        return {name: self.ask(query) for name, query in QUERIES.items()} | self.others()
+
+    def ask(self, query: Query) -> Any:
+        """Answer one query, or say in words why there is no answer."""
+        if self.absent:
+            return self.absent[0]
+        try:
+            value = query(self.nvml, self.handle)
+        except self.nvml.NVMLError as error:
+            return NOT_SUPPORTED if type(error).__name__ in UNANSWERED else f"not known: {error}"
+        except AttributeError:  # an older pynvml than this package asks for
+            return NOT_SUPPORTED
+        return value.decode() if isinstance(value, bytes) else value
+
+    def load(self) -> dict[str, float]:
+        """Give utilisation, memory and power now; what cannot be answered is left out."""
+        answers = {name: self.ask(query) for name, query in LOAD.items()}
+        return {name: value for name, value in answers.items() if not isinstance(value, str)}
+
+    def held_by(self) -> set[str]:
+        """Give the words for what holds the clocks down now."""
+        answer = self.ask(QUERIES["clocks_held_by"])
+        return set() if isinstance(answer, str) else set(answer)
+
+    def others(self) -> dict[str, Any]:
+        """Count the computing processes that are not ours, and their memory; a desktop's graphics
+        do not count.
+        """
+        listed = self.ask(lambda n, gpu: n.nvmlDeviceGetComputeRunningProcesses(gpu))
+        if isinstance(listed, str) or self.own is None:
+            unknown = listed if isinstance(listed, str) else NOT_TOLD_APART
+            return {"other_processes": unknown, "other_memory_mb": unknown}
+        if any(process.pid not in self._family for process in listed):
+            self._family = _with_descendants(self.own)
+        others = [process for process in listed if process.pid not in self._family]
+        if self.own and len(others) == len(listed):
+            return {"other_processes": NOT_TOLD_APART, "other_memory_mb": NOT_TOLD_APART}
+        memory = [process.usedGpuMemory for process in others]
+        total = NOT_SUPPORTED if None in memory else round(sum(memory) / 1e6)
+        return {"other_processes": len(others), "other_memory_mb": total}
+
+
+def _with_descendants(pids: Collection[int]) -> set[int]:
+    import psutil
+
+    found = set(pids)
+    for pid in pids:
+        with suppress(psutil.Error):
+            found |= {child.pid for child in psutil.Process(pid).children(recursive=True)}
+    return found
+
+
+@contextmanager
+def opened(own: Collection[int] | None = ()) -> Iterator[Device]:
+    """Open the GPU that CUDA takes first: the first of CUDA_VISIBLE_DEVICES, else number 0.
+
+    Where GPUs of different kinds are in one machine, CUDA counts them as NVML does only with
+    CUDA_DEVICE_ORDER=PCI_BUS_ID.
+    """
+    device = _open(own)
+    try:
+        yield device
+    finally:
+        if device.nvml:
+            with suppress(device.nvml.NVMLError):
+                device.nvml.nvmlShutdown()
+
+
+def _open(own: Collection[int] | None) -> Device:
+    try:
+        import pynvml as nvml
+    except ImportError:
+        return Device(absent=NOT_INSTALLED)
+    name = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
+    try:
+        nvml.nvmlInit()
+        if name.startswith(("GPU-", "MIG-")):
+            return Device(nvml, nvml.nvmlDeviceGetHandleByUUID(name), own)
+        if not name.isdigit():
+            return Device(nvml, absent=HIDDEN)
+        return Device(nvml, nvml.nvmlDeviceGetHandleByIndex(int(name)), own)
+    except nvml.NVMLError as error:
+        other = (f"the driver gives us no GPU: {error}", "see which ones it has: nvidia-smi -L")
+        return Device(nvml, absent=FAULTS.get(type(error).__name__, other))
