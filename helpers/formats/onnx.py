@@ -36,7 +36,10 @@ class OnnxSession:
         options.inter_op_num_threads = 1
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         provider = "CUDAExecutionProvider" if device == "gpu" else "CPUExecutionProvider"
-        self._session = onnxruntime.InferenceSession(str(path), options, providers=[provider])
+        chosen = {"use_tf32": "0"} if device == "gpu" else {}  # fp32 is fp32
+        self._session = onnxruntime.InferenceSession(
+            str(path), options, providers=[(provider, chosen)]
+        )
         if provider not in self._session.get_providers():
             raise RuntimeError(
                 f"ONNX Runtime has no {provider} here: it would take the CPU instead"
