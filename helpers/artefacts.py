@@ -3,6 +3,7 @@
 import os
 import time
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -83,10 +84,13 @@ def _make(
 
 def _made_for(config: Config, name: str, facts: dict[str, Any]) -> dict[str, Any]:
     """Give what a format asks for whose file fits one experiment and one server only: the fields
-    that it names and, unless the server is embedded, an image of its release to make it in.
+    that it names and, unless the server is embedded, an image of its release to make it in. What
+    writes ONNX is told which opset the server reads.
     """
     chosen = {field: getattr(config, field) for field in formats.built_for(name)}
-    if chosen and config.server.kind != "embedded":
+    if config.opset and hasattr(formats.get(name), "OPSET"):
+        chosen["opset"] = config.opset
+    if formats.built_for(name) and config.server.kind != "embedded":
         facts["release"] = config.server.release
         chosen["in_image"] = partial(_run, config, formats.image(name, config.server.release))
     return chosen
@@ -94,11 +98,10 @@ def _made_for(config: Config, name: str, facts: dict[str, Any]) -> dict[str, Any
 
 def _run(config: Config, image: str, folder: Path, command: list[str]) -> None:
     """Run `command` in a container of `image`; after its first word come names in `folder`."""
-    from helpers.triton.docker import run_in_image  # the one place that makes a file elsewhere
-
+    docker = import_module("helpers.triton.docker")  # the one place that makes a file elsewhere
     server = config.server.model_copy(update={"image": image})
     words = [command[0], *(f"/build/{name}" for name in command[1:])]
-    run_in_image(config.model_copy(update={"server": server}), words, {folder: "/build"})
+    docker.run_in_image(config.model_copy(update={"server": server}), words, {folder: "/build"})
 
 
 def export(config: Config, prepared: Prepared) -> Artefact:

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from helpers import formats
+from helpers.triton import releases
 from helpers.workspace import digest
 
 STAGES = ("export", "convert", "deploy", "perf_offline", "perf_online", "report")
@@ -133,6 +134,11 @@ class Config(Experiment):
         return set(reads(stage, self.__dict__.get("format", "")))  # the first stages have none
 
     @property
+    def opset(self) -> int | None:
+        """What an ONNX file for this server must keep to; None where today's opset will do."""
+        return None if self.server.kind == "embedded" else releases.opset(self.server.release)
+
+    @property
     def caveat(self) -> str:
         """What must stand beside every accuracy; empty for a real checkpoint."""
         return " (checkpoint fitted to generated data)" if self.checkpoint == "fitted" else ""
@@ -153,6 +159,8 @@ class Config(Experiment):
         bound = stage == "convert" and formats.built_for(self.format)  # to a server's release
         if stage not in ("data", "export", "convert") or bound:
             chosen["server"] = self.server.model_dump()
+        if stage in ("export", "convert") and self.opset:
+            chosen["opset"] = self.opset
         if stage == "report":
             chosen["experiments"] = list(self.experiments)
         return chosen | self.model_dump(include=self.read_by(stage))

@@ -54,7 +54,7 @@ def make(
     if in_image is None:
         _tf_trt.require_driver()
     shapes = {name: list(array.shape[1:]) for name, array in inputs.items()}
-    request = {
+    request: dict[str, Any] = {
         "source": "source",
         "target": FILE,
         "precision": precision,

@@ -16,12 +16,14 @@ from typing import Any
 
 from helpers.formats import _tensorrt, onnx
 from helpers.formats._tensorrt import FACTS, WORKSPACE_BYTES, load
+from helpers.formats.onnx import OPSET
 
 __all__ = [
     "BUILT_FOR",
     "FACTS",
     "FILE",
     "IMAGE",
+    "OPSET",
     "PRECISIONS",
     "RUNTIME",
     "SHOWN",
@@ -66,6 +68,7 @@ def make(
     outputs: tuple[str, ...],
     max_batch_size: int = 1,
     capture_cuda_graph: bool = False,
+    opset: int | None = None,
     in_image: Callable[[Path, list[str]], None] | None = None,
 ) -> None:
     """Build an engine from the ONNX file or the SavedModel at `source`.
@@ -80,7 +83,11 @@ def make(
     timings = path.parent.parent / TIMINGS
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".build-") as name:
         folder = Path(name)
-        _put_onnx(source, folder / onnx.FILE, inputs, outputs)
+        target = folder / onnx.FILE
+        if source.is_dir():  # a SavedModel, which TensorRT reads as ONNX
+            onnx.make(source, target, precision="fp32", inputs=inputs, outputs=outputs, opset=opset)
+        else:
+            shutil.copyfile(source, target)
         if timings.exists():
             shutil.copyfile(timings, folder / TIMINGS)
         asked = request(precision, inputs, max_batch_size, capture_cuda_graph)
@@ -94,11 +101,3 @@ def make(
             shutil.move(folder / made, path.with_name(made))
         if (folder / TIMINGS).exists():
             shutil.move(folder / TIMINGS, timings)
-
-
-def _put_onnx(source: Path, path: Path, inputs: dict[str, Any], outputs: tuple[str, ...]) -> None:
-    """Put the ONNX file that TensorRT reads at `path`; of a SavedModel it is made, in fp32."""
-    if source.is_dir():
-        onnx.make(source, path, precision="fp32", inputs=inputs, outputs=outputs)
-    else:
-        shutil.copyfile(source, path)

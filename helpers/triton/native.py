@@ -85,7 +85,7 @@ BACKENDS = {
 
 def is_native(config: Any) -> bool:
     """Whether the experiment's server has backends of its own for the formats."""
-    return config.server.kind != "embedded"
+    return str(config.server.kind) != "embedded"
 
 
 def obstacle(config: Any) -> str:

@@ -15,6 +15,10 @@ LAST_WITH_TENSORFLOW = "25.02"
 # 24.04 has TensorRT 8.6, whose engines take 64-bit integers as 32-bit ones; 24.05 has 10.0
 # (docs.nvidia.com/deeplearning/frameworks/support-matrix)
 FIRST_WITH_TENSORRT_10 = "24.05"
+# 24.05 has ONNX Runtime 1.18, the first to read what PyTorch exports today: opset 20, IR version 10
+# (TRITON_VERSION_MAP in build.py of triton-inference-server/server; onnxruntime.ai/docs/reference/
+# compatibility). Before, opset 13 is what all these releases read, and what NVIDIA exported
+FIRST_WITH_NEW_OPSETS, OLD_OPSET = "24.05", 13
 
 
 class Drivers(NamedTuple):
@@ -60,6 +64,11 @@ def has_tensorflow(release: str) -> bool:
 def has_tensorrt_10(release: str) -> bool:
     """Whether the release's TensorRT is 10 or newer."""
     return number(release) >= number(FIRST_WITH_TENSORRT_10)
+
+
+def opset(release: str) -> int | None:
+    """Give the ONNX opset that the release's server can read; None where today's will do."""
+    return OLD_OPSET if number(release) < number(FIRST_WITH_NEW_OPSETS) else None
 
 
 def driver_obstacle(release: str, driver: Version) -> str:
