@@ -90,6 +90,28 @@ def make(
             verbose=False,
             **chosen,
         )
+    if precision == "fp16":
+        _halve_outputs(path)
+
+
+def _halve_outputs(path: Path) -> None:
+    """Cast what is fp32 among a half network's outputs: of a sum that is an output the exporter
+    gives the fp32 one from before it is rounded.
+    """
+    import onnx
+
+    model = onnx.load(path)
+    full, half = onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16
+    ends = {output.name: output.type.tensor_type for output in model.graph.output}
+    wide = [name for name, kind in ends.items() if kind.elem_type == full]
+    for name in wide:
+        for node in model.graph.node:
+            for names in (node.input, node.output):
+                names[:] = [f"{each}_fp32" if each == name else each for each in names]
+        model.graph.node.append(onnx.helper.make_node("Cast", [f"{name}_fp32"], [name], to=half))
+        ends[name].elem_type = half
+    if wide:
+        onnx.save(model, path)
 
 
 @contextmanager
