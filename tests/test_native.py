@@ -216,7 +216,8 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     path = tmp_path / "version"
     path.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19\n")
     monkeypatch.setattr(doctor, "DRIVER", path)
-    monkeypatch.setattr(doctor, "has_docker", lambda: True)
+    monkeypatch.setattr(doctor, "has_docker", lambda: True, raising=False)
+    monkeypatch.setattr(doctor, "_no_server", lambda config: "", raising=False)
     return path
 
 

@@ -46,9 +46,12 @@ DRIVERS = {
 }
 
 
+_NAME = re.compile(r"(\d\d)\.(0[1-9]|1[0-2])")
+
+
 def number(release: str) -> Version:
     """Read a release's year and month; raise `ParameterError` for what is none."""
-    found = re.fullmatch(r"(\d\d)\.(0[1-9]|1[0-2])", release)
+    found = _NAME.fullmatch(release)
     if not found:
         raise ParameterError(
             f"unknown release '{release}': Triton's are named YY.MM, such as 24.10"
@@ -67,7 +70,11 @@ def has_tensorrt_10(release: str) -> bool:
 
 
 def opset(release: str) -> int | None:
-    """Give the ONNX opset that the release's server can read; None where today's will do."""
+    """Give the ONNX opset that the release's server can read; None where today's will do, and for
+    what is no release: its server will say so.
+    """
+    if not _NAME.fullmatch(release):
+        return None
     return OLD_OPSET if number(release) < number(FIRST_WITH_NEW_OPSETS) else None
 
 
