@@ -331,7 +331,7 @@ def test_an_engine_is_held_against_the_framework_by_the_server_that_loads_it(
         def __enter__(self) -> Any:
             def infer_all(model: str, batches: Any) -> Any:
                 assert [batch["INPUT__0"].shape for batch in batches] == [images.shape]
-                return {"OUTPUT__0": right["OUTPUT__0"] + 1e-3}
+                return {"OUTPUT__0": right["OUTPUT__0"] + 2**-7}
 
             return SimpleNamespace(infer_all=infer_all)
 
@@ -344,7 +344,7 @@ def test_an_engine_is_held_against_the_framework_by_the_server_that_loads_it(
 
     assert served == [("deploy", "offline", facts)]
     assert (rung.name, rung.precision, rung.samples, rung.fault) == ("converted", "fp16", 3, "")
-    assert rung.differences[0].max_difference == pytest.approx(1e-3 / np.std(right["OUTPUT__0"]))
+    assert rung.differences[0].max_difference == pytest.approx(2**-7 / np.std(right["OUTPUT__0"]))
     assert os.listdir(tmp_path) == ["made"]
 
 
