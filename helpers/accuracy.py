@@ -8,6 +8,8 @@ framework's: the rule of MLPerf Inference (github.com/mlcommons/inference_polici
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -18,7 +20,7 @@ from helpers.data import Prepared, open_dataset, recipe_key, requests
 from helpers.errors import ArtefactError
 from helpers.frameworks import framework_session
 from helpers.models import Arrays
-from helpers.schema import Config
+from helpers.schema import Config, Instances
 from helpers.workspace import Artefact, find, making, outputs
 
 SAMPLES = 64
@@ -174,17 +176,37 @@ def _reference(config: Config) -> tuple[Arrays, dict[str, float]]:
 
 
 def compare(config: Config, artefact: Artefact) -> Rung:
-    """Run an exported or converted artefact on the ladder's samples, in its own runtime, in this
-    process.
+    """Run an exported or converted artefact on the ladder's samples, in its own runtime: in this
+    process, or where that has none in a server's backend.
     """
     name, precision = artefact.facts["format"], artefact.facts["precision"]
+    step = "exported" if config.stage == "export" else "converted"
+    if step == "converted" and composition.only_elsewhere(config, name):
+        return rung(step, config, precision, _by_server(config, artefact), _reference(config)[0])
     device = "cpu" if config.stage == "export" else config.device
     session = composition.load(config, name, lambda _: artefact.folder, physical_cores(), device)
     found = concatenate(
         session.run(batch) for batch in requests(config, open_dataset(config), BATCH, SAMPLES)
     )
-    step = "exported" if config.stage == "export" else "converted"
     return rung(step, config, precision, found, _reference(config)[0])
+
+
+def _by_server(config: Config, artefact: Artefact) -> Arrays:
+    """Serve an artefact just as it is, one instance without a batcher, for the ladder's samples."""
+    from helpers.triton.repository import SCENARIOS, write_repository
+    from helpers.triton.serving import serve
+
+    largest = config.__dict__.get("max_batch_size", BATCH)  # an engine has one of its own
+    plain: dict[str, Any] = {"preferred_batch_sizes": [], "max_queue_delay_us": 0, "threads": 1}
+    plain |= {"instances": Instances(), "max_batch_size": largest, "capture_cuda_graph": False}
+    plain["accelerator"] = "none"
+    alone = config.model_copy(update={**plain, "stage": "deploy"})
+    with TemporaryDirectory(dir=outputs(), prefix=".served-") as folder:
+        write_repository(Path(folder), alone, artefact, dict.fromkeys(SCENARIOS, 1))
+        repository = Artefact(Path(folder), {}, artefact.facts)
+        batches = requests(alone, open_dataset(config), min(BATCH, largest), SAMPLES)
+        with serve(alone, repository, "offline") as server:
+            return server.infer_all(config.model, batches)
 
 
 def compare_served(config: Config, server: Any) -> Rung:

@@ -2,6 +2,8 @@
 
 import os
 import time
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +67,7 @@ def _make(
                 precision=precision,
                 inputs=example,
                 outputs=tuple(tensor.name for tensor in graph.outputs.values()),
+                **_made_for(config, name, facts),
             )
         except (DeploymentError, OSError):
             raise
@@ -77,6 +80,28 @@ def _make(
     artefact = find(folder)
     assert artefact is not None
     return artefact
+
+
+def _made_for(config: Config, name: str, facts: dict[str, Any]) -> dict[str, Any]:
+    """Give what a format asks for whose file fits one experiment and one server only: the fields
+    that it names and, unless the server is embedded, an image of its release to make it in. What
+    writes ONNX is told which opset the server reads.
+    """
+    chosen = {field: getattr(config, field) for field in formats.built_for(name)}
+    if config.opset and hasattr(formats.get(name), "OPSET"):
+        chosen["opset"] = config.opset
+    if formats.built_for(name) and config.server.kind != "embedded":
+        facts["release"] = config.server.release
+        chosen["in_image"] = partial(_run, config, formats.image(name, config.server.release))
+    return chosen
+
+
+def _run(config: Config, image: str, folder: Path, command: list[str]) -> None:
+    """Run `command` in a container of `image`; after its first word come names in `folder`."""
+    docker = import_module("helpers.triton.docker")  # the one place that makes a file elsewhere
+    server = config.server.model_copy(update={"image": image})
+    words = [command[0], *(f"/build/{name}" for name in command[1:])]
+    docker.run_in_image(config.model_copy(update={"server": server}), words, {folder: "/build"})
 
 
 def export(config: Config, prepared: Prepared) -> Artefact:

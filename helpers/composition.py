@@ -77,6 +77,15 @@ def load(
     return Chain(steps) if len(steps) > 1 else steps[0][1]
 
 
+def only_elsewhere(config: Config, format_name: str) -> bool:
+    """Whether a file of the format can be run by the server's own backend alone, not by this
+    process: for want of its runtime, or as another TensorRT made it.
+    """
+    if config.server.kind == "embedded":
+        return False
+    return bool(formats.built_for(format_name) or formats.missing(format_name, config.device))
+
+
 def before_graph(config: Config, folder: Path) -> Chain:
     """Load what comes before the graph from `folder`; a chain of nothing for most models."""
     ensemble, (*lookups, _) = models.ensemble(config.model), parts(config)

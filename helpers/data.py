@@ -12,6 +12,7 @@ from helpers import models
 from helpers.errors import ArtefactError, DataError, ParameterError
 from helpers.models import Arrays, Dataset
 from helpers.schema import Config
+from helpers.triton import native
 from helpers.workspace import digest, file_digest, find, from_root, making, outputs, shown
 
 EXAMPLE_BATCH = 2  # samples that an exporter sees: one alone would be taken for a constant
@@ -132,9 +133,11 @@ def requests(
 
 
 def request(config: Config, batch: Arrays) -> Arrays:
-    """Give a batch of the data set as the exported network takes it."""
+    """Give a batch of the data set as the exported network takes it, or what it is served as."""
     return {
-        tensor.name: np.ascontiguousarray(batch[tensor.name], dtype=tensor.dtype)
+        tensor.name: np.ascontiguousarray(
+            batch[tensor.name], dtype=native.served_dtype(config, tensor.dtype)
+        )
         for tensor in models.get(config.model).inputs(config)
     }
 

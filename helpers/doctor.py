@@ -6,13 +6,13 @@ import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from socket import socket
 
 from helpers import formats
 from helpers.errors import DeploymentError
 from helpers.schema import Config
+from helpers.triton import native
 from helpers.workspace import outputs
 
 GLIBC = (2, 35)
@@ -67,28 +67,34 @@ def obstacle(config: Config) -> str:
             return reason
     if config.server.kind == "docker" and not has_docker():
         return "the docker server kind needs a Docker engine and there is none"
-    if config.server.kind != "embedded":
-        return f"the {config.server.kind} server kind is not in this release: use embedded"
-    if config.accelerator != "none":
-        return (
-            f"accelerator {config.accelerator} needs a native backend: the embedded server has none"
-        )
+    if config.server.kind == "remote":
+        return "the remote server kind is not in this release: use embedded"
     for name, precision in (
         (config.export_format, config.export_precision),
         (config.format, config.precision),
     ):
-        if name not in formats.names():
-            return f"format {name} is not in this release"
         known = formats.get(name).PRECISIONS.get(config.device, ())
         if precision not in known:
             return (
                 f"{name} has no {precision} on a {config.device}: "
                 f"it has {', '.join(known) or 'nothing there'}"
             )
-        for runtime in formats.get(name).RUNTIME:
-            if find_spec(runtime.replace("-", "_")) is None:
-                return f"{name} needs {runtime}, which is not installed"
-    return ""
+    return _without_backends(config) if config.server.kind == "embedded" else _with_backends(config)
+
+
+def _without_backends(config: Config) -> str:
+    """Say what keeps this process, and so the embedded server, from running the format."""
+    if config.accelerator != "none":
+        return (
+            f"accelerator {config.accelerator} needs a native backend: the embedded server has none"
+        )
+    exported = formats.missing(config.export_format, "cpu")
+    return exported or formats.missing(config.format, config.device)
+
+
+def _with_backends(config: Config) -> str:
+    """Say what keeps a server with backends of its own, of this release, from running it."""
+    return native.obstacle(config) or formats.missing(config.export_format, "cpu")
 
 
 def _glibc() -> Check:

@@ -9,18 +9,15 @@ from typing import Any
 from helpers import doctor, gpu
 from helpers.doctor import Check
 from helpers.schema import Config
+from helpers.triton import releases
 
 NAMES = {  # what NVML says, without the maker's name -> as published and in params/
     "V100-SXM2-32GB": "NVIDIA DGX-1 (1x V100 32GB)",
     "A100-SXM4-80GB": "NVIDIA DGX A100 (1x A100 80GB)",
     "H100 80GB HBM3": "NVIDIA H100",
 }
-# First release of Triton's image -> the lowest driver on a data centre's GPU, whose compatibility
-# libraries the image holds. Source: the release notes, "Driver Requirements", of 20.08, 22.05 and
-# 24.10; those between go with the one before them.
-LOWEST_DRIVER = {"20.08": "418", "22.05": "450.51", "24.10": "470.57"}
-# The embedded server brings no such libraries, and its CUDA is 12. Source: CUDA Compatibility,
-# "Minor Version Compatibility".
+# The embedded server brings no compatibility libraries, and its CUDA is 12. Source: CUDA
+# Compatibility, "Minor Version Compatibility".
 LOWEST_FOR_EMBEDDED = "525.60.13"
 FREE_GB = 4.0
 NO_DRIVER = "install NVIDIA's driver, or use params/cpu.yaml"
@@ -41,12 +38,16 @@ def suits(name: str, target: str) -> bool:
     return target in known or target.startswith(tuple(f"{each} (" for each in known))
 
 
-def lowest_driver(config: Config) -> str:
-    """Give the lowest driver version that the target's server runs with; empty if any may."""
-    if config.server.kind == "embedded":
-        return LOWEST_FOR_EMBEDDED
-    known = [first for first in LOWEST_DRIVER if first <= config.server.release]
-    return LOWEST_DRIVER[max(known)] if known and config.server.kind == "docker" else ""
+def too_old(config: Config, version: str) -> str:
+    """Say in one line why the target's server does not run on this driver; empty if it does."""
+    if config.server.kind == "docker":
+        return releases.driver_obstacle(config.server.release, version)
+    if config.server.kind == "embedded" and _version(version) < _version(LOWEST_FOR_EMBEDDED):
+        return (
+            f"driver {version} is too old: Triton {config.server.release}, embedded, needs "
+            f"{LOWEST_FOR_EMBEDDED} or newer"
+        )
+    return ""
 
 
 def _version(text: str) -> tuple[int, ...]:
@@ -77,11 +78,7 @@ def obstacle(config: Config) -> str:
     version, reason = _driver()
     if _fatal(reason) and config.server.kind == "embedded":  # Docker may run on another host
         return f"{config.gpu} is needed and NVIDIA's driver does not answer: {reason}"
-    lowest = lowest_driver(config)
-    if version and lowest and _version(version) < _version(lowest):
-        server = f"Triton {config.server.release}, {config.server.kind},"
-        return f"driver {version} is too old: {server} needs {lowest} or newer"
-    return ""
+    return too_old(config, version) if version else ""
 
 
 def checks(configs: Sequence[Config]) -> list[Check]:
@@ -99,13 +96,12 @@ def checks(configs: Sequence[Config]) -> list[Check]:
 
 def _checks(found: dict[str, Any], configs: Sequence[Config]) -> Iterator[Check]:
     driver = str(found["driver"])
-    lowest = max(map(lowest_driver, configs), key=_version)
-    new_enough = not _version(driver) or _version(driver) >= _version(lowest)
+    reasons = [too_old(config, driver) for config in configs] if _version(driver) else []
     yield Check(
         "NVIDIA driver",
-        new_enough,
+        not any(reasons),
         f"{driver}, CUDA {found['cuda']}",
-        f"install {lowest} or newer: this target's releases of Triton need it",
+        next(filter(None, reasons), ""),
     )
     wanted = configs[0].gpu
     yield _warn(

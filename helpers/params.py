@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 
 from helpers import formats, models
 from helpers.errors import ParameterError
-from helpers.schema import FIELDS, REQUIRED, STAGES, Config, Experiment, ParameterFile
+from helpers.schema import FIELDS, REQUIRED, STAGES, Config, Experiment, ParameterFile, reads
 from helpers.workspace import ROOT, shown
 
 __all__ = ["STAGES", "Config", "file_for", "read_file", "resolve", "target_name"]
@@ -132,11 +132,11 @@ def _experiment(
         raise ParameterError(f"{place}.variant: unknown variant '{variant}': {known}")
     for name in ("export_format", "format"):
         value = getattr(parsed, name)
-        if value and value not in (*formats.names(), *formats.LATER):
+        if value and value not in formats.names():
             raise ParameterError(
                 f"{place}.{name}: unknown format '{value}': known are {', '.join(formats.names())}"
             )
-    if parsed.format in formats.names() and parsed.export_format:
+    if parsed.format and parsed.export_format:
         _require_path(parsed, place)
     for name in ("batch_sizes", "preferred_batch_sizes"):
         for size in getattr(parsed, name) if "max_batch_size" in merged else ():
@@ -257,6 +257,6 @@ def resolve(
         server=parsed.server.model_copy(update={"release": released} if released else {}),
         experiments=experiments,
     )
-    for name in set(Experiment.model_fields) - set(FIELDS[stage]):
+    for name in set(Experiment.model_fields) - set(reads(stage, config.format)):
         del config.__dict__[name]  # a stage that reads more than it declares fails at once
     return config

@@ -10,7 +10,7 @@ from helpers.artefacts import folder_of
 from helpers.data import checkpoint_file, dataset_folder, is_made
 from helpers.errors import ParameterError
 from helpers.params import resolve
-from helpers.schema import FIELDS, STAGES, Config
+from helpers.schema import STAGES, Config
 from helpers.workspace import ROOT, file_digest, find, is_unchanged
 
 NEEDS = {
@@ -179,10 +179,9 @@ def parameters(job: Job) -> dict[str, Any]:
     file.
     """
     config = job.config
-    fields = set(FIELDS[config.stage])
     own = {
         name: value
-        for name, value in config.model_dump(include=fields).items()
+        for name, value in config.model_dump(include=config.read_by(config.stage)).items()
         if value not in (None, "", [])
     }
     names = config.experiments if config.stage == "report" else (config.experiment,)

@@ -19,6 +19,7 @@ from helpers import formats, provenance
 from helpers.artefacts import inputs
 from helpers.errors import AccuracyError, MeasurementError
 from helpers.schema import Config
+from helpers.triton import native
 from helpers.workspace import (
     ROOT,
     Artefact,
@@ -207,7 +208,7 @@ def complete(config: Config, row: dict[str, Any]) -> dict[str, Any]:
         "model": config.model,
         "dataset": config.dataset,
         "scenario": scenario,
-        "backend": f"{backend} (Triton Python backend)",
+        "backend": backend + ("" if native.is_native(config) else " (Triton Python backend)"),
         "backend_accelerator": "" if config.accelerator == "none" else config.accelerator,
         "precision": config.precision.upper(),
         "model_format": model_format,

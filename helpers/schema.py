@@ -4,6 +4,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from helpers import formats
+from helpers.triton import releases
 from helpers.workspace import digest
 
 STAGES = ("export", "convert", "deploy", "perf_offline", "perf_online", "report")
@@ -70,23 +72,17 @@ class Experiment(Strict):
 
 _DATA = ("dataset", "variant", "max_seq_length")
 _EXPORT = (*_DATA, "checkpoint", "export_format", "export_precision")
-_CONVERT = (
-    *_EXPORT,
-    "format",
-    "precision",
-    "accelerator",
-    "accelerator_precision",
-    "capture_cuda_graph",
-)
+_CONVERT = (*_EXPORT, "format", "precision", "accelerator", "accelerator_precision")
 _DEPLOY = (
     *_CONVERT,
+    "capture_cuda_graph",
     "max_batch_size",
     "preferred_batch_sizes",
     "max_queue_delay_us",
     "instances",
     "threads",
 )
-# What each stage may read: nothing else is there when it runs.
+# What each stage may read, whatever the format: see `reads`.
 FIELDS: dict[str, tuple[str, ...]] = {
     "data": _DATA,
     "export": _EXPORT,
@@ -111,8 +107,18 @@ FIELDS: dict[str, tuple[str, ...]] = {
 }
 
 
+def reads(stage: str, format_name: str) -> tuple[str, ...]:
+    """Name the fields that `stage` may read: nothing else is there when it runs.
+
+    A conversion reads what its format is made for too: a changed `max_batch_size` makes an engine
+    anew, and no ONNX file.
+    """
+    own = formats.built_for(format_name) if stage == "convert" else ()
+    return (*FIELDS[stage], *own)
+
+
 class Config(Experiment):
-    """An experiment as one stage sees it: the fields of `FIELDS[stage]` and where it belongs."""
+    """An experiment as one stage sees it: the fields of `reads` and where it belongs."""
 
     model: str
     experiment: str
@@ -122,6 +128,15 @@ class Config(Experiment):
     device: Literal["cpu", "gpu"]
     server: Server
     experiments: tuple[str, ...]  # of the same model on this target
+
+    def read_by(self, stage: str) -> set[str]:
+        """Name the fields that `stage`, this one or an earlier one, reads of this experiment."""
+        return set(reads(stage, self.__dict__.get("format", "")))  # the first stages have none
+
+    @property
+    def opset(self) -> int | None:
+        """What an ONNX file for this server must keep to; None where today's opset will do."""
+        return None if self.server.kind == "embedded" else releases.opset(self.server.release)
 
     @property
     def caveat(self) -> str:
@@ -133,7 +148,7 @@ class Config(Experiment):
         head = {"model": self.model, "target": self.target, "gpu": self.gpu}
         if self.stage != "report":
             head["experiment"] = self.experiment
-        fields = self.model_dump(include=set(FIELDS[self.stage]))
+        fields = self.model_dump(include=self.read_by(self.stage))
         return head | {name: value for name, value in fields.items() if value not in (None, "", [])}
 
     def slice(self, stage: str) -> dict[str, Any]:
@@ -141,11 +156,14 @@ class Config(Experiment):
         chosen: dict[str, Any] = {"model": self.model}
         if stage not in ("data", "export"):
             chosen["device"] = self.device
-        if stage not in ("data", "export", "convert"):
+        bound = stage == "convert" and formats.built_for(self.format)  # to a server's release
+        if stage not in ("data", "export", "convert") or bound:
             chosen["server"] = self.server.model_dump()
+        if stage in ("export", "convert") and self.opset:
+            chosen["opset"] = self.opset
         if stage == "report":
             chosen["experiments"] = list(self.experiments)
-        return chosen | self.model_dump(include=set(FIELDS[stage]))
+        return chosen | self.model_dump(include=self.read_by(stage))
 
     def key(self, stage: str) -> str:
         """Name the artefact of `stage`: two experiments with equal slices share it."""

@@ -105,9 +105,9 @@ OBSTACLES = {
         {"format": "openvino", "precision": "fp16"},
         "openvino has no fp16 on a cpu: it has fp32, bf16",
     ),
-    "a format that is only planned": (
+    "a format of GPUs": (
         {"format": "trt", "precision": "fp16"},
-        "format trt is not in this release",
+        "trt has no fp16 on a cpu: it has nothing there",
     ),
     "a native accelerator": (
         {"accelerator": "openvino"},

@@ -116,7 +116,9 @@ def made(request: pytest.FixtureRequest) -> Made:
 
 
 def test_every_format_and_precision_of_a_processor_is_tried_here() -> None:
-    known = {(name, p) for name in formats.names() for p in formats.get(name).PRECISIONS["cpu"]}
+    known = {
+        (name, p) for name in formats.names() for p in formats.get(name).PRECISIONS.get("cpu", ())
+    }
 
     assert known == {(name, precision) for name, precision, _ in MADE}
 
@@ -203,7 +205,8 @@ def test_a_runtime_runs_alone_outside_the_project(
     )
 
     assert done.returncode == 0, done.stderr
-    assert len(pairs) == len(formats.names())
+    on_a_cpu = [name for name in formats.names() if "cpu" in formats.get(name).PRECISIONS]
+    assert len(pairs) == len(on_a_cpu)
     total = sum(range(12)) / 12 + sum(range(4)) / 4  # every value is one
     for answer, shape in json.loads(done.stdout):
         assert (answer, shape) == (pytest.approx(total), [2, 4])
@@ -260,6 +263,7 @@ def test_a_new_format_is_one_module_and_nothing_else(dummy: Path) -> None:
     )
     session = formats.get(config.format).load(dummy.with_name("model.txt"), 1, "cpu")
 
-    assert formats.names() == sorted([*{name for name, *_ in MADE}, "dummy-one"])
+    on_a_gpu = ["tf-trt", "trt"]
+    assert formats.names() == sorted([*{name for name, *_ in MADE}, *on_a_gpu, "dummy-one"])
     assert Path(getfile(formats.get("dummy-one").load)) == dummy
     assert session.run({"IN": np.array([1, 2])})["OUT"].tolist() == [2, 4]

@@ -799,8 +799,8 @@ UNFIT: dict[str, tuple[dict[str, Any], str, str, str]] = {
         {"driver": "470.223.02"},
         "NVIDIA driver",
         "MEND",
-        "470.223.02, CUDA 12.2; install 525.60.13 or newer: this target's releases of Triton need "
-        "it",
+        "470.223.02, CUDA 12.2; driver 470.223.02 is too old: Triton 24.10, embedded, needs "
+        "525.60.13 or newer",
     ),
     "a full memory": (
         {"used": 82_000_000_000},
@@ -973,7 +973,8 @@ OBSTACLES = {
     "an older one for that": (
         {"server": {"kind": "docker", "release": "24.10"}},
         {"driver": "450.248.02"},
-        "driver 450.248.02 is too old: Triton 24.10, docker, needs 470.57 or newer",
+        "driver 450.248.02 is too old: Triton 24.10 needs 560 or newer, or on a data-centre GPU "
+        "470.57, 525.85, 535.86, 545.23 or newer of the same branch",
     ),
     "the same for an older image": (
         {"server": {"kind": "docker", "release": "23.02"}},
@@ -983,7 +984,8 @@ OBSTACLES = {
     "an ancient one": (
         {"server": {"kind": "docker", "release": "21.02"}},
         {"driver": "410.129"},
-        "driver 410.129 is too old: Triton 21.02, docker, needs 418 or newer",
+        "driver 410.129 is too old: Triton 21.02 needs 460.27 or newer, or on a data-centre GPU "
+        "418.40, 440.33, 450.51 or newer of the same branch",
     ),
     "a server elsewhere": ({"server": {"kind": "remote"}}, {"driver": "410.129"}, ""),
     "no library": (

@@ -1,5 +1,5 @@
-"""ONNX, with a dynamic batch, run by ONNX Runtime: from PyTorch by its dynamo exporter, from a
-SavedModel by tf2onnx.
+"""ONNX, with a dynamic batch, run by ONNX Runtime: from PyTorch by its dynamo exporter, or by the
+older one where an old server needs an old opset; from a SavedModel by tf2onnx.
 """
 
 import logging
@@ -36,7 +36,10 @@ class OnnxSession:
         options.inter_op_num_threads = 1
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         provider = "CUDAExecutionProvider" if device == "gpu" else "CPUExecutionProvider"
-        self._session = onnxruntime.InferenceSession(str(path), options, providers=[provider])
+        chosen = {"use_tf32": "0"} if device == "gpu" else {}  # fp32 is fp32
+        self._session = onnxruntime.InferenceSession(
+            str(path), options, providers=[(provider, chosen)]
+        )
         if provider not in self._session.get_providers():
             raise RuntimeError(
                 f"ONNX Runtime has no {provider} here: it would take the CPU instead"
@@ -48,32 +51,67 @@ class OnnxSession:
 
 
 def make(
-    source: Any, path: Path, *, precision: str, inputs: dict[str, Any], outputs: tuple[str, ...]
+    source: Any,
+    path: Path,
+    *,
+    precision: str,
+    inputs: dict[str, Any],
+    outputs: tuple[str, ...],
+    opset: int | None = None,
 ) -> None:
     """Export a PyTorch module, or convert the SavedModel at a path; the weights lie in the one
     file, so below 2 GB.
     """
     if isinstance(source, Path):
         with _quiet():
-            _convert(source, path, precision)
+            _convert(source, path, precision, opset or OPSET)
         return
     import torch
 
     module = deepcopy(source).half() if precision == "fp16" else source
+    arguments = tuple(torch.from_numpy(array) for array in inputs.values())
+    chosen: dict[str, Any] = {
+        "dynamo": True,
+        "external_data": False,
+        "dynamic_shapes": tuple({0: torch.export.Dim("batch")} for _ in inputs),
+    }
+    if opset:
+        axes = {name: {0: "batch"} for name in (*inputs, *outputs)}
+        chosen = {"dynamo": False, "opset_version": opset, "dynamic_axes": axes}
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # its notes on torchvision
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns of its own deprecations while exporting
         torch.onnx.export(
             module,
-            tuple(torch.from_numpy(array) for array in inputs.values()),
+            arguments,
             str(path),
             input_names=list(inputs),
             output_names=list(outputs),
-            dynamic_shapes=tuple({0: torch.export.Dim("batch")} for _ in inputs),
-            dynamo=True,
-            external_data=False,
             verbose=False,
+            **chosen,
         )
+    if precision == "fp16":
+        _halve_outputs(path)
+
+
+def _halve_outputs(path: Path) -> None:
+    """Cast what is fp32 among a half network's outputs: of a sum that is an output the exporter
+    gives the fp32 one from before it is rounded.
+    """
+    import onnx
+
+    model = onnx.load(path)
+    full, half = onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16
+    ends = {output.name: output.type.tensor_type for output in model.graph.output}
+    wide = [name for name, kind in ends.items() if kind.elem_type == full]
+    for name in wide:
+        for node in model.graph.node:
+            for names in (node.input, node.output):
+                names[:] = [f"{each}_fp32" if each == name else each for each in names]
+        model.graph.node.append(onnx.helper.make_node("Cast", [f"{name}_fp32"], [name], to=half))
+        ends[name].elem_type = half
+    if wide:
+        onnx.save(model, path)
 
 
 @contextmanager
@@ -90,7 +128,7 @@ def _quiet() -> Iterator[None]:
             os.close(kept)
 
 
-def _convert(source: Path, path: Path, precision: str) -> None:
+def _convert(source: Path, path: Path, precision: str, opset: int) -> None:
     """Convert a SavedModel, its large weights taken out of the graph meanwhile.
 
     tf2onnx copies the graph for each of its passes: the 367 MB of Wide & Deep became 15 GB.
@@ -124,7 +162,7 @@ def _convert(source: Path, path: Path, precision: str) -> None:
         graph,
         input_names=[*inputs, *weights],
         output_names=results,
-        opset=OPSET,
+        opset=opset,
         tensors_to_rename=names,
     )
     given = [each for each in model.graph.input if each.name not in weights]

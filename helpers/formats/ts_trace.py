@@ -1,12 +1,15 @@
 """TorchScript by tracing: one recorded path through the network, run by PyTorch.
 
 bf16 casts floating-point inputs and outputs inside the graph, because neither numpy nor Triton's
-clients speak bf16.
+clients speak bf16. The arguments of `forward` are named as the inputs: by these names, or else by
+an index at their end, Triton's own backend tells them apart (pytorch_backend, libtorch.cc,
+GetNamingConvention), and TFT's indices have gaps.
 """
 
 import json
 import warnings
 from copy import deepcopy
+from inspect import Parameter, Signature
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +30,8 @@ class TorchScriptSession:
         torch.set_num_threads(threads)
         self._torch = torch
         self._device = "cuda" if device == "gpu" else "cpu"
+        if device == "gpu":
+            torch.backends.cudnn.allow_tf32 = False  # fp32 is fp32
         extra = {_TENSORS: ""}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
@@ -71,25 +76,29 @@ def write(
         warnings.simplefilter(
             "ignore"
         )  # TorchScript is deprecated in PyTorch; it is measured because it is published
+        cast = arguments
         if precision == "bf16":
             cast = tuple(a.to(dtype) if a.is_floating_point() else a for a in arguments)
-            module = torch.jit.trace(_cast_around(compiler(module, cast)), arguments)
-        else:
-            module = compiler(module, arguments)
-        frozen = torch.jit.freeze(module.eval())
+        wrapped = _wrapped(compiler(module, cast), list(inputs), precision == "bf16")
+        frozen = torch.jit.freeze(torch.jit.trace(wrapped, arguments).eval())
         names = json.dumps({"inputs": list(inputs), "outputs": list(outputs)})
         torch.jit.save(frozen, str(path), _extra_files={_TENSORS: names})
 
 
-def _cast_around(module: Any) -> Any:
+def _wrapped(module: Any, names: list[str], casts: bool) -> Any:
+    """Wrap a compiled module in one whose `forward` has arguments of these names, and which casts
+    floating-point tensors from and to fp32 around a bf16 one.
+    """
     import torch
 
-    class CastAround(torch.nn.Module):  # type: ignore[misc]
+    class Wrapped(torch.nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.module = module
 
         def forward(self, *arguments: Any) -> Any:
+            if not casts:
+                return self.module(*arguments)
             results = self.module(
                 *(a.to(torch.bfloat16) if a.is_floating_point() else a for a in arguments)
             )
@@ -97,7 +106,9 @@ def _cast_around(module: Any) -> Any:
                 return tuple(result.float() for result in results)
             return results.float()
 
-    return CastAround()
+    named = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in ("self", *names)]
+    Wrapped.forward.__signature__ = Signature(named)  # type: ignore[attr-defined]
+    return Wrapped()
 
 
 def make(

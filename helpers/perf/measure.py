@@ -86,8 +86,12 @@ def run_bare(session: Session, batches: list[Arrays], seconds: float) -> float:
     return calls / (time.perf_counter() - started)
 
 
-def bare_session(config: Config) -> Session:
-    """Load the deployed artefact in this process, with the server's threads and settings."""
+def bare_session(config: Config) -> Session | None:
+    """Load the deployed artefact in this process, with the server's threads and settings; None if
+    only the server can run it.
+    """
+    if composition.only_elsewhere(config, config.format):
+        return None
     repository = require(config, "deploy").folder
     return composition.load(
         config,
@@ -108,7 +112,8 @@ def interval_ms(request_count: int, runs: int, request_seconds: float) -> int:
 
 
 def measure_offline(config: Config, server: Server) -> Measurement:
-    """Measure each batch size at concurrency 1, bare and served runs alternating.
+    """Measure each batch size at concurrency 1, bare and served runs alternating; served runs alone
+    where there is nothing bare.
 
     A point that cannot be measured is a row with the reason; raises `ServerError` if Triton ends.
     """
@@ -133,7 +138,7 @@ def measure_offline(config: Config, server: Server) -> Measurement:
 def _offline_point(
     config: Config,
     server: Server,
-    session: Session,
+    session: Session | None,
     point: analyzer.Point,
     samples: Arrays,
     observer: device.Observer,
@@ -141,27 +146,33 @@ def _offline_point(
     """Run bare, served, bare, ..., bare; each served run is compared with its neighbours."""
     size = point.batch_size
     batches = [take(samples, start, size) for start in range(0, count_of(samples), size)]
-    run_bare(session, batches, 0)  # the first calls of a new shape are slow
-    request_seconds = 1 / run_bare(session, batches, 0)
-    server.infer(config.model, batches[0])  # likewise
+    if session:
+        run_bare(session, batches, 0)  # the first calls of a new shape are slow
+        request_seconds = 1 / run_bare(session, batches, 0)
+        server.infer(config.model, batches[0])  # likewise
+    else:
+        request_seconds = _seconds(lambda: server.infer(config.model, batches[0]))
     interval = interval_ms(config.request_count, config.pairs, request_seconds)
-    bare = [size * run_bare(session, batches, BARE_SECONDS)]
+    bare = [size * run_bare(session, batches, BARE_SECONDS)] if session else []
     runs, loads, seen = [], [], device.Point()
     for _ in range(config.pairs):
         with host.watched() as others, observer.watching(seen):
             loads.append(analyzer.run(replace(point, interval_ms=interval), server))
         runs.append(Window(loads[-1].requests, size, 1, others.others_cores))
-        bare.append(size * run_bare(session, batches, BARE_SECONDS))
-    pairs = statistics.ratios(bare, [run.throughput for run in runs])
+        if session:
+            bare.append(size * run_bare(session, batches, BARE_SECONDS))
     figures = seen.row([run.requests for run in runs])
     row = statistics.measure_row(runs, config.request_count, figures) | _components(loads)
+    requests = {f"batch_{size}": [run.requests for run in runs]}
+    if not session:
+        return row, requests
+    pairs = statistics.ratios(bare, [run.throughput for run in runs])
     row |= {
         "bare_throughput": float(np.median(bare)),
         "served_bare_ratio": float(np.median(pairs)),
         "served_bare_min": min(pairs),
         "served_bare_max": max(pairs),
     }
-    requests = {f"batch_{size}": [run.requests for run in runs]}
     return row, requests | {f"batch_{size}_bare": [np.array(bare)]}
 
 

@@ -1,17 +1,18 @@
-"""Writing a model repository: `config.pbtxt` from Triton's own message, the adapter, the format's
-runtime and the artefact.
+"""Writing a model repository: `config.pbtxt` from Triton's own message, and the artefact with the
+adapter and the format's runtime, or alone where the server has a backend for it.
 
     repository/requirements.txt                what the Python that serves it must have
     repository/<model>/config.pbtxt            the online scenario: dynamic batching
     repository/<model>/configs/offline.pbtxt   the offline one, by --model-config-name=offline
-    repository/<model>/1/model.py runtime.py   and the artefact
+    repository/<model>/1/model.py runtime.py   for the Python backend only, and the artefact
 
-A model of several parts has such a folder for each of them, and one without files for the ensemble.
+A model of several parts has such a folder for each of them, and one without files for the ensemble;
+a lookup is always the Python backend's.
 """
 
 import shutil
 from collections.abc import Iterable
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from inspect import getfile
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from tritonclient.grpc import model_config_pb2 as pb
 from helpers import composition, formats, models
 from helpers.composition import Piece
 from helpers.models import Tensor
+from helpers.triton import native
 from helpers.workspace import Artefact, link_or_copy
 
 SCENARIOS = ("offline", "online")
@@ -36,16 +38,25 @@ _TYPES = {
 def model_config(config: Any, scenario: str, piece: Piece, threads: int, batched: bool) -> Any:
     """Build Triton's `ModelConfig` of a piece for `scenario` ("offline" or "online").
 
-    Offline there is no batcher: a request's own batch is what runs, and nothing waits for company.
+    `batched` is the graph alone, not a lookup before it. Offline there is no batcher all the same:
+    a request's own batch is what runs, and nothing waits for company. Raises `ServerError` where
+    the server's release has no backend for the format.
     """
     part = piece.part
     message = _message(config, part.name, part.inputs.values(), part.outputs.values())
-    message.backend = "python"
+    if batched and native.is_native(config):
+        native.complete(message, config, part.inputs.values(), piece.file, threads)
+    else:
+        message.backend = "python"
+        parameters = {"file": piece.file, "threads": str(threads), "device": config.device}
+        for name, value in parameters.items():
+            message.parameters[name].string_value = value
     count = config.instances.offline if scenario == "offline" else config.instances.online
-    kind = (
-        pb.ModelInstanceGroup.KIND_GPU if config.device == "gpu" else pb.ModelInstanceGroup.KIND_CPU
-    )
-    message.instance_group.add(count=count, kind=kind)
+    group = pb.ModelInstanceGroup
+    if config.device == "gpu":
+        message.instance_group.add(count=count, kind=group.KIND_GPU, gpus=[0])  # of those visible
+    else:
+        message.instance_group.add(count=count, kind=group.KIND_CPU)
     if scenario == "online" and batched:
         message.dynamic_batching.preferred_batch_size.extend(config.preferred_batch_sizes)
         message.dynamic_batching.max_queue_delay_microseconds = config.max_queue_delay_us
@@ -53,12 +64,13 @@ def model_config(config: Any, scenario: str, piece: Piece, threads: int, batched
         warmup = message.model_warmup.add(name=f"batch_{batch_size}", batch_size=batch_size)
         for tensor in part.inputs.values():
             entry = warmup.inputs[tensor.name]
-            entry.data_type, entry.zero_data = _TYPES[tensor.dtype], True
+            entry.data_type, entry.zero_data = _type(config, tensor), True
             entry.dims.extend(tensor.shape)
-    parameters = {"file": piece.file, "threads": str(threads), "device": config.device}
-    for name, value in parameters.items():
-        message.parameters[name].string_value = value
     return message
+
+
+def _type(config: Any, tensor: Tensor) -> Any:
+    return _TYPES[native.served_dtype(config, tensor.dtype)]
 
 
 def ensemble_config(config: Any, pieces: Iterable[Piece]) -> Any:
@@ -77,7 +89,7 @@ def _message(config: Any, name: str, inputs: Iterable[Tensor], outputs: Iterable
     message = pb.ModelConfig(name=name, max_batch_size=config.max_batch_size)
     for field, tensors in ((message.input, inputs), (message.output, outputs)):
         for tensor in tensors:
-            field.add(name=tensor.name, data_type=_TYPES[tensor.dtype], dims=tensor.shape)
+            field.add(name=tensor.name, data_type=_type(config, tensor), dims=tensor.shape)
     return message
 
 
@@ -91,6 +103,7 @@ def write_repository(
     """
     pieces = composition.pieces(config, config.format)
     graph = pieces[-1]
+    in_python = [each for each in pieces if each is not graph or not native.is_native(config)]
     for piece in pieces:
         messages = {
             scenario: model_config(config, scenario, piece, threads[scenario], piece is graph)
@@ -102,16 +115,23 @@ def write_repository(
             if Path(name).parts[0] not in others:
                 (served / name).parent.mkdir(parents=True, exist_ok=True)
                 link_or_copy(artefact.folder / name, served / name)
-        shutil.copyfile(Path(__file__).with_name("adapter.py"), served / "model.py")
-        shutil.copyfile(getfile(piece.load), served / "runtime.py")
+        if piece in in_python:
+            shutil.copyfile(Path(__file__).with_name("adapter.py"), served / "model.py")
+            shutil.copyfile(getfile(piece.load), served / "runtime.py")
     if len(pieces) > 1:
         message = ensemble_config(config, pieces)
         _write_configs(folder / config.model, dict.fromkeys(SCENARIOS, message))
-    modules = dict.fromkeys(("numpy", *(module for each in pieces for module in each.modules)))
-    runtimes = [formats.distribution(module) for module in modules]
-    (folder / "requirements.txt").write_text(
-        "".join(f"{name}=={version(name)}\n" for name in runtimes)
-    )
+    modules = dict.fromkeys(module for each in in_python for module in ("numpy", *each.modules))
+    (folder / "requirements.txt").write_text("".join(map(_requirement, modules)))
+
+
+def _requirement(module: str) -> str:
+    """Spell a line that pip reads; without a version where none is installed here."""
+    name = formats.distribution(module)
+    try:
+        return f"{name}=={version(name)}\n"
+    except PackageNotFoundError:
+        return f"{name}\n"
 
 
 def _write_configs(model: Path, messages: dict[str, Any]) -> Path:

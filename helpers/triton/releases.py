@@ -1,0 +1,100 @@
+"""What differs between the releases of Triton that parameter files name: backends, TensorRT, and
+the drivers that each runs on.
+"""
+
+import re
+from typing import NamedTuple
+
+from helpers.errors import ParameterError
+
+Version = tuple[int, int]
+
+# Pull request 8068 of triton-inference-server/server takes TensorFlow out of 25.03, and NVIDIA's
+# last TensorFlow image is 25.02's (docs.nvidia.com/deeplearning/frameworks, release notes)
+LAST_WITH_TENSORFLOW = "25.02"
+# 24.04 has TensorRT 8.6, whose engines take 64-bit integers as 32-bit ones; 24.05 has 10.0
+# (docs.nvidia.com/deeplearning/frameworks/support-matrix)
+FIRST_WITH_TENSORRT_10 = "24.05"
+# 24.05 has ONNX Runtime 1.18, the first to read what PyTorch exports today: opset 20, IR version 10
+# (TRITON_VERSION_MAP in build.py of triton-inference-server/server; onnxruntime.ai/docs/reference/
+# compatibility). Before, opset 13 is what all these releases read, and what NVIDIA exported
+FIRST_WITH_NEW_OPSETS, OLD_OPSET = "24.05", 13
+
+
+class Drivers(NamedTuple):
+    """The drivers that a release runs on: any from one on, and older ones for data centres."""
+
+    any_from: Version
+    older: tuple[Version, ...]  # of each such branch the first
+
+
+# "Driver Requirements" of Triton's release notes, each row until the next
+# (docs.nvidia.com/deeplearning/triton-inference-server/release-notes/rel-<YY>-<MM>.html)
+DRIVERS = {
+    "21.02": Drivers((460, 27), ((418, 40), (440, 33), (450, 51))),
+    "21.04": Drivers((465, 19), ((418, 40), (440, 33), (450, 51), (460, 27))),
+    "21.10": Drivers((470, 0), ((418, 40), (440, 33), (450, 51), (460, 27))),
+    "21.11": Drivers((495, 0), ((418, 40), (440, 33), (450, 51), (460, 27), (470, 57))),
+    "22.01": Drivers((510, 0), ((418, 40), (440, 33), (450, 51), (460, 27), (470, 57))),
+    "22.05": Drivers((515, 0), ((450, 51), (470, 57), (510, 47))),
+    "22.10": Drivers((520, 0), ((450, 51), (470, 57), (510, 47), (515, 65))),
+    "23.05": Drivers((530, 0), ((450, 51), (470, 57), (510, 47), (515, 65), (525, 85))),
+    "23.08": Drivers((535, 0), ((450, 51), (470, 57), (510, 47), (525, 85))),
+    "24.03": Drivers((545, 0), ((470, 57), (525, 85), (535, 86))),
+    "24.10": Drivers((560, 0), ((470, 57), (525, 85), (535, 86), (545, 23))),
+    "25.04": Drivers((575, 0), ((470, 57), (525, 85), (535, 86), (545, 23))),
+}
+
+
+_NAME = re.compile(r"(\d\d)\.(0[1-9]|1[0-2])")
+
+
+def number(release: str) -> Version:
+    """Read a release's year and month; raise `ParameterError` for what is none."""
+    found = _NAME.fullmatch(release)
+    if not found:
+        raise ParameterError(
+            f"unknown release '{release}': Triton's are named YY.MM, such as 24.10"
+        )
+    return int(found[1]), int(found[2])
+
+
+def has_tensorflow(release: str) -> bool:
+    """Whether the release's image has the TensorFlow backend."""
+    return number(release) <= number(LAST_WITH_TENSORFLOW)
+
+
+def has_tensorrt_10(release: str) -> bool:
+    """Whether the release's TensorRT is 10 or newer."""
+    return number(release) >= number(FIRST_WITH_TENSORRT_10)
+
+
+def opset(release: str) -> int | None:
+    """Give the ONNX opset that the release's server can read; None where today's will do, and for
+    what is no release: its server will say so.
+    """
+    if not _NAME.fullmatch(release):
+        return None
+    return OLD_OPSET if number(release) < number(FIRST_WITH_NEW_OPSETS) else None
+
+
+def driver_obstacle(release: str, version: str) -> str:
+    """Say in one line why the release does not run on this version of the driver; empty if it does,
+    and for a release that is older than the table.
+    """
+    major, minor, *_ = (int(part) for part in f"{version}.0".split("."))
+    driver = (major, minor)
+    rows = [row for name, row in DRIVERS.items() if number(name) <= number(release)]
+    if not rows:
+        return ""
+    any_from, older = rows[-1]
+    if driver >= any_from or any(driver[0] == each[0] and driver >= each for each in older):
+        return ""
+    return (
+        f"driver {version} is too old: Triton {release} needs {_spelled(any_from)} or newer, or on "
+        f"a data-centre GPU {', '.join(map(_spelled, older))} or newer of the same branch"
+    )
+
+
+def _spelled(version: Version) -> str:
+    return f"{version[0]}.{version[1]:02d}" if version[1] else str(version[0])

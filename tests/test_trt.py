@@ -1,0 +1,437 @@
+"""TensorRT and TF-TRT without a GPU: what is asked for, what is refused, and what an engine is made
+for. No engine is built or run here.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from helpers import accuracy, artefacts, composition, formats
+from helpers.formats import _tensorrt, _tf_trt, onnx, tf_trt, trt
+from helpers.params import resolve
+from helpers.schema import Config
+from helpers.workspace import OUTPUTS_VARIABLE, Artefact
+
+INPUTS = {
+    "IDS": np.zeros((2, 1), np.int64),
+    "IMAGE": np.zeros((2, 3, 8, 8), np.float32),
+}
+BOTH = ("trt", "tf-trt")
+WITHOUT_GPU = pytest.mark.skipif(_tensorrt._DRIVER.exists(), reason="there is an NVIDIA driver")
+
+
+def config(stage: str = "convert", **fields: Any) -> Config:
+    server = {"kind": fields.pop("kind", "docker"), "release": fields.pop("release", "24.10")}
+    chosen = {
+        "export_format": "onnx",
+        "export_precision": "fp32",
+        "format": "trt",
+        "precision": "fp16",
+        "max_batch_size": 8,
+    } | fields
+    sections = {"resnet50": {"experiments": {"mine": chosen}}}
+    return resolve("resnet50", stage, "Mine", "gpu", server, models=sections)
+
+
+def test_a_profile_reaches_from_one_sample_to_the_largest_batch() -> None:
+    assert _tensorrt.profile({"IDS": [1], "IMAGE": [3, 224, 224]}, 128) == {
+        "IDS": {"min": [1, 1], "opt": [128, 1], "max": [128, 1]},
+        "IMAGE": {"min": [1, 3, 224, 224], "opt": [128, 3, 224, 224], "max": [128, 3, 224, 224]},
+    }
+
+
+@WITHOUT_GPU
+@pytest.mark.parametrize("name", BOTH)
+def test_without_a_driver_nothing_is_built_and_one_line_says_so(name: str, tmp_path: Path) -> None:
+    fmt = formats.get(name)
+
+    with pytest.raises(RuntimeError, match="needs an NVIDIA driver, and none is loaded here"):
+        fmt.make(
+            tmp_path / "none", tmp_path / fmt.FILE, precision="fp16", inputs=INPUTS, outputs=("A",)
+        )
+
+    assert list(tmp_path.iterdir()) == []
+
+
+@WITHOUT_GPU
+@pytest.mark.parametrize("name", BOTH)
+def test_without_a_driver_nothing_is_loaded_and_no_library_either(
+    name: str, tmp_path: Path
+) -> None:
+    (tmp_path / _tensorrt.FACTS).write_text('{"tensorrt": "10.3.0", "cuda_graphs": false}')
+    before = set(sys.modules)
+
+    with pytest.raises(RuntimeError, match="needs an NVIDIA driver, and none is loaded here"):
+        formats.get(name).load(tmp_path / formats.get(name).FILE, 1, "gpu")
+
+    assert not {"tensorrt", "tensorflow"} & (set(sys.modules) - before)
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_a_processor_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="runs on a GPU only"):
+        formats.get(name).load(tmp_path / "model", 1, "cpu")
+
+
+@WITHOUT_GPU
+@pytest.mark.parametrize("module", [_tensorrt, _tf_trt], ids=["TensorRT", "TF-TRT"])
+def test_alone_it_ends_with_one_line(module: Any, tmp_path: Path) -> None:
+    (tmp_path / "request.json").write_text("{}")
+
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", module.__file__, str(tmp_path / "request.json")],
+        capture_output=True,
+        text=True,
+    )
+
+    assert done.returncode == 1
+    assert done.stderr.endswith("needs an NVIDIA driver, and none is loaded here\n")
+    assert len(done.stderr.splitlines()) == 1
+
+
+class Image:
+    """Stands in for a container: keeps what it was given, and leaves what a build leaves."""
+
+    def __init__(self, *leaves: str) -> None:
+        self.leaves, self.asked, self.files, self.command = leaves, {}, {}, [""]
+
+    def __call__(self, folder: Path, command: list[str]) -> None:
+        self.command = command
+        self.asked = json.loads((folder / "request.json").read_text())
+        self.files = {p.name: p.read_bytes() for p in folder.iterdir() if p.is_file()}
+        for name in self.leaves:
+            (folder / name).write_text(f"made {name}")
+
+
+def test_an_engine_is_asked_of_the_image_with_all_that_it_needs(tmp_path: Path) -> None:
+    (tmp_path / "exported.onnx").write_text("graph")
+    (tmp_path / "artefacts/mine").mkdir(parents=True)
+    image = Image(trt.FILE, trt.FACTS, trt.TIMINGS)
+
+    trt.make(
+        tmp_path / "exported.onnx",
+        tmp_path / "artefacts/mine" / trt.FILE,
+        precision="fp16",
+        inputs=INPUTS,
+        outputs=("A",),
+        max_batch_size=64,
+        capture_cuda_graph=True,
+        in_image=image,
+    )
+
+    assert image.command == ["python3", "build.py", "request.json"]
+    assert image.files["model.onnx"] == b"graph"
+    assert image.files["build.py"] == Path(_tensorrt.__file__).read_bytes()
+    assert image.asked == {
+        "onnx": "model.onnx",
+        "engine": "model.plan",
+        "timing_cache": ".tensorrt-timings",
+        "precision": "fp16",
+        "profile": {
+            "IDS": {"min": [1, 1], "opt": [64, 1], "max": [64, 1]},
+            "IMAGE": {"min": [1, 3, 8, 8], "opt": [64, 3, 8, 8], "max": [64, 3, 8, 8]},
+        },
+        "workspace_bytes": 8 * 2**30,
+        "cuda_graphs": True,
+    }
+    made = {str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file()}
+    assert made == {
+        "exported.onnx",
+        "artefacts/.tensorrt-timings",
+        "artefacts/mine/model.plan",
+        "artefacts/mine/engine.json",
+    }
+
+
+def test_a_later_build_is_given_the_timings_of_the_earlier(tmp_path: Path) -> None:
+    (tmp_path / "exported.onnx").write_text("graph")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / trt.TIMINGS).write_text("timings")
+    image = Image(trt.FILE, trt.FACTS)
+
+    trt.make(
+        tmp_path / "exported.onnx",
+        tmp_path / "mine" / trt.FILE,
+        precision="fp32",
+        inputs=INPUTS,
+        outputs=("A",),
+        in_image=image,
+    )
+
+    assert image.files[trt.TIMINGS] == b"timings"
+
+
+def test_tf_trt_is_asked_of_the_image_likewise(tmp_path: Path) -> None:
+    (tmp_path / "exported/variables").mkdir(parents=True)
+    (tmp_path / "exported/saved_model.pb").write_text("graph")
+    (tmp_path / "mine").mkdir()
+    image = Image(tf_trt.FILE)
+
+    tf_trt.make(
+        tmp_path / "exported",
+        tmp_path / "mine" / tf_trt.FILE,
+        precision="fp16",
+        inputs={"IDS": INPUTS["IDS"]},
+        outputs=("A",),
+        max_batch_size=4,
+        in_image=image,
+    )
+
+    assert image.files["build.py"] == Path(_tf_trt.__file__).read_bytes()
+    assert image.asked == {
+        "source": "source",
+        "target": "model.savedmodel",
+        "precision": "fp16",
+        "profile": {"IDS": {"min": [1, 1], "opt": [4, 1], "max": [4, 1]}},
+        "workspace_bytes": 8 * 2**30,
+    }
+    assert [p.name for p in (tmp_path / "mine").iterdir()] == [tf_trt.FILE]
+
+
+@pytest.mark.parametrize(
+    ("name", "image"),
+    [
+        ("trt", "nvcr.io/nvidia/tensorrt:23.02-py3"),
+        ("tf-trt", "nvcr.io/nvidia/tensorflow:23.02-tf2-py3"),
+        ("onnx", ""),
+    ],
+)
+def test_a_format_names_the_image_of_the_servers_release(name: str, image: str) -> None:
+    assert formats.image(name, "23.02") == image
+
+
+@pytest.fixture
+def docker(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The docker server kind, which notes what it is asked to run in which image."""
+    asked: list[Any] = []
+
+    def run_in_image(config: Config, command: list[str], mounts: dict[Path, str]) -> str:
+        (folder,) = mounts
+        asked.append((config.server.image, command, list(mounts.values())))
+        (folder / trt.FILE).write_text("engine")
+        (folder / trt.FACTS).write_text("{}")
+        return ""
+
+    stand_in = SimpleNamespace(run_in_image=run_in_image)
+    monkeypatch.setitem(sys.modules, "helpers.triton.docker", stand_in)
+    return asked
+
+
+def test_convert_builds_in_a_container_and_notes_the_release(
+    docker: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(OUTPUTS_VARIABLE, str(tmp_path / "outputs"))
+    (tmp_path / "model.onnx").write_text("graph")
+    monkeypatch.setattr(artefacts, "example_inputs", lambda *_: {"INPUT__0": INPUTS["IMAGE"]})
+    chosen = config(release="23.02")
+
+    made = artefacts._make(
+        chosen, "convert", tmp_path / "model.onnx", tmp_path, None, "trt", "fp16"
+    )
+
+    command = ["python3", "/build/build.py", "/build/request.json"]
+    assert docker == [("nvcr.io/nvidia/tensorrt:23.02-py3", command, ["/build"])]
+    assert set(made.files) == {"model.plan", "engine.json"}
+    assert {name: made.facts[name] for name in ("format", "precision", "release")} == {
+        "format": "trt",
+        "precision": "fp16",
+        "release": "23.02",
+    }
+
+
+CHANGES: list[tuple[dict[str, Any], dict[str, set[str]]]] = [
+    ({"max_batch_size": 16}, {"trt": {"convert"}, "tf-trt": {"convert"}, "onnx": set()}),
+    ({"capture_cuda_graph": True}, {"trt": {"convert"}, "tf-trt": set(), "onnx": set()}),
+    ({"release": "24.11"}, {"trt": {"convert"}, "tf-trt": {"convert"}, "onnx": set()}),
+    ({"preferred_batch_sizes": [4]}, {"trt": set(), "tf-trt": set(), "onnx": set()}),
+]
+
+
+@pytest.mark.parametrize(
+    ("change", "again"), CHANGES, ids=[next(iter(each)) for each, _ in CHANGES]
+)
+@pytest.mark.parametrize("name", ["trt", "tf-trt", "onnx"])
+def test_only_what_a_file_is_made_for_makes_it_again(
+    change: dict[str, Any], again: dict[str, set[str]], name: str
+) -> None:
+    fields: dict[str, Any] = {"format": name, "export_format": "tf-savedmodel"}
+    fields |= {"precision": "fp32"} if name == "onnx" else {}
+    if name != "tf-trt":
+        fields["export_format"] = "onnx"
+    before, after = (config("deploy", **fields, **each) for each in ({}, change))
+
+    stages = ("export", "convert", "deploy")
+    changed = {stage for stage in stages if before.key(stage) != after.key(stage)}
+
+    assert changed == again[name] | {"deploy"}
+
+
+def test_a_conversion_reads_what_its_format_is_made_for_and_no_more() -> None:
+    engine, graph = config(), config(format="onnx", precision="fp32")
+
+    assert (engine.max_batch_size, engine.capture_cuda_graph) == (8, False)
+    assert not hasattr(graph, "max_batch_size")
+    assert not hasattr(graph, "capture_cuda_graph")
+    assert not hasattr(engine, "instances")
+
+
+def test_a_notebook_is_given_the_fields_that_its_conversion_reads() -> None:
+    from helpers.plan import Job, parameters
+
+    assert parameters(Job(config()))["defaults"]["max_batch_size"] == 8
+    graph = config(format="onnx", precision="fp32")
+    assert "max_batch_size" not in parameters(Job(graph))["defaults"]
+
+
+def test_only_the_server_runs_what_this_process_has_no_runtime_for() -> None:
+    exported = {"trt": "onnx", "ts-trace": "ts-trace"}
+    found = {}
+    for name, source in exported.items():
+        for kind in ("docker", "embedded"):
+            chosen = config(format=name, export_format=source, export_precision="fp16", kind=kind)
+            found[name, kind] = composition.only_elsewhere(chosen, name)
+
+    assert found == {
+        ("trt", "docker"): True,
+        ("ts-trace", "docker"): True,  # the PyTorch of these tests is a processor's
+        ("trt", "embedded"): False,
+        ("ts-trace", "embedded"): False,
+    }
+
+
+def test_an_engine_is_held_against_the_framework_by_the_server_that_loads_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(OUTPUTS_VARIABLE, str(tmp_path))
+    (tmp_path / "made").mkdir()
+    (tmp_path / "made/model.plan").write_text("engine")
+    facts = {"format": "trt", "precision": "fp16", "release": "24.10"}
+    artefact = Artefact(tmp_path / "made", {"model.plan": {}}, facts)
+    right = {"OUTPUT__0": np.arange(12.0, dtype=np.float32).reshape(3, 4)}
+    images = np.zeros((3, 3, 224, 224), np.float32)
+    monkeypatch.setattr(accuracy, "_reference", lambda _: (right, {}))
+    dataset = SimpleNamespace(batches=lambda size, limit: iter([{"INPUT__0": images}]))
+    monkeypatch.setattr(accuracy, "open_dataset", lambda _: dataset)
+    served = []
+
+    class Serving:
+        def __init__(self, config: Config, repository: Artefact, scenario: str) -> None:
+            served.append((config.stage, scenario, repository.facts))
+            assert (repository.folder / "resnet50/1/model.plan").read_text() == "engine"
+
+        def __enter__(self) -> Any:
+            def infer_all(model: str, batches: Any) -> Any:
+                assert [batch["INPUT__0"].shape for batch in batches] == [images.shape]
+                return {"OUTPUT__0": right["OUTPUT__0"] + 2**-7}
+
+            return SimpleNamespace(infer_all=infer_all)
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    monkeypatch.setattr("helpers.triton.serving.serve", Serving)
+
+    rung = accuracy.compare(config(), artefact)
+
+    assert served == [("deploy", "offline", facts)]
+    assert (rung.name, rung.precision, rung.samples, rung.fault) == ("converted", "fp16", 3, "")
+    assert rung.differences[0].max_difference == pytest.approx(2**-7 / np.std(right["OUTPUT__0"]))
+    assert os.listdir(tmp_path) == ["made"]
+
+
+class Half(torch.nn.Module):
+    """A layer, a norm, a sum and a mean: what the networks are made of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm = torch.nn.Linear(3, 4), torch.nn.LayerNorm(4)
+        self.last = torch.nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor, n: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        hidden = self.norm(self.first(x)) * n.to(x.dtype)
+        weight = (hidden * hidden).sum(1, keepdim=True)
+        return weight, self.last(torch.softmax(hidden * weight, 1)) + hidden.mean(1, keepdim=True)
+
+
+HALVES = {"X__0": np.ones((2, 3), np.float16), "N__3": np.ones((2, 1), np.int32)}
+RESULTS = ("A__0", "B__1")
+
+
+@pytest.mark.parametrize("opset", [None, 13])
+def test_an_fp16_onnx_file_is_fp16_inside_and_at_its_ends(
+    opset: int | None, tmp_path: Path
+) -> None:
+    import onnx as library
+
+    network = Half().eval()
+    onnx.make(
+        network, tmp_path / onnx.FILE, precision="fp16", inputs=HALVES, outputs=RESULTS, opset=opset
+    )
+
+    model = library.load(tmp_path / onnx.FILE)
+    half, ints = library.TensorProto.FLOAT16, library.TensorProto.INT32
+    weights = [w.data_type for w in model.graph.initializer if len(w.dims) > 1]
+    assert weights == [half, half]
+    assert library.TensorProto.FLOAT not in {w.data_type for w in model.graph.initializer if w.dims}
+    ends = {e.name: e.type.tensor_type.elem_type for e in (*model.graph.input, *model.graph.output)}
+    assert ends == {"X__0": half, "N__3": ints, "A__0": half, "B__1": half}
+    batches = {e.type.tensor_type.shape.dim[0].dim_param for e in model.graph.input}
+    assert len(batches) == 1
+    assert batches != {""}
+    if opset:
+        assert [each.version for each in model.opset_import] == [opset]
+        assert model.ir_version <= 8
+    found = onnx.load(tmp_path / onnx.FILE, 1, "cpu").run(HALVES)
+    right = network(torch.ones(2, 3), torch.ones(2, 1))
+    for name, expected in zip(RESULTS, right, strict=True):
+        assert found[name].dtype == np.float16
+        np.testing.assert_allclose(found[name], expected.detach().numpy(), atol=0.02)
+
+
+@pytest.mark.parametrize("name", ["ts-trace", "ts-script"])
+def test_an_fp16_torchscript_is_fp16_and_its_arguments_are_named_as_the_inputs(
+    name: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "model.pt"
+    fmt = formats.get(name)
+    fmt.make(Half().eval(), path, precision="fp16", inputs=HALVES, outputs=RESULTS)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # TorchScript is deprecated in PyTorch
+        module = torch.jit.load(path)
+    constants = [
+        node.t("value").dtype
+        for node in module.graph.findAllNodes("prim::Constant")
+        if node.hasAttribute("value") and node.kindOf("value") == "t"
+    ]
+    assert [argument.name for argument in module.forward.schema.arguments[1:]] == list(HALVES)
+    assert {torch.float16} <= set(constants)
+    assert torch.float32 not in constants
+    found = fmt.load(path, 1, "cpu").run(HALVES)
+    assert {key: str(value.dtype) for key, value in found.items()} == dict.fromkeys(
+        RESULTS, "float16"
+    )
+
+
+@pytest.mark.parametrize(("release", "opset"), [("24.04", 13), ("24.05", None), ("21.02", 13)])
+def test_an_old_server_is_given_an_old_opset_and_a_file_of_its_own(
+    release: str, opset: int | None
+) -> None:
+    chosen = config("export", release=release)
+    today = config("export", release="24.10")
+
+    assert chosen.opset == opset
+    assert (chosen.key("export") == today.key("export")) == (opset is None)
+    assert config("export", kind="embedded", release=release).opset is None
+    made_for = artefacts._made_for(chosen, "onnx", {})
+    assert made_for == ({"opset": opset} if opset else {})
+    assert artefacts._made_for(chosen, "ts-trace", {}) == {}
