@@ -1,6 +1,5 @@
 """What a target needs of the machine, what of it is missing, and how to mend that."""
 
-import os
 import platform
 import shutil
 import sys
@@ -13,6 +12,7 @@ from socket import socket
 from helpers import formats
 from helpers.errors import DeploymentError
 from helpers.schema import Config
+from helpers.triton import containers
 from helpers.workspace import outputs
 
 GLIBC = (2, 35)
@@ -39,25 +39,15 @@ def has_driver() -> bool:
     return Path("/proc/driver/nvidia/version").exists()
 
 
-def has_docker() -> bool:
-    """Whether a Docker engine could answer: its client and its socket are there."""
-    given = os.environ.get("DOCKER_HOST", "")
-    return shutil.which("docker") is not None and (
-        bool(given) or Path("/var/run/docker.sock").exists()
-    )
-
-
 def obstacle(config: Config) -> str:
     """Say in one line why this machine cannot run the experiment; empty if it can. No kernel is
     needed to know.
     """
     if config.device == "gpu" and not has_driver():
         return f"{config.gpu} is needed and this machine has no NVIDIA driver"
-    if config.server.kind == "docker" and not has_docker():
-        return "the docker server kind needs a Docker engine and there is none"
-    if config.server.kind != "embedded":
-        return f"the {config.server.kind} server kind is not in this release: use embedded"
-    if config.accelerator != "none":
+    if config.server.kind != "embedded" and (reason := _no_server(config)):
+        return reason
+    if config.server.kind == "embedded" and config.accelerator != "none":
         return (
             f"accelerator {config.accelerator} needs a native backend: the embedded server has none"
         )
@@ -77,6 +67,13 @@ def obstacle(config: Config) -> str:
             if find_spec(runtime.replace("-", "_")) is None:
                 return f"{name} needs {runtime}, which is not installed"
     return ""
+
+
+def _no_server(config: Config) -> str:
+    """Say in one line why the server that the target names cannot be had; empty if it can."""
+    from helpers.triton import docker, remote  # they load Triton's client: only where it is needed
+
+    return docker.obstacle(config) if config.server.kind == "docker" else remote.obstacle(config)
 
 
 def _glibc() -> Check:
@@ -156,13 +153,25 @@ def _driver() -> Check:
     )
 
 
-def _docker() -> Check:
-    return Check(
-        "Docker",
-        has_docker(),
-        "engine found" if has_docker() else "no engine",
-        "install Docker, or set server.kind to embedded",
-    )
+def _engine() -> Check:
+    try:
+        return Check("Docker", True, f"engine {containers.engine()}")
+    except DeploymentError as error:
+        found, _, mend = str(error).rpartition(": ")
+        return Check("Docker", False, found, mend)
+
+
+def _images(configs: list[Config]) -> list[Check]:
+    """Look for the image of every release that is needed, if there is an engine to ask."""
+    needed = {config.server.image or config.server.release: config for config in configs}
+    done = []
+    for name, config in needed.items():
+        try:
+            done.append(Check(f"image {name}", True, f"{containers.require_image(config)} is here"))
+        except DeploymentError as error:
+            found, _, mend = str(error).rpartition(": ")
+            done.append(Check(f"image {name}", False, found, mend))
+    return done
 
 
 def checks(configs: list[Config]) -> list[Check]:
@@ -177,8 +186,9 @@ def checks(configs: list[Config]) -> list[Check]:
     done.append(_space("disk", outputs(), DISK_GB, "free some, or give --outputs on another disk"))
     if any(config.device == "gpu" for config in configs):
         done.append(_driver())
-    if any(config.server.kind == "docker" for config in configs):
-        done.append(_docker())
+    if in_docker := [config for config in configs if config.server.kind == "docker"]:
+        done.append(_engine())
+        done += _images(in_docker) if done[-1].ok else []
     for config in configs:
         reason = obstacle(config)
         name = f"{config.model} {config.experiment}"

@@ -24,6 +24,7 @@ from helpers.triton.client import Server
 
 REQUESTS_A_CLIENT = 5  # at least, online: fewer show more of the start than of the steady state
 SHORTEST_INTERVAL_MS = 400
+NOT_SHARED = "inputs sent over HTTP: a remote host shares no memory with this one"
 BARE_SECONDS = 0.6  # a bare run takes at least this long and three calls
 
 
@@ -107,11 +108,14 @@ def measure_offline(config: Config, server: Server) -> Measurement:
     with _ready(config, samples) as start:
         for size in config.batch_sizes:
             before.append(host.wait_until_quiet())
-            point = replace(start, batch_size=size, shared_memory=config.shared_memory)
+            shared_memory = config.shared_memory if server.is_local else "none"
+            point = replace(start, batch_size=size, shared_memory=shared_memory)
             try:
                 row, requests = _offline_point(config, server, session, point, samples)
             except MeasurementError as error:
                 row, requests = failed_row(size, 1, error), {}
+            if shared_memory != config.shared_memory:
+                row["reason"] = "; ".join(filter(None, (row["reason"], NOT_SHARED)))
             rows.append(row)
             raw |= requests
             print(f"batch {size}: {_in_words(row)}")

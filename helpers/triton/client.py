@@ -19,12 +19,15 @@ TIMEOUT_SECONDS = 600.0
 
 @dataclass(frozen=True)
 class Server:
-    """A running server: its addresses (host:port), its log, and whether its process lives."""
+    """A running server: its addresses (host:port), its log, whether its process lives, and whether
+    it can share memory with this host.
+    """
 
     url: str
     metrics_url: str
     log: Path
     is_alive: Callable[[], bool] = field(repr=False, default=lambda: True)
+    is_local: bool = True
 
     def is_live(self) -> bool:
         """Whether the server answers."""

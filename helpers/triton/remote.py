@@ -1,0 +1,115 @@
+"""The remote server kind: a Triton that somebody else started, under explicit model control where
+models are to be brought to it.
+"""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from helpers.errors import ServerError
+from helpers.schema import Config
+from helpers.triton import owner
+from helpers.triton.client import Server
+from helpers.workspace import explained, from_root, link_or_copy
+
+METRICS_PORT = 8002  # Triton's own
+HERE = ("127.0.0.1", "localhost")
+MARK = ".triton-notebooks"  # in a copied model: who brought it
+
+
+def address(url: str) -> tuple[str, int]:
+    """Split `server.url` into host and port; raise `ServerError` for what is neither."""
+    host, _, port = url.removeprefix("http://").rstrip("/").rpartition(":")
+    if not (host and port.isdigit() and "/" not in host):
+        raise ServerError(
+            f"server.url is '{url}': give host:port of Triton's HTTP endpoint, such as "
+            "127.0.0.1:8000"
+        )
+    return host, int(port)
+
+
+def obstacle(config: Config) -> str:
+    """Say in one line why the server cannot be asked; empty if it answers."""
+    try:
+        _server(config, Path())
+    except ServerError as error:
+        return str(error)
+    return ""
+
+
+@contextmanager
+def serve(
+    repository: Path,
+    *,
+    config: Config,
+    models: list[str],
+    log: Path,
+    scenario: str = "online",
+    http_port: int | None = None,
+) -> Iterator[Server]:
+    """Give the server at `server.url`, serving `models` for as long as the block lasts.
+
+    Where `server.repository` names its folder on this host, the models of `repository` are copied
+    there as `scenario` is configured, loaded, unloaded and removed. Otherwise they must be there
+    already. `http_port` has no meaning here: the port is the server's. Raises `ServerError`.
+    """
+    log.write_text(f"the log of {config.server.url} is kept where it runs\n")
+    server = _server(config, log)
+    if not config.server.repository:
+        for model in models:
+            if not server.is_ready(model):
+                raise ServerError(
+                    f"{server.url} has no model {model} ready: load it there, or name its folder "
+                    "on this host as server.repository"
+                )
+        yield server
+        return
+    copied: list[Path] = []
+    try:
+        for source in sorted(path for path in repository.iterdir() if path.is_dir()):
+            copied.append(_claim(from_root(config.server.repository) / source.name))
+            _copy(source, copied[-1], scenario)
+        for model in models:
+            server.load(model)
+        yield server
+    finally:
+        for name in dict.fromkeys((*models, *(path.name for path in copied))):
+            with suppress(ServerError):  # it may have gone, or never have loaded this one
+                server.unload(name)
+        for path in copied:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _server(config: Config, log: Path) -> Server:
+    host, port = address(config.server.url)
+    server = Server(f"{host}:{port}", f"{host}:{METRICS_PORT}", log, is_local=host in HERE)
+    if not server.is_live():
+        raise ServerError(
+            f"no Triton answers at {server.url}: start it, or set server.url to where it runs"
+        )
+    return server
+
+
+def _claim(folder: Path) -> Path:
+    """Make a model's folder in the server's repository, in place of one whose owner has ended."""
+    mark = folder / MARK
+    if mark.is_file() and owner.is_dead(mark.read_text()):
+        shutil.rmtree(folder)
+    if folder.exists():
+        raise ServerError(f"{folder} is there already: remove it, or give another repository")
+    if not folder.parent.is_dir():
+        raise ServerError(f"server.repository is {folder.parent}: there is no such folder")
+    with explained(folder):
+        folder.mkdir()
+        mark.write_text(owner.token())
+    return folder
+
+
+def _copy(source: Path, target: Path, scenario: str) -> None:
+    with explained(target):
+        shutil.copytree(source, target, copy_function=link_or_copy, dirs_exist_ok=True)
+        chosen = source / "configs" / f"{scenario}.pbtxt"
+        if chosen.exists():
+            (target / "config.pbtxt").unlink()  # it may be one file with the source's
+            shutil.copyfile(chosen, target / "config.pbtxt")
