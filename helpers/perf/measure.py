@@ -135,7 +135,7 @@ def _offline_point(
     bare = [size * run_bare(session, batches, BARE_SECONDS)]
     runs, loads = [], []
     for _ in range(config.pairs):
-        with host.watched() as others:
+        with host.watched(server.processes) as others:
             loads.append(analyzer.run(replace(point, interval_ms=interval), server))
         runs.append(Window(loads[-1].requests, size, 1, others.others_cores))
         bare.append(size * run_bare(session, batches, BARE_SECONDS))
@@ -170,7 +170,7 @@ def measure_online(config: Config, server: Server) -> Measurement:
             size = config.online_batch_size
             point = replace(start, batch_size=size, concurrency=clients, interval_ms=interval)
             try:
-                with host.watched() as others:
+                with host.watched(server.processes) as others:
                     load = analyzer.run(point, server)
             except MeasurementError as error:
                 row = failed_row(size, clients, error)

@@ -19,8 +19,8 @@ TIMEOUT_SECONDS = 600.0
 
 @dataclass(frozen=True)
 class Server:
-    """A running server: its addresses (host:port), its log, whether its process lives, and whether
-    it can share memory with this host.
+    """A running server: its addresses (host:port), its log, whether it lives, whether it can share
+    memory with this host, and its processes that no process of ours started.
     """
 
     url: str
@@ -28,6 +28,7 @@ class Server:
     log: Path
     is_alive: Callable[[], bool] = field(repr=False, default=lambda: True)
     is_local: bool = True
+    processes: tuple[int, ...] = ()
 
     def is_live(self) -> bool:
         """Whether the server answers."""

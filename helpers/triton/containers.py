@@ -21,8 +21,7 @@ from helpers.schema import Config
 from helpers.triton import owner, process
 from helpers.workspace import outputs
 
-IMAGE = "nvcr.io/nvidia/tritonserver:{}-py3"
-RELEASE = re.compile(r"\d\d\.(0[1-9]|1[0-2])")
+RELEASE = re.compile(r"(\d\d)\.(0[1-9]|1[0-2])")
 LABEL = "triton-notebooks"
 OWNER = f"{LABEL}.owner"
 HOST_OUTPUTS_VARIABLE = "TRITON_NOTEBOOKS_HOST_OUTPUTS"  # set by docker/compose.yaml
@@ -48,8 +47,15 @@ class Container:
         """Whether it runs, or is about to: of one not yet made the engine knows nothing."""
         if self.client.poll() is not None:
             return False
-        state = docker("inspect", "--format={{.State.Status}}", self.name).stdout.strip()
-        return state in ("", "created", "running")
+        return self._state("Status") in ("", "created", "running")
+
+    def process(self) -> tuple[int, ...]:
+        """Give the number of its first process, which is a child of the engine and not of ours."""
+        number = self._state("Pid")
+        return (int(number),) if number.isdigit() and number != "0" else ()
+
+    def _state(self, field: str) -> str:
+        return docker("inspect", f"--format={{{{.State.{field}}}}}", self.name).stdout.strip()
 
 
 def docker(*arguments: str) -> "subprocess.CompletedProcess[str]":
@@ -91,13 +97,20 @@ def engine() -> str:
     return answer.stdout.strip()
 
 
-def image(config: Config) -> str:
-    """Name the image that serves the experiment; raise `ServerError` for an unknown release."""
-    if not RELEASE.fullmatch(config.server.release):
+def release(config: Config) -> tuple[int, int]:
+    """Read year and month of Triton's release; raise `ServerError` for what is none."""
+    parts = RELEASE.fullmatch(config.server.release)
+    if not parts:
         raise ServerError(
             f"unknown release '{config.server.release}': Triton's are named YY.MM, such as 24.10"
         )
-    return config.server.image or IMAGE.format(config.server.release)
+    return int(parts[1]), int(parts[2])
+
+
+def image(config: Config) -> str:
+    """Name the image that serves the experiment; raise `ServerError` for an unknown release."""
+    year, month = release(config)
+    return config.server.image or f"nvcr.io/nvidia/tritonserver:{year}.{month:02}-py3"
 
 
 def require_image(config: Config) -> str:
@@ -114,15 +127,15 @@ def require_image(config: Config) -> str:
 
 def host_path(path: Path) -> Path:
     """Spell `path` as the engine's host knows it: in the lab container the outputs folder is
-    mounted from another place. Raises `ServerError` where that place is not known.
+    mounted from another place. Raises `ServerError` for what lies outside it there.
     """
     outside = os.environ.get(HOST_OUTPUTS_VARIABLE)
     if outside and path.is_relative_to(outputs()):
         return Path(outside) / path.relative_to(outputs())
-    if outside or Path("/.dockerenv").exists():
+    if outside:
         raise ServerError(
-            f"the engine's host does not know {path} of this container: keep it in the outputs "
-            f"folder, and set {HOST_OUTPUTS_VARIABLE} to that folder's place on the host"
+            f"the engine's host does not know {path} of this container: keep it in {outputs()}, "
+            f"which {HOST_OUTPUTS_VARIABLE} places there"
         )
     return path
 

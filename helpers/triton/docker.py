@@ -7,6 +7,7 @@ import tempfile
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from helpers.errors import ServerError
 from helpers.schema import Config
 from helpers.triton import containers
 from helpers.triton.client import Server
-from helpers.triton.containers import LABEL, Mount
+from helpers.triton.containers import HOST_OUTPUTS_VARIABLE, LABEL, Mount
 from helpers.triton.embedded import (
     common_flags,
     free_ports,
@@ -22,11 +23,11 @@ from helpers.triton.embedded import (
     require_free,
     wait_until_ready,
 )
-from helpers.workspace import outputs
 
 READY_SECONDS = 1800  # TensorRT's accelerator builds its engines while the model loads
 # What the engine, NVIDIA's runtime or Triton say when they fail, and what it means.
 PORT_TAKEN = r"port is already allocated|address already in use"
+NO_FOLDER = r"bind source path does not exist"
 NO_GPU = r"could not select device driver|nvidia-container-cli: init|runtime name: nvidia"
 OLD_DRIVER = r"unsatisfied condition: cuda|driver version is insufficient|unsupported toolchain"
 TOO_LARGE = r"out of memory|out_of_memory|failed to allocate|insufficient memory"
@@ -36,7 +37,6 @@ def obstacle(config: Config) -> str:
     """Say in one line why no container can serve the experiment here; empty if one can."""
     try:
         containers.require_image(config)
-        containers.host_path(outputs())
     except ServerError as error:
         return str(error)
     return ""
@@ -55,14 +55,13 @@ def require_same_release(facts: Mapping[str, Any], config: Config) -> None:
         )
 
 
-def command_line(release: str, models: Sequence[str]) -> list[str]:
-    """Spell Triton's command line as `release` knows it.
+def command_line(release: tuple[int, int], models: Sequence[str]) -> list[str]:
+    """Spell Triton's command line as a release (year, month) knows it.
 
     Source: triton-inference-server/server, pull requests 4607 (configurations are completed unless
     told otherwise, 22.07) and 8739 (clients' shared memory is refused unless allowed, 26.04).
     """
-    year, month = (int(part) for part in release.split("."))
-    completes, refuses = (year, month) >= (22, 7), (year, month) >= (26, 4)
+    completes, refuses = release >= (22, 7), release >= (26, 4)
     return [
         "tritonserver",
         "--model-repository=/models",
@@ -86,7 +85,11 @@ def mounts(repository: Path, scenario: str) -> list[Mount]:
 
 def explained(error: ServerError, said: str, config: Config) -> ServerError:
     """Put before an error what it means, where what was `said` tells."""
-    meanings = {PORT_TAKEN: "a port was taken meanwhile, try again"}
+    meanings = {
+        PORT_TAKEN: "a port was taken meanwhile, try again",
+        NO_FOLDER: f"inside a container, {HOST_OUTPUTS_VARIABLE} must say where the outputs folder "
+        "lies on the engine's host",
+    }
     if config.device == "gpu":  # without a GPU the image speaks of drivers too, and means no harm
         release = config.server.release
         meanings |= {
@@ -116,10 +119,9 @@ def serve(
     The ports are free ones unless `http_port` names one. Raises `ServerError` with the container's
     last lines if it does not become ready.
     """
-    containers.require_image(config)
+    command = command_line(containers.release(config), models)
     free_http, metrics = free_ports(2)
     http = require_free(http_port) if http_port else free_http
-    command = command_line(config.server.release, models)
     options = [f"--publish=127.0.0.1:{http}:8000", f"--publish=127.0.0.1:{metrics}:8002"]
     sweep = []
     if config.stage == "perf_offline" and config.shared_memory != "none":
@@ -138,7 +140,7 @@ def serve(
             wait_until_ready(server, READY_SECONDS)
         except ServerError as error:
             raise explained(error, log.read_text(errors="replace"), config) from error
-        yield server
+        yield replace(server, processes=container.process())
 
 
 def run_in_image(config: Config, command: Sequence[str], mounts: Mapping[Path, str]) -> str:

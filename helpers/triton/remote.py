@@ -5,6 +5,7 @@ models are to be brought to it.
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 from helpers.errors import ServerError
@@ -55,7 +56,8 @@ def serve(
     already. `http_port` has no meaning here: the port is the server's. Raises `ServerError`.
     """
     log.write_text(f"the log of {config.server.url} is kept where it runs\n")
-    server = _server(config, log)
+    asked = _server(config, log)
+    server = replace(asked, is_alive=asked.is_live)
     if not config.server.repository:
         for model in models:
             if not server.is_ready(model):
@@ -65,30 +67,57 @@ def serve(
                 )
         yield server
         return
-    copied: list[Path] = []
-    try:
-        for source in sorted(path for path in repository.iterdir() if path.is_dir()):
-            copied.append(_claim(from_root(config.server.repository) / source.name))
-            _copy(source, copied[-1], scenario)
-        for model in models:
-            server.load(model)
-        yield server
-    finally:
-        for name in dict.fromkeys((*models, *(path.name for path in copied))):
-            with suppress(ServerError):  # it may have gone, or never have loaded this one
-                server.unload(name)
-        for path in copied:
-            shutil.rmtree(path, ignore_errors=True)
+    with _copied(repository, from_root(config.server.repository), scenario) as names:
+        try:
+            for model in models:
+                server.load(model)
+            yield server
+        finally:
+            for name in dict.fromkeys((*models, *names)):
+                with suppress(ServerError):  # it may never have loaded, or the server has gone
+                    server.unload(name)
 
 
 def _server(config: Config, log: Path) -> Server:
     host, port = address(config.server.url)
-    server = Server(f"{host}:{port}", f"{host}:{METRICS_PORT}", log, is_local=host in HERE)
+    here = host in HERE
+    server = Server(
+        f"{host}:{port}",
+        f"{host}:{METRICS_PORT}",
+        log,
+        is_local=here,
+        processes=_listeners(port) if here else (),
+    )
     if not server.is_live():
         raise ServerError(
             f"no Triton answers at {server.url}: start it, or set server.url to where it runs"
         )
     return server
+
+
+def _listeners(port: int) -> tuple[int, ...]:
+    """Find the processes of this host that listen on `port`, as far as this user may see them."""
+    import psutil
+
+    found = psutil.net_connections("tcp")
+    listening = (each for each in found if each.status == psutil.CONN_LISTEN and each.pid)
+    return tuple({each.pid for each in listening if each.laddr.port == port})
+
+
+@contextmanager
+def _copied(repository: Path, target: Path, scenario: str) -> Iterator[list[str]]:
+    """Copy every model of `repository` into `target` for as long as the block lasts; give their
+    names.
+    """
+    copied: list[Path] = []
+    try:
+        for source in sorted(path for path in repository.iterdir() if path.is_dir()):
+            copied.append(_claim(target / source.name))
+            _copy(source, copied[-1], scenario)
+        yield [path.name for path in copied]
+    finally:
+        for path in copied:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _claim(folder: Path) -> Path:
