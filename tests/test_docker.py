@@ -563,7 +563,7 @@ def test_a_paused_or_lost_container_is_not_alive(engine: StandIn) -> None:
 def test_what_a_server_works_is_no_load_from_others() -> None:
     """A container's processes are no descendants of ours."""
     spin = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass\n"
-    script = f"{sys.executable} -S -c '{spin}time.sleep(30)' >/dev/null & echo $!"
+    script = f"{sys.executable} -S -c '{spin}time.sleep(30)' >/dev/null 2>&1 & echo $!"
     done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
     number = int(done.stdout)
     try:
