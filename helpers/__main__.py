@@ -160,16 +160,14 @@ def status(args: argparse.Namespace) -> int:
 def serve(args: argparse.Namespace) -> int:
     from helpers import artefacts, plan
     from helpers.params import read_file
-    from helpers.triton import embedded
+    from helpers.triton import serving
 
     content = read_file(args.params)
     plan.select(content, [args.model], [args.experiment][: bool(args.experiment)], str(args.params))
     config = plan.configure(content, args.params.stem, args.model, args.experiment, "deploy")
     repository = artefacts.require(config, "deploy")
     log = args.outputs / args.params.stem / "serve.log"
-    with embedded.serve(
-        repository.folder, models=[args.model], log=log, http_port=args.port
-    ) as server:
+    with serving.serve(config, repository, log=log, http_port=args.port) as server:
         say(f"{args.model} ({config.experiment}) at http://{server.url}; Ctrl-C ends it")
         while server.is_alive():
             time.sleep(0.5)

@@ -12,7 +12,7 @@ from socket import socket
 from helpers import formats
 from helpers.errors import DeploymentError
 from helpers.schema import Config
-from helpers.triton import native
+from helpers.triton import containers, native
 from helpers.workspace import outputs
 
 GLIBC = (2, 35)
@@ -48,14 +48,6 @@ def has_driver() -> bool:
     return any(map(os.path.exists, ("/proc/driver/nvidia/version", "/dev/nvidiactl")))
 
 
-def has_docker() -> bool:
-    """Whether a Docker engine could answer: its client and its socket are there."""
-    given = os.environ.get("DOCKER_HOST", "")
-    return shutil.which("docker") is not None and (
-        bool(given) or Path("/var/run/docker.sock").exists()
-    )
-
-
 def obstacle(config: Config) -> str:
     """Say in one line why this machine cannot run the experiment; empty if it can. No kernel is
     needed to know.
@@ -65,10 +57,8 @@ def obstacle(config: Config) -> str:
 
         if reason := gpu_fitness.obstacle(config):
             return reason
-    if config.server.kind == "docker" and not has_docker():
-        return "the docker server kind needs a Docker engine and there is none"
-    if config.server.kind == "remote":
-        return "the remote server kind is not in this release: use embedded"
+    if config.server.kind != "embedded" and (reason := _no_server(config)):
+        return reason
     for name, precision in (
         (config.export_format, config.export_precision),
         (config.format, config.precision),
@@ -95,6 +85,13 @@ def _without_backends(config: Config) -> str:
 def _with_backends(config: Config) -> str:
     """Say what keeps a server with backends of its own, of this release, from running it."""
     return native.obstacle(config) or formats.missing(config.export_format, "cpu")
+
+
+def _no_server(config: Config) -> str:
+    """Say in one line why the server that the target names cannot be had; empty if it can."""
+    from helpers.triton import docker, remote  # they load Triton's client: only where it is needed
+
+    return docker.obstacle(config) if config.server.kind == "docker" else remote.obstacle(config)
 
 
 def _glibc() -> Check:
@@ -165,13 +162,25 @@ def _processor() -> Check:
     )
 
 
-def _docker() -> Check:
-    return Check(
-        "Docker",
-        has_docker(),
-        "engine found" if has_docker() else "no engine",
-        "install Docker, or set server.kind to embedded",
-    )
+def _engine() -> Check:
+    try:
+        return Check("Docker", True, f"engine {containers.engine()}")
+    except DeploymentError as error:
+        found, _, mend = str(error).rpartition(": ")
+        return Check("Docker", False, found, mend)
+
+
+def _images(configs: list[Config]) -> list[Check]:
+    """Look for the image of every release that is needed, if there is an engine to ask."""
+    needed = {config.server.image or config.server.release: config for config in configs}
+    done = []
+    for name, config in needed.items():
+        try:
+            done.append(Check(f"image {name}", True, f"{containers.require_image(config)} is here"))
+        except DeploymentError as error:
+            found, _, mend = str(error).rpartition(": ")
+            done.append(Check(f"image {name}", False, found, mend))
+    return done
 
 
 def checks(configs: list[Config]) -> list[Check]:
@@ -188,8 +197,9 @@ def checks(configs: list[Config]) -> list[Check]:
         from helpers import gpu_fitness
 
         done += gpu_fitness.checks([config for config in configs if config.device == "gpu"])
-    if any(config.server.kind == "docker" for config in configs):
-        done.append(_docker())
+    if in_docker := [config for config in configs if config.server.kind == "docker"]:
+        done.append(_engine())
+        done += _images(in_docker) if done[-1].ok else []
     for config in configs:
         reason = obstacle(config)
         name = f"{config.model} {config.experiment}"

@@ -31,8 +31,9 @@ class Server(Strict):
 
     kind: Literal["embedded", "docker", "remote"] = "embedded"
     release: str = "24.10"
-    image: str = ""
-    url: str = ""
+    image: str = ""  # docker: another than NVIDIA's of this release
+    url: str = ""  # remote: host:port of its HTTP endpoint
+    repository: str = ""  # remote: the folder it serves from, where that is on this host
 
 
 class Experiment(Strict):

@@ -41,8 +41,9 @@ def told(capsys: pytest.CaptureFixture[str]) -> dict[str, tuple[str, str]]:
 
 @WITHOUT_GPU
 def test_a_gpu_target_names_what_is_missing_and_how_to_mend_it(
-    outputs: Path, capsys: pytest.CaptureFixture[str]
+    outputs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("PATH", str(outputs))  # no docker command
     code = main(["doctor", str(ROOT / "params/NVIDIA-T4.yaml"), "--outputs", str(outputs)])
 
     lines = told(capsys)
@@ -51,10 +52,9 @@ def test_a_gpu_target_names_what_is_missing_and_how_to_mend_it(
         "MEND",
         "none; install NVIDIA's driver, or use params/cpu.yaml",
     )
-    assert lines["Docker"] == (
-        ("ok", "engine found")
-        if doctor.has_docker()
-        else ("MEND", "no engine; install Docker, or set server.kind to embedded")
+    assert lines["Docker"][1] == (
+        "there is no docker command (no such file or directory); install Docker Engine, or set "
+        "server.kind to embedded"
     )
     assert lines["resnet50 onnx-trt-fp16"] == (
         "MEND",
@@ -115,7 +115,7 @@ OBSTACLES = {
     ),
     "a remote server": (
         {"server": {"kind": "remote"}},
-        "the remote server kind is not in this release: use embedded",
+        "server.url is '': give host:port of Triton's HTTP endpoint, such as 127.0.0.1:8000",
     ),
 }
 

@@ -480,7 +480,7 @@ class Served(Server):
 
 
 def served(endpoint: Endpoint) -> Server:
-    return Served("127.0.0.1:9", endpoint.url, Path("log"), pid=os.getpid())
+    return Served("127.0.0.1:9", endpoint.url, Path("log"), processes=(os.getpid(),))
 
 
 def under_way(seconds: float = 1000) -> NDArray[np.int64]:

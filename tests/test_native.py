@@ -1,6 +1,5 @@
 """`config.pbtxt` for Triton's own backends equals what was written by hand from their documents."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,7 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
-from helpers import gpu_fitness, composition, doctor
+from helpers import composition, doctor, gpu_fitness
 from helpers.data import request
 from helpers.doctor import obstacle
 from helpers.errors import ParameterError, ServerError
@@ -214,7 +213,7 @@ def test_a_request_has_the_types_that_the_engine_takes(
 def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine with a Docker engine and a GPU whose driver is new enough."""
     monkeypatch.setattr(gpu_fitness, "obstacle", lambda config: "")
-    monkeypatch.setattr(doctor, "has_docker", lambda: True)
+    monkeypatch.setattr(doctor, "_no_server", lambda config: "")
 
 
 OBSTACLES = {

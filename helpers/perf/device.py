@@ -145,7 +145,7 @@ def observed(device: str, server: Server) -> Iterator[Observer]:
     if device != "gpu":
         yield Observer(server)
         return
-    own = None if server.pid is None else (getpid(), server.pid)
+    own = (getpid(), *server.processes) if server.processes else None
     with gpu.opened(own) as opened:
         uuid = opened.ask(lambda n, handle: n.nvmlDeviceGetUUID(handle))
         observer = Observer(server, opened, uuid if uuid.startswith("GPU-") else "")

@@ -7,7 +7,7 @@ import os
 import resource
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,14 +30,21 @@ def _host_seconds() -> float:
     )
 
 
-def _own_seconds() -> float:
-    """Processor seconds of this process and its descendants, the ended ones included."""
+def _own_seconds(servers: Sequence[int]) -> float:
+    """Processor seconds of this process, of `servers` and of the descendants of all, the ended ones
+    included.
+    """
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     own = resource.getrusage(resource.RUSAGE_SELF)
     total = own.ru_utime + own.ru_stime + ended.ru_utime + ended.ru_stime
-    for child in psutil.Process().children(recursive=True):
+    family = psutil.Process().children(recursive=True)
+    for number in servers:
         with suppress(psutil.Error):
-            times = child.cpu_times()
+            server = psutil.Process(number)
+            family += [server, *server.children(recursive=True)]
+    for each in dict.fromkeys(family):
+        with suppress(psutil.Error):
+            times = each.cpu_times()
             total += times.user + times.system + times.children_user + times.children_system
     return total
 
@@ -52,15 +59,15 @@ class Load:
 
 
 @contextmanager
-def watched() -> Iterator[Load]:
-    """Watch a block for load from others: host time minus the time of this process and all its
-    descendants.
+def watched(servers: Sequence[int] = ()) -> Iterator[Load]:
+    """Watch a block for load from others: host time minus the time of this process, of the
+    processes `servers`, which serve us, and of all their descendants.
     """
     load = Load()
-    host, own, started = _host_seconds(), _own_seconds(), time.monotonic()
+    host, own, started = _host_seconds(), _own_seconds(servers), time.monotonic()
     yield load
     elapsed = time.monotonic() - started
-    others = (_host_seconds() - host) - (_own_seconds() - own)
+    others = (_host_seconds() - host) - (_own_seconds(servers) - own)
     load.others_cores = max(0.0, others / elapsed)
 
 

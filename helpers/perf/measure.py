@@ -24,6 +24,7 @@ from helpers.triton.client import Server
 
 REQUESTS_A_CLIENT = 5  # at least, online: fewer show more of the start than of the steady state
 SHORTEST_INTERVAL_MS = 400
+NOT_SHARED = "inputs sent over HTTP: a remote host shares no memory with this one"
 BARE_SECONDS = 0.6  # a bare run takes at least this long and three calls
 
 
@@ -124,11 +125,14 @@ def measure_offline(config: Config, server: Server) -> Measurement:
     with _ready(config, server, samples) as (start, observer):
         for size in config.batch_sizes:
             before.append(host.wait_until_quiet())
-            point = replace(start, batch_size=size, shared_memory=config.shared_memory)
+            shared_memory = config.shared_memory if server.is_local else "none"
+            point = replace(start, batch_size=size, shared_memory=shared_memory)
             try:
                 row, requests = _offline_point(config, server, session, point, samples, observer)
             except MeasurementError as error:
                 row, requests = failed_row(size, 1, error), {}
+            if shared_memory != config.shared_memory:
+                row["reason"] = "; ".join(filter(None, (row["reason"], NOT_SHARED)))
             rows.append(row)
             raw |= requests
             print(f"batch {size}: {_in_words(row)}")
@@ -156,7 +160,7 @@ def _offline_point(
     bare = [size * run_bare(session, batches, BARE_SECONDS)] if session else []
     runs, loads, seen = [], [], device.Point()
     for _ in range(config.pairs):
-        with host.watched() as others, observer.watching(seen):
+        with host.watched(server.processes) as others, observer.watching(seen):
             loads.append(analyzer.run(replace(point, interval_ms=interval), server))
         runs.append(Window(loads[-1].requests, size, 1, others.others_cores))
         if session:
@@ -196,7 +200,7 @@ def measure_online(config: Config, server: Server) -> Measurement:
             point = replace(start, batch_size=size, concurrency=clients, interval_ms=interval)
             seen = device.Point()
             try:
-                with host.watched() as others, observer.watching(seen):
+                with host.watched(server.processes) as others, observer.watching(seen):
                     load = analyzer.run(point, server)
             except MeasurementError as error:
                 row = failed_row(size, clients, error)

@@ -19,15 +19,17 @@ TIMEOUT_SECONDS = 600.0
 
 @dataclass(frozen=True)
 class Server:
-    """A running server: its addresses (host:port), its log, whether its process lives, and the
-    process on this host that all of its processes descend from, where that is known.
+    """A running server: its addresses (host:port), its log, whether it lives, whether it can share
+    memory with this host, and the processes of this host that all of its own descend from, where
+    they are known.
     """
 
     url: str
     metrics_url: str
     log: Path
     is_alive: Callable[[], bool] = field(repr=False, default=lambda: True)
-    pid: int | None = None
+    is_local: bool = True
+    processes: tuple[int, ...] = ()
 
     def is_live(self) -> bool:
         """Whether the server answers."""

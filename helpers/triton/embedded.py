@@ -7,7 +7,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -88,6 +88,16 @@ def last_lines(log: Path, count: int = 6) -> str:
     return " / ".join(telling[-count:])
 
 
+def common_flags(models: Sequence[str]) -> list[str]:
+    """Spell what every Triton that this package starts is told, of whatever release."""
+    return [
+        "--model-control-mode=explicit",
+        *(f"--load-model={model}" for model in models),
+        "--allow-grpc=false",
+        "--exit-timeout-secs=5",
+    ]
+
+
 @contextmanager
 def serve(
     repository: Path,
@@ -113,17 +123,14 @@ def serve(
             f"--model-repository={repository}",
             f"--backend-directory={scratch}",
             f"--backend-config=python,shm-region-prefix-name={prefix}",
-            "--model-control-mode=explicit",
-            *(f"--load-model={model}" for model in models),
+            *common_flags(models),
             *(["--model-config-name=offline"] if scenario == "offline" else []),
             "--http-address=127.0.0.1",
             f"--http-port={http}",
-            "--allow-grpc=false",
             "--metrics-address=127.0.0.1",
             f"--metrics-port={metrics}",
             "--metrics-interval-ms=500",  # how often it asks the GPU; a point may take seconds
             "--disable-auto-complete-config",
-            "--exit-timeout-secs=5",
         ]
         path = f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}"
         env = {**os.environ, "PATH": path, **process.SETTINGS}
@@ -133,7 +140,7 @@ def serve(
             f"127.0.0.1:{metrics}",
             log,
             is_alive=lambda: started.poll() is None,
-            pid=started.pid,
+            processes=(started.pid,),
         )
         try:
             wait_until_ready(server)
@@ -142,11 +149,11 @@ def serve(
             process.stop(started)
 
 
-def wait_until_ready(server: Server) -> None:
+def wait_until_ready(server: Server, seconds: float = LOADED_SECONDS) -> None:
     """Wait until the server and the models it was told to load are ready; raise `ServerError` if it
     exits or is stuck.
     """
-    deadline = time.monotonic() + LOADED_SECONDS
+    deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if not server.is_alive():
             raise ServerError(f"Triton ended while it started: {last_lines(server.log)}")
@@ -156,4 +163,4 @@ def wait_until_ready(server: Server) -> None:
                     return
         except (URLError, OSError):
             time.sleep(0.05)
-    raise ServerError(f"Triton was not ready after {LOADED_SECONDS} s: {last_lines(server.log)}")
+    raise ServerError(f"Triton was not ready after {seconds:.0f} s: {last_lines(server.log)}")

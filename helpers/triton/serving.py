@@ -3,35 +3,61 @@ repository away.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from pathlib import Path
 
+from helpers.artefacts import folder_of as artefact_folder
 from helpers.data import request
-from helpers.errors import ServerError
 from helpers.models import Arrays
 from helpers.results import folder
 from helpers.schema import Config
 from helpers.triton import embedded
 from helpers.triton.client import Server
-from helpers.workspace import Artefact
+from helpers.workspace import Artefact, find
 
 
 @contextmanager
-def serve(config: Config, repository: Artefact, scenario: str = "online") -> Iterator[Server]:
+def serve(
+    config: Config,
+    repository: Artefact,
+    scenario: str = "online",
+    *,
+    log: Path | None = None,
+    http_port: int | None = None,
+) -> Iterator[Server]:
     """Serve `repository` for as long as the block lasts, as `scenario` ("offline" or "online") is
     configured.
 
-    The log is kept beside the stage's result. Raises `ServerError` with the server's last lines.
+    The log is kept beside the stage's result, or in `log`. Raises `ServerError` with the server's
+    last lines, or before anything is loaded if the model was built for another release.
     """
-    if config.server.kind != "embedded":
-        raise ServerError(
-            f"server kind {config.server.kind} is not in this release: set server.kind to embedded"
-        )
-    log = folder(config) / f"{config.stage}_server.log"
+    converted = find(artefact_folder(config, "convert"))
+    for artefact in (repository, *([converted] if converted else [])):
+        if "release" in artefact.facts:
+            from helpers.triton.docker import require_same_release
+
+            require_same_release(artefact.facts, config)
+    log = log or folder(config) / f"{config.stage}_server.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    with embedded.serve(
-        repository.folder, models=[config.model], log=log, scenario=scenario
+    start = _starter(config)
+    with start(
+        repository.folder, models=[config.model], log=log, scenario=scenario, http_port=http_port
     ) as server:
         yield server
+
+
+def _starter(config: Config) -> Callable[..., AbstractContextManager[Server]]:
+    """Choose the kind of server; a stage does not depend on the code of the others."""
+    if config.server.kind == "docker":
+        from helpers.triton import docker
+
+        return partial(docker.serve, config=config)
+    if config.server.kind == "remote":
+        from helpers.triton import remote
+
+        return partial(remote.serve, config=config)
+    return embedded.serve
 
 
 def asking(config: Config, server: Server) -> Callable[[Arrays], Arrays]:

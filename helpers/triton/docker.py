@@ -1,0 +1,164 @@
+"""The docker server kind: Triton of an exact release, with its native backends, in a container of
+NVIDIA's image.
+"""
+
+import re
+import tempfile
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from helpers.errors import ServerError
+from helpers.schema import Config
+from helpers.triton import containers
+from helpers.triton.client import Server
+from helpers.triton.containers import HOST_OUTPUTS_VARIABLE, LABEL, Mount
+from helpers.triton.embedded import (
+    common_flags,
+    free_ports,
+    last_lines,
+    require_free,
+    wait_until_ready,
+)
+
+READY_SECONDS = 1800  # TensorRT's accelerator builds its engines while the model loads
+# What the engine, NVIDIA's runtime or Triton say when they fail, and what it means.
+PORT_TAKEN = r"port is already allocated|address already in use"
+NO_FOLDER = r"bind source path does not exist"
+NO_GPU = r"could not select device driver|nvidia-container-cli: init|runtime name: nvidia"
+OLD_DRIVER = r"unsatisfied condition: cuda|driver version is insufficient|unsupported toolchain"
+TOO_LARGE = r"out of memory|out_of_memory|failed to allocate|insufficient memory"
+
+
+def obstacle(config: Config) -> str:
+    """Say in one line why no container can serve the experiment here; empty if one can."""
+    try:
+        containers.require_image(config)
+    except ServerError as error:
+        return str(error)
+    return ""
+
+
+def require_same_release(facts: Mapping[str, Any], config: Config) -> None:
+    """Raise `ServerError` if an artefact's facts name another release than the server's.
+
+    A TensorRT engine is loaded by the very TensorRT that built it, and by no other.
+    """
+    built, serving = facts.get("release"), config.server.release
+    if built and built != serving:
+        raise ServerError(
+            f"{config.model} {config.experiment} was built in release {built}, which the server's "
+            f"{serving} cannot load: convert it again, or set server.release to {built}"
+        )
+
+
+def command_line(release: tuple[int, int], models: Sequence[str]) -> list[str]:
+    """Spell Triton's command line as a release (year, month) knows it.
+
+    Source: triton-inference-server/server, pull requests 4607 (configurations are completed unless
+    told otherwise, 22.07) and 8739 (clients' shared memory is refused unless allowed, 26.04).
+    """
+    completes, refuses = release >= (22, 7), release >= (26, 4)
+    return [
+        "tritonserver",
+        "--model-repository=/models",
+        *common_flags(models),
+        "--disable-auto-complete-config" if completes else "--strict-model-config=true",
+        *(["--allow-client-shm=true"] if refuses else []),
+    ]
+
+
+def mounts(repository: Path, scenario: str) -> list[Mount]:
+    """Mount the repository, with each model's configuration for `scenario` in its place.
+
+    `--model-config-name` would choose it, but is known from release 24.05 on only (pull request
+    7233), and the newest release that NVIDIA published figures of is 23.02.
+    """
+    found = [Mount(repository, "/models")]
+    for path in sorted(repository.glob(f"*/configs/{scenario}.pbtxt")):
+        found.append(Mount(path, f"/models/{path.parents[1].name}/config.pbtxt"))
+    return found
+
+
+def explained(error: ServerError, said: str, config: Config) -> ServerError:
+    """Put before an error what it means, where what was `said` tells."""
+    meanings = {
+        PORT_TAKEN: "a port was taken meanwhile, try again",
+        NO_FOLDER: f"inside a container, {HOST_OUTPUTS_VARIABLE} must say where the outputs folder "
+        "lies on the engine's host",
+    }
+    if config.device == "gpu":  # without a GPU the image speaks of drivers too, and means no harm
+        release = config.server.release
+        meanings |= {
+            NO_GPU: "the engine cannot reach a GPU, install NVIDIA's container toolkit",
+            OLD_DRIVER: f"the NVIDIA driver is too old for release {release}, update it",
+            TOO_LARGE: "the model is too large for the device, lower instances or max_batch_size",
+        }
+    for words, meaning in meanings.items():
+        if re.search(words, said, re.IGNORECASE):
+            return ServerError(f"{meaning}: {error}")
+    return error
+
+
+@contextmanager
+def serve(
+    repository: Path,
+    *,
+    config: Config,
+    models: list[str],
+    log: Path,
+    scenario: str = "online",
+    http_port: int | None = None,
+) -> Iterator[Server]:
+    """Serve `models` of `repository` on 127.0.0.1 for as long as the block lasts; the container
+    ends with it.
+
+    The ports are free ones unless `http_port` names one. Raises `ServerError` with the container's
+    last lines if it does not become ready.
+    """
+    command = command_line(containers.release(config), models)
+    free_http, metrics = free_ports(2)
+    http = require_free(http_port) if http_port else free_http
+    options = [f"--publish=127.0.0.1:{http}:8000", f"--publish=127.0.0.1:{metrics}:8002"]
+    sweep = []
+    if config.stage == "perf_offline" and config.shared_memory != "none":
+        # perf_analyzer makes regions in this host's /dev/shm, and Triton must find them there
+        prefix = f"{LABEL}-{uuid.uuid4().hex[:12]}"
+        sweep = [f"{prefix}*"]
+        command.append(f"--backend-config=python,shm-region-prefix-name={prefix}")
+        options.append("--ipc=host")
+    else:
+        options.append("--shm-size=1g")  # Docker's 64 MB are few for the Python backend's tensors
+    with containers.run(
+        config, command, mounts(repository, scenario), log, options, sweep
+    ) as container:
+        server = Server(f"127.0.0.1:{http}", f"127.0.0.1:{metrics}", log, container.is_alive)
+        try:
+            wait_until_ready(server, READY_SECONDS)
+        except ServerError as error:
+            raise explained(error, log.read_text(errors="replace"), config) from error
+        yield replace(server, processes=container.process())
+
+
+def run_in_image(config: Config, command: Sequence[str], mounts: Mapping[Path, str]) -> str:
+    """Run `command` to its end in the image that will serve the experiment; give what it printed.
+
+    `mounts` says where the container sees which folder; it may write there. Raises `ServerError`
+    with the last lines if the command fails.
+    """
+    binds = [Mount(source, target, writable=True) for source, target in mounts.items()]
+    with tempfile.TemporaryDirectory(prefix="triton-") as folder:
+        log = Path(folder) / "log"
+        with containers.run(config, command, binds, log, ["--shm-size=1g"]) as container:
+            code = container.client.wait()
+        said = log.read_text(errors="replace")
+        if code:
+            words = last_lines(log) or "it said nothing"
+            error = ServerError(
+                f"{command[0]} failed ({code}) in {containers.image(config)}: {words}"
+            )
+            raise explained(error, said, config)
+    return said

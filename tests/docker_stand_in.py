@@ -1,0 +1,144 @@
+"""A stand-in for the docker command: it records its calls and plays the part of client and engine.
+
+A container is a process outside its client's session. The folder DOCKER_STAND_IN holds what the
+engine knows: `calls`, a line of JSON each; `images`, a name a line; `fault`, what goes wrong; and a
+file for each container. For Triton it starts a server that is always ready, or the real embedded
+one if the folder holds `real`.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+HERE = Path(os.environ["DOCKER_STAND_IN"])
+READY = """
+import sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200), self.send_header("Content-Length", "0"), self.end_headers()
+    def log_message(self, *_): pass
+print("Started HTTPService", flush=True)
+HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+"""
+SAYS = {
+    "no engine": "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. "
+    "Is the docker daemon running?",
+    "no permission": "permission denied while trying to connect to the Docker daemon socket",
+}
+
+
+def text(name: str) -> str:
+    path = HERE / name
+    return path.read_text() if path.exists() else ""
+
+
+def states() -> dict[Path, dict]:
+    return {path: json.loads(path.read_text()) for path in HERE.glob("*.container")}
+
+
+def alive(state: dict) -> bool:
+    try:
+        stat = Path(f"/proc/{state['pid']}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"
+
+
+def real_triton(mounts: dict[str, str], command: list[str], ports: dict[str, str]) -> list[str]:
+    """Spell the embedded server's command line for what the container was told."""
+    import shutil
+    import site
+
+    site.main()  # the interpreter was started without it, which is quicker
+    from helpers.triton import embedded
+
+    scratch = HERE / f"scratch-{os.getpid()}"
+    scratch.mkdir()
+    embedded.link_backend(scratch)
+    models = shutil.copytree(mounts.pop("/models"), scratch / "models")
+    for target, source in mounts.items():
+        shutil.copyfile(source, models / Path(target).relative_to("/models"))
+    flags = [f for f in command[1:] if not f.startswith("--model-repository")]
+    return [
+        *(str(embedded.wheel() / "bin/tritonserver"), *flags),
+        *(f"--model-repository={models}", f"--backend-directory={scratch}"),
+        *("--http-address=127.0.0.1", f"--http-port={ports['8000']}"),
+        *("--metrics-address=127.0.0.1", f"--metrics-port={ports['8002']}"),
+    ]
+
+
+def run(arguments: list[str]) -> int:
+    options = []
+    while arguments[0].startswith("--"):
+        options.append(arguments.pop(0))
+    image, *command = arguments
+    given = [option[2:].partition("=")[::2] for option in options]
+    parts = [dict(p.partition("=")[::2] for p in v.split(",")) for n, v in given if n == "mount"]
+    mounts = {part["target"]: part["source"] for part in parts}
+    ports = dict(value.split(":")[2:0:-1] for name, value in given if name == "publish")
+    labels = dict(value.partition("=")[::2] for name, value in given if name == "label")
+    name = next(value for option, value in given if option == "name")
+    if image not in text("images").split():
+        print(f"docker: Error response from daemon: No such image: {image}", file=sys.stderr)
+        return 125
+    if fault := text("fault"):
+        print(fault, file=sys.stderr)
+        return 125 if fault.startswith("docker: ") else 1
+    if command[0] != "tritonserver":
+        for target, source in mounts.items():
+            command = [word.replace(target, source) for word in command]
+    elif (HERE / "real").exists():
+        command = real_triton(mounts, command, ports)
+    else:
+        command = [sys.executable, "-c", READY, ports["8000"]]
+    env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    child = subprocess.Popen(command, start_new_session=True, env=env)
+    path = HERE / f"{name}.container"
+    path.write_text(json.dumps({"name": name, "labels": labels, "pid": child.pid}))
+    signal.signal(signal.SIGTERM, lambda number, _: child.send_signal(number))
+    code = child.wait()
+    path.unlink(missing_ok=True)  # --rm
+    return code if code >= 0 else 128 - code
+
+
+def main(arguments: list[str]) -> int:
+    with (HERE / "calls").open("a") as calls:
+        calls.write(json.dumps(arguments) + "\n")
+    verb, *rest = arguments
+    if (fault := text("fault")) in SAYS:
+        print(SAYS[fault], file=sys.stderr)
+        return 1
+    if verb == "version":
+        print("28.2.2")
+        return 0
+    if verb == "image":
+        return 0 if rest[-1] in text("images").split() else 1
+    if verb == "inspect":
+        found = [state for state in states().values() if state["name"] == rest[-1]]
+        for state in found:
+            status = "running" if alive(state) else "exited"
+            print({"--format={{.State.Status}}": status}.get(rest[0], state["pid"]))
+        return 0 if found else 1
+    if verb == "ps":
+        key, _, value = next(r for r in rest if "=label=" in r).split("=", 2)[2].partition("=")
+        for state in states().values():
+            if key in state["labels"] and value in ("", state["labels"][key]):
+                print(state["name"], state["labels"]["triton-notebooks.owner"])
+        return 0
+    if verb == "rm":
+        for path, state in states().items():
+            if state["name"] in rest:
+                with suppress(ProcessLookupError):
+                    os.kill(state["pid"], signal.SIGKILL)
+                path.unlink(missing_ok=True)
+        return 0
+    return run(rest)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

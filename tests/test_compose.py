@@ -1,0 +1,110 @@
+"""The compose file, against the Compose specification's JSON schema (the copy that
+check-jsonschema carries), and what it and the lab's Dockerfile promise. Neither was run: no Docker
+engine was there.
+"""
+
+import json
+import re
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from jsonschema.validators import validator_for
+
+import helpers
+from helpers.triton.containers import HOST_OUTPUTS_VARIABLE
+from helpers.workspace import ROOT
+
+COMPOSE = ROOT / "docker/compose.yaml"
+EXACT = re.compile(r"[a-z0-9./-]+:\d+\.\d+(\.\d+)?(-[a-z0-9]+)*")
+
+
+@pytest.fixture
+def services() -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load(COMPOSE.read_text())["services"]
+    return found
+
+
+@pytest.fixture(scope="module")
+def faults() -> Callable[[str], list[str]]:
+    """What is wrong with a compose file, by the schema."""
+    spec = find_spec("check_jsonschema")
+    assert spec
+    assert spec.origin
+    path = Path(spec.origin).parent / "builtin_schemas/vendor/compose-spec.json"
+    schema = json.loads(path.read_text())
+    assert schema["title"] == "Compose Specification"
+    validator = validator_for(schema)(schema)
+    return lambda text: [fault.message for fault in validator.iter_errors(yaml.safe_load(text))]
+
+
+def test_it_is_valid_by_the_specifications_schema(faults: Callable[[str], list[str]]) -> None:
+    assert faults(COMPOSE.read_text()) == []
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("network_mode: host", "network: host"),
+        ("{create_host_path: false}", "{create_host_path: [never]}"),
+        ("capabilities: [gpu]", "capabilities: gpu"),
+    ],
+)
+def test_the_schema_refuses_what_is_wrong(
+    right: str, wrong: str, faults: Callable[[str], list[str]]
+) -> None:
+    assert right in COMPOSE.read_text()
+    assert faults(COMPOSE.read_text().replace(right, wrong))
+
+
+def test_images_are_of_exact_releases(services: dict[str, Any]) -> None:
+    assert services["triton"]["image"] == "nvcr.io/nvidia/tritonserver:24.10-py3"
+    assert services["lab"]["image"] == f"triton-notebooks-lab:{helpers.__version__}"
+    bases = re.findall(r"^FROM (\S+)", (ROOT / "docker/Dockerfile").read_text(), re.MULTILINE)
+    assert len(bases) == 2
+    assert all(EXACT.fullmatch(base) for base in bases)
+    assert f"--tag {services['lab']['image']} ." in (ROOT / "docker/Dockerfile").read_text()
+
+
+def test_no_service_is_root_or_listens_to_others(services: dict[str, Any]) -> None:
+    for service in services.values():
+        assert service["user"] == "${HOST_UID:-1000}:${HOST_GID:-1000}"
+        assert not service.get("privileged")
+        assert all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
+    assert (services["lab"]["network_mode"], services["triton"]["ipc"]) == ("host", "host")
+    words = (ROOT / "docker/Dockerfile").read_text().splitlines()
+    assert [line for line in words if line.startswith("USER ")] == ["USER lab"]
+    assert words[-1] == 'CMD ["jupyter", "lab", "--ip=127.0.0.1", "--no-browser"]'
+
+
+def test_a_gpu_is_reserved_only_where_it_is_asked_for(services: dict[str, Any]) -> None:
+    assert services["triton"]["profiles"] == ["gpu"]
+    (device,) = services["triton"]["deploy"]["resources"]["reservations"]["devices"]
+    assert device == {"driver": "nvidia", "count": 1, "capabilities": ["gpu"]}
+    assert "profiles" not in services["lab"]
+    assert "deploy" not in services["lab"]
+
+
+def test_the_lab_knows_where_its_outputs_lie_on_the_host(services: dict[str, Any]) -> None:
+    given = services["lab"]["environment"][HOST_OUTPUTS_VARIABLE]
+    mounts = {mount["target"]: mount["source"] for mount in services["lab"]["volumes"]}
+    assert mounts["/lab/project/outputs"] == given
+    assert "WORKDIR /lab/project" in (ROOT / "docker/Dockerfile").read_text()
+
+
+def test_the_image_is_built_from_named_files_only() -> None:
+    first, *rest = [
+        line
+        for line in (ROOT / ".dockerignore").read_text().splitlines()
+        if not line.startswith("#")
+    ]
+    assert first == "*"
+    allowed = {line[1:] for line in rest if line.startswith("!")}
+    lines = (ROOT / "docker/Dockerfile").read_text().splitlines()
+    copied = [line.split()[1:-1] for line in lines if line.startswith("COPY ")]
+    named = {name for names in copied for name in names if not name.startswith(("--", "/"))}
+    assert named == allowed
+    assert all((ROOT / name).exists() for name in named)

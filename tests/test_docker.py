@@ -1,0 +1,720 @@
+"""The docker server kind against a stand-in for the docker command (`docker_stand_in.py`).
+
+No Docker engine was there when these tests were written, and they need none: the stand-in records
+the calls and plays the engine's part, its servers are real processes, and in the slow tests they
+are the real Triton. What NVIDIA's images themselves do with these command lines is not tested.
+"""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from conftest import HERE, Project, interruptible, processes, wait_for
+
+from helpers import doctor
+from helpers.errors import ServerError
+from helpers.params import Config, resolve
+from helpers.perf import host
+from helpers.triton import containers, docker, owner, serving
+from helpers.triton.client import Server
+from helpers.workspace import OUTPUTS_VARIABLE, Artefact
+
+IMAGE = "nvcr.io/nvidia/tritonserver:24.10-py3"
+USER = f"{os.getuid()}:{os.getgid()}"
+FIELDS = {
+    "export_format": "onnx",
+    "export_precision": "fp32",
+    "format": "onnx",
+    "precision": "fp32",
+    "max_batch_size": 4,
+}
+
+
+@dataclass(frozen=True)
+class StandIn:
+    """The folder of the stand-in: what its engine knows, and what it was asked."""
+
+    folder: Path
+
+    def say(self, name: str, content: str = "") -> None:
+        (self.folder / name).write_text(content)
+
+    def calls(self, verb: str) -> list[list[str]]:
+        path = self.folder / "calls"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [call for call in map(json.loads, lines) if call[0] == verb]
+
+    def containers(self) -> list[dict[str, Any]]:
+        return [json.loads(path.read_text()) for path in self.folder.glob("*.container")]
+
+
+CLIENT = shutil.which("docker")  # a real one, before the stand-in takes its place
+
+
+@pytest.fixture
+def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
+    """Put the stand-in on the PATH; at the end no container of it may be left."""
+    (tmp_path / "bin").mkdir()
+    command = tmp_path / "bin" / "docker"
+    command.write_text(f"#!{sys.executable} -S\n" + (HERE / "docker_stand_in.py").read_text())
+    command.chmod(0o755)
+    (tmp_path / "engine").mkdir()
+    (tmp_path / "outputs").mkdir()
+    monkeypatch.setenv("PATH", f"{command.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("DOCKER_STAND_IN", str(tmp_path / "engine"))
+    monkeypatch.setenv(OUTPUTS_VARIABLE, str(tmp_path / "outputs"))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    stand_in = StandIn(tmp_path / "engine")
+    stand_in.say("images", f"{IMAGE}\nnvcr.io/nvidia/tritonserver:21.10-py3\nmine:1\n")
+    yield stand_in
+    assert stand_in.containers() == []
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A repository of two models, of which one has a configuration for the offline scenario."""
+    for name in ("resnet50", "lookup"):
+        (tmp_path / "repository" / name / "1").mkdir(parents=True)
+        (tmp_path / "repository" / name / "config.pbtxt").write_text("")
+    (tmp_path / "repository/resnet50/configs").mkdir()
+    (tmp_path / "repository/resnet50/configs/offline.pbtxt").write_text("")
+    return tmp_path / "repository"
+
+
+def config(
+    stage: str = "deploy", device: str = "cpu", fields: dict[str, Any] | None = None, **server: Any
+) -> Config:
+    experiments = {"experiments": {"mine": FIELDS | (fields or {})}}
+    return resolve(
+        "resnet50",
+        stage,
+        gpu="Test",
+        device=device,
+        server={"kind": "docker"} | server,
+        models={"resnet50": experiments},
+    )
+
+
+def options(call: list[str]) -> dict[str, list[str]]:
+    """The options of a recorded `docker run`, each with its values."""
+    found: dict[str, list[str]] = {}
+    for word in call[1:]:
+        if not word.startswith("--"):
+            break
+        name, _, value = word.partition("=")
+        found.setdefault(name, []).append(value)
+    return found
+
+
+def command(call: list[str]) -> list[str]:
+    """The image of a recorded `docker run`, and what runs in it."""
+    return call[1 + next(i for i, word in enumerate(call[1:]) if not word.startswith("--")) :]
+
+
+def served(
+    engine: StandIn, repository: Path, chosen: Config, scenario: str = "online"
+) -> list[str]:
+    """Serve for a moment; give the recorded `docker run`."""
+    log = repository.parent / "log"
+    with docker.serve(repository, config=chosen, models=["resnet50"], log=log, scenario=scenario):
+        pass
+    (call,) = engine.calls("run")
+    return call
+
+
+def refused(repository: Path, chosen: Config, **more: Any) -> str:
+    """Try to serve; give the error, which must be one line."""
+    with (
+        pytest.raises(ServerError) as raised,
+        docker.serve(
+            repository, config=chosen, models=["resnet50"], log=repository.parent / "log", **more
+        ),
+    ):
+        raise AssertionError("it serves")
+    assert "\n" not in str(raised.value)
+    return str(raised.value)
+
+
+def test_a_container_serves_for_as_long_as_the_block_lasts(
+    engine: StandIn, repository: Path, tmp_path: Path
+) -> None:
+    with docker.serve(
+        repository, config=config(), models=["resnet50"], log=tmp_path / "log"
+    ) as server:
+        (container,) = engine.containers()
+        assert server.is_live()
+        assert server.is_alive()
+        assert server.processes == (container["pid"],)
+    (call,) = engine.calls("run")
+    http, metrics = (url.rpartition(":")[2] for url in (server.url, server.metrics_url))
+    assert call == [
+        "run",
+        "--rm",
+        "--init",
+        "--pull=never",
+        f"--name={container['name']}",
+        f"--label=triton-notebooks={container['name']}",
+        f"--label=triton-notebooks.owner={owner.token()}",
+        f"--user={USER}",
+        "--env=HOME=/tmp",
+        "--ulimit=memlock=-1",
+        "--ulimit=stack=67108864",
+        f"--publish=127.0.0.1:{http}:8000",
+        f"--publish=127.0.0.1:{metrics}:8002",
+        "--shm-size=1g",
+        f"--mount=type=bind,source={repository},target=/models,readonly",
+        IMAGE,
+        "tritonserver",
+        "--model-repository=/models",
+        "--model-control-mode=explicit",
+        "--load-model=resnet50",
+        "--allow-grpc=false",
+        "--exit-timeout-secs=5",
+        "--disable-auto-complete-config",
+    ]
+    assert not server.is_live()
+    assert not server.is_alive()
+    assert (tmp_path / "log").read_text() == "Started HTTPService\n"
+
+
+def test_a_gpu_is_given_to_a_gpu_target_only(
+    engine: StandIn, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    call = served(engine, repository, config(device="gpu"))
+    assert options(call)["--gpus"] == ["all"]
+    assert options(call)["--env"] == ["HOME=/tmp", "CUDA_VISIBLE_DEVICES=1"]
+    (engine.folder / "calls").unlink()
+    call = served(engine, repository, config())
+    assert "--gpus" not in options(call)
+    assert options(call)["--env"] == ["HOME=/tmp"]
+
+
+@pytest.mark.parametrize(
+    ("stage", "shared_memory", "shares"),
+    [
+        ("perf_offline", "system", True),
+        ("perf_offline", "cuda", True),
+        ("perf_offline", "none", False),
+        ("perf_online", None, False),
+    ],
+)
+def test_the_hosts_shared_memory_is_given_only_where_tensors_travel_through_it(
+    engine: StandIn, repository: Path, stage: str, shared_memory: str | None, shares: bool
+) -> None:
+    fields = {"shared_memory": shared_memory} if shared_memory else {}
+    call = served(engine, repository, config(stage, fields=fields))
+    assert ("--ipc" in options(call), "--shm-size" in options(call)) == (shares, not shares)
+    prefix = [word for word in command(call) if "shm-region-prefix-name" in word]
+    assert len(prefix) == shares
+
+
+def test_offline_a_models_own_configuration_takes_the_place_of_the_online_one(
+    engine: StandIn, repository: Path
+) -> None:
+    call = served(engine, repository, config("perf_offline"), "offline")
+    offline = repository / "resnet50/configs/offline.pbtxt"
+    assert options(call)["--mount"] == [
+        f"type=bind,source={repository},target=/models,readonly",
+        f"type=bind,source={offline},target=/models/resnet50/config.pbtxt,readonly",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("release", "flags"),
+    [
+        ((20, 11), ["--strict-model-config=true"]),
+        ((22, 6), ["--strict-model-config=true"]),
+        ((22, 7), ["--disable-auto-complete-config"]),
+        ((26, 3), ["--disable-auto-complete-config"]),
+        ((26, 4), ["--disable-auto-complete-config", "--allow-client-shm=true"]),
+    ],
+)
+def test_each_release_is_told_what_it_understands(
+    release: tuple[int, int], flags: list[str]
+) -> None:
+    assert docker.command_line(release, ["one", "two"]) == [
+        "tritonserver",
+        "--model-repository=/models",
+        "--model-control-mode=explicit",
+        "--load-model=one",
+        "--load-model=two",
+        "--allow-grpc=false",
+        "--exit-timeout-secs=5",
+        *flags,
+    ]
+
+
+@pytest.mark.skipif(CLIENT is None, reason="this machine has no docker client")
+def test_the_real_client_understands_what_is_asked(
+    engine: StandIn, repository: Path, tmp_path: Path
+) -> None:
+    """It reads its command line before it looks for an engine, and is led to one that is not."""
+    served(engine, repository, config("perf_offline", "gpu"), "offline")
+    docker.run_in_image(config("convert"), ["true"], {tmp_path: "/build"})
+    containers.docker("rm", "--force", "one", "two")
+    lines = (engine.folder / "calls").read_text().splitlines()
+    calls = {call[0]: call for call in map(json.loads, lines)}
+    assert set(calls) == {"version", "image", "ps", "run", "inspect", "rm"}
+    env = {"PATH": os.defpath, "HOME": str(tmp_path), "DOCKER_HOST": f"unix://{tmp_path}/none"}
+    for call in (*calls.values(), *engine.calls("run")):
+        done = subprocess.run([str(CLIENT), *call], env=env, capture_output=True, text=True)
+        assert re.search("annot connect to the Docker daemon|failed to connect", done.stderr), call
+        assert done.returncode == (125 if call[0] == "run" else 1)
+
+
+def test_the_image_is_the_releases_or_the_one_that_is_named(
+    engine: StandIn, repository: Path
+) -> None:
+    call = served(engine, repository, config(fields={"release": "21.10"}))
+    assert command(call)[:1] == ["nvcr.io/nvidia/tritonserver:21.10-py3"]
+    (engine.folder / "calls").unlink()
+    assert command(served(engine, repository, config(image="mine:1")))[:1] == ["mine:1"]
+
+
+def test_from_inside_the_lab_container_paths_are_the_hosts(
+    engine: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outside, inside = tmp_path / "outside", tmp_path / "outputs"
+    (outside / "served/resnet50").mkdir(parents=True)
+    (inside / "served/resnet50").mkdir(parents=True)
+    monkeypatch.setenv(containers.HOST_OUTPUTS_VARIABLE, str(outside))
+    call = served(engine, inside / "served", config())
+    (mount,) = options(call)["--mount"]
+    assert mount == f"type=bind,source={outside}/served,target=/models,readonly"
+    assert refused(tmp_path, config()) == (
+        f"the engine's host does not know {tmp_path} of this container: keep it in {inside}, "
+        "which TRITON_NOTEBOOKS_HOST_OUTPUTS places there"
+    )
+
+
+def test_an_exception_in_the_block_ends_the_container(
+    engine: StandIn, repository: Path, tmp_path: Path
+) -> None:
+    for error in (RuntimeError, KeyboardInterrupt):
+        with (
+            pytest.raises(error),
+            docker.serve(repository, config=config(), models=[], log=tmp_path / "log") as server,
+        ):
+            raise error
+        assert not server.is_live()
+        assert engine.containers() == []
+
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from helpers.params import resolve
+from helpers.triton import docker
+config = resolve("resnet50", "deploy", gpu="Test", server={"kind": "docker"},
+                 models={"resnet50": {"experiments": {"mine": %r}}})
+folder = Path(sys.argv[1])
+with docker.serve(folder / "repository", config=config, models=[], log=folder / "log"):
+    (folder / "holding").touch()
+    time.sleep(99)
+"""
+
+
+@pytest.fixture
+def holder(
+    engine: StandIn, repository: Path, tmp_path: Path
+) -> Iterator["subprocess.Popen[bytes]"]:
+    """Another process that serves."""
+    with (tmp_path / "stderr").open("w") as stderr:
+        started = subprocess.Popen(
+            [sys.executable, "-c", HOLD % FIELDS, str(tmp_path)],
+            stderr=stderr,
+            preexec_fn=interruptible,
+        )
+    wait_for(lambda: (tmp_path / "holding").exists() or started.poll() is not None, 30)
+    assert started.poll() is None
+    yield started
+    started.kill()
+    started.wait()
+
+
+def test_an_owner_that_is_killed_takes_its_container_along(
+    engine: StandIn, holder: "subprocess.Popen[bytes]"
+) -> None:
+    (container,) = engine.containers()
+    holder.kill()
+    wait_for(lambda: not engine.containers(), 30)
+    assert not Path(f"/proc/{container['pid']}").exists()
+
+
+def test_ctrl_c_takes_it_along_too(
+    engine: StandIn, holder: "subprocess.Popen[bytes]", tmp_path: Path
+) -> None:
+    holder.send_signal(signal.SIGINT)
+    holder.wait(30)
+    assert "KeyboardInterrupt" in (tmp_path / "stderr").read_text()
+    assert engine.containers() == []
+    assert engine.calls("ps")[-1][2].startswith("--filter=label=triton-notebooks=triton-notebooks-")
+
+
+def test_what_a_dead_owner_left_is_removed_and_what_a_living_one_holds_is_not(
+    engine: StandIn, holder: "subprocess.Popen[bytes]", repository: Path, tmp_path: Path
+) -> None:
+    (left,) = engine.containers()
+    served_meanwhile = engine.calls("rm")
+    containers.remove_leftovers()
+    assert engine.calls("rm") == served_meanwhile  # its owner lives
+    clients = processes(str(engine.folder), f"--name={left['name']}")
+    assert len(clients) == 2  # the client and its guard
+    for pid in (*clients, holder.pid):
+        os.kill(pid, signal.SIGKILL)  # all at once: nobody is left to stop the container
+    holder.wait()
+    assert engine.containers() == [left]
+    with docker.serve(repository, config=config(), models=[], log=tmp_path / "log"):
+        assert [each["name"] for each in engine.containers()] != [left["name"]]
+        assert len(engine.containers()) == 1
+    assert ["rm", "--force", left["name"]] in engine.calls("rm")
+
+
+@pytest.mark.parametrize("token", ["", "1.2", f"1.{os.getpid()}.5", "x.y.z", "owner"])
+def test_of_an_owner_that_cannot_be_seen_nothing_is_known(token: str) -> None:
+    assert not owner.is_dead(token)
+
+
+def test_a_process_of_the_same_number_is_not_the_same_owner() -> None:
+    namespace, number, started = owner.token().split(".")
+    assert not owner.is_dead(owner.token())
+    assert owner.is_dead(f"{namespace}.{number}.{int(started) - 1}")
+    assert owner.is_dead(f"{namespace}.99999999.{started}")
+
+
+def test_no_docker_command(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    words = (
+        "there is no docker command (no such file or directory): install Docker Engine, or set "
+        "server.kind to embedded"
+    )
+    assert refused(repository, config()) == words
+    assert doctor.obstacle(config("convert")) == words
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        (
+            "no engine",
+            "no Docker engine answers (Cannot connect to the Docker daemon at "
+            "unix:///var/run/docker.sock. Is the docker daemon running?): start it with systemctl "
+            "start docker, or set server.kind to embedded",
+        ),
+        (
+            "no permission",
+            "this user may not use the Docker engine: add the user to the group docker, then log "
+            "in again",
+        ),
+    ],
+)
+def test_no_engine(engine: StandIn, repository: Path, fault: str, words: str) -> None:
+    engine.say("fault", fault)
+    assert refused(repository, config()) == words
+    assert docker.obstacle(config()) == words
+    assert engine.calls("run") == []
+
+
+def test_an_engine_that_hangs(
+    engine: StandIn, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bin/docker").write_text("#!/bin/sh\nexec sleep 9\n")
+    monkeypatch.setattr(containers, "ANSWER_SECONDS", 0.2)
+    assert refused(repository, config()) == (
+        "the Docker engine gave no answer in 0.2 s: restart it"
+    )
+
+
+@pytest.mark.parametrize(
+    ("server", "words"),
+    [
+        (
+            {"release": "25.01"},
+            "image nvcr.io/nvidia/tritonserver:25.01-py3 is not on this machine: docker pull "
+            "nvcr.io/nvidia/tritonserver:25.01-py3",
+        ),
+        ({"image": "other:2"}, "image other:2 is not on this machine: docker pull other:2"),
+        (
+            {"release": "24.13"},
+            "unknown release '24.13': Triton's are named YY.MM, such as 24.10",
+        ),
+        (
+            {"release": "latest", "image": "mine:1"},
+            "unknown release 'latest': Triton's are named YY.MM, such as 24.10",
+        ),
+    ],
+)
+def test_an_image_that_is_not_there(
+    engine: StandIn, repository: Path, server: dict[str, str], words: str
+) -> None:
+    assert refused(repository, config(**server)) == words
+    assert docker.obstacle(config(**server)) == words
+    assert engine.calls("run") == []
+
+
+def test_a_port_that_is_taken(engine: StandIn, repository: Path, tmp_path: Path) -> None:
+    with docker.serve(repository, config=config(), models=[], log=tmp_path / "log") as server:
+        port = int(server.url.rpartition(":")[2])
+        assert refused(repository, config(), http_port=port) == (
+            f"port {port} of 127.0.0.1 is taken (Address already in use): give another, or none"
+        )
+    with docker.serve(
+        repository, config=config(), models=[], log=tmp_path / "log", http_port=port
+    ) as server:
+        assert server.url == f"127.0.0.1:{port}"
+
+
+STARTS = {
+    "it dies": (
+        "cpu",
+        "error: creating server: Internal - failed to load all models",
+        "Triton ended while it started: error: creating server: Internal - failed to load all "
+        "models",
+    ),
+    "a port taken after it was found free": (
+        "cpu",
+        "docker: Error response from daemon: driver failed programming external connectivity: Bind "
+        "for 127.0.0.1:1 failed: port is already allocated.",
+        "a port was taken meanwhile, try again: Triton ended while it started: docker: Error",
+    ),
+    "a folder that the engine's host does not have": (
+        "cpu",
+        "docker: Error response from daemon: invalid mount config for type bind: bind source path "
+        "does not exist: /models",
+        "inside a container, TRITON_NOTEBOOKS_HOST_OUTPUTS must say where the outputs folder lies "
+        "on the engine's host: Triton ended while it started: docker: Error response",
+    ),
+    "no container toolkit": (
+        "gpu",
+        "docker: Error response from daemon: could not select device driver with capabilities: "
+        "[[gpu]].",
+        "the engine cannot reach a GPU, install NVIDIA's container toolkit: Triton ended while it",
+    ),
+    "an old driver": (
+        "gpu",
+        "docker: nvidia-container-cli: requirement error: unsatisfied condition: cuda>=12.6, "
+        "please update your driver",
+        "the NVIDIA driver is too old for release 24.10, update it: Triton ended while it started",
+    ),
+    "a model too large": (
+        "gpu",
+        "E1 model_lifecycle.cc:642] failed to load 'resnet50': CUDA out of memory.",
+        "the model is too large for the device, lower instances or max_batch_size: Triton ended "
+        "while it started: E1 model_lifecycle.cc:642] failed to load 'resnet50': CUDA out of",
+    ),
+    "a CPU's harmless word about drivers": (
+        "cpu",
+        "W1 CUDA driver version is insufficient for CUDA runtime version\nerror: no such model",
+        "Triton ended while it started: W1 CUDA driver version is insufficient for CUDA runtime "
+        "version / error: no such model",
+    ),
+}
+
+
+@pytest.mark.parametrize(("device", "said", "words"), STARTS.values(), ids=STARTS.keys())
+def test_a_container_that_dies_while_it_starts_is_shown_with_its_last_lines(
+    engine: StandIn, repository: Path, device: str, said: str, words: str
+) -> None:
+    engine.say("fault", said)
+    error = refused(repository, config(device=device))
+    assert error.startswith(words)
+    assert error.endswith(said.splitlines()[-1])
+    assert (repository.parent / "log").read_text() == f"{said}\n"
+
+
+def test_a_container_that_dies_while_it_is_used(
+    engine: StandIn, repository: Path, tmp_path: Path
+) -> None:
+    with docker.serve(repository, config=config(), models=[], log=tmp_path / "log") as server:
+        (container,) = engine.containers()
+        os.kill(container["pid"], signal.SIGKILL)
+        wait_for(lambda: not server.is_alive(), 10)
+        with pytest.raises(ServerError, match="no answer from Triton at .*, which has ended: "):
+            server.infer("resnet50", {"INPUT__0": np.zeros((1, 3), dtype=np.float32)})
+
+
+def test_a_paused_or_lost_container_is_not_alive(engine: StandIn) -> None:
+    running = subprocess.Popen(["sleep", "9"])
+    container = containers.Container("mine", running)
+    state = {"name": "mine", "labels": {}, "pid": 99999999}
+    assert container.is_alive()  # the engine has not made it yet
+    engine.say("mine.container", json.dumps(state))
+    assert not container.is_alive()
+    (engine.folder / "mine.container").unlink()
+    running.kill()
+    running.wait()
+    assert not container.is_alive()
+
+
+def test_what_a_server_works_is_no_load_from_others() -> None:
+    """A container's processes are no descendants of ours."""
+    spin = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass\n"
+    script = f"{sys.executable} -S -c '{spin}time.sleep(30)' >/dev/null 2>&1 & echo $!"
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
+    number = int(done.stdout)
+    try:
+        wait_for(lambda: sum(psutil.Process(number).cpu_times()[:2]) >= 0.3, 30)
+        seconds = host._own_seconds([number]) - host._own_seconds([])
+        assert seconds == pytest.approx(0.3, abs=0.1)
+        assert host._own_seconds([99999999]) == pytest.approx(host._own_seconds([]), abs=0.1)
+    finally:
+        os.kill(number, signal.SIGKILL)
+
+
+def test_a_command_runs_in_the_image_and_may_write(engine: StandIn, tmp_path: Path) -> None:
+    (tmp_path / "build").mkdir()
+    said = docker.run_in_image(
+        config("convert", device="gpu"),
+        ["sh", "-c", "echo plan >/build/model.plan; echo built"],
+        {tmp_path / "build": "/build"},
+    )
+    assert said == "built\n"
+    assert (tmp_path / "build/model.plan").read_text() == "plan\n"
+    (call,) = engine.calls("run")
+    assert command(call)[0] == IMAGE
+    assert options(call)["--mount"] == [f"type=bind,source={tmp_path}/build,target=/build"]
+    assert (options(call)["--gpus"], options(call)["--user"]) == (["all"], [USER])
+    assert "--publish" not in options(call)
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("echo no such file; exit 3", f"sh failed (3) in {IMAGE}: no such file"),
+        ("exit 4", f"sh failed (4) in {IMAGE}: it said nothing"),
+        (
+            "echo Error: out of memory; exit 1",
+            "the model is too large for the device, lower instances or max_batch_size: sh failed "
+            f"(1) in {IMAGE}: Error: out of memory",
+        ),
+    ],
+)
+def test_a_command_that_fails_in_the_image_is_one_line(
+    engine: StandIn, script: str, words: str
+) -> None:
+    with pytest.raises(ServerError) as raised:
+        docker.run_in_image(config("convert", device="gpu"), ["sh", "-c", script], {})
+    assert str(raised.value) == words
+
+
+def test_an_engine_of_another_release_is_an_error_before_anything_is_loaded(
+    engine: StandIn, repository: Path
+) -> None:
+    words = (
+        "resnet50 mine was built in release 22.11, which the server's 24.10 cannot load: convert "
+        "it again, or set server.release to 22.11"
+    )
+    artefact = Artefact(repository, {}, {"release": "22.11"})
+    with pytest.raises(ServerError) as raised, serving.serve(config(), artefact):
+        pass
+    assert str(raised.value) == words
+    assert engine.calls("run") == []
+    with serving.serve(config(), Artefact(repository, {}, {"release": "24.10"})) as server:
+        assert server.is_live()
+    docker.require_same_release({}, config())
+
+
+def test_the_release_of_the_conversion_counts_where_the_repository_names_none(
+    engine: StandIn, repository: Path
+) -> None:
+    from helpers.artefacts import folder_of
+    from helpers.workspace import making
+
+    with making(folder_of(config(), "convert")) as (_, facts):
+        facts["release"] = "21.02"
+    with (
+        pytest.raises(ServerError, match="was built in release 21.02, which the server's 24.10"),
+        serving.serve(config(), Artefact(repository, {}, {})),
+    ):
+        pass
+
+
+def test_doctor_names_the_engine_and_every_image(engine: StandIn) -> None:
+    chosen = [config("convert"), config("convert", fields={"release": "22.02"})]
+    found = {check.name: (check.ok, check.line) for check in doctor.checks(chosen)}
+    missing = "nvcr.io/nvidia/tritonserver:22.02-py3"
+    assert found["Docker"] == (True, "Docker: engine 28.2.2; ")
+    assert found["image 24.10"] == (True, f"image 24.10: {IMAGE} is here; ")
+    assert found["image 22.02"] == (
+        False,
+        f"image 22.02: image {missing} is not on this machine; docker pull {missing}",
+    )
+    engine.say("fault", "no engine")
+    found = {check.name: (check.ok, check.line) for check in doctor.checks(chosen)}
+    ok, line = found["Docker"]
+    assert not ok
+    assert line.endswith("; start it with systemctl start docker, or set server.kind to embedded")
+    assert "image 24.10" not in found
+
+
+@pytest.mark.slow
+def test_without_an_engine_every_docker_experiment_is_skipped_before_any_kernel(
+    engine: StandIn, fresh: Project
+) -> None:
+    engine.say("fault", "no engine")
+    text = fresh.params.read_text().replace("device: cpu", "device: cpu\nserver: {kind: docker}")
+    fresh.params.write_text(text)
+    answer = fresh.run("run", "params/dummy.yaml", "--stage", "export", "--stage", "deploy")
+    assert answer.code == 0, answer.output
+    assert answer.output.count("skipped, no Docker engine answers (Cannot connect") == 3
+    assert answer.executed() == []
+
+
+@pytest.fixture
+def real(
+    engine: StandIn, finished: Project, tmp_path: Path
+) -> Callable[[str, str], "docker.AbstractContextManager[Server]"]:
+    """Serve the dummy model by the real Triton, which the stand-in starts for a container."""
+    engine.say("real")
+    found = sorted((finished.target / "artefacts").glob("dummy-deploy-*"))
+    folder = next(path for path in found if (path / "dummy/1/model.onnx").exists())
+    return lambda stage, scenario: docker.serve(
+        folder, config=config(stage), models=["dummy"], log=tmp_path / "log", scenario=scenario
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("nothing_left")
+def test_a_real_triton_answers_as_each_scenario_is_configured(real: Any) -> None:
+    from urllib.request import urlopen
+
+    batching = {}
+    for stage, scenario in (("perf_online", "online"), ("perf_offline", "offline")):
+        with real(stage, scenario) as server:
+            x = np.ones((3, 16), dtype=np.float32)
+            assert server.infer("dummy", {"features": x})["logits"].shape == (3, 4)
+            assert "nv_inference_count" in server.metrics()
+            with urlopen(f"http://{server.url}/v2/models/dummy/config") as answer:
+                batching[scenario] = "dynamic_batching" in json.load(answer)
+    assert batching == {"online": True, "offline": False}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("nothing_left")
+def test_a_real_triton_that_dies_while_it_is_measured(engine: StandIn, real: Any) -> None:
+    from helpers.perf import analyzer
+
+    samples = [{"features": np.ones(16, dtype=np.float32)}]
+    with real("perf_offline", "offline") as server, analyzer.input_data(samples) as data:
+        regions = analyzer.shared_memory_patterns(["features"], ["logits"])
+        point = analyzer.Point("dummy", data, regions, shared_memory="system")
+        assert len(analyzer.run(point, server).requests) > 10
+        (container,) = engine.containers()
+        os.kill(container["pid"], signal.SIGKILL)
+        wait_for(lambda: not server.is_alive(), 10)
+        with pytest.raises(ServerError, match="Triton ended while it was measured: .*dummy"):
+            analyzer.run(point, server)

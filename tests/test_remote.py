@@ -1,0 +1,246 @@
+"""The remote server kind: models brought to a Triton that runs already, and taken away again."""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import Project, wait_for
+
+from helpers import doctor
+from helpers.errors import ServerError, WorkspaceError
+from helpers.params import Config, resolve
+from helpers.perf import measure
+from helpers.triton import embedded, owner, remote
+from helpers.triton.client import Server
+
+
+def config(stage: str = "deploy", fields: dict[str, Any] | None = None, **server: str) -> Config:
+    full = {
+        "export_format": "onnx",
+        "export_precision": "fp32",
+        "format": "onnx",
+        "precision": "fp32",
+        "max_batch_size": 4,
+    }
+    return resolve(
+        "resnet50",
+        stage,
+        gpu="Test",
+        server={"kind": "remote"} | server,
+        models={"resnet50": {"experiments": {"mine": full | (fields or {})}}},
+    )
+
+
+@pytest.fixture
+def stand_in() -> Iterator[tuple[str, list[str]]]:
+    """A server that lives and says of every model but `here` that it is not ready; and its log."""
+    asked: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            ready = self.path in ("/v2/health/live", "/v2/models/here/ready")
+            self.send_response(200 if ready else 400)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            asked.append(self.path)
+            body = json.dumps({"error": "it cannot be loaded"}).encode()
+            self.send_response(400 if self.path.endswith("/load") else 200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = Thread(target=server.serve_forever)
+    thread.start()
+    yield f"127.0.0.1:{server.server_port}", asked
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    folder = tmp_path / "repository"
+    (folder / "here/configs").mkdir(parents=True)
+    (folder / "here/config.pbtxt").write_text("online")
+    (folder / "here/configs/offline.pbtxt").write_text("offline")
+    (folder / "requirements.txt").write_text("")
+    (tmp_path / "served").mkdir()
+    return folder
+
+
+def refused(repository: Path, chosen: Config, models: list[str]) -> str:
+    """Try to serve; give the error, which must be one line."""
+    log = repository.parent / "log"
+    with (
+        pytest.raises((ServerError, WorkspaceError)) as raised,
+        remote.serve(repository, config=chosen, models=models, log=log),
+    ):
+        raise AssertionError("it serves")
+    assert "\n" not in str(raised.value)
+    return str(raised.value)
+
+
+@pytest.mark.parametrize("url", ["", "triton", "127.0.0.1:http", "https://a/b:8000", ":8000"])
+def test_an_address_is_host_and_port(url: str) -> None:
+    words = (
+        f"server.url is '{url}': give host:port of Triton's HTTP endpoint, such as 127.0.0.1:8000"
+    )
+    assert remote.obstacle(config(url=url)) == words
+    assert doctor.obstacle(config("convert", url=url)) == words
+
+
+def test_an_address_may_be_a_link() -> None:
+    assert remote.address("http://triton.example:8000/") == ("triton.example", 8000)
+    assert remote.address("127.0.0.1:9000") == ("127.0.0.1", 9000)
+
+
+def test_nobody_answers(repository: Path) -> None:
+    (port,) = embedded.free_ports(1)
+    assert refused(repository, config(url=f"127.0.0.1:{port}"), ["here"]) == (
+        f"no Triton answers at 127.0.0.1:{port}: start it, or set server.url to where it runs"
+    )
+
+
+def test_without_its_folder_the_model_must_be_there(
+    stand_in: tuple[str, list[str]], repository: Path, tmp_path: Path
+) -> None:
+    url, asked = stand_in
+    with remote.serve(
+        repository, config=config(url=url), models=["here"], log=tmp_path / "log"
+    ) as server:
+        assert server.is_local
+        assert server.is_alive()
+        assert server.processes == (os.getpid(),)
+    assert {path.rpartition("/")[2] for path in asked} == {"live", "ready"}  # nothing is changed
+    assert (tmp_path / "log").read_text() == f"the log of {url} is kept where it runs\n"
+    assert doctor.obstacle(config("convert", url=url)) == ""
+    assert refused(repository, config(url=url), ["other"]) == (
+        f"{url} has no model other ready: load it there, or name its folder on this host as "
+        "server.repository"
+    )
+
+
+def test_a_model_that_cannot_be_loaded_is_taken_away_again(
+    stand_in: tuple[str, list[str]], repository: Path, tmp_path: Path
+) -> None:
+    url, asked = stand_in
+    chosen = config(url=url, repository=str(tmp_path / "served"))
+    assert refused(repository, chosen, ["here"]) == (
+        "Triton refused the request: it cannot be loaded"
+    )
+    assert list((tmp_path / "served").iterdir()) == []
+    assert asked[-1] == "/v2/repository/models/here/unload"
+
+
+def test_a_folder_that_is_somebody_elses_is_left_alone(
+    stand_in: tuple[str, list[str]], repository: Path, tmp_path: Path
+) -> None:
+    url, asked = stand_in
+    taken = tmp_path / "served/here"
+    taken.mkdir()
+    chosen = config(url=url, repository=str(tmp_path / "served"))
+    words = f"{taken} is there already: remove it, or give another repository"
+    assert refused(repository, chosen, ["here"]) == words
+    (taken / remote.MARK).write_text(owner.token())  # another experiment of a living run
+    assert refused(repository, chosen, ["here"]) == words
+    assert taken.exists()
+    assert not [path for path in asked if path.startswith("/v2/repository")]
+    namespace, number, _ = owner.token().split(".")
+    (taken / remote.MARK).write_text(f"{namespace}.{number}.1")  # of a run that has ended
+    assert refused(repository, chosen, ["here"]).endswith("it cannot be loaded")
+    assert not taken.exists()
+
+
+def test_a_folder_that_is_not_there(
+    stand_in: tuple[str, list[str]], repository: Path, tmp_path: Path
+) -> None:
+    chosen = config(url=stand_in[0], repository=str(tmp_path / "nowhere"))
+    assert refused(repository, chosen, ["here"]) == (
+        f"server.repository is {tmp_path}/nowhere: there is no such folder"
+    )
+
+
+@pytest.mark.parametrize(
+    ("url", "local"), [("localhost:8000", True), ("127.0.0.1:1", True), ("192.0.2.1:8000", False)]
+)
+def test_memory_is_shared_with_this_host_only(
+    url: str, local: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Server, "is_live", lambda self: True)
+    assert remote._server(config(url=url), Path()).is_local is local
+
+
+@pytest.mark.parametrize(
+    ("local", "asked", "sent", "reason"),
+    [
+        (True, "system", "system", ""),
+        (False, "system", "none", measure.NOT_SHARED),
+        (False, "none", "none", ""),
+    ],
+)
+def test_a_row_says_that_its_inputs_went_over_http(
+    local: bool, asked: str, sent: str, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The point that is measured is looked at; measuring itself is tested elsewhere."""
+    points = []
+
+    def point(config: Any, server: Any, session: Any, point: Any, samples: Any) -> Any:
+        points.append(point)
+        row = {"verdict": "stable", "reason": "", "throughput": 1.0, "p99_latency_ms": 1.0}
+        return row, {}
+
+    samples = {"INPUT__0": np.zeros((1, 3), dtype=np.float32)}
+    monkeypatch.setattr(measure, "_samples", lambda config: samples)
+    monkeypatch.setattr(measure, "bare_session", lambda config: None)
+    monkeypatch.setattr(measure, "_offline_point", point)
+    monkeypatch.setattr(measure.host, "wait_until_quiet", lambda: 0.0)
+    chosen = config("perf_offline", {"shared_memory": asked})
+    measured = measure.measure_offline(chosen, SimpleNamespace(is_local=local))  # type: ignore[arg-type]
+    assert [each.shared_memory for each in points] == [sent]
+    assert [row["reason"] for row in measured.rows] == [reason]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("nothing_left")
+def test_models_are_brought_loaded_asked_unloaded_and_removed(
+    finished: Project, tmp_path: Path
+) -> None:
+    found = sorted((finished.target / "artefacts").glob("dummy-deploy-*"))
+    repository = next(path for path in found if (path / "dummy/1/model.onnx").exists())
+    before = {path: path.read_bytes() for path in repository.rglob("*") if path.is_file()}
+    served = tmp_path / "served"
+    served.mkdir()
+    with embedded.serve(served, models=[], log=tmp_path / "log") as running:
+        chosen = config(url=running.url, repository=str(served))
+        for scenario in ("online", "offline"):
+            with remote.serve(
+                repository,
+                config=chosen,
+                models=["dummy"],
+                log=tmp_path / "remote",
+                scenario=scenario,
+            ) as server:
+                x = np.ones((3, 16), dtype=np.float32)
+                assert server.infer("dummy", {"features": x})["logits"].shape == (3, 4)
+                text = (served / "dummy/config.pbtxt").read_text()
+                assert ("dynamic_batching" in text) == (scenario == "online")
+            wait_for(lambda: not running.is_ready("dummy"), 10)
+            assert list(served.iterdir()) == []
+    assert {path: path.read_bytes() for path in before} == before
+    shutil.rmtree(served)
