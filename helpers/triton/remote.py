@@ -99,9 +99,9 @@ def _listeners(port: int) -> tuple[int, ...]:
     """Find the processes of this host that listen on `port`, as far as this user may see them."""
     import psutil
 
-    found = psutil.net_connections("tcp")
-    listening = (each for each in found if each.status == psutil.CONN_LISTEN and each.laddr)
-    return tuple({each.pid for each in listening if each.laddr[1] == port and each.pid})
+    found = [each for each in psutil.net_connections("tcp") if each.status == psutil.CONN_LISTEN]
+    here = [each for each in found if getattr(each.laddr, "port", 0) == port]
+    return tuple({each.pid for each in here if each.pid})
 
 
 @contextmanager
