@@ -3,7 +3,6 @@
 import os
 import time
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +97,8 @@ def _made_for(config: Config, name: str, facts: dict[str, Any]) -> dict[str, Any
 
 def _run(config: Config, image: str, folder: Path, command: list[str]) -> None:
     """Run `command` in a container of `image`; after its first word come names in `folder`."""
-    docker = import_module("helpers.triton.docker")  # the one place that makes a file elsewhere
+    from helpers.triton import docker  # loads Triton's client: only where it is needed
+
     server = config.server.model_copy(update={"image": image})
     words = [command[0], *(f"/build/{name}" for name in command[1:])]
     docker.run_in_image(config.model_copy(update={"server": server}), words, {folder: "/build"})
