@@ -8,7 +8,7 @@ from tempfile import NamedTemporaryFile
 
 import yaml
 
-from helpers import params
+from helpers import gpu, params
 from helpers.doctor import has_driver
 from helpers.errors import DeviceError, ParameterError
 from helpers.workspace import explained, shown
@@ -55,30 +55,20 @@ def nearest(gpu: Gpu) -> Gpu:
 
 
 def this_gpu() -> Gpu:
-    """Ask the driver through NVML for the first GPU of this machine.
+    """Ask the driver for the GPU of this machine that CUDA takes first.
 
     Raises DeviceError where there is no driver, no GPU, or not the package that asks.
     """
-    try:
-        import pynvml
-    except ModuleNotFoundError:
-        reason = "nvidia-ml-py is not installed: pip install nvidia-ml-py"
-        raise DeviceError(reason if has_driver() else f"no NVIDIA driver here: {MEND}") from None
-    try:
-        pynvml.nvmlInit()
-        try:
-            if not pynvml.nvmlDeviceGetCount():
-                raise DeviceError(f"the NVIDIA driver finds no GPU: {MEND}")
-            handle = pynvml.nvmlDeviceGetHandleByIndex(0)
-            return Gpu(
-                name=pynvml.nvmlDeviceGetName(handle),
-                architecture=pynvml.nvmlDeviceGetArchitecture(handle),
-                memory_gib=pynvml.nvmlDeviceGetMemoryInfo(handle).total / 2**30,
-            )
-        finally:
-            pynvml.nvmlShutdown()
-    except pynvml.NVMLError as error:
-        raise DeviceError(f"the NVIDIA driver does not answer ({error}): {MEND}") from None
+    if not has_driver():
+        raise DeviceError(f"no NVIDIA driver here: {MEND}")
+    with gpu.opened() as device:
+        if device.absent:
+            raise DeviceError(": ".join(device.absent))
+        name, memory_mb = (device.ask(gpu.QUERIES[each]) for each in ("name", "memory_total_mb"))
+        architecture = device.ask(lambda nvml, handle: nvml.nvmlDeviceGetArchitecture(handle))
+    if isinstance(memory_mb, str) or isinstance(architecture, str):
+        raise DeviceError(f"the driver does not tell what GPU this is: {MEND}")
+    return Gpu(name, architecture, memory_mb * 1e6 / 2**30)
 
 
 def write_new(name: str) -> Path:
@@ -87,19 +77,19 @@ def write_new(name: str) -> Path:
     It is that of the nearest known GPU with another name in it; no file is ever overwritten. Raises
     DeviceError without a GPU, ParameterError for a name that cannot be taken.
     """
-    gpu = this_gpu()
-    stem = name.removesuffix(".yaml") or "-".join(re.findall(r"[A-Za-z0-9._]+", gpu.name))
+    found = this_gpu()
+    stem = name.removesuffix(".yaml") or "-".join(re.findall(r"[A-Za-z0-9._]+", found.name))
     if not params.NAME.fullmatch(stem):
         raise ParameterError(f"NAME {name}: use letters, digits, '.', '_' and '-', and no folder")
     path = params.FILES / f"{stem}.yaml"
     if path.exists():
         raise ParameterError(f"{shown(path)} is there already: give another NAME than {stem}")
-    source = params.FILES / f"{nearest(gpu).name}.yaml"
+    source = params.FILES / f"{nearest(found).name}.yaml"
     params.read_file(source)
     # the notebooks find a file by its GPU, so no two files may have the same
-    spelled = f"{gpu.name} ({stem})" if params.file_for(gpu.name) else gpu.name
+    spelled = f"{found.name} ({stem})" if params.file_for(found.name) else found.name
     text = (
-        f"# {spelled}, {gpu.memory_gib:.0f} GiB. Written by `triton-notebooks params new`, from\n"
+        f"# {spelled}, {found.memory_gib:.0f} GiB. Written by `triton-notebooks params new`, from\n"
         f"# {shown(source)}, whose GPU is the nearest known one: adapt it. The largest\n"
         "# batches may not fit into less memory; an old release may not know a new GPU.\n"
     )

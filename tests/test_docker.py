@@ -136,7 +136,7 @@ def served(
 def refused(repository: Path, chosen: Config, **more: Any) -> str:
     """Try to serve; give the error, which must be one line."""
     with (
-        pytest.raises(ServerError) as raised,
+        pytest.raises(DeploymentError) as raised,
         docker.serve(
             repository, config=chosen, models=["resnet50"], log=repository.parent / "log", **more
         ),
@@ -382,7 +382,7 @@ def test_what_a_dead_owner_left_is_removed_and_what_a_living_one_holds_is_not(
     assert ["rm", "--force", left["name"]] in engine.calls("rm")
 
 
-@pytest.mark.parametrize("token", ["", "1.2", f"1.{os.getpid()}.5", "x.y.z", "owner"])
+@pytest.mark.parametrize("token", ["", "1.2", f"1.{os.getpid()}.5", "x.y.z", "owner"], ids=range(5))
 def test_of_an_owner_that_cannot_be_seen_nothing_is_known(token: str) -> None:
     assert not owner.is_dead(token)
 
@@ -647,8 +647,8 @@ def test_doctor_names_the_engine_and_every_image(engine: StandIn) -> None:
     chosen = [config("convert"), config("convert", fields={"release": "22.02"})]
     found = {check.name: (check.ok, check.line) for check in doctor.checks(chosen)}
     missing = "nvcr.io/nvidia/tritonserver:22.02-py3"
-    assert found["Docker"] == (True, "Docker: engine 28.2.2; ")
-    assert found["image 24.10"] == (True, f"image 24.10: {IMAGE} is here; ")
+    assert found["Docker"] == (True, "Docker: engine 28.2.2")
+    assert found["image 24.10"] == (True, f"image 24.10: {IMAGE} is here")
     assert found["image 22.02"] == (
         False,
         f"image 22.02: image {missing} is not on this machine; docker pull {missing}",

@@ -200,7 +200,7 @@ def test_a_row_says_that_its_inputs_went_over_http(
     """The point that is measured is looked at; measuring itself is tested elsewhere."""
     points = []
 
-    def point(config: Any, server: Any, session: Any, point: Any, samples: Any) -> Any:
+    def point(config: Any, server: Any, session: Any, point: Any, *rest: Any) -> Any:
         points.append(point)
         row = {"verdict": "stable", "reason": "", "throughput": 1.0, "p99_latency_ms": 1.0}
         return row, {}

@@ -207,25 +207,38 @@ class NvmlError(Exception):
     """As `pynvml.NVMLError`."""
 
 
+class NVMLError_DriverNotLoaded(NvmlError):
+    """As pynvml makes one of each of NVML's numbers; the code goes by their names."""
+
+
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
     """Put a stand-in in the place of `pynvml`; gives what is opened and closed."""
 
-    def install(name: str = "", architecture: int = 0, mib: int = 0, fails: str = "") -> list[str]:
+    monkeypatch.setattr(targets, "has_driver", lambda: True)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+    def install(
+        name: str = "", architecture: int = 0, mib: int = 0, fails: bool = False
+    ) -> list[str]:
         calls: list[str] = []
         nvml = ModuleType("pynvml")
 
         def start() -> None:
-            if fails:
-                raise NvmlError(fails)
             calls.append("init")
+            if fails:
+                raise NVMLError_DriverNotLoaded
+
+        def handle(index: int) -> str:
+            if not name:
+                raise NvmlError("Invalid Argument")
+            return f"handle {index}"
 
         nvml.__dict__.update(
             NVMLError=NvmlError,
             nvmlInit=start,
             nvmlShutdown=lambda: calls.append("shutdown"),
-            nvmlDeviceGetCount=lambda: int(bool(name)),
-            nvmlDeviceGetHandleByIndex=lambda index: f"handle {index}",
+            nvmlDeviceGetHandleByIndex=handle,
             nvmlDeviceGetName=lambda handle: {"handle 0": name}[handle],
             nvmlDeviceGetArchitecture=lambda handle: {"handle 0": architecture}[handle],
             nvmlDeviceGetMemoryInfo=lambda handle: {"handle 0": SimpleNamespace(total=mib * MIB)}[
@@ -392,18 +405,19 @@ MENDED = "install NVIDIA's driver, or use params/cpu.yaml"
 
 
 @pytest.mark.parametrize(
-    ("package", "loaded", "line"),
+    ("state", "line"),
     [
-        (False, False, f"no NVIDIA driver here: {MENDED}"),
-        (False, True, "nvidia-ml-py is not installed: pip install nvidia-ml-py"),
-        (True, False, f"the NVIDIA driver does not answer (Driver Not Loaded): {MENDED}"),
-        (True, True, f"the NVIDIA driver finds no GPU: {MENDED}"),
+        ("nothing", f"no NVIDIA driver here: {MENDED}"),
+        ("no package", "nvidia-ml-py is not installed: pip install nvidia-ml-py"),
+        ("not loaded", "the driver's kernel module is not loaded: modprobe nvidia"),
+        (
+            "no GPU",
+            "the driver gives us no GPU: Invalid Argument: see which ones it has: nvidia-smi -L",
+        ),
     ],
-    ids=["nothing", "no package", "no driver", "no GPU"],
 )
 def test_without_a_gpu_it_is_one_line_and_exit_code_1(
-    package: bool,
-    loaded: bool,
+    state: str,
     line: str,
     folder: Path,
     driver: Callable[..., list[str]],
@@ -411,11 +425,10 @@ def test_without_a_gpu_it_is_one_line_and_exit_code_1(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     before = files(folder)
-    monkeypatch.setattr(targets, "has_driver", lambda: loaded)
-    if package:
-        calls = driver(fails="" if loaded else "Driver Not Loaded")
-    else:
-        calls = []
+    calls = driver(fails=state == "not loaded")
+    if state == "nothing":
+        monkeypatch.setattr(targets, "has_driver", lambda: False)
+    if state == "no package":
         monkeypatch.setitem(sys.modules, "pynvml", None)
 
     code = main(["params", "new"])

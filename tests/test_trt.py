@@ -19,6 +19,7 @@ from helpers import accuracy, artefacts, composition, formats
 from helpers.formats import _tensorrt, _tf_trt, onnx, tf_trt, trt
 from helpers.params import resolve
 from helpers.schema import Config
+from helpers.triton import docker as docker_kind
 from helpers.workspace import OUTPUTS_VARIABLE, Artefact
 
 INPUTS = {
@@ -221,8 +222,7 @@ def docker(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         (folder / trt.FACTS).write_text("{}")
         return ""
 
-    stand_in = SimpleNamespace(run_in_image=run_in_image)
-    monkeypatch.setitem(sys.modules, "helpers.triton.docker", stand_in)
+    monkeypatch.setattr(docker_kind, "run_in_image", run_in_image)
     return asked
 
 

@@ -7,7 +7,6 @@ has ended.
 """
 
 import os
-import re
 import subprocess
 import uuid
 from collections.abc import Iterator, Sequence
@@ -18,10 +17,9 @@ from typing import NamedTuple
 
 from helpers.errors import ServerError
 from helpers.schema import Config
-from helpers.triton import owner, process
+from helpers.triton import owner, process, releases
 from helpers.workspace import outputs
 
-RELEASE = re.compile(r"(\d\d)\.(0[1-9]|1[0-2])")
 LABEL = "triton-notebooks"
 OWNER = f"{LABEL}.owner"
 HOST_OUTPUTS_VARIABLE = "TRITON_NOTEBOOKS_HOST_OUTPUTS"  # set by docker/compose.yaml
@@ -97,19 +95,9 @@ def engine() -> str:
     return answer.stdout.strip()
 
 
-def release(config: Config) -> tuple[int, int]:
-    """Read year and month of Triton's release; raise `ServerError` for what is none."""
-    parts = RELEASE.fullmatch(config.server.release)
-    if not parts:
-        raise ServerError(
-            f"unknown release '{config.server.release}': Triton's are named YY.MM, such as 24.10"
-        )
-    return int(parts[1]), int(parts[2])
-
-
 def image(config: Config) -> str:
-    """Name the image that serves the experiment; raise `ServerError` for an unknown release."""
-    year, month = release(config)
+    """Name the image that serves the experiment; raise `ParameterError` for an unknown release."""
+    year, month = releases.number(config.server.release)
     return config.server.image or f"nvcr.io/nvidia/tritonserver:{year}.{month:02}-py3"
 
 

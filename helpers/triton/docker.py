@@ -11,9 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from helpers.errors import ServerError
+from helpers.errors import DeploymentError, ServerError
 from helpers.schema import Config
-from helpers.triton import containers
+from helpers.triton import containers, releases
 from helpers.triton.client import Server
 from helpers.triton.containers import HOST_OUTPUTS_VARIABLE, LABEL, Mount
 from helpers.triton.embedded import (
@@ -37,7 +37,7 @@ def obstacle(config: Config) -> str:
     """Say in one line why no container can serve the experiment here; empty if one can."""
     try:
         containers.require_image(config)
-    except ServerError as error:
+    except DeploymentError as error:
         return str(error)
     return ""
 
@@ -119,7 +119,7 @@ def serve(
     The ports are free ones unless `http_port` names one. Raises `ServerError` with the container's
     last lines if it does not become ready.
     """
-    command = command_line(containers.release(config), models)
+    command = command_line(releases.number(config.server.release), models)
     free_http, metrics = free_ports(2)
     http = require_free(http_port) if http_port else free_http
     options = [f"--publish=127.0.0.1:{http}:8000", f"--publish=127.0.0.1:{metrics}:8002"]
