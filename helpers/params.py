@@ -26,7 +26,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 M = TypeVar("M", bound=BaseModel)
 
 
-class _Loader(yaml.SafeLoader):
+class _Loader(yaml.CSafeLoader):
     """YAML with duplicate keys as errors rather than the last one winning in silence."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
@@ -172,7 +172,7 @@ def file_for(gpu: str) -> Path | None:
     """Find the parameter file of this package whose `gpu` is this one."""
     for path in sorted(FILES.glob("*.yaml")):
         try:
-            content = yaml.safe_load(path.read_text())
+            content = yaml.load(path.read_text(), Loader=yaml.CSafeLoader)
         except (OSError, UnicodeDecodeError, yaml.YAMLError):
             continue
         if isinstance(content, dict) and content.get("gpu") == gpu:

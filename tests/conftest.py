@@ -33,7 +33,7 @@ def interruptible() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-RUNS = {"finished", "project", "fresh", "nothing_left"}  # fixtures of tests that run the command
+RUNS = {"finished", "project", "nothing_left"}  # fixtures of tests that run a whole experiment
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
