@@ -10,6 +10,7 @@ import hashlib
 import io
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from helpers import marks, published
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NAME = "published.html"
+LEGEND_WIDTH = 38  # characters of an entry's line
 # Header -> whether one may filter by it; in the order of `_cells`
 COLUMNS = {
     "model": True,
@@ -158,7 +160,8 @@ def figure(steps: dict[str, dict[str, list[Row]]]) -> "Figure":
             axes.plot(sizes, [_share(line, size) for size in sizes], **style)
             axes.set_xticks(sizes)
         kind, face = ("filled", "") if is_stepped else ("hollow", "white")
-        entries.append(marks.mark(f"{kind}: {label}", marks.GREY, "o", face=face))
+        words = fill(f"{kind}: {label}", LEGEND_WIDTH)
+        entries.append(marks.mark(words, marks.GREY, "o", face=face))
     axes.xaxis.set_major_formatter(marks.number)
     axes.tick_params(axis="x", labelrotation=30)
     axes.set_ylim(0, 1.08)
