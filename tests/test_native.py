@@ -17,7 +17,7 @@ from helpers.params import read_file, resolve
 from helpers.schema import Config
 from helpers.triton import native, releases
 from helpers.triton.repository import SCENARIOS, model_config, write_repository
-from helpers.workspace import ROOT, find, making
+from helpers.workspace import ROOT, Artefact, find, making
 
 REFERENCES = ROOT / "tests/data/native"
 FILES = sorted((ROOT / "params").glob("*.yaml"))
@@ -207,14 +207,36 @@ def test_engines_are_cached_from_the_release_on_that_can() -> None:
     assert [cached(release) for release in ("21.08", "21.09", "25.02")] == [False, True, True]
 
 
-def test_a_native_repository_holds_the_artefact_and_no_code(tmp_path: Path) -> None:
+@pytest.fixture
+def artefact(tmp_path: Path) -> Artefact:
     with making(tmp_path / "made") as (made, _):
         (made / "model.onnx").write_text("weights")
         (made / "sparse").mkdir()
         (made / "sparse/tables.npy").write_text("tables")
-    artefact = find(tmp_path / "made")
-    assert artefact
+    found = find(tmp_path / "made")
+    assert found
+    return found
 
+
+def test_on_a_gpu_the_adapter_keeps_tensors_there(artefact: Artefact, tmp_path: Path) -> None:
+    chosen = config(kind="embedded", device="gpu", format="onnx", precision="fp32")
+
+    lookup, graph = messages(chosen, "online")
+    write_repository(tmp_path / "served", chosen, artefact, dict.fromkeys(SCENARIOS, 2))
+
+    assert graph.parameters["FORCE_CPU_ONLY_INPUT_TENSORS"].string_value == "no"
+    assert "FORCE_CPU_ONLY_INPUT_TENSORS" not in lookup.parameters
+    needed = (tmp_path / "served/requirements.txt").read_text()
+    assert [line.partition("==")[0] for line in needed.splitlines()] == [
+        "numpy",
+        "onnxruntime",
+        "torch",
+    ]
+
+
+def test_a_native_repository_holds_the_artefact_and_no_code(
+    artefact: Artefact, tmp_path: Path
+) -> None:
     write_repository(tmp_path / "served", config(), artefact, dict.fromkeys(SCENARIOS, 2))
 
     files = {str(p.relative_to(tmp_path / "served")) for p in tmp_path.rglob("served/**/*.*")}

@@ -157,10 +157,16 @@ class TensorRtSession:
         self._graphs: dict[int, tuple[Any, Any, dict[str, Any], dict[str, Any]]] = {}
 
     def run(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        return {name: each.cpu().numpy() for name, each in self.run_on_device(inputs).items()}
+
+    def run_on_device(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        """As `run`, with outputs that stay on the GPU until the next call, and inputs that may be
+        there already.
+        """
         torch = self._torch
         size = len(inputs[self._inputs[0]])
         with torch.inference_mode(), torch.cuda.stream(self._stream):
-            given = {name: torch.from_numpy(inputs[name]) for name in self._inputs}
+            given = {name: torch.as_tensor(inputs[name]) for name in self._inputs}
             if size in self._graphs:
                 graph, _, fixed, results = self._graphs[size]
                 for name, tensor in given.items():
@@ -172,7 +178,7 @@ class TensorRtSession:
                 if self._with_graphs and len(self._graphs) < MOST_GRAPHS:
                     self._capture(size, on_device)
             self._stream.synchronize()
-            return {name: tensor.cpu().numpy() for name, tensor in results.items()}
+        return results
 
     def _execute(self, context: Any, tensors: dict[str, Any]) -> dict[str, Any]:
         """Enqueue one batch; give its outputs, which are on the GPU, as the inputs are."""

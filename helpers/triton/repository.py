@@ -49,6 +49,8 @@ def model_config(config: Any, scenario: str, piece: Piece, threads: int, batched
     else:
         message.backend = "python"
         parameters = {"file": piece.file, "threads": str(threads), "device": config.device}
+        if batched and config.device == "gpu":
+            parameters["FORCE_CPU_ONLY_INPUT_TENSORS"] = "no"  # what is on the GPU stays there
         for name, value in parameters.items():
             message.parameters[name].string_value = value
     count = config.instances.offline if scenario == "offline" else config.instances.online
@@ -121,8 +123,10 @@ def write_repository(
     if len(pieces) > 1:
         message = ensemble_config(config, pieces)
         _write_configs(folder / config.model, dict.fromkeys(SCENARIOS, message))
-    modules = dict.fromkeys(module for each in in_python for module in ("numpy", *each.modules))
-    (folder / "requirements.txt").write_text("".join(map(_requirement, modules)))
+    modules = [module for each in in_python for module in ("numpy", *each.modules)]
+    if graph in in_python and config.device == "gpu":
+        modules.append("torch")  # the adapter's, for tensors on the GPU
+    (folder / "requirements.txt").write_text("".join(map(_requirement, dict.fromkeys(modules))))
 
 
 def _requirement(module: str) -> str:
