@@ -16,6 +16,7 @@ from jsonschema.validators import validator_for
 
 import helpers
 from helpers.triton.containers import HOST_OUTPUTS_VARIABLE
+from helpers.triton.process import SETTINGS
 from helpers.workspace import ROOT
 
 COMPOSE = ROOT / "docker/compose.yaml"
@@ -93,6 +94,12 @@ def test_the_lab_knows_where_its_outputs_lie_on_the_host(services: dict[str, Any
     mounts = {mount["target"]: mount["source"] for mount in services["lab"]["volumes"]}
     assert mounts["/lab/project/outputs"] == given
     assert "WORKDIR /lab/project" in (ROOT / "docker/Dockerfile").read_text()
+
+
+def test_the_lab_computes_with_the_settings_of_the_servers() -> None:
+    text = (ROOT / "docker/Dockerfile").read_text()
+
+    assert f"ENV {' '.join(f'{name}={value}' for name, value in SETTINGS.items())}\n" in text
 
 
 def test_the_image_is_built_from_named_files_only() -> None:
