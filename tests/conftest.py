@@ -37,10 +37,15 @@ RUNS = {"finished", "project", "nothing_left"}  # fixtures of tests that run a w
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what runs the batch command: servers and measurements need the machine to themselves."""
+    """Mark what runs the batch command: servers and measurements need the machine to themselves.
+
+    Files with slow tests come first, so that no worker is left with one of them at the end.
+    """
     for item in items:
         if RUNS & set(getattr(item, "fixturenames", ())):
             item.add_marker("alone")
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
 
 
 WATCHED = "imported"  # a folder of a project, with one file for each process that ended

@@ -567,7 +567,7 @@ def test_what_a_server_works_is_no_load_from_others() -> None:
     done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
     number = int(done.stdout)
     try:
-        wait_for(lambda: sum(psutil.Process(number).cpu_times()[:2]) >= 0.3, 30)
+        wait_for(lambda: sum(psutil.Process(number).cpu_times()[:2]) >= 0.25, 30)
         seconds = host._own_seconds([number]) - host._own_seconds([])
         assert seconds == pytest.approx(0.3, abs=0.1)
         assert host._own_seconds([99999999]) == pytest.approx(host._own_seconds([]), abs=0.1)

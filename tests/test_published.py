@@ -617,7 +617,7 @@ def test_a_batch_of_81920_costs_what_131072_costs() -> None:
     ]
     assert len(figure.axes[0].lines) == 8
     assert legend(figure)[-2:] == [
-        "hollow: TensorFlow SavedModel with Automatic FP16, FP32",
+        "hollow: TensorFlow SavedModel with\nAutomatic FP16, FP32",
         "filled: TensorRT, FP16",
     ]
 
