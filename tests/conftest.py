@@ -23,7 +23,7 @@ from helpers.triton.process import SETTINGS
 ROOT = Path(__file__).resolve().parents[1]
 HERE = Path(__file__).resolve().parent
 
-os.environ.update(SETTINGS)
+os.environ["OMP_WAIT_POLICY"] = SETTINGS["OMP_WAIT_POLICY"]
 if "PYTEST_XDIST_WORKER" in os.environ:  # tests side by side have one core each
     os.environ.update(OMP_NUM_THREADS="1", TF_NUM_INTRAOP_THREADS="1", TF_NUM_INTEROP_THREADS="1")
 

@@ -150,6 +150,7 @@ def nvidia_names(state: State) -> State:
     }
 
 
+@pytest.mark.slow
 def test_the_large_network_has_the_tensors_of_nvidias_checkpoint_but_its_pooler() -> None:
     with torch.device("meta"):
         state = nvidia_names(QuestionAnswering("large").state_dict())
@@ -765,6 +766,7 @@ def test_a_file_that_is_not_squads_names_the_place(tmp_path: Path, content: Any,
     assert error(tmp_path).startswith(f"F/dev-v1.1.json {text}")
 
 
+@pytest.mark.slow
 def test_ten_thousand_questions_take_seconds(tmp_path: Path) -> None:
     import time
 
@@ -900,6 +902,7 @@ def plain() -> QuestionAnswering:
 
 
 @pytest.mark.parametrize("variant", ["base", pytest.param("large", marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_a_grown_network_computes_what_the_small_one_does(
     plain: QuestionAnswering, variant: str
 ) -> None:

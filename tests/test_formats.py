@@ -187,6 +187,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.slow
 def test_a_runtime_runs_alone_outside_the_project(
     artefacts: dict[Made, Path], tmp_path: Path
 ) -> None:

@@ -48,6 +48,7 @@ def test_the_exit_code_is_the_commands(tmp_path: Path) -> None:
         assert process.stop(started) == expected
 
 
+@pytest.mark.slow
 def test_stopping_ends_the_command_what_it_started_and_its_regions(
     tmp_path: Path, name: str
 ) -> None:

@@ -88,6 +88,7 @@ def test_importing_any_module_loads_no_framework() -> None:
 
 
 @pytest.mark.parametrize("model", models.names())
+@pytest.mark.slow
 def test_the_inside_of_a_model_loads_its_own_framework_at_most(model: str) -> None:
     own = [path for path in MODULES if path.parent.name == model]
     names = [name_of(path) for path in sorted({*own, *models.sources(model)})]

@@ -202,6 +202,7 @@ def test_a_file_that_is_no_notebook_is_one_line_that_names_it(tmp_path: Path) ->
     assert not (tmp_path / "export.html").exists()
 
 
+@pytest.mark.slow
 def test_a_shown_figure_reaches_the_page_with_a_link_that_resolves(tmp_path: Path) -> None:
     from nbclient import NotebookClient
 

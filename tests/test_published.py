@@ -647,6 +647,7 @@ def shown_rows(page: str) -> list[list[str]]:
 
 
 @needs_browser
+@pytest.mark.slow
 def test_a_browser_opens_it_without_a_request_or_a_message(
     folder: Path, site: tuple[str, list[str]], tmp_path: Path
 ) -> None:
@@ -701,6 +702,7 @@ frame.onload = () => {
 
 
 @needs_browser
+@pytest.mark.slow
 def test_its_fields_filter_its_headers_sort_and_the_address_says_what_is_chosen(
     folder: Path, site: tuple[str, list[str]], tmp_path: Path
 ) -> None:

@@ -332,6 +332,7 @@ print(peak() - before, *hourly.shape, hourly.iloc[5].sum())
 """
 
 
+@pytest.mark.slow
 def test_a_large_text_is_read_within_bounded_memory(tmp_path: Path) -> None:
     """370 customers and a year are a quarter of the public file: 105 MB as numbers."""
     source, row = tmp_path / raw.POWER, io.StringIO()

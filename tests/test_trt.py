@@ -367,6 +367,7 @@ RESULTS = ("A__0", "B__1")
 
 
 @pytest.mark.parametrize("opset", [None, 13])
+@pytest.mark.slow
 def test_an_fp16_onnx_file_is_fp16_inside_and_at_its_ends(
     opset: int | None, tmp_path: Path
 ) -> None:

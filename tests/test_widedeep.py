@@ -81,6 +81,7 @@ def test_importing_it_loads_no_framework() -> None:
     assert done.stdout == "set()\n"
 
 
+@pytest.mark.slow
 def test_neither_data_nor_network_loads_torch_nor_the_data_tensorflow(tmp_path: Path) -> None:
     code = (
         "import sys\nfrom pathlib import Path\nfrom types import SimpleNamespace as N\n"
