@@ -70,14 +70,16 @@ def add_legend(figure: "Figure", rows: "DataFrame", entries: list[Any]) -> None:
     figure.legend(handles=entries, loc="outside lower left", ncols=columns, frameon=False)
 
 
-def canvas(title: str, x: str = "", y: str = "") -> tuple["Figure", "Axes"]:
-    """Make a white figure with one pair of axes; the style is this figure's only."""
+def canvas(title: str, x: str = "", y: str = "", height: float = 4.8) -> tuple["Figure", "Axes"]:
+    """Make a white figure with one pair of axes, `height` inches high; the style is this figure's
+    only.
+    """
     import seaborn
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     with rc_context(seaborn.axes_style("whitegrid", {"grid.color": "#e4e7eb"})):
-        figure = Figure((WIDTH, 4.8), facecolor="white", layout="constrained")
+        figure = Figure((WIDTH, height), facecolor="white", layout="constrained")
         axes = figure.add_subplot()
     seaborn.despine(ax=axes)
     axes.set_title(title, loc="left", fontweight="bold", pad=20)
@@ -88,7 +90,7 @@ def canvas(title: str, x: str = "", y: str = "") -> tuple["Figure", "Axes"]:
 
 def nothing(title: str, rows: "DataFrame") -> "Figure":
     """Say in words that there is nothing to draw, and the first reason."""
-    figure, axes = canvas(title)
+    figure, axes = canvas(title, height=1.6)
     axes.set_axis_off()
     reasons = [text for text in rows.get("reason", ()) if isinstance(text, str) and text]
     why = f"\nThe first reason: {reasons[0]}" if reasons else ""

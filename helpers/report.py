@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from helpers import findings, results
 from helpers.findings import UNLIMITED
 from helpers.provenance import gpu_in_words
-from helpers.schema import Config
+from helpers.schema import STAGES, Config
 
 if TYPE_CHECKING:
     from IPython.display import Markdown
@@ -110,17 +110,18 @@ def configurations(config: Config, found: Results) -> list[dict[str, Any]]:
         stages = found[name]
         reached = stages.get("perf_offline") or stages.get("deploy") or {}
         settings = reached.get("config", {})
-        missing = [
-            f"{stage} {result['state']}: {result['reason']}"
-            for stage, result in stages.items()
-            if result["state"] != "done"
-        ]
+        missing: dict[str, list[str]] = {}  # a state and its reason -> the stages that share it
+        for stage in (stage for stage in STAGES if stage in stages):
+            if stages[stage]["state"] != "done":
+                words = f"{stages[stage]['state']}: {stages[stage]['reason']}"
+                missing.setdefault(words, []).append(stage)
         rows.append(
             {
                 "experiment": name,
                 **{field: settings.get(field) for field in fields},
                 "size_mb": stages.get("convert", {}).get("artefact", {}).get("size_mb"),
-                "not done": "; ".join(missing) or ("" if stages else "nothing has run yet"),
+                "not done": "; ".join(f"{', '.join(them)} {why}" for why, them in missing.items())
+                or ("" if stages else "nothing has run yet"),
             }
         )
     said = [name for name in rows[0] if any(row[name] not in (None, "", "none") for row in rows)]

@@ -3,6 +3,8 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from pandas import DataFrame, concat, read_csv
 
-from helpers import findings, marks, plots, tables
+from helpers import findings, marks, plots, report, tables
 
 PUBLISHED = Path(__file__).parents[1] / "params" / "published" / "resnet50.csv"
 
@@ -247,3 +249,26 @@ def test_the_published_rows_need_no_verdict() -> None:
     rows["experiment"] = rows["gpu"]
     assert "hollow" not in words(plots.frontier(rows))
     assert json.dumps(findings.describe_frontier(rows)).count("0 not stable") == 1
+
+
+def test_stages_that_were_not_done_for_one_reason_say_it_once() -> None:
+    def ended(state: str, reason: str) -> dict[str, str]:
+        return {"state": state, "reason": reason}
+
+    found = {
+        "mine": {
+            "deploy": ended("skipped", "no driver"),
+            "convert": ended("failed", "a bad weight"),
+            "export": ended("done", ""),
+            "perf_offline": ended("skipped", "no driver"),
+        },
+        "other": {},
+    }
+    config: Any = SimpleNamespace(experiments=tuple(found))
+
+    rows = report.configurations(config, found)
+
+    assert [row["not done"] for row in rows] == [
+        "convert failed: a bad weight; deploy, perf_offline skipped: no driver",
+        "nothing has run yet",
+    ]
