@@ -901,7 +901,7 @@ def plain() -> QuestionAnswering:
     return made
 
 
-@pytest.mark.parametrize("variant", ["base", pytest.param("large", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("variant", ["base", "large"])
 @pytest.mark.slow
 def test_a_grown_network_computes_what_the_small_one_does(
     plain: QuestionAnswering, variant: str

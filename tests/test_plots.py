@@ -153,7 +153,9 @@ def test_without_data_a_figure_says_that_nothing_was_measured_and_why(
     rows: DataFrame, draw: Callable[[DataFrame], Figure]
 ) -> None:
     failed = rows[rows["verdict"] == "failed"]
-    assert "Nothing was measured.\nThe first reason: no memory" in words(draw(failed))
+    figure = draw(failed)
+    assert "Nothing was measured.\nThe first reason: no memory" in words(figure)
+    assert figure.get_figheight() < marks.canvas("measured")[0].get_figheight() / 2
     assert words(draw(rows.head(0))) == "Nothing was measured."
 
 
