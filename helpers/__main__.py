@@ -10,9 +10,9 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from helpers.config import STAGES
 from helpers.errors import DeploymentError, ParameterError, WorkspaceError
-from helpers.schema import STAGES
-from helpers.workspace import OUTPUTS_VARIABLE, ROOT, shown
+from helpers.store import OUTPUTS_VARIABLE, ROOT, shown
 
 
 def parser() -> argparse.ArgumentParser:
@@ -115,9 +115,9 @@ def say(line: str) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from helpers import pipeline
+    from helpers.pipeline import running
 
-    outcome = pipeline.run(
+    outcome = running.run(
         args.params,
         args.outputs,
         models=args.model,
@@ -135,19 +135,19 @@ def run(args: argparse.Namespace) -> int:
 
 
 def publish(args: argparse.Namespace) -> int:
-    from helpers import overview
+    from helpers.pipeline import status
 
-    for target in overview.targets(args.outputs):
-        say(str(overview.publish(args.outputs, target)))
-    say(str(overview.front(args.outputs)))
+    for target in status.targets(args.outputs):
+        say(str(status.publish(args.outputs, target)))
+    say(str(status.front(args.outputs)))
     return 0
 
 
 def status(args: argparse.Namespace) -> int:
-    from helpers import overview
+    from helpers.pipeline import status
 
     for target in _targets(args.outputs):
-        cells = overview.cells(args.outputs, target)
+        cells = status.cells(args.outputs, target)
         counts = Counter(cell["state"] for cell in cells)
         say(f"{target}: {', '.join(f'{n} {state}' for state, n in counts.items())}")
         for cell in cells:
@@ -158,14 +158,14 @@ def status(args: argparse.Namespace) -> int:
 
 
 def serve(args: argparse.Namespace) -> int:
-    from helpers import artefacts, plan
-    from helpers.params import read_file
+    from helpers.config import configure, read_file, select
+    from helpers.inference import require
     from helpers.triton import serving
 
     content = read_file(args.params)
-    plan.select(content, [args.model], [args.experiment][: bool(args.experiment)], str(args.params))
-    config = plan.configure(content, args.params.stem, args.model, args.experiment, "deploy")
-    repository = artefacts.require(config, "deploy")
+    select(content, [args.model], [args.experiment][: bool(args.experiment)], str(args.params))
+    config = configure(content, args.params.stem, args.model, args.experiment, "deploy")
+    repository = require(config, "deploy")
     log = args.outputs / args.params.stem / "serve.log"
     with serving.serve(config, repository, log=log, http_port=args.port) as server:
         say(f"{args.model} ({config.experiment}) at http://{server.url}; Ctrl-C ends it")
@@ -175,27 +175,27 @@ def serve(args: argparse.Namespace) -> int:
 
 
 def doctor(args: argparse.Namespace) -> int:
-    from helpers import doctor, plan
-    from helpers.params import read_file
+    from helpers.config import configure, read_file, select
+    from helpers.machine import checks
 
     content = read_file(args.params)
-    chosen = plan.select(content, [], [], str(args.params))
-    checks = doctor.checks(
-        [plan.configure(content, args.params.stem, *each, "convert") for each in chosen]
+    chosen = select(content, [], [], str(args.params))
+    found = checks.checks(
+        [configure(content, args.params.stem, *each, "convert") for each in chosen]
     )
-    for check in checks:
+    for check in found:
         say(f"{check.word:4} {check.line}")
-    return 0 if all(check.ok for check in checks) else 1
+    return 0 if all(check.ok for check in found) else 1
 
 
 def params(args: argparse.Namespace) -> int:
     if args.action == "new":
-        from helpers.targets import write_new
+        from helpers.config import write_new
 
         path = shown(write_new(args.name))
         say(f"{path} is written; next: triton-notebooks doctor {path}")
         return 0
-    from helpers.differences import differences
+    from helpers.config import differences
 
     found = differences(args.first, args.second)
     for line in found:
@@ -206,9 +206,9 @@ def params(args: argparse.Namespace) -> int:
 
 
 def _targets(outputs: Path) -> list[str]:
-    from helpers import overview
+    from helpers.pipeline import status
 
-    found = overview.targets(outputs)
+    found = status.targets(outputs)
     if not found:
         raise WorkspaceError(
             f"{outputs} holds no target yet: run triton-notebooks run params/cpu.yaml"

@@ -9,9 +9,10 @@ import pytest
 from numpy.typing import NDArray
 
 from helpers import models
-from helpers.accuracy import KEPT_SHARE, SAMPLES, Rung, Score, difference, rung, scores
+from helpers.accuracy.ladder import KEPT_SHARE, SAMPLES, Rung, Score, difference, rung, scores
+from helpers.config.loading import resolve
+from helpers.config.schema import Config
 from helpers.models import resnet50
-from helpers.params import Config, resolve
 
 Floats = NDArray[np.float32]
 

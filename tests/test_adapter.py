@@ -20,9 +20,9 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
 from helpers.formats import onnx, ts_trace
+from helpers.store.paths import ROOT
 from helpers.triton import embedded
 from helpers.triton.client import Server
-from helpers.workspace import ROOT
 
 
 @pytest.fixture

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from helpers.__main__ import main, parser
-from helpers.params import STAGES, read_file
-from helpers.workspace import OUTPUTS_VARIABLE, ROOT
+from helpers.config.loading import read_file
+from helpers.config.schema import STAGES
+from helpers.store.paths import OUTPUTS_VARIABLE, ROOT
 
 README = (ROOT / "README.md").read_text()
 

@@ -15,9 +15,9 @@ import yaml
 from jsonschema.validators import validator_for
 
 import helpers
+from helpers.store.paths import ROOT
 from helpers.triton.containers import HOST_OUTPUTS_VARIABLE
 from helpers.triton.process import SETTINGS
-from helpers.workspace import ROOT
 
 COMPOSE = ROOT / "docker/compose.yaml"
 EXACT = re.compile(r"[a-z0-9./-]+:\d+\.\d+(\.\d+)?(-[a-z0-9]+)*")

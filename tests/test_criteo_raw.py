@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 import yaml
 
-from helpers import models, progress
+from helpers import models
+from helpers.display import progress
 from helpers.errors import DataError
 from helpers.models._criteo import data, raw
 from helpers.models._criteo.data import SplitBinary

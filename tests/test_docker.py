@@ -22,13 +22,15 @@ import psutil
 import pytest
 from conftest import HERE, Project, interruptible, processes, wait_for
 
-from helpers import doctor
+from helpers.config.loading import resolve
+from helpers.config.schema import Config
 from helpers.errors import DeploymentError, ServerError
-from helpers.params import Config, resolve
-from helpers.perf import host
+from helpers.machine import checks
+from helpers.perf import background
+from helpers.store.artefacts import Artefact
+from helpers.store.paths import OUTPUTS_VARIABLE
 from helpers.triton import containers, docker, owner, serving
 from helpers.triton.client import Server
-from helpers.workspace import OUTPUTS_VARIABLE, Artefact
 
 IMAGE = "nvcr.io/nvidia/tritonserver:24.10-py3"
 USER = f"{os.getuid()}:{os.getgid()}"
@@ -403,7 +405,7 @@ def test_no_docker_command(
         "server.kind to embedded"
     )
     assert refused(repository, config()) == words
-    assert doctor.obstacle(config("convert")) == words
+    assert checks.obstacle(config("convert")) == words
 
 
 @pytest.mark.parametrize(
@@ -568,9 +570,11 @@ def test_what_a_server_works_is_no_load_from_others() -> None:
     number = int(done.stdout)
     try:
         wait_for(lambda: sum(psutil.Process(number).cpu_times()[:2]) >= 0.25, 30)
-        seconds = host._own_seconds([number]) - host._own_seconds([])
+        seconds = background._own_seconds([number]) - background._own_seconds([])
         assert seconds == pytest.approx(0.3, abs=0.1)
-        assert host._own_seconds([99999999]) == pytest.approx(host._own_seconds([]), abs=0.1)
+        assert background._own_seconds([99999999]) == pytest.approx(
+            background._own_seconds([]), abs=0.1
+        )
     finally:
         os.kill(number, signal.SIGKILL)
 
@@ -631,8 +635,8 @@ def test_an_engine_of_another_release_is_an_error_before_anything_is_loaded(
 def test_the_release_of_the_conversion_counts_where_the_repository_names_none(
     engine: StandIn, repository: Path
 ) -> None:
-    from helpers.artefacts import folder_of
-    from helpers.workspace import making
+    from helpers.config.places import folder_of
+    from helpers.store.artefacts import making
 
     with making(folder_of(config(), "convert")) as (_, facts):
         facts["release"] = "21.02"
@@ -645,7 +649,7 @@ def test_the_release_of_the_conversion_counts_where_the_repository_names_none(
 
 def test_doctor_names_the_engine_and_every_image(engine: StandIn) -> None:
     chosen = [config("convert"), config("convert", fields={"release": "22.02"})]
-    found = {check.name: (check.ok, check.line) for check in doctor.checks(chosen)}
+    found = {check.name: (check.ok, check.line) for check in checks.checks(chosen)}
     missing = "nvcr.io/nvidia/tritonserver:22.02-py3"
     assert found["Docker"] == (True, "Docker: engine 28.2.2")
     assert found["image 24.10"] == (True, f"image 24.10: {IMAGE} is here")
@@ -654,7 +658,7 @@ def test_doctor_names_the_engine_and_every_image(engine: StandIn) -> None:
         f"image 22.02: image {missing} is not on this machine; docker pull {missing}",
     )
     engine.say("fault", "no engine")
-    found = {check.name: (check.ok, check.line) for check in doctor.checks(chosen)}
+    found = {check.name: (check.ok, check.line) for check in checks.checks(chosen)}
     ok, line = found["Docker"]
     assert not ok
     assert line.endswith("; start it with systemctl start docker, or set server.kind to embedded")

@@ -5,13 +5,14 @@ from typing import Any
 
 import pytest
 
-from helpers import doctor
 from helpers.__main__ import main
-from helpers.doctor import Check, obstacle
-from helpers.params import Config, read_file, resolve
-from helpers.workspace import OUTPUTS_VARIABLE, ROOT
+from helpers.config.loading import read_file, resolve
+from helpers.config.schema import Config
+from helpers.machine import checks
+from helpers.machine.checks import Check, obstacle
+from helpers.store.paths import OUTPUTS_VARIABLE, ROOT
 
-WITHOUT_GPU = pytest.mark.skipif(doctor.has_driver(), reason="this machine has an NVIDIA driver")
+WITHOUT_GPU = pytest.mark.skipif(checks.has_driver(), reason="this machine has an NVIDIA driver")
 
 
 @pytest.fixture(autouse=True)
@@ -89,7 +90,7 @@ def test_a_check_that_fails_is_one_line() -> None:
 
 
 def test_too_little_space_is_said_with_both_figures(tmp_path: Path) -> None:
-    check = doctor._space("disk", tmp_path / "not/there/yet", 1e6, "free some")
+    check = checks._space("disk", tmp_path / "not/there/yet", 1e6, "free some")
 
     assert not check.ok
     assert check.line.endswith(" GB free, 1000000 needed; free some")

@@ -6,7 +6,7 @@ import nbformat
 import pytest
 
 from helpers.errors import StageError
-from helpers.execution import execute
+from helpers.pipeline.notebook import execute
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone]
 

@@ -14,10 +14,10 @@ import pytest
 import torch
 
 from helpers import formats
+from helpers.config.loading import resolve
 from helpers.errors import ParameterError
 from helpers.formats import Arrays
 from helpers.models._keras import keras as import_keras
-from helpers.params import resolve
 
 OUTPUTS = ("TOTAL", "SCALED")
 MADE = [

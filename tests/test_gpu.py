@@ -27,15 +27,17 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from helpers import doctor, gpu, gpu_fitness, provenance, report, results
+from helpers import results
 from helpers.__main__ import main
-from helpers.params import resolve
-from helpers.perf import analyzer, device, measure
-from helpers.perf.device import Point, changes, from_metrics, observed
+from helpers.config.loading import resolve
+from helpers.config.schema import Config
+from helpers.machine import checks, gpu, gpu_checks, provenance
+from helpers.perf import analyzer, gpu_monitor, measure
+from helpers.perf.gpu_monitor import Point, changes, from_metrics, observed
 from helpers.perf.statistics import Window, measure_row
-from helpers.schema import Config
+from helpers.report import text
+from helpers.store.paths import OUTPUTS_VARIABLE, ROOT
 from helpers.triton.client import Server
-from helpers.workspace import OUTPUTS_VARIABLE, ROOT
 
 UUID = "GPU-11111111-2222-3333-4444-555555555555"
 SERIAL = "1320000000001"
@@ -177,10 +179,10 @@ def card(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Card:
     """A GPU with its driver, as far as the package can see."""
     made = Card()
     monkeypatch.setitem(sys.modules, "pynvml", made.module())
-    monkeypatch.setattr(doctor, "has_driver", lambda: True)
+    monkeypatch.setattr(gpu_checks, "has_driver", lambda: True)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setenv(OUTPUTS_VARIABLE, str(tmp_path / "outputs"))
-    gpu_fitness._driver.cache_clear()
+    gpu_checks._driver.cache_clear()
     return made
 
 
@@ -381,7 +383,7 @@ def test_every_name_is_one_of_the_real_module() -> None:
     import pynvml
 
     text = "".join(
-        (ROOT / name).read_text() for name in ("helpers/gpu.py", "helpers/perf/device.py")
+        (ROOT / name).read_text() for name in ("helpers/machine/gpu.py", "helpers/perf/gpu_monitor.py")
     )
     names = set(re.findall(r"\b(?:nvml[A-Z]\w+|NVML_\w+)", text))
     assert len(names) > 30
@@ -492,7 +494,7 @@ def under_way(seconds: float = 1000) -> NDArray[np.int64]:
 def test_a_point_is_sampled_while_it_runs_and_no_longer(
     card: Card, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(device, "INTERVAL_SECONDS", 0.05)
+    monkeypatch.setattr(gpu_monitor, "INTERVAL_SECONDS", 0.05)
     endpoint.answers = [METRICS.format(uuid=UUID, utilisation=u) for u in (0.2, 0.4, 0.9)]
     threads, point = active_count(), Point()
 
@@ -667,7 +669,7 @@ def load(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         components = dict.fromkeys(analyzer.COMPONENTS.values(), 0.0)
         return analyzer.Load(np.stack([ends - 5 * 10**6, ends], axis=1), components)
 
-    monkeypatch.setattr(device, "INTERVAL_SECONDS", 0.05)
+    monkeypatch.setattr(gpu_monitor, "INTERVAL_SECONDS", 0.05)
     monkeypatch.setattr(analyzer, "run", run)
     monkeypatch.setattr(measure, "_samples", lambda _: {"INPUT__0": np.zeros((4, 2))})
     monkeypatch.setattr(measure, "bare_session", lambda _: None)
@@ -749,7 +751,7 @@ def test_the_report_says_what_the_gpu_was_like_before_during_and_after() -> None
         "early": {"perf_online": measured("2026-01-01", cold, row | {"gpu_utilisation": 0.75})},
     }
 
-    said = report.provenance(found)
+    said = text.provenance(found)
 
     assert said["GPU before the first measurement"]["temperature (°C)"] == 30
     assert said["GPU after the last"]["temperature (°C)"] == 70
@@ -761,7 +763,7 @@ def test_the_report_says_what_the_gpu_was_like_before_during_and_after() -> None
     assert said["GPU meanwhile"] == {"late perf_online": "ecc changed; and more"}
     for stages in found.values():
         stages["perf_online"]["gpu_state"] = {}
-    assert not [name for name in report.provenance(found) if "GPU" in name]
+    assert not [name for name in text.provenance(found) if "GPU" in name]
 
 
 # What doctor says
@@ -770,7 +772,7 @@ def test_the_report_says_what_the_gpu_was_like_before_during_and_after() -> None
 def told(chosen: list[Config]) -> dict[str, tuple[str, str]]:
     return {
         check.name: (check.word, check.line.partition(": ")[2])
-        for check in gpu_fitness.checks(chosen)
+        for check in gpu_checks.checks(chosen)
     }
 
 
@@ -867,7 +869,7 @@ def test_a_query_without_an_answer_is_nothing_to_mend(card: Card, query: str) ->
 
 
 def test_no_driver_is_said_with_how_to_mend_it(card: Card, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "has_driver", lambda: False)
+    monkeypatch.setattr(gpu_checks, "has_driver", lambda: False)
 
     assert told([config("convert")]) == {
         "NVIDIA driver": ("MEND", "none; install NVIDIA's driver, or use params/cpu.yaml")
@@ -895,7 +897,7 @@ def test_a_driver_that_does_not_answer_is_said_with_how_to_mend_it(
 def test_a_warning_is_printed_as_one_and_does_not_fail_the_command(
     card: Card, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(gpu_fitness, "obstacle", lambda _: "")
+    monkeypatch.setattr(gpu_checks, "obstacle", lambda _: "")
     card.ecc, params = 0, tmp_path / "mine.yaml"
     params.write_text(
         "gpu: NVIDIA DGX A100 (1x A100 80GB)\ndevice: gpu\nmodels: {resnet50: {experiments: {a: "
@@ -927,7 +929,7 @@ NAMES = {
 
 @pytest.mark.parametrize(("name", "target"), NAMES.items())
 def test_a_device_has_the_name_that_was_published(name: str, target: str) -> None:
-    assert gpu_fitness.target_name(name) == target
+    assert gpu_checks.target_name(name) == target
 
 
 @pytest.mark.parametrize(
@@ -941,7 +943,7 @@ def test_a_device_has_the_name_that_was_published(name: str, target: str) -> Non
     ],
 )
 def test_a_file_that_was_written_for_this_gpu_suits_it(name: str, target: str, suits: bool) -> None:
-    assert gpu_fitness.suits(name, target) is suits
+    assert gpu_checks.suits(name, target) is suits
 
 
 def test_every_published_gpu_can_be_recognised() -> None:
@@ -1009,9 +1011,9 @@ def test_a_driver_that_cannot_run_it_is_an_obstacle(
 ) -> None:
     vars(card).update(state)
 
-    assert gpu_fitness.obstacle(config("convert", **changes)) == reason
+    assert gpu_checks.obstacle(config("convert", **changes)) == reason
     if reason:
-        assert doctor.obstacle(config("convert", **changes)) == reason
+        assert checks.obstacle(config("convert", **changes)) == reason
 
 
 def test_without_the_library_an_experiment_may_still_run(
@@ -1019,7 +1021,7 @@ def test_without_the_library_an_experiment_may_still_run(
 ) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
 
-    assert gpu_fitness.obstacle(config("convert")) == ""
+    assert gpu_checks.obstacle(config("convert")) == ""
 
 
 @pytest.mark.parametrize("there", ["/proc/driver/nvidia/version", "/dev/nvidiactl"])
@@ -1027,7 +1029,7 @@ def test_a_driver_is_seen_without_its_libraries(
     monkeypatch: pytest.MonkeyPatch, there: str
 ) -> None:
     monkeypatch.setattr(os.path, "exists", lambda path: path == there)
-    assert doctor.has_driver()
+    assert checks.has_driver()
 
     monkeypatch.setattr(os.path, "exists", lambda path: False)
-    assert not doctor.has_driver()
+    assert not checks.has_driver()

@@ -18,12 +18,14 @@ import pytest
 from PIL import Image
 from scipy.io import savemat  # type: ignore[import-untyped, unused-ignore]
 
-from helpers import data, models
+from helpers import models
+from helpers.config.loading import resolve
+from helpers.config.schema import Config
 from helpers.errors import DataError
+from helpers.inference import datasets
 from helpers.models import resnet50
 from helpers.models.resnet50 import raw
-from helpers.params import Config, resolve
-from helpers.workspace import OUTPUTS_VARIABLE
+from helpers.store.paths import OUTPUTS_VARIABLE
 
 ARCHIVE, DEVKIT = "ILSVRC2012_img_val.tar", "ILSVRC2012_devkit_t12.tar.gz"
 TRUTH, SYNSETS = "ILSVRC2012_validation_ground_truth.txt", "meta.mat"
@@ -398,16 +400,16 @@ def test_a_stage_prepares_raw_files_once(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     config = config_of(source := put())
-    first = data.prepare(config)
+    first = datasets.prepare(config)
     (made,) = (tmp_path / "outputs/data").iterdir()
     assert capsys.readouterr().out == f"preparing {source}\n12 of 12 images written\n"
     images = {Path(path).name: content for path, content in files(made / "validation").items()}
     assert images == IMAGES
-    second = data.prepare(config)
+    second = datasets.prepare(config)
     assert capsys.readouterr().out == ""
     assert list((tmp_path / "outputs/data").iterdir()) == [made]
     assert second.hashes == first.hashes
-    again: list[models.Dataset] = [first.dataset, second.dataset, data.open_dataset(config)]
+    again: list[models.Dataset] = [first.dataset, second.dataset, datasets.open_dataset(config)]
     assert [len(dataset) for dataset in again] == [12, 12, 12]
 
 
@@ -416,5 +418,5 @@ def test_a_damaged_archive_leaves_nothing_behind(
 ) -> None:
     config = config_of(put(WHOLE[:-15_000]))
     with pytest.raises(DataError, match=AGAIN):
-        data.prepare(config)
+        datasets.prepare(config)
     assert list((tmp_path / "outputs/data").iterdir()) == []

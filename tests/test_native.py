@@ -9,15 +9,19 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
-from helpers import composition, doctor, gpu_fitness, models
-from helpers.data import request
-from helpers.doctor import obstacle
+from helpers import models
+from helpers.config import releases
+from helpers.config.loading import read_file, resolve
+from helpers.config.schema import Config
 from helpers.errors import ParameterError, ServerError
-from helpers.params import read_file, resolve
-from helpers.schema import Config
-from helpers.triton import native, releases
+from helpers.inference import ensemble
+from helpers.inference.datasets import request
+from helpers.machine import checks, gpu_checks
+from helpers.machine.checks import obstacle
+from helpers.store.artefacts import Artefact, find, making
+from helpers.store.paths import ROOT
+from helpers.triton import native
 from helpers.triton.repository import SCENARIOS, model_config, write_repository
-from helpers.workspace import ROOT, Artefact, find, making
 
 REFERENCES = ROOT / "tests/data/native"
 FILES = sorted((ROOT / "params").glob("*.yaml"))
@@ -61,7 +65,7 @@ def published(path: Path, stage: str, model: str, experiment: str) -> Config:
 
 
 def messages(config: Config, scenario: str) -> list[Any]:
-    pieces = composition.pieces(config, config.format)
+    pieces = ensemble.pieces(config, config.format)
     return [model_config(config, scenario, each, 2, each is pieces[-1]) for each in pieces]
 
 
@@ -285,8 +289,8 @@ def test_a_request_has_the_types_that_the_engine_takes(
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine with a Docker engine and a GPU whose driver is new enough."""
-    monkeypatch.setattr(gpu_fitness, "obstacle", lambda config: "")
-    monkeypatch.setattr(doctor, "_no_server", lambda config: "")
+    monkeypatch.setattr(gpu_checks, "obstacle", lambda config: "")
+    monkeypatch.setattr(checks, "_no_server", lambda config: "")
 
 
 OBSTACLES = {

@@ -14,10 +14,10 @@ import nbformat
 import pytest
 
 from helpers import models
-from helpers.params import resolve
-from helpers.results import notebook_file
-from helpers.schema import STAGES, ParameterFile
-from helpers.workspace import ROOT
+from helpers.config.loading import resolve
+from helpers.config.places import notebook_file
+from helpers.config.schema import STAGES, ParameterFile
+from helpers.store.paths import ROOT
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # its own imports warn of deprecations

@@ -6,13 +6,14 @@ from typing import Any
 import pytest
 import yaml
 
-from helpers import formats, models, params
+from helpers import formats, models
 from helpers.__main__ import main
-from helpers.data import checkpoint_file, dataset_folder
+from helpers.config import loading
+from helpers.config.loading import read_file, resolve
+from helpers.config.schema import FIELDS, STAGES, Config, Experiment, ParameterFile
 from helpers.errors import ParameterError
-from helpers.params import read_file, resolve
-from helpers.schema import FIELDS, STAGES, Config, Experiment, ParameterFile
-from helpers.workspace import OUTPUTS_VARIABLE, ROOT, shown
+from helpers.inference.datasets import checkpoint_file, dataset_folder
+from helpers.store.paths import OUTPUTS_VARIABLE, ROOT, shown
 
 FILES = sorted((ROOT / "params").glob("*.yaml"))
 HEAD = "gpu: Test\ndevice: cpu\n"
@@ -297,7 +298,7 @@ def test_a_broken_file_beside_them_does_not_break_the_other_targets(
 ) -> None:
     (tmp_path / "a-half-written.yaml").write_text("")
     (tmp_path / "cpu.yaml").write_text(file_with("").replace("gpu: Test", "gpu: CPU"))
-    monkeypatch.setattr(params, "FILES", tmp_path)
+    monkeypatch.setattr(loading, "FILES", tmp_path)
 
     assert resolve("resnet50", "export").target == "cpu"
 

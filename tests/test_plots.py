@@ -14,7 +14,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from pandas import DataFrame, concat, read_csv
 
-from helpers import findings, marks, plots, report, tables
+from helpers.display import style, tables
+from helpers.report import findings, plots, text
 
 PUBLISHED = Path(__file__).parents[1] / "params" / "published" / "resnet50.csv"
 
@@ -62,7 +63,7 @@ def test_a_point_that_is_not_stable_is_hollow_and_a_failed_one_is_counted(
 ) -> None:
     figure = draw(of(rows, "NVIDIA T4"))
     assert markers(figure.axes[0], "white") == 1
-    assert markers(figure.axes[0], marks.COLOURS[0]) == 6
+    assert markers(figure.axes[0], style.COLOURS[0]) == 6
     assert "hollow: not stable" in words(figure)
     assert "not measured: 1" in words(figure)
 
@@ -155,7 +156,7 @@ def test_without_data_a_figure_says_that_nothing_was_measured_and_why(
     failed = rows[rows["verdict"] == "failed"]
     figure = draw(failed)
     assert "Nothing was measured.\nThe first reason: no memory" in words(figure)
-    assert figure.get_figheight() < marks.canvas("measured")[0].get_figheight() / 2
+    assert figure.get_figheight() < style.canvas("measured")[0].get_figheight() / 2
     assert words(draw(rows.head(0))) == "Nothing was measured."
 
 
@@ -225,7 +226,7 @@ def test_a_table_shows_failed_rows_with_their_reason_and_escapes_it(rows: DataFr
 def test_a_configuration_is_a_table_of_keys_and_values() -> None:
     config = {"max_batch_size": 65536, "batch_sizes": [1, 2], "max_queue_delay_us": 0.5}
     html = tables.table({**config, "checkpoint": None, "graph": True, "note": "<b>"}).html
-    for text in (
+    for words in (
         "max batch size",
         "65,536",
         "1, 2",
@@ -234,7 +235,7 @@ def test_a_configuration_is_a_table_of_keys_and_values() -> None:
         "yes",
         "&lt;b&gt;",
     ):
-        assert f">{text}<" in html
+        assert f">{words}<" in html
 
 
 def test_small_numbers_keep_their_digits() -> None:
@@ -268,7 +269,7 @@ def test_stages_that_were_not_done_for_one_reason_say_it_once() -> None:
     }
     config: Any = SimpleNamespace(experiments=tuple(found))
 
-    rows = report.configurations(config, found)
+    rows = text.configurations(config, found)
 
     assert [row["not done"] for row in rows] == [
         "convert failed: a bad weight; deploy, perf_offline skipped: no driver",

@@ -13,7 +13,7 @@ from conftest import BROWSER, browse
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from helpers.errors import WorkspaceError
-from helpers.publish import StageCell, outputs_index, page, target_index
+from helpers.report.site import StageCell, outputs_index, page, target_index
 
 PNG = (
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGA"

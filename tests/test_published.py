@@ -18,15 +18,17 @@ from conftest import BROWSER, browse, opened
 from matplotlib.figure import Figure
 from pandas import read_csv
 
-from helpers import beside, beside_figure, catalogue, comparison, published, results
+from helpers import results
 from helpers.__main__ import main
-from helpers.beside import Beside
-from helpers.comparison import Pair, choose_gpu, nearest
+from helpers.config.loading import resolve
 from helpers.errors import DataError
-from helpers.params import resolve
 from helpers.perf.analyzer import Point, arguments
-from helpers.published import Row
-from helpers.workspace import OUTPUTS_VARIABLE, ROOT, file_digest
+from helpers.report import nvidia_comparison, nvidia_figure, nvidia_text, published, published_page
+from helpers.report.nvidia_comparison import Pair, choose_gpu, nearest
+from helpers.report.nvidia_text import Beside
+from helpers.report.published import Row
+from helpers.store.hashing import file_digest
+from helpers.store.paths import OUTPUTS_VARIABLE, ROOT
 
 T4, A30, A100 = "NVIDIA T4", "NVIDIA A30", "NVIDIA DGX A100 (1x A100 80GB)"
 BROKEN = [  # TFT with PyTorch on a T4: data set and clients, from NVIDIA's tables by hand
@@ -84,7 +86,7 @@ def settings_of(row: Row, **changes: Any) -> dict[str, Any]:
 
 
 def pair_of(row: Row, settings: dict[str, Any] | None = None, **changes: Any) -> Pair:
-    pair = comparison.compare(
+    pair = nvidia_comparison.compare(
         as_ours(row, **changes), settings or settings_of(row), published.rows(row.model), row.gpu
     )
     assert pair
@@ -277,7 +279,9 @@ def test_each_difference_is_a_reason(
     keep = {"avg_latency_ms": None} if "avg_latency_ms" not in ours else {}
     changed = as_ours(row) | keep | ours
 
-    pair = comparison.compare(changed, settings_of(row, **settings), published.rows("resnet50"), T4)
+    pair = nvidia_comparison.compare(
+        changed, settings_of(row, **settings), published.rows("resnet50"), T4
+    )
 
     assert pair
     assert pair.reasons == ((reason,) if reason else ())
@@ -335,7 +339,7 @@ def test_fp16_of_tfts_torchscript_is_another_precision_than_nvidias_so_called_fp
 def test_our_protocol_is_the_one_that_the_load_is_made_with() -> None:
     line = arguments(Point("m", Path("d"), []), "127.0.0.1:1", Path("f"))
 
-    assert line[line.index("-i") + 1].upper() == comparison.PROTOCOL
+    assert line[line.index("-i") + 1].upper() == nvidia_comparison.PROTOCOL
 
 
 def test_online_rows_are_not_compared_by_shared_memory() -> None:
@@ -385,9 +389,9 @@ def test_what_was_not_measured_or_not_published_has_no_pair() -> None:
     row = row_of("bert", gpu=T4)
     rows, settings = published.rows("bert"), settings_of(row)
 
-    assert comparison.compare(as_ours(row, throughput=None), settings, rows, T4) is None
-    assert comparison.compare(as_ours(row, scenario="online"), settings, rows, T4) is None
-    assert comparison.compare(as_ours(row), settings, (), "") is None
+    assert nvidia_comparison.compare(as_ours(row, throughput=None), settings, rows, T4) is None
+    assert nvidia_comparison.compare(as_ours(row, scenario="online"), settings, rows, T4) is None
+    assert nvidia_comparison.compare(as_ours(row), settings, (), "") is None
 
 
 # What a report says
@@ -398,7 +402,7 @@ def measured(model: str, gpu: str, *rows: dict[str, Any], **settings: Any) -> Be
     config = resolve(model, "report", gpu=gpu, target="t")
     kept = settings_of(row_of(model)) | settings
     found = {"mine": {"perf_offline": {"config": kept, "rows": list(rows)}}} if rows else {}
-    return beside.compare(config, found)
+    return nvidia_text.compare(config, found)
 
 
 @pytest.fixture
@@ -415,7 +419,7 @@ def on_a_processor() -> Beside:
 
 
 def text_of(both: Beside) -> str:
-    return str(beside.in_words(both).data)  # type: ignore[attr-defined]
+    return str(nvidia_text.in_words(both).data)  # type: ignore[attr-defined]
 
 
 def test_a_report_says_the_ratio_and_first_what_is_unfair_to_all(on_a_processor: Beside) -> None:
@@ -433,7 +437,7 @@ def test_a_report_says_the_ratio_and_first_what_is_unfair_to_all(on_a_processor:
 
 
 def test_its_table_holds_each_pair_and_what_is_unfair_to_it_alone(on_a_processor: Beside) -> None:
-    html = unescape(beside.as_table(on_a_processor).html)
+    html = unescape(nvidia_text.as_table(on_a_processor).html)
 
     assert html.count("<tr>") == 3
     assert ">7 x 1<" in html
@@ -446,23 +450,23 @@ def test_its_table_holds_each_pair_and_what_is_unfair_to_it_alone(on_a_processor
 
 def test_without_a_row_of_ours_the_gpus_published_rows_are_shown() -> None:
     both = measured("tft", T4)
-    html = unescape(beside.as_table(both).html)
+    html = unescape(nvidia_text.as_table(both).html)
 
     assert "Nothing of ours was measured on NVIDIA T4" in text_of(both)
     assert html.count("<tr>") == 1 + 172
     assert html.count("breaks Little's law") == 10
     assert ">TensorRT, FP16<" in html
     assert len(both.drawn("online")) == 4 * 32
-    assert "Nothing of ours was measured." in beside_figure.describe(both, "online")
+    assert "Nothing of ours was measured." in nvidia_figure.describe(both, "online")
 
 
 def test_a_model_that_nvidia_has_not_says_so_and_draws_nothing() -> None:
     config = resolve("resnet50", "report").model_copy(update={"model": "dummy"})
-    both = beside.compare(config, {})
+    both = nvidia_text.compare(config, {})
 
     assert text_of(both) == "NVIDIA published nothing of dummy."
     assert both.scenarios == []
-    assert "<td" not in beside.as_table(both).html
+    assert "<td" not in nvidia_text.as_table(both).html
 
 
 def legend(figure: Figure) -> list[str]:
@@ -472,7 +476,7 @@ def legend(figure: Figure) -> list[str]:
 def test_the_figure_has_a_log_scale_ours_and_the_tables_of_every_gpu(
     on_a_processor: Beside,
 ) -> None:
-    figure = beside_figure.draw(on_a_processor, "offline")
+    figure = nvidia_figure.draw(on_a_processor, "offline")
     axes = figure.axes[0]
 
     assert axes.get_yscale() == "log"
@@ -489,27 +493,27 @@ def test_on_nvidias_own_gpu_the_figure_names_the_tables() -> None:
     row = row_of("bert", gpu=A30, backend="PyTorch", batch_size=8)
     both = measured("bert", A30, as_ours(row))
 
-    assert legend(beside_figure.draw(both, "offline")) == [
+    assert legend(nvidia_figure.draw(both, "offline")) == [
         "mine",
         "NVIDIA's TorchScript Trace, FP16",
     ]
     assert "Beside NVIDIA's own figures of NVIDIA A30." in text_of(both)
-    assert "1 to 1 times as fast" in beside_figure.describe(both, "offline")
+    assert "1 to 1 times as fast" in nvidia_figure.describe(both, "offline")
 
 
 def test_a_scenario_without_published_rows_is_said_and_not_drawn() -> None:
     both = measured("bert", T4)
 
     assert both.scenarios == ["offline"]
-    assert beside_figure.describe(both, "online").startswith("NVIDIA published no online rows")
-    (text,) = beside_figure.draw(both, "online").axes[0].texts
+    assert nvidia_figure.describe(both, "online").startswith("NVIDIA published no online rows")
+    (text,) = nvidia_figure.draw(both, "online").axes[0].texts
     assert text.get_text() == "Nothing was measured."
 
 
 def test_the_data_of_a_figure_are_the_pairs_and_what_else_is_drawn(
     on_a_processor: Beside,
 ) -> None:
-    data = beside.data(on_a_processor, "offline")
+    data = nvidia_text.data(on_a_processor, "offline")
 
     assert list(data["throughput"].dropna()) == [10.0, 22.2]
     assert len(data) == len(on_a_processor.drawn("offline"))  # both pairs are among them
@@ -593,15 +597,15 @@ def test_it_is_written_again_only_when_it_is_another(folder: Path, tmp_path: Pat
     path = tmp_path / "published.html"
     content, before = path.read_bytes(), path.stat().st_ino
 
-    catalogue.write(tmp_path)
+    published_page.write(tmp_path)
     assert path.stat().st_ino == before
     path.write_text("an older one")
-    catalogue.write(tmp_path)
+    published_page.write(tmp_path)
     assert path.read_bytes() == content
 
 
 def test_a_batch_of_81920_costs_what_131072_costs() -> None:
-    steps = catalogue.power_of_two_rows(published.rows("widedeep"))
+    steps = published_page.power_of_two_rows(published.rows("widedeep"))
     trt = {
         gpu: {row.batch_size: row.avg_latency_ms for row in line}
         for gpu, line in steps["TensorRT, FP16"].items()
@@ -609,9 +613,9 @@ def test_a_batch_of_81920_costs_what_131072_costs() -> None:
 
     assert trt[A30][81920] == 18.07
     assert trt[A30][131072] == 18.36
-    assert "TensorRT, FP16: 92% to 98%" in catalogue.describe(steps)  # A100: 11.56 / 12.63
-    assert "FP32: 62% to 67%" in catalogue.describe(steps)
-    figure = catalogue.figure(steps)
+    assert "TensorRT, FP16: 92% to 98%" in published_page.describe(steps)  # A100: 11.56 / 12.63
+    assert "FP32: 62% to 67%" in published_page.describe(steps)
+    figure = published_page.figure(steps)
     assert [round(float(y), 2) for y in figure.axes[0].lines[4].get_ydata()] == [  # type: ignore[union-attr]
         *(0.18, 0.29, 0.51, 0.53, 0.98, 0.99, 1.01, 1.0)
     ]
@@ -626,8 +630,8 @@ def test_its_figure_has_the_finding_as_alternative_text(folder: Path) -> None:
     page = (folder / "published.html").read_text()
     (alt,) = re.findall(r'alt="([^"]*)"', page)
 
-    assert unescape(alt) == catalogue.describe(
-        catalogue.power_of_two_rows(published.rows("widedeep"))
+    assert unescape(alt) == published_page.describe(
+        published_page.power_of_two_rows(published.rows("widedeep"))
     )
 
 

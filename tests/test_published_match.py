@@ -11,10 +11,9 @@ import pytest
 from pandas import DataFrame, concat, read_csv
 
 from helpers import models
-from helpers.params import read_file
-from helpers.plan import configure
-from helpers.schema import Config
-from helpers.workspace import ROOT
+from helpers.config.loading import configure, read_file
+from helpers.config.schema import Config
+from helpers.store.paths import ROOT
 
 GPUS = {
     "NVIDIA A30": "NVIDIA-A30",

@@ -10,12 +10,15 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
-from helpers import composition, formats
-from helpers.composition import Piece
+from helpers import formats
+from helpers.config.loading import resolve
+from helpers.config.schema import Config
+from helpers.inference import ensemble
+from helpers.inference.ensemble import Piece
 from helpers.models import Part, Tensor
-from helpers.params import Config, resolve
+from helpers.store.artefacts import find, making
+from helpers.store.paths import ROOT
 from helpers.triton.repository import SCENARIOS, model_config, write_repository
-from helpers.workspace import ROOT, find, making
 
 INPUTS = (Tensor("IMAGE", "float32", (3, 8, 8)), Tensor("IDS", "int64", (26,)))
 OUTPUTS = (Tensor("SCORES", "float16", (10,)),)
@@ -43,7 +46,7 @@ def config(**fields: Any) -> Config:
 def these_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the model, its one part has the tensors of this file."""
     inputs, outputs = ({each.name: each for each in tensors} for tensors in (INPUTS, OUTPUTS))
-    monkeypatch.setattr(composition, "parts", lambda config: (Part(config.model, inputs, outputs),))
+    monkeypatch.setattr(ensemble, "parts", lambda config: (Part(config.model, inputs, outputs),))
 
 
 def message_of(config: Config, scenario: str, threads: int) -> Any:
@@ -51,7 +54,7 @@ def message_of(config: Config, scenario: str, threads: int) -> Any:
 
 
 def piece(config: Config) -> Piece:
-    return composition.pieces(config, config.format)[-1]
+    return ensemble.pieces(config, config.format)[-1]
 
 
 def repository(folder: Path, config: Config) -> Path:

@@ -13,13 +13,14 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from helpers import formats, models, params, targets
+from helpers import formats, models
 from helpers.__main__ import main
-from helpers.differences import differences, resolved
-from helpers.params import read_file
-from helpers.schema import Experiment
-from helpers.targets import KNOWN, Gpu, nearest
-from helpers.workspace import OUTPUTS_VARIABLE, ROOT
+from helpers.config import loading, targets
+from helpers.config.comparison import differences, resolved
+from helpers.config.loading import read_file
+from helpers.config.schema import Experiment
+from helpers.config.targets import KNOWN, Gpu, nearest
+from helpers.store.paths import OUTPUTS_VARIABLE, ROOT
 
 MIB = 2**20
 H100, H200 = ROOT / "params/NVIDIA-H100.yaml", ROOT / "params/NVIDIA-H200.yaml"
@@ -46,7 +47,7 @@ def outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of params/ in which new files are written."""
     shutil.copytree(ROOT / "params", tmp_path / "params")
-    monkeypatch.setattr(params, "FILES", tmp_path / "params")
+    monkeypatch.setattr(loading, "FILES", tmp_path / "params")
     return tmp_path / "params"
 
 

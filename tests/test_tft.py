@@ -30,7 +30,7 @@ from sklearn.preprocessing import (  # type: ignore[import-untyped, unused-ignor
 )
 
 from helpers import formats, models
-from helpers.accuracy import difference
+from helpers.accuracy.ladder import difference
 from helpers.errors import CheckpointError, DataError
 from helpers.models import Tensor, tft
 from helpers.models.tft import pickles

@@ -15,12 +15,15 @@ import numpy as np
 import pytest
 import torch
 
-from helpers import accuracy, artefacts, composition, formats
+from helpers import formats
+from helpers.accuracy import ladder
+from helpers.config.loading import resolve
+from helpers.config.schema import Config
 from helpers.formats import _tensorrt, _tf_trt, onnx, tf_trt, trt
-from helpers.params import resolve
-from helpers.schema import Config
+from helpers.inference import artefacts, ensemble
+from helpers.store.artefacts import Artefact
+from helpers.store.paths import OUTPUTS_VARIABLE
 from helpers.triton import docker as docker_kind
-from helpers.workspace import OUTPUTS_VARIABLE, Artefact
 
 INPUTS = {
     "IDS": np.zeros((2, 1), np.int64),
@@ -285,7 +288,7 @@ def test_a_conversion_reads_what_its_format_is_made_for_and_no_more() -> None:
 
 
 def test_a_notebook_is_given_the_fields_that_its_conversion_reads() -> None:
-    from helpers.plan import Job, parameters
+    from helpers.pipeline.planning import Job, parameters
 
     assert parameters(Job(config()))["defaults"]["max_batch_size"] == 8
     graph = config(format="onnx", precision="fp32")
@@ -298,7 +301,7 @@ def test_only_the_server_runs_what_this_process_has_no_runtime_for() -> None:
     for name, source in exported.items():
         for kind in ("docker", "embedded"):
             chosen = config(format=name, export_format=source, export_precision="fp16", kind=kind)
-            found[name, kind] = composition.only_elsewhere(chosen, name)
+            found[name, kind] = ensemble.only_elsewhere(chosen, name)
 
     assert found == {
         ("trt", "docker"): True,
@@ -318,9 +321,9 @@ def test_an_engine_is_held_against_the_framework_by_the_server_that_loads_it(
     artefact = Artefact(tmp_path / "made", {"model.plan": {}}, facts)
     right = {"OUTPUT__0": np.arange(12.0, dtype=np.float32).reshape(3, 4)}
     images = np.zeros((3, 3, 224, 224), np.float32)
-    monkeypatch.setattr(accuracy, "_reference", lambda _: (right, {}))
+    monkeypatch.setattr(ladder, "_reference", lambda _: (right, {}))
     dataset = SimpleNamespace(batches=lambda size, limit: iter([{"INPUT__0": images}]))
-    monkeypatch.setattr(accuracy, "open_dataset", lambda _: dataset)
+    monkeypatch.setattr(ladder, "open_dataset", lambda _: dataset)
     served = []
 
     class Serving:
@@ -340,7 +343,7 @@ def test_an_engine_is_held_against_the_framework_by_the_server_that_loads_it(
 
     monkeypatch.setattr("helpers.triton.serving.serve", Serving)
 
-    rung = accuracy.compare(config(), artefact)
+    rung = ladder.compare(config(), artefact)
 
     assert served == [("deploy", "offline", facts)]
     assert (rung.name, rung.precision, rung.samples, rung.fault) == ("converted", "fp16", 3, "")

@@ -15,7 +15,7 @@ import pytest
 from numpy.typing import NDArray
 
 from helpers import formats, models
-from helpers.accuracy import difference
+from helpers.accuracy.ladder import difference
 from helpers.errors import CheckpointError, DataError
 from helpers.models import Tensor, widedeep
 from helpers.models.widedeep import data
@@ -775,8 +775,8 @@ def test_an_unknown_generated_set_is_an_error(tmp_path: Path) -> None:
 
 
 def test_displays_rankings_and_ranks_are_shown(small: Path) -> None:
+    from helpers.display.tables import table
     from helpers.models.widedeep import display
-    from helpers.tables import table
 
     dataset = opened(small)
     clicks = dict(

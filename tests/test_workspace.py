@@ -9,21 +9,10 @@ from pathlib import Path
 import pytest
 
 from helpers.errors import ArtefactError, WorkspaceError
-from helpers.workspace import (
-    LOCKED_VARIABLE,
-    OUTPUTS_VARIABLE,
-    ROOT,
-    find,
-    is_unchanged,
-    link_or_copy,
-    locked,
-    making,
-    mark_red,
-    outputs,
-    shown,
-    verify,
-    write_atomic,
-)
+from helpers.store.artefacts import find, is_unchanged, making, mark_red, verify
+from helpers.store.files import link_or_copy, write_atomic
+from helpers.store.lock import LOCKED_VARIABLE, locked
+from helpers.store.paths import OUTPUTS_VARIABLE, ROOT, outputs, shown
 
 
 @pytest.fixture(autouse=True)

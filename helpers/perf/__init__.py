@@ -1,3 +1,5 @@
-"""Measuring performance: running perf_analyzer, what a measurement is, and when it can be
-trusted.
-"""
+"""Measuring a served model: the load, the statistics and the verdict."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -23,10 +23,7 @@ from numpy.typing import NDArray
 
 from helpers.errors import MeasurementError, ServerError
 from helpers.models import Arrays
-from helpers.triton import process
-from helpers.triton.client import Server
-from helpers.triton.embedded import last_lines, libraries
-from helpers.triton.guard import sweep
+from helpers.triton import Server, last_lines, libraries, process, sweep
 
 WINDOWS = 3  # perf_analyzer reports once it has three
 WINDOW_STRETCH = 1.2  # by which it lengthens the interval it is given

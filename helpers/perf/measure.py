@@ -11,16 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from helpers import composition, models
-from helpers.artefacts import require, threads
-from helpers.data import open_dataset, requests
+from helpers import models
+from helpers.config import Config
 from helpers.errors import MeasurementError
 from helpers.formats import Session
+from helpers.inference import ensemble, open_dataset, requests, require, threads
 from helpers.models import Arrays
-from helpers.perf import analyzer, device, host, statistics
+from helpers.perf import analyzer, background, gpu_monitor, statistics
 from helpers.perf.statistics import Window
-from helpers.schema import Config
-from helpers.triton.client import Server
+from helpers.triton import Server
 
 REQUESTS_A_CLIENT = 5  # at least, online: fewer show more of the start than of the steady state
 SHORTEST_INTERVAL_MS = 400
@@ -48,16 +47,16 @@ def _samples(config: Config) -> Arrays:
 @contextmanager
 def _ready(
     config: Config, server: Server, samples: Arrays
-) -> Iterator[tuple[analyzer.Point, device.Observer]]:
+) -> Iterator[tuple[analyzer.Point, gpu_monitor.Observer]]:
     """Have the machine for this measurement alone, and give a point to start from and who watches
     the GPU.
     """
     outputs = [tensor.name for tensor in models.get(config.model).outputs(config)]
     regions = analyzer.shared_memory_patterns(list(samples), outputs)
     with (
-        host.alone(),
+        background.alone(),
         analyzer.input_data(analyzer.split(samples)) as data,
-        device.observed(config.device, server) as observer,
+        gpu_monitor.observed(config.device, server) as observer,
     ):
         yield analyzer.Point(config.model, data, regions), observer
 
@@ -91,10 +90,10 @@ def bare_session(config: Config) -> Session | None:
     """Load the deployed artefact in this process, with the server's threads and settings; None if
     only the server can run it.
     """
-    if composition.only_elsewhere(config, config.format):
+    if ensemble.only_elsewhere(config, config.format):
         return None
     repository = require(config, "deploy").folder
-    return composition.load(
+    return ensemble.load(
         config,
         config.format,
         lambda piece: repository / piece.part.name / "1",
@@ -124,7 +123,7 @@ def measure_offline(config: Config, server: Server) -> Measurement:
     before: list[float] = []
     with _ready(config, server, samples) as (start, observer):
         for size in config.batch_sizes:
-            before.append(host.wait_until_quiet())
+            before.append(background.wait_until_quiet())
             shared_memory = config.shared_memory if server.is_local else "none"
             point = replace(start, batch_size=size, shared_memory=shared_memory)
             try:
@@ -145,7 +144,7 @@ def _offline_point(
     session: Session | None,
     point: analyzer.Point,
     samples: Arrays,
-    observer: device.Observer,
+    observer: gpu_monitor.Observer,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Run bare, served, bare, ..., bare; each served run is compared with its neighbours."""
     size = point.batch_size
@@ -158,9 +157,9 @@ def _offline_point(
         request_seconds = _seconds(lambda: server.infer(config.model, batches[0]))
     interval = interval_ms(config.request_count, config.pairs, request_seconds)
     bare = [size * run_bare(session, batches, BARE_SECONDS)] if session else []
-    runs, loads, seen = [], [], device.Point()
+    runs, loads, seen = [], [], gpu_monitor.Point()
     for _ in range(config.pairs):
-        with host.watched(server.processes) as others, observer.watching(seen):
+        with background.watched(server.processes) as others, observer.watching(seen):
             loads.append(analyzer.run(replace(point, interval_ms=interval), server))
         runs.append(Window(loads[-1].requests, size, 1, others.others_cores))
         if session:
@@ -193,14 +192,14 @@ def measure_online(config: Config, server: Server) -> Measurement:
         one = take(samples, 0, config.online_batch_size)
         request_seconds = _seconds(lambda: server.infer(config.model, one))
         for clients in config.concurrency:
-            before.append(host.wait_until_quiet())
+            before.append(background.wait_until_quiet())
             count = max(config.request_count, clients * REQUESTS_A_CLIENT)
             interval = interval_ms(count, 1, request_seconds)
             size = config.online_batch_size
             point = replace(start, batch_size=size, concurrency=clients, interval_ms=interval)
-            seen = device.Point()
+            seen = gpu_monitor.Point()
             try:
-                with host.watched(server.processes) as others, observer.watching(seen):
+                with background.watched(server.processes) as others, observer.watching(seen):
                     load = analyzer.run(point, server)
             except MeasurementError as error:
                 row = failed_row(size, clients, error)

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from helpers.config import Config, releases
 from helpers.errors import ServerError
-from helpers.schema import Config
-from helpers.triton import owner, process, releases
-from helpers.workspace import outputs
+from helpers.store import outputs
+from helpers.triton import owner, process
 
 LABEL = "triton-notebooks"
 OWNER = f"{LABEL}.owner"

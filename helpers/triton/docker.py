@@ -11,9 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from helpers.config import Config, releases
 from helpers.errors import DeploymentError, ServerError
-from helpers.schema import Config
-from helpers.triton import containers, releases
+from helpers.triton import containers
 from helpers.triton.client import Server
 from helpers.triton.containers import HOST_OUTPUTS_VARIABLE, LABEL, Mount
 from helpers.triton.embedded import (

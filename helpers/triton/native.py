@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from helpers.config import releases
 from helpers.errors import ServerError
 from helpers.models import Tensor
-from helpers.triton import releases
 
 WORKSPACE_BYTES = 1 << 30  # of ONNX Runtime's TensorRT; its own default, and NVIDIA's for ResNet50
 # A folder of the server's machine: instances share the engines, and the repository is read-only.
@@ -106,18 +106,6 @@ def obstacle(config: Any) -> str:
             f"it has {known or 'none'}"
         )
     return ""
-
-
-def served_dtype(config: Any, dtype: str) -> str:
-    """Give the type that the served graph has for a tensor of the exported one.
-
-    TensorRT had no 64-bit integers before 10: its engines take 32-bit ones instead. Only a stage
-    that talks to the server knows what serves.
-    """
-    serving = config.stage not in ("data", "export", "convert", "report")
-    if serving and is_native(config) and config.format == "trt" and dtype == "int64":
-        return "int64" if releases.has_tensorrt_10(config.server.release) else "int32"
-    return dtype
 
 
 def complete(message: Any, config: Any, inputs: Iterable[Tensor], file: str, threads: int) -> None:

@@ -8,11 +8,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
+from helpers.config import Config
 from helpers.errors import ServerError
-from helpers.schema import Config
+from helpers.store import explained, from_root, link_or_copy
 from helpers.triton import owner
 from helpers.triton.client import Server
-from helpers.workspace import explained, from_root, link_or_copy
 
 METRICS_PORT = 8002  # Triton's own
 HERE = ("127.0.0.1", "localhost")

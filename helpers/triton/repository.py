@@ -20,11 +20,11 @@ from typing import Any
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
-from helpers import composition, formats, models
-from helpers.composition import Piece
+from helpers import formats, models
+from helpers.inference import Piece, ensemble, served_dtype
 from helpers.models import Tensor
+from helpers.store import Artefact, link_or_copy
 from helpers.triton import native
-from helpers.workspace import Artefact, link_or_copy
 
 SCENARIOS = ("offline", "online")
 _TYPES = {
@@ -72,7 +72,7 @@ def model_config(config: Any, scenario: str, piece: Piece, threads: int, batched
 
 
 def _type(config: Any, tensor: Tensor) -> Any:
-    return _TYPES[native.served_dtype(config, tensor.dtype)]
+    return _TYPES[served_dtype(config, tensor.dtype)]
 
 
 def ensemble_config(config: Any, pieces: Iterable[Piece]) -> Any:
@@ -103,7 +103,7 @@ def write_repository(
 
     The repository holds no symbolic link, no absolute path and no import of this package.
     """
-    pieces = composition.pieces(config, config.format)
+    pieces = ensemble.pieces(config, config.format)
     graph = pieces[-1]
     in_python = [each for each in pieces if each is not graph or not native.is_native(config)]
     for piece in pieces:

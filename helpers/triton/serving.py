@@ -7,14 +7,13 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 
-from helpers.artefacts import folder_of as artefact_folder
-from helpers.data import request
+from helpers.config import Config, folder
+from helpers.config import folder_of as artefact_folder
+from helpers.inference import request
 from helpers.models import Arrays
-from helpers.results import folder
-from helpers.schema import Config
+from helpers.store import Artefact, find
 from helpers.triton import embedded
 from helpers.triton.client import Server
-from helpers.workspace import Artefact, find
 
 
 @contextmanager

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from helpers.marks import COLOURS, INK, mark_decades, number
+from helpers.display import COLOURS, INK, mark_decades, number, panels, picture
 from helpers.models import Arrays
 from helpers.models._criteo.data import SplitBinary
-from helpers.panels import panels, picture
 
 if TYPE_CHECKING:
     from IPython.display import Image

@@ -24,11 +24,11 @@ from typing import IO, TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from helpers.display import Progress
 from helpers.errors import DataError
 from helpers.models._criteo import spec
 from helpers.models._criteo.data import Samples, writing
 from helpers.models._criteo.tables import CATEGORICAL, NUMERICAL
-from helpers.progress import Progress
 
 if TYPE_CHECKING:
     from polars import DataFrame

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from helpers.marks import COLOURS, GREY, INK, number
+from helpers.display import COLOURS, GREY, INK, number, panels, picture
 from helpers.models import Arrays
 from helpers.models.tft.data import Windows
 from helpers.models.tft.variants import HISTORY, HORIZON, LENGTH
-from helpers.panels import panels, picture
 
 if TYPE_CHECKING:
     from IPython.display import Image

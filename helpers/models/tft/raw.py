@@ -16,11 +16,11 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from helpers.display import Progress
 from helpers.errors import DataError
 from helpers.models.tft.data import PREPARED
 from helpers.models.tft.prepare import prepare
 from helpers.models.tft.variants import CATEGORY, ID, TIME, VARIANTS
-from helpers.progress import Progress
 
 if TYPE_CHECKING:
     from pandas import DataFrame, DatetimeIndex

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from helpers.marks import COLOURS, WIDTH, canvas
+from helpers.display import COLOURS, WIDTH, canvas
 from helpers.models import Arrays
 from helpers.models.widedeep.data import Displays
 from helpers.models.widedeep.features import PAD

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from helpers.display import Progress
 from helpers.errors import DataError
 from helpers.models.widedeep.data import PREPARED
 from helpers.models.widedeep.features import CLICKED
@@ -27,7 +28,6 @@ from helpers.models.widedeep.raw_files import Files, find
 from helpers.models.widedeep.raw_spans import KEPT_OUT, SEED, TRAINING_DAYS, Spans
 from helpers.models.widedeep.raw_statistics import Learner, Statistics
 from helpers.models.widedeep.raw_tables import read_ads, read_documents, read_labels
-from helpers.progress import Progress
 
 PARTS = 8  # files of the validation part, as NVIDIA's
 

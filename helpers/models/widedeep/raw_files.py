@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from helpers.display import Progress
 from helpers.errors import DataError
-from helpers.progress import Progress
 
 if TYPE_CHECKING:
     from polars import DataFrame

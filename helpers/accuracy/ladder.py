@@ -1,0 +1,235 @@
+"""The accuracy ladder: framework -> exported -> converted -> served, and what each rung must hold.
+
+Each rung is compared with the fp32 framework on the same 64 real samples. Differences are given in
+units of the reference output's own standard deviation, so that one bound means the same for every
+network. The task's metric, over the whole evaluation set through Triton, must keep 99 % of the
+framework's: the rule of MLPerf Inference (github.com/mlcommons/inference_policies).
+"""
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from helpers import models
+from helpers.config import Config, Instances
+from helpers.errors import ArtefactError
+from helpers.inference import (
+    Prepared,
+    ensemble,
+    framework_session,
+    open_dataset,
+    physical_cores,
+    recipe_key,
+    requests,
+)
+from helpers.models import Arrays
+from helpers.store import Artefact, find, making, outputs
+
+SAMPLES = 64
+KEPT_SHARE = 0.99
+BATCH = 8
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One output of one rung against the framework's, in deviations of the latter."""
+
+    output: str
+    max_difference: float
+    mean_difference: float
+    max_bound: float
+    mean_bound: float
+
+    @property
+    def ok(self) -> bool:
+        """NaN is never within a bound."""
+        return self.max_difference <= self.max_bound and self.mean_difference <= self.mean_bound
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One rung of the ladder: its differences and its verdict."""
+
+    name: str
+    precision: str
+    samples: int
+    differences: tuple[Difference, ...]
+
+    @property
+    def fault(self) -> str:
+        """What is wrong, in one line; empty if the rung holds."""
+        for bad in (difference for difference in self.differences if not difference.ok):
+            return (
+                f"{self.name} {self.precision}: {bad.output} differs from the framework by "
+                f"{bad.max_difference:.2g} deviations at most and {bad.mean_difference:.2g} on "
+                f"average; the bounds are {bad.max_bound:.2g} and {bad.mean_bound:.2g}"
+            )
+        return ""
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row for each output, for a table."""
+        head = {"rung": self.name, "precision": self.precision, "samples": self.samples}
+        return [
+            {**head, **asdict(each), "verdict": "green" if each.ok else "red"}
+            for each in self.differences
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "ok": not self.fault}
+
+
+@dataclass(frozen=True)
+class Score:
+    """One of the task's metrics, served and by the framework."""
+
+    metric: str
+    framework: float
+    served: float
+    bound: float
+    better: str  # "higher" or "lower"
+
+    @property
+    def fault(self) -> str:
+        """What is wrong, in one line; empty if the metric is kept."""
+        if self.served >= self.bound if self.better == "higher" else self.served <= self.bound:
+            return ""
+        asked = f"the framework's {self.framework:.4f} asks for {self.bound:.4f}"
+        return f"{self.metric} served is {self.served:.4f}; {asked}"
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "ok": not self.fault}
+
+
+def difference(output: str, found: Any, reference: Any, bounds: tuple[float, float]) -> Difference:
+    """Compare arrays of equal shape: max and mean of |found - reference| / std(reference).
+
+    A wrong shape or a value that is not finite is an infinite difference.
+    """
+    if found.shape != reference.shape or not np.isfinite(found).all():
+        return Difference(output, float("inf"), float("inf"), *bounds)
+    apart = np.abs(found.astype(np.float64) - reference) / reference.std(dtype=np.float64)
+    return Difference(output, float(apart.max()), float(apart.mean()), *bounds)
+
+
+def rung(name: str, config: Config, precision: str, found: Arrays, reference: Arrays) -> Rung:
+    """Hold `found` against the framework's outputs, with the model's bounds for `precision`."""
+    bounds = models.get(config.model).BOUNDS[precision]
+    differences = tuple(
+        difference(output, found.get(output, np.empty(0)), reference[output], bounds)
+        for output in reference
+    )
+    return Rung(name, precision, len(next(iter(reference.values()))), differences)
+
+
+def scores(
+    config: Config, framework: dict[str, float], served: dict[str, float]
+) -> tuple[Score, ...]:
+    """Hold the served metrics against the framework's: 99 % of them must be kept."""
+    better = models.get(config.model).METRICS
+    return tuple(
+        Score(
+            name,
+            framework[name],
+            served[name],
+            framework[name] * KEPT_SHARE
+            if better[name] == "higher"
+            else framework[name] / KEPT_SHARE,
+            better[name],
+        )
+        for name in better
+    )
+
+
+def concatenate(batches: Iterable[Arrays]) -> Arrays:
+    """Join the outputs of many batches, in order."""
+    parts = list(batches)
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def framework_reference(config: Config, prepared: Prepared) -> Artefact:
+    """Run the fp32 network in its framework over the whole evaluation set, once; the outcome is
+    kept in outputs/data.
+    """
+    folder = outputs() / "data" / recipe_key(config, "reference")
+    if find(folder) is None:
+        model = models.get(config.model)
+        session = framework_session(model, config, prepared.checkpoint)
+        with making(folder) as (temporary, facts):
+            everything = concatenate(
+                session.run(batch) for batch in prepared.dataset.batches(model.BATCH)
+            )
+            few = concatenate(
+                session.run(batch) for batch in prepared.dataset.batches(BATCH, SAMPLES)
+            )
+            np.savez(temporary / "samples.npz", **few)
+            facts.update(prepared.dataset.score(everything))
+    found = find(folder)
+    assert found is not None
+    return found
+
+
+def _reference(config: Config) -> tuple[Arrays, dict[str, float]]:
+    """Load what the framework computed: the outputs on the ladder's samples, and the metrics."""
+    artefact = find(outputs() / "data" / recipe_key(config, "reference"))
+    if artefact is None:
+        raise ArtefactError(f"{config.model} has no framework reference yet: run its export stage")
+    with np.load(artefact.folder / "samples.npz") as arrays:
+        return dict(arrays), dict(artefact.facts)
+
+
+def compare(config: Config, artefact: Artefact) -> Rung:
+    """Run an exported or converted artefact on the ladder's samples, in its own runtime: in this
+    process, or where that has none in a server's backend.
+    """
+    name, precision = artefact.facts["format"], artefact.facts["precision"]
+    step = "exported" if config.stage == "export" else "converted"
+    if step == "converted" and ensemble.only_elsewhere(config, name):
+        return rung(step, config, precision, _by_server(config, artefact), _reference(config)[0])
+    device = "cpu" if config.stage == "export" else config.device
+    session = ensemble.load(config, name, lambda _: artefact.folder, physical_cores(), device)
+    found = concatenate(
+        session.run(batch) for batch in requests(config, open_dataset(config), BATCH, SAMPLES)
+    )
+    return rung(step, config, precision, found, _reference(config)[0])
+
+
+def _by_server(config: Config, artefact: Artefact) -> Arrays:
+    """Serve an artefact just as it is, one instance without a batcher, for the ladder's samples."""
+    from helpers.triton import SCENARIOS, serve, write_repository
+
+    largest = config.__dict__.get("max_batch_size", BATCH)  # an engine has one of its own
+    plain: dict[str, Any] = {"preferred_batch_sizes": [], "max_queue_delay_us": 0, "threads": 1}
+    plain |= {"instances": Instances(), "max_batch_size": largest, "capture_cuda_graph": False}
+    plain["accelerator"] = "none"
+    alone = config.model_copy(update={**plain, "stage": "deploy"})
+    with TemporaryDirectory(dir=outputs(), prefix=".served-") as folder:
+        write_repository(Path(folder), alone, artefact, dict.fromkeys(SCENARIOS, 1))
+        repository = Artefact(Path(folder), {}, artefact.facts)
+        batches = requests(alone, open_dataset(config), min(BATCH, largest), SAMPLES)
+        with serve(alone, repository, "offline") as server:
+            return server.infer_all(config.model, batches)
+
+
+def compare_served(config: Config, server: Any) -> Rung:
+    """Send the ladder's samples through Triton."""
+    size = min(BATCH, config.max_batch_size)
+    batches = requests(config, open_dataset(config), size, SAMPLES)
+    return rung(
+        "served",
+        config,
+        config.precision,
+        server.infer_all(config.model, batches),
+        _reference(config)[0],
+    )
+
+
+def evaluate(config: Config, server: Any) -> tuple[Score, ...]:
+    """Send the whole evaluation set through Triton and score it with the task's metrics."""
+    dataset = open_dataset(config)
+    batches = requests(config, dataset, config.max_batch_size)
+    outputs_of_all = server.infer_all(config.model, batches)
+    return scores(config, _reference(config)[1], dataset.score(outputs_of_all))

@@ -1,0 +1,108 @@
+"""A parameter file for the GPU of this machine, from that of the nearest known one."""
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+
+import yaml
+
+from helpers.config import loading
+from helpers.errors import DeviceError, ParameterError
+from helpers.machine import gpu, has_driver
+from helpers.store import explained, shown
+
+MEND = "install NVIDIA's driver, or use params/cpu.yaml"
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU as its driver describes it; of a known one `name` is that of its parameter file."""
+
+    name: str
+    architecture: int  # NVML's number, nvmlDeviceArchitecture_t of nvml.h: the newer the larger
+    memory_gib: float
+
+
+VOLTA, TURING, AMPERE, HOPPER = 5, 6, 7, 9
+KNOWN = (
+    Gpu("NVIDIA-DGX-1-V100-32GB", VOLTA, 32),
+    Gpu("NVIDIA-T4", TURING, 15),
+    Gpu("NVIDIA-A30", AMPERE, 24),
+    Gpu("NVIDIA-A40", AMPERE, 45),
+    Gpu("NVIDIA-DGX-A100-80GB", AMPERE, 80),
+    Gpu("NVIDIA-H100", HOPPER, 80),
+    Gpu("NVIDIA-H200", HOPPER, 140),
+)
+SHARE = 0.9  # of a known memory is enough: ECC and drivers take different parts of it
+
+
+def nearest(gpu: Gpu) -> Gpu:
+    """Choose the known GPU whose experiments are the likeliest to run on `gpu`.
+
+    Its architecture is the same, else the next newer one, as releases for that know older ones too,
+    else the newest. Of these it is the largest whose memory is there, else the smallest.
+    """
+    newer = [known.architecture for known in KNOWN if known.architecture >= gpu.architecture]
+    architecture = min(newer, default=max(known.architecture for known in KNOWN))
+    alike = sorted(
+        (known for known in KNOWN if known.architecture == architecture),
+        key=lambda known: known.memory_gib,
+    )
+    fitting = [known for known in alike if known.memory_gib * SHARE <= gpu.memory_gib]
+    return fitting[-1] if fitting else alike[0]
+
+
+def this_gpu() -> Gpu:
+    """Ask the driver for the GPU of this machine that CUDA takes first.
+
+    Raises DeviceError where there is no driver, no GPU, or not the package that asks.
+    """
+    if not has_driver():
+        raise DeviceError(f"no NVIDIA driver here: {MEND}")
+    with gpu.opened() as device:
+        if device.absent:
+            raise DeviceError(": ".join(device.absent))
+        name, memory_mb = (device.ask(gpu.QUERIES[each]) for each in ("name", "memory_total_mb"))
+        architecture = device.ask(lambda nvml, handle: nvml.nvmlDeviceGetArchitecture(handle))
+    if isinstance(memory_mb, str) or isinstance(architecture, str):
+        raise DeviceError(f"the driver does not tell what GPU this is: {MEND}")
+    return Gpu(name, architecture, memory_mb * 1e6 / 2**30)
+
+
+def write_new(name: str) -> Path:
+    """Write the parameter file `name` for this machine's GPU, named after it if `name` is empty.
+
+    It is that of the nearest known GPU with another name in it; no file is ever overwritten. Raises
+    DeviceError without a GPU, ParameterError for a name that cannot be taken.
+    """
+    found = this_gpu()
+    stem = name.removesuffix(".yaml") or "-".join(re.findall(r"[A-Za-z0-9._]+", found.name))
+    if not loading.NAME.fullmatch(stem):
+        raise ParameterError(f"NAME {name}: use letters, digits, '.', '_' and '-', and no folder")
+    path = loading.FILES / f"{stem}.yaml"
+    if path.exists():
+        raise ParameterError(f"{shown(path)} is there already: give another NAME than {stem}")
+    source = loading.FILES / f"{nearest(found).name}.yaml"
+    loading.read_file(source)
+    # the notebooks find a file by its GPU, so no two files may have the same
+    spelled = f"{found.name} ({stem})" if loading.file_for(found.name) else found.name
+    text = (
+        f"# {spelled}, {found.memory_gib:.0f} GiB. Written by `triton-notebooks params new`, from\n"
+        f"# {shown(source)}, whose GPU is the nearest known one: adapt it. The largest\n"
+        "# batches may not fit into less memory; an old release may not know a new GPU.\n"
+    )
+    with explained(path), NamedTemporaryFile("w", dir=path.parent, prefix=f".{stem}.") as file:
+        file.write(text + _renamed(source.read_text(), spelled))
+        file.flush()
+        loading.read_file(Path(file.name))
+        os.chmod(file.name, 0o644)
+        os.link(file.name, path)  # whole, and an error where somebody was faster
+    return path
+
+
+def _renamed(text: str, gpu: str) -> str:
+    """Give a parameter file's text with another GPU, without the comment on top of it."""
+    line = yaml.safe_dump({"gpu": gpu}, width=1000).strip()
+    return re.sub(r"(?ms)\A.*?^gpu:[^\n]*", lambda _: line, text, count=1)

@@ -1,0 +1,60 @@
+"""Running a network in the framework it was built with: the reference of the accuracy ladder."""
+
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from helpers.formats import Arrays, Session
+from helpers.inference.ensemble import Chain, before_graph, parts, write_before_graph
+from helpers.models import Model
+from helpers.store import outputs
+
+
+class TorchSession:
+    """A PyTorch module in evaluation mode on the CPU, in fp32."""
+
+    def __init__(self, model: Model, config: Any, checkpoint: Path) -> None:
+        self._network = model.build(config, checkpoint).float()
+        self._inputs = [tensor.name for tensor in model.inputs(config)]
+        self._outputs = [tensor.name for tensor in model.outputs(config)]
+
+    def run(self, inputs: Arrays) -> Arrays:
+        import torch
+
+        with torch.inference_mode():
+            arrays = [torch.from_numpy(inputs[name]) for name in self._inputs]
+            results = self._network(*(a.float() if a.is_floating_point() else a for a in arrays))
+        results = results if isinstance(results, tuple) else (results,)
+        return {name: result.numpy() for name, result in zip(self._outputs, results, strict=True)}
+
+
+class KerasSession:
+    """A Keras model on the CPU, in fp32, and what comes before it."""
+
+    def __init__(self, model: Model, config: Any, checkpoint: Path) -> None:
+        self._network = model.build(config, checkpoint)
+        self._outputs = [tensor.name for tensor in parts(config)[-1].outputs.values()]
+
+    def run(self, inputs: Arrays) -> Arrays:
+        results = self._network(inputs, training=False)
+        results = results if isinstance(results, (list, tuple)) else (results,)
+        return {name: result.numpy() for name, result in zip(self._outputs, results, strict=True)}
+
+
+_SESSIONS: dict[str, Callable[[Model, Any, Path], Session]] = {
+    "torch": TorchSession,
+    "tensorflow": KerasSession,
+}
+
+
+def framework_session(model: Model, config: Any, checkpoint: Path) -> Session:
+    """Build the model's network from `checkpoint` and give it as a session, after the lookup if it
+    has one.
+    """
+    network = _SESSIONS[model.FRAMEWORK](model, config, checkpoint)
+    (outputs() / "data").mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=outputs() / "data") as scratch:  # what is mapped outlives it
+        write_before_graph(config, checkpoint, Path(scratch))
+        before = before_graph(config, Path(scratch))
+    return Chain([*before.steps, (parts(config)[-1], network)]) if before.steps else network

@@ -1,0 +1,8 @@
+from .checks import has_driver
+from .provenance import COMMAND_VARIABLE, gpu_in_words
+
+__all__ = [
+    "COMMAND_VARIABLE",
+    "gpu_in_words",
+    "has_driver",
+]

@@ -1,0 +1,177 @@
+"""What the GPU does while it is measured: its state before and after, and during each point its
+utilisation, memory, power, and whether something slowed it down or shared it.
+
+The load comes from Triton's own metrics, and from NVML where a server has none (the embedded one
+may lack the parts of DCGM that they need). Triton renews its GPU metrics at an interval of its own,
+two seconds unless told otherwise, so that a shorter point shows what it finds.
+"""
+
+import math
+import time
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.client import HTTPException
+from os import getpid
+from threading import Event, Thread
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from helpers.machine import gpu
+from helpers.triton import Server, parse_metrics
+
+INTERVAL_SECONDS = 0.5
+METRICS = {  # Triton's name -> our column, and the factor to its unit
+    "nv_gpu_utilization": ("gpu_utilisation", 1.0),
+    "nv_gpu_memory_used_bytes": ("gpu_memory_mb", 1e-6),
+    "nv_gpu_power_usage": ("gpu_power_w", 1.0),
+}
+MAXIMA = {
+    "gpu_utilisation": "gpu_utilisation_max",
+    "gpu_memory_mb": "gpu_memory_max_mb",
+    "gpu_power_w": "gpu_power_max_w",
+}
+SETTINGS = (  # what should not change meanwhile
+    *("name", "driver", "cuda", "memory_total_mb", "sm_clock_max_mhz", "memory_clock_max_mhz"),
+    *("power_limit_w", "mig", "ecc", "persistence"),
+)
+HARMLESS = {"idle", "display clocks"}
+
+
+def from_metrics(text: str, uuid: str = "") -> dict[str, float]:
+    """Read the load out of Triton's metrics: of the GPU `uuid`, or without one of the busiest."""
+    found: dict[str, float] = {}
+    for key, value in parse_metrics(text).items():
+        name, _, labels = key.partition("{")
+        if name in METRICS and uuid in labels and math.isfinite(value):
+            column, factor = METRICS[name]
+            found[column] = max(found.get(column, 0.0), value * factor)
+    return found
+
+
+@dataclass
+class Point:
+    """What was seen during one point: samples of the load with their time (ns since the epoch),
+    what held the clocks down, and at most how many others with how much memory (MB).
+    """
+
+    samples: list[tuple[int, dict[str, float]]] = field(default_factory=list)
+    held_by: set[str] = field(default_factory=set)
+    others: int = 0
+    others_mb: float = 0.0
+
+    def row(self, runs: Collection[NDArray[np.int64]]) -> dict[str, Any]:
+        """Give the columns of a row: mean and largest load while requests of `runs` ([n, 2], ns)
+        were under way, and in `gpu_disturbed` what keeps the row from being believed.
+        """
+        spans = [(run[:, 0].min(), run[:, 1].max()) for run in runs]
+        busy = [load for at, load in self.samples if any(a <= at <= b for a, b in spans)]
+        row: dict[str, Any] = {"gpu_disturbed": self.disturbance()}
+        for column, largest in MAXIMA.items():
+            values = [load[column] for load in busy if column in load]
+            if values:
+                row |= {column: float(np.mean(values)), largest: max(values)}
+        return row
+
+    def disturbance(self) -> str:
+        """Say in one line what disturbed the GPU, and what to do; empty if nothing did."""
+        if slowed := sorted(self.held_by & gpu.SLOWED):
+            return f"the GPU was held back by {', '.join(slowed)}: mend its cooling or power supply"
+        if self.others:
+            held = f" with {self.others_mb:,.0f} MB" if self.others_mb else ""
+            many = "process was" if self.others == 1 else "processes were"
+            return f"{self.others} other {many} on the GPU{held}: measure again without"
+        return ""
+
+
+@dataclass
+class Observer:
+    """Watches the GPU of one measurement; on a CPU (`device` is None) it sees nothing and costs
+    nothing.
+    """
+
+    server: Server
+    device: gpu.Device | None = None
+    uuid: str = ""
+    record: dict[str, Any] = field(default_factory=dict)
+    held_by: set[str] = field(default_factory=set)
+    sources: set[str] = field(default_factory=set)
+
+    @contextmanager
+    def watching(self, point: Point) -> Iterator[None]:
+        """Sample into `point` for as long as the block lasts."""
+        if self.device is None:
+            yield
+            return
+        ended = Event()
+        thread = Thread(target=self._sample, args=(point, ended), daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+
+    def _sample(self, point: Point, ended: Event) -> None:
+        while not ended.wait(INTERVAL_SECONDS):
+            self.look(point)
+
+    def look(self, point: Point) -> None:
+        """Take one sample."""
+        if self.device is None:
+            return
+        try:
+            told = from_metrics(self.server.metrics(), self.uuid)
+        except (OSError, ValueError, HTTPException):  # the load generator says if it is gone
+            told = {}
+        asked = self.device.load()
+        self.sources |= {"Triton's metrics"} if told else set()
+        self.sources |= {"NVML"} if asked.keys() - told.keys() else set()
+        point.samples.append((time.time_ns(), asked | told))
+        point.held_by |= (held := self.device.held_by())
+        self.held_by |= held
+        others = self.device.others()
+        if isinstance(others["other_processes"], int):
+            point.others = max(point.others, others["other_processes"])
+        if not isinstance(others["other_memory_mb"], str):
+            point.others_mb = max(point.others_mb, others["other_memory_mb"])
+
+
+@contextmanager
+def observed(device: str, server: Server) -> Iterator[Observer]:
+    """Take the GPU's record at the start and at the end of the block, and what changed between."""
+    if device != "gpu":
+        yield Observer(server)
+        return
+    own = (getpid(), *server.processes) if server.processes else None
+    with gpu.opened(own) as opened:
+        uuid = opened.ask(lambda n, handle: n.nvmlDeviceGetUUID(handle))
+        observer = Observer(server, opened, uuid if uuid.startswith("GPU-") else "")
+        start = opened.record()
+        yield observer
+        end = opened.record()
+        observer.record |= {
+            "start": start,
+            "end": end,
+            "changes": changes(start, end, observer.held_by),
+            "load_from": sorted(observer.sources),
+        }
+
+
+def changes(start: dict[str, Any], end: dict[str, Any], held_by: Collection[str]) -> list[str]:
+    """Say what of two records, and of what held the clocks down between them, matters to what was
+    measured meanwhile.
+    """
+    found = [
+        f"{name} changed from {start.get(name)} to {end.get(name)}"
+        for name in SETTINGS
+        if start.get(name) != end.get(name)
+    ]
+    if limits := sorted(set(held_by) - HARMLESS):
+        found.append(f"clocks were held down by {', '.join(limits)}")
+    before, after = start.get("other_processes"), end.get("other_processes")
+    if isinstance(before, int) and isinstance(after, int) and before != after:
+        found.append(f"other processes on the GPU: {before} before, {after} after")
+    return found

@@ -1,0 +1,5 @@
+"""Running the notebooks of a target in order, and what became of them."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,7 @@
+from .planning import plan
+from .running import run
+
+__all__ = [
+    "plan",
+    "run",
+]

@@ -1,0 +1,194 @@
+"""Which notebooks a run consists of, which results still hold, and what the rest will cost."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from helpers import results
+from helpers.config import STAGES, Config, configure, folder, folder_of
+from helpers.inference import checkpoint_file, dataset_folder, is_made
+from helpers.machine import checks
+from helpers.store import ROOT, file_digest, find, is_unchanged
+
+NEEDS = {
+    "convert": "export",
+    "deploy": "convert",
+    "perf_offline": "deploy",
+    "perf_online": "deploy",
+}
+MAKES = ("export", "convert", "deploy")
+FIRST_SECONDS = {
+    "export": 60,
+    "convert": 10,
+    "deploy": 40,
+    "perf_offline": 90,
+    "perf_online": 45,
+    "report": 10,
+}
+DATA_SECONDS = 130  # generating a data set and fitting a checkpoint to it
+
+
+@dataclass(frozen=True)
+class Job:
+    """One notebook to run: a stage of an experiment, or a model's report.
+
+    `obstacle` says why this machine cannot; `needs` is the result that must be there first.
+    """
+
+    config: Config
+    obstacle: str = ""
+    needs: Path | None = None
+
+    @property
+    def name(self) -> str:
+        c = self.config
+        return f"{c.model} {'' if c.stage == 'report' else c.experiment + ' '}{c.stage}"
+
+    @property
+    def folder(self) -> Path:
+        return folder(self.config)
+
+    @property
+    def result(self) -> Path:
+        return self.folder / f"{self.config.stage}.json"
+
+
+def plan(
+    content: dict[str, Any], target: str, chosen: list[tuple[str, str]], stages: Sequence[str]
+) -> list[Job]:
+    """List the jobs in order: what two experiments share is one job, in the name of the first that
+    has it.
+    """
+    jobs: dict[Path, Job] = {}
+    for model, experiment in chosen:
+        obstacle = checks.obstacle(configure(content, target, model, experiment, "convert"))
+        for stage in stages or STAGES:
+            if stage != "report":
+                needs = None
+                if before := NEEDS.get(stage):
+                    needs = Job(owner(content, target, model, experiment, before)).result
+                job = Job(owner(content, target, model, experiment, stage), obstacle, needs)
+                jobs.setdefault(job.result, job)
+    for model in dict.fromkeys(model for model, _ in chosen):
+        if not stages or "report" in stages:
+            job = Job(configure(content, target, model, "", "report"))
+            jobs[job.result] = job
+    order = list(content["models"])
+    return sorted(jobs.values(), key=lambda job: order.index(job.config.model))
+
+
+def owner(content: dict[str, Any], target: str, model: str, experiment: str, stage: str) -> Config:
+    """Find the experiment in whose name `stage` runs: the first of the file with the same slice."""
+    mine = configure(content, target, model, experiment, stage)
+    if stage not in MAKES:
+        return mine
+    others = (
+        configure(content, target, model, name, stage)
+        for name in content["models"][model]["experiments"]
+    )
+    return next(other for other in others if other.key(stage) == mine.key(stage))
+
+
+def stale(job: Job) -> str:
+    """Say why the stage must run, in a few words; empty if its result still holds."""
+    found = results.read(job.result)
+    if found is None:
+        return "there is no result"
+    if found["state"] != "done":
+        return (
+            f"it {found['state']} before"
+            if found["state"] == "failed"
+            else f"it was {found['state']} before"
+        )
+    now = results.basis(job.config)
+    for part, words in (
+        ("config", "configuration"),
+        ("notebook", "notebook"),
+        ("inputs", "input"),
+        ("versions", "version"),
+    ):
+        if found[part] != now[part]:
+            return f"its {words} changed{_names(found[part], now[part])}"
+    for name, digest in found["modules"].items():
+        path = ROOT / name
+        if not path.exists() or file_digest(path) != digest:
+            return f"{name} changed"
+    if job.config.stage in MAKES:
+        artefact = find(folder_of(job.config, job.config.stage))
+        if artefact is None or not is_unchanged(artefact):
+            return "its artefact is gone or changed on disk"
+    if job.config.stage == "export" and not _data_is_there(job.config):
+        return "its data set or checkpoint is gone"
+    return "" if job.result.with_suffix(".ipynb").exists() else "its executed notebook is gone"
+
+
+def _names(before: Any, now: Any) -> str:
+    if not isinstance(before, dict) or not isinstance(now, dict):
+        return ""
+    changed = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+    return f" ({', '.join(changed)})"
+
+
+def _data_is_there(config: Config) -> bool:
+    fitted = config.checkpoint != "fitted" or find(checkpoint_file(config).parent) is not None
+    return fitted and (not is_made(config) or find(dataset_folder(config)) is not None)
+
+
+def parameters(job: Job) -> dict[str, Any]:
+    """Give the notebook's parameters: only what this stage reads, so that no page shows the whole
+    file.
+    """
+    config = job.config
+    own = {
+        name: value
+        for name, value in config.model_dump(include=config.read_by(config.stage)).items()
+        if value not in (None, "", [])
+    }
+    names = config.experiments if config.stage == "report" else (config.experiment,)
+    return {
+        "gpu": config.gpu,
+        "device": config.device,
+        "server": config.server.model_dump(exclude_defaults=True),
+        "defaults": own,
+        "models": {config.model: {"experiments": {name: {} for name in names}}},
+        "experiment": config.experiment,
+        "overrides": {},
+    }
+
+
+def seconds(job: Job) -> float:
+    """Estimate how long a job takes: as long as last time, or as such a stage takes on two
+    cores.
+    """
+    found = results.read(job.result)
+    if found and found.get("seconds"):
+        return float(found["seconds"])
+    extra = 0 if job.config.stage != "export" or _data_is_there(job.config) else DATA_SECONDS
+    return FIRST_SECONDS[job.config.stage] + extra
+
+
+def explain(path: Path, jobs: list[Job], force: bool, say: Callable[[str], None]) -> None:
+    """Say what a run would do and about how long it would take."""
+    total, will_run = 0.0, set[str]()
+    for job in jobs:
+        before = NEEDS.get(job.config.stage)
+        upstream = before is not None and job.config.key(before) in will_run
+        why = (
+            "--force"
+            if force
+            else "its input will be made again"
+            if upstream
+            else ""
+            if job.obstacle
+            else stale(job)
+        )
+        if job.obstacle:
+            say(f"{job.name}: would be skipped, {job.obstacle}")
+        elif why:
+            total += seconds(job)
+            will_run.add(job.config.key(job.config.stage))
+            say(f"{job.name}: would run, because {why} (about {seconds(job):.0f} s)")
+        else:
+            say(f"{job.name}: unchanged, would be skipped")
+    say(f"{path.name}: about {total / 60:.0f} min")

@@ -1,0 +1,5 @@
+"""What results say: figures, tables, text and pages, beside NVIDIA's rows."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,7 @@
+from .site import Link, StageCell, Target
+
+__all__ = [
+    "Link",
+    "StageCell",
+    "Target",
+]

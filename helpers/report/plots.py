@@ -1,0 +1,210 @@
+"""What figures of measurements look like: each question is one function from rows to a figure.
+
+The looks are those of `helpers.display.style`, the words for `show` come from `helpers.report.findings`.
+"""
+
+from collections.abc import Callable
+from html import escape
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from helpers.display import (
+    GREY,
+    INK,
+    RED,
+    WIDTH,
+    add_legend,
+    canvas,
+    draw_line,
+    keys,
+    looks,
+    mark,
+    mark_decades,
+    mark_sizes,
+    nothing,
+    number,
+    scale,
+)
+from helpers.report.findings import COMPONENTS, UNLIMITED, best, measured, pareto
+from helpers.store import write_atomic
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from pandas import DataFrame, Series
+
+    Bars = tuple[Series[Any], Series[Any]]  # below and above each point
+
+# In the order of COMPONENTS; what passes outside the server is also hatched.
+PARTS = ("#5b5b5b", "#aab2bb", "#de8f05", "#56b4e9", "#0173b2", "#029e73", "#cc78bc")
+RATE, LATENCY = "throughput (samples/s)", "p99 latency (ms)"
+
+
+def throughput_over_batch(rows: "DataFrame") -> "Figure":
+    """Draw offline throughput over batch size; bars show the relative `spread` between windows."""
+
+    def bars(line: "DataFrame") -> "Bars":
+        spread = (
+            line["throughput"] * line.get("spread", 0) / 2
+        )  # it is the whole interquartile range
+        return spread, spread
+
+    title, note = "Throughput over batch size, offline", "bar: spread between windows"
+    return _over_batch(rows, title, RATE, "throughput", bars, note)
+
+
+def latency_over_batch(rows: "DataFrame") -> "Figure":
+    """Draw offline p99 latency over batch size; the bar of a point goes down to its median."""
+
+    def bars(line: "DataFrame") -> "Bars":
+        return line["p99_latency_ms"] - line["p50_latency_ms"], line["p99_latency_ms"] * 0
+
+    title, note = "p99 latency over batch size, offline", "bar: from p99 down to p50"
+    return _over_batch(rows, title, LATENCY, "p99_latency_ms", bars, note)
+
+
+def served_over_bare(rows: "DataFrame") -> "Figure":
+    """Draw served over bare throughput by batch size, with the range of the repetitions."""
+    ratio, title = "served_bare_ratio", "Served throughput over the bare runtime's, offline"
+
+    def bars(line: "DataFrame") -> "Bars":
+        return line[ratio] - line["served_bare_min"], line["served_bare_max"] - line[ratio]
+
+    note = "bar: lowest to highest repetition"
+    figure = _over_batch(rows, title, "served / bare throughput", ratio, bars, note, apart=0.1)
+    points = measured(rows, "offline", ratio)
+    if not points.empty:
+        low, high = points["served_bare_min"].min(), points["served_bare_max"].max()
+        figure.axes[0].set_ylim(max(0, low - 0.1), max(1, high) + 0.03)
+        figure.axes[0].axhline(1, color=INK, lw=1, zorder=1)
+    return figure
+
+
+def latency_components(rows: "DataFrame") -> "Figure":
+    """Draw where one experiment's average online latency goes, and its throughput.
+
+    Raises ValueError if `rows` hold several experiments.
+    """
+    names = rows["experiment"].unique()
+    if len(names) > 1:
+        raise ValueError(f"one experiment a figure, not {len(names)}: {', '.join(names)}")
+    points = measured(rows, "online", "avg_latency_ms")
+    title = f"Average latency and throughput online\n{', '.join(names)}"
+    if points.empty:
+        return nothing(title, rows)
+    figure, axes = canvas(title, "concurrency (requests in flight)", "average latency (ms)")
+    places, base = list(range(len(points))), points["avg_latency_ms"] * 0
+    for (column, name), colour in zip(COMPONENTS.items(), PARTS, strict=True):
+        part, hatch = points[column].fillna(0), "" if column.startswith("server") else "////"
+        style: dict[str, Any] = {"color": colour, "ec": "white", "lw": 0.5, "hatch": hatch}
+        axes.bar(places, part, bottom=base, width=0.75, label=name, **style)
+        base = base + part
+    step = -(-len(points) // 16)
+    axes.set_xticks(places[::step], [number(value) for value in points["concurrency"][::step]])
+    axes.grid(visible=False, axis="x")
+    right = axes.twinx()
+    right.set_ylabel(RATE)
+    right.grid(visible=False)
+    right.spines[:].set_visible(False)
+    draw_line(right, points.assign(x=places), "x", "throughput", (INK, "D"), "full")
+    for side, top in ((axes, base.max()), (right, points["throughput"].max())):
+        side.set_ylim(0, top * 1.1)
+        side.yaxis.set_major_formatter(number)
+    bars = axes.get_legend_handles_labels()[0]
+    add_legend(figure, measured(rows, "online"), [*bars, mark("throughput", INK, "D")])
+    return figure
+
+
+def frontier(rows: "DataFrame", latency_budget_ms: float = UNLIMITED) -> "Figure":
+    """Draw throughput against p99 latency of all rows; Pareto points are ringed and joined.
+
+    The point of the highest stable throughput within the budget carries its value.
+    """
+    title = "Throughput against p99 latency"
+    points = rows.dropna(subset=["throughput", "p99_latency_ms"])
+    if points.empty:
+        return nothing(title, rows)
+    figure, axes = canvas(title, f"{LATENCY}, log scale", RATE)
+    for name, look in looks(rows).items():
+        for scenario, fill in (("offline", "full"), ("online", "left")):
+            line = measured(points[points["experiment"] == name], scenario, "p99_latency_ms")
+            draw_line(axes, line, "p99_latency_ms", "throughput", look, fill)
+    front = pareto(rows)
+    x, y = front["p99_latency_ms"], front["throughput"]
+    axes.plot(x, y, drawstyle="steps-post", color=INK, lw=0.9, alpha=0.6, zorder=1)
+    axes.plot(x, y, "o", ms=13, mfc="none", mec=INK, mew=1.1)
+    axes.set_xscale("log")
+    if latency_budget_ms < UNLIMITED:
+        axes.axvline(latency_budget_ms, color=RED, ls="--", lw=1.4)
+        text, place = f"budget {latency_budget_ms:,g} ms", axes.get_xaxis_transform()
+        axes.text(latency_budget_ms, 1, text, color=RED, ha="center", va="bottom", transform=place)
+    mark_decades(axes.xaxis)
+    scale(axes, points["throughput"])
+    top = best(rows, latency_budget_ms)
+    if top is not None:  # there is room: no stable point lies above and to the left of it
+        at, text = (top["p99_latency_ms"], top["throughput"]), f"{top['throughput']:,.0f} samples/s"
+        style: dict[str, Any] = {"textcoords": "offset points", "fontweight": "bold"}
+        axes.annotate(text, at, xytext=(-9, 8), ha="right", color=INK, **style)
+    kinds = [mark("offline", GREY, "o"), mark("online", GREY, "o", fill="left")]
+    ring = mark("Pareto point", INK, "o", face="none", size=11)
+    add_legend(figure, rows, [*keys(rows, points), *kinds, ring])
+    return figure
+
+
+def show(figure: "Figure", alt: str, data: "DataFrame", path: Path) -> None:
+    """Display `figure` with its alternative text, and below it a link to `data`, written to `path`.
+
+    The link is relative to the folder of `path`, which is the page's. The figure is emptied.
+    """
+    from IPython.display import HTML, display
+
+    write_atomic(path, data.to_csv(index=False))
+    bundle = {"image/png": png(figure), "text/plain": alt}
+    about = {"image/png": {"alt": alt, "width": round(WIDTH * 96)}}
+    link = f'<a href="{escape(quote(path.name))}">data of this figure (CSV)</a>'
+    display(bundle, raw=True, metadata=about)  # type: ignore[no-untyped-call]
+    display(HTML(f"<p style='font-size:.85em;margin:0'>{link}</p>"))  # type: ignore[no-untyped-call]
+
+
+def png(figure: "Figure") -> bytes:
+    """Draw `figure` as a picture for a page and empty it."""
+    from PIL import Image
+
+    drawn, picture = BytesIO(), BytesIO()
+    figure.savefig(drawn, format="png", dpi=192)
+    figure.clear()
+    # A palette of 128 colours looks the same and makes the page a third of its size.
+    Image.open(drawn).convert("RGB").quantize(128).save(picture, "PNG", optimize=True)
+    return picture.getvalue()
+
+
+def _over_batch(
+    rows: "DataFrame",
+    title: str,
+    label: str,
+    column: str,
+    bars: Callable[["DataFrame"], "Bars"],
+    note: str,
+    apart: float = 0,
+) -> "Figure":
+    """Draw `column` of every experiment over batch size, the lines `apart` by powers of two."""
+    points = measured(rows, "offline", column)
+    if points.empty:
+        return nothing(title, rows)
+    figure, axes = canvas(title, "batch size", label)
+    styles = looks(rows)
+    for place, name in enumerate(points["experiment"].unique()):
+        line = points[points["experiment"] == name]
+        x = line["batch_size"] * 2 ** (apart * (place - (points["experiment"].nunique() - 1) / 2))
+        low, high = (bar.fillna(0).clip(lower=0) for bar in bars(line))
+        style: dict[str, Any] = {"ecolor": styles[name][0], "elinewidth": 1.3, "capsize": 3}
+        axes.errorbar(x, line[column], (low, high), fmt="none", **style)
+        draw_line(axes, line.assign(x=x), "x", column, styles[name], "full")
+    mark_sizes(axes, points["batch_size"].unique())
+    scale(axes, points[column])
+    entries = keys(rows, points)
+    if any((bar > 0).any() for bar in bars(points)):
+        entries.append(mark(note, GREY, "|", size=12))
+    add_legend(figure, measured(rows, "offline"), entries)
+    return figure

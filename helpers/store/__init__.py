@@ -1,0 +1,5 @@
+"""Files and folders: where they lie, how they are written whole, locked and told apart."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

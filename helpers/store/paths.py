@@ -1,0 +1,33 @@
+"""Where the project and its outputs lie, and how a path is shown to a reader.
+
+outputs/data/<key>/                               data sets, checkpoints, references
+outputs/<target>/artefacts/<key>/                 exports, conversions, repositories
+outputs/<target>/<model>/<experiment>/<stage>.*   executed notebook, page, result
+"""
+
+import os
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+OUTPUTS_VARIABLE = "TRITON_NOTEBOOKS_OUTPUTS"  # set by the batch command for its kernels
+
+
+def outputs() -> Path:
+    """Give the outputs folder: the batch command's, else `outputs/` of the project."""
+    return Path(os.environ.get(OUTPUTS_VARIABLE, ROOT / "outputs"))
+
+
+def from_root(path: str) -> Path:
+    """Resolve a user's path: relative ones are relative to the project's root, wherever the kernel
+    was started.
+    """
+    return ROOT / Path(path).expanduser()
+
+
+def shown(path: Path) -> str:
+    """Spell a path for a page: relative to the project or the outputs folder where it lies
+    there.
+    """
+    if path.is_relative_to(outputs()):
+        return str(outputs().name / path.relative_to(outputs()))
+    return str(path.relative_to(ROOT) if path.is_relative_to(ROOT) else path)

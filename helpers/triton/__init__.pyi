@@ -1,0 +1,23 @@
+from .client import Server, parse_metrics
+from .deployment import deploy
+from .embedded import last_lines, libraries
+from .guard import sweep
+from .process import SETTINGS
+from .repository import SCENARIOS, write_repository
+from .serving import asking, client_example, serve, serve_elsewhere
+
+__all__ = [
+    "SCENARIOS",
+    "SETTINGS",
+    "Server",
+    "asking",
+    "client_example",
+    "deploy",
+    "last_lines",
+    "libraries",
+    "parse_metrics",
+    "serve",
+    "serve_elsewhere",
+    "sweep",
+    "write_repository",
+]
