@@ -1,6 +1,6 @@
 """What figures of measurements look like: each question is one function from rows to a figure.
 
-The looks are those of `helpers.display.style`, the words for `show` come from `helpers.report.findings`.
+Colours and markers come from `helpers.display.style`, captions from `helpers.report.findings`.
 """
 
 from collections.abc import Callable

@@ -9,7 +9,8 @@ from typing import Any
 
 import nbformat
 import pytest
-from conftest import Project
+
+from tests.conftest import Project
 
 pytestmark = pytest.mark.slow
 
@@ -94,7 +95,7 @@ def test_papermill_shows_the_seven_parameters_with_their_meaning(project: Projec
 
 def test_overrides_change_single_fields_while_exploring(project: Project) -> None:
     code = (
-        "from helpers.params import resolve;"
+        "from helpers.config import resolve;"
         "c = resolve('dummy', 'perf_offline', gpu='CPU (dummy)', overrides={'batch_sizes': [3]});"
         "print(c.batch_sizes, c.target)"
     )

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Project, processes, wait_for
 
 from helpers.errors import ServerError
 from helpers.triton import embedded
 from helpers.triton.client import Server, parse_metrics
+from tests.conftest import HERE, Project, processes, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -36,7 +36,7 @@ def features(count: int, seed: int = 0) -> np.ndarray:
 
 
 def test_it_answers_what_the_layer_computes(server: Server, finished: Project) -> None:
-    sys.path.insert(0, str(Path(__file__).parent))
+    sys.path.insert(0, str(HERE))
     import dummy
 
     x = features(3)

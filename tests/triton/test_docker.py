@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from conftest import HERE, Project, interruptible, processes, wait_for
 
 from helpers.config.loading import resolve
 from helpers.config.schema import Config
@@ -31,6 +30,7 @@ from helpers.store.artefacts import Artefact
 from helpers.store.paths import OUTPUTS_VARIABLE
 from helpers.triton import containers, docker, owner, serving
 from helpers.triton.client import Server
+from tests.conftest import HERE, Project, interruptible, processes, wait_for
 
 IMAGE = "nvcr.io/nvidia/tritonserver:24.10-py3"
 USER = f"{os.getuid()}:{os.getgid()}"
@@ -69,7 +69,9 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]
     """Put the stand-in on the PATH; at the end no container of it may be left."""
     (tmp_path / "bin").mkdir()
     command = tmp_path / "bin" / "docker"
-    command.write_text(f"#!{sys.executable} -S\n" + (HERE / "docker_stand_in.py").read_text())
+    command.write_text(
+        f"#!{sys.executable} -S\n" + (HERE / "triton" / "docker_stand_in.py").read_text()
+    )
     command.chmod(0o755)
     (tmp_path / "engine").mkdir()
     (tmp_path / "outputs").mkdir()
@@ -317,7 +319,7 @@ def test_an_exception_in_the_block_ends_the_container(
 HOLD = """
 import sys, time
 from pathlib import Path
-from helpers.params import resolve
+from helpers.config import resolve
 from helpers.triton import docker
 config = resolve("resnet50", "deploy", gpu="Test", server={"kind": "docker"},
                  models={"resnet50": {"experiments": {"mine": %r}}})

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import WATCHED, Project, copy_project, watch
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
@@ -17,6 +16,7 @@ from helpers.models._criteo import lookup
 from helpers.models._criteo.tables import TABLES
 from helpers.triton.client import Server
 from helpers.triton.embedded import serve
+from tests.conftest import WATCHED, Project, copy_project, watch
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone]
 SIZES = TABLES["T15-10k"]

@@ -36,6 +36,7 @@ from helpers.perf import analyzer, gpu_monitor, measure
 from helpers.perf.gpu_monitor import Point, changes, from_metrics, observed
 from helpers.perf.statistics import Window, measure_row
 from helpers.report import text
+from helpers.results import saving
 from helpers.store.paths import OUTPUTS_VARIABLE, ROOT
 from helpers.triton.client import Server
 
@@ -383,7 +384,8 @@ def test_every_name_is_one_of_the_real_module() -> None:
     import pynvml
 
     text = "".join(
-        (ROOT / name).read_text() for name in ("helpers/machine/gpu.py", "helpers/perf/gpu_monitor.py")
+        (ROOT / name).read_text()
+        for name in ("helpers/machine/gpu.py", "helpers/perf/gpu_monitor.py")
     )
     names = set(re.findall(r"\b(?:nvml[A-Z]\w+|NVML_\w+)", text))
     assert len(names) > 30
@@ -674,8 +676,8 @@ def load(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(measure, "_samples", lambda _: {"INPUT__0": np.zeros((4, 2))})
     monkeypatch.setattr(measure, "bare_session", lambda _: None)
     monkeypatch.setattr(measure, "run_bare", lambda *_: 200.0)
-    monkeypatch.setattr(measure.host, "wait_until_quiet", lambda: 0.0)
-    monkeypatch.setattr(measure.host, "_host_seconds", lambda: 0.0)
+    monkeypatch.setattr(measure.background, "wait_until_quiet", lambda: 0.0)
+    monkeypatch.setattr(measure.background, "_host_seconds", lambda: 0.0)
 
 
 @pytest.mark.parametrize("scenario", ["offline", "online"])
@@ -694,7 +696,7 @@ def test_rows_of_a_measurement_have_their_load_and_the_stage_its_record(
         0.25,
         250.5,
     )
-    assert results.complete(chosen, row)["gpu_memory_mb"] == 3500.0
+    assert saving.complete(chosen, row)["gpu_memory_mb"] == 3500.0
     assert found.gpu == {
         "start": RECORD,
         "end": RECORD,
@@ -712,7 +714,7 @@ def test_on_a_cpu_a_row_has_empty_columns(
 
     found = measure.measure_online(chosen, served(endpoint))
 
-    row = results.complete(chosen, found.rows[0])
+    row = saving.complete(chosen, found.rows[0])
     assert {row[name] for name in COLUMNS} == {None}
     assert row["throughput"] == pytest.approx(200)
     assert (found.gpu, endpoint.asked) == ({}, 0)

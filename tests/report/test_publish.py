@@ -9,11 +9,11 @@ from typing import Any
 
 import nbformat
 import pytest
-from conftest import BROWSER, browse
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from helpers.errors import WorkspaceError
 from helpers.report.site import StageCell, outputs_index, page, target_index
+from tests.conftest import BROWSER, browse
 
 PNG = (
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGA"
@@ -209,7 +209,8 @@ def test_a_shown_figure_reaches_the_page_with_a_link_that_resolves(tmp_path: Pat
     path = write(
         tmp_path / "report.ipynb",
         cell(
-            "from pathlib import Path\nfrom pandas import DataFrame\nfrom helpers.plots import *\n"
+            "from pathlib import Path\nfrom pandas import DataFrame\n"
+            "from helpers.report.plots import *\n"
             "rows = DataFrame({'experiment': ['a'], 'scenario': ['offline'], 'batch_size': [1],\n"
             "    'concurrency': [1], 'throughput': [10.0], 'p99_latency_ms': [1.0]})\n"
             "show(frontier(rows), 'one point', rows, Path('a b.csv'))",
@@ -217,7 +218,7 @@ def test_a_shown_figure_reaches_the_page_with_a_link_that_resolves(tmp_path: Pat
         ),
     )
     notebook = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
-    setup = f"import sys; sys.path.insert(0, {str(Path(__file__).parents[1])!r})"
+    setup = f"import sys; sys.path.insert(0, {str(Path(__file__).parents[2])!r})"
     notebook.cells.insert(1, cell(setup, count=None))
     NotebookClient(notebook, resources={"metadata": {"path": str(tmp_path)}}).execute()
     nbformat.write(notebook, path)  # type: ignore[no-untyped-call]
@@ -315,7 +316,7 @@ def test_the_first_page_links_the_targets_with_their_counts(tmp_path: Path) -> N
 
 def test_importing_publish_loads_no_heavy_library() -> None:
     heavy = "{'nbconvert', 'jinja2', 'pandas', 'matplotlib'}"
-    code = f"import sys, helpers.publish; print({heavy} & {{*sys.modules}})"
+    code = f"import sys, helpers.report.site; print({heavy} & {{*sys.modules}})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from conftest import HERE, Project
+
+from tests.conftest import HERE, Project
 
 pytestmark = pytest.mark.slow
 
@@ -15,7 +16,7 @@ pytestmark = pytest.mark.slow
 def tensors(table: str) -> dict[str, torch.Tensor]:
     """Random tensors with the names and shapes of a published checkpoint."""
     torch.manual_seed(0)
-    lines = (HERE / "data" / f"{table}.tsv").read_text().splitlines()
+    lines = (HERE / "models" / "data" / f"{table}.tsv").read_text().splitlines()
     rows = [line.split("\t") for line in lines]
     return {name: 0.02 * torch.randn(*json.loads(shape)) for name, shape, _ in rows}
 

@@ -23,7 +23,7 @@ from helpers.store.paths import ROOT
 from helpers.triton import native
 from helpers.triton.repository import SCENARIOS, model_config, write_repository
 
-REFERENCES = ROOT / "tests/data/native"
+REFERENCES = ROOT / "tests/triton/native"
 FILES = sorted((ROOT / "params").glob("*.yaml"))
 PUBLISHED = {  # a reference's name -> a model and an experiment of NVIDIA-T4
     "resnet50-onnx-trt-fp16": ("resnet50", "onnx-trt-fp16"),
@@ -140,7 +140,8 @@ def lines(message: Any) -> str:
 
 @pytest.mark.parametrize("model", models.names())
 def test_every_configuration_equals_its_reviewed_reference(model: str) -> None:
-    """After a change that is meant, `python tests/test_native.py` writes the files again: read what
+    """After a change that is meant, `python tests/triton/test_native.py` writes
+    the files again: read what
     differs.
     """
     reference = (REFERENCES / "every" / f"{model}.txt").read_text().strip().split("\n\n")

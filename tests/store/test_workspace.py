@@ -54,7 +54,7 @@ FILL = """
 import sys
 from pathlib import Path
 from helpers.errors import WorkspaceError
-from helpers.workspace import write_atomic
+from helpers.store import write_atomic
 path = Path(sys.argv[1]) / "result.json"
 write_atomic(path, "old")
 try:
@@ -97,7 +97,7 @@ import resource, signal, sys
 from contextlib import suppress
 from pathlib import Path
 from helpers.errors import WorkspaceError
-from helpers.workspace import write_atomic
+from helpers.store import write_atomic
 path = Path(sys.argv[1]) / "result.json"
 write_atomic(path, "old")
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -258,7 +258,7 @@ def test_a_linked_file_has_the_content_and_is_no_symbolic_link(tmp_path: Path) -
 HOLD = """
 import sys, time
 from pathlib import Path
-from helpers.workspace import locked
+from helpers.store import locked
 with locked(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(60)

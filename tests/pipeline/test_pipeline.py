@@ -7,7 +7,8 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import BROWSER, Project, browse
+
+from tests.conftest import BROWSER, Project, browse
 
 pytestmark = pytest.mark.slow
 

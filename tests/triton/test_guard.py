@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import processes, wait_for
 
 from helpers.triton import process
 from helpers.triton.guard import sweep
+from tests.conftest import processes, wait_for
 
 SHM = Path("/dev/shm")
 

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import Project
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
@@ -23,6 +22,7 @@ from helpers.formats import onnx, ts_trace
 from helpers.store.paths import ROOT
 from helpers.triton import embedded
 from helpers.triton.client import Server
+from tests.conftest import Project
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Project, wait_for
 
 from helpers.config.loading import resolve
 from helpers.config.schema import Config
@@ -21,6 +20,7 @@ from helpers.machine import checks
 from helpers.perf import measure
 from helpers.triton import embedded, owner, remote
 from helpers.triton.client import Server
+from tests.conftest import Project, wait_for
 
 
 def config(stage: str = "deploy", fields: dict[str, Any] | None = None, **server: str) -> Config:
@@ -210,7 +210,7 @@ def test_a_row_says_that_its_inputs_went_over_http(
     monkeypatch.setattr(measure, "_samples", lambda config: samples)
     monkeypatch.setattr(measure, "bare_session", lambda config: None)
     monkeypatch.setattr(measure, "_offline_point", point)
-    monkeypatch.setattr(measure.host, "wait_until_quiet", lambda: 0.0)
+    monkeypatch.setattr(measure.background, "wait_until_quiet", lambda: 0.0)
     chosen = config("perf_offline", {"shared_memory": asked})
     measured = measure.measure_offline(chosen, SimpleNamespace(is_local=local))  # type: ignore[arg-type]
     assert [each.shared_memory for each in points] == [sent]

@@ -17,7 +17,7 @@ from pandas import DataFrame, concat, read_csv
 from helpers.display import style, tables
 from helpers.report import findings, plots, text
 
-PUBLISHED = Path(__file__).parents[1] / "params" / "published" / "resnet50.csv"
+PUBLISHED = Path(__file__).parents[2] / "params" / "published" / "resnet50.csv"
 
 
 @pytest.fixture

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import BROWSER, browse, opened
 from matplotlib.figure import Figure
 from pandas import read_csv
 
@@ -29,6 +28,7 @@ from helpers.report.nvidia_text import Beside
 from helpers.report.published import Row
 from helpers.store.hashing import file_digest
 from helpers.store.paths import OUTPUTS_VARIABLE, ROOT
+from tests.conftest import BROWSER, browse, opened
 
 T4, A30, A100 = "NVIDIA T4", "NVIDIA A30", "NVIDIA DGX A100 (1x A100 80GB)"
 BROKEN = [  # TFT with PyTorch on a T4: data set and clients, from NVIDIA's tables by hand

@@ -341,7 +341,7 @@ def test_an_engine_is_held_against_the_framework_by_the_server_that_loads_it(
         def __exit__(self, *_: object) -> None:
             pass
 
-    monkeypatch.setattr("helpers.triton.serving.serve", Serving)
+    monkeypatch.setattr("helpers.triton.serve", Serving)
 
     rung = ladder.compare(config(), artefact)
 
