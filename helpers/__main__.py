@@ -158,13 +158,14 @@ def status(args: argparse.Namespace) -> int:
 
 
 def serve(args: argparse.Namespace) -> int:
-    from helpers.config import configure, read_file, select
+    from helpers.config import DeployConfig, configure, read_file, select
     from helpers.inference import require
     from helpers.triton import serving
 
     content = read_file(args.params)
     select(content, [args.model], [args.experiment][: bool(args.experiment)], str(args.params))
     config = configure(content, args.params.stem, args.model, args.experiment, "deploy")
+    assert isinstance(config, DeployConfig)
     repository = require(config, "deploy")
     log = args.outputs / args.params.stem / "serve.log"
     with serving.serve(config, repository, log=log, http_port=args.port) as server:
@@ -175,14 +176,13 @@ def serve(args: argparse.Namespace) -> int:
 
 
 def doctor(args: argparse.Namespace) -> int:
-    from helpers.config import configure, read_file, select
+    from helpers.config import ConvertConfig, configure, read_file, select
     from helpers.machine import checks
 
     content = read_file(args.params)
     chosen = select(content, [], [], str(args.params))
-    found = checks.checks(
-        [configure(content, args.params.stem, *each, "convert") for each in chosen]
-    )
+    configs = (configure(content, args.params.stem, *each, "convert") for each in chosen)
+    found = checks.checks([each for each in configs if isinstance(each, ConvertConfig)])
     for check in found:
         say(f"{check.word:4} {check.line}")
     return 0 if all(check.ok for check in found) else 1

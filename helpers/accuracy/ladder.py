@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from helpers import models
-from helpers.config import Config, Instances
+from helpers.config import ConvertConfig, DeployConfig, EngineConfig, ExportConfig
 from helpers.errors import ArtefactError
 from helpers.inference import (
     Prepared,
@@ -115,7 +115,7 @@ def difference(output: str, found: Any, reference: Any, bounds: tuple[float, flo
     return Difference(output, float(apart.max()), float(apart.mean()), *bounds)
 
 
-def rung(name: str, config: Config, precision: str, found: Arrays, reference: Arrays) -> Rung:
+def rung(name: str, config: ExportConfig, precision: str, found: Arrays, reference: Arrays) -> Rung:
     """Hold `found` against the framework's outputs, with the model's bounds for `precision`."""
     bounds = models.get(config.model).BOUNDS[precision]
     differences = tuple(
@@ -126,7 +126,7 @@ def rung(name: str, config: Config, precision: str, found: Arrays, reference: Ar
 
 
 def scores(
-    config: Config, framework: dict[str, float], served: dict[str, float]
+    config: ExportConfig, framework: dict[str, float], served: dict[str, float]
 ) -> tuple[Score, ...]:
     """Hold the served metrics against the framework's: 99 % of them must be kept."""
     better = models.get(config.model).METRICS
@@ -150,7 +150,7 @@ def concatenate(batches: Iterable[Arrays]) -> Arrays:
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def framework_reference(config: Config, prepared: Prepared) -> Artefact:
+def framework_reference(config: ExportConfig, prepared: Prepared) -> Artefact:
     """Run the fp32 network in its framework over the whole evaluation set, once; the outcome is
     kept in outputs/data.
     """
@@ -172,7 +172,7 @@ def framework_reference(config: Config, prepared: Prepared) -> Artefact:
     return found
 
 
-def _reference(config: Config) -> tuple[Arrays, dict[str, float]]:
+def _reference(config: ExportConfig) -> tuple[Arrays, dict[str, float]]:
     """Load what the framework computed: the outputs on the ladder's samples, and the metrics."""
     artefact = find(outputs() / "data" / recipe_key(config, "reference"))
     if artefact is None:
@@ -181,13 +181,13 @@ def _reference(config: Config) -> tuple[Arrays, dict[str, float]]:
         return dict(arrays), dict(artefact.facts)
 
 
-def compare(config: Config, artefact: Artefact) -> Rung:
+def compare(config: ExportConfig, artefact: Artefact) -> Rung:
     """Run an exported or converted artefact on the ladder's samples, in its own runtime: in this
     process, or where that has none in a server's backend.
     """
     name, precision = artefact.facts["format"], artefact.facts["precision"]
     step = "exported" if config.stage == "export" else "converted"
-    if step == "converted" and ensemble.only_elsewhere(config, name):
+    if isinstance(config, ConvertConfig) and ensemble.only_elsewhere(config, name):
         return rung(step, config, precision, _by_server(config, artefact), _reference(config)[0])
     device = "cpu" if config.stage == "export" else config.device
     session = ensemble.load(config, name, lambda _: artefact.folder, physical_cores(), device)
@@ -197,15 +197,15 @@ def compare(config: Config, artefact: Artefact) -> Rung:
     return rung(step, config, precision, found, _reference(config)[0])
 
 
-def _by_server(config: Config, artefact: Artefact) -> Arrays:
+def _by_server(config: ConvertConfig, artefact: Artefact) -> Arrays:
     """Serve an artefact just as it is, one instance without a batcher, for the ladder's samples."""
     from helpers.triton import SCENARIOS, serve, write_repository
 
-    largest = config.__dict__.get("max_batch_size", BATCH)  # an engine has one of its own
-    plain: dict[str, Any] = {"preferred_batch_sizes": [], "max_queue_delay_us": 0, "threads": 1}
-    plain |= {"instances": Instances(), "max_batch_size": largest, "capture_cuda_graph": False}
-    plain["accelerator"] = "none"
-    alone = config.model_copy(update={**plain, "stage": "deploy"})
+    largest = config.max_batch_size if isinstance(config, EngineConfig) else BATCH
+    plain = {"stage": "deploy", "accelerator": "none", "threads": 1, "max_batch_size": largest}
+    alone = DeployConfig.model_validate(
+        {name: getattr(config, name) for name in ConvertConfig.model_fields} | plain
+    )
     with TemporaryDirectory(dir=outputs(), prefix=".served-") as folder:
         write_repository(Path(folder), alone, artefact, dict.fromkeys(SCENARIOS, 1))
         repository = Artefact(Path(folder), {}, artefact.facts)
@@ -214,7 +214,7 @@ def _by_server(config: Config, artefact: Artefact) -> Arrays:
             return server.infer_all(config.model, batches)
 
 
-def compare_served(config: Config, server: Any) -> Rung:
+def compare_served(config: DeployConfig, server: Any) -> Rung:
     """Send the ladder's samples through Triton."""
     size = min(BATCH, config.max_batch_size)
     batches = requests(config, open_dataset(config), size, SAMPLES)
@@ -227,7 +227,7 @@ def compare_served(config: Config, server: Any) -> Rung:
     )
 
 
-def evaluate(config: Config, server: Any) -> tuple[Score, ...]:
+def evaluate(config: DeployConfig, server: Any) -> tuple[Score, ...]:
     """Send the whole evaluation set through Triton and score it with the task's metrics."""
     dataset = open_dataset(config)
     batches = requests(config, dataset, config.max_batch_size)

@@ -1,15 +1,44 @@
 from .comparison import differences
 from .loading import TARGET_VARIABLE, configure, read_file, resolve, select
 from .places import command, folder, folder_of, notebook_file
-from .schema import STAGES, Config, Instances, Server
+from .schema import (
+    STAGE,
+    STAGES,
+    ConvertConfig,
+    DeployConfig,
+    EngineConfig,
+    Experiment,
+    ExportConfig,
+    Instances,
+    LoadConfig,
+    OfflineConfig,
+    OnlineConfig,
+    ParameterFile,
+    ReportConfig,
+    Server,
+    StageConfig,
+    Value,
+)
 from .targets import write_new
 
 __all__ = [
+    "STAGE",
     "STAGES",
     "TARGET_VARIABLE",
-    "Config",
+    "ConvertConfig",
+    "DeployConfig",
+    "EngineConfig",
+    "Experiment",
+    "ExportConfig",
     "Instances",
+    "LoadConfig",
+    "OfflineConfig",
+    "OnlineConfig",
+    "ParameterFile",
+    "ReportConfig",
     "Server",
+    "StageConfig",
+    "Value",
     "command",
     "configure",
     "differences",

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from helpers.config.loading import configure, read_file
-from helpers.config.schema import FIELDS, STAGES
+from helpers.config.schema import STAGE, STAGES
 from helpers.store import shown
 
 Fields = dict[str, Any]
@@ -48,7 +48,10 @@ def resolved(content: Fields, model: str, experiment: str) -> Fields:
     found: Fields = {}
     for stage in STAGES:
         config = configure(content, "compared", model, experiment, stage)
-        found |= {"release": config.server.release, **config.model_dump(include=set(FIELDS[stage]))}
+        found |= {
+            "release": config.server.release,
+            **config.model_dump(include=set(STAGE[stage].fields.model_fields)),
+        }
     instances = found.pop("instances")
     return found | {f"instances.{scenario}": count for scenario, count in instances.items()}
 

@@ -14,11 +14,17 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from helpers import formats, models
-from helpers.config.schema import FIELDS, REQUIRED, STAGES, Config, Experiment, ParameterFile, reads
+from helpers.config.schema import (
+    REQUIRED,
+    STAGE,
+    Experiment,
+    ParameterFile,
+    StageConfig,
+    config_class,
+    fields_for,
+)
 from helpers.errors import ParameterError
 from helpers.store import ROOT, shown
-
-__all__ = ["STAGES", "Config", "file_for", "read_file", "resolve", "target_name"]
 
 FILES = ROOT / "params"
 TARGET_VARIABLE = "TRITON_NOTEBOOKS_TARGET"  # set by the batch command: the parameter file's name
@@ -202,7 +208,7 @@ def resolve(
     overrides: dict[str, Any] | None = None,
     *,
     target: str = "",
-) -> Config:
+) -> StageConfig:
     """Choose one experiment and give it as `stage` sees it.
 
     Without `models` the parameter file of `gpu` is read; without `experiment` its first is taken.
@@ -239,28 +245,27 @@ def resolve(
         raise ParameterError(
             f"{place}: unknown experiment '{chosen}' of {model}: there are {', '.join(experiments)}"
         )
-    required = tuple(name for name in REQUIRED if name in FIELDS[stage])
+    required = tuple(name for name in REQUIRED if name in STAGE[stage].fields.model_fields)
     if isinstance(overrides, str):
         raise ParameterError(
             f"overrides is the text {overrides!r}: "
             "give a dict, with papermill by -y 'overrides: {...}'"
         )
     values = _experiment(content, model, chosen, overrides or {}, place, required)
-    released = values.pop("release")
-    config = Config(
-        **values,
-        model=model,
-        experiment=chosen,
-        stage=stage,
-        target=target or target_name(parsed.gpu),
-        gpu=parsed.gpu,
-        device=parsed.device,
-        server=parsed.server.model_copy(update={"release": released} if released else {}),
-        experiments=experiments,
+    own = {"release": values["release"]} if values["release"] else {}
+    return config_class(stage, values["format"]).model_validate(
+        {
+            **{name: values[name] for name in fields_for(stage, values["format"])},
+            "model": model,
+            "experiment": chosen,
+            "stage": stage,
+            "target": target or target_name(parsed.gpu),
+            "gpu": parsed.gpu,
+            "device": parsed.device,
+            "server": parsed.server.model_copy(update=own),
+            "experiments": experiments,
+        }
     )
-    for name in set(Experiment.model_fields) - set(reads(stage, config.format)):
-        del config.__dict__[name]  # a stage that reads more than it declares fails at once
-    return config
 
 
 def select(
@@ -290,11 +295,8 @@ def select(
 
 def configure(
     content: dict[str, Any], target: str, model: str, experiment: str, stage: str
-) -> Config:
+) -> StageConfig:
     """Resolve one stage of one experiment of a parameter file."""
-    given = {
-        name: content[name]
-        for name in ("gpu", "device", "server", "defaults", "models")
-        if name in content
-    }
+    names = ("gpu", "device", "server", "defaults", "models")
+    given = {name: content[name] for name in names if name in content}
     return resolve(model, stage, experiment=experiment, target=target, **given)

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from helpers.config.schema import Config
+from helpers.config.schema import StageConfig
 from helpers.store import ROOT, outputs
 
 
-def folder(config: Config) -> Path:
+def folder(config: StageConfig) -> Path:
     """Where the results of the experiment lie; a report's lie with the model."""
     base = outputs() / config.target / config.model
     return base if config.stage == "report" else base / config.experiment
@@ -17,12 +17,12 @@ def notebook_file(model: str, stage: str) -> Path:
     return ROOT / "notebooks" / model / f"{stage}.ipynb"
 
 
-def folder_of(config: Config, stage: str) -> Path:
+def folder_of(config: StageConfig, stage: str) -> Path:
     """Where the artefact of `stage` lies or will lie."""
     return outputs() / config.target / "artefacts" / config.key(stage)
 
 
-def command(config: Config, stage: str) -> str:
+def command(config: StageConfig, stage: str) -> str:
     """Spell the command that runs `stage` of this experiment."""
     only = f"--model {config.model} --experiment {config.experiment} --stage {stage}"
     return f"triton-notebooks run params/{config.target}.yaml {only}"

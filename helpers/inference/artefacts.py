@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from helpers import formats, models
-from helpers.config import Config, command, folder_of
+from helpers.config import STAGE, ConvertConfig, ExportConfig, StageConfig, command, folder_of
 from helpers.errors import ArtefactError, DeploymentError, FormatError
 from helpers.inference import ensemble
 from helpers.inference.datasets import (
@@ -20,7 +20,7 @@ from helpers.models import Dataset
 from helpers.store import Artefact, find, link_or_copy, making, verify
 
 
-def require(config: Config, stage: str) -> Artefact:
+def require(config: ExportConfig, stage: str) -> Artefact:
     """Give the artefact of an earlier stage, all of it verified; raise `ArtefactError` naming the
     command that makes it.
     """
@@ -36,7 +36,7 @@ def require(config: Config, stage: str) -> Artefact:
 
 
 def _make(
-    config: Config,
+    config: ExportConfig,
     stage: str,
     source: Any,
     before: Path | Artefact,
@@ -75,7 +75,7 @@ def _make(
     return artefact
 
 
-def _made_for(config: Config, name: str, facts: dict[str, Any]) -> dict[str, Any]:
+def _made_for(config: ExportConfig, name: str, facts: dict[str, Any]) -> dict[str, Any]:
     """Give what a format asks for whose file fits one experiment and one server only: the fields
     that it names and, unless the server is embedded, an image of its release to make it in. What
     writes ONNX is told which opset the server reads.
@@ -89,7 +89,7 @@ def _made_for(config: Config, name: str, facts: dict[str, Any]) -> dict[str, Any
     return chosen
 
 
-def _run(config: Config, image: str, folder: Path, command: list[str]) -> None:
+def _run(config: StageConfig, image: str, folder: Path, command: list[str]) -> None:
     """Run `command` in a container of `image`; after its first word come names in `folder`."""
     from helpers.triton import docker  # loads Triton's client: only where it is needed
 
@@ -98,7 +98,7 @@ def _run(config: Config, image: str, folder: Path, command: list[str]) -> None:
     docker.run_in_image(config.model_copy(update={"server": server}), words, {folder: "/build"})
 
 
-def export(config: Config, prepared: Prepared) -> Artefact:
+def export(config: ExportConfig, prepared: Prepared) -> Artefact:
     """Export the trained network to `config.export_format` in `config.export_precision`."""
     network = models.get(config.model).build(config, prepared.checkpoint)
     return _make(
@@ -112,7 +112,7 @@ def export(config: Config, prepared: Prepared) -> Artefact:
     )
 
 
-def convert(config: Config) -> Artefact:
+def convert(config: ConvertConfig) -> Artefact:
     """Convert the export to the format that is served; where that is the same format, the file is
     taken as it is.
     """
@@ -138,18 +138,13 @@ def convert(config: Config) -> Artefact:
     return require(config, "convert")
 
 
-def inputs(config: Config, stage: str) -> dict[str, str]:
+def inputs(config: ExportConfig, stage: str) -> dict[str, str]:
     """Identify what `stage` works on: hashes of artefacts, names of what the recipe makes,
     fingerprints of users' files.
     """
     found = {"dataset": dataset_name(config)}
     if stage == "export":
         return found | {"checkpoint": checkpoint_name(config)}
-    before = {
-        "convert": "export",
-        "deploy": "convert",
-        "perf_offline": "deploy",
-        "perf_online": "deploy",
-    }[stage]
+    before = STAGE[stage].needs
     artefact = find(folder_of(config, before))
     return found | {before: artefact.sha256 if artefact else "missing"}

@@ -2,7 +2,7 @@
 
 import os
 
-from helpers.config import Config
+from helpers.config import DeployConfig
 
 
 def physical_cores() -> int:
@@ -13,7 +13,7 @@ def physical_cores() -> int:
     return max(1, min(allowed, psutil.cpu_count(logical=False) or allowed))
 
 
-def threads(config: Config, scenario: str) -> int:
+def threads(config: DeployConfig, scenario: str) -> int:
     """Threads of one instance in `scenario`: as configured, else the cores shared out evenly."""
     count: int = getattr(config.instances, scenario)
     return config.threads or max(1, physical_cores() // count)

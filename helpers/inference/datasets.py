@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from helpers import models
-from helpers.config import Config, command, releases
+from helpers.config import DeployConfig, ExportConfig, StageConfig, command, releases
 from helpers.errors import ArtefactError, DataError, ParameterError
 from helpers.models import Arrays, Dataset
 from helpers.store import digest, file_digest, find, from_root, making, outputs, shown
@@ -26,11 +26,11 @@ class Prepared:
     hashes: dict[str, str]  # of what the results rest on
 
 
-def recipe_key(config: Config, kind: str) -> str:
+def recipe_key(config: ExportConfig, kind: str) -> str:
     """Name what the model's recipe makes: `kind` is "dataset", "checkpoint" or "reference"; new
     recipe, new name.
     """
-    value: dict[str, Any] = config.slice("data")
+    value: dict[str, Any] = config.cache_fields("data")
     if kind == "reference":
         value |= {
             "source": [file_digest(path) for path in models.sources(config.model)],
@@ -47,18 +47,18 @@ def recipe_key(config: Config, kind: str) -> str:
     return f"{config.model}-{kind}-{digest(value)[:12]}"
 
 
-def is_generated(config: Config) -> bool:
+def is_generated(config: ExportConfig) -> bool:
     """Whether the experiment's data set is one that the package generates."""
     return config.dataset in models.get(config.model).GENERATED
 
 
-def is_made(config: Config) -> bool:
+def is_made(config: ExportConfig) -> bool:
     """Whether the package makes the data set: generates it, or prepares it from raw files."""
     raw = models.raw(config.model)
     return is_generated(config) or bool(raw and raw.holds_raw(from_root(config.dataset)))
 
 
-def dataset_folder(config: Config) -> Path:
+def dataset_folder(config: ExportConfig) -> Path:
     """Where the data set lies or will lie."""
     return (
         outputs() / "data" / recipe_key(config, "dataset")
@@ -67,7 +67,7 @@ def dataset_folder(config: Config) -> Path:
     )
 
 
-def checkpoint_file(config: Config) -> Path:
+def checkpoint_file(config: ExportConfig) -> Path:
     """Where the checkpoint lies or will lie."""
     if config.checkpoint != "fitted":
         return from_root(config.checkpoint)
@@ -79,7 +79,7 @@ def checkpoint_file(config: Config) -> Path:
     return outputs() / "data" / recipe_key(config, "checkpoint") / "checkpoint"
 
 
-def prepare(config: Config) -> Prepared:
+def prepare(config: ExportConfig) -> Prepared:
     """Make the data set and the checkpoint ready; what was generated or fitted before is taken from
     outputs/data.
     """
@@ -112,7 +112,7 @@ def _content(path: Path) -> str:
     return file_digest(path) if path.is_file() else fingerprint(path)
 
 
-def open_dataset(config: Config) -> Dataset:
+def open_dataset(config: ExportConfig) -> Dataset:
     """Open the data set that the export stage made ready."""
     if is_made(config) and find(dataset_folder(config)) is None:
         raise ArtefactError(
@@ -122,7 +122,7 @@ def open_dataset(config: Config) -> Dataset:
 
 
 def requests(
-    config: Config, dataset: Dataset, batch_size: int, limit: int | None = None
+    config: ExportConfig, dataset: Dataset, batch_size: int, limit: int | None = None
 ) -> Iterator[Arrays]:
     """Yield the data set's batches as the exported network takes them: its inputs only, in its
     order, in its types.
@@ -131,7 +131,7 @@ def requests(
         yield request(config, batch)
 
 
-def request(config: Config, batch: Arrays) -> Arrays:
+def request(config: ExportConfig, batch: Arrays) -> Arrays:
     """Give a batch of the data set as the exported network takes it, or what it is served as."""
     return {
         tensor.name: np.ascontiguousarray(
@@ -141,18 +141,18 @@ def request(config: Config, batch: Arrays) -> Arrays:
     }
 
 
-def example_inputs(config: Config, dataset: Dataset) -> Arrays:
+def example_inputs(config: ExportConfig, dataset: Dataset) -> Arrays:
     """Take a small real batch, for an exporter to trace or to infer shapes from."""
     return next(requests(config, dataset, EXAMPLE_BATCH, EXAMPLE_BATCH))
 
 
-def dataset_name(config: Config) -> str:
+def dataset_name(config: ExportConfig) -> str:
     """Identify the data set: by the recipe that makes it, or by the user's files."""
     folder = dataset_folder(config)
     return folder.name if is_made(config) else fingerprint(folder)
 
 
-def checkpoint_name(config: Config) -> str:
+def checkpoint_name(config: ExportConfig) -> str:
     """Identify the checkpoint likewise."""
     path = checkpoint_file(config)
     return path.parent.name if config.checkpoint == "fitted" else fingerprint(path)
@@ -168,13 +168,14 @@ def fingerprint(path: Path) -> str:
     )
 
 
-def served_dtype(config: Any, dtype: str) -> str:
+def served_dtype(config: StageConfig, dtype: str) -> str:
     """Give the type that the served graph has for a tensor of the exported one.
 
     TensorRT had no 64-bit integers before 10: its engines take 32-bit ones instead. Only a stage
     that talks to the server knows what serves.
     """
-    serving = config.stage not in ("data", "export", "convert", "report")
-    if serving and config.server.kind != "embedded" and config.format == "trt" and dtype == "int64":
+    if not isinstance(config, DeployConfig) or config.server.kind == "embedded":
+        return dtype
+    if config.format == "trt" and dtype == "int64":
         return "int64" if releases.has_tensorrt_10(config.server.release) else "int32"
     return dtype

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from helpers import formats, models
-from helpers.config import Config
+from helpers.config import ExportConfig, StageConfig
 from helpers.formats import Arrays, Session
 from helpers.models import Part
 from helpers.store import Artefact, link_or_copy
@@ -46,7 +46,7 @@ class Chain:
         return known
 
 
-def parts(config: Config) -> tuple[Part, ...]:
+def parts(config: ExportConfig) -> tuple[Part, ...]:
     """List the parts in the order of their work: the last is the graph that a format holds."""
     model, ensemble = models.get(config.model), models.ensemble(config.model)
     if ensemble:
@@ -56,7 +56,7 @@ def parts(config: Config) -> tuple[Part, ...]:
     return (Part(config.model, inputs, outputs),)
 
 
-def pieces(config: Config, format_name: str) -> tuple[Piece, ...]:
+def pieces(config: ExportConfig, format_name: str) -> tuple[Piece, ...]:
     """List the pieces of an artefact whose graph is in the format `format_name`."""
     fmt, (*lookups, graph) = formats.get(format_name), parts(config)
     found = [Piece(graph, fmt.FILE, fmt.load, fmt.RUNTIME)]
@@ -67,7 +67,11 @@ def pieces(config: Config, format_name: str) -> tuple[Piece, ...]:
 
 
 def load(
-    config: Config, format_name: str, place: Callable[[Piece], Path], threads: int, device: str
+    config: ExportConfig,
+    format_name: str,
+    place: Callable[[Piece], Path],
+    threads: int,
+    device: str,
 ) -> Session:
     """Load an artefact's pieces in this process, each from the folder that `place` gives."""
     steps = [
@@ -77,7 +81,7 @@ def load(
     return Chain(steps) if len(steps) > 1 else steps[0][1]
 
 
-def only_elsewhere(config: Config, format_name: str) -> bool:
+def only_elsewhere(config: StageConfig, format_name: str) -> bool:
     """Whether a file of the format can be run by the server's own backend alone, not by this
     process: for want of its runtime, or as another TensorRT made it.
     """
@@ -86,7 +90,7 @@ def only_elsewhere(config: Config, format_name: str) -> bool:
     return bool(formats.built_for(format_name) or formats.missing(format_name, config.device))
 
 
-def before_graph(config: Config, folder: Path) -> Chain:
+def before_graph(config: ExportConfig, folder: Path) -> Chain:
     """Load what comes before the graph from `folder`; a chain of nothing for most models."""
     ensemble, (*lookups, _) = models.ensemble(config.model), parts(config)
     if ensemble is None:
@@ -94,13 +98,13 @@ def before_graph(config: Config, folder: Path) -> Chain:
     return Chain([(part, ensemble.load(folder / ensemble.FOLDER, 1, "cpu")) for part in lookups])
 
 
-def graph_inputs(config: Config, folder: Path, batch: Arrays) -> Arrays:
+def graph_inputs(config: ExportConfig, folder: Path, batch: Arrays) -> Arrays:
     """Turn a request into what the graph takes; `folder` holds what comes before it."""
     known = before_graph(config, folder).known(batch)
     return {own.name: known[name] for name, own in parts(config)[-1].inputs.items()}
 
 
-def write_before_graph(config: Config, source: Path | Artefact, folder: Path) -> None:
+def write_before_graph(config: ExportConfig, source: Path | Artefact, folder: Path) -> None:
     """Put what comes before the graph into `folder`: from a checkpoint, or out of an artefact."""
     ensemble: Any = models.ensemble(config.model)
     if ensemble is None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from socket import socket
 
 from helpers import formats
-from helpers.config import Config
+from helpers.config import ConvertConfig, StageConfig
 from helpers.errors import DeploymentError
 from helpers.store import outputs
 from helpers.triton import containers, native
@@ -48,7 +48,7 @@ def has_driver() -> bool:
     return any(map(os.path.exists, ("/proc/driver/nvidia/version", "/dev/nvidiactl")))
 
 
-def obstacle(config: Config) -> str:
+def obstacle(config: ConvertConfig) -> str:
     """Say in one line why this machine cannot run the experiment; empty if it can. No kernel is
     needed to know.
     """
@@ -72,7 +72,7 @@ def obstacle(config: Config) -> str:
     return _without_backends(config) if config.server.kind == "embedded" else _with_backends(config)
 
 
-def _without_backends(config: Config) -> str:
+def _without_backends(config: ConvertConfig) -> str:
     """Say what keeps this process, and so the embedded server, from running the format."""
     if config.accelerator != "none":
         return (
@@ -82,12 +82,12 @@ def _without_backends(config: Config) -> str:
     return exported or formats.missing(config.format, config.device)
 
 
-def _with_backends(config: Config) -> str:
+def _with_backends(config: ConvertConfig) -> str:
     """Say what keeps a server with backends of its own, of this release, from running it."""
     return native.obstacle(config) or formats.missing(config.export_format, "cpu")
 
 
-def _no_server(config: Config) -> str:
+def _no_server(config: StageConfig) -> str:
     """Say in one line why the server that the target names cannot be had; empty if it can."""
     from helpers.triton import docker, remote  # they load Triton's client: only where it is needed
 
@@ -170,7 +170,7 @@ def _engine() -> Check:
         return Check("Docker", False, found, mend)
 
 
-def _images(configs: list[Config]) -> list[Check]:
+def _images(configs: list[ConvertConfig]) -> list[Check]:
     """Look for the image of every release that is needed, if there is an engine to ask."""
     needed = {config.server.image or config.server.release: config for config in configs}
     done = []
@@ -183,7 +183,7 @@ def _images(configs: list[Config]) -> list[Check]:
     return done
 
 
-def checks(configs: list[Config]) -> list[Check]:
+def checks(configs: list[ConvertConfig]) -> list[Check]:
     """Look at what these experiments need."""
     wanted: list[Callable[[], Check]] = [_python, _glibc, _triton, _analyzer, _port, _processor]
     done = [check() for check in wanted]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
 
-from helpers.config import Config, releases
+from helpers.config import StageConfig, releases
 from helpers.machine import gpu
 from helpers.machine.checks import Check, has_driver
 
@@ -37,7 +37,7 @@ def suits(name: str, target: str) -> bool:
     return target in known or target.startswith(tuple(f"{each} (" for each in known))
 
 
-def too_old(config: Config, version: str) -> str:
+def too_old(config: StageConfig, version: str) -> str:
     """Say in one line why the target's server does not run on this driver; empty if it does."""
     if config.server.kind == "docker":
         return releases.driver_obstacle(config.server.release, version)
@@ -68,7 +68,7 @@ def _fatal(reason: str) -> bool:
     return reason not in ("", gpu.NOT_INSTALLED[0])
 
 
-def obstacle(config: Config) -> str:
+def obstacle(config: StageConfig) -> str:
     """Say in one line why this driver cannot run the experiment; empty if it can, or if there is no
     telling.
     """
@@ -80,7 +80,7 @@ def obstacle(config: Config) -> str:
     return too_old(config, version) if version else ""
 
 
-def checks(configs: Sequence[Config]) -> list[Check]:
+def checks(configs: Sequence[StageConfig]) -> list[Check]:
     """Look at the driver and the GPU that these experiments need."""
     if not has_driver():
         return [Check("NVIDIA driver", False, "none", NO_DRIVER)]
@@ -93,7 +93,7 @@ def checks(configs: Sequence[Config]) -> list[Check]:
     return list(_checks(record, configs))
 
 
-def _checks(found: dict[str, Any], configs: Sequence[Config]) -> Iterator[Check]:
+def _checks(found: dict[str, Any], configs: Sequence[StageConfig]) -> Iterator[Check]:
     driver = str(found["driver"])
     reasons = [too_old(config, driver) for config in configs] if _version(driver) else []
     yield Check(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from helpers import formats, models
-from helpers.config import Config
+from helpers.config import ConvertConfig, DeployConfig, ExportConfig, StageConfig
 from helpers.store import ROOT, file_digest
 
 COMMAND_VARIABLE = "TRITON_NOTEBOOKS_COMMAND"  # set by the batch command for its kernels
@@ -22,18 +22,18 @@ NO_ACCELERATOR = {"accelerators_per_node": 0, "accelerator_model_name": ""}
 LOAD = {"gpu_utilisation": ".0%", "gpu_memory_mb": ",.0f", "gpu_power_w": ",.0f"}
 
 
-def runtimes(config: Config, stage: str) -> tuple[str, ...]:
-    """Name the distributions whose versions decide what `stage` of this experiment computes."""
-    if stage == "report":
+def runtimes(config: StageConfig) -> tuple[str, ...]:
+    """Name the distributions whose versions decide what this stage computes."""
+    if not isinstance(config, ExportConfig):
         return REPORTING
     modules = ["numpy", models.get(config.model).FRAMEWORK]
     modules += formats.get(config.export_format).RUNTIME
-    if stage != "export":
+    if isinstance(config, ConvertConfig):
         modules += formats.get(config.format).RUNTIME
     if ensemble := models.ensemble(config.model):
         modules += ensemble.RUNTIME
     chosen = [formats.distribution(module) for module in modules]
-    if stage not in ("export", "convert"):
+    if isinstance(config, DeployConfig):
         chosen += SERVING
     return tuple(dict.fromkeys(chosen))
 

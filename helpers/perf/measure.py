@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from helpers import models
-from helpers.config import Config
+from helpers.config import DeployConfig, LoadConfig, OfflineConfig, OnlineConfig
 from helpers.errors import MeasurementError
 from helpers.formats import Session
 from helpers.inference import ensemble, open_dataset, requests, require, threads
@@ -38,7 +38,7 @@ class Measurement:
     gpu: dict[str, Any] = field(default_factory=dict)  # at the start and end; empty on a CPU
 
 
-def _samples(config: Config) -> Arrays:
+def _samples(config: LoadConfig) -> Arrays:
     count = config.distinct_rows
     (samples,) = requests(config, open_dataset(config), count, count)
     return samples
@@ -46,7 +46,7 @@ def _samples(config: Config) -> Arrays:
 
 @contextmanager
 def _ready(
-    config: Config, server: Server, samples: Arrays
+    config: LoadConfig, server: Server, samples: Arrays
 ) -> Iterator[tuple[analyzer.Point, gpu_monitor.Observer]]:
     """Have the machine for this measurement alone, and give a point to start from and who watches
     the GPU.
@@ -86,7 +86,7 @@ def run_bare(session: Session, batches: list[Arrays], seconds: float) -> float:
     return calls / (time.perf_counter() - started)
 
 
-def bare_session(config: Config) -> Session | None:
+def bare_session(config: DeployConfig) -> Session | None:
     """Load the deployed artefact in this process, with the server's threads and settings; None if
     only the server can run it.
     """
@@ -111,7 +111,7 @@ def interval_ms(request_count: int, runs: int, request_seconds: float) -> int:
     return max(SHORTEST_INTERVAL_MS, ceil(wanted * 1.1))
 
 
-def measure_offline(config: Config, server: Server) -> Measurement:
+def measure_offline(config: OfflineConfig, server: Server) -> Measurement:
     """Measure each batch size at concurrency 1, bare and served runs alternating; served runs alone
     where there is nothing bare.
 
@@ -139,7 +139,7 @@ def measure_offline(config: Config, server: Server) -> Measurement:
 
 
 def _offline_point(
-    config: Config,
+    config: OfflineConfig,
     server: Server,
     session: Session | None,
     point: analyzer.Point,
@@ -179,7 +179,7 @@ def _offline_point(
     return row, requests | {f"batch_{size}_bare": [np.array(bare)]}
 
 
-def measure_online(config: Config, server: Server) -> Measurement:
+def measure_online(config: OnlineConfig, server: Server) -> Measurement:
     """Measure each number of clients over HTTP, each with `online_batch_size` samples a request.
 
     A point that cannot be measured is a row with the reason; raises `ServerError` if Triton ends.

@@ -6,18 +6,20 @@ from pathlib import Path
 from typing import Any
 
 from helpers import results
-from helpers.config import STAGES, Config, configure, folder, folder_of
+from helpers.config import (
+    STAGE,
+    STAGES,
+    ConvertConfig,
+    ExportConfig,
+    StageConfig,
+    configure,
+    folder,
+    folder_of,
+)
 from helpers.inference import checkpoint_file, dataset_folder, is_made
 from helpers.machine import checks
 from helpers.store import ROOT, file_digest, find, is_unchanged
 
-NEEDS = {
-    "convert": "export",
-    "deploy": "convert",
-    "perf_offline": "deploy",
-    "perf_online": "deploy",
-}
-MAKES = ("export", "convert", "deploy")
 FIRST_SECONDS = {
     "export": 60,
     "convert": 10,
@@ -36,7 +38,7 @@ class Job:
     `obstacle` says why this machine cannot; `needs` is the result that must be there first.
     """
 
-    config: Config
+    config: StageConfig
     obstacle: str = ""
     needs: Path | None = None
 
@@ -62,11 +64,13 @@ def plan(
     """
     jobs: dict[Path, Job] = {}
     for model, experiment in chosen:
-        obstacle = checks.obstacle(configure(content, target, model, experiment, "convert"))
+        conversion = configure(content, target, model, experiment, "convert")
+        assert isinstance(conversion, ConvertConfig)
+        obstacle = checks.obstacle(conversion)
         for stage in stages or STAGES:
             if stage != "report":
                 needs = None
-                if before := NEEDS.get(stage):
+                if before := STAGE[stage].needs:
                     needs = Job(owner(content, target, model, experiment, before)).result
                 job = Job(owner(content, target, model, experiment, stage), obstacle, needs)
                 jobs.setdefault(job.result, job)
@@ -78,10 +82,12 @@ def plan(
     return sorted(jobs.values(), key=lambda job: order.index(job.config.model))
 
 
-def owner(content: dict[str, Any], target: str, model: str, experiment: str, stage: str) -> Config:
+def owner(
+    content: dict[str, Any], target: str, model: str, experiment: str, stage: str
+) -> StageConfig:
     """Find the experiment in whose name `stage` runs: the first of the file with the same slice."""
     mine = configure(content, target, model, experiment, stage)
-    if stage not in MAKES:
+    if not STAGE[stage].makes_artefact:
         return mine
     others = (
         configure(content, target, model, name, stage)
@@ -114,11 +120,15 @@ def stale(job: Job) -> str:
         path = ROOT / name
         if not path.exists() or file_digest(path) != digest:
             return f"{name} changed"
-    if job.config.stage in MAKES:
+    if STAGE[job.config.stage].makes_artefact:
         artefact = find(folder_of(job.config, job.config.stage))
         if artefact is None or not is_unchanged(artefact):
             return "its artefact is gone or changed on disk"
-    if job.config.stage == "export" and not _data_is_there(job.config):
+    if (
+        isinstance(job.config, ExportConfig)
+        and job.config.stage == "export"
+        and not _data_is_there(job.config)
+    ):
         return "its data set or checkpoint is gone"
     return "" if job.result.with_suffix(".ipynb").exists() else "its executed notebook is gone"
 
@@ -130,7 +140,7 @@ def _names(before: Any, now: Any) -> str:
     return f" ({', '.join(changed)})"
 
 
-def _data_is_there(config: Config) -> bool:
+def _data_is_there(config: ExportConfig) -> bool:
     fitted = config.checkpoint != "fitted" or find(checkpoint_file(config).parent) is not None
     return fitted and (not is_made(config) or find(dataset_folder(config)) is not None)
 
@@ -142,7 +152,7 @@ def parameters(job: Job) -> dict[str, Any]:
     config = job.config
     own = {
         name: value
-        for name, value in config.model_dump(include=config.read_by(config.stage)).items()
+        for name, value in config.model_dump(include=config.fields_for(config.stage)).items()
         if value not in (None, "", [])
     }
     names = config.experiments if config.stage == "report" else (config.experiment,)
@@ -164,16 +174,18 @@ def seconds(job: Job) -> float:
     found = results.read(job.result)
     if found and found.get("seconds"):
         return float(found["seconds"])
-    extra = 0 if job.config.stage != "export" or _data_is_there(job.config) else DATA_SECONDS
-    return FIRST_SECONDS[job.config.stage] + extra
+    config = job.config
+    ready = not isinstance(config, ExportConfig) or _data_is_there(config)
+    extra = DATA_SECONDS if config.stage == "export" and not ready else 0
+    return FIRST_SECONDS[config.stage] + extra
 
 
 def explain(path: Path, jobs: list[Job], force: bool, say: Callable[[str], None]) -> None:
     """Say what a run would do and about how long it would take."""
     total, will_run = 0.0, set[str]()
     for job in jobs:
-        before = NEEDS.get(job.config.stage)
-        upstream = before is not None and job.config.key(before) in will_run
+        before = STAGE[job.config.stage].needs
+        upstream = bool(before) and job.config.key(before) in will_run
         why = (
             "--force"
             if force

@@ -8,7 +8,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-from helpers.config import Config
+from helpers.config import ReportConfig
 from helpers.display import Table, table
 from helpers.report import nvidia_comparison, published, text
 from helpers.report.nvidia_comparison import Pair
@@ -66,7 +66,7 @@ class Beside:
         return found
 
 
-def compare(config: Config, found: text.Results) -> Beside:
+def compare(config: ReportConfig, found: text.Results) -> Beside:
     """Put every measured row of a model beside the nearest of NVIDIA's.
 
     Raises `DataError` if the published rows cannot be read.

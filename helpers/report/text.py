@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from helpers import results
-from helpers.config import STAGES, Config
+from helpers.config import STAGES, ReportConfig
 from helpers.machine import gpu_in_words
 from helpers.report import findings
 from helpers.report.findings import UNLIMITED
@@ -26,12 +26,12 @@ def frame(found: Results) -> "DataFrame":
     return DataFrame(everything, columns=list(results.COLUMNS)).infer_objects()
 
 
-def budget(config: Config) -> float:
+def budget(config: ReportConfig) -> float:
     """The latency budget at p99 in milliseconds; infinite without one."""
     return config.latency_budget_ms or UNLIMITED
 
 
-def answer(config: Config, found: Results, rows: "DataFrame") -> "Markdown":
+def answer(config: ReportConfig, found: Results, rows: "DataFrame") -> "Markdown":
     """Say the answer in a few lines: fastest, best within the budget, what serving costs, what is
     missing.
     """
@@ -56,7 +56,7 @@ def answer(config: Config, found: Results, rows: "DataFrame") -> "Markdown":
     return Markdown("\n\n".join(lines))  # type: ignore[no-untyped-call]
 
 
-def findings_in_words(config: Config, rows: "DataFrame") -> "Markdown":
+def findings_in_words(config: ReportConfig, rows: "DataFrame") -> "Markdown":
     """Say what each figure shows, experiment by experiment where that differs."""
     from IPython.display import Markdown
 
@@ -93,7 +93,7 @@ def accuracy_in_words(found: Results) -> str:
     return f"{'; '.join(parts) or 'Nothing was served'}. {verdict}"
 
 
-def configurations(config: Config, found: Results) -> list[dict[str, Any]]:
+def configurations(config: ReportConfig, found: Results) -> list[dict[str, Any]]:
     """One row for each experiment: how it was made and served, and what it came to."""
     fields = (
         "variant",

@@ -16,7 +16,7 @@ import numpy as np
 import psutil
 
 from helpers import formats
-from helpers.config import Config, folder, notebook_file
+from helpers.config import ExportConfig, LoadConfig, StageConfig, folder, notebook_file
 from helpers.errors import AccuracyError, MeasurementError
 from helpers.inference import inputs
 from helpers.machine import provenance
@@ -53,21 +53,21 @@ def notebook_digest(model: str, stage: str) -> str:
     return digest([(cell["cell_type"], cell["source"]) for cell in cells])
 
 
-def basis(config: Config) -> dict[str, Any]:
+def basis(config: StageConfig) -> dict[str, Any]:
     """All that a result of this stage depends on and that can be known without running it, but for
     the loaded modules.
     """
     return {
-        "config": config.slice(config.stage),
+        "config": config.cache_fields(config.stage),
         "notebook": notebook_digest(config.model, config.stage),
-        "versions": provenance.versions(provenance.runtimes(config, config.stage)),
-        "inputs": _report_inputs(config)
-        if config.stage == "report"
-        else inputs(config, config.stage),
+        "versions": provenance.versions(provenance.runtimes(config)),
+        "inputs": inputs(config, config.stage)
+        if isinstance(config, ExportConfig)
+        else _report_inputs(config),
     }
 
 
-def _report_inputs(config: Config) -> dict[str, str]:
+def _report_inputs(config: StageConfig) -> dict[str, str]:
     base = folder(config)
     found = [path for name in config.experiments for path in sorted((base / name).glob("*.json"))]
     published = ROOT / "params" / "published" / f"{config.model}.csv"
@@ -75,7 +75,7 @@ def _report_inputs(config: Config) -> dict[str, str]:
 
 
 def save(
-    config: Config,
+    config: StageConfig,
     headline: str,
     *,
     artefact: Artefact | None = None,
@@ -128,6 +128,7 @@ def save(
         if artefact and broken:
             mark_red(artefact, broken)
         if measurement:
+            assert isinstance(config, LoadConfig)
             arrays = {
                 f"{name}_{i}": part
                 for name, parts in measurement.samples.items()
@@ -188,7 +189,7 @@ COLUMNS = [
 ]
 
 
-def complete(config: Config, row: dict[str, Any]) -> dict[str, Any]:
+def complete(config: LoadConfig, row: dict[str, Any]) -> dict[str, Any]:
     """Add to a measured row what identifies it, in the columns of the published tables."""
     scenario = config.stage.removeprefix("perf_")
     backend, model_format = formats.get(config.format).SHOWN
@@ -221,7 +222,7 @@ def read(path: Path) -> dict[str, Any] | None:
     return found if isinstance(found, dict) and found.get("schema") == SCHEMA else None
 
 
-def of_model(config: Config) -> dict[str, dict[str, dict[str, Any]]]:
+def of_model(config: StageConfig) -> dict[str, dict[str, dict[str, Any]]]:
     """Read the results of all experiments of the model, as experiment -> stage -> result; what is
     not there is left out.
     """

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from helpers.config import Config, releases
+from helpers.config import StageConfig, releases
 from helpers.errors import ServerError
 from helpers.store import outputs
 from helpers.triton import owner, process
@@ -95,13 +95,13 @@ def engine() -> str:
     return answer.stdout.strip()
 
 
-def image(config: Config) -> str:
+def image(config: StageConfig) -> str:
     """Name the image that serves the experiment; raise `ParameterError` for an unknown release."""
     year, month = releases.number(config.server.release)
     return config.server.image or f"nvcr.io/nvidia/tritonserver:{year}.{month:02}-py3"
 
 
-def require_image(config: Config) -> str:
+def require_image(config: StageConfig) -> str:
     """Name the image if the engine has it: it is many gigabytes, so nothing pulls it unasked.
 
     Raises `ServerError` with the command that does.
@@ -130,7 +130,7 @@ def host_path(path: Path) -> Path:
 
 @contextmanager
 def run(
-    config: Config,
+    config: StageConfig,
     command: Sequence[str],
     mounts: Sequence[Mount],
     log: Path,

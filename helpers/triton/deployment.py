@@ -1,12 +1,12 @@
 """The deploy stage: the model repository of an experiment."""
 
-from helpers.config import Config, folder_of
+from helpers.config import DeployConfig, folder_of
 from helpers.inference import require, threads
 from helpers.store import Artefact, making
 from helpers.triton.repository import SCENARIOS, write_repository
 
 
-def deploy(config: Config) -> Artefact:
+def deploy(config: DeployConfig) -> Artefact:
     """Write the model repository of the experiment."""
     converted = require(config, "convert")
     per_scenario = {scenario: threads(config, scenario) for scenario in SCENARIOS}

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from helpers.config import Config, releases
+from helpers.config import DeployConfig, OfflineConfig, StageConfig, releases
 from helpers.errors import DeploymentError, ServerError
 from helpers.triton import containers
 from helpers.triton.client import Server
@@ -33,7 +33,7 @@ OLD_DRIVER = r"unsatisfied condition: cuda|driver version is insufficient|unsupp
 TOO_LARGE = r"out of memory|out_of_memory|failed to allocate|insufficient memory"
 
 
-def obstacle(config: Config) -> str:
+def obstacle(config: StageConfig) -> str:
     """Say in one line why no container can serve the experiment here; empty if one can."""
     try:
         containers.require_image(config)
@@ -42,7 +42,7 @@ def obstacle(config: Config) -> str:
     return ""
 
 
-def require_same_release(facts: Mapping[str, Any], config: Config) -> None:
+def require_same_release(facts: Mapping[str, Any], config: StageConfig) -> None:
     """Raise `ServerError` if an artefact's facts name another release than the server's.
 
     A TensorRT engine is loaded by the very TensorRT that built it, and by no other.
@@ -83,7 +83,7 @@ def mounts(repository: Path, scenario: str) -> list[Mount]:
     return found
 
 
-def explained(error: ServerError, said: str, config: Config) -> ServerError:
+def explained(error: ServerError, said: str, config: StageConfig) -> ServerError:
     """Put before an error what it means, where what was `said` tells."""
     meanings = {
         PORT_TAKEN: "a port was taken meanwhile, try again",
@@ -107,7 +107,7 @@ def explained(error: ServerError, said: str, config: Config) -> ServerError:
 def serve(
     repository: Path,
     *,
-    config: Config,
+    config: DeployConfig,
     models: list[str],
     log: Path,
     scenario: str = "online",
@@ -124,7 +124,7 @@ def serve(
     http = require_free(http_port) if http_port else free_http
     options = [f"--publish=127.0.0.1:{http}:8000", f"--publish=127.0.0.1:{metrics}:8002"]
     sweep = []
-    if config.stage == "perf_offline" and config.shared_memory != "none":
+    if isinstance(config, OfflineConfig) and config.shared_memory != "none":
         # perf_analyzer makes regions in this host's /dev/shm, and Triton must find them there
         prefix = f"{LABEL}-{uuid.uuid4().hex[:12]}"
         sweep = [f"{prefix}*"]
@@ -143,7 +143,7 @@ def serve(
         yield replace(server, processes=container.process())
 
 
-def run_in_image(config: Config, command: Sequence[str], mounts: Mapping[Path, str]) -> str:
+def run_in_image(config: StageConfig, command: Sequence[str], mounts: Mapping[Path, str]) -> str:
     """Run `command` to its end in the image that will serve the experiment; give what it printed.
 
     `mounts` says where the container sees which folder; it may write there. Raises `ServerError`

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from helpers.config import releases
+from helpers.config import ConvertConfig, DeployConfig, StageConfig, releases
 from helpers.errors import ServerError
 from helpers.models import Tensor
 
@@ -83,12 +83,12 @@ BACKENDS = {
 }
 
 
-def is_native(config: Any) -> bool:
+def is_native(config: StageConfig) -> bool:
     """Whether the experiment's server has backends of its own for the formats."""
     return str(config.server.kind) != "embedded"
 
 
-def obstacle(config: Any) -> str:
+def obstacle(config: ConvertConfig) -> str:
     """Say in one line why no native backend serves the experiment; empty if one does."""
     if config.format not in BACKENDS:
         return f"Triton has no backend of its own for {config.format}: use the embedded server"
@@ -108,7 +108,9 @@ def obstacle(config: Any) -> str:
     return ""
 
 
-def complete(message: Any, config: Any, inputs: Iterable[Tensor], file: str, threads: int) -> None:
+def complete(
+    message: Any, config: DeployConfig, inputs: Iterable[Tensor], file: str, threads: int
+) -> None:
     """Add to a `ModelConfig` what the format's own backend needs; raise `ServerError` where the
     release has none.
     """
@@ -132,7 +134,7 @@ def complete(message: Any, config: Any, inputs: Iterable[Tensor], file: str, thr
         message.ClearField("optimization")
 
 
-def _tensorrt(config: Any) -> Parameters:
+def _tensorrt(config: DeployConfig) -> Parameters:
     found = {
         "precision_mode": (config.accelerator_precision or config.precision).upper(),
         "max_workspace_size_bytes": str(WORKSPACE_BYTES),
@@ -143,7 +145,7 @@ def _tensorrt(config: Any) -> Parameters:
     return found
 
 
-def _capture(message: Any, config: Any, inputs: Iterable[Tensor]) -> None:
+def _capture(message: Any, config: DeployConfig, inputs: Iterable[Tensor]) -> None:
     """Have CUDA graphs captured of one sample, the preferred batches and the largest: what the
     backend takes by itself where there is a batcher, and so the same without one.
     """

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from helpers.config import Config
+from helpers.config import DeployConfig, StageConfig
 from helpers.errors import ServerError
 from helpers.store import explained, from_root, link_or_copy
 from helpers.triton import owner
@@ -30,7 +30,7 @@ def address(url: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def obstacle(config: Config) -> str:
+def obstacle(config: StageConfig) -> str:
     """Say in one line why the server cannot be asked; empty if it answers."""
     try:
         _server(config, Path())
@@ -43,7 +43,7 @@ def obstacle(config: Config) -> str:
 def serve(
     repository: Path,
     *,
-    config: Config,
+    config: DeployConfig,
     models: list[str],
     log: Path,
     scenario: str = "online",
@@ -78,7 +78,7 @@ def serve(
                     server.unload(name)
 
 
-def _server(config: Config, log: Path) -> Server:
+def _server(config: StageConfig, log: Path) -> Server:
     host, port = address(config.server.url)
     here = host in HERE
     server = Server(

@@ -21,6 +21,7 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
 from helpers import formats, models
+from helpers.config import DeployConfig
 from helpers.inference import Piece, ensemble, served_dtype
 from helpers.models import Tensor
 from helpers.store import Artefact, link_or_copy
@@ -35,7 +36,9 @@ _TYPES = {
 }
 
 
-def model_config(config: Any, scenario: str, piece: Piece, threads: int, batched: bool) -> Any:
+def model_config(
+    config: DeployConfig, scenario: str, piece: Piece, threads: int, batched: bool
+) -> Any:
     """Build Triton's `ModelConfig` of a piece for `scenario` ("offline" or "online").
 
     `batched` is the graph alone, not a lookup before it. Offline there is no batcher all the same:
@@ -71,11 +74,11 @@ def model_config(config: Any, scenario: str, piece: Piece, threads: int, batched
     return message
 
 
-def _type(config: Any, tensor: Tensor) -> Any:
+def _type(config: DeployConfig, tensor: Tensor) -> Any:
     return _TYPES[served_dtype(config, tensor.dtype)]
 
 
-def ensemble_config(config: Any, pieces: Iterable[Piece]) -> Any:
+def ensemble_config(config: DeployConfig, pieces: Iterable[Piece]) -> Any:
     """Build the `ModelConfig` that sends a request through all `pieces`."""
     model = models.get(config.model)
     message = _message(config, config.model, model.inputs(config), model.outputs(config))
@@ -87,7 +90,9 @@ def ensemble_config(config: Any, pieces: Iterable[Piece]) -> Any:
     return message
 
 
-def _message(config: Any, name: str, inputs: Iterable[Tensor], outputs: Iterable[Tensor]) -> Any:
+def _message(
+    config: DeployConfig, name: str, inputs: Iterable[Tensor], outputs: Iterable[Tensor]
+) -> Any:
     message = pb.ModelConfig(name=name, max_batch_size=config.max_batch_size)
     for field, tensors in ((message.input, inputs), (message.output, outputs)):
         for tensor in tensors:
@@ -96,7 +101,7 @@ def _message(config: Any, name: str, inputs: Iterable[Tensor], outputs: Iterable
 
 
 def write_repository(
-    folder: Path, config: Any, artefact: Artefact, threads: dict[str, int]
+    folder: Path, config: DeployConfig, artefact: Artefact, threads: dict[str, int]
 ) -> None:
     """Write the repository of one model into the empty `folder`; `artefact` is the
     converted model.

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 
-from helpers.config import Config, folder
+from helpers.config import DeployConfig, StageConfig, folder
 from helpers.config import folder_of as artefact_folder
 from helpers.inference import request
 from helpers.models import Arrays
@@ -18,7 +18,7 @@ from helpers.triton.client import Server
 
 @contextmanager
 def serve(
-    config: Config,
+    config: DeployConfig,
     repository: Artefact,
     scenario: str = "online",
     *,
@@ -46,7 +46,7 @@ def serve(
         yield server
 
 
-def _starter(config: Config) -> Callable[..., AbstractContextManager[Server]]:
+def _starter(config: DeployConfig) -> Callable[..., AbstractContextManager[Server]]:
     """Choose the kind of server; a stage does not depend on the code of the others."""
     if config.server.kind == "docker":
         from helpers.triton import docker
@@ -59,14 +59,14 @@ def _starter(config: Config) -> Callable[..., AbstractContextManager[Server]]:
     return embedded.serve
 
 
-def asking(config: Config, server: Server) -> Callable[[Arrays], Arrays]:
+def asking(config: DeployConfig, server: Server) -> Callable[[Arrays], Arrays]:
     """Give a function that sends a batch of the data set to the served model and returns its
     outputs.
     """
     return lambda batch: server.infer(config.model, request(config, batch))
 
 
-def serve_elsewhere(config: Config) -> str:
+def serve_elsewhere(config: StageConfig) -> str:
     """Spell the lines that serve a copy of the repository on another machine, with Triton's own
     image.
     """
@@ -94,7 +94,7 @@ print(client.infer("{model}", inputs).as_numpy(metadata["outputs"][0]["name"]).s
 """
 
 
-def client_example(config: Config) -> str:
+def client_example(config: StageConfig) -> str:
     """Write a client of ten lines for the served model: it asks the server for names, shapes and
     types.
     """

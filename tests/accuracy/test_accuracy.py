@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from helpers import models
 from helpers.accuracy.ladder import KEPT_SHARE, SAMPLES, Rung, Score, difference, rung, scores
 from helpers.config.loading import resolve
-from helpers.config.schema import Config
+from helpers.config.schema import StageConfig as Config
 from helpers.models import resnet50
 
 Floats = NDArray[np.float32]

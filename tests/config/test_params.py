@@ -10,7 +10,7 @@ from helpers import formats, models
 from helpers.__main__ import main
 from helpers.config import loading
 from helpers.config.loading import read_file, resolve
-from helpers.config.schema import FIELDS, STAGES, Config, Experiment, ParameterFile
+from helpers.config.schema import STAGE, STAGES, Experiment, ParameterFile, StageConfig
 from helpers.errors import ParameterError
 from helpers.inference.datasets import checkpoint_file, dataset_folder
 from helpers.store.paths import OUTPUTS_VARIABLE, ROOT, shown
@@ -35,7 +35,7 @@ def file_with(fields: str, head: str = HEAD) -> str:
     return f"{head}models:\n  resnet50:\n    experiments:\n      mine: {experiment}\n"
 
 
-def config(stage: str, **given: Any) -> Config:
+def config(stage: str, **given: Any) -> StageConfig:
     """One experiment, without a file."""
     fields = yaml.safe_load(f"{{{FULL}, max_batch_size: 8}}") | given.pop("fields", {})
     experiments = {"mine": fields} | given.pop("others", {})
@@ -331,7 +331,7 @@ def test_a_stage_sees_its_fields_and_no_other(stage: str) -> None:
 
     seen = {name for name in Experiment.model_fields if hasattr(found, name)}
 
-    assert seen == set(FIELDS[stage])
+    assert seen == set(STAGE[stage].fields.model_fields)
 
 
 def test_reading_a_field_of_another_stage_is_an_error() -> None:
@@ -368,7 +368,7 @@ def changed_slices(**fields: Any) -> list[str]:
     return [
         stage
         for stage in STAGES
-        if config(stage).slice(stage) != config(stage, fields=fields).slice(stage)
+        if config(stage).cache_fields(stage) != config(stage, fields=fields).cache_fields(stage)
     ]
 
 
@@ -393,7 +393,7 @@ def test_a_changed_field_changes_the_slices_of_the_stages_that_read_it(
 def test_without_a_variant_it_is_the_models_first() -> None:
     given = {"gpu": "Test", "models": {"bert": {"experiments": {"mine": {}}}}}
 
-    assert resolve("bert", "report", **given).slice("report")["experiments"] == ["mine"]
+    assert resolve("bert", "report", **given).cache_fields("report")["experiments"] == ["mine"]
     fields = yaml.safe_load(f"{{{FULL}, max_batch_size: 8}}")
     given["models"] = {"bert": {"experiments": {"mine": fields}}}
     assert resolve("bert", "export", **given).variant == "small"

@@ -18,7 +18,7 @@ import torch
 from helpers import formats
 from helpers.accuracy import ladder
 from helpers.config.loading import resolve
-from helpers.config.schema import Config
+from helpers.config.schema import StageConfig as Config
 from helpers.formats import _tensorrt, _tf_trt, onnx, tf_trt, trt
 from helpers.inference import artefacts, ensemble
 from helpers.store.artefacts import Artefact

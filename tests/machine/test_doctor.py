@@ -7,7 +7,7 @@ import pytest
 
 from helpers.__main__ import main
 from helpers.config.loading import read_file, resolve
-from helpers.config.schema import Config
+from helpers.config.schema import StageConfig as Config
 from helpers.machine import checks
 from helpers.machine.checks import Check, obstacle
 from helpers.store.paths import OUTPUTS_VARIABLE, ROOT

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from helpers import results
 from helpers.__main__ import main
 from helpers.config.loading import resolve
-from helpers.config.schema import Config
+from helpers.config.schema import StageConfig as Config
 from helpers.machine import checks, gpu, gpu_checks, provenance
 from helpers.perf import analyzer, gpu_monitor, measure
 from helpers.perf.gpu_monitor import Point, changes, from_metrics, observed

@@ -20,7 +20,7 @@ from scipy.io import savemat  # type: ignore[import-untyped, unused-ignore]
 
 from helpers import models
 from helpers.config.loading import resolve
-from helpers.config.schema import Config
+from helpers.config.schema import StageConfig as Config
 from helpers.errors import DataError
 from helpers.inference import datasets
 from helpers.models import resnet50

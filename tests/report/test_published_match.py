@@ -12,7 +12,7 @@ from pandas import DataFrame, concat, read_csv
 
 from helpers import models
 from helpers.config.loading import configure, read_file
-from helpers.config.schema import Config
+from helpers.config.schema import StageConfig as Config
 from helpers.store.paths import ROOT
 
 GPUS = {

@@ -22,7 +22,7 @@ import psutil
 import pytest
 
 from helpers.config.loading import resolve
-from helpers.config.schema import Config
+from helpers.config.schema import StageConfig as Config
 from helpers.errors import DeploymentError, ServerError
 from helpers.machine import checks
 from helpers.perf import background

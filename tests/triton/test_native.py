@@ -12,7 +12,7 @@ from tritonclient.grpc import model_config_pb2 as pb
 from helpers import models
 from helpers.config import releases
 from helpers.config.loading import read_file, resolve
-from helpers.config.schema import Config
+from helpers.config.schema import StageConfig as Config
 from helpers.errors import ParameterError, ServerError
 from helpers.inference import ensemble
 from helpers.inference.datasets import request

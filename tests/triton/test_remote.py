@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from helpers.config.loading import resolve
-from helpers.config.schema import Config
+from helpers.config.schema import StageConfig as Config
 from helpers.errors import ServerError, WorkspaceError
 from helpers.machine import checks
 from helpers.perf import measure

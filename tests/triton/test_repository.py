@@ -12,7 +12,7 @@ from tritonclient.grpc import model_config_pb2 as pb
 
 from helpers import formats
 from helpers.config.loading import resolve
-from helpers.config.schema import Config
+from helpers.config.schema import StageConfig as Config
 from helpers.inference import ensemble
 from helpers.inference.ensemble import Piece
 from helpers.models import Part, Tensor

@@ -1,0 +1,196 @@
+"""What a stage leaves behind, as types: `Result` is the content of `<stage>.json`, `Row` a line of
+`results.csv`.
+
+A number that is not finite is written as null, because JSON has no other word for it.
+"""
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+
+from helpers.config import Value
+
+SCHEMA = 2  # of `<stage>.json`; a result of another schema counts as not there
+
+State = Literal["done", "failed", "blocked", "skipped"]
+Verdict = Literal["stable", "unstable", "disturbed", "few requests", "failed"]
+
+
+class Record(BaseModel):
+    """Plain data that does not change and has no other fields than these."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="null")
+
+
+class Difference(Record):
+    """One output of one rung against the framework's, in standard deviations of the latter.
+
+    A difference is None where shapes differ or a value is not finite.
+    """
+
+    output: str
+    max_difference: float | None
+    mean_difference: float | None
+    max_bound: float
+    mean_bound: float
+
+    @property
+    def ok(self) -> bool:
+        """Whether both differences are within their bounds."""
+        if self.max_difference is None or self.mean_difference is None:
+            return False
+        return self.max_difference <= self.max_bound and self.mean_difference <= self.mean_bound
+
+
+class Rung(Record):
+    """One rung of the accuracy ladder: exported, converted or served."""
+
+    name: str
+    precision: str
+    samples: int
+    differences: tuple[Difference, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether every output is within its bounds."""
+        return all(each.ok for each in self.differences)
+
+
+class Score(Record):
+    """One of the task's metrics, as served and as the framework has it."""
+
+    metric: str
+    framework: float
+    served: float
+    bound: float
+    better: Literal["higher", "lower"]
+
+    @property
+    def ok(self) -> bool:
+        """Whether the served metric is on the right side of its bound."""
+        return self.served >= self.bound if self.better == "higher" else self.served <= self.bound
+
+
+class Row(Record):
+    """A measured point. Its fields are the columns of `results.csv`, in their order: those of the
+    published tables, then ours. What identifies a row is filled in when it is saved.
+
+    Latencies are in milliseconds, throughput in inferences (samples) per second. None is what was
+    not measured.
+    """
+
+    gpu: str = ""
+    model: str = ""
+    dataset: str = ""
+    scenario: str = ""  # offline or online
+    backend: str = ""
+    backend_accelerator: str = ""
+    precision: str = ""
+    model_format: str = ""
+    cuda_graph: bool = False
+    max_batch_size: int | None = None
+    instances: int | None = None
+    batch_size: int  # offline of a request, online the samples of a client's request
+    concurrency: int
+    throughput: float | None = None
+    client_send_ms: float | None = None
+    network_server_send_recv_ms: float | None = None
+    server_queue_ms: float | None = None
+    server_compute_input_ms: float | None = None
+    server_compute_infer_ms: float | None = None
+    server_compute_output_ms: float | None = None
+    client_recv_ms: float | None = None
+    p50_latency_ms: float | None = None
+    p90_latency_ms: float | None = None
+    p95_latency_ms: float | None = None
+    p99_latency_ms: float | None = None
+    avg_latency_ms: float | None = None
+    source: str = ""  # <experiment>/<stage>.json
+    experiment: str = ""
+    variant: str = ""  # of the network
+    verdict: Verdict
+    reason: str = ""  # what keeps the row from being believed, and what to do
+    spread: float | None = None  # interquartile range of the throughput over its median
+    requests: int | None = None
+    distinct_rows: int | None = None  # different samples that were sent in turn
+    background_cpu_cores: float | None = None  # processor time that other processes took
+    littles_law: float | None = None  # throughput x latency / (batch x concurrency)
+    bare_throughput: float | None = None
+    served_bare_ratio: float | None = None
+    served_bare_min: float | None = None
+    served_bare_max: float | None = None
+    gpu_utilisation: float | None = None  # a share from 0 to 1
+    gpu_utilisation_max: float | None = None
+    gpu_memory_mb: float | None = None
+    gpu_memory_max_mb: float | None = None
+    gpu_power_w: float | None = None
+    gpu_power_max_w: float | None = None
+
+
+class Fingerprint(Record):
+    """All that a stage reads, taken before it runs: two equal fingerprints, one outcome."""
+
+    config: dict[str, Value]  # the configuration fields that decide the outcome
+    notebook: str  # SHA-256 of the notebook's cells
+    versions: dict[str, str]  # of the runtimes
+    inputs: dict[str, str]  # SHA-256 or name of each input
+    modules: dict[str, str] = {}  # SHA-256 of each file of this package that the stage read
+
+
+class Source(Record):
+    """Which source and which command made a result."""
+
+    git_commit: str
+    command: str
+
+
+class ArtefactFacts(Record):
+    """The artefact of a stage: its folder, hashes, and what its maker wrote down."""
+
+    folder: str
+    sha256: str
+    size_mb: float
+    files: dict[str, str]  # name -> SHA-256
+    facts: dict[str, JsonValue] = {}
+
+
+class GpuState(Record):
+    """The GPU at the start and at the end of a measurement, and what changed meanwhile."""
+
+    start: dict[str, Value]
+    end: dict[str, Value]
+    changes: tuple[str, ...]
+    load_from: tuple[str, ...]  # where utilisation, memory and power were read
+
+
+class Measurement(Record):
+    """The rows of a scenario and the circumstances of measuring them."""
+
+    rows: tuple[Row, ...]
+    distinct_rows: int
+    background_before: float | None  # processor cores that others used just before a point, at most
+    requests_file: str = ""  # beside the result: start and end of every request (ns)
+    gpu: GpuState | None = None
+
+
+class Result(Record):
+    """The content of `<stage>.json`."""
+
+    version: int = Field(SCHEMA, alias="schema")
+    model: str
+    experiment: str
+    stage: str
+    gpu: str
+    state: State
+    reason: str = ""  # of a state that is not "done"
+    headline: str = ""
+    finished: str = ""
+    seconds: float | None = None
+    fingerprint: Fingerprint | None = None  # None for a stage that never ran
+    source: Source | None = None
+    machine: dict[str, Value] = {}  # in the fields of MLPerf's system description
+    rungs: tuple[Rung, ...] = ()
+    scores: tuple[Score, ...] = ()
+    facts: dict[str, JsonValue] = {}
+    artefact: ArtefactFacts | None = None
+    measurement: Measurement | None = None
