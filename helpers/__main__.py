@@ -135,25 +135,24 @@ def run(args: argparse.Namespace) -> int:
 
 
 def publish(args: argparse.Namespace) -> int:
-    from helpers.pipeline import status
+    from helpers.pipeline import publishing, targets
 
-    for target in status.targets(args.outputs):
-        say(str(status.publish(args.outputs, target)))
-    say(str(status.front(args.outputs)))
+    for target in targets(args.outputs):
+        say(str(publishing.publish(args.outputs, target)))
+    say(str(publishing.publish_front(args.outputs)))
     return 0
 
 
 def status(args: argparse.Namespace) -> int:
-    from helpers.pipeline import status
+    from helpers.pipeline import stage_states
 
     for target in _targets(args.outputs):
-        cells = status.cells(args.outputs, target)
-        counts = Counter(cell["state"] for cell in cells)
+        states = stage_states(args.outputs, target)
+        counts = Counter(each.state for each in states)
         say(f"{target}: {', '.join(f'{n} {state}' for state, n in counts.items())}")
-        for cell in cells:
-            name = f"{cell['model']} {cell['experiment']}".strip()
-            words = cell["headline"] or cell["reason"]
-            say(f"  {name:28} {cell['stage']:13} {cell['state']:8} {words}")
+        for each in states:
+            name = f"{each.model} {each.experiment}".strip()
+            say(f"  {name:28} {each.stage:13} {each.state:8} {each.headline or each.reason}")
     return 0
 
 
@@ -206,9 +205,9 @@ def params(args: argparse.Namespace) -> int:
 
 
 def _targets(outputs: Path) -> list[str]:
-    from helpers.pipeline import status
+    from helpers.pipeline import targets
 
-    found = status.targets(outputs)
+    found = targets(outputs)
     if not found:
         raise WorkspaceError(
             f"{outputs} holds no target yet: run triton-notebooks run params/cpu.yaml"

@@ -24,7 +24,7 @@ from helpers.config.schema import (
     fields_for,
 )
 from helpers.errors import ParameterError
-from helpers.store import ROOT, shown
+from helpers.store import ROOT, package_files, shown
 
 FILES = ROOT / "params"
 TARGET_VARIABLE = "TRITON_NOTEBOOKS_TARGET"  # set by the batch command: the parameter file's name
@@ -215,6 +215,7 @@ def resolve(
     `target` names the folder of results where it is known. `overrides` replaces single fields, for
     exploring. Raises `ParameterError`.
     """
+    package_files()  # as they are now, before the stage runs
     place = "parameters"
     content: dict[str, Any] = {
         "gpu": gpu,

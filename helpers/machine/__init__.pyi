@@ -1,8 +1,7 @@
 from .checks import has_driver
-from .provenance import COMMAND_VARIABLE, gpu_in_words
+from .provenance import COMMAND_VARIABLE
 
 __all__ = [
     "COMMAND_VARIABLE",
-    "gpu_in_words",
     "has_driver",
 ]

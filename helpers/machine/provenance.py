@@ -6,7 +6,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,6 @@ COMMAND_VARIABLE = "TRITON_NOTEBOOKS_COMMAND"  # set by the batch command for it
 SERVING = ("nvidia-pytriton", "tritonclient")
 REPORTING = ("matplotlib", "seaborn", "pandas", "nbconvert")
 NO_ACCELERATOR = {"accelerators_per_node": 0, "accelerator_model_name": ""}
-LOAD = {"gpu_utilisation": ".0%", "gpu_memory_mb": ",.0f", "gpu_power_w": ",.0f"}
 
 
 def runtimes(config: StageConfig) -> tuple[str, ...]:
@@ -146,32 +145,4 @@ def source() -> dict[str, str]:
     return {
         "git_commit": git_commit(),
         "command": os.environ.get(COMMAND_VARIABLE, "a notebook run by hand"),
-    }
-
-
-def gpu_in_words(measured: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Say what the GPU was like before, during and after all measurements (name -> result), and
-    what mattered meanwhile; empty on a CPU.
-    """
-    from helpers.display import pretty
-
-    states = {name: result["gpu_state"] for name, result in measured.items() if result["gpu_state"]}
-    if not states:
-        return {}
-    first = min(states, key=lambda name: str(measured[name]["finished"]))
-    last = max(states, key=lambda name: str(measured[name]["finished"]))
-    changes = {name: "; ".join(state["changes"]) for name, state in states.items()}
-    rows = [row for name in states for row in measured[name]["rows"]]
-    return {
-        "GPU before the first measurement": {
-            pretty(name): value for name, value in states[first]["start"].items()
-        },
-        "GPU after the last": {pretty(name): value for name, value in states[last]["end"].items()},
-        "GPU under load, lowest to highest mean": {
-            pretty(column): f"{min(values):{form}} to {max(values):{form}}"
-            for column, form in LOAD.items()
-            if (values := [row[column] for row in rows if row.get(column) is not None])
-        },
-        "GPU meanwhile": {name: words for name, words in changes.items() if words}
-        or "nothing changed that matters",
     }

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from inspect import getfile
 from pathlib import Path
 from pkgutil import iter_modules
-from typing import Any, Protocol, cast
+from typing import Any, Literal, Protocol, cast
 
 from numpy.typing import NDArray
 
@@ -78,7 +78,9 @@ class Model(Protocol):
     TITLE: str
     VARIANTS: tuple[str, ...]  # of the network, the first being the default; empty if it has one
     FRAMEWORK: str  # "torch" or "tensorflow": what the network is built with
-    METRICS: dict[str, str]  # each metric's name -> "higher" or "lower", whichever is better
+    METRICS: dict[
+        str, Literal["higher", "lower"]
+    ]  # each metric's name -> "higher" or "lower", whichever is better
     GENERATED: tuple[str, ...]  # the names of the data sets that the package generates
     RECIPE: tuple[str, ...]  # what decides what is generated and fitted: modules of the package, or
     # `_<shared>/<module>` of what several models share

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from helpers.machine import gpu
+from helpers.results import GpuState
 from helpers.triton import Server, parse_metrics
 
 INTERVAL_SECONDS = 0.5
@@ -62,13 +63,11 @@ class Point:
     others: int = 0
     others_mb: float = 0.0
 
-    def row(self, runs: Collection[NDArray[np.int64]]) -> dict[str, Any]:
-        """Give the columns of a row: mean and largest load while requests of `runs` ([n, 2], ns)
-        were under way, and in `gpu_disturbed` what keeps the row from being believed.
-        """
+    def figures(self, runs: Collection[NDArray[np.int64]]) -> dict[str, float]:
+        """Mean and largest load while requests of `runs` ([n, 2], ns) were under way, by column."""
         spans = [(run[:, 0].min(), run[:, 1].max()) for run in runs]
         busy = [load for at, load in self.samples if any(a <= at <= b for a, b in spans)]
-        row: dict[str, Any] = {"gpu_disturbed": self.disturbance()}
+        row: dict[str, float] = {}
         for column, largest in MAXIMA.items():
             values = [load[column] for load in busy if column in load]
             if values:
@@ -95,7 +94,7 @@ class Observer:
     server: Server
     device: gpu.Device | None = None
     uuid: str = ""
-    record: dict[str, Any] = field(default_factory=dict)
+    record: GpuState | None = None
     held_by: set[str] = field(default_factory=set)
     sources: set[str] = field(default_factory=set)
 
@@ -152,12 +151,12 @@ def observed(device: str, server: Server) -> Iterator[Observer]:
         start = opened.record()
         yield observer
         end = opened.record()
-        observer.record |= {
-            "start": start,
-            "end": end,
-            "changes": changes(start, end, observer.held_by),
-            "load_from": sorted(observer.sources),
-        }
+        observer.record = GpuState(
+            start=start,
+            end=end,
+            changes=tuple(changes(start, end, observer.held_by)),
+            load_from=tuple(sorted(observer.sources)),
+        )
 
 
 def changes(start: dict[str, Any], end: dict[str, Any], held_by: Collection[str]) -> list[str]:

@@ -5,11 +5,12 @@ clients.
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from math import ceil
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from helpers import models
 from helpers.config import DeployConfig, LoadConfig, OfflineConfig, OnlineConfig
@@ -19,23 +20,13 @@ from helpers.inference import ensemble, open_dataset, requests, require, threads
 from helpers.models import Arrays
 from helpers.perf import analyzer, background, gpu_monitor, statistics
 from helpers.perf.statistics import Window
+from helpers.results import Measurement, Row
 from helpers.triton import Server
 
 REQUESTS_A_CLIENT = 5  # at least, online: fewer show more of the start than of the steady state
 SHORTEST_INTERVAL_MS = 400
 NOT_SHARED = "inputs sent over HTTP: a remote host shares no memory with this one"
 BARE_SECONDS = 0.6  # a bare run takes at least this long and three calls
-
-
-@dataclass(frozen=True)
-class Measurement:
-    """The rows of a scenario, and start and end of every request behind them (ns)."""
-
-    rows: list[dict[str, Any]]
-    samples: dict[str, Any]
-    distinct_rows: int  # different samples that were sent in turn
-    others_before: float  # load from others just before a point, at most, in cores
-    gpu: dict[str, Any] = field(default_factory=dict)  # at the start and end; empty on a CPU
 
 
 def _samples(config: LoadConfig) -> Arrays:
@@ -118,8 +109,8 @@ def measure_offline(config: OfflineConfig, server: Server) -> Measurement:
     A point that cannot be measured is a row with the reason; raises `ServerError` if Triton ends.
     """
     samples, session = _samples(config), bare_session(config)
-    rows: list[dict[str, Any]] = []
-    raw: dict[str, Any] = {}
+    rows: list[Row] = []
+    raw: dict[str, NDArray[np.generic]] = {}
     before: list[float] = []
     with _ready(config, server, samples) as (start, observer):
         for size in config.batch_sizes:
@@ -131,11 +122,12 @@ def measure_offline(config: OfflineConfig, server: Server) -> Measurement:
             except MeasurementError as error:
                 row, requests = failed_row(size, 1, error), {}
             if shared_memory != config.shared_memory:
-                row["reason"] = "; ".join(filter(None, (row["reason"], NOT_SHARED)))
+                reason = "; ".join(filter(None, (row.reason, NOT_SHARED)))
+                row = row.model_copy(update={"reason": reason})
             rows.append(row)
             raw |= requests
             print(f"batch {size}: {_in_words(row)}")
-    return Measurement(rows, raw, count_of(samples), max(before), observer.record)
+    return _measurement(rows, raw, samples, before, observer)
 
 
 def _offline_point(
@@ -145,7 +137,7 @@ def _offline_point(
     point: analyzer.Point,
     samples: Arrays,
     observer: gpu_monitor.Observer,
-) -> tuple[dict[str, Any], dict[str, Any]]:
+) -> tuple[Row, dict[str, NDArray[np.generic]]]:
     """Run bare, served, bare, ..., bare; each served run is compared with its neighbours."""
     size = point.batch_size
     batches = [take(samples, start, size) for start in range(0, count_of(samples), size)]
@@ -164,19 +156,21 @@ def _offline_point(
         runs.append(Window(loads[-1].requests, size, 1, others.others_cores))
         if session:
             bare.append(size * run_bare(session, batches, BARE_SECONDS))
-    figures = seen.row([run.requests for run in runs])
-    row = statistics.measure_row(runs, config.request_count, figures) | _components(loads)
-    requests = {f"batch_{size}": [run.requests for run in runs]}
+    figures = _components(loads) | seen.figures([run.requests for run in runs])
+    row = statistics.measure_row(runs, config.request_count, figures, seen.disturbance())
+    requests: dict[str, NDArray[np.generic]] = {
+        f"batch_{size}_{i}": run.requests for i, run in enumerate(runs)
+    }
     if not session:
         return row, requests
     pairs = statistics.ratios(bare, [run.throughput for run in runs])
-    row |= {
+    compared = {
         "bare_throughput": float(np.median(bare)),
         "served_bare_ratio": float(np.median(pairs)),
         "served_bare_min": min(pairs),
         "served_bare_max": max(pairs),
     }
-    return row, requests | {f"batch_{size}_bare": [np.array(bare)]}
+    return row.model_copy(update=compared), requests | {f"batch_{size}_bare_0": np.array(bare)}
 
 
 def measure_online(config: OnlineConfig, server: Server) -> Measurement:
@@ -185,8 +179,8 @@ def measure_online(config: OnlineConfig, server: Server) -> Measurement:
     A point that cannot be measured is a row with the reason; raises `ServerError` if Triton ends.
     """
     samples = _samples(config)
-    rows: list[dict[str, Any]] = []
-    raw: dict[str, Any] = {}
+    rows: list[Row] = []
+    raw: dict[str, NDArray[np.generic]] = {}
     before: list[float] = []
     with _ready(config, server, samples) as (start, observer):
         one = take(samples, 0, config.online_batch_size)
@@ -205,14 +199,15 @@ def measure_online(config: OnlineConfig, server: Server) -> Measurement:
                 row = failed_row(size, clients, error)
             else:
                 run = Window(load.requests, size, clients, others.others_cores)
+                figures = _components([load]) | seen.figures([load.requests])
                 row = statistics.measure_row(
-                    [run], config.request_count, seen.row([load.requests])
-                ) | _components([load])
-                raw[f"clients_{clients}"] = [load.requests]
-                request_seconds = row["avg_latency_ms"] / 1000 / clients
+                    [run], config.request_count, figures, seen.disturbance()
+                )
+                raw[f"clients_{clients}_0"] = load.requests
+                request_seconds = float(run.latencies_ms.mean()) / 1000 / clients
             rows.append(row)
             print(f"{clients} clients: {_in_words(row)}")
-    return Measurement(rows, raw, count_of(samples), max(before), observer.record)
+    return _measurement(rows, raw, samples, before, observer)
 
 
 def _seconds(call: Callable[[], Any]) -> float:
@@ -224,12 +219,28 @@ def _seconds(call: Callable[[], Any]) -> float:
     return (time.perf_counter() - started) / 3
 
 
-def _in_words(row: dict[str, Any]) -> str:
-    if row["verdict"] == "failed":
-        return f"failed, {row['reason']}"
-    ratio = f", {row['served_bare_ratio']:.3f} of bare" if "served_bare_ratio" in row else ""
-    figures = f"{row['throughput']:.1f} inferences/s, p99 {row['p99_latency_ms']:.0f} ms{ratio}"
-    return f"{figures}, {row['verdict']}"
+def _measurement(
+    rows: list[Row],
+    requests: dict[str, NDArray[np.generic]],
+    samples: Arrays,
+    before: list[float],
+    observer: gpu_monitor.Observer,
+) -> Measurement:
+    return Measurement(
+        rows=tuple(rows),
+        distinct_rows=count_of(samples),
+        background_before=max(before),
+        gpu=observer.record,
+        requests=requests,
+    )
+
+
+def _in_words(row: Row) -> str:
+    if row.verdict == "failed":
+        return f"failed, {row.reason}"
+    ratio = f", {row.served_bare_ratio:.3f} of bare" if row.served_bare_ratio else ""
+    figures = f"{row.throughput:.1f} inferences/s, p99 {row.p99_latency_ms:.0f} ms{ratio}"
+    return f"{figures}, {row.verdict}"
 
 
 def _components(loads: list[analyzer.Load]) -> dict[str, float]:
@@ -241,11 +252,6 @@ def _components(loads: list[analyzer.Load]) -> dict[str, float]:
     }
 
 
-def failed_row(batch_size: int, concurrency: int, error: Exception) -> dict[str, Any]:
+def failed_row(batch_size: int, concurrency: int, error: Exception) -> Row:
     """Keep the place of a point that was not measured, with the reason."""
-    return {
-        "batch_size": batch_size,
-        "concurrency": concurrency,
-        "verdict": "failed",
-        "reason": str(error),
-    }
+    return Row(batch_size=batch_size, concurrency=concurrency, verdict="failed", reason=str(error))

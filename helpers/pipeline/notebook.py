@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from helpers.errors import StageError
-from helpers.results import read
+from helpers.results import Result, read
 
 START_SECONDS = 120
 RELAYED_LINES = 6
@@ -57,7 +57,7 @@ def execute(
     parameters: dict[str, Any],
     cell_seconds: int,
     say: Callable[[str], None] = lambda line: None,
-) -> dict[str, Any]:
+) -> Result:
     """Run the notebook `source` with `parameters`, keep it as `executed`, and return the result
     that it wrote to `result`.
 
@@ -115,8 +115,8 @@ def execute(
     found = read(result)
     if found is None:
         raise StageError("the notebook ended without its result: its last cell must call save")
-    if found["state"] != "done":
-        raise StageError(str(found["reason"]))
+    if found.state != "done":
+        raise StageError(found.reason)
     return found
 
 

@@ -73,7 +73,9 @@ def plan(
                 if before := STAGE[stage].needs:
                     needs = Job(owner(content, target, model, experiment, before)).result
                 job = Job(owner(content, target, model, experiment, stage), obstacle, needs)
-                jobs.setdefault(job.result, job)
+                known = jobs.get(job.result)
+                if known is None or known.obstacle:  # one that can run here is enough
+                    jobs[job.result] = job
     for model in dict.fromkeys(model for model, _ in chosen):
         if not stages or "report" in stages:
             job = Job(configure(content, target, model, "", "report"))
@@ -101,22 +103,11 @@ def stale(job: Job) -> str:
     found = results.read(job.result)
     if found is None:
         return "there is no result"
-    if found["state"] != "done":
-        return (
-            f"it {found['state']} before"
-            if found["state"] == "failed"
-            else f"it was {found['state']} before"
-        )
-    now = results.basis(job.config)
-    for part, words in (
-        ("config", "configuration"),
-        ("notebook", "notebook"),
-        ("inputs", "input"),
-        ("versions", "version"),
-    ):
-        if found[part] != now[part]:
-            return f"its {words} changed{_names(found[part], now[part])}"
-    for name, digest in found["modules"].items():
+    if found.state != "done" or found.fingerprint is None:
+        return f"it {'' if found.state == 'failed' else 'was '}{found.state} before"
+    if changed := results.difference(found.fingerprint, results.fingerprint(job.config)):
+        return changed
+    for name, digest in found.fingerprint.modules.items():
         path = ROOT / name
         if not path.exists() or file_digest(path) != digest:
             return f"{name} changed"
@@ -131,13 +122,6 @@ def stale(job: Job) -> str:
     ):
         return "its data set or checkpoint is gone"
     return "" if job.result.with_suffix(".ipynb").exists() else "its executed notebook is gone"
-
-
-def _names(before: Any, now: Any) -> str:
-    if not isinstance(before, dict) or not isinstance(now, dict):
-        return ""
-    changed = [name for name in {**before, **now} if before.get(name) != now.get(name)]
-    return f" ({', '.join(changed)})"
 
 
 def _data_is_there(config: ExportConfig) -> bool:
@@ -172,8 +156,8 @@ def seconds(job: Job) -> float:
     cores.
     """
     found = results.read(job.result)
-    if found and found.get("seconds"):
-        return float(found["seconds"])
+    if found and found.seconds:
+        return found.seconds
     config = job.config
     ready = not isinstance(config, ExportConfig) or _data_is_there(config)
     extra = DATA_SECONDS if config.stage == "export" and not ready else 0

@@ -1,29 +1,17 @@
-"""Every stage of a target as it lies on disk: the table of states, all measured rows, and the pages
-made from them.
-"""
+"""The state of every stage of a target, as it lies on disk."""
 
-import csv
-import io
-import json
-import math
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 from helpers import results
-from helpers.config import STAGES, configure
+from helpers.config import STAGES, StageConfig, configure, folder
 from helpers.errors import DeploymentError
-from helpers.pipeline.planning import Job, owner
-from helpers.report import Link, StageCell, Target, published_page
-from helpers.report import site as pages
-from helpers.store import write_atomic
-
-
-def dump(result: dict[str, Any]) -> str:
-    """Render a result as JSON."""
-    return json.dumps(result, indent=1)
+from helpers.pipeline.planning import owner
+from helpers.report import StageState, Target
+from helpers.results import Result
 
 
 def targets(outputs: Path) -> list[str]:
@@ -31,109 +19,59 @@ def targets(outputs: Path) -> list[str]:
     return sorted(path.parent.name for path in outputs.glob("*/parameters.yaml"))
 
 
-def cells(outputs: Path, target: str) -> list[StageCell]:
-    """List every model x experiment x stage of a target with its state; what two experiments share
-    appears for both.
+def stage_states(outputs: Path, target: str) -> list[StageState]:
+    """List every stage of every experiment of a target, and each model's report; what two
+    experiments share is listed for both.
     """
     content = yaml.safe_load((outputs / target / "parameters.yaml").read_text())
     found = []
     for model, section in content["models"].items():
         for experiment in section["experiments"]:
             for stage in STAGES[:-1]:
+                place = (model, experiment, stage)
                 try:
-                    job = Job(owner(content, target, model, experiment, stage))
-                except DeploymentError as error:  # the file was written by an older release
-                    found.append(_cell(model, experiment, stage, None, None, str(error)))
-                    continue
-                found.append(_cell(model, experiment, stage, job.result, outputs / target))
-        report = Job(configure(content, target, model, "", "report"))
-        found.append(_cell(model, "", "report", report.result, outputs / target))
+                    config = owner(content, target, *place)
+                except DeploymentError as error:  # the file was written by another release
+                    state = StageState(*place, state="missing", reason=str(error))
+                else:
+                    state = _state(*place, config, outputs / target)
+                found.append(state)
+        report = configure(content, target, model, "", "report")
+        found.append(_state(model, "", "report", report, outputs / target))
     return found
 
 
-def _cell(
-    model: str, experiment: str, stage: str, path: Path | None, base: Path | None, reason: str = ""
-) -> StageCell:
-    result = (results.read(path) if path else None) or {}
-    page = path.with_suffix(".html") if path else None
-    href = str(page.relative_to(base)) if page and base and page.exists() else None
-    return StageCell(
-        model=model,
-        experiment=experiment,
-        stage=stage,
-        state=result.get("state", "missing"),
-        headline=result.get("headline", ""),
-        reason=result.get("reason", reason),
+def _state(model: str, experiment: str, stage: str, config: StageConfig, base: Path) -> StageState:
+    path = folder(config) / f"{config.stage}.json"
+    result, page = results.read(path), path.with_suffix(".html")
+    href = str(page.relative_to(base)) if page.exists() else None
+    if result is None:
+        return StageState(model, experiment, stage, state="missing", href=href)
+    return StageState(
+        model,
+        experiment,
+        stage,
+        state=result.state,
+        headline=result.headline,
+        reason=result.reason,
         href=href,
-        seconds=result.get("seconds"),
-        finished=result.get("finished"),
+        seconds=result.seconds,
+        finished=result.finished,
     )
 
 
-def write_results(folder: Path) -> Path:
-    """Write all measured rows of a target to its `results.csv`, in the columns of the published
-    tables and ours.
-    """
-    found = [
-        result for path in sorted(folder.glob("*/*/perf_*.json")) if (result := results.read(path))
-    ]
-    buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, results.COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    for row in results.rows(found):
-        writer.writerow({name: _plain(row.get(name)) for name in results.COLUMNS})
-    return write_atomic(folder / "results.csv", buffer.getvalue())
+def measured(outputs: Path, target: str) -> Iterator[Result]:
+    """Read the results of the performance stages of every experiment that the target has now."""
+    content = yaml.safe_load((outputs / target / "parameters.yaml").read_text())
+    for model, section in content["models"].items():
+        for experiment in section["experiments"]:
+            for path in sorted((outputs / target / model / experiment).glob("perf_*.json")):
+                if result := results.read(path):
+                    yield result
 
 
-def _plain(value: Any) -> Any:
-    """Spell a value as the published tables do: an empty cell for what is not known, booleans in
-    lower case.
-    """
-    if value is None or (isinstance(value, float) and not math.isfinite(value)):
-        return ""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return f"{value:.6g}" if isinstance(value, float) else value
-
-
-def publish(outputs: Path, target: str, only: set[Path] | None = None) -> Path:
-    """Write results.csv, the pages and the two indexes; with `only`, pages that are current are
-    left as they are.
-    """
-    folder = outputs / target
-    write_results(folder)
-    for notebook in sorted(folder.glob("*/**/*.ipynb")):
-        if "artefacts" in notebook.relative_to(folder).parts:
-            continue
-        html = notebook.with_suffix(".html")
-        if (
-            only is None
-            or not html.exists()
-            or html.stat().st_mtime_ns < notebook.stat().st_mtime_ns
-        ):
-            result = results.read(notebook.with_suffix(".json")) or {}
-            up = "/".join([".."] * (len(notebook.relative_to(folder).parts) - 1))
-            links = [
-                Link(href=f"{up}/index.html", text=target),
-                Link(href=f"{up}/../index.html", text="All targets"),
-            ]
-            pages.page(
-                notebook, html, links, state=result.get("state", ""), note=result.get("reason", "")
-            )
-    found = cells(outputs, target)
-    content = yaml.safe_load((folder / "parameters.yaml").read_text())
-    index = pages.target_index(folder, found, gpu=content["gpu"])
-    front(outputs)
-    return index
-
-
-def front(outputs: Path) -> Path:
-    """Write what belongs to no target: NVIDIA's rows, and the index of all targets."""
-    published_page.write(outputs)
-    return pages.outputs_index(outputs, [_target(outputs, name) for name in targets(outputs)])
-
-
-def _target(outputs: Path, name: str) -> Target:
+def summary(outputs: Path, name: str) -> Target:
+    """Count the stages of a target in each state."""
     content = yaml.safe_load((outputs / name / "parameters.yaml").read_text())
-    counts = Counter(cell["state"] for cell in cells(outputs, name))
+    counts = Counter(each.state for each in stage_states(outputs, name))
     return Target(name=name, gpu=content["gpu"], counts=counts, href=f"{name}/index.html")

@@ -1,6 +1,6 @@
 from .artefacts import Artefact, find, is_unchanged, making, mark_red, verify
 from .files import explained, link_or_copy, write_atomic
-from .hashing import digest, file_digest
+from .hashing import digest, file_digest, package_files
 from .lock import LOCKED_VARIABLE, locked
 from .paths import OUTPUTS_VARIABLE, ROOT, from_root, outputs, shown
 
@@ -20,6 +20,7 @@ __all__ = [
     "making",
     "mark_red",
     "outputs",
+    "package_files",
     "shown",
     "verify",
     "write_atomic",

@@ -27,6 +27,7 @@ from helpers.models import Tensor
 from helpers.store import Artefact, link_or_copy
 from helpers.triton import native
 
+COMPANIONS = ("adapter.py",)  # copied into every repository: a change of it is a change here
 SCENARIOS = ("offline", "online")
 _TYPES = {
     "float16": pb.TYPE_FP16,
