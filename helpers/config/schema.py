@@ -45,10 +45,20 @@ class DataFields(Strict):
     max_seq_length: Count | None = None  # tokens
 
 
-class ExportFields(DataFields):
-    """What the export stage reads."""
+class CheckpointField(Strict):
+    """The weights."""
 
     checkpoint: str = "fitted"  # "fitted" to the generated set, or the path of a real one
+
+    @property
+    def caveat(self) -> str:
+        """What must stand beside every accuracy; empty for a real checkpoint."""
+        return " (checkpoint fitted to generated data)" if self.checkpoint == "fitted" else ""
+
+
+class ExportFields(DataFields, CheckpointField):
+    """What the export stage reads."""
+
     export_format: str = ""
     export_precision: Precision = "fp32"
 
@@ -100,11 +110,10 @@ class OnlineFields(LoadFields):
     online_batch_size: Count = 1  # samples in a client's request
 
 
-class ReportFields(Strict):
+class ReportFields(CheckpointField):
     """What the report reads itself; the rest comes from the results of the other stages."""
 
     dataset: str = "generated"
-    checkpoint: str = "fitted"
     latency_budget_ms: Annotated[float, Field(gt=0, strict=False)] | None = None  # at p99
 
 
@@ -167,11 +176,6 @@ class StageConfig(Strict):
 
 class ExportConfig(StageConfig, ExportFields):
     """The export stage of an experiment."""
-
-    @property
-    def caveat(self) -> str:
-        """What must stand beside every accuracy; empty for a real checkpoint."""
-        return " (checkpoint fitted to generated data)" if self.checkpoint == "fitted" else ""
 
 
 class ConvertConfig(ExportConfig, ConvertFields):
