@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from helpers.results import Result, Row, read
 from helpers.triton.process import SETTINGS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -109,11 +110,17 @@ class Project:
         output, _ = process.communicate(timeout=300)
         return Answer(process.returncode, output)
 
-    def result(self, experiment: str, stage: str) -> dict[str, Any]:
+    def result(self, experiment: str, stage: str) -> Result:
         """Read a stage's result."""
-        path = self.target / "dummy" / experiment / f"{stage}.json"
-        found: dict[str, Any] = json.loads(path.read_text())
+        found = read(self.target / "dummy" / experiment / f"{stage}.json")
+        assert found
         return found
+
+    def rows(self, experiment: str, stage: str) -> tuple[Row, ...]:
+        """Read the rows of a performance stage."""
+        measurement = self.result(experiment, stage).measurement
+        assert measurement
+        return measurement.rows
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-from .client import Server, parse_metrics
+from .client import Server
 from .deployment import deploy
 from .embedded import last_lines, libraries
 from .guard import sweep
@@ -15,7 +15,6 @@ __all__ = [
     "deploy",
     "last_lines",
     "libraries",
-    "parse_metrics",
     "serve",
     "serve_elsewhere",
     "sweep",
