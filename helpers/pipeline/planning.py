@@ -99,11 +99,13 @@ def owner(
 
 
 def stale(job: Job) -> str:
-    """Say why the stage must run, in a few words; empty if its result still holds."""
+    """Say why the stage must run, in a few words; empty if its result still holds, though it may
+    have been blocked or skipped since.
+    """
     found = results.read(job.result)
     if found is None:
         return "there is no result"
-    if found.state != "done" or found.fingerprint is None:
+    if found.state == "failed" or found.fingerprint is None:
         return f"it {'' if found.state == 'failed' else 'was '}{found.state} before"
     if changed := results.difference(found.fingerprint, results.fingerprint(job.config)):
         return changed

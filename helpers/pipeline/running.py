@@ -98,8 +98,7 @@ def run_job(
     if job.obstacle:
         outcome.skipped += 1
         say(f"{name}: skipped, {job.obstacle}")
-        if stale(job):
-            write_status(job, "skipped", job.obstacle)
+        write_status(job, "skipped", job.obstacle)
         return
     if waits := blocker(job):
         outcome.blocked += 1
@@ -111,6 +110,7 @@ def run_job(
         if not why:
             outcome.unchanged += 1
             say(f"{name}: unchanged, skipped")
+            write_status(job, "done", "")
             return
         say(f"{name}: running, because {why} (about {seconds(job):.0f} s)")
         started, before = time.monotonic(), results.fingerprint(job.config)
@@ -139,16 +139,17 @@ def blocker(job: Job) -> str:
 
 
 def write_status(job: Job, state: results.State, reason: str) -> None:
-    """Write a result for a stage that could not write its own; one that is there keeps its
-    figures.
-    """
-    config = job.config
-    found = results.read(job.result) or Result(
+    """Write the state of a stage that did not run; a result that is there keeps its figures."""
+    config, found = job.config, results.read(job.result)
+    if found and (found.state, found.reason) == (state, reason):
+        return
+    found = found or Result(
         model=config.model,
         experiment=config.experiment,
         stage=config.stage,
         gpu=config.gpu,
         state=state,
     )
-    update = {"state": state, "reason": reason, "finished": results.timestamp()}
+    finished = found.finished if state != "failed" and found.finished else results.timestamp()
+    update = {"state": state, "reason": reason, "finished": finished}
     results.write(config, found.model_copy(update=update))
