@@ -56,7 +56,7 @@ resolve("resnet50", "export")
 path = Path("helpers/triton/owner.py")
 path.write_text(path.read_text() + "# changed")
 import helpers.triton.owner
-from helpers.results.fingerprint import files_read
+from helpers.results.fingerprints import files_read
 print(files_read()[str(path)])
 """
 
