@@ -55,5 +55,5 @@ def framework_session(model: Model, config: Any, checkpoint: Path) -> Session:
     ensemble, (*lookups, graph) = models.ensemble(config.model), parts(config)
     if ensemble is None:
         return network
-    before = ((part, ensemble.open_checkpoint(config, checkpoint)) for part in lookups)
+    before = ((part, ensemble.mapped(config, checkpoint)) for part in lookups)
     return Chain([*before, (graph, network)])

@@ -166,8 +166,8 @@ class Ensemble(Protocol):
         """Load what `write` wrote as a session: one `run(dict) -> dict`."""
         ...
 
-    def open_checkpoint(self, config: Any, checkpoint: Path) -> Any:
-        """Open the lookup in the files of `checkpoint` itself as a session; write nothing."""
+    def mapped(self, config: Any, checkpoint: Path) -> Any:
+        """Map the lookup in the files of `checkpoint` itself, as a session; write nothing."""
         ...
 
 

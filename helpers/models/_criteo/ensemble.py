@@ -10,7 +10,7 @@ from helpers.models._criteo import checkpoint as checkpoints
 from helpers.models._criteo.lookup import INPUT, LAYOUT, OUTPUT, TABLES, Lookup, load
 from helpers.models._criteo.tables import CATEGORICAL, DIMENSION, NUMERICAL
 
-__all__ = ["FOLDER", "RUNTIME", "dense", "load", "open_checkpoint", "sparse", "write"]
+__all__ = ["FOLDER", "RUNTIME", "dense", "load", "mapped", "sparse", "write"]
 
 FOLDER = "sparse"
 RUNTIME = ("numpy",)
@@ -58,7 +58,7 @@ def write(config: Any, checkpoint: Path, path: Path) -> None:
     (path / LAYOUT).write_text(json.dumps({"cardinalities": cardinalities}) + "\n")
 
 
-def open_checkpoint(config: Any, checkpoint: Path) -> Lookup:
+def mapped(config: Any, checkpoint: Path) -> Lookup:
     """Map the tables in the files of `checkpoint` itself; nothing is written.
 
     Raises CheckpointError if a table is missing, surplus or misshapen.

@@ -1,13 +1,5 @@
 """DLRM on Triton: a lookup and a dense graph, as all of this family."""
 
-from helpers.models._criteo.ensemble import (
-    FOLDER,
-    RUNTIME,
-    dense,
-    load,
-    open_checkpoint,
-    sparse,
-    write,
-)
+from helpers.models._criteo.ensemble import FOLDER, RUNTIME, dense, load, mapped, sparse, write
 
-__all__ = ["FOLDER", "RUNTIME", "dense", "load", "open_checkpoint", "sparse", "write"]
+__all__ = ["FOLDER", "RUNTIME", "dense", "load", "mapped", "sparse", "write"]
