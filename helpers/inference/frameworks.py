@@ -2,13 +2,12 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
+from helpers import models
 from helpers.formats import Arrays, Session
-from helpers.inference.ensemble import Chain, before_graph, parts, write_before_graph
+from helpers.inference.ensemble import Chain, parts
 from helpers.models import Model
-from helpers.store import outputs
 
 
 class TorchSession:
@@ -50,11 +49,11 @@ _SESSIONS: dict[str, Callable[[Model, Any, Path], Session]] = {
 
 def framework_session(model: Model, config: Any, checkpoint: Path) -> Session:
     """Build the model's network from `checkpoint` and give it as a session, after the lookup if it
-    has one.
+    has one: the tables stay in the checkpoint's files.
     """
     network = _SESSIONS[model.FRAMEWORK](model, config, checkpoint)
-    (outputs() / "data").mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(dir=outputs() / "data") as scratch:  # what is mapped outlives it
-        write_before_graph(config, checkpoint, Path(scratch))
-        before = before_graph(config, Path(scratch))
-    return Chain([*before.steps, (parts(config)[-1], network)]) if before.steps else network
+    ensemble, (*lookups, graph) = models.ensemble(config.model), parts(config)
+    if ensemble is None:
+        return network
+    before = ((part, ensemble.mapped(config, checkpoint)) for part in lookups)
+    return Chain([*before, (graph, network)])

@@ -168,6 +168,10 @@ class Ensemble(Protocol):
         """Load what `write` wrote as a session: one `run(dict) -> dict`."""
         ...
 
+    def mapped(self, config: Any, checkpoint: Path) -> Any:
+        """Map the lookup in the files of `checkpoint` itself, as a session; write nothing."""
+        ...
+
 
 def names() -> list[str]:
     """Name every model of the package, sorted; a package `_<name>` is what several share."""
