@@ -1,0 +1,110 @@
+"""How outbrain's public files become the rows that the network takes, within bounded memory.
+
+The steps are those of NVIDIA's NVTabular pipeline for Wide & Deep. Memory holds the documents, the
+ads and one span of displays, whatever the number of clicks.
+
+Where the original depends on a GPU or on a library's details, this differs: ids are hashed by
+another function (`hashing`), those of lists directly rather than by their rank in the training
+part; the uniform number that keeps a display from training is NumPy's (seed 0, one a display, in
+order of display ids); medians are exact; training rows are shuffled within a span only.
+"""
+
+import json
+import shutil
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from helpers.errors import DataError
+from helpers.models.widedeep.data import PREPARED
+from helpers.models.widedeep.features import CLICKED, DISPLAY, MULTI_HOT, NAMES, ONE_HOT
+from helpers.models.widedeep.raw.files import Files, find
+from helpers.models.widedeep.raw.hashing import row_of
+from helpers.models.widedeep.raw.rows import KEPT_OUT, SEED, TRAINING_DAYS, join, partition
+from helpers.models.widedeep.raw.statistics import Statistics, learn
+from helpers.models.widedeep.raw.tables import read_tables
+from helpers.progress import Progress
+
+if TYPE_CHECKING:
+    from polars import LazyFrame
+
+PARTS = 8  # files of the validation part, as NVIDIA's
+PLACES = {"geo_location": None, "geo_location_country": 2, "geo_location_state": 5}  # characters
+
+
+def holds_raw(path: Path) -> bool:
+    """Tell whether `path` is a folder with Kaggle's clicks, rather than a prepared set."""
+    return find(path, "clicks_train") is not None and not any(path.glob("valid/*.parquet"))
+
+
+def prepare_raw(config: object, source: Path, folder: Path) -> None:
+    """Write `train/part_*.parquet` and the eight of `valid/` into `folder`, an empty folder.
+
+    `source` holds the seven files, each `.csv` or `.csv.zip`. A row has the 29 features (int32,
+    float32, lists of up to three int32), `clicked` and `display_id` (int32); validation rows are in
+    order of `display_id`. Prints a line every few seconds. Raises DataError for a file that is
+    missing, damaged or another one, and for an id that the file it refers to lacks.
+    """
+    progress, scratch = Progress(), folder / "scratch"
+    files = Files(source, progress)
+    try:
+        facts = _prepare(files, folder, scratch, progress)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    temporary = folder / f"{PREPARED}.part"
+    temporary.write_text(json.dumps(facts, indent=1) + "\n")
+    temporary.rename(folder / PREPARED)
+
+
+def _prepare(files: Files, folder: Path, scratch: Path, progress: Progress) -> dict[str, object]:
+    """Write the set, with `scratch` for what is between; give what is to be known of it."""
+    import polars as pl
+
+    tables = read_tables(files)
+    spans = partition(files, scratch)
+    counts = {"train": 0, "valid": 0}
+    for part in counts:
+        (scratch / part).mkdir()
+    for number, rows in enumerate(join(files, tables, scratch, spans)):
+        trains = rows["trains"].to_numpy()
+        shuffled = np.random.default_rng([SEED, number]).permutation(np.flatnonzero(trains))
+        for part, chosen in (("train", shuffled), ("valid", np.flatnonzero(~trains))):
+            if len(chosen):
+                counts[part] += len(chosen)
+                path = scratch / part / f"part_{number:05d}.parquet"
+                rows[chosen].write_parquet(path, compression="lz4")
+        del rows  # or it would be held while the next span is joined
+        progress.say(f"joined: {number + 1} of {len(spans)} spans of displays")
+    if lacking := [part for part, count in counts.items() if not count]:
+        path = files.paths["clicks_train"]
+        raise DataError(f"{path} holds no display of the {lacking[0]} part")
+    learnt = learn(pl.scan_parquet(scratch / "train"), tables.ads)
+    parts = {f"train/{path.name}": pl.scan_parquet(path) for path in (scratch / "train").iterdir()}
+    bounds = [counts["valid"] * number // PARTS for number in range(PARTS + 1)]
+    for number, (first, end) in enumerate(pairwise(bounds)):
+        rows = pl.scan_parquet(scratch / "valid").slice(first, end - first)
+        parts[f"valid/part_{number}.parquet"] = rows
+    for number, (name, rows) in enumerate(sorted(parts.items()), start=1):
+        _features(rows, learnt).sink_parquet(folder / name, mkdir=True)
+        progress.say(f"features: {number} of {len(parts)} files")
+    split = {"last_training_day": TRAINING_DAYS, "kept_out": KEPT_OUT, "seed": SEED}
+    names = [path.name for path in files.paths.values()]
+    return {"files": names, "rows": counts, "split": split, "statistics": learnt.facts}
+
+
+def _features(rows: "LazyFrame", learnt: Statistics) -> "LazyFrame":
+    """Add what was learnt to joined rows, hash ids and fill what is missing."""
+    import polars as pl
+
+    ids = {name: pl.col(name) for name in ONE_HOT if name not in PLACES}
+    ids |= {name: pl.col("geo_location").str.slice(0, end) for name, end in PLACES.items()}
+    ids["platform"] = pl.col("platform").fill_null(1) - 1  # from 0, a missing one the first
+    columns = {name: row_of(ids[name], size) for name, (size, _) in ONE_HOT.items()}
+    nothing = pl.lit([], dtype=pl.List(pl.Int32))
+    columns |= {name: pl.col(name).fill_null(nothing) for name in MULTI_HOT}
+    for name, days in learnt.medians.items():
+        columns[name] = pl.col(name).fill_null(days).log1p().cast(pl.Float32)
+    rows = rows.join(learnt.ads.lazy(), on="ad_id", how="left", maintain_order="left")
+    return rows.with_columns(**columns).select(*NAMES, pl.col(CLICKED).cast(pl.Int32), DISPLAY)
