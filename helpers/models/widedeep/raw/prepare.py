@@ -15,14 +15,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from helpers.errors import DataError
 from helpers.models.widedeep.data import PREPARED
-from helpers.models.widedeep.features import CLICKED, DISPLAY, MULTI_HOT, NAMES, ONE_HOT
+from helpers.models.widedeep.features import CLICKED, DISPLAY, NAMES
 from helpers.models.widedeep.raw.files import Files, find
-from helpers.models.widedeep.raw.hashing import row_of
-from helpers.models.widedeep.raw.rows import KEPT_OUT, SEED, TRAINING_DAYS, join, partition
+from helpers.models.widedeep.raw.rows import KEPT_OUT, SEED, TRAINING_DAYS, join
 from helpers.models.widedeep.raw.statistics import Statistics, learn
 from helpers.models.widedeep.raw.tables import read_tables
 from helpers.progress import Progress
@@ -31,7 +27,6 @@ if TYPE_CHECKING:
     from polars import LazyFrame
 
 PARTS = 8  # files of the validation part, as NVIDIA's
-PLACES = {"geo_location": None, "geo_location_country": 2, "geo_location_state": 5}  # characters
 
 
 def holds_raw(path: Path) -> bool:
@@ -63,23 +58,7 @@ def _prepare(files: Files, folder: Path, scratch: Path, progress: Progress) -> d
     import polars as pl
 
     tables = read_tables(files)
-    spans = partition(files, scratch)
-    counts = {"train": 0, "valid": 0}
-    for part in counts:
-        (scratch / part).mkdir()
-    for number, rows in enumerate(join(files, tables, scratch, spans)):
-        trains = rows["trains"].to_numpy()
-        shuffled = np.random.default_rng([SEED, number]).permutation(np.flatnonzero(trains))
-        for part, chosen in (("train", shuffled), ("valid", np.flatnonzero(~trains))):
-            if len(chosen):
-                counts[part] += len(chosen)
-                path = scratch / part / f"part_{number:05d}.parquet"
-                rows[chosen].write_parquet(path, compression="lz4")
-        del rows  # or it would be held while the next span is joined
-        progress.say(f"joined: {number + 1} of {len(spans)} spans of displays")
-    if lacking := [part for part, count in counts.items() if not count]:
-        path = files.paths["clicks_train"]
-        raise DataError(f"{path} holds no display of the {lacking[0]} part")
+    counts = join(files, tables, scratch, progress)
     learnt = learn(pl.scan_parquet(scratch / "train"), tables.ads)
     parts = {f"train/{path.name}": pl.scan_parquet(path) for path in (scratch / "train").iterdir()}
     bounds = [counts["valid"] * number // PARTS for number in range(PARTS + 1)]
@@ -95,16 +74,11 @@ def _prepare(files: Files, folder: Path, scratch: Path, progress: Progress) -> d
 
 
 def _features(rows: "LazyFrame", learnt: Statistics) -> "LazyFrame":
-    """Add what was learnt to joined rows, hash ids and fill what is missing."""
+    """Add what was learnt to joined rows."""
     import polars as pl
 
-    ids = {name: pl.col(name) for name in ONE_HOT if name not in PLACES}
-    ids |= {name: pl.col("geo_location").str.slice(0, end) for name, end in PLACES.items()}
-    ids["platform"] = pl.col("platform").fill_null(1) - 1  # from 0, a missing one the first
-    columns = {name: row_of(ids[name], size) for name, (size, _) in ONE_HOT.items()}
-    nothing = pl.lit([], dtype=pl.List(pl.Int32))
-    columns |= {name: pl.col(name).fill_null(nothing) for name in MULTI_HOT}
-    for name, days in learnt.medians.items():
-        columns[name] = pl.col(name).fill_null(days).log1p().cast(pl.Float32)
-    rows = rows.join(learnt.ads.lazy(), on="ad_id", how="left", maintain_order="left")
-    return rows.with_columns(**columns).select(*NAMES, pl.col(CLICKED).cast(pl.Int32), DISPLAY)
+    rows = rows.rename({"ad_id": "ad"})
+    rows = rows.join(learnt.ads.lazy(), on="ad", how="left", maintain_order="left")
+    medians = learnt.medians.items()
+    ages = (pl.col(name).fill_null(days).log1p().cast(pl.Float32) for name, days in medians)
+    return rows.with_columns(ages).select(*NAMES, pl.col(CLICKED).cast(pl.Int32), DISPLAY)

@@ -7,7 +7,10 @@ validation row never adds to a statistic.
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from helpers.models.widedeep.features import CLICKED
+import numpy as np
+
+from helpers.models.widedeep.features import CLICKED, ONE_HOT
+from helpers.models.widedeep.raw.hashing import row_of
 
 if TYPE_CHECKING:
     from polars import DataFrame, LazyFrame
@@ -21,7 +24,7 @@ THRESHOLDS = {
     "campaign_id": 10,
     "document_id_promo": 5,
 }
-COUNTED = ("document_id_promo", "ad_id")  # whose counts are features themselves
+COUNTED = ("ad_id", "document_id_promo")  # whose counts are features themselves
 AGES = ("publish_time_days_since_published", "publish_time_promo_days_since_published")
 
 
@@ -29,7 +32,7 @@ AGES = ("publish_time_days_since_published", "publish_time_promo_days_since_publ
 class Statistics:
     """The features that follow from an ad alone, and what fills an age that is not known."""
 
-    ads: "DataFrame"  # the six keys, their rates, and two counts, standardised
+    ads: "DataFrame"  # `ad` (its id), the six keys hashed, rates and standardised counts
     medians: dict[str, float]  # age -> days
     facts: dict[str, object]
 
@@ -55,16 +58,17 @@ def learn(rows: "LazyFrame", ads: "DataFrame") -> Statistics:
     total = int(weights.sum())
     facts: dict[str, object] = {"training_rows": total}
     for key in COUNTED:
-        logs = ads.select(pl.col("shown").sum().over(key).log1p()).to_series()
-        mean = float(weights @ logs.to_numpy()) / max(1, total)
-        squares = float(weights @ (logs.to_numpy() - mean) ** 2)
+        logs = np.log1p(ads.select(pl.col("shown").sum().over(key)).to_series().to_numpy())
+        mean = float(weights @ logs) / max(1, total)
+        squares = float(weights @ (logs - mean) ** 2)
         deviation = (squares / max(1, total - 1)) ** 0.5
-        count = (logs - mean) / (deviation or 1)
-        ads = ads.with_columns(count.cast(pl.Float32).alias(f"{key}_count"))
+        count = pl.Series((logs - mean) / (deviation or 1), dtype=pl.Float32)
+        ads = ads.with_columns(count.alias(f"{key}_count"))
         facts[f"{key}_count"] = {"mean": mean, "deviation": deviation}
     medians = {name: median(rows, name) for name in AGES}
     facts |= {"thresholds": THRESHOLDS, "median_days": medians}
-    return Statistics(ads.drop("shown", "clicks"), medians, facts)
+    hashed = {key: row_of(pl.col(key), ONE_HOT[key][0]) for key in THRESHOLDS}
+    return Statistics(ads.with_columns(ad="ad_id", **hashed), medians, facts)
 
 
 def median(rows: "LazyFrame", name: str) -> float:
