@@ -11,9 +11,9 @@ from helpers.errors import DataError
 from helpers.progress import Progress
 
 if TYPE_CHECKING:
-    from polars import DataFrame, Expr, LazyFrame
+    from polars import DataFrame, Expr, LazyFrame, Schema
 
-# Each file, without `.csv` or `.csv.zip` -> its columns in order.
+# Each file, without `.csv` or `.csv.zip` -> its columns in order, of type Int32 but for `TYPES`.
 COLUMNS = {
     "clicks_train": ("display_id", "ad_id", "clicked"),
     "events": ("display_id", "uuid", "document_id", "timestamp", "platform", "geo_location"),
@@ -23,8 +23,8 @@ COLUMNS = {
     "documents_entities": ("document_id", "entity_id", "confidence_level"),
     "documents_categories": ("document_id", "category_id", "confidence_level"),
 }
-TEXTS = {"entity_id", "geo_location", "publish_time", "uuid"}
-NUMBERS = {  # polars types of the other columns; an id is Int32
+TYPES = dict.fromkeys(("entity_id", "geo_location", "publish_time", "uuid"), "String")
+TYPES |= {
     "clicked": "Int8",
     "confidence_level": "Float64",
     "platform": "Int8",
@@ -63,10 +63,8 @@ class Files:
         import polars as pl
         from polars.io.plugins import register_io_source
 
-        schema = {
-            column: pl.String if column in TEXTS else getattr(pl, NUMBERS.get(column, "Int32"))
-            for column in COLUMNS[name]
-        }
+        types = [getattr(pl, TYPES.get(column, "Int32")) for column in COLUMNS[name]]
+        schema = pl.Schema(zip(COLUMNS[name], types, strict=True))
 
         def source(
             columns: list[str] | None, predicate: "Expr | None", *_: int | None
@@ -77,7 +75,7 @@ class Files:
 
         return register_io_source(source, schema=schema)
 
-    def _blocks(self, name: str, schema: dict[str, type]) -> Iterator["DataFrame"]:
+    def _blocks(self, name: str, schema: "Schema") -> Iterator["DataFrame"]:
         path, rows = self.paths[name], 0
         try:
             with _opened(path, f"{name}.csv") as file:
@@ -140,7 +138,7 @@ def _whole_lines(path: Path, file: IO[bytes]) -> Iterator[bytes]:
             yield text
 
 
-def _parsed(path: Path, text: bytes, schema: dict[str, type], first: int) -> "DataFrame":
+def _parsed(path: Path, text: bytes, schema: "Schema", first: int) -> "DataFrame":
     """Parse and check lines, of which the first is line `first` of the file, counted from 1."""
     import polars as pl
 
@@ -170,6 +168,6 @@ def _invalid(name: str) -> "Expr":
 
     column = pl.col(name)
     invalid = pl.lit(False) if name in OPTIONAL else column.is_null()
-    if name not in TEXTS:
+    if TYPES.get(name) != "String":
         invalid |= ~column.is_between(0, LARGEST.get(name, (1 << 63) - 1))
     return invalid.alias(name)

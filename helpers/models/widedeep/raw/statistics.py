@@ -62,8 +62,8 @@ def learn(rows: "LazyFrame", ads: "DataFrame") -> Statistics:
         mean = float(weights @ logs) / max(1, total)
         squares = float(weights @ (logs - mean) ** 2)
         deviation = (squares / max(1, total - 1)) ** 0.5
-        count = pl.Series((logs - mean) / (deviation or 1), dtype=pl.Float32)
-        ads = ads.with_columns(count.alias(f"{key}_count"))
+        standard = pl.Series((logs - mean) / (deviation or 1), dtype=pl.Float32)
+        ads = ads.with_columns(standard.alias(f"{key}_count"))
         facts[f"{key}_count"] = {"mean": mean, "deviation": deviation}
     medians = {name: median(rows, name) for name in AGES}
     facts |= {"thresholds": THRESHOLDS, "median_days": medians}

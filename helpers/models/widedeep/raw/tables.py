@@ -59,13 +59,11 @@ def read_tables(files: Files) -> Tables:
 
     documents, weights = _read_meta(files), {}
     for kind in KINDS:
-        labels, weights[kind] = _labelled(files.scan(f"documents_{kind}"), kind)
+        labels, weights[kind] = read_labels(files.scan(f"documents_{kind}"), kind)
         documents = documents.join(labels, on="document_id", how="full", coalesce=True)
     promoted = documents.select(pl.exclude(MULTI_HOT).name.suffix("_promo"))
-    ads = files.scan("promoted_content").rename({"document_id": "document_id_promo"})
-    ads = ads.join(
-        promoted.lazy(), on="document_id_promo", how="left", maintain_order="left"
-    ).collect(engine="streaming")
+    ads = files.scan("promoted_content").rename({"document_id": "document_id_promo"}).collect()
+    ads = ads.join(promoted, on="document_id_promo", how="left", maintain_order="left")
     refuse_repeated(ads, "ad_id", files.paths["promoted_content"])
     return Tables(documents, ads, weights)
 
@@ -79,10 +77,10 @@ def _read_meta(files: Files) -> "DataFrame":
 
     path = files.paths["documents_meta"]
     meta = files.scan("documents_meta").collect(engine="streaming")
-    refuse_repeated(meta, "document_id", path)
     times = meta["publish_time"]
     if len(wrong := times.filter(~times.str.contains(TIME))):
         raise DataError(f"{path} is damaged: publish_time {wrong[0][:40]!r}")
+    refuse_repeated(meta, "document_id", path)
     publisher = pl.col("publisher_id").cast(pl.Int64)
     own = publisher.is_null().cum_sum() + publisher.max().fill_null(0) + 1
     seconds = pl.col("publish_time").str.slice(0, 19)
@@ -95,7 +93,7 @@ def _read_meta(files: Files) -> "DataFrame":
     )
 
 
-def _labelled(table: "LazyFrame", kind: str) -> "tuple[DataFrame, csr_matrix]":
+def read_labels(table: "LazyFrame", kind: str) -> "tuple[DataFrame, csr_matrix]":
     """Give the documents of a table (document_id, label, confidence_level), and the weights."""
     import polars as pl
     from scipy.sparse import csr_matrix
