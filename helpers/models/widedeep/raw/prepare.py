@@ -1,7 +1,8 @@
 """How outbrain's public files become the rows that the network takes, within bounded memory.
 
-The steps are those of NVIDIA's NVTabular pipeline for Wide & Deep. Memory holds the documents, the
-ads and one span of displays, whatever the number of clicks.
+The steps are those of NVIDIA's NVTabular pipeline for Wide & Deep. Memory holds the documents
+with their labels, the ads and one span of displays: 1.3 GB for as many as the public files have,
+whatever the number of clicks. The disk takes as much again as the result, for what is between.
 
 Where the original depends on a GPU or on a library's details, this differs: ids are hashed by
 another function (`hashing`), those of lists directly rather than by their rank in the training
