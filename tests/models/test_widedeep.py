@@ -381,8 +381,8 @@ def test_a_missing_a_surplus_and_a_misshapen_variable_are_named(
     changed[f"{DEEP}-2/bias"] = np.zeros(1024, dtype=np.float16)
     prefix = write(tmp_path, changed)
     assert refusal(tmp_path, network) == (
-        f"{prefix} does not fit Wide & Deep: missing {WIDE}-0/bias [1]; "
-        f"surplus {DEEP}-7/kernel [4, 2]; "
+        f"{prefix} does not fit Wide & Deep: missing {WIDE}-0/bias float32 [1]; "
+        f"surplus {DEEP}-7/kernel float32 [4, 2]; "
         f"{DEEP}-2/bias is float16 [1024] and should be float32 [1024]; "
         f"{WIDE}-0/platform.Sembedding_weights is float32 [5, 1] and should be float32 [4, 1]"
     )
@@ -402,13 +402,18 @@ def test_what_is_no_checkpoint_is_an_error(network: Any, tmp_path: Path) -> None
     assert refusal(tmp_path / "empty", network) == (
         f"{tmp_path / 'empty'} is no TensorFlow checkpoint: give its folder or its prefix"
     )
-    assert refusal(tmp_path / "absent", network) == (
-        f"{tmp_path / 'absent'} is no TensorFlow checkpoint: give its folder or its prefix"
-    )
+    for absent in (tmp_path / "absent", Path(__file__)):
+        assert refusal(absent, network) == (
+            f"{absent} is no TensorFlow checkpoint: give its folder or its prefix"
+        )
     (tmp_path / "a.index").write_bytes(b"")
-    assert refusal(tmp_path / "a", network).startswith(f"{tmp_path / 'a'} cannot be read: ")
+    assert refusal(tmp_path / "a", network).startswith(
+        f"{tmp_path / 'a'}.index and its data cannot"
+    )
     (tmp_path / "b.index").write_bytes(b"damaged" * 99)
-    assert refusal(tmp_path / "b.index", network).startswith(f"{tmp_path / 'b'} cannot be read: ")
+    assert refusal(tmp_path / "b.index", network).startswith(
+        f"{tmp_path / 'b'}.index and its data cannot"
+    )
     assert refusal(tmp_path, network) == (
         f"{tmp_path} holds 2 checkpoints and no file 'checkpoint' that names the latest"
     )

@@ -12,74 +12,74 @@ import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
 
 from helpers.errors import CheckpointError
 from helpers.models._criteo import network
+from helpers.models._criteo.spec import first_fault
 from helpers.models._criteo.tables import CATEGORICAL, DIMENSION, NUMERICAL, OWN, sizes
-from helpers.models._keras import tensorflow
+from helpers.models._keras import checkpoint
+from helpers.models._tensors import check
+
+if TYPE_CHECKING:
+    from keras import Model, Variable
 
 NPY: Any = np.lib.format  # writes and reads the headers of .npy files
-SHOWN = 5  # faults that an error names; it counts the others
-SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"  # TensorFlow's own, of every variable in such a file
-BOOKKEEPING = ("_CHECKPOINTABLE_OBJECT_GRAPH", f"save_counter{SUFFIX}")
 # As NVIDIA's configuration has it; its own kernel computes what the second name does.
 INTERACTIONS = {"dlrm": ("dot_tensorflow", "dot_custom_cuda"), "dcnv2": ("cross",)}
 _DENSE_FILES = re.compile(r"config\.json|checkpoint|dense\.index|dense\.data-\d{5}-of-\d{5}")
 
+Table = np.memmap[tuple[int, ...], np.dtype[np.float32]]
 
-def load(model: str, variant: str, path: Path) -> Any:
+
+class _Fields(BaseModel):
+    """The fields of a configuration, of which those of the tables are always needed."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+    categorical_cardinalities: Annotated[
+        list[PositiveInt], Field(min_length=CATEGORICAL, max_length=CATEGORICAL)
+    ]
+
+
+def load(model: str, variant: str, path: Path) -> "Model":
     """Build the dense network of "dlrm" or "dcnv2" with the weights of the checkpoint `path`.
 
     Raises CheckpointError naming what is missing, surplus, misshapen or unreadable, in the tables
     too, whose rows are not read.
     """
     tables(model, variant, path)
+    for file in sorted((path / "dense").iterdir()):
+        if not _DENSE_FILES.fullmatch(file.name):
+            raise CheckpointError(f"{file} is no part of a checkpoint of {model}")
     made = network.network(model)
-    own = {_place(layer, weight) + SUFFIX: weight for layer, weight in _weights(made)}
-    found = _read(path / "dense")
-    faults = [
-        *(f"missing {_short(n)} {list(w.shape)}" for n, w in own.items() if n not in found),
-        *(f"surplus {_short(n)} {list(a.shape)}" for n, a in found.items() if n not in own),
-        *(
-            f"{_short(name)} is {array.dtype} {list(array.shape)} and should be float32 "
-            f"{list(own[name].shape)}"
-            for name, array in found.items()
-            if name in own and (array.dtype != np.float32 or array.shape != own[name].shape)
-        ),
-    ]
-    _raise(path / "dense", faults)
-    for name, weight in own.items():
-        weight.assign(found[name])
+    checkpoint.load(path / "dense/dense", model, _weights(made))
     return made
 
 
-def tables(model: str, variant: str, path: Path) -> "list[np.memmap[Any, Any]]":
+def tables(model: str, variant: str, path: Path) -> list[Table]:
     """Map the 26 tables of the checkpoint `path`, float32 [rows, 128] each; only headers are read.
 
     `variant` says how many rows they have; with a variant of `OWN` the checkpoint does. Raises
     CheckpointError unless both configurations and every table's file agree with it and with the
     network.
     """
-    rows = _configured(model, variant, path)
-    folder = path / "sparse"
-    names = [f"feature_{place}.npy" for place in range(CATEGORICAL)]
-    there = {file.name for file in folder.iterdir()} - {"config.json"}
-    faults = [
-        *(f"missing {name}" for name in names if name not in there),
-        *(f"surplus {name}" for name in sorted(there.difference(names))),
-    ]
-    _raise(folder, faults)
-    return [_table(folder / name, count) for name, count in zip(names, rows, strict=True)]
+    expected = {
+        f"feature_{place}.npy": f"<f4 {[rows, DIMENSION]} by rows"
+        for place, rows in enumerate(_configured(model, variant, path))
+    }
+    files = sorted(set((path / "sparse").iterdir()) - {path / "sparse/config.json"})
+    found = {file.name: _mapped(file) for file in files}
+    layouts = {name: _layout(table) for name, table in found.items()}
+    check(path / "sparse", model, layouts, expected)
+    return [found[name] for name in expected]
 
 
-def save(model: str, dense: Any, rows: Iterable[int], path: Path) -> None:
-    """Write all but the tables to the folder `path`: the weights of `dense`, and what tells of
-    tables with `rows`.
-    """
-    common = {"categorical_cardinalities": list(rows), "embedding_dim": [DIMENSION] * CATEGORICAL}
+def save(model: str, dense: "Model", rows: Iterable[int], path: Path) -> None:
+    """Write the weights of `dense` and both configurations, for tables of `rows`, to `path`."""
+    common = _common(rows)
     for name in ("dense", "sparse"):
         (path / name).mkdir(parents=True, exist_ok=True)
     # of the cross layers NVIDIA's code wants to be told in either case
@@ -98,19 +98,25 @@ def save(model: str, dense: Any, rows: Iterable[int], path: Path) -> None:
         "cpu_offloading_threshold_gb": 75,
     }
     (path / "sparse/config.json").write_text(json.dumps({**common, **loading}, indent=4))
-    tf = tensorflow()
-    tree: dict[str, Any] = {}
-    for layer, weight in _weights(dense):
-        *parents, last = _place(layer, weight).split("/")
-        node = tree
-        for parent in parents:
-            node = node.setdefault(parent, {})
-        node[last] = tf.Variable(weight.numpy())
-    _tracked(tf, tree).write(str(path / "dense/dense"))
+    checkpoint.objects(_weights(dense)).write(str(path / "dense/dense"))
 
 
-def _architecture(model: str) -> dict[str, Any]:
-    """What a configuration must say of the network, beside the tables."""
+def _weights(dense: "Model") -> "dict[str, Variable]":
+    """Name the weights by their places in NVIDIA's model."""
+    return {
+        f"{layer.name.replace('.', '/')}/{weight.name}": weight
+        for layer in dense.layers
+        for weight in layer.weights
+    }
+
+
+def _common(rows: Iterable[int]) -> dict[str, object]:
+    """What both configurations say of the tables."""
+    return {"categorical_cardinalities": list(rows), "embedding_dim": [DIMENSION] * CATEGORICAL}
+
+
+def _architecture(model: str) -> dict[str, object]:
+    """What a configuration must say of the network, besides the tables."""
     cross = {
         "num_cross_layers": network.CROSS_LAYERS,
         "cross_layer_projection_dim": network.PROJECTION,
@@ -125,31 +131,24 @@ def _architecture(model: str) -> dict[str, Any]:
 
 
 def _configured(model: str, variant: str, path: Path) -> list[int]:
-    """Read both configurations, which must agree; give the rows of the tables."""
-    dense, sparse = (_json(path / name / "config.json") for name in ("dense", "sparse"))
-    rows: Any = dense.get("categorical_cardinalities")
-    whole = isinstance(rows, list) and all(type(count) is int and count > 0 for count in rows)
-    if not whole or len(rows) != CATEGORICAL:
-        raise CheckpointError(
-            f"{path}/dense/config.json: categorical_cardinalities should be the rows of "
-            f"{CATEGORICAL} tables, and is {json.dumps(rows)[:120]}"
-        )
-    expected = _architecture(model)
-    if dense.get("interaction") in INTERACTIONS[model]:
-        expected["interaction"] = dense["interaction"]
-    common = {
-        "embedding_dim": [DIMENSION] * CATEGORICAL,
-        "categorical_cardinalities": rows if variant in OWN else list(sizes(variant)),
-    }
-    for name, found, wanted in (("dense", dense, expected | common), ("sparse", sparse, common)):
-        for field, value in wanted.items():
-            if text := _differs(field, found.get(field), value):
-                raise CheckpointError(f"{path}/{name}/config.json is not {model}'s: {text}")
-    return list(rows)
+    """Read and check both configurations; give the rows of the tables."""
+    rows = None if variant in OWN else list(sizes(variant))
+    network = _architecture(model)
+    for name in ("dense", "sparse"):
+        file = path / name / "config.json"
+        found = _fields(file)
+        if found.get("interaction") in INTERACTIONS[model]:
+            network.pop("interaction", None)
+        rows = rows or found["categorical_cardinalities"]
+        for field, wanted in ((network if name == "dense" else {}) | _common(rows)).items():
+            if text := _difference(field, found.get(field), wanted):
+                raise CheckpointError(f"{file} is not {model}'s: {text}")
+    assert rows
+    return rows
 
 
-def _differs(field: str, found: Any, wanted: Any) -> str:
-    """Say in what a field differs; where a list does, in which of its places first."""
+def _difference(field: str, found: object, wanted: object) -> str:
+    """Say how a field differs; of a list, its first place that does."""
     if found == wanted:
         return ""
     if isinstance(wanted, list) and isinstance(found, list) and len(found) == len(wanted):
@@ -158,75 +157,30 @@ def _differs(field: str, found: Any, wanted: Any) -> str:
     return f"{field} is {json.dumps(found)[:80]} and should be {json.dumps(wanted)[:80]}"
 
 
-def _json(path: Path) -> dict[str, Any]:
+def _fields(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
+        return _Fields.model_validate_json(path.read_bytes()).model_dump()
+    except OSError as error:
         raise CheckpointError(
-            f"{path} cannot be read as JSON ({error}): a checkpoint is a folder with dense/ and "
+            f"{path} cannot be read ({error.strerror}): a checkpoint is a folder with dense/ and "
             "sparse/, as NVIDIA's training saves it"
         ) from None
-    if not isinstance(found, dict):
-        raise CheckpointError(f"{path} holds a {type(found).__name__}, not the fields of a network")
-    return found
+    except ValidationError as error:
+        raise CheckpointError(f"{path}: {first_fault(error)}") from None
 
 
-def _table(path: Path, rows: int) -> "np.memmap[Any, Any]":
-    """Map a table, its header and its size checked."""
+def _mapped(path: Path) -> Table:
     try:
-        table: np.memmap[Any, Any] = NPY.open_memmap(path, mode="r")
+        table: Table = NPY.open_memmap(path, mode="r")
     except Exception as error:  # damaged bytes can fail in any way inside the reader
         line = " ".join(str(error).split())[:200]
         raise CheckpointError(f"{path} is not a whole .npy file of numbers: {line}") from None
-    expected = (rows, DIMENSION)
-    if table.shape != expected or table.dtype.str != "<f4" or not table.flags.c_contiguous:
-        raise CheckpointError(
-            f"{path} is {table.dtype.str} {list(table.shape)}"
-            f"{'' if table.flags.c_contiguous else ' by columns'} and should be <f4 "
-            f"{list(expected)} by rows"
-        )
-    if (surplus := path.stat().st_size - table.offset - table.nbytes) > 0:
-        raise CheckpointError(f"{path} has {surplus} bytes after its {rows} rows")
     return table
 
 
-def _read(folder: Path) -> dict[str, Any]:
-    """Read the variables of the weights in `folder`, by the names that TensorFlow gave them."""
-    surplus = [file.name for file in folder.iterdir() if not _DENSE_FILES.fullmatch(file.name)]
-    _raise(folder, [f"surplus {name}" for name in sorted(surplus)])
-    prefix = folder / "dense"
-    try:
-        reader = tensorflow().train.load_checkpoint(str(prefix))
-        names = [name for name in reader.get_variable_to_shape_map() if name not in BOOKKEEPING]
-        return {name: np.asarray(reader.get_tensor(name)) for name in sorted(names)}
-    except Exception as error:  # damaged bytes can fail in any way inside the reader
-        line = " ".join(str(error).split())[:200]
-        raise CheckpointError(f"{prefix}.index and its data cannot be read: {line}") from None
-
-
-def _raise(where: Path, faults: list[str]) -> None:
-    if faults:
-        more = f"; and {len(faults) - SHOWN} more" if len(faults) > SHOWN else ""
-        raise CheckpointError(f"{where} does not fit: {'; '.join(faults[:SHOWN])}{more}")
-
-
-def _weights(dense: Any) -> list[tuple[Any, Any]]:
-    return [(layer, weight) for layer in dense.layers for weight in layer.weights]
-
-
-def _place(layer: Any, weight: Any) -> str:
-    return f"{layer.name.replace('.', '/')}/{weight.name}"
-
-
-def _tracked(tf: Any, tree: Any) -> Any:
-    """Give objects to TensorFlow whose attributes and lists have the names of `tree`."""
-    if not isinstance(tree, dict):
-        return tree
-    parts = {name: _tracked(tf, part) for name, part in tree.items()}
-    if "0" in parts:
-        return [parts[str(place)] for place in range(len(parts))]
-    return tf.train.Checkpoint(**parts)
-
-
-def _short(name: str) -> str:
-    return name.removesuffix(SUFFIX)
+def _layout(table: Table) -> str:
+    """Tell the type, shape and order of a table, and what follows it in its file."""
+    order = "rows" if table.flags.c_contiguous else "columns"
+    surplus = Path(str(table.filename)).stat().st_size - table.offset - table.nbytes
+    more = f", and {surplus} bytes after it" if surplus else ""
+    return f"{table.dtype.str} {list(table.shape)} by {order}{more}"

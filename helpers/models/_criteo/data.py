@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,10 +27,6 @@ class Samples(NamedTuple):
     numerical: NDArray[np.float32]  # [samples, 13]
     clicks: NDArray[np.bool_]  # [samples]
 
-    def of(self, rows: Rows) -> "Samples":
-        """Choose some of them."""
-        return Samples(self.categorical[rows], self.numerical[rows], self.clicks[rows])
-
 
 class Part:
     """The samples of one part of a folder, on disk: what is asked for is read, in any order.
@@ -39,22 +35,16 @@ class Part:
     """
 
     def __init__(self, described: Spec, name: str) -> None:
-        files = described.parts[name]
-        self._cardinalities = described.cardinalities
-        self._files = files
+        self._files = files = described.parts[name]
+        self._tables = described.cardinalities
         self._clicks = _mapped(files.label, "uint8")
-        self._numerical = _mapped(files.numerical, "float16", NUMERICAL)
-        self._ids = [
-            _mapped(path, dtype)
-            for path, dtype in zip(files.categorical, described.dtypes, strict=True)
-        ]
-        for path, array in zip(
-            (files.numerical, *files.categorical), (self._numerical, *self._ids), strict=True
-        ):
+        self._numerical = _mapped(files.numerical, "float16", (NUMERICAL,))
+        self._ids = list(map(_mapped, files.categorical, described.dtypes))
+        paths = (files.numerical, *files.categorical)
+        for path, array in zip(paths, (self._numerical, *self._ids), strict=True):
             if len(array) != len(self):
-                raise DataError(
-                    f"{path} holds {len(array):,} samples, and {files.label.name} {len(self):,}"
-                )
+                text = f"{len(array):,} samples, and {files.label.name} {len(self):,}"
+                raise DataError(f"{path} holds {text}")
 
     def __len__(self) -> int:
         return len(self._clicks)
@@ -69,16 +59,13 @@ class Part:
         numerical = self._numerical[rows].astype(np.float32)
         if not np.isfinite(numerical).all():
             raise DataError(f"{self._files.numerical} holds a number that is not finite")
-        categorical = np.empty((len(clicks), len(self._ids)), dtype=np.int32)
-        for place, (ids, table) in enumerate(zip(self._ids, self._cardinalities, strict=True)):
-            column = categorical[:, place]
-            column[:] = ids[rows]
-            if len(column) and not 0 <= column.min() <= column.max() < table:
-                wrong = column[(column < 0) | (column >= table)][0]
-                raise DataError(
-                    f"{self._files.categorical[place]} holds the id {wrong}, and its table has "
-                    f"{table:,} rows"
-                )
+        columns = [ids[rows] for ids in self._ids]
+        categorical: NDArray[np.int32] = np.stack(columns, axis=1, dtype=np.int32)
+        wrong = (categorical < 0) | (categorical >= self._tables)
+        if wrong.any():
+            row, place = np.argwhere(wrong)[0]
+            text = f"{categorical[row, place]}, and its table has {self._tables[place]:,} rows"
+            raise DataError(f"{self._files.categorical[place]} holds the id {text}")
         return Samples(categorical, numerical, clicks)
 
     def clicks(self, rows: Rows = slice(None)) -> NDArray[np.bool_]:
@@ -94,11 +81,8 @@ class Part:
         """
         count = len(self) if limit is None else min(limit, len(self))
         for start in range(0, count, batch_size):
-            stop = min(start + batch_size, count)
-            if count == len(self):
-                yield self.take(slice(start, stop))
-            else:
-                yield self.take(np.arange(start, stop) * len(self) // count)
+            places = np.arange(start, min(start + batch_size, count))
+            yield self.take(places * len(self) // count)
 
 
 def read(folder: Path, part: str) -> Part:
@@ -189,15 +173,10 @@ def writing(folder: Path, cardinalities: tuple[int, ...]) -> Iterator[Callable[[
         yield append
 
 
-def _mapped(path: Path, dtype: str, columns: int = 0) -> NDArray[Any]:
+def _mapped(path: Path, dtype: str, columns: tuple[int, ...] = ()) -> NDArray[np.generic]:
     """Map a file as [samples] or [samples, columns], without reading it."""
-    width = np.dtype(dtype).itemsize * max(columns, 1)
-    if not path.is_file():
-        raise DataError(f"{path} is missing: {spec.LAYOUT}")
-    size = path.stat().st_size
-    if not size or size % width:
-        raise DataError(
-            f"{path} has {size:,} bytes and should have a multiple of {width}, for each sample"
-        )
-    shape = (size // width, columns) if columns else (size // width,)
-    return np.memmap(path, dtype, "r", shape=shape)
+    sample = np.dtype((dtype, columns))
+    try:
+        return np.memmap(path, sample, "r")
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} is no file of {sample} samples: {error}") from None

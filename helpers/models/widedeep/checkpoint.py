@@ -3,131 +3,69 @@
 NVIDIA saves `tf.train.Checkpoint(model=...)` of Keras 2's `WideDeepModel`, whose two halves are
 functional models. The names of the variables follow from that: `model`, the half (`linear_model`
 or `dnn_model`), the place of the layer among those with weights, and the weight. The layer that
-looks ids up is the first of either half and has `<feature>/embedding_weights` for each table (`.S`
-stands for a slash inside a name); the linear one also has `numeric/embedding_weights`, a row for
-each number sorted by name, and `bias`. The dense layers follow. NVIDIA publishes
-no checkpoint, so that these names are those which tf-keras 2.19 gave such a model when it saved it;
-it also restored one that was written here, and computed the same.
+looks ids up is the first of either half and has `<feature>/embedding_weights` for each table; the
+linear one also has `numeric/embedding_weights`, a row for each number sorted by name, and `bias`.
+The dense layers follow. NVIDIA publishes no checkpoint, so that these names are those which
+tf-keras 2.19 gave such a model when it saved it; it also restored one that was written here, and
+computed the same.
 """
 
-import shutil
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from helpers.errors import CheckpointError
-from helpers.models._keras import tensorflow
+from helpers.models._keras import checkpoint, tensorflow
 
-VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
-TABLE = ".Sembedding_weights"
-SLOT = ".OPTIMIZER_SLOT"
-# Beside the model, NVIDIA's training saves both optimizers and its step, and TensorFlow a counter.
-TRAINING = ("deep_optimizer", "wide_optimizer", "optimizer", "current_step", "save_counter")
-GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"  # TensorFlow's own table of contents
-SHOWN = 5  # tensors that an error names; it counts the others
+if TYPE_CHECKING:
+    from keras import Model, Variable
+
+LINEAR, DEEP = (f"model/{half}_model/layer_with_weights" for half in ("linear", "dnn"))
 
 
-def variables(network: Any) -> dict[str, Any]:
-    """Give each variable of the network under its name in a checkpoint, without the suffix."""
+def variables(network: "Model") -> dict[str, "Variable"]:
+    """Give each variable of the network under its name in a checkpoint."""
     wide, columns = network.get_layer("wide"), network.get_layer("columns")
-    linear, deep = ("model/linear_model/layer_with_weights", "model/dnn_model/layer_with_weights")
-    looked_up = {**wide.tables, "numeric": wide.numeric}
-    found = {f"{linear}-0/{name}{TABLE}": table for name, table in looked_up.items()}
-    found[f"{linear}-0/bias"] = wide.bias
-    found |= {f"{deep}-0/{name}{TABLE}": table for name, table in columns.tables.items()}
+    tables = {f"{LINEAR}-0/{name}": table for name, table in wide.tables.items()}
+    tables[f"{LINEAR}-0/numeric"] = wide.numeric
+    deep = {f"{DEEP}-0/{name}": table for name, table in columns.tables.items()}
+    found = {f"{name}.Sembedding_weights": table for name, table in (tables | deep).items()}
+    found[f"{LINEAR}-0/bias"] = wide.bias
     for layer in network.layers:
         if layer.name.startswith("dense_"):
             place = layer.name.removeprefix("dense_")
-            found[f"{deep}-{place}/kernel"] = layer.kernel
-            found[f"{deep}-{place}/bias"] = layer.bias
+            found |= {f"{DEEP}-{place}/{weight.name}": weight for weight in layer.weights}
     return found
 
 
-def load(path: Path, network: Any) -> None:
-    """Copy the checkpoint's variables into `network`, every one accounted for.
+def load(path: Path, network: "Model") -> None:
+    """Copy the checkpoint's variables into `network`.
 
     `path` is NVIDIA's folder `checkpoint`, the one above it, or a checkpoint's prefix or index.
-    What only training needs is ignored. Raises CheckpointError if there is no checkpoint or it is
-    damaged, and for each variable that is missing, surplus or misshapen.
+    Raises CheckpointError if there is no checkpoint or it is damaged, and naming the variables that
+    are missing, surplus or misshapen.
     """
-    prefix = _prefix(path)
-    tf = tensorflow()
-    try:
-        reader = tf.train.load_checkpoint(str(prefix))
-        shapes, types = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
-    except (tf.errors.OpError, ValueError, RuntimeError) as error:
-        raise CheckpointError(f"{prefix} cannot be read: {_flat(error)}") from None
-    held = {name: shapes[name] for name in sorted(shapes) if not _is_training(name)}
-    own = {f"{name}{VALUE}": variable for name, variable in variables(network).items()}
-    faults = [
-        *(f"missing {_short(n)} {list(v.shape)}" for n, v in own.items() if n not in held),
-        *(f"surplus {_short(n)} {shape}" for n, shape in held.items() if n not in own),
-        *(
-            f"{_short(name)} is {types[name].name} {shape} and should be float32 "
-            f"{list(own[name].shape)}"
-            for name, shape in held.items()
-            if name in own and (shape != list(own[name].shape) or types[name] != tf.float32)
-        ),
-    ]
-    if faults:
-        more = f"; and {len(faults) - SHOWN} more" if len(faults) > SHOWN else ""
-        text = f"{'; '.join(faults[:SHOWN])}{more}"
-        raise CheckpointError(f"{prefix} does not fit Wide & Deep: {text}")
-    for name, variable in own.items():
-        try:
-            variable.assign(reader.get_tensor(name))
-        except (tf.errors.OpError, ValueError, RuntimeError, IndexError) as error:
-            raise CheckpointError(
-                f"{prefix} cannot be read at {_short(name)}: {_flat(error)}"
-            ) from None
+    checkpoint.load(_prefix(path), "Wide & Deep", variables(network))
 
 
-def save(network: Any, path: Path) -> None:
-    """Write the network's variables into the new folder `path`, whole or not at all."""
-    tf = tensorflow()
-    model: dict[str, Any] = {}
-    for name, variable in variables(network).items():
-        *parents, last = (part.replace(".S", "/") for part in name.split("/")[1:])
-        place = model
-        for parent in parents:
-            place = place.setdefault(parent, {})
-        place[last] = variable.value
-    partial = path.with_name(f"{path.name}.partial")
-    try:
-        manager = tf.train.CheckpointManager(
-            tf.train.Checkpoint(model=model), str(partial), max_to_keep=1
-        )
-        manager.save()
-        partial.replace(path)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+def save(network: "Model", path: Path) -> None:
+    """Write the network's variables into the new folder `path`."""
+    saved = checkpoint.objects(variables(network))
+    tensorflow().train.CheckpointManager(saved, str(path), max_to_keep=1).save()
 
 
 def _prefix(path: Path) -> Path:
     """Find the checkpoint that `path` means: a folder's latest one, a prefix or an index."""
     if path.suffix == ".index" and path.is_file():
         return path.with_suffix("")
-    if path.is_dir():
-        folder = path / "checkpoint" if (path / "checkpoint").is_dir() else path
-        if latest := tensorflow().train.latest_checkpoint(str(folder)):
-            return Path(latest)
-        indices = sorted(path.rglob("*.index"))
-        if len(indices) == 1:
-            return indices[0].with_suffix("")
-        if indices:
-            text = f"{len(indices)} checkpoints and no file 'checkpoint' that names the latest"
-            raise CheckpointError(f"{path} holds {text}")
     if path.with_name(f"{path.name}.index").is_file():
         return path
-    raise CheckpointError(f"{path} is no TensorFlow checkpoint: give its folder or its prefix")
-
-
-def _is_training(name: str) -> bool:
-    return name == GRAPH or SLOT in name or name.split("/")[0] in TRAINING
-
-
-def _short(name: str) -> str:
-    return name.removesuffix(VALUE)
-
-
-def _flat(error: Exception) -> str:
-    return " ".join(str(error).split())[:120]
+    folder = path / "checkpoint" if (path / "checkpoint").is_dir() else path
+    if latest := tensorflow().train.latest_checkpoint(str(folder)):
+        return Path(latest)
+    indices = sorted(path.rglob("*.index"))
+    if len(indices) > 1:
+        text = f"{len(indices)} checkpoints and no file 'checkpoint' that names the latest"
+        raise CheckpointError(f"{path} holds {text}")
+    if not indices:
+        raise CheckpointError(f"{path} is no TensorFlow checkpoint: give its folder or its prefix")
+    return indices[0].with_suffix("")

@@ -1,6 +1,7 @@
 """How a folder of Parquet files becomes batches, and how predictions are scored."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ from numpy.typing import NDArray
 
 from helpers.errors import DataError
 from helpers.models import Arrays
+from helpers.models._arrays import concatenate, spread, take
 from helpers.models.widedeep.features import (
     CLICKED,
     DISPLAY,
@@ -24,7 +26,8 @@ from helpers.models.widedeep.metric import first_click_ranks, mean_average_preci
 if TYPE_CHECKING:
     from polars import DataFrame, Series
 
-GENERATED, PREPARED = "generated.json", "prepared.json"  # say where a set came from
+GENERATED, PREPARED = "generated.json", "prepared.json"
+ORIGINS = {GENERATED: "generated", PREPARED: "prepared from the public files"}
 LAYOUT = "expected NVIDIA's prepared folder: valid/*.parquet"
 SLICE = 1 << 18  # rows that are in memory at once
 
@@ -41,14 +44,12 @@ class Displays:
 
     def __init__(self, folder: Path, output: str) -> None:
         self._output = output
-        marked = [name for name in (GENERATED, PREPARED) if (folder / name).is_file()]
-        origins = {GENERATED: "generated", PREPARED: "prepared from the public files"}
-        self._origin = origins[marked[0]] if marked else "folder"
+        origins = [origin for file, origin in ORIGINS.items() if (folder / file).is_file()]
+        self._origin = [*origins, "folder"][0]
         self._files = files_of(folder, "valid")
-        labels = [read_labels(path) for path in self._files]
-        self._starts = np.cumsum([0, *(len(display) for display, _ in labels)])
-        self.displays = np.concatenate([display for display, _ in labels])  # [rows]
-        self.clicked = np.concatenate([clicked for _, clicked in labels])  # [rows]
+        displays, clicked = zip(*map(read_labels, self._files), strict=True)
+        self._starts = np.cumsum([0, *map(len, displays)])
+        self.displays, self.clicked = np.concatenate(displays), np.concatenate(clicked)  # [rows]
         if not self.clicked.any():
             what = "no click" if len(self) else "no rows"
             raise DataError(f"{folder / 'valid'} holds {what}, so that there is nothing to score")
@@ -69,24 +70,16 @@ class Displays:
 
     def batches(self, batch_size: int, limit: int | None = None) -> Iterator[Arrays]:
         """Yield the 29 features: float32 [batch, 1], int32 [batch, 1] and int32 [batch, 3]."""
-        count = len(self) if limit is None else min(limit, len(self))
-        held: list[Arrays] = []
-        size = 0
-        for part in self._parts(np.arange(count) * len(self) // max(count, 1)):
-            held.append(part)
-            size += len(part[NAMES[0]])
-            if size >= batch_size:
-                joined, first = _join(held), 0
-                for first in range(0, size - batch_size + 1, batch_size):
-                    yield _cut(joined, first, first + batch_size)
-                held = [_cut(joined, first + batch_size, size)]
-                size -= first + batch_size
-        if size:
-            yield _join(held)
+        places = spread(len(self), limit)
+        step = max(SLICE // batch_size, 1) * batch_size
+        for first in range(0, len(places), step):
+            rows = self.rows(places[first : first + step])
+            for start in range(0, len(rows[NAMES[0]]), batch_size):
+                yield take(rows, slice(start, start + batch_size))
 
     def rows(self, places: Integers) -> Arrays:
         """Give the features of the rows at `places`, which ascend."""
-        return _join(list(self._parts(places)))
+        return concatenate(self._parts(places))
 
     def score(self, outputs: Arrays) -> dict[str, float]:
         """Give MAP@12 over all displays that have a click.
@@ -107,7 +100,7 @@ class Displays:
                 if low < high:
                     chosen = places[low:high] - places[low]
                     rows = read_rows(path, int(places[low] - start), int(chosen[-1]) + 1)
-                    yield {name: array[chosen] for name, array in rows.items()}
+                    yield take(rows, chosen)
 
 
 def files_of(folder: Path, part: str) -> list[Path]:
@@ -122,9 +115,9 @@ def read_labels(path: Path) -> tuple[Integers, NDArray[np.bool_]]:
     """Read each row's display and whether it was clicked; check that the features are there too."""
     import polars as pl
 
-    schema = _collected(path, lambda: pl.read_parquet_schema(path))
-    _check_schema(path, schema)
-    table = _collected(path, lambda: pl.read_parquet(path, columns=[DISPLAY, CLICKED]))
+    with _reading(path):
+        _check_schema(path, pl.read_parquet_schema(path))
+        table = pl.read_parquet(path, columns=[DISPLAY, CLICKED])
     _check_nulls(path, table)
     if not table[CLICKED].cast(pl.Float64).is_in([0.0, 1.0]).all():
         raise DataError(f"{path} has a value in column {CLICKED} that is not 0 or 1")
@@ -139,50 +132,44 @@ def read_rows(path: Path, first: int, count: int) -> Arrays:
     """
     import polars as pl
 
-    lazy = pl.scan_parquet(path).select(NAMES).slice(first, count)
-    table = _collected(path, lazy.collect)
+    with _reading(path):
+        table = pl.scan_parquet(path).select(NAMES).slice(first, count).collect()
     _check_nulls(path, table)
     arrays: Arrays = {}
     for name in NUMERIC:
         arrays[name] = table[name].cast(pl.Float32).to_numpy()[:, None]
         if not np.isfinite(arrays[name]).all():
             raise DataError(f"{path} has a value in column {name} that is not a finite number")
-    for name, (rows, _) in ONE_HOT.items():
-        arrays[name] = _ids(path, name, table[name].to_numpy()[:, None], 0, rows)
-    for name, (rows, _) in MULTI_HOT.items():
-        arrays[name] = _ids(path, name, _padded(path, table[name]), PAD, rows)
+    for name, (rows, _) in (ONE_HOT | MULTI_HOT).items():
+        least, column = (PAD, _padded(path, table[name])) if name in MULTI_HOT else (0, table[name])
+        ids = column.to_numpy().reshape(len(table), -1)
+        if (wrong := ids[(ids < least) | (ids >= rows)]).size:
+            raise DataError(f"{path} holds {name} {wrong[0]}, and its table has 0 to {rows - 1}")
+        arrays[name] = ids.astype(np.int32)
     return arrays
 
 
-def _padded(path: Path, lists: "Series") -> NDArray[Any]:
-    """Turn lists into [rows, 3]."""
+def _padded(path: Path, lists: "Series") -> "Series":
+    """Make every list one of 3 ids."""
     import polars as pl
 
     lists = lists.cast(pl.List(pl.Int64))
-    lengths = lists.list.len().to_numpy()
-    if (lengths > HOTNESS).any():
-        text = f"{lengths.max()} ids in a list of {lists.name}, and {HOTNESS} fit"
-        raise DataError(f"{path} has {text}")
-    if (lists.list.drop_nulls().list.len().to_numpy() != lengths).any():
-        raise DataError(f"{path} has a value in column {lists.name} that is missing")
-    places = [lists.list.get(n, null_on_oob=True).fill_null(PAD).to_numpy() for n in range(HOTNESS)]
-    return np.stack(places, axis=1)
+    longest = lists.list.len().max()
+    if isinstance(longest, int) and longest > HOTNESS:
+        raise DataError(f"{path} has {longest} ids in a list of {lists.name}, and {HOTNESS} fit")
+    padding = pl.Series(lists.name, [[PAD] * HOTNESS], pl.List(pl.Int64))
+    padded = lists.list.concat(padding).list.head(HOTNESS)
+    _check_nulls(path, padded.explode().to_frame())
+    return padded.list.to_array(HOTNESS)
 
 
-def _ids(path: Path, name: str, ids: NDArray[Any], low: int, rows: int) -> NDArray[np.int32]:
-    wrong = ids[(ids < low) | (ids >= rows)]
-    if wrong.size:
-        raise DataError(f"{path} holds {name} {wrong[0]}, and its table has 0 to {rows - 1}")
-    return ids.astype(np.int32)
-
-
-def _check_schema(path: Path, schema: Any) -> None:
+def _check_schema(path: Path, schema: Mapping[str, Any]) -> None:
     import polars as pl
 
-    missing = [name for name in (*NAMES, DISPLAY, CLICKED) if name not in schema]
-    if missing:
+    names = (*NAMES, DISPLAY, CLICKED)
+    if missing := [name for name in names if name not in schema]:
         raise DataError(f"{path} lacks the column {', '.join(missing)}")
-    for name in (*NAMES, DISPLAY, CLICKED):
+    for name in names:
         kind = schema[name]
         if name in MULTI_HOT:
             expected, fits = "lists of integers", isinstance(kind, pl.List | pl.Array)
@@ -190,10 +177,8 @@ def _check_schema(path: Path, schema: Any) -> None:
         elif name in ONE_HOT or name == DISPLAY:
             expected, fits = "integers", kind.is_integer()
         else:
-            expected, fits = (
-                "numbers",
-                kind.is_numeric() or (name == CLICKED and kind == pl.Boolean),
-            )
+            clicks = name == CLICKED and kind == pl.Boolean
+            expected, fits = "numbers", kind.is_numeric() or clicks
         if not fits:
             raise DataError(f"{path} has {kind} in column {name}, where {expected} are expected")
 
@@ -204,18 +189,11 @@ def _check_nulls(path: Path, table: "DataFrame") -> None:
             raise DataError(f"{path} has a value in column {column.name} that is missing")
 
 
-def _collected(path: Path, read: Any) -> Any:
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
     from polars.exceptions import PanicException, PolarsError
 
     try:
-        return read()
+        yield
     except (PolarsError, PanicException, OSError) as error:  # a few damages make polars panic
         raise DataError(f"{path} cannot be read: {' '.join(str(error).split())[:120]}") from None
-
-
-def _join(parts: list[Arrays]) -> Arrays:
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-
-
-def _cut(arrays: Arrays, first: int, last: int) -> Arrays:
-    return {name: array[first:last] for name, array in arrays.items()}
