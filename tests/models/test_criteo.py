@@ -20,7 +20,7 @@ from sklearn.metrics import (  # type: ignore[import-untyped, unused-ignore]
 
 from helpers.errors import DataError, ParameterError
 from helpers.models._criteo import data, display, generate, metric, spec
-from helpers.models._criteo.data import OUTPUT, Samples, SplitBinary
+from helpers.models._criteo.data import INPUTS, OUTPUT, Samples, SplitBinary
 from helpers.models._criteo.tables import TABLES, sizes
 
 ROWS = (126, 127, 128, 32_766, 32_767, 40_000, *range(3, 23))  # of tables, around the types' ends
@@ -286,14 +286,16 @@ def test_the_training_part_is_read_in_any_order(folder: Path) -> None:
 
 
 def test_a_limit_is_spread_evenly_over_the_set(folder: Path) -> None:
-    dataset = SplitBinary(folder, inputs=("a", "b"))
+    dataset = SplitBinary(folder)
     (whole,), few = dataset.batches(99), list(dataset.batches(4, limit=6))
-    assert [len(batch["a"]) for batch in few] == [4, 2]
-    for name in ("a", "b"):
+    assert [len(batch["categorical_features"]) for batch in few] == [4, 2]
+    for name in INPUTS:
         found = np.concatenate([batch[name] for batch in few])
         np.testing.assert_array_equal(found, whole[name][[0, 3, 7, 11, 15, 19]])
     (all_of_them,) = dataset.batches(99, limit=500)
-    np.testing.assert_array_equal(all_of_them["a"], whole["a"])
+    np.testing.assert_array_equal(
+        all_of_them["categorical_features"], whole["categorical_features"]
+    )
 
 
 def test_what_writing_writes_is_what_numpy_wrote(folder: Path, tmp_path: Path) -> None:

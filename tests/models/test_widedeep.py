@@ -70,7 +70,7 @@ def test_the_package_is_found_and_says_what_it_is() -> None:
     assert widedeep.METRICS == {"map12": "higher"}
     assert widedeep.GENERATED == ("generated", "generated-small")
     for name in widedeep.RECIPE:
-        assert (Path(widedeep.__file__).parent / f"{name}.py").is_file()
+        assert models.source("widedeep", name).is_file()
 
 
 def test_importing_it_loads_no_framework() -> None:

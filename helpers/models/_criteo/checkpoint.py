@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
 from helpers.errors import CheckpointError
 from helpers.models._criteo import network
 from helpers.models._criteo.spec import first_fault
-from helpers.models._criteo.tables import CATEGORICAL, DIMENSION, NUMERICAL, OWN, sizes
+from helpers.models._criteo.tables import CATEGORICAL, DIMENSION, NUMERICAL, TABLES
 from helpers.models._keras import checkpoint
 from helpers.models._tensors import check
 
@@ -87,7 +87,7 @@ def save(model: str, dense: "Model", rows: Iterable[int], path: Path) -> None:
     other = {"transpose": False, "batch_size": None}
     fields = {**cross, **_architecture(model), **common, **other}
     (path / "dense/config.json").write_text(json.dumps(fields, indent=4))
-    # the fields beside the tables' sizes choose how NVIDIA's code holds them in memory
+    # the fields other than the tables' sizes choose how NVIDIA's code holds them in memory
     loading = {
         "use_mde_embeddings": False,
         "column_slice_threshold": None,
@@ -131,19 +131,19 @@ def _architecture(model: str) -> dict[str, object]:
 
 
 def _configured(model: str, variant: str, path: Path) -> list[int]:
-    """Read and check both configurations; give the rows of the tables."""
-    rows = None if variant in OWN else list(sizes(variant))
-    network = _architecture(model)
-    for name in ("dense", "sparse"):
-        file = path / name / "config.json"
+    """Check both configurations; give the rows of the tables."""
+    dense, sparse = (path / name / "config.json" for name in ("dense", "sparse"))
+    rows = list(TABLES.get(variant) or _fields(dense)["categorical_cardinalities"])
+    for file, expected in (
+        (dense, _architecture(model) | _common(rows)),
+        (sparse, _common(rows)),
+    ):
         found = _fields(file)
         if found.get("interaction") in INTERACTIONS[model]:
-            network.pop("interaction", None)
-        rows = rows or found["categorical_cardinalities"]
-        for field, wanted in ((network if name == "dense" else {}) | _common(rows)).items():
+            found["interaction"] = INTERACTIONS[model][0]
+        for field, wanted in expected.items():
             if text := _difference(field, found.get(field), wanted):
                 raise CheckpointError(f"{file} is not {model}'s: {text}")
-    assert rows
     return rows
 
 

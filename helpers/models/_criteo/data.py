@@ -94,20 +94,13 @@ class SplitBinary:
     """The part `test` of a split-binary folder, every sample of it; NVIDIA's reader drops a last
     batch that is not full.
 
-    `tables` are the rows of the network's tables, which have to be the folder's; `inputs` name the
-    ids and the numbers, `output` the logits. Raises DataError for another layout.
+    `tables` are the rows of the network's tables, which have to be the folder's. Raises DataError
+    for another layout.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        tables: tuple[int, ...] | None = None,
-        inputs: tuple[str, str] = INPUTS,
-        output: str = OUTPUT,
-    ) -> None:
+    def __init__(self, folder: Path, tables: tuple[int, ...] | None = None) -> None:
         self.spec = spec.read(folder)
         self.test = Part(self.spec, "test")
-        self._inputs, self._output = inputs, output
         own = self.spec.cardinalities
         for place, (found, wanted) in enumerate(zip(own, tables or own, strict=True)):
             if found != wanted:
@@ -136,7 +129,7 @@ class SplitBinary:
 
     def inputs(self, samples: Samples) -> Arrays:
         """Name what the network reads of some samples."""
-        return dict(zip(self._inputs, samples[:2], strict=True))
+        return dict(zip(INPUTS, samples[:2], strict=True))
 
     def score(self, outputs: Arrays) -> dict[str, float]:
         """Give the area under the ROC curve and the mean cross-entropy of the logits of all.
@@ -144,9 +137,9 @@ class SplitBinary:
         The output is [samples] or [samples, 1]; raises DataError for another shape, and where all
         samples are clicks or none is.
         """
-        logits, clicks = outputs[self._output], self.test.clicks()
+        logits, clicks = outputs[OUTPUT], self.test.clicks()
         if logits.shape not in ((len(self),), (len(self), 1)):
-            raise DataError(f"{self._output} is {list(logits.shape)} and should be [{len(self)}]")
+            raise DataError(f"{OUTPUT} is {list(logits.shape)} and should be [{len(self)}]")
         if clicks.all() or not clicks.any():
             raise DataError("the samples are all clicks or all none: there is no area under a ROC")
         values = logits.reshape(-1).astype(np.float64)

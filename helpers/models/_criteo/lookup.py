@@ -5,14 +5,17 @@ tables, a hierarchical store say, can take its place by offering the same `load`
 """
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 TABLES, LAYOUT = "tables.npy", "tables.json"
 INPUT, OUTPUT = "input_1", "output_1"
+
+Ids = NDArray[np.integer[Any]]
 
 
 class Lookup:
@@ -22,7 +25,7 @@ class Lookup:
         self._tables = tables
         self._rows = np.array([len(table) for table in tables], dtype=np.int64)
 
-    def run(self, inputs: dict[str, Any]) -> dict[str, Any]:
+    def run(self, inputs: Mapping[str, ArrayLike]) -> dict[str, NDArray[np.float32]]:
         """Map `input_1`, whole numbers [batch, tables], to `output_1`, float32 [batch, tables x
         width]: the rows of a sample one after the other.
 
@@ -41,9 +44,9 @@ class Lookup:
                 f"{INPUT} has the id {ids[sample, feature]} for feature {feature}, whose table "
                 f"has the rows 0 to {self._rows[feature] - 1}"
             )
-        return {OUTPUT: self.rows_of(ids)}
+        return {OUTPUT: self._rows_of(ids)}
 
-    def rows_of(self, ids: NDArray[np.integer[Any]]) -> NDArray[np.float32]:
+    def _rows_of(self, ids: Ids) -> NDArray[np.float32]:
         """Give [batch, tables x width] for ids [batch, tables] that have a row."""
         found = [table[column] for table, column in zip(self._tables, ids.T, strict=True)]
         return np.concatenate(found, axis=1)
@@ -65,7 +68,7 @@ class JoinedLookup(Lookup):
         super().__init__(np.split(self._table, ends[:-1]))
         self._first = ends - self._rows
 
-    def rows_of(self, ids: NDArray[np.integer[Any]]) -> NDArray[np.float32]:
+    def _rows_of(self, ids: Ids) -> NDArray[np.float32]:
         """Give [batch, tables x width] for ids [batch, tables] that have a row."""
         samples, features, width = *ids.shape, self._table.shape[1]
         found = np.empty((samples, features, width), dtype=np.float32)

@@ -11,7 +11,7 @@ FRAMEWORK = "tensorflow"
 METRICS = {"auc": "higher"}
 GENERATED = ("generated", "generated-small")
 _STEMS = ("tables", "spec", "data", "generate", "network", "checkpoint", "fit")
-RECIPE = tuple(f"_criteo/{stem}" for stem in _STEMS)
+RECIPE = (*(f"_criteo/{stem}" for stem in _STEMS), "_keras/checkpoint")
 BATCH = 4096
 
 

@@ -15,7 +15,7 @@ METRICS = {"map12": "higher"}
 # 1.6e-2 and 3.9e-3; fp16, as NumPy rounds every weight and layer, 3.0e-3 and 9.1e-4
 BOUNDS = {"fp32": (6e-6, 2e-6), "bf16": (0.06, 0.015), "fp16": (0.01, 3.5e-3)}
 GENERATED = ("generated", "generated-small")
-RECIPE = ("features", "network", "generate", "fit", "checkpoint")
+RECIPE = ("features", "network", "generate", "fit", "checkpoint", "_keras/checkpoint")
 BATCH = 4096
 
 
