@@ -162,9 +162,9 @@ def serve(args: argparse.Namespace) -> int:
     from helpers.inference import require
     from helpers.triton import serving
 
-    content = read_file(args.params)
-    select(content, [args.model], [args.experiment][: bool(args.experiment)], str(args.params))
-    config = configure(content, args.params.stem, args.model, args.experiment, "deploy")
+    given = read_file(args.params)
+    select(given, [args.model], [args.experiment][: bool(args.experiment)])
+    config = configure(given, args.model, args.experiment, "deploy")
     assert isinstance(config, DeployConfig)
     repository = require(config, "deploy")
     log = args.outputs / args.params.stem / "serve.log"
@@ -179,9 +179,8 @@ def doctor(args: argparse.Namespace) -> int:
     from helpers.config import ConvertConfig, configure, read_file, select
     from helpers.machine import checks
 
-    content = read_file(args.params)
-    chosen = select(content, [], [], str(args.params))
-    configs = (configure(content, args.params.stem, *each, "convert") for each in chosen)
+    given = read_file(args.params)
+    configs = (configure(given, *each, "convert") for each in select(given, [], []))
     found = checks.checks([each for each in configs if isinstance(each, ConvertConfig)])
     for check in found:
         say(f"{check.word:4} {check.line}")
@@ -191,8 +190,9 @@ def doctor(args: argparse.Namespace) -> int:
 def params(args: argparse.Namespace) -> int:
     if args.action == "new":
         from helpers.config import write_new
+        from helpers.machine import this_gpu
 
-        path = shown(write_new(args.name))
+        path = shown(write_new(args.name, this_gpu()))
         say(f"{path} is written; next: triton-notebooks doctor {path}")
         return 0
     from helpers.config import differences

@@ -178,14 +178,17 @@ def _reference(config: ExportConfig) -> tuple[Arrays, dict[str, float]]:
     if artefact is None:
         raise ArtefactError(f"{config.model} has no framework reference yet: run its export stage")
     with np.load(artefact.folder / "samples.npz") as arrays:
-        return dict(arrays), dict(artefact.facts)
+        metrics = {
+            name: value for name, value in artefact.facts.items() if isinstance(value, float)
+        }
+        return dict(arrays), metrics
 
 
 def compare(config: ExportConfig, artefact: Artefact) -> Rung:
     """Run an exported or converted artefact on the ladder's samples, in its own runtime: in this
     process, or where that has none in a server's backend.
     """
-    name, precision = artefact.facts["format"], artefact.facts["precision"]
+    name, precision = (str(artefact.facts[fact]) for fact in ("format", "precision"))
     step = "exported" if config.stage == "export" else "converted"
     if isinstance(config, ConvertConfig) and ensemble.only_elsewhere(config, name):
         return rung(step, config, precision, _by_server(config, artefact), _reference(config)[0])

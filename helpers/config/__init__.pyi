@@ -1,5 +1,6 @@
 from .comparison import differences
-from .loading import TARGET_VARIABLE, configure, read_file, resolve, select
+from .loading import TARGET_VARIABLE, Parameters, configure, parse, read_file, resolve, select
+from .parameter_file import Experiment, Instances, ParameterFile, Server, Value
 from .places import command, folder, folder_of, notebook_file
 from .schema import (
     STAGE,
@@ -7,19 +8,14 @@ from .schema import (
     ConvertConfig,
     DeployConfig,
     EngineConfig,
-    Experiment,
     ExportConfig,
-    Instances,
     LoadConfig,
     OfflineConfig,
     OnlineConfig,
-    ParameterFile,
     ReportConfig,
-    Server,
     StageConfig,
-    Value,
 )
-from .targets import write_new
+from .targets import Gpu, write_new
 
 __all__ = [
     "STAGE",
@@ -30,11 +26,13 @@ __all__ = [
     "EngineConfig",
     "Experiment",
     "ExportConfig",
+    "Gpu",
     "Instances",
     "LoadConfig",
     "OfflineConfig",
     "OnlineConfig",
     "ParameterFile",
+    "Parameters",
     "ReportConfig",
     "Server",
     "StageConfig",
@@ -45,6 +43,7 @@ __all__ = [
     "folder",
     "folder_of",
     "notebook_file",
+    "parse",
     "read_file",
     "resolve",
     "select",

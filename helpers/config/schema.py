@@ -1,117 +1,24 @@
-"""What a parameter file may say, and the configuration that each stage gets from it."""
+"""The stages, and the configuration that each gets from a parameter file."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
-
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator
+from typing import Literal
 
 from helpers import formats
 from helpers.config import releases
-from helpers.store import digest
-
-REQUIRED = ("export_format", "export_precision", "format", "precision", "max_batch_size")
-
-Count = Annotated[int, Field(ge=1, strict=True)]
-Precision = Literal["fp32", "bf16", "fp16"]
-Value = JsonValue  # a plain value, as YAML and JSON have it
-
-
-class Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-
-class Instances(Strict):
-    """Model instances per scenario: some published tables used more of them online."""
-
-    offline: Count = 1
-    online: Count = 1
-
-
-class Server(Strict):
-    """Which server to use, and the release of Triton that the figures belong to."""
-
-    kind: Literal["embedded", "docker", "remote"] = "embedded"
-    release: str = "24.10"
-    image: str = ""  # docker: another than NVIDIA's of this release
-    url: str = ""  # remote: host:port of its HTTP endpoint
-    repository: str = ""  # remote: the folder it serves from, where that is on this host
-
-
-class DataFields(Strict):
-    """What decides which samples there are; the meaning of a field stands beside it."""
-
-    dataset: str = "generated"  # a generated set's name, or the path of a real one
-    variant: str = ""  # of the network, where a model has several
-    max_seq_length: Count | None = None  # tokens
-
-
-class ExportFields(DataFields):
-    """What the export stage reads."""
-
-    checkpoint: str = "fitted"  # "fitted" to the generated set, or the path of a real one
-    export_format: str = ""
-    export_precision: Precision = "fp32"
-
-
-class ConvertFields(ExportFields):
-    """What the convert stage reads, whatever the format."""
-
-    format: str = ""
-    precision: Precision = "fp32"
-    accelerator: Literal["none", "trt", "openvino", "amp"] = "none"
-    accelerator_precision: Precision | None = None
-
-
-class DeployFields(ConvertFields):
-    """What the deploy stage reads."""
-
-    capture_cuda_graph: bool = False
-    max_batch_size: Count = 1
-    preferred_batch_sizes: list[Count] = []
-    max_queue_delay_us: Annotated[int, Field(ge=0)] = 0
-    instances: Instances = Instances()
-    threads: Annotated[int, Field(ge=0)] = 0  # of an instance; 0 shares the cores out evenly
-
-    @field_validator("instances", mode="before")
-    @classmethod
-    def _same_for_both(cls, value: Any) -> Any:
-        return {"offline": value, "online": value} if isinstance(value, int) else value
-
-
-class LoadFields(DeployFields):
-    """What both performance stages read."""
-
-    request_count: Count = 50  # requests a point, at least
-    distinct_rows: Count = 64  # different real samples that are sent in turn, at most
-
-
-class OfflineFields(LoadFields):
-    """What the stage perf_offline reads."""
-
-    batch_sizes: list[Count] = [1]
-    pairs: Count = 3  # bare and served runs that alternate at each point
-    shared_memory: Literal["none", "system", "cuda"] = "system"
-
-
-class OnlineFields(LoadFields):
-    """What the stage perf_online reads."""
-
-    concurrency: list[Count] = [1]  # clients, each with one request at a time
-    online_batch_size: Count = 1  # samples in a client's request
-
-
-class ReportFields(Strict):
-    """What the report reads itself; the rest comes from the results of the other stages."""
-
-    dataset: str = "generated"
-    checkpoint: str = "fitted"
-    latency_budget_ms: Annotated[float, Field(gt=0, strict=False)] | None = None  # at p99
-
-
-class Experiment(OfflineFields, OnlineFields, ReportFields):
-    """One configuration of one model on a target, as a parameter file gives it."""
-
-    release: str = ""  # of Triton, where the model has another than the server section
+from helpers.config.parameter_file import (
+    ConvertFields,
+    Count,
+    DataFields,
+    DeployFields,
+    ExportFields,
+    OfflineFields,
+    OnlineFields,
+    ReportFields,
+    Server,
+    Strict,
+    Value,
+)
+from helpers.store import digest, from_root, remembered_fingerprint
 
 
 class StageConfig(Strict):
@@ -158,7 +65,12 @@ class StageConfig(Strict):
             chosen["opset"] = self.opset
         if stage == "report":
             chosen["experiments"] = list(self.experiments)
-        return chosen | self.model_dump(include=self.fields_for(stage))
+        chosen |= self.model_dump(include=self.fields_for(stage))
+        for name in ("dataset", "checkpoint"):  # what a user's files are counts, not where they lie
+            path = from_root(str(chosen.get(name, "")))
+            if name in chosen and path.exists():
+                chosen[name] = remembered_fingerprint(path)
+        return chosen
 
     def key(self, stage: str) -> str:
         """Name the artefact of `stage`: two experiments with equal cache fields share it."""
@@ -246,18 +158,3 @@ def fields_for(stage: str, format_name: str) -> set[str]:
     fields = DataFields if stage == "data" else STAGE[stage].fields
     built = formats.built_for(format_name) if stage == "convert" else ()
     return {*fields.model_fields, *built}
-
-
-class ModelSection(Strict):
-    defaults: dict[str, Any] = {}
-    experiments: dict[str, dict[str, Any] | None] = {}
-
-
-class ParameterFile(Strict):
-    """The five top-level keys, which are also the parameters of every notebook."""
-
-    gpu: str
-    device: Literal["cpu", "gpu"]
-    server: Server = Server()
-    defaults: dict[str, Any] = {}
-    models: dict[str, ModelSection]

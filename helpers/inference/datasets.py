@@ -10,9 +10,18 @@ import numpy as np
 
 from helpers import models
 from helpers.config import DeployConfig, ExportConfig, StageConfig, command, releases
-from helpers.errors import ArtefactError, DataError, ParameterError
+from helpers.errors import ArtefactError, ParameterError
 from helpers.models import Arrays, Dataset
-from helpers.store import digest, file_digest, find, from_root, making, outputs, shown
+from helpers.store import (
+    Artefact,
+    digest,
+    file_digest,
+    find,
+    fingerprint,
+    from_root,
+    making,
+    outputs,
+)
 
 EXAMPLE_BATCH = 2  # samples that an exporter sees: one alone would be taken for a constant
 
@@ -100,15 +109,18 @@ def prepare(config: ExportConfig) -> Prepared:
             started = time.monotonic()
             model.prepare_checkpoint(config, folder, temporary / checkpoint.name)
             facts["fitted_seconds"] = round(time.monotonic() - started, 1)
-    hashes = {"dataset": _content(folder), "checkpoint": _content(checkpoint)}
+    fitted = find(checkpoint.parent) if config.checkpoint == "fitted" else None
+    hashes = {
+        "dataset": _content(folder, find(folder) if is_made(config) else None),
+        "checkpoint": _content(checkpoint, fitted),
+    }
     return Prepared(dataset, checkpoint, hashes)
 
 
-def _content(path: Path) -> str:
-    """Give the SHA-256 of what was made or of a file; of a user's folder, of names and sizes."""
-    for folder in (path, path.parent):
-        if made := find(folder):
-            return made.sha256
+def _content(path: Path, made: Artefact | None) -> str:
+    """Hash what was made or a user's file; of a user's folder, give the fingerprint."""
+    if made:
+        return made.sha256
     return file_digest(path) if path.is_file() else fingerprint(path)
 
 
@@ -156,16 +168,6 @@ def checkpoint_name(config: ExportConfig) -> str:
     """Identify the checkpoint likewise."""
     path = checkpoint_file(config)
     return path.parent.name if config.checkpoint == "fitted" else fingerprint(path)
-
-
-def fingerprint(path: Path) -> str:
-    """Tell whether a user's file or folder changed without reading it: names, sizes and times."""
-    if not path.exists():
-        raise DataError(f"{shown(path)}: there is no such file or folder")
-    entries = sorted(path.rglob("*")) if path.is_dir() else [path]
-    return digest(
-        [(str(e), e.stat().st_size, e.stat().st_mtime_ns) for e in entries if e.is_file()]
-    )
 
 
 def served_dtype(config: StageConfig, dtype: str) -> str:

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
 
-from helpers.config import StageConfig, releases
+from helpers.config import Gpu, StageConfig, releases
+from helpers.errors import DeviceError
 from helpers.machine import gpu
 from helpers.machine.checks import Check, has_driver
 
@@ -51,6 +52,23 @@ def too_old(config: StageConfig, version: str) -> str:
 
 def _version(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(".") if part.isdigit())
+
+
+def this_gpu() -> Gpu:
+    """Ask the driver for the GPU of this machine that CUDA takes first.
+
+    Raises `DeviceError` where there is no driver, no GPU, or not the package that asks.
+    """
+    if not has_driver():
+        raise DeviceError(f"no NVIDIA driver here: {NO_DRIVER}")
+    with gpu.opened() as device:
+        if device.absent:
+            raise DeviceError(": ".join(device.absent))
+        name, memory_mb = (device.ask(gpu.QUERIES[each]) for each in ("name", "memory_total_mb"))
+        architecture = device.ask(lambda nvml, handle: nvml.nvmlDeviceGetArchitecture(handle))
+    if isinstance(memory_mb, str) or isinstance(architecture, str):
+        raise DeviceError(f"the driver does not tell what GPU this is: {NO_DRIVER}")
+    return Gpu(name, architecture, memory_mb * 1e6 / 2**30)
 
 
 @cache

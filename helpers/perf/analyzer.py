@@ -12,7 +12,6 @@ import mmap
 import os
 import re
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from numpy.typing import NDArray
 
 from helpers.errors import MeasurementError, ServerError
 from helpers.models import Arrays
+from helpers.store import temporary_folder
 from helpers.triton import Server, last_lines, libraries, process, sweep
 
 WINDOWS = 3  # perf_analyzer reports once it has three
@@ -65,8 +65,8 @@ def input_data(samples: Sequence[Arrays]) -> Iterator[Path]:
         }
         for s in samples
     ]
-    with tempfile.TemporaryDirectory(prefix="triton-") as folder:
-        path = Path(folder) / "inputs.json"
+    with temporary_folder() as folder:
+        path = folder / "inputs.json"
         path.write_text(json.dumps({"data": rows}))
         yield path
 
@@ -126,16 +126,16 @@ def run(point: Point, server: Server) -> Load:
     """
     for _ in range(ATTEMPTS):
         sweep(list(point.regions))
-        with tempfile.TemporaryDirectory(prefix="triton-") as name:
-            code = _perform(point, server, Path(name))
+        with temporary_folder() as name:
+            code = _perform(point, server, name)
             if not server.is_live():
                 words = last_lines(server.log)
                 raise ServerError(f"Triton ended while it was measured: {words}")
             if code:
                 ended = f"was killed by signal {code - 128}" if code > 128 else f"failed ({code})"
-                words = last_lines(Path(name) / "log", 2) or "it said nothing"
+                words = last_lines(name / "log", 2) or "it said nothing"
                 raise MeasurementError(f"perf_analyzer {ended}: {words}")
-            if load := _read(Path(name)):
+            if load := _read(name):
                 return load
     raise MeasurementError(f"perf_analyzer left no record of its requests, {ATTEMPTS} times")
 

@@ -8,7 +8,6 @@ executed, and its result says "done".
 import io
 import logging
 import os
-import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from typing import Any
 
 from helpers.errors import StageError
 from helpers.results import read
+from helpers.store import temporary_folder
 
 START_SECONDS = 120
 RELAYED_LINES = 6
@@ -75,7 +75,7 @@ def execute(
     result.unlink(missing_ok=True)
     executed.parent.mkdir(parents=True, exist_ok=True)
     try:
-        with warnings.catch_warnings(), tempfile.TemporaryDirectory(prefix="triton-") as sockets:
+        with warnings.catch_warnings(), temporary_folder() as sockets:
             warnings.simplefilter("ignore")
             transport = {"transport": "ipc", "ip": f"{sockets}/kernel"}  # no port is opened
             notebook = papermill.execute_notebook(

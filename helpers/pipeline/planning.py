@@ -11,6 +11,7 @@ from helpers.config import (
     STAGES,
     ConvertConfig,
     ExportConfig,
+    Parameters,
     StageConfig,
     configure,
     folder,
@@ -56,44 +57,43 @@ class Job:
         return self.folder / f"{self.config.stage}.json"
 
 
-def plan(
-    content: dict[str, Any], target: str, chosen: list[tuple[str, str]], stages: Sequence[str]
-) -> list[Job]:
+def plan(given: Parameters, chosen: list[tuple[str, str]], stages: Sequence[str]) -> list[Job]:
     """List the jobs in order: what two experiments share is one job, in the name of the first that
     has it.
     """
     jobs: dict[Path, Job] = {}
-    for model, experiment in chosen:
-        conversion = configure(content, target, model, experiment, "convert")
-        assert isinstance(conversion, ConvertConfig)
-        obstacle = checks.obstacle(conversion)
-        for stage in stages or STAGES:
-            if stage != "report":
-                needs = None
-                if before := STAGE[stage].needs:
-                    needs = Job(owner(content, target, model, experiment, before)).result
-                job = Job(owner(content, target, model, experiment, stage), obstacle, needs)
-                jobs.setdefault(job.result, job)
-    for model in dict.fromkeys(model for model, _ in chosen):
+    order = list(given.file.models)
+    for model in sorted({model for model, _ in chosen}, key=order.index):
+        configs = owners(given, model)
+        for _, experiment in (each for each in chosen if each[0] == model):
+            conversion = configure(given, model, experiment, "convert")
+            assert isinstance(conversion, ConvertConfig)
+            obstacle = checks.obstacle(conversion)
+            for stage in stages or STAGES:
+                if stage != "report":
+                    before = STAGE[stage].needs
+                    needs = Job(configs[experiment, before]).result if before else None
+                    job = Job(configs[experiment, stage], obstacle, needs)
+                    jobs.setdefault(job.result, job)
         if not stages or "report" in stages:
-            job = Job(configure(content, target, model, "", "report"))
+            job = Job(configure(given, model, "", "report"))
             jobs[job.result] = job
-    order = list(content["models"])
-    return sorted(jobs.values(), key=lambda job: order.index(job.config.model))
+    return list(jobs.values())
 
 
-def owner(
-    content: dict[str, Any], target: str, model: str, experiment: str, stage: str
-) -> StageConfig:
-    """Find the experiment in whose name `stage` runs: the first of the file with the same slice."""
-    mine = configure(content, target, model, experiment, stage)
-    if not STAGE[stage].makes_artefact:
-        return mine
-    others = (
-        configure(content, target, model, name, stage)
-        for name in content["models"][model]["experiments"]
-    )
-    return next(other for other in others if other.key(stage) == mine.key(stage))
+def owners(given: Parameters, model: str) -> dict[tuple[str, str], StageConfig]:
+    """Give for each experiment of a model and each of its stages the configuration in whose name
+    the stage runs: that of the first experiment with the same key where an artefact is made.
+    """
+    first: dict[str, StageConfig] = {}
+    found = {}
+    for experiment in given.experiments(model):
+        for stage in STAGES[:-1]:
+            config = configure(given, model, experiment, stage)
+            if STAGE[stage].makes_artefact:
+                config = first.setdefault(config.key(stage), config)
+            found[experiment, stage] = config
+    return found
 
 
 def stale(job: Job) -> str:

@@ -13,12 +13,12 @@ from typing import Any
 import yaml
 
 from helpers import results
-from helpers.config import STAGES, configure
+from helpers.config import STAGES, Parameters, configure, parse
 from helpers.errors import DeploymentError
-from helpers.pipeline.planning import Job, owner
+from helpers.pipeline.planning import Job, owners
 from helpers.report import Link, StageCell, Target, published_page
 from helpers.report import site as pages
-from helpers.store import write_atomic
+from helpers.store import shown, write_atomic
 
 
 def dump(result: dict[str, Any]) -> str:
@@ -35,28 +35,35 @@ def cells(outputs: Path, target: str) -> list[StageCell]:
     """List every model x experiment x stage of a target with its state; what two experiments share
     appears for both.
     """
-    content = yaml.safe_load((outputs / target / "parameters.yaml").read_text())
+    given = _parameters(outputs, target)
     found = []
-    for model, section in content["models"].items():
-        for experiment in section["experiments"]:
+    for model in given.file.models:
+        configs, reason = {}, ""
+        try:
+            configs = owners(given, model)
+        except DeploymentError as error:  # the file was written by an older release
+            reason = str(error)
+        for experiment in given.experiments(model):
             for stage in STAGES[:-1]:
-                try:
-                    job = Job(owner(content, target, model, experiment, stage))
-                except DeploymentError as error:  # the file was written by an older release
-                    found.append(_cell(model, experiment, stage, None, None, str(error)))
-                    continue
-                found.append(_cell(model, experiment, stage, job.result, outputs / target))
-        report = Job(configure(content, target, model, "", "report"))
+                path = Job(configs[experiment, stage]).result if configs else None
+                found.append(_cell(model, experiment, stage, path, outputs / target, reason))
+        report = Job(configure(given, model, "", "report"))
         found.append(_cell(model, "", "report", report.result, outputs / target))
     return found
 
 
+def _parameters(outputs: Path, target: str) -> Parameters:
+    """Read what the last run of a target was given."""
+    path = outputs / target / "parameters.yaml"
+    return parse(yaml.safe_load(path.read_text()), target, shown(path))
+
+
 def _cell(
-    model: str, experiment: str, stage: str, path: Path | None, base: Path | None, reason: str = ""
+    model: str, experiment: str, stage: str, path: Path | None, base: Path, reason: str = ""
 ) -> StageCell:
     result = (results.read(path) if path else None) or {}
     page = path.with_suffix(".html") if path else None
-    href = str(page.relative_to(base)) if page and base and page.exists() else None
+    href = str(page.relative_to(base)) if page and page.exists() else None
     return StageCell(
         model=model,
         experiment=experiment,
@@ -121,8 +128,7 @@ def publish(outputs: Path, target: str, only: set[Path] | None = None) -> Path:
                 notebook, html, links, state=result.get("state", ""), note=result.get("reason", "")
             )
     found = cells(outputs, target)
-    content = yaml.safe_load((folder / "parameters.yaml").read_text())
-    index = pages.target_index(folder, found, gpu=content["gpu"])
+    index = pages.target_index(folder, found, gpu=_parameters(outputs, target).file.gpu)
     front(outputs)
     return index
 
@@ -134,6 +140,7 @@ def front(outputs: Path) -> Path:
 
 
 def _target(outputs: Path, name: str) -> Target:
-    content = yaml.safe_load((outputs / name / "parameters.yaml").read_text())
     counts = Counter(cell["state"] for cell in cells(outputs, name))
-    return Target(name=name, gpu=content["gpu"], counts=counts, href=f"{name}/index.html")
+    return Target(
+        name=name, gpu=_parameters(outputs, name).file.gpu, counts=counts, href=f"{name}/index.html"
+    )

@@ -122,7 +122,7 @@ def save(
             "sha256": artefact.sha256,
             "size_mb": round(artefact.size_mb, 1),
             **artefact.facts,
-            "files": {name: file["sha256"] for name, file in artefact.files.items()},
+            "files": {name: file.sha256 for name, file in artefact.files.items()},
         }
     with locked(outputs()):
         if artefact and broken:

@@ -1,7 +1,7 @@
 from .artefacts import Artefact, find, is_unchanged, making, mark_red, verify
 from .files import explained, link_or_copy, write_atomic
-from .hashing import digest, file_digest
-from .lock import LOCKED_VARIABLE, locked
+from .hashing import digest, file_digest, fingerprint, remembered_fingerprint
+from .lock import LOCKED_VARIABLE, clear_leftovers, locked, require_unlocked, temporary_folder
 from .paths import OUTPUTS_VARIABLE, ROOT, from_root, outputs, shown
 
 __all__ = [
@@ -9,10 +9,12 @@ __all__ = [
     "OUTPUTS_VARIABLE",
     "ROOT",
     "Artefact",
+    "clear_leftovers",
     "digest",
     "explained",
     "file_digest",
     "find",
+    "fingerprint",
     "from_root",
     "is_unchanged",
     "link_or_copy",
@@ -20,7 +22,10 @@ __all__ = [
     "making",
     "mark_red",
     "outputs",
+    "remembered_fingerprint",
+    "require_unlocked",
     "shown",
+    "temporary_folder",
     "verify",
     "write_atomic",
 ]

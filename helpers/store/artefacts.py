@@ -1,76 +1,105 @@
 """Finished folders: a manifest with the SHA-256 of every file, made whole or not at all."""
 
-import json
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Literal
+
+from pydantic import BaseModel, Field, JsonValue, ValidationError
 
 from helpers.errors import ArtefactError
 from helpers.store.files import explained, write_atomic
 from helpers.store.hashing import digest, file_digest
-from helpers.store.paths import shown
+from helpers.store.lock import locked
+from helpers.store.paths import outputs, shown
 
 MANIFEST = "manifest.json"
 
 
+class FileStamp(BaseModel, frozen=True):
+    """Size in bytes and time of the last change of a file: whether it changed, without reading."""
+
+    size: int
+    mtime_ns: int
+
+
+class FileRecord(FileStamp, frozen=True):
+    """A file of an artefact as it was when the artefact was finished."""
+
+    sha256: str
+
+
+class Manifest(BaseModel, frozen=True):
+    """The content of `manifest.json`."""
+
+    version: Literal[1] = Field(alias="schema")
+    facts: dict[str, JsonValue] = {}
+    files: dict[str, FileRecord] = {}
+
+
 @dataclass(frozen=True)
 class Artefact:
-    """A finished folder and its manifest: SHA-256 of every file, and what its maker wrote down."""
+    """A finished folder, the records of its files, and what its maker wrote down."""
 
     folder: Path
-    files: Mapping[str, Mapping[str, Any]]
-    facts: Mapping[str, Any]
+    files: Mapping[str, FileRecord]
+    facts: Mapping[str, JsonValue]
 
     @property
     def sha256(self) -> str:
         """One hash over the names and hashes of all files."""
-        return digest({name: file["sha256"] for name, file in self.files.items()})
+        return digest({name: file.sha256 for name, file in self.files.items()})
 
     @property
     def size_mb(self) -> float:
         """Size of all files together in megabytes (10^6 bytes)."""
-        return sum(int(file["size"]) for file in self.files.values()) / 1e6
+        return sum(file.size for file in self.files.values()) / 1e6
 
-    def shown(self) -> dict[str, Any]:
+    def shown(self) -> dict[str, JsonValue]:
         """What a reader should know of it."""
-        files = {name: f"{int(file['size']):,} bytes" for name, file in self.files.items()}
         return {
             "folder": shown(self.folder),
             **self.facts,
             "size_mb": self.size_mb,
-            "files": files,
+            "files": {name: f"{file.size:,} bytes" for name, file in self.files.items()},
             "sha256": self.sha256,
         }
 
 
-def _stamp(path: Path) -> dict[str, int]:
+def _stamp(path: Path) -> FileStamp:
     status = path.stat()
-    return {"size": status.st_size, "mtime_ns": status.st_mtime_ns}
+    return FileStamp(size=status.st_size, mtime_ns=status.st_mtime_ns)
+
+
+def _write_manifest(
+    folder: Path, facts: Mapping[str, JsonValue], files: Mapping[str, FileRecord]
+) -> None:
+    manifest = Manifest(schema=1, facts=dict(facts), files=dict(files))
+    write_atomic(folder / MANIFEST, manifest.model_dump_json(indent=1, by_alias=True))
 
 
 def find(folder: Path) -> Artefact | None:
-    """Find the finished artefact in `folder`, without looking at its content; None if there is
-    none.
+    """Find the finished artefact in `folder`, without looking at its files; None if there is none,
+    or if its manifest is not one of ours.
     """
     try:
-        manifest = json.loads((folder / MANIFEST).read_text())
-    except (FileNotFoundError, NotADirectoryError):
+        manifest = Manifest.model_validate_json((folder / MANIFEST).read_bytes())
+    except (FileNotFoundError, NotADirectoryError, ValidationError):
         return None
-    return Artefact(folder, manifest["files"], manifest["facts"])
+    return Artefact(folder, manifest.files, manifest.facts)
 
 
 def is_unchanged(artefact: Artefact) -> bool:
-    """Whether all files have the size and time they were finished with: quick, for deciding what to
-    skip.
+    """Tell whether all files have the size and time they were finished with, without reading
+    them.
     """
     try:
         return all(
-            _stamp(artefact.folder / name).items() <= dict(file).items()
+            _stamp(artefact.folder / name) == FileStamp(**file.model_dump(exclude={"sha256"}))
             for name, file in artefact.files.items()
         )
     except OSError:
@@ -84,42 +113,43 @@ def verify(artefact: Artefact) -> Artefact:
     for name, file in artefact.files.items():
         path = artefact.folder / name
         found = file_digest(path) if path.is_file() else "gone"
-        if found != file["sha256"]:
+        if found != file.sha256:
             (artefact.folder / MANIFEST).unlink(missing_ok=True)
             raise ArtefactError(
                 f"{shown(path)} changed after it was made: SHA-256 is {found[:12]}, was "
-                f"{file['sha256'][:12]}; the next run makes it again"
+                f"{file.sha256[:12]}; the next run makes it again"
             )
     return artefact
 
 
 def mark_red(artefact: Artefact, reason: str) -> None:
     """Write into the manifest that nothing may be built on this artefact, and why."""
-    facts = {**artefact.facts, "red": reason}
-    manifest = {"schema": 1, "facts": facts, "files": artefact.files}
-    write_atomic(artefact.folder / MANIFEST, json.dumps(manifest, indent=1))
+    _write_manifest(artefact.folder, {**artefact.facts, "red": reason}, artefact.files)
 
 
 @contextmanager
-def making(folder: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+def making(folder: Path) -> Iterator[tuple[Path, dict[str, JsonValue]]]:
     """Make an artefact whole or not at all: yields an empty temporary folder and the facts to fill.
 
     At the end of the block every file is hashed, the manifest written and the folder renamed to
-    `folder`.
+    `folder`. What lies in the outputs folder is made under its lock: raises `WorkspaceError` if
+    another run holds it.
     """
-    facts: dict[str, Any] = {}
-    with explained(folder):
+    facts: dict[str, JsonValue] = {}
+    is_output = folder.is_relative_to(outputs())
+    with locked(outputs()) if is_output else nullcontext(), explained(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
         try:
             yield temporary, facts
-            paths = sorted(path for path in temporary.rglob("*") if path.is_file())
             files = {
-                str(path.relative_to(temporary)): {**_stamp(path), "sha256": file_digest(path)}
-                for path in paths
+                str(path.relative_to(temporary)): FileRecord(
+                    **_stamp(path).model_dump(), sha256=file_digest(path)
+                )
+                for path in sorted(temporary.rglob("*"))
+                if path.is_file()
             }
-            manifest = {"schema": 1, "facts": facts, "files": files}
-            (temporary / MANIFEST).write_text(json.dumps(manifest, indent=1))
+            _write_manifest(temporary, facts, files)
             os.chmod(temporary, 0o755)
             shutil.rmtree(folder, ignore_errors=True)
             os.replace(temporary, folder)

@@ -12,5 +12,5 @@ def deploy(config: DeployConfig) -> Artefact:
     per_scenario = {scenario: threads(config, scenario) for scenario in SCENARIOS}
     with making(folder_of(config, "deploy")) as (temporary, facts):
         write_repository(temporary, config, converted, per_scenario)
-        facts.update(model=config.model, threads=per_scenario)
+        facts.update(model=config.model, threads={**per_scenario})
     return require(config, "deploy")

@@ -3,7 +3,6 @@ NVIDIA's image.
 """
 
 import re
-import tempfile
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from typing import Any
 
 from helpers.config import DeployConfig, OfflineConfig, StageConfig, releases
 from helpers.errors import DeploymentError, ServerError
+from helpers.store import temporary_folder
 from helpers.triton import containers
 from helpers.triton.client import Server
 from helpers.triton.containers import HOST_OUTPUTS_VARIABLE, LABEL, Mount
@@ -150,8 +150,8 @@ def run_in_image(config: StageConfig, command: Sequence[str], mounts: Mapping[Pa
     with the last lines if the command fails.
     """
     binds = [Mount(source, target, writable=True) for source, target in mounts.items()]
-    with tempfile.TemporaryDirectory(prefix="triton-") as folder:
-        log = Path(folder) / "log"
+    with temporary_folder() as folder:
+        log = folder / "log"
         with containers.run(config, command, binds, log, ["--shm-size=1g"]) as container:
             code = container.client.wait()
         said = log.read_text(errors="replace")

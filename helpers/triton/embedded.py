@@ -4,7 +4,6 @@ interpreter's packages.
 
 import os
 import sys
-import tempfile
 import time
 import uuid
 from collections.abc import Iterator, Sequence
@@ -16,6 +15,7 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 from helpers.errors import ServerError
+from helpers.store import temporary_folder
 from helpers.triton import process
 from helpers.triton.client import Server
 
@@ -114,8 +114,8 @@ def serve(
     last lines if it does not become ready.
     """
     prefix = f"triton-notebooks-{uuid.uuid4().hex[:12]}"
-    with tempfile.TemporaryDirectory(prefix="triton-") as scratch, log.open("wb") as output:
-        link_backend(Path(scratch))
+    with temporary_folder() as scratch, log.open("wb") as output:
+        link_backend(scratch)
         free_http, metrics = free_ports(2)
         http = require_free(http_port) if http_port else free_http
         command = [

@@ -133,7 +133,7 @@ def test_a_dry_run_says_what_would_run_and_about_how_long_and_writes_nothing(
     *lines, last = said.out.splitlines()
     jobs = [line.partition(":")[0] for line in lines]
     seconds = [int(found) for line in lines for found in re.findall(r"\(about (\d+) s\)", line)]
-    first, second = read_file(path)["models"]["resnet50"]["experiments"]
+    first, second = read_file(path).experiments("resnet50")
     assert (code, said.err) == (0, "")
     assert jobs == [
         *(f"resnet50 {first} {stage}" for stage in STAGES[:-1]),

@@ -134,7 +134,7 @@ def test_a_made_artefact_is_found_with_its_files_and_facts(folder: Path) -> None
 
     assert artefact is not None
     assert dict(artefact.facts) == {"format": "test"}
-    assert {name: file["size"] for name, file in artefact.files.items()} == {
+    assert {name: file.size for name, file in artefact.files.items()} == {
         "assets/labels.txt": 8,
         "model.bin": 7,
     }

@@ -11,7 +11,7 @@ from tritonclient.grpc import model_config_pb2 as pb
 
 from helpers import models
 from helpers.config import releases
-from helpers.config.loading import read_file, resolve
+from helpers.config.loading import configure, read_file, resolve
 from helpers.config.schema import StageConfig as Config
 from helpers.errors import ParameterError, ServerError
 from helpers.inference import ensemble
@@ -61,7 +61,7 @@ def config(stage: str = "deploy", model: str = "dlrm", **fields: Any) -> Config:
 
 
 def published(path: Path, stage: str, model: str, experiment: str) -> Config:
-    return resolve(model, stage, experiment=experiment, target=path.stem, **read_file(path))
+    return configure(read_file(path), model, experiment, stage)
 
 
 def messages(config: Config, scenario: str) -> list[Any]:
@@ -106,8 +106,8 @@ def configurations(model: str) -> dict[str, str]:
     found: dict[str, list[str]] = {}
     for path in FILES:
         content = read_file(path)
-        for name in content["models"].get(model, {"experiments": ()})["experiments"]:
-            chosen = resolve(model, "deploy", experiment=name, target=path.stem, **content)
+        for name in content.experiments(model):
+            chosen = configure(content, model, name, "deploy")
             for scenario in SCENARIOS:
                 for message in messages(chosen, scenario):
                     for text in parted(message):
