@@ -21,7 +21,7 @@ from helpers.config.schema import (
 )
 from helpers.config.validation import check_present, validated
 from helpers.errors import ParameterError
-from helpers.store import ROOT, outputs, remembered_fingerprint, require_unlocked, shown
+from helpers.store import ROOT, content_name, outputs, require_unlocked, shown
 
 FILES = ROOT / "params"
 TARGET_VARIABLE = "TRITON_NOTEBOOKS_TARGET"  # set by the batch command: the parameter file's name
@@ -123,7 +123,7 @@ def resolve(
     did not start this notebook holds the outputs folder.
     """
     require_unlocked(outputs())
-    remembered_fingerprint.cache_clear()  # the user's files may be others than an hour ago
+    content_name.cache_clear()  # the user's files may be others than an hour ago
     if isinstance(overrides, str):
         raise ParameterError(
             f"overrides is the text {overrides!r}: "

@@ -18,7 +18,7 @@ from helpers.config.parameter_file import (
     Strict,
     Value,
 )
-from helpers.store import digest, from_root, remembered_fingerprint
+from helpers.store import content_name, digest
 
 
 class StageConfig(Strict):
@@ -66,10 +66,8 @@ class StageConfig(Strict):
         if stage == "report":
             chosen["experiments"] = list(self.experiments)
         chosen |= self.model_dump(include=self.fields_for(stage))
-        for name in ("dataset", "checkpoint"):  # what a user's files are counts, not where they lie
-            path = from_root(str(chosen.get(name, "")))
-            if name in chosen and path.exists():
-                chosen[name] = remembered_fingerprint(path)
+        for name in {"dataset", "checkpoint"} & set(chosen):
+            chosen[name] = content_name(str(chosen[name]))
         return chosen
 
     def key(self, stage: str) -> str:

@@ -1,6 +1,6 @@
 from .artefacts import Artefact, find, is_unchanged, making, mark_red, verify
 from .files import explained, link_or_copy, write_atomic
-from .hashing import digest, file_digest, fingerprint, remembered_fingerprint
+from .hashing import content_name, digest, file_digest, fingerprint
 from .lock import LOCKED_VARIABLE, clear_leftovers, locked, require_unlocked, temporary_folder
 from .paths import OUTPUTS_VARIABLE, ROOT, from_root, outputs, shown
 
@@ -10,6 +10,7 @@ __all__ = [
     "ROOT",
     "Artefact",
     "clear_leftovers",
+    "content_name",
     "digest",
     "explained",
     "file_digest",
@@ -22,7 +23,6 @@ __all__ = [
     "making",
     "mark_red",
     "outputs",
-    "remembered_fingerprint",
     "require_unlocked",
     "shown",
     "temporary_folder",

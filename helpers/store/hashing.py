@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 
 from helpers.errors import DataError
-from helpers.store.paths import shown
+from helpers.store.paths import from_root, shown
 
 
 def digest(value: object) -> str:
@@ -21,11 +21,14 @@ def file_digest(path: Path) -> str:
 
 
 @cache
-def remembered_fingerprint(path: Path) -> str:
-    """Give the fingerprint that `path` had when this process first asked: a configuration keeps its
-    key, however often it is asked for.
+def content_name(path: str) -> str:
+    """Name a user's files by what they are rather than where they lie: give their fingerprint, or
+    `path` as it is if nothing is there. Asked once in a process, so that keys do not change in it.
     """
-    return fingerprint(path)
+    try:
+        return fingerprint(from_root(path))
+    except DataError:
+        return path
 
 
 def fingerprint(path: Path) -> str:

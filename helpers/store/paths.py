@@ -21,7 +21,7 @@ def from_root(path: str) -> Path:
     """Resolve a user's path: relative ones are relative to the project's root, wherever the kernel
     was started.
     """
-    return ROOT / Path(path).expanduser()
+    return ROOT / os.path.expanduser(path)
 
 
 def shown(path: Path) -> str:

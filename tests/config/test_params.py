@@ -17,7 +17,12 @@ from helpers.config.loading import configure, read_file, resolve, select
 from helpers.config.parameter_file import Experiment, ParameterFile
 from helpers.config.schema import STAGE, STAGES, StageConfig
 from helpers.errors import ParameterError
-from helpers.inference.datasets import checkpoint_file, dataset_folder
+from helpers.inference.datasets import (
+    checkpoint_file,
+    checkpoint_name,
+    dataset_folder,
+    dataset_name,
+)
 from helpers.pipeline.planning import plan
 from helpers.store.paths import OUTPUTS_VARIABLE, ROOT, shown
 
@@ -217,13 +222,16 @@ def test_a_bad_file_is_one_line_and_exit_code_2_and_nothing_is_written(
     assert not outputs.exists()
 
 
-BOMB = "a: &a0 [x, x]\n" + "".join(
-    f"{chr(98 + i)}: &a{i + 1} [{', '.join([f'*a{i}'] * 9)}]\n" for i in range(9)
+BOMB = "gpu:\n- &a0 [x, x]\n" + "".join(
+    f"- &a{i + 1} [{', '.join([f'*a{i}'] * 9)}]\n" for i in range(9)
 )
 HOSTILE = {
-    "an alias bomb": (BOMB, "line 6: holds more than 50,000 values up to here"),
+    "an alias bomb": (BOMB, "line 7: holds more than 50,000 values up to here"),
     "an alias of itself": ("gpu: &a [*a]\n", "line 1: alias '*a' names no finished value"),
-    "1,000 brackets": ("[" * 1_000, "line 1: is nested more than 20 levels deep"),
+    "1,000 brackets": (
+        "gpu: " + "[" * 1_000 + "]" * 1_000,
+        "line 1: is nested more than 20 levels deep",
+    ),
     "100,000 brackets": ("[" * 100_000, "line 1: is nested more than 20 levels deep"),
     "a date that is none": (
         file_with(", dataset: 2001-02-30T10:00:00Z"),
@@ -253,7 +261,7 @@ HOSTILE = {
         file_with("") + 'server: {kind: remote, url: "a\\0:1"}\n',
         "line 7: a value holds the unprintable character '\\x00'",
     ),
-    "10 MB": ("# 34567\n" * 1_250_000, "is larger than 1 MB"),
+    "10 MB": ("".join(f"k{i}: 1\n" for i in range(1_000_000)), "is larger than 1 MB"),
 }
 
 
@@ -552,6 +560,28 @@ def test_instances_as_one_number_are_the_same_in_both_scenarios() -> None:
         "offline": 3,
         "online": 3,
     }
+
+
+def test_a_moved_data_set_and_checkpoint_keep_every_key_and_changed_ones_do_not(
+    tmp_path: Path,
+) -> None:
+    def keys(folder: Path) -> list[str]:
+        fields = {"dataset": str(folder / "images"), "checkpoint": str(folder / "my.pth")}
+        configs = {stage: config(stage, fields=fields) for stage in STAGES}
+        names = [dataset_name(configs["export"]), checkpoint_name(configs["export"])]
+        return [*(each.key(stage) for stage, each in configs.items()), *names]
+
+    (tmp_path / "here/images").mkdir(parents=True)
+    (tmp_path / "here/images/a.jpg").write_text("cat")
+    (tmp_path / "here/my.pth").write_text("weights")
+    before = keys(tmp_path / "here")
+    (tmp_path / "here").rename(tmp_path / "there")
+    moved = keys(tmp_path / "there")
+    (tmp_path / "there/images/a.jpg").write_text("a dog")
+    (tmp_path / "there/my.pth").write_text("other weights")
+
+    assert moved == before
+    assert not set(keys(tmp_path / "there")) & set(before)
 
 
 def test_relative_paths_are_relative_to_the_project_wherever_one_stands(
