@@ -12,14 +12,9 @@ from pathlib import Path
 
 from helpers import models as known_models
 from helpers.config import yaml_file
-from helpers.config.parameter_file import Experiment, ParameterFile, Value
-from helpers.config.schema import (
-    STAGE,
-    StageConfig,
-    config_class,
-    fields_for,
-)
-from helpers.config.validation import check_present, validated
+from helpers.config.parameter_file import Experiment, ParameterFile, Value, unknown_key
+from helpers.config.schema import StageConfig, config_class, fields_for
+from helpers.config.validation import validated
 from helpers.errors import ParameterError
 from helpers.store import ROOT, content_name, outputs, require_unlocked, shown
 
@@ -156,8 +151,8 @@ def configure(
     """Give `stage` its configuration of one experiment, the first of the model if `experiment` is
     empty.
 
-    Every given field is checked; only those that the stage reads must be there. Raises
-    `ParameterError`.
+    Only the fields that the stage reads are checked, and must be there; the others must be known.
+    Raises `ParameterError`.
     """
     file, place, names = parameters.file, parameters.place, parameters.experiments(model)
     if not names:
@@ -169,9 +164,8 @@ def configure(
         )
     place += f": models.{model}.experiments.{name}"
     fields = parameters.merged(model, name) | dict(overrides or {})
-    check_present(
-        Experiment, fields, place, _context(model), required=STAGE[stage].fields.model_fields
-    )
+    if unknown := set(fields) - set(Experiment.model_fields):
+        raise ParameterError(f"{place}: {unknown_key(Experiment, min(unknown))}")
     release = fields.get("release")
     format_name = str(fields.get("format", ""))
     chosen: dict[str, object] = {

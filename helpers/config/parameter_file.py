@@ -61,9 +61,13 @@ class Strict(BaseModel):
     def _check_keys(cls, content: object) -> object:
         for key in content if isinstance(content, dict) else ():
             if key not in cls.model_fields:
-                known = ", ".join(sorted(cls.model_fields))
-                raise ValueError(f"unknown key '{key}'; known keys are {known}")
+                raise ValueError(unknown_key(cls, key))
         return content
+
+
+def unknown_key(schema: type[BaseModel], key: str) -> str:
+    """Say that `schema` has no such key."""
+    return f"unknown key '{key}'; known keys are {', '.join(sorted(schema.model_fields))}"
 
 
 class Instances(Strict):

@@ -1,6 +1,5 @@
 """Checking data against a class of the schema, with one line that names what is wrong."""
 
-from collections.abc import Container
 from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -31,23 +30,6 @@ def validated(schema: type[M], value: object, place: str, context: Context | Non
         return schema.model_validate(value, context=context)
     except ValidationError as error:
         raise ParameterError(_line(place, error.errors()[0])) from None
-
-
-def check_present(
-    schema: type[BaseModel],
-    value: object,
-    place: str,
-    context: Context | None = None,
-    *,
-    required: Container[str],
-) -> None:
-    """Check `value` likewise, but let it lack what is not in `required`."""
-    try:
-        schema.model_validate(value, context=context)
-    except ValidationError as error:
-        for each in error.errors():
-            if each["type"] != "missing" or each["loc"][0] in required:
-                raise ParameterError(_line(place, each)) from None
 
 
 def _line(place: str, error: "ErrorDetails") -> str:

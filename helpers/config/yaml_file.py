@@ -1,11 +1,9 @@
 """Reading a YAML file that anybody may have written: plain data, or one line on what is wrong.
 
-The events of the file are checked before any data is built from them. PyYAML lets a duplicate key
-win in silence, recurses once for each level, writes every alias out, and runs into errors of Python
-on some tags and long numbers.
+PyYAML lets the last of two equal keys win in silence, recurses once for each level, and does not
+limit aliases. So events and nodes are checked before they become data.
 """
 
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import yaml
@@ -14,19 +12,8 @@ from helpers.errors import ParameterError
 
 MAX_BYTES = 1_000_000
 MAX_DEPTH = 20
-MAX_VALUES = 50_000  # once every alias is replaced by what it names
+MAX_VALUES = 50_000  # with every alias replaced by what it names
 MAX_CHARACTERS = 1_000  # of one key or value
-
-
-@dataclass
-class _Collection:
-    """A mapping or list that is not yet closed."""
-
-    anchor: str | None
-    values_before: int
-    is_mapping: bool
-    is_key_next: bool
-    keys: set[str] = field(default_factory=set)
 
 
 def load(path: Path) -> object:
@@ -37,66 +24,71 @@ def load(path: Path) -> object:
         if len(content) > MAX_BYTES:
             raise ParameterError(f"is larger than {MAX_BYTES / 1e6:.0f} MB")
         text = content.decode()
-        _check(text)
-        return yaml.load(text, Loader=yaml.CSafeLoader)
+        _check_events(text)
+        loader = yaml.CSafeLoader(text)
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        _check_node(node, {})
+        return loader.construct_document(node)
     except FileNotFoundError:
         raise ParameterError("there is no such file") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ParameterError(f"cannot be read as text: {error}") from None
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date or number that is none
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: no such date or number
         raise ParameterError(f"is not YAML: {' '.join(str(error).split())}") from None
 
 
-def _check(text: str) -> None:
-    """Raise `ParameterError` for YAML that is valid but must not become data."""
-    sizes: dict[str, int] = {}  # how many values an anchor stands for
-    opened: list[_Collection] = []
-    values = 0
+def _check_events(text: str) -> None:
+    """Look for what would end the parser, which reads events without recursion and nodes with it,
+    and for tags, which a node no longer tells from the type that its text has.
+    """
+    depth = 0
     for event in yaml.parse(text, Loader=yaml.CSafeLoader):
-        line = f"line {event.start_mark.line + 1}" if event.start_mark else "unknown line"
-        if isinstance(event, yaml.NodeEvent):
-            parent = opened[-1] if opened else None
-            if parent and parent.is_key_next:
-                _check_key(event, parent.keys, line)
-            if parent and parent.is_mapping:
-                parent.is_key_next = not parent.is_key_next
-        if isinstance(event, yaml.AliasEvent):
-            if event.anchor not in sizes:
-                raise ParameterError(f"{line}: alias '*{event.anchor}' names no finished value")
-            values += sizes[event.anchor or ""]
-        elif isinstance(event, yaml.ScalarEvent):
-            values += 1
-            sizes[event.anchor or ""] = 1
-            _check_scalar(event.value, line)
-        elif isinstance(event, yaml.CollectionStartEvent):
-            is_mapping = isinstance(event, yaml.MappingStartEvent)
-            opened.append(_Collection(event.anchor, values, is_mapping, is_mapping))
-            values += 1
-        elif isinstance(event, yaml.CollectionEndEvent):
-            closed = opened.pop()
-            sizes[closed.anchor or ""] = values - closed.values_before
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > MAX_DEPTH:
+            raise _error(event, f"is nested more than {MAX_DEPTH} levels deep")
         if tag := getattr(event, "tag", None):
-            raise ParameterError(f"{line}: holds the tag '{tag}': tags are not allowed")
-        if len(opened) > MAX_DEPTH:
-            raise ParameterError(f"{line}: is nested more than {MAX_DEPTH} levels deep")
-        if values > MAX_VALUES:
-            raise ParameterError(f"{line}: holds more than {MAX_VALUES:,} values up to here")
+            raise _error(event, f"holds the tag '{tag}': tags are not allowed")
 
 
-def _check_key(event: yaml.NodeEvent, seen: set[str], line: str) -> None:
-    if not isinstance(event, yaml.ScalarEvent):
-        kind = type(event).__name__.removesuffix("Event").removesuffix("Start").lower()
-        raise ParameterError(f"{line}: a key is a {kind}: expected a name")
-    if event.value in seen:
-        raise ParameterError(f"{line}: duplicate key {event.value!r}")
-    seen.update({event.value} - {"<<"})  # several mappings may be merged into one
+def _check_node(node: yaml.Node, known: dict[yaml.Node, tuple[int, int]]) -> tuple[int, int]:
+    """Give how many values and levels `node` has, once every alias in it is replaced."""
+    if node in known:
+        return known[node]
+    known[node] = MAX_VALUES, MAX_DEPTH  # counts if the node holds an alias of itself
+    children: list[yaml.Node] = []
+    if isinstance(node, yaml.ScalarNode):
+        _check_text(node)
+    elif isinstance(node, yaml.SequenceNode):
+        children = node.value
+    else:
+        keys: set[str] = set()
+        for key, value in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise _error(key, f"a key is a {key.id}: expected a name")
+            if key.value in keys:
+                raise _error(key, f"duplicate key {key.value!r}")
+            keys |= {key.value} - {"<<"}  # several mappings may be merged into one
+            children += (key, value)
+    counts = [_check_node(child, known) for child in children]
+    values = 1 + sum(count for count, _ in counts)
+    levels = 1 + max((level for _, level in counts), default=0)
+    if values > MAX_VALUES or levels > MAX_DEPTH:
+        raise _error(node, "has too many values once its aliases are replaced")
+    known[node] = values, levels
+    return values, levels
 
 
-def _check_scalar(value: str, line: str) -> None:
-    if len(value) > MAX_CHARACTERS:
-        raise ParameterError(
-            f"{line}: a value has {len(value):,} characters; at most {MAX_CHARACTERS:,} are allowed"
-        )
-    if not value.isprintable():
-        wrong = next(character for character in value if not character.isprintable())
-        raise ParameterError(f"{line}: a value holds the unprintable character {wrong!r}")
+def _check_text(node: yaml.ScalarNode) -> None:
+    if len(node.value) > MAX_CHARACTERS:
+        raise _error(node, f"a key or value has more than {MAX_CHARACTERS:,} characters")
+    if not node.value.isprintable():
+        wrong = next(character for character in node.value if not character.isprintable())
+        raise _error(node, f"a key or value holds the unprintable character {wrong!r}")
+
+
+def _error(where: yaml.Node | yaml.Event, message: str) -> ParameterError:
+    line = where.start_mark.line + 1 if where.start_mark else "unknown"
+    return ParameterError(f"line {line}: {message}")

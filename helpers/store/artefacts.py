@@ -20,16 +20,11 @@ from helpers.store.paths import outputs, shown
 MANIFEST = "manifest.json"
 
 
-class FileStamp(BaseModel, frozen=True):
-    """Size in bytes and time of the last change of a file: whether it changed, without reading."""
-
-    size: int
-    mtime_ns: int
-
-
-class FileRecord(FileStamp, frozen=True):
+class FileRecord(BaseModel, frozen=True):
     """A file of an artefact as it was when the artefact was finished."""
 
+    size: int  # bytes
+    mtime_ns: int
     sha256: str
 
 
@@ -70,9 +65,9 @@ class Artefact:
         }
 
 
-def _stamp(path: Path) -> FileStamp:
+def _record(path: Path) -> FileRecord:
     status = path.stat()
-    return FileStamp(size=status.st_size, mtime_ns=status.st_mtime_ns)
+    return FileRecord(size=status.st_size, mtime_ns=status.st_mtime_ns, sha256=file_digest(path))
 
 
 def _write_manifest(
@@ -97,13 +92,14 @@ def is_unchanged(artefact: Artefact) -> bool:
     """Tell whether all files have the size and time they were finished with, without reading
     them.
     """
-    try:
-        return all(
-            _stamp(artefact.folder / name) == FileStamp(**file.model_dump(exclude={"sha256"}))
-            for name, file in artefact.files.items()
-        )
-    except OSError:
-        return False
+    for name, file in artefact.files.items():
+        try:
+            status = (artefact.folder / name).stat()
+        except OSError:
+            return False
+        if (status.st_size, status.st_mtime_ns) != (file.size, file.mtime_ns):
+            return False
+    return True
 
 
 def verify(artefact: Artefact) -> Artefact:
@@ -142,13 +138,8 @@ def making(folder: Path) -> Iterator[tuple[Path, dict[str, JsonValue]]]:
         temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
         try:
             yield temporary, facts
-            files = {
-                str(path.relative_to(temporary)): FileRecord(
-                    **_stamp(path).model_dump(), sha256=file_digest(path)
-                )
-                for path in sorted(temporary.rglob("*"))
-                if path.is_file()
-            }
+            paths = sorted(path for path in temporary.rglob("*") if path.is_file())
+            files = {str(path.relative_to(temporary)): _record(path) for path in paths}
             _write_manifest(temporary, facts, files)
             os.chmod(temporary, 0o755)
             shutil.rmtree(folder, ignore_errors=True)

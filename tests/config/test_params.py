@@ -226,8 +226,18 @@ BOMB = "gpu:\n- &a0 [x, x]\n" + "".join(
     f"- &a{i + 1} [{', '.join([f'*a{i}'] * 9)}]\n" for i in range(9)
 )
 HOSTILE = {
-    "an alias bomb": (BOMB, "line 7: holds more than 50,000 values up to here"),
-    "an alias of itself": ("gpu: &a [*a]\n", "line 1: alias '*a' names no finished value"),
+    "an alias bomb": (
+        BOMB,
+        "line 7: has too many values once its aliases are replaced",
+    ),
+    "an alias of itself": (
+        "gpu: &a [*a]\n",
+        "line 1: has too many values once its aliases are replaced",
+    ),
+    "a chain of aliases": (
+        "- &a0 x\n" + "".join(f"- &a{i + 1} [*a{i}]\n" for i in range(2_000)),
+        "line 21: has too many values once its aliases are replaced",
+    ),
     "1,000 brackets": (
         "gpu: " + "[" * 1_000 + "]" * 1_000,
         "line 1: is nested more than 20 levels deep",
@@ -247,19 +257,19 @@ HOSTILE = {
     ),
     "5,000 digits": (
         file_with(f", threads: {'1' * 5_000}"),
-        "line 6: a value has 5,000 characters; at most 1,000 are allowed",
+        "line 6: a key or value has more than 1,000 characters",
     ),
     "an escape sequence in a key": (
         file_with("") + '"\\e[31mgpus": 2\n',
-        "line 7: a value holds the unprintable character '\\x1b'",
+        "line 7: a key or value holds the unprintable character '\\x1b'",
     ),
     "an escape sequence in a name": (
         file_with("").replace("mine", '"\\e[31m"'),
-        "line 6: a value holds the unprintable character '\\x1b'",
+        "line 6: a key or value holds the unprintable character '\\x1b'",
     ),
     "a null byte in the address": (
         file_with("") + 'server: {kind: remote, url: "a\\0:1"}\n',
-        "line 7: a value holds the unprintable character '\\x00'",
+        "line 7: a key or value holds the unprintable character '\\x00'",
     ),
     "10 MB": ("".join(f"k{i}: 1\n" for i in range(1_000_000)), "is larger than 1 MB"),
 }
