@@ -44,7 +44,7 @@ class Parameters:
         return validated(Experiment, self.merged(model, name), place, _context(model))
 
     def merged(self, model: str, name: str) -> Fields:
-        """Give the fields of an experiment over its model's defaults over the file's."""
+        """Merge the fields of an experiment over its model's defaults, and those over the file's."""
         section = self.file.models[model]
         return self.file.defaults | section.defaults | (section.experiments[name] or {})
 
@@ -135,7 +135,7 @@ def resolve(
     path = file_for(gpu)
     if path is None:
         raise ParameterError(
-            f"gpu is '{gpu}', which no file in {shown(FILES)} has: give models too"
+            f"gpu is {gpu!r}, which no file in {shown(FILES)} has: give models too"
         )
     parameters = replace(read_file(path), target=target or target_name(gpu))
     return configure(parameters, model, experiment, stage, overrides)
@@ -178,7 +178,7 @@ def configure(
         "target": parameters.target,
         "gpu": file.gpu,
         "device": file.device,
-        "server": file.server.model_copy(update={"release": release} if release else {}),
+        "server": file.server.model_dump() | ({"release": release} if release else {}),
         "experiments": names,
     }
     return validated(config_class(stage, format_name), chosen, place, _context(model))

@@ -20,7 +20,6 @@ from helpers import formats, models
 
 Value = JsonValue  # a plain value, as YAML and JSON have it
 
-
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -96,7 +95,7 @@ class Server(Strict):
 
 
 class DataFields(Strict):
-    """What decides which samples there are; the meaning of a field stands beside it."""
+    """What decides which samples there are."""
 
     dataset: str = "generated"  # a generated set's name, or the path of a real one
     # of the network, where a model has several; the first of them if it is not given

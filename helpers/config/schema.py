@@ -22,9 +22,7 @@ from helpers.store import content_name, digest
 
 
 class StageConfig(Strict):
-    """Where a stage of an experiment belongs. Each stage has a class of its own below, with the
-    fields that it reads and no other: a stage that reads more fails at once.
-    """
+    """Which stage of which experiment this is; each stage has a subclass with what it reads."""
 
     model: str
     experiment: str
@@ -37,11 +35,11 @@ class StageConfig(Strict):
 
     @property
     def opset(self) -> int | None:
-        """The newest ONNX opset that this server reads; None where today's will do."""
+        """The newest ONNX opset that this server reads; None if it reads today's."""
         return None if self.server.kind == "embedded" else releases.opset(self.server.release)
 
     def shown(self) -> dict[str, Value]:
-        """What a reader should know: where it belongs, and every field that this stage reads."""
+        """What a reader should know: the experiment, and every field that the stage reads."""
         head: dict[str, Value] = {"model": self.model, "target": self.target, "gpu": self.gpu}
         if self.stage != "report":
             head["experiment"] = self.experiment
@@ -80,7 +78,7 @@ class ExportConfig(StageConfig, ExportFields):
 
     @property
     def caveat(self) -> str:
-        """What must stand beside every accuracy; empty for a real checkpoint."""
+        """What to add to every accuracy; empty for a real checkpoint."""
         return " (checkpoint fitted to generated data)" if self.checkpoint == "fitted" else ""
 
 

@@ -79,7 +79,7 @@ def write_new(name: str, found: Gpu) -> Path:
         file.flush()
         loading.read_file(Path(file.name))
         os.chmod(file.name, 0o644)
-        os.link(file.name, path)  # whole, and an error where somebody was faster
+        os.link(file.name, path)  # an error if the file was written meanwhile
     return path
 
 
