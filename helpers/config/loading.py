@@ -44,7 +44,7 @@ class Parameters:
         return validated(Experiment, self.merged(model, name), place, _context(model))
 
     def merged(self, model: str, name: str) -> Fields:
-        """Merge the fields of an experiment over its model's defaults, and those over the file's."""
+        """Merge the fields of an experiment over those of its model and of the file."""
         section = self.file.models[model]
         return self.file.defaults | section.defaults | (section.experiments[name] or {})
 
