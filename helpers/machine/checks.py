@@ -39,7 +39,8 @@ class Check:
     @property
     def line(self) -> str:
         """What to print: the fix only if one is needed."""
-        return f"{self.name}: {self.found}" + ("" if self.word == "ok" else f"; {self.fix}")
+        fix = f"; {self.fix}" if self.fix and self.word != "ok" else ""
+        return f"{self.name}: {self.found}{fix}"
 
 
 def examine(configs: Sequence[ConvertConfig]) -> list[Check]:
@@ -64,7 +65,7 @@ def examine(configs: Sequence[ConvertConfig]) -> list[Check]:
     for config in configs:
         reason = preflight.obstacle(config)
         name = f"{config.model} {config.experiment}"
-        found.append(Check(name, not reason, reason or "can run here", "see above"))
+        found.append(Check(name, not reason, reason or "can run here"))
     return found
 
 
