@@ -87,14 +87,18 @@ class LiveView(Lines):
     def _picture(self) -> "Group":
         from rich.console import Group
         from rich.progress_bar import ProgressBar
+        from rich.table import Table
         from rich.text import Text
 
         now = time.monotonic()
-        spent = now - self._stage_started
-        times = f"{_clock(spent)} of about {_clock(self._seconds)}"
-        title = f"{self._name}: {times}; {_clock(now - self._started)} since the start"
+        spent, title = now - self._stage_started, Table.grid(padding=(0, 1))
+        title.add_row(
+            f"{self._name}: {_clock(spent)} of about {_clock(self._seconds)}",
+            ProgressBar(self._seconds, spent, width=20),
+            f"{_clock(now - self._started)} in all",
+        )
         lines = (Text(line, "dim", overflow="ellipsis", no_wrap=True) for line in self._tail)
-        return Group(Text(title), ProgressBar(self._seconds, spent, width=60), *lines)
+        return Group(title, *lines)
 
 
 def _clock(seconds: float) -> str:
@@ -104,5 +108,5 @@ def _clock(seconds: float) -> str:
 
 def lines_or_live() -> Lines:
     """Choose the live view in a terminal that can redraw lines, and plain lines elsewhere."""
-    capable = sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
-    return LiveView() if capable else Lines()
+    can_erase = os.environ.get("TERM", "") not in ("", "dumb", "unknown")
+    return LiveView() if sys.stdout.isatty() and can_erase else Lines()

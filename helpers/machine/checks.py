@@ -123,7 +123,7 @@ def _docker(configs: Sequence[ConvertConfig]) -> list[Check]:
     }.items():
         try:
             image = containers.require_image(config)
-            found.append(Check(f"image {name}", True, f"{image} is on this machine"))
+            found.append(Check(f"image {name}", True, f"{image} is here"))
         except DeploymentError as error:
             found.append(_failed(f"image {name}", error))
     return found

@@ -15,8 +15,8 @@ from helpers.config.schema import StageConfig as Config
 from helpers.errors import ParameterError, ServerError
 from helpers.inference import ensemble
 from helpers.inference.datasets import request
-from helpers.machine import checks, gpu_checks
-from helpers.machine.checks import obstacle
+from helpers.machine import preflight
+from helpers.machine.preflight import obstacle
 from helpers.store.artefacts import Artefact, find, making
 from helpers.store.paths import ROOT
 from helpers.triton import native
@@ -295,8 +295,8 @@ def test_a_request_has_the_types_that_the_engine_takes(
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine with a Docker engine and a GPU whose driver is new enough."""
-    monkeypatch.setattr(gpu_checks, "obstacle", lambda config: "")
-    monkeypatch.setattr(checks, "_no_server", lambda config: "")
+    monkeypatch.setattr(preflight, "gpu_obstacle", lambda config: "")
+    monkeypatch.setattr(preflight, "_server_obstacle", lambda config: "")
 
 
 OBSTACLES = {
@@ -330,7 +330,7 @@ OBSTACLES = {
     ),
     "a server without backends": (
         {"kind": "embedded", "accelerator": "trt"},
-        "accelerator trt needs a native backend: the embedded server has none",
+        "accelerator trt needs a native backend, which the embedded server does not have",
     ),
     "no TensorRT for the embedded server": (
         {"kind": "embedded", "format": "trt", "precision": "fp16"},
