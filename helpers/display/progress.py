@@ -45,15 +45,13 @@ class Lines:
         self(line)
 
     @contextmanager
-    def stage(self, name: str, seconds: float) -> Iterator[None]:
-        """Show for as long as the block lasts that the stage `name` runs, probably for
-        `seconds`.
-        """
+    def stage(self, seconds: float) -> Iterator[None]:
+        """Follow the stage that the last line names: the block will probably take `seconds`."""
         yield
 
 
 class LiveView(Lines):
-    """Shows in a terminal the running stage below the lines: its time and its last output."""
+    """Shows in a terminal, below the line that names the running stage, its time and output."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -61,7 +59,7 @@ class LiveView(Lines):
         self._console = Console(highlight=False, markup=False, soft_wrap=True)
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
         self._started = self._stage_started = time.monotonic()
-        self._name, self._seconds = "", 0.0
+        self._seconds = 0.0
 
     def __call__(self, line: str) -> None:
         self._console.print(line)
@@ -70,10 +68,10 @@ class LiveView(Lines):
         self._tail.append(line)
 
     @contextmanager
-    def stage(self, name: str, seconds: float) -> Iterator[None]:
+    def stage(self, seconds: float) -> Iterator[None]:
         from rich.live import Live
 
-        self._name, self._seconds, self._stage_started = name, seconds, time.monotonic()
+        self._seconds, self._stage_started = seconds, time.monotonic()
         self._tail.clear()
         # one picture a second: a server may be measured on the same cores
         with Live(
@@ -81,6 +79,7 @@ class LiveView(Lines):
             get_renderable=self._picture,
             refresh_per_second=1,
             transient=True,
+            redirect_stderr=sys.stderr.isatty(),
         ):
             yield
 
@@ -91,14 +90,12 @@ class LiveView(Lines):
         from rich.text import Text
 
         now = time.monotonic()
-        spent, title = now - self._stage_started, Table.grid(padding=(0, 1))
-        title.add_row(
-            f"{self._name}: {_clock(spent)} of about {_clock(self._seconds)}",
-            ProgressBar(self._seconds, spent, width=20),
-            f"{_clock(now - self._started)} in all",
-        )
-        lines = (Text(line, "dim", overflow="ellipsis", no_wrap=True) for line in self._tail)
-        return Group(title, *lines)
+        spent, head = now - self._stage_started, Table.grid(padding=(0, 1))
+        times = f"{_clock(spent)} of about {_clock(self._seconds)}"
+        total = f"(run: {_clock(now - self._started)})"
+        head.add_row("     ", ProgressBar(self._seconds, spent, width=20), times, total)
+        tail = list(self._tail)  # at once: another thread appends
+        return Group(head, *(Text(each, "dim", overflow="ellipsis", no_wrap=True) for each in tail))
 
 
 def _clock(seconds: float) -> str:

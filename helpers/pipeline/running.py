@@ -116,7 +116,7 @@ def run_job(
         started, before = time.monotonic(), results.fingerprint(job.config)
         executed = job.result.with_suffix(".ipynb")
         source = notebook_file(job.config.model, job.config.stage)
-        with say.stage(name, expected):
+        with say.stage(expected):
             found = execute(
                 source, executed, job.result, parameters(job), cell_seconds, say.printed
             )

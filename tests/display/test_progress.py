@@ -18,7 +18,7 @@ import time
 from helpers.display import lines_or_live
 say = lines_or_live()
 say("[1/2] a [b] export: running")
-with say.stage("[1/2] a [b] export", 90):
+with say.stage(90):
     for number in range(9):
         say.printed(f"      line {number}")
     time.sleep(1.3)
@@ -61,8 +61,7 @@ def test_a_terminal_shows_the_running_stage_and_its_last_lines_and_then_removes_
 
     plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", written)
     assert plain.startswith("[1/2] a [b] export: running\n")
-    assert "[1/2] a [b] export: 0:01 of about 1:30" in plain
-    assert "0:01 in all" in plain
+    assert "0:01 of about 1:30 (run: 0:01)" in plain
     assert "line 8" in plain
     assert "line 2" not in plain  # the last six lines only
     left = written.rpartition("\x1b[2K")[2]  # what is written after the view is erased
