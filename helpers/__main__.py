@@ -190,7 +190,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2 if isinstance(error, ParameterError) else 1
     if code == 130:  # typer's answer to KeyboardInterrupt
-        print("interrupted: the same command continues where this one stopped", file=sys.stderr)
+        print("interrupted: the same command goes on where this one stopped", file=sys.stderr)
     return code
 
 
