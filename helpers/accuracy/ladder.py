@@ -133,7 +133,7 @@ def compare(config: ExportConfig, artefact: Artefact) -> Rung:
     """
     name, precision = artefact.facts["format"], artefact.facts["precision"]
     step = "exported" if config.stage == "export" else "converted"
-    if isinstance(config, ConvertConfig) and ensemble.only_elsewhere(config, name):
+    if isinstance(config, ConvertConfig) and ensemble.requires_native_backend(config, name):
         return rung(step, config, precision, _by_server(config, artefact), _reference(config)[0])
     device = "cpu" if config.stage == "export" else config.device
     session = ensemble.load(config, name, lambda _: artefact.folder, physical_cores(), device)

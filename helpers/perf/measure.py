@@ -66,15 +66,15 @@ def run_bare(session: Session, batches: list[Arrays], seconds: float) -> float:
 
 def bare_session(config: DeployConfig) -> Session | None:
     """Load the deployed artefact in this process, with the server's threads and settings; None if
-    only the server can run it.
+    another runtime serves it.
     """
-    if ensemble.only_elsewhere(config, config.format):
+    if not ensemble.has_bare_runtime(config):
         return None
     repository = require(config, "deploy").folder
     return ensemble.load(
         config,
         config.format,
-        lambda piece: repository / piece.part.name / "1",
+        lambda component: repository / component.part.name / "1",
         threads(config, "offline"),
         config.device,
     )

@@ -1,4 +1,5 @@
 from .client import Server
+from .conversion import convert
 from .deployment import deploy
 from .embedded import last_lines, libraries
 from .guard import sweep
@@ -12,6 +13,7 @@ __all__ = [
     "Server",
     "asking",
     "client_example",
+    "convert",
     "deploy",
     "last_lines",
     "libraries",

@@ -22,6 +22,7 @@ from sklearn.metrics import roc_auc_score  # type: ignore[import-untyped, unused
 from helpers import formats, models
 from helpers.accuracy.ladder import difference
 from helpers.errors import CheckpointError, DataError
+from helpers.formats import Build
 from helpers.inference.frameworks import framework_session
 from helpers.models import Part, Tensor, dcnv2, dlrm
 from helpers.models._criteo import checkpoint, fit, lookup, spec
@@ -916,7 +917,7 @@ def test_the_small_sets_clicks_are_learnt_and_survive_every_format(
         fmt = formats.get(name)
         path = tmp_path / precision / fmt.FILE
         path.parent.mkdir(exist_ok=True)
-        fmt.make(source, path, precision=precision, inputs=few, outputs=("output_1",))
+        fmt.make(source, path, Build(precision, few, ("output_1",)))
         source = source if isinstance(source, Path) else path
         answer = fmt.load(path, 2, "cpu").run(few)["output_1"]
         held = difference(name, answer, expected[:64], found.BOUNDS[precision])

@@ -64,8 +64,8 @@ def published(path: Path, stage: str, model: str, experiment: str) -> Config:
 
 
 def messages(config: Config, scenario: str) -> list[Any]:
-    pieces = ensemble.pieces(config, config.format)
-    return [model_config(config, scenario, each, 2, each is pieces[-1]) for each in pieces]
+    components = ensemble.components(config, config.format)
+    return [model_config(config, scenario, each, 2, each is components[-1]) for each in components]
 
 
 def reference(name: str) -> Any:
