@@ -1,8 +1,6 @@
-from .ladder import Rung, Score, compare, compare_served, evaluate, framework_reference
+from .ladder import compare, compare_served, evaluate, framework_reference
 
 __all__ = [
-    "Rung",
-    "Score",
     "compare",
     "compare_served",
     "evaluate",

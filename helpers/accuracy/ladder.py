@@ -7,12 +7,12 @@ framework's: the rule of MLPerf Inference (github.com/mlcommons/inference_polici
 """
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from helpers import models
 from helpers.config import ConvertConfig, DeployConfig, EngineConfig, ExportConfig
@@ -27,92 +27,37 @@ from helpers.inference import (
     requests,
 )
 from helpers.models import Arrays
+from helpers.results import Difference, Rung, Score
 from helpers.store import Artefact, find, making, outputs
+
+if TYPE_CHECKING:
+    from helpers.triton import Server
+
+Array = NDArray[Any]
 
 SAMPLES = 64
 KEPT_SHARE = 0.99
 BATCH = 8
 
 
-@dataclass(frozen=True)
-class Difference:
-    """One output of one rung against the framework's, in deviations of the latter."""
-
-    output: str
-    max_difference: float
-    mean_difference: float
-    max_bound: float
-    mean_bound: float
-
-    @property
-    def ok(self) -> bool:
-        """NaN is never within a bound."""
-        return self.max_difference <= self.max_bound and self.mean_difference <= self.mean_bound
-
-
-@dataclass(frozen=True)
-class Rung:
-    """One rung of the ladder: its differences and its verdict."""
-
-    name: str
-    precision: str
-    samples: int
-    differences: tuple[Difference, ...]
-
-    @property
-    def fault(self) -> str:
-        """What is wrong, in one line; empty if the rung holds."""
-        for bad in (difference for difference in self.differences if not difference.ok):
-            return (
-                f"{self.name} {self.precision}: {bad.output} differs from the framework by "
-                f"{bad.max_difference:.2g} deviations at most and {bad.mean_difference:.2g} on "
-                f"average; the bounds are {bad.max_bound:.2g} and {bad.mean_bound:.2g}"
-            )
-        return ""
-
-    def rows(self) -> list[dict[str, Any]]:
-        """One row for each output, for a table."""
-        head = {"rung": self.name, "precision": self.precision, "samples": self.samples}
-        return [
-            {**head, **asdict(each), "verdict": "green" if each.ok else "red"}
-            for each in self.differences
-        ]
-
-    def to_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "ok": not self.fault}
-
-
-@dataclass(frozen=True)
-class Score:
-    """One of the task's metrics, served and by the framework."""
-
-    metric: str
-    framework: float
-    served: float
-    bound: float
-    better: str  # "higher" or "lower"
-
-    @property
-    def fault(self) -> str:
-        """What is wrong, in one line; empty if the metric is kept."""
-        if self.served >= self.bound if self.better == "higher" else self.served <= self.bound:
-            return ""
-        asked = f"the framework's {self.framework:.4f} asks for {self.bound:.4f}"
-        return f"{self.metric} served is {self.served:.4f}; {asked}"
-
-    def to_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "ok": not self.fault}
-
-
-def difference(output: str, found: Any, reference: Any, bounds: tuple[float, float]) -> Difference:
+def difference(
+    output: str, found: Array, reference: Array, bounds: tuple[float, float]
+) -> Difference:
     """Compare arrays of equal shape: max and mean of |found - reference| / std(reference).
 
-    A wrong shape or a value that is not finite is an infinite difference.
+    A wrong shape or a value that is not finite has no difference, and so no bound holds.
     """
-    if found.shape != reference.shape or not np.isfinite(found).all():
-        return Difference(output, float("inf"), float("inf"), *bounds)
-    apart = np.abs(found.astype(np.float64) - reference) / reference.std(dtype=np.float64)
-    return Difference(output, float(apart.max()), float(apart.mean()), *bounds)
+    largest = mean = None
+    if found.shape == reference.shape and np.isfinite(found).all():
+        apart = np.abs(found.astype(np.float64) - reference) / reference.std(dtype=np.float64)
+        largest, mean = float(apart.max()), float(apart.mean())
+    return Difference(
+        output=output,
+        max_difference=largest,
+        mean_difference=mean,
+        max_bound=bounds[0],
+        mean_bound=bounds[1],
+    )
 
 
 def rung(name: str, config: ExportConfig, precision: str, found: Arrays, reference: Arrays) -> Rung:
@@ -122,7 +67,8 @@ def rung(name: str, config: ExportConfig, precision: str, found: Arrays, referen
         difference(output, found.get(output, np.empty(0)), reference[output], bounds)
         for output in reference
     )
-    return Rung(name, precision, len(next(iter(reference.values()))), differences)
+    samples = len(next(iter(reference.values())))
+    return Rung(name=name, precision=precision, samples=samples, differences=differences)
 
 
 def scores(
@@ -132,13 +78,13 @@ def scores(
     better = models.get(config.model).METRICS
     return tuple(
         Score(
-            name,
-            framework[name],
-            served[name],
-            framework[name] * KEPT_SHARE
+            metric=name,
+            framework=framework[name],
+            served=served[name],
+            bound=framework[name] * KEPT_SHARE
             if better[name] == "higher"
             else framework[name] / KEPT_SHARE,
-            better[name],
+            better=better[name],
         )
         for name in better
     )
@@ -190,7 +136,7 @@ def compare(config: ExportConfig, artefact: Artefact) -> Rung:
     """
     name, precision = (str(artefact.facts[fact]) for fact in ("format", "precision"))
     step = "exported" if config.stage == "export" else "converted"
-    if isinstance(config, ConvertConfig) and ensemble.only_elsewhere(config, name):
+    if isinstance(config, ConvertConfig) and ensemble.requires_native_backend(config, name):
         return rung(step, config, precision, _by_server(config, artefact), _reference(config)[0])
     device = "cpu" if config.stage == "export" else config.device
     session = ensemble.load(config, name, lambda _: artefact.folder, physical_cores(), device)
@@ -217,7 +163,7 @@ def _by_server(config: ConvertConfig, artefact: Artefact) -> Arrays:
             return server.infer_all(config.model, batches)
 
 
-def compare_served(config: DeployConfig, server: Any) -> Rung:
+def compare_served(config: DeployConfig, server: "Server") -> Rung:
     """Send the ladder's samples through Triton."""
     size = min(BATCH, config.max_batch_size)
     batches = requests(config, open_dataset(config), size, SAMPLES)
@@ -230,7 +176,7 @@ def compare_served(config: DeployConfig, server: Any) -> Rung:
     )
 
 
-def evaluate(config: DeployConfig, server: Any) -> tuple[Score, ...]:
+def evaluate(config: DeployConfig, server: "Server") -> tuple[Score, ...]:
     """Send the whole evaluation set through Triton and score it with the task's metrics."""
     dataset = open_dataset(config)
     batches = requests(config, dataset, config.max_batch_size)

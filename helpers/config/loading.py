@@ -16,7 +16,7 @@ from helpers.config.parameter_file import Experiment, ParameterFile, Value, unkn
 from helpers.config.schema import StageConfig, config_class, fields_for
 from helpers.config.validation import validated
 from helpers.errors import ParameterError
-from helpers.store import ROOT, content_name, outputs, require_unlocked, shown
+from helpers.store import ROOT, content_name, outputs, package_files, require_unlocked, shown
 
 FILES = ROOT / "params"
 TARGET_VARIABLE = "TRITON_NOTEBOOKS_TARGET"  # set by the batch command: the parameter file's name
@@ -119,6 +119,7 @@ def resolve(
     """
     require_unlocked(outputs())
     content_name.cache_clear()  # the user's files may be others than an hour ago
+    package_files()  # as they are now, before the stage runs
     if isinstance(overrides, str):
         raise ParameterError(
             f"overrides is the text {overrides!r}: "

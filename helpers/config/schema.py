@@ -76,11 +76,6 @@ class StageConfig(Strict):
 class ExportConfig(StageConfig, ExportFields):
     """The export stage of an experiment."""
 
-    @property
-    def caveat(self) -> str:
-        """What to add to every accuracy; empty for a real checkpoint."""
-        return " (checkpoint fitted to generated data)" if self.checkpoint == "fitted" else ""
-
 
 class ConvertConfig(ExportConfig, ConvertFields):
     """The convert stage of an experiment."""

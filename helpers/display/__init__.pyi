@@ -1,4 +1,4 @@
-from .progress import Progress
+from .progress import Lines, Progress, lines_or_live
 from .style import (
     COLOURS,
     GREY,
@@ -28,12 +28,14 @@ __all__ = [
     "NOTHING",
     "RED",
     "WIDTH",
+    "Lines",
     "Progress",
     "Table",
     "add_legend",
     "canvas",
     "draw_line",
     "keys",
+    "lines_or_live",
     "looks",
     "mark",
     "mark_decades",

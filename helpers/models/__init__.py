@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from inspect import getfile
 from pathlib import Path
 from pkgutil import iter_modules
-from typing import Any, Protocol, cast
+from typing import Any, Literal, Protocol, cast
 
 from numpy.typing import NDArray
 
@@ -78,7 +78,9 @@ class Model(Protocol):
     TITLE: str
     VARIANTS: tuple[str, ...]  # of the network, the first being the default; empty if it has one
     FRAMEWORK: str  # "torch" or "tensorflow": what the network is built with
-    METRICS: dict[str, str]  # each metric's name -> "higher" or "lower", whichever is better
+    METRICS: dict[
+        str, Literal["higher", "lower"]
+    ]  # each metric's name -> "higher" or "lower", whichever is better
     GENERATED: tuple[str, ...]  # the names of the data sets that the package generates
     RECIPE: tuple[str, ...]  # what decides what is generated and fitted: modules of the package, or
     # `_<shared>/<module>` of what several models share
@@ -166,6 +168,10 @@ class Ensemble(Protocol):
         """Load what `write` wrote as a session: one `run(dict) -> dict`."""
         ...
 
+    def mapped(self, config: Any, checkpoint: Path) -> Any:
+        """Map the lookup in the files of `checkpoint` itself, as a session; write nothing."""
+        ...
+
 
 def names() -> list[str]:
     """Name every model of the package, sorted; a package `_<name>` is what several share."""
@@ -187,9 +193,11 @@ def sources(name: str) -> list[Path]:
 
 
 def raw_sources(name: str) -> list[Path]:
-    """List the files that prepare the raw data of the model `name`: `raw.py` and its like."""
-    found = raw(name)
-    return sorted(Path(getfile(found.prepare_raw)).parent.glob("raw*.py")) if found else []
+    """List the files that prepare the raw data of the model `name`: `raw*.py`, or all of `raw/`."""
+    if (found := raw(name)) is None:
+        return []
+    folder = Path(getfile(found.prepare_raw)).parent
+    return sorted(folder.glob("*.py" if folder.name == "raw" else "raw*.py"))
 
 
 def raw(name: str) -> Raw | None:

@@ -20,7 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from helpers.machine import gpu
-from helpers.triton import Server, parse_metrics
+from helpers.results import GpuState
+from helpers.triton import Server
 
 INTERVAL_SECONDS = 0.5
 METRICS = {  # Triton's name -> our column, and the factor to its unit
@@ -42,12 +43,15 @@ HARMLESS = {"idle", "display clocks"}
 
 def from_metrics(text: str, uuid: str = "") -> dict[str, float]:
     """Read the load out of Triton's metrics: of the GPU `uuid`, or without one of the busiest."""
+    from prometheus_client.parser import text_string_to_metric_families
+
     found: dict[str, float] = {}
-    for key, value in parse_metrics(text).items():
-        name, _, labels = key.partition("{")
-        if name in METRICS and uuid in labels and math.isfinite(value):
-            column, factor = METRICS[name]
-            found[column] = max(found.get(column, 0.0), value * factor)
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            ours = sample.name in METRICS and (not uuid or sample.labels.get("gpu_uuid") == uuid)
+            if ours and math.isfinite(sample.value):
+                column, factor = METRICS[sample.name]
+                found[column] = max(found.get(column, 0.0), sample.value * factor)
     return found
 
 
@@ -62,13 +66,11 @@ class Point:
     others: int = 0
     others_mb: float = 0.0
 
-    def row(self, runs: Collection[NDArray[np.int64]]) -> dict[str, Any]:
-        """Give the columns of a row: mean and largest load while requests of `runs` ([n, 2], ns)
-        were under way, and in `gpu_disturbed` what keeps the row from being believed.
-        """
+    def figures(self, runs: Collection[NDArray[np.int64]]) -> dict[str, float]:
+        """Mean and largest load while requests of `runs` ([n, 2], ns) were under way, by column."""
         spans = [(run[:, 0].min(), run[:, 1].max()) for run in runs]
         busy = [load for at, load in self.samples if any(a <= at <= b for a, b in spans)]
-        row: dict[str, Any] = {"gpu_disturbed": self.disturbance()}
+        row: dict[str, float] = {}
         for column, largest in MAXIMA.items():
             values = [load[column] for load in busy if column in load]
             if values:
@@ -95,7 +97,7 @@ class Observer:
     server: Server
     device: gpu.Device | None = None
     uuid: str = ""
-    record: dict[str, Any] = field(default_factory=dict)
+    record: GpuState | None = None
     held_by: set[str] = field(default_factory=set)
     sources: set[str] = field(default_factory=set)
 
@@ -130,7 +132,7 @@ class Observer:
         self.sources |= {"Triton's metrics"} if told else set()
         self.sources |= {"NVML"} if asked.keys() - told.keys() else set()
         point.samples.append((time.time_ns(), asked | told))
-        point.held_by |= (held := self.device.held_by())
+        point.held_by |= (held := self.device.throttle_reasons())
         self.held_by |= held
         others = self.device.others()
         if isinstance(others["other_processes"], int):
@@ -152,12 +154,12 @@ def observed(device: str, server: Server) -> Iterator[Observer]:
         start = opened.record()
         yield observer
         end = opened.record()
-        observer.record |= {
-            "start": start,
-            "end": end,
-            "changes": changes(start, end, observer.held_by),
-            "load_from": sorted(observer.sources),
-        }
+        observer.record = GpuState(
+            start=start,
+            end=end,
+            changes=tuple(changes(start, end, observer.held_by)),
+            load_from=tuple(sorted(observer.sources)),
+        )
 
 
 def changes(start: dict[str, Any], end: dict[str, Any], held_by: Collection[str]) -> list[str]:

@@ -3,62 +3,40 @@ clients.
 """
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from math import ceil
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from helpers import models
 from helpers.config import DeployConfig, LoadConfig, OfflineConfig, OnlineConfig
-from helpers.errors import MeasurementError
+from helpers.errors import MeasurementError, ServerError
 from helpers.formats import Session
 from helpers.inference import ensemble, open_dataset, requests, require, threads
 from helpers.models import Arrays
 from helpers.perf import analyzer, background, gpu_monitor, statistics
+from helpers.perf.analyzer import Point
+from helpers.perf.gpu_monitor import Observer
 from helpers.perf.statistics import Window
+from helpers.results import Measurement, Row
 from helpers.triton import Server
 
 REQUESTS_A_CLIENT = 5  # at least, online: fewer show more of the start than of the steady state
 SHORTEST_INTERVAL_MS = 400
 NOT_SHARED = "inputs sent over HTTP: a remote host shares no memory with this one"
 BARE_SECONDS = 0.6  # a bare run takes at least this long and three calls
+EXTRA_PAIRS = 2  # where the pairs saw too few requests
 
-
-@dataclass(frozen=True)
-class Measurement:
-    """The rows of a scenario, and start and end of every request behind them (ns)."""
-
-    rows: list[dict[str, Any]]
-    samples: dict[str, Any]
-    distinct_rows: int  # different samples that were sent in turn
-    others_before: float  # load from others just before a point, at most, in cores
-    gpu: dict[str, Any] = field(default_factory=dict)  # at the start and end; empty on a CPU
+Measured = tuple[Row, dict[str, NDArray[np.generic]]]  # and start and end of every request
 
 
 def _samples(config: LoadConfig) -> Arrays:
     count = config.distinct_rows
     (samples,) = requests(config, open_dataset(config), count, count)
     return samples
-
-
-@contextmanager
-def _ready(
-    config: LoadConfig, server: Server, samples: Arrays
-) -> Iterator[tuple[analyzer.Point, gpu_monitor.Observer]]:
-    """Have the machine for this measurement alone, and give a point to start from and who watches
-    the GPU.
-    """
-    outputs = [tensor.name for tensor in models.get(config.model).outputs(config)]
-    regions = analyzer.shared_memory_patterns(list(samples), outputs)
-    with (
-        background.alone(),
-        analyzer.input_data(analyzer.split(samples)) as data,
-        gpu_monitor.observed(config.device, server) as observer,
-    ):
-        yield analyzer.Point(config.model, data, regions), observer
 
 
 def count_of(samples: Arrays) -> int:
@@ -88,15 +66,15 @@ def run_bare(session: Session, batches: list[Arrays], seconds: float) -> float:
 
 def bare_session(config: DeployConfig) -> Session | None:
     """Load the deployed artefact in this process, with the server's threads and settings; None if
-    only the server can run it.
+    another runtime serves it.
     """
-    if ensemble.only_elsewhere(config, config.format):
+    if not ensemble.has_bare_runtime(config):
         return None
     repository = require(config, "deploy").folder
     return ensemble.load(
         config,
         config.format,
-        lambda piece: repository / piece.part.name / "1",
+        lambda component: repository / component.part.name / "1",
         threads(config, "offline"),
         config.device,
     )
@@ -115,38 +93,36 @@ def measure_offline(config: OfflineConfig, server: Server) -> Measurement:
     """Measure each batch size at concurrency 1, bare and served runs alternating; served runs alone
     where there is nothing bare.
 
-    A point that cannot be measured is a row with the reason; raises `ServerError` if Triton ends.
+    A point that cannot be measured, and every point after the server's end, is a row with the
+    reason.
     """
     samples, session = _samples(config), bare_session(config)
-    rows: list[dict[str, Any]] = []
-    raw: dict[str, Any] = {}
-    before: list[float] = []
-    with _ready(config, server, samples) as (start, observer):
-        for size in config.batch_sizes:
-            before.append(background.wait_until_quiet())
-            shared_memory = config.shared_memory if server.is_local else "none"
-            point = replace(start, batch_size=size, shared_memory=shared_memory)
-            try:
-                row, requests = _offline_point(config, server, session, point, samples, observer)
-            except MeasurementError as error:
-                row, requests = failed_row(size, 1, error), {}
-            if shared_memory != config.shared_memory:
-                row["reason"] = "; ".join(filter(None, (row["reason"], NOT_SHARED)))
-            rows.append(row)
-            raw |= requests
-            print(f"batch {size}: {_in_words(row)}")
-    return Measurement(rows, raw, count_of(samples), max(before), observer.record)
+    shared_memory = config.shared_memory if server.is_local else "none"
+
+    def measure(point: Point, observer: Observer) -> Measured:
+        row, requests = _offline_point(config, server, session, point, samples, observer)
+        if shared_memory != config.shared_memory:
+            reason = "; ".join(filter(None, (row.reason, NOT_SHARED)))
+            row = row.model_copy(update={"reason": reason})
+        return row, requests
+
+    points = [{"batch_size": size, "shared_memory": shared_memory} for size in config.batch_sizes]
+    return _sweep(config, server, samples, points, measure)
 
 
 def _offline_point(
     config: OfflineConfig,
     server: Server,
     session: Session | None,
-    point: analyzer.Point,
+    point: Point,
     samples: Arrays,
-    observer: gpu_monitor.Observer,
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Run bare, served, bare, ..., bare; each served run is compared with its neighbours."""
+    observer: Observer,
+) -> Measured:
+    """Run bare, served, bare, ..., bare; each served run is compared with its neighbours.
+
+    Windows are sized by the requests that are still missing and by how long a served request took
+    so far, at first by the bare time. Where requests are missing at the end, pairs are added.
+    """
     size = point.batch_size
     batches = [take(samples, start, size) for start in range(0, count_of(samples), size)]
     if session:
@@ -155,64 +131,114 @@ def _offline_point(
         server.infer(config.model, batches[0])  # likewise
     else:
         request_seconds = _seconds(lambda: server.infer(config.model, batches[0]))
-    interval = interval_ms(config.request_count, config.pairs, request_seconds)
     bare = [size * run_bare(session, batches, BARE_SECONDS)] if session else []
-    runs, loads, seen = [], [], gpu_monitor.Point()
-    for _ in range(config.pairs):
+    runs: list[Window] = []
+    loads: list[analyzer.Load] = []
+    seen, missing = gpu_monitor.Point(), config.request_count
+    while len(runs) < config.pairs or (missing > 0 and len(runs) < config.pairs + EXTRA_PAIRS):
+        interval = interval_ms(max(missing, 1), max(config.pairs - len(runs), 1), request_seconds)
         with background.watched(server.processes) as others, observer.watching(seen):
             loads.append(analyzer.run(replace(point, interval_ms=interval), server))
         runs.append(Window(loads[-1].requests, size, 1, others.others_cores))
+        missing -= len(loads[-1].requests)
+        request_seconds = float(runs[-1].latencies_ms.mean()) / 1000
         if session:
             bare.append(size * run_bare(session, batches, BARE_SECONDS))
-    figures = seen.row([run.requests for run in runs])
-    row = statistics.measure_row(runs, config.request_count, figures) | _components(loads)
-    requests = {f"batch_{size}": [run.requests for run in runs]}
+    figures = _components(loads) | seen.figures([run.requests for run in runs])
+    row = statistics.measure_row(runs, config.request_count, figures, seen.disturbance())
+    requests: dict[str, NDArray[np.generic]] = {
+        f"batch_{size}_{i}": run.requests for i, run in enumerate(runs)
+    }
     if not session:
         return row, requests
-    pairs = statistics.ratios(bare, [run.throughput for run in runs])
-    row |= {
+    ratios = statistics.ratios(bare, [run.throughput for run in runs])
+    compared = {
         "bare_throughput": float(np.median(bare)),
-        "served_bare_ratio": float(np.median(pairs)),
-        "served_bare_min": min(pairs),
-        "served_bare_max": max(pairs),
+        "served_bare_ratio": float(np.median(ratios)),
+        "served_bare_min": min(ratios),
+        "served_bare_max": max(ratios),
     }
-    return row, requests | {f"batch_{size}_bare": [np.array(bare)]}
+    return row.model_copy(update=compared), requests | {f"batch_{size}_bare_0": np.array(bare)}
 
 
 def measure_online(config: OnlineConfig, server: Server) -> Measurement:
     """Measure each number of clients over HTTP, each with `online_batch_size` samples a request.
 
-    A point that cannot be measured is a row with the reason; raises `ServerError` if Triton ends.
+    A point that cannot be measured, and every point after the server's end, is a row with the
+    reason.
     """
     samples = _samples(config)
-    rows: list[dict[str, Any]] = []
-    raw: dict[str, Any] = {}
+    one = take(samples, 0, config.online_batch_size)
+    seconds = [_seconds(lambda: server.infer(config.model, one))]  # a request, at each point so far
+
+    def measure(point: Point, observer: Observer) -> Measured:
+        clients, seen = point.concurrency, gpu_monitor.Point()
+        count = max(config.request_count, clients * REQUESTS_A_CLIENT)
+        timed = replace(point, interval_ms=interval_ms(count, 1, seconds[-1]))
+        with background.watched(server.processes) as others, observer.watching(seen):
+            load = analyzer.run(timed, server)
+        run = Window(load.requests, point.batch_size, clients, others.others_cores)
+        seconds.append(float(run.latencies_ms.mean()) / 1000 / clients)
+        figures = _components([load]) | seen.figures([load.requests])
+        row = statistics.measure_row([run], config.request_count, figures, seen.disturbance())
+        return row, {f"clients_{clients}_0": load.requests}
+
+    size = config.online_batch_size
+    points = [{"batch_size": size, "concurrency": clients} for clients in config.concurrency]
+    return _sweep(config, server, samples, points, measure)
+
+
+def _sweep(
+    config: LoadConfig,
+    server: Server,
+    samples: Arrays,
+    points: Sequence[Mapping[str, Any]],
+    measure: Callable[[Point, Observer], Measured],
+) -> Measurement:
+    """Measure point after point, with the machine for this measurement alone."""
+    outputs = [tensor.name for tensor in models.get(config.model).outputs(config)]
+    regions = analyzer.shared_memory_patterns(list(samples), outputs)
+    rows: list[Row] = []
+    requests: dict[str, NDArray[np.generic]] = {}
     before: list[float] = []
-    with _ready(config, server, samples) as (start, observer):
-        one = take(samples, 0, config.online_batch_size)
-        request_seconds = _seconds(lambda: server.infer(config.model, one))
-        for clients in config.concurrency:
+    ended = ""
+    with (
+        background.alone(),
+        analyzer.input_data(analyzer.split(samples)) as data,
+        gpu_monitor.observed(config.device, server) as observer,
+    ):
+        for fields in points:
+            point = replace(Point(config.model, data, regions), **fields)
             before.append(background.wait_until_quiet())
-            count = max(config.request_count, clients * REQUESTS_A_CLIENT)
-            interval = interval_ms(count, 1, request_seconds)
-            size = config.online_batch_size
-            point = replace(start, batch_size=size, concurrency=clients, interval_ms=interval)
-            seen = gpu_monitor.Point()
             try:
-                with background.watched(server.processes) as others, observer.watching(seen):
-                    load = analyzer.run(point, server)
-            except MeasurementError as error:
-                row = failed_row(size, clients, error)
-            else:
-                run = Window(load.requests, size, clients, others.others_cores)
-                row = statistics.measure_row(
-                    [run], config.request_count, seen.row([load.requests])
-                ) | _components([load])
-                raw[f"clients_{clients}"] = [load.requests]
-                request_seconds = row["avg_latency_ms"] / 1000 / clients
+                if ended:
+                    raise MeasurementError(ended)
+                row, own = measure(point, observer)
+            except (MeasurementError, ServerError) as error:
+                row, own = failed_row(point, error), {}
+                ended = "" if server.is_alive() else "the server had ended before"
             rows.append(row)
-            print(f"{clients} clients: {_in_words(row)}")
-    return Measurement(rows, raw, count_of(samples), max(before), observer.record)
+            requests |= own
+            print(f"batch {point.batch_size}, {point.concurrency} clients: {_in_words(row)}")
+    counted = _counted(config.model, server)
+    return Measurement(
+        rows=tuple(rows),
+        distinct_rows=count_of(samples),
+        background_before=max(before),
+        server_samples=counted.get("inference_count"),
+        server_executions=counted.get("execution_count"),
+        gpu=observer.record,
+        requests=requests,
+    )
+
+
+def _counted(model: str, server: Server) -> dict[str, int]:
+    """What the server counted; empty if it has ended."""
+    try:
+        statistics = server.statistics(model)
+    except ServerError:
+        return {}
+    return {name: int(statistics[name]) for name in ("inference_count", "execution_count")}
 
 
 def _seconds(call: Callable[[], Any]) -> float:
@@ -224,12 +250,12 @@ def _seconds(call: Callable[[], Any]) -> float:
     return (time.perf_counter() - started) / 3
 
 
-def _in_words(row: dict[str, Any]) -> str:
-    if row["verdict"] == "failed":
-        return f"failed, {row['reason']}"
-    ratio = f", {row['served_bare_ratio']:.3f} of bare" if "served_bare_ratio" in row else ""
-    figures = f"{row['throughput']:.1f} inferences/s, p99 {row['p99_latency_ms']:.0f} ms{ratio}"
-    return f"{figures}, {row['verdict']}"
+def _in_words(row: Row) -> str:
+    if row.verdict == "failed":
+        return f"failed, {row.reason}"
+    ratio = f", {row.served_bare_ratio:.3f} of bare" if row.served_bare_ratio else ""
+    figures = f"{row.throughput:.1f} inferences/s, p99 {row.p99_latency_ms:.0f} ms{ratio}"
+    return f"{figures}, {row.verdict}"
 
 
 def _components(loads: list[analyzer.Load]) -> dict[str, float]:
@@ -241,11 +267,11 @@ def _components(loads: list[analyzer.Load]) -> dict[str, float]:
     }
 
 
-def failed_row(batch_size: int, concurrency: int, error: Exception) -> dict[str, Any]:
+def failed_row(point: Point, error: Exception) -> Row:
     """Keep the place of a point that was not measured, with the reason."""
-    return {
-        "batch_size": batch_size,
-        "concurrency": concurrency,
-        "verdict": "failed",
-        "reason": str(error),
-    }
+    return Row(
+        batch_size=point.batch_size,
+        concurrency=point.concurrency,
+        verdict="failed",
+        reason=str(error),
+    )

@@ -6,12 +6,13 @@ too few by up to one request a client and window: 20 % where a window holds five
 the slope of completed requests over time.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from helpers.results import Row, Verdict
 
 STABLE_SPREAD = (
     0.10  # of throughput between windows; perf_analyzer's own default for --stability-percentage
@@ -94,59 +95,68 @@ def ratios(bare: list[float], served: list[float]) -> list[float]:
     return [each / ((before + after) / 2) for each, before, after in pairs]
 
 
-def verdict(row: dict[str, Any], request_count: int) -> tuple[str, str]:
+def verdict(row: Row, request_count: int, disturbance: str = "") -> tuple[Verdict, str]:
     """Judge a row: "stable", or the first thing that keeps it from being believed, with the reason
-    and what to do.
+    and what to do. `disturbance` says what disturbed the GPU meanwhile; empty if nothing did.
     """
-    if not row["requests"] >= request_count:
+    requests, cores = row.requests or 0, _number(row.background_cpu_cores)
+    law, varied = _number(row.littles_law), _number(row.spread)
+    if not requests >= request_count:
         return (
             "few requests",
-            f"{row['requests']} of {request_count} requests: measure again on a freer machine",
+            f"{requests} of {request_count} requests: measure again on a freer machine",
         )
-    if not row["others_load"] <= OTHERS_CORES:
-        return (
-            "disturbed",
-            f"other processes used {row['others_load']:.2f} cores: end them and measure again",
-        )
-    if disturbance := row.get("gpu_disturbed"):
+    if not cores <= OTHERS_CORES:
+        return "disturbed", f"other processes used {cores:.2f} cores: end them and measure again"
+    if disturbance:
         return "disturbed", disturbance
-    if not abs(row["littles_law"] - 1) <= LITTLE_BOUND:
+    if not abs(law - 1) <= LITTLE_BOUND:
         return (
             "unstable",
-            f"throughput x latency is {row['littles_law']:.2f} of batch x clients: no steady load",
+            f"throughput x latency is {law:.2f} of batch x clients: no steady load",
         )
-    if not row["spread"] <= STABLE_SPREAD:
+    if not varied <= STABLE_SPREAD:
         return (
             "unstable",
-            f"throughput varied by {row['spread']:.0%} between windows: raise request_count",
+            f"throughput varied by {varied:.0%} between windows: raise request_count",
         )
     return "stable", ""
 
 
+def _number(value: float | None) -> float:
+    return float("nan") if value is None else value
+
+
 def measure_row(
-    runs: list[Window], request_count: int, gpu: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
+    runs: Sequence[Window],
+    request_count: int,
+    figures: Mapping[str, float] | None = None,
+    disturbance: str = "",
+) -> Row:
     """Put the runs of one point together: throughput (median), latencies over all requests, spread.
 
     The spread is between the runs, or between `WINDOWS` windows of the one run there is.
-    `gpu` holds what was seen of the GPU meanwhile.
+    `figures` are further columns that were measured meanwhile: latency components, the GPU's load.
     """
     first = runs[0]
     latencies = np.concatenate([run.latencies_ms for run in runs])
     parts = runs if len(runs) > 1 else windows(first, WINDOWS)
-    row: dict[str, Any] = {
-        "batch_size": first.batch_size,
-        "concurrency": first.concurrency,
-        "throughput": float(np.median([run.throughput for run in runs])),
-        **{f"p{q}_latency_ms": float(np.percentile(latencies, q)) for q in (50, 90, 95, 99)},
-        "avg_latency_ms": float(latencies.mean()),
-        "requests": len(latencies),
-        "spread": spread([part.throughput for part in parts]),
-        "others_load": float(np.max([run.others_cores for run in runs])),
-    }
-    row["littles_law"] = littles_law(
-        row["throughput"], row["avg_latency_ms"], first.batch_size, first.concurrency
-    )
-    row |= gpu or {}
-    row["verdict"], row["reason"] = verdict(row, request_count)
-    return row
+    throughput, mean = float(np.median([run.throughput for run in runs])), float(latencies.mean())
+    p50, p90, p95, p99 = (float(np.percentile(latencies, q)) for q in (50, 90, 95, 99))
+    row = Row(
+        batch_size=first.batch_size,
+        concurrency=first.concurrency,
+        throughput=throughput,
+        p50_latency_ms=p50,
+        p90_latency_ms=p90,
+        p95_latency_ms=p95,
+        p99_latency_ms=p99,
+        avg_latency_ms=mean,
+        verdict="stable",
+        spread=spread([part.throughput for part in parts]),
+        requests=len(latencies),
+        background_cpu_cores=float(np.max([run.others_cores for run in runs])),
+        littles_law=littles_law(throughput, mean, first.batch_size, first.concurrency),
+    ).model_copy(update=dict(figures or {}))
+    word, reason = verdict(row, request_count, disturbance)
+    return row.model_copy(update={"verdict": word, "reason": reason})

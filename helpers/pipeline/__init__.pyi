@@ -1,7 +1,13 @@
 from .planning import plan
+from .publishing import publish, publish_front
 from .running import run
+from .status import stage_states, targets
 
 __all__ = [
     "plan",
+    "publish",
+    "publish_front",
     "run",
+    "stage_states",
+    "targets",
 ]

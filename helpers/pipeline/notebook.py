@@ -8,18 +8,20 @@ executed, and its result says "done".
 import io
 import logging
 import os
+import tempfile
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 from helpers.errors import StageError
-from helpers.results import read
+from helpers.results import Result, read
 from helpers.store import temporary_folder
 
 START_SECONDS = 120
 RELAYED_LINES = 6
+LONGEST_FOLDER = 80  # characters
 
 
 @contextmanager
@@ -57,7 +59,7 @@ def execute(
     parameters: dict[str, Any],
     cell_seconds: int,
     say: Callable[[str], None] = lambda line: None,
-) -> dict[str, Any]:
+) -> Result:
     """Run the notebook `source` with `parameters`, keep it as `executed`, and return the result
     that it wrote to `result`.
 
@@ -70,12 +72,13 @@ def execute(
         from nbclient.exceptions import CellTimeoutError, DeadKernelError
         from papermill.exceptions import PapermillExecutionError
         from traitlets.config import Config
+        from zmq.error import ZMQError
 
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # of Ctrl-C it would say a page
-    result.unlink(missing_ok=True)
+    before = _stamp(result)
     executed.parent.mkdir(parents=True, exist_ok=True)
     try:
-        with warnings.catch_warnings(), temporary_folder() as sockets:
+        with warnings.catch_warnings(), _socket_folder() as sockets:
             warnings.simplefilter("ignore")
             transport = {"transport": "ipc", "ip": f"{sockets}/kernel"}  # no port is opened
             notebook = papermill.execute_notebook(
@@ -105,6 +108,9 @@ def execute(
         raise StageError(
             "the notebook's kernel was killed: look for a lack of memory, then run again"
         ) from error
+    except (RuntimeError, OSError, ZMQError) as error:
+        line = " ".join(str(error).split())
+        raise StageError(f"the notebook's kernel did not start: {line}") from error
     pending = [
         cell
         for cell in notebook.cells
@@ -113,11 +119,26 @@ def execute(
     if pending:
         raise StageError(f"{len(pending)} cells were not executed: the notebook ended itself")
     found = read(result)
-    if found is None:
+    if found is None or _stamp(result) == before:
         raise StageError("the notebook ended without its result: its last cell must call save")
-    if found["state"] != "done":
-        raise StageError(str(found["reason"]))
+    if found.state != "done":
+        raise StageError(found.reason)
     return found
+
+
+def _socket_folder() -> AbstractContextManager[Path]:
+    """A folder for the kernel's sockets, whose paths may have 107 characters at most."""
+    folder = None if len(tempfile.gettempdir()) < LONGEST_FOLDER else "/tmp"
+    return temporary_folder(folder)
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    """Tell one version of a file that is always replaced from the next; zeros if there is none."""
+    try:
+        status = path.stat()
+    except OSError:
+        return 0, 0
+    return status.st_ino, status.st_mtime_ns
 
 
 def _ours(name: str) -> bool:

@@ -18,7 +18,7 @@ from helpers.config import (
     folder_of,
 )
 from helpers.inference import checkpoint_file, dataset_folder, is_made
-from helpers.machine import checks
+from helpers.machine import obstacle
 from helpers.store import ROOT, file_digest, find, is_unchanged
 
 FIRST_SECONDS = {
@@ -68,13 +68,15 @@ def plan(given: Parameters, chosen: list[tuple[str, str]], stages: Sequence[str]
         for _, experiment in (each for each in chosen if each[0] == model):
             conversion = configure(given, model, experiment, "convert")
             assert isinstance(conversion, ConvertConfig)
-            obstacle = checks.obstacle(conversion)
+            reason = obstacle(conversion)
             for stage in stages or STAGES:
                 if stage != "report":
                     before = STAGE[stage].needs
                     needs = Job(configs[experiment, before]).result if before else None
-                    job = Job(configs[experiment, stage], obstacle, needs)
-                    jobs.setdefault(job.result, job)
+                    job = Job(configs[experiment, stage], reason, needs)
+                    known = jobs.get(job.result)
+                    if known is None or known.obstacle:  # one that can run here is enough
+                        jobs[job.result] = job
         if not stages or "report" in stages:
             job = Job(configure(given, model, "", "report"))
             jobs[job.result] = job
@@ -97,26 +99,17 @@ def owners(given: Parameters, model: str) -> dict[tuple[str, str], StageConfig]:
 
 
 def stale(job: Job) -> str:
-    """Say why the stage must run, in a few words; empty if its result still holds."""
+    """Say why the stage must run, in a few words; empty if its result still holds, though it may
+    have been blocked or skipped since.
+    """
     found = results.read(job.result)
     if found is None:
         return "there is no result"
-    if found["state"] != "done":
-        return (
-            f"it {found['state']} before"
-            if found["state"] == "failed"
-            else f"it was {found['state']} before"
-        )
-    now = results.basis(job.config)
-    for part, words in (
-        ("config", "configuration"),
-        ("notebook", "notebook"),
-        ("inputs", "input"),
-        ("versions", "version"),
-    ):
-        if found[part] != now[part]:
-            return f"its {words} changed{_names(found[part], now[part])}"
-    for name, digest in found["modules"].items():
+    if found.state == "failed" or found.fingerprint is None:
+        return f"it {'' if found.state == 'failed' else 'was '}{found.state} before"
+    if changed := results.difference(found.fingerprint, results.fingerprint(job.config)):
+        return changed
+    for name, digest in found.fingerprint.modules.items():
         path = ROOT / name
         if not path.exists() or file_digest(path) != digest:
             return f"{name} changed"
@@ -131,13 +124,6 @@ def stale(job: Job) -> str:
     ):
         return "its data set or checkpoint is gone"
     return "" if job.result.with_suffix(".ipynb").exists() else "its executed notebook is gone"
-
-
-def _names(before: Any, now: Any) -> str:
-    if not isinstance(before, dict) or not isinstance(now, dict):
-        return ""
-    changed = [name for name in {**before, **now} if before.get(name) != now.get(name)]
-    return f" ({', '.join(changed)})"
 
 
 def _data_is_there(config: ExportConfig) -> bool:
@@ -172,8 +158,8 @@ def seconds(job: Job) -> float:
     cores.
     """
     found = results.read(job.result)
-    if found and found.get("seconds"):
-        return float(found["seconds"])
+    if found and found.seconds:
+        return found.seconds
     config = job.config
     ready = not isinstance(config, ExportConfig) or _data_is_there(config)
     extra = DATA_SECONDS if config.stage == "export" and not ready else 0

@@ -3,25 +3,24 @@
 import shlex
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 import yaml
 
 from helpers import results
 from helpers.config import TARGET_VARIABLE, notebook_file, read_file, select
-from helpers.errors import DeploymentError, ParameterError
+from helpers.display import Lines
+from helpers.errors import DeploymentError, ParameterError, StageError
 from helpers.machine import COMMAND_VARIABLE
-from helpers.pipeline import status
 from helpers.pipeline.planning import Job, explain, parameters, plan, seconds, stale
+from helpers.pipeline.publishing import publish
+from helpers.results import Result
 from helpers.store import LOCKED_VARIABLE, clear_leftovers, locked, write_atomic
 
 RESERVED = ("data",)  # folders of outputs/ that are no target
-
-Say = Callable[[str], None]
 
 
 @dataclass
@@ -45,14 +44,14 @@ def run(
     force: bool = False,
     dry_run: bool = False,
     cell_seconds: int = 7200,
-    say: Say = print,
+    say: Lines | None = None,
 ) -> Outcome:
     """Run the stages of one or more parameter files that are not up to date, and publish the pages.
 
     A failed stage blocks what depends on it and everything else goes on. Raises `ParameterError`
     before anything runs, and `WorkspaceError` if the outputs folder is in use.
     """
-    outcome, plans = Outcome(), []
+    outcome, plans, say = Outcome(), [], say or Lines()
     for path in files:
         _require_own_folder(path, files)
         given = read_file(path)
@@ -68,8 +67,8 @@ def run(
             write_atomic(outputs / path.stem / "parameters.yaml", content)
             with _kernel_environment(path.stem):
                 for job, turn in zip(jobs, range(1, len(jobs) + 1), strict=True):
-                    _one(job, f"[{turn}/{len(jobs)}]", force, cell_seconds, outcome, say)
-            status.publish(outputs, path.stem, {job.result for job in jobs})
+                    run_job(job, f"[{turn}/{len(jobs)}]", force, cell_seconds, outcome, say)
+            publish(outputs, path.stem, only_changed=True)
     return outcome
 
 
@@ -88,7 +87,9 @@ def _kernel_environment(target: str) -> AbstractContextManager[None]:
     return environment(**variables, PYTHONWARNINGS="ignore", **SETTINGS)
 
 
-def _one(job: Job, turn: str, force: bool, cell_seconds: int, outcome: Outcome, say: Say) -> None:
+def run_job(
+    job: Job, turn: str, force: bool, cell_seconds: int, outcome: Outcome, say: Lines
+) -> None:
     """Run one job, or say why not."""
     from helpers.pipeline.notebook import execute
 
@@ -96,32 +97,38 @@ def _one(job: Job, turn: str, force: bool, cell_seconds: int, outcome: Outcome, 
     if job.obstacle:
         outcome.skipped += 1
         say(f"{name}: skipped, {job.obstacle}")
-        if not job.result.exists():
-            _note(job, "skipped", job.obstacle)
+        write_status(job, "skipped", job.obstacle)
         return
     if waits := blocker(job):
         outcome.blocked += 1
         say(f"{name}: {waits}")
-        _note(job, "blocked", waits)
+        write_status(job, "blocked", waits)
         return
     try:
         why = "--force" if force else stale(job)
         if not why:
             outcome.unchanged += 1
             say(f"{name}: unchanged, skipped")
+            write_status(job, "done", "")
             return
-        say(f"{name}: running, because {why} (about {seconds(job):.0f} s)")
-        started = time.monotonic()
+        expected = seconds(job)
+        say(f"{name}: running, because {why} (about {expected:.0f} s)")
+        started, before = time.monotonic(), results.fingerprint(job.config)
         executed = job.result.with_suffix(".ipynb")
         source = notebook_file(job.config.model, job.config.stage)
-        found = execute(source, executed, job.result, parameters(job), cell_seconds, say)
+        with say.stage(expected):
+            found = execute(
+                source, executed, job.result, parameters(job), cell_seconds, say.printed
+            )
+        if found.fingerprint and (changed := results.difference(before, found.fingerprint)):
+            raise StageError(f"{changed} while it ran: run it again")
     except (DeploymentError, OSError) as error:
         outcome.failed += 1
         say(f"{name}: failed, {error}")
-        _note(job, "failed", str(error))
+        write_status(job, "failed", str(error))
     else:
         outcome.executed += 1
-        say(f"{name}: done in {time.monotonic() - started:.0f} s, {found['headline']}")
+        say(f"{name}: done in {time.monotonic() - started:.0f} s, {found.headline}")
 
 
 def blocker(job: Job) -> str:
@@ -129,24 +136,23 @@ def blocker(job: Job) -> str:
     if job.needs is None:
         return ""
     found = results.read(job.needs)
-    if found and found["state"] == "done":
+    if found and found.state == "done":
         return ""
-    return (
-        f"blocked by {job.needs.stem}, which {'is ' + found['state'] if found else 'has not run'}"
-    )
+    return f"blocked by {job.needs.stem}, which {'is ' + found.state if found else 'has not run'}"
 
 
-def _note(job: Job, state: str, reason: str) -> None:
-    """Write a result for a stage that could not write its own; one that it did write keeps its
-    figures.
-    """
-    found = results.read(job.result) or {}
-    now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    empty = {"schema": results.SCHEMA, "headline": "", "seconds": None, "gpu": job.config.gpu}
-    identity = {name: getattr(job.config, name) for name in ("model", "experiment", "stage")}
-    write_atomic(
-        job.result,
-        status.dump(
-            {**empty, **found, **identity, "state": state, "reason": reason, "finished": now}
-        ),
+def write_status(job: Job, state: results.State, reason: str) -> None:
+    """Write the state of a stage that did not run; a result that is there keeps its figures."""
+    config, found = job.config, results.read(job.result)
+    if found and (found.state, found.reason) == (state, reason):
+        return
+    found = found or Result(
+        model=config.model,
+        experiment=config.experiment,
+        stage=config.stage,
+        gpu=config.gpu,
+        state=state,
     )
+    finished = found.finished if state != "failed" and found.finished else results.timestamp()
+    update = {"state": state, "reason": reason, "finished": finished}
+    results.write(config, found.model_copy(update=update))

@@ -1,7 +1,10 @@
-from .site import Link, StageCell, Target
+from .site import Link, StageState, Target, outputs_index, page, target_index
 
 __all__ = [
     "Link",
-    "StageCell",
+    "StageState",
     "Target",
+    "outputs_index",
+    "page",
+    "target_index",
 ]

@@ -19,7 +19,7 @@ from helpers.display import (
 from helpers.report import published
 from helpers.report.findings import measured
 from helpers.report.nvidia_text import Beside
-from helpers.report.published import Row
+from helpers.report.published import PublishedRow
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -56,7 +56,7 @@ def draw(both: Beside, scenario: str) -> "Figure":
     return figure
 
 
-def _name(both: Beside, row: Row) -> str:
+def _name(both: Beside, row: PublishedRow) -> str:
     """Name a grey line: by its GPU where several are drawn, else by how the model was served."""
     return row.gpu if both.of(row.scenario) and not both.is_own else f"NVIDIA's {row.label}"
 
@@ -76,10 +76,10 @@ def describe(both: Beside, scenario: str) -> str:
     if not pairs:
         return f"{theirs} Nothing of ours was measured."
     ratios = [pair.ratio for pair in pairs]
-    best = max(pairs, key=lambda pair: float(pair.ours["throughput"])).ours
+    best = max(pairs, key=lambda pair: pair.ours.throughput or 0).ours
     return (
-        f"{theirs} Ours reaches {best['throughput']:,.0f} samples/s with "
-        f"{best['batch_size'] * best['concurrency']:,} in flight: {best['experiment']}. Beside the "
+        f"{theirs} Ours reaches {best.throughput:,.0f} samples/s with "
+        f"{best.batch_size * best.concurrency:,} in flight: {best.experiment}. Beside the "
         f"nearest rows of {both.chosen} ours are {min(ratios):.3g} to {max(ratios):.3g} times as "
         "fast."
     )

@@ -12,7 +12,8 @@ from helpers.config import ReportConfig
 from helpers.display import Table, table
 from helpers.report import nvidia_comparison, published, text
 from helpers.report.nvidia_comparison import Pair
-from helpers.report.published import Row
+from helpers.report.published import PublishedRow
+from helpers.results import Results
 
 if TYPE_CHECKING:
     from IPython.display import Markdown
@@ -30,7 +31,7 @@ class Beside:
     gpu: str  # the target's
     chosen: str  # NVIDIA's, which ours is compared with; "" where nothing is published
     ours: "DataFrame"
-    published: tuple[Row, ...]
+    published: tuple[PublishedRow, ...]
     pairs: tuple[Pair, ...]
 
     @property
@@ -47,7 +48,7 @@ class Beside:
         """Choose the pairs of a scenario."""
         return [pair for pair in self.pairs if pair.theirs.scenario == scenario]
 
-    def drawn(self, scenario: str) -> list[Row]:
+    def drawn(self, scenario: str) -> list[PublishedRow]:
         """Choose NVIDIA's rows for a figure.
 
         The tables of the chosen GPU that ours are compared with, or all of them without any of
@@ -66,7 +67,7 @@ class Beside:
         return found
 
 
-def compare(config: ReportConfig, found: text.Results) -> Beside:
+def compare(config: ReportConfig, found: Results) -> Beside:
     """Put every measured row of a model beside the nearest of NVIDIA's.
 
     Raises `DataError` if the published rows cannot be read.
@@ -74,10 +75,12 @@ def compare(config: ReportConfig, found: text.Results) -> Beside:
     rows = published.rows(config.model)
     chosen = nvidia_comparison.choose_gpu(rows, config.gpu, config.device)
     pairs = [
-        nvidia_comparison.compare(row, result.get("config", {}), rows, chosen)
+        nvidia_comparison.compare(
+            row, result.fingerprint.config if result.fingerprint else {}, rows, chosen
+        )
         for stages in found.values()
         for result in stages.values()
-        for row in result.get("rows", [])
+        for row in (result.measurement.rows if result.measurement else ())
     ]
     kept = tuple(pair for pair in pairs if pair)
     return Beside(config.model, config.gpu, chosen, text.frame(found), rows, kept)
@@ -93,7 +96,7 @@ def by_experiment(both: Beside) -> dict[str, list[Pair]]:
     """Group the pairs by our experiment."""
     groups: dict[str, list[Pair]] = {}
     for pair in both.pairs:
-        groups.setdefault(pair.ours["experiment"], []).append(pair)
+        groups.setdefault(pair.ours.experiment, []).append(pair)
     return groups
 
 
@@ -153,7 +156,7 @@ def as_table(both: Beside) -> Table:
         rows = [_theirs(row) for row in both.published if row.gpu == both.chosen]
         return table(_said(rows), f"NVIDIA's rows: {both.chosen or 'none'}")
     known = {name: common(pairs) for name, pairs in by_experiment(both).items()}
-    lines = [_line(pair, known[pair.ours["experiment"]]) for pair in both.pairs]
+    lines = [_line(pair, known[pair.ours.experiment]) for pair in both.pairs]
     return table(lines, f"Ours ({both.gpu}) beside NVIDIA's ({both.chosen})", {"ratio": ".3g"})
 
 
@@ -166,24 +169,24 @@ def _said(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def _line(pair: Pair, known: list[str]) -> dict[str, Any]:
     """Spell a pair; below the verdict on our row stand the reasons that are not `known`."""
     ours, theirs = pair.ours, pair.theirs
-    verdict = ours.get("verdict") or "stable"
+    verdict = ours.verdict or "stable"
     beside = [text for text in pair.reasons if text not in (*known, f"our row is {verdict}")]
     return {
-        "experiment": ours["experiment"],
-        "scenario": ours["scenario"],
-        "batch x clients": f"{ours['batch_size']:,} x {ours['concurrency']:,}",
+        "experiment": ours.experiment,
+        "scenario": ours.scenario,
+        "batch x clients": f"{ours.batch_size:,} x {ours.concurrency:,}",
         "NVIDIA's": f"{theirs.batch_size:,} x {theirs.concurrency:,}",
-        "ours (samples/s)": ours["throughput"],
+        "ours (samples/s)": ours.throughput,
         "NVIDIA's (samples/s)": theirs.throughput,
         "ratio": pair.ratio,
-        "our p99 (ms)": ours.get("p99_latency_ms"),
+        "our p99 (ms)": ours.p99_latency_ms,
         "NVIDIA's p99 (ms)": theirs.p99_latency_ms,
         "verdict": verdict,
         "reason": "; ".join(beside),
     }
 
 
-def _theirs(row: Row) -> dict[str, Any]:
+def _theirs(row: PublishedRow) -> dict[str, Any]:
     law = f"breaks Little's law ({row.littles_law:.2f})" if row.breaks_littles_law else None
     return {
         "scenario": row.scenario,

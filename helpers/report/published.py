@@ -79,7 +79,7 @@ DOCUMENTS = {
 }
 
 
-class Row(BaseModel):
+class PublishedRow(BaseModel):
     """A published row; None or "" where nothing is published.
 
     Latencies are in milliseconds, throughput in inferences (samples) per second. Where a table has
@@ -169,7 +169,7 @@ def breaks(value: float | None) -> bool:
 
 
 @cache
-def rows(model: str) -> tuple[Row, ...]:
+def rows(model: str) -> tuple[PublishedRow, ...]:
     """Read the published rows of a model, in the order of its document; none if there is no file.
 
     Raises `DataError` with the line of a file that is not as published.
@@ -178,7 +178,7 @@ def rows(model: str) -> tuple[Row, ...]:
     return read(path) if path.exists() else ()
 
 
-def read(path: Path) -> tuple[Row, ...]:
+def read(path: Path) -> tuple[PublishedRow, ...]:
     """Read one CSV of published rows; raise `DataError` with the line and column at fault."""
     try:
         with path.open(newline="", encoding="utf-8") as file:
@@ -188,7 +188,7 @@ def read(path: Path) -> tuple[Row, ...]:
     parsed = []
     for number, line in enumerate(found, 2):
         try:
-            parsed.append(Row.model_validate(line))
+            parsed.append(PublishedRow.model_validate(line))
         except ValidationError as error:
             first = error.errors()[0]
             what = ".".join(map(str, first["loc"]))
@@ -198,20 +198,20 @@ def read(path: Path) -> tuple[Row, ...]:
     return tuple(parsed)
 
 
-def everything() -> tuple[Row, ...]:
+def everything() -> tuple[PublishedRow, ...]:
     """Read the rows of all six documents' models."""
     return tuple(row for model in DOCUMENTS for row in rows(model))
 
 
-def tables(found: Iterable[Row]) -> dict[tuple[str, ...], list[Row]]:
+def tables(found: Iterable[PublishedRow]) -> dict[tuple[str, ...], list[PublishedRow]]:
     """Group rows by the table that they were published in."""
-    groups: dict[tuple[str, ...], list[Row]] = {}
+    groups: dict[tuple[str, ...], list[PublishedRow]] = {}
     for row in found:
         groups.setdefault(row.table, []).append(row)
     return groups
 
 
-def gpus(found: Sequence[Row]) -> list[str]:
+def gpus(found: Sequence[PublishedRow]) -> list[str]:
     """Name the GPUs of some rows, from the slowest to the fastest by their best throughput."""
     best: dict[str, float] = {}
     for row in found:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from helpers.display import NOTHING, style
 from helpers.report import published
 from helpers.report.plots import png
-from helpers.report.published import DOCUMENTS, Row
+from helpers.report.published import DOCUMENTS, PublishedRow
 from helpers.report.site import TEMPLATE, render
 from helpers.store import digest, file_digest, write_atomic
 
@@ -90,9 +90,11 @@ def _made_from() -> str:
     return digest({path.name: file_digest(path) for path in files})
 
 
-def _csv(rows: Sequence[Row]) -> str:
+def _csv(rows: Sequence[PublishedRow]) -> str:
     buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, [*Row.model_fields, "littles_law"], lineterminator="\n")
+    writer = csv.DictWriter(
+        buffer, [*PublishedRow.model_fields, "littles_law"], lineterminator="\n"
+    )
     writer.writeheader()
     for row in rows:
         law = row.littles_law
@@ -101,7 +103,7 @@ def _csv(rows: Sequence[Row]) -> str:
     return buffer.getvalue()
 
 
-def _cells(row: Row) -> list[str]:
+def _cells(row: PublishedRow) -> list[str]:
     """Spell a row as the texts of `COLUMNS`."""
     latencies = (row.p50_latency_ms, row.p95_latency_ms, row.p99_latency_ms, row.avg_latency_ms)
     words = (row.gpu, row.scenario, row.dataset, row.format, row.precision)
@@ -116,22 +118,22 @@ def _cells(row: Row) -> list[str]:
     ]
 
 
-def power_of_two_rows(rows: Sequence[Row]) -> dict[str, dict[str, list[Row]]]:
+def power_of_two_rows(rows: Sequence[PublishedRow]) -> dict[str, dict[str, list[PublishedRow]]]:
     """Choose Wide & Deep's offline rows above a batch of one: runtime -> GPU -> rows by batch."""
-    found: dict[str, dict[str, list[Row]]] = {}
+    found: dict[str, dict[str, list[PublishedRow]]] = {}
     for row in rows:
         if row.model == "widedeep" and row.scenario == "offline" and row.batch_size > 1:
             found.setdefault(row.label, {}).setdefault(row.gpu, []).append(row)
     return found
 
 
-def _share(line: Sequence[Row], batch: int) -> float:
+def _share(line: Sequence[PublishedRow], batch: int) -> float:
     """Give the average latency of a batch as a share of the largest batch's."""
     latencies = {row.batch_size: row.avg_latency_ms or 0 for row in line}
     return latencies[batch] / latencies[TOP]
 
 
-def describe(steps: dict[str, dict[str, list[Row]]]) -> str:
+def describe(steps: dict[str, dict[str, list[PublishedRow]]]) -> str:
     """Say what the figure shows: it is its alternative text too."""
     parts = []
     for label, lines in steps.items():
@@ -145,7 +147,7 @@ def describe(steps: dict[str, dict[str, list[Row]]]) -> str:
     )
 
 
-def figure(steps: dict[str, dict[str, list[Row]]]) -> "Figure":
+def figure(steps: dict[str, dict[str, list[PublishedRow]]]) -> "Figure":
     """Draw latency over batch, as a share of the largest batch's: steps, or a straight line."""
     title, share = "Wide & Deep offline: what a batch costs", f"share of batch {TOP:,}'s"
     drawn, axes = style.canvas(title, "batch size", f"average latency, {share}")
@@ -175,11 +177,11 @@ def figure(steps: dict[str, dict[str, list[Row]]]) -> "Figure":
     return drawn
 
 
-def _gpus(steps: dict[str, dict[str, list[Row]]]) -> list[str]:
+def _gpus(steps: dict[str, dict[str, list[PublishedRow]]]) -> list[str]:
     return list(next(iter(steps.values())))
 
 
-def _costs(steps: dict[str, dict[str, list[Row]]]) -> dict[str, Any]:
+def _costs(steps: dict[str, dict[str, list[PublishedRow]]]) -> dict[str, Any]:
     """Tabulate the average latencies of TensorRT: a row for each batch, a column for each GPU."""
     lines = next(lines for label, lines in steps.items() if label.startswith(STEPPED))
     sizes = [row.batch_size for row in next(iter(lines.values()))]

@@ -8,10 +8,12 @@ and jinja2 are imported when a page is written.
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
+from helpers.config import STAGES
 from helpers.errors import WorkspaceError
 from helpers.store import shown, write_atomic
 
@@ -19,7 +21,6 @@ if TYPE_CHECKING:
     from jinja2 import Environment
     from nbformat import NotebookNode
 
-STAGES = ("export", "convert", "deploy", "perf_offline", "perf_online")
 STATES = ("done", "failed", "blocked", "skipped", "running", "missing")
 TEMPLATE = Path(__file__).parent / "template"
 
@@ -31,18 +32,19 @@ class Link(TypedDict):
     text: str
 
 
-class StageCell(TypedDict):
+@dataclass(frozen=True)
+class StageState:
     """What an index says of one stage of one experiment; a report has an empty `experiment`."""
 
     model: str
     experiment: str
     stage: str
     state: str
-    headline: str
-    reason: str
-    href: str | None
-    seconds: float | None
-    finished: str | None
+    headline: str = ""
+    reason: str = ""
+    href: str | None = None
+    seconds: float | None = None
+    finished: str = ""
 
 
 class Target(TypedDict):
@@ -118,17 +120,17 @@ def page(
 
 def target_index(
     folder: Path,
-    cells: Sequence[StageCell],
+    cells: Sequence[StageState],
     *,
     gpu: str,
     note: str = "",
     links: Sequence[Link] = ({"href": "../index.html", "text": "All targets"},),
 ) -> Path:
     """Write `folder/index.html`: the reports, then every stage, in the order of `cells`."""
-    finished = [cell["finished"] for cell in cells if cell["finished"]]
-    reports = [cell for cell in cells if cell["stage"] == "report"]
-    models = _models(cell for cell in cells if cell["stage"] != "report")
-    counts = Counter(report["state"] for report in reports)
+    finished = [cell.finished for cell in cells if cell.finished]
+    reports = [cell for cell in cells if cell.stage == "report"]
+    models = _models(cell for cell in cells if cell.stage != "report")
+    counts = Counter(report.state for report in reports)
     for shown_cell in (c for model in models for row in model["rows"] for c in row["cells"]):
         counts[shown_cell.state] += shown_cell.span
     context = {
@@ -172,17 +174,17 @@ def _error(nb: "NotebookNode") -> str:
     return ""
 
 
-def _models(cells: Iterable[StageCell]) -> list[dict[str, Any]]:
+def _models(cells: Iterable[StageState]) -> list[dict[str, Any]]:
     """Group cells by model and experiment; both keep the order in which they first appear."""
-    models: dict[str, dict[str, dict[str, StageCell]]] = {}
+    models: dict[str, dict[str, dict[str, StageState]]] = {}
     for cell in cells:
-        rows = models.setdefault(cell["model"], {})
-        rows.setdefault(cell["experiment"], {})[cell["stage"]] = cell
+        rows = models.setdefault(cell.model, {})
+        rows.setdefault(cell.experiment, {})[cell.stage] = cell
     return [
         {
             "name": name,
             "rows": [
-                {"experiment": experiment, "cells": _row([row.get(stage) for stage in STAGES])}
+                {"experiment": experiment, "cells": _row([row.get(stage) for stage in STAGES[:-1]])}
                 for experiment, row in rows.items()
             ],
         }
@@ -190,10 +192,10 @@ def _models(cells: Iterable[StageCell]) -> list[dict[str, Any]]:
     ]
 
 
-def _row(cells: Iterable[StageCell | None]) -> list[_Shown]:
+def _row(cells: Iterable[StageState | None]) -> list[_Shown]:
     """Lay out one experiment's stages; neighbours not done for the same reason share a cell."""
     single = [
-        _Shown(c["state"], c["href"], c["headline"], c["reason"], _took(c["seconds"]))
+        _Shown(c.state, c.href, c.headline, c.reason, _took(c.seconds))
         if c
         else _Shown("missing", None, "", "", "")
         for c in cells
@@ -210,7 +212,7 @@ def _row(cells: Iterable[StageCell | None]) -> list[_Shown]:
 
 
 def _stage_names() -> list[str]:
-    return [stage.replace("_", " ") for stage in STAGES]
+    return [stage.replace("_", " ") for stage in STAGES[:-1]]
 
 
 def _took(seconds: float | None) -> str:

@@ -1,77 +1,32 @@
-"""A stage's result: what is kept of it, when it still holds, and the rows of all measurements.
-
-`<stage>.json` beside the executed notebook; `results.csv` has the columns of
-`params/published/*.csv` and ours.
-"""
+"""Writing a stage's result: `<stage>.json` beside the executed notebook."""
 
 import io
-import json
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import psutil
+from pydantic import JsonValue
 
 from helpers import formats
-from helpers.config import ExportConfig, LoadConfig, StageConfig, folder, notebook_file
+from helpers.config import LoadConfig, StageConfig, folder
 from helpers.errors import AccuracyError, MeasurementError
-from helpers.inference import inputs
 from helpers.machine import provenance
-from helpers.store import (
-    ROOT,
-    Artefact,
-    digest,
-    file_digest,
-    locked,
-    mark_red,
-    outputs,
-    shown,
-    write_atomic,
-)
-
-if TYPE_CHECKING:  # a stage that does not measure must not depend on how measuring is done
-    from helpers.accuracy import Rung, Score
-    from helpers.perf import Measurement
-
-SCHEMA = 1
-UNITS = {
-    "*_ms": "milliseconds",
-    "throughput": "inferences (samples) per second",
-    "others_load": "cores",
-    "gpu_utilisation": "share of the time",
-    "*_mb": "megabytes",
-    "*_w": "watts",
-}
+from helpers.results.fingerprints import files_read, fingerprint
+from helpers.results.types import ArtefactFacts, Measurement, Result, Rung, Score, Source
+from helpers.store import Artefact, locked, mark_red, outputs, shown, write_atomic
 
 
-def notebook_digest(model: str, stage: str) -> str:
-    """Hash what a notebook says and does: the sources of its cells."""
-    cells = json.loads(notebook_file(model, stage).read_text())["cells"]
-    return digest([(cell["cell_type"], cell["source"]) for cell in cells])
+def timestamp() -> str:
+    """The time now, as results have it."""
+    return datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-def basis(config: StageConfig) -> dict[str, Any]:
-    """All that a result of this stage depends on and that can be known without running it, but for
-    the loaded modules.
-    """
-    return {
-        "config": config.cache_fields(config.stage),
-        "notebook": notebook_digest(config.model, config.stage),
-        "versions": provenance.versions(provenance.runtimes(config)),
-        "inputs": inputs(config, config.stage)
-        if isinstance(config, ExportConfig)
-        else _report_inputs(config),
-    }
-
-
-def _report_inputs(config: StageConfig) -> dict[str, str]:
-    base = folder(config)
-    found = [path for name in config.experiments for path in sorted((base / name).glob("*.json"))]
-    published = ROOT / "params" / "published" / f"{config.model}.csv"
-    return {shown(path): file_digest(path) for path in (*found, published) if path.exists()}
+def write(config: StageConfig, result: Result) -> None:
+    """Write a result, whole or not at all."""
+    path = folder(config) / f"{config.stage}.json"
+    write_atomic(path, result.model_dump_json(indent=1))
 
 
 def save(
@@ -79,121 +34,77 @@ def save(
     headline: str,
     *,
     artefact: Artefact | None = None,
-    rungs: Iterable["Rung"] = (),
-    scores: Iterable["Score"] = (),
-    measurement: "Measurement | None" = None,
-    facts: dict[str, Any] | None = None,
+    rungs: Iterable[Rung] = (),
+    scores: Iterable[Score] = (),
+    measurement: Measurement | None = None,
+    facts: dict[str, JsonValue] | None = None,
 ) -> None:
-    """Write the stage's result, whole or not at all.
+    """Write the stage's result.
 
     A red rung or a point that was not measured is written too, as a failed stage, and then raised:
     `AccuracyError` or `MeasurementError`.
     """
-    rungs, scores = list(rungs), list(scores)
-    where = folder(config)
-    faults = [rung.fault for rung in rungs] + [score.fault for score in scores]
+    rungs, scores = tuple(rungs), tuple(scores)
+    faults = [*(rung.fault for rung in rungs), *(score.fault for score in scores)]
     red = next(filter(None, faults), "")
-    lost = [row for row in measurement.rows if row["verdict"] == "failed"] if measurement else []
+    lost = [row for row in measurement.rows if row.verdict == "failed"] if measurement else []
     broken = red or next(
-        (f"batch {r['batch_size']}, {r['concurrency']} clients: {r['reason']}" for r in lost), ""
+        (f"batch {row.batch_size}, {row.concurrency} clients: {row.reason}" for row in lost), ""
     )
-    result: dict[str, Any] = {
-        "schema": SCHEMA,
-        "model": config.model,
-        "experiment": config.experiment,
-        "stage": config.stage,
-        "gpu": config.gpu,
-        "state": "failed" if broken else "done",
-        "reason": broken,
-        "headline": headline,
-        "finished": datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
-        "seconds": round(time.time() - psutil.Process().create_time(), 1),  # of this kernel
-        **basis(config),
-        "modules": provenance.loaded_modules(),
-        "source": provenance.source(),
-        "machine": provenance.machine(config.gpu, config.device),
-        "rungs": [rung.to_dict() for rung in rungs],
-        "scores": [score.to_dict() for score in scores],
-        "facts": facts or {},
-    }
-    if artefact:
-        result["artefact"] = {
-            "folder": artefact.folder.name,
-            "sha256": artefact.sha256,
-            "size_mb": round(artefact.size_mb, 1),
-            **artefact.facts,
-            "files": {name: file.sha256 for name, file in artefact.files.items()},
-        }
+    read = fingerprint(config)
+    result = Result(
+        model=config.model,
+        experiment=config.experiment,
+        stage=config.stage,
+        gpu=config.gpu,
+        state="failed" if broken else "done",
+        reason=broken,
+        headline=headline,
+        finished=timestamp(),
+        seconds=round(time.time() - psutil.Process().create_time(), 1),  # of this kernel
+        fingerprint=read.model_copy(update={"modules": files_read()}),
+        source=Source(**provenance.source()),
+        machine=provenance.machine(config.gpu, config.device),
+        rungs=rungs,
+        scores=scores,
+        facts=facts or {},
+        artefact=_facts(artefact) if artefact else None,
+        measurement=_identified(config, measurement) if measurement else None,
+    )
     with locked(outputs()):
         if artefact and broken:
             mark_red(artefact, broken)
-        if measurement:
-            assert isinstance(config, LoadConfig)
-            arrays = {
-                f"{name}_{i}": part
-                for name, parts in measurement.samples.items()
-                for i, part in enumerate(parts)
-            }
+        if measurement and measurement.requests:
             buffer = io.BytesIO()
-            np.savez_compressed(buffer, **arrays)
-            samples = write_atomic(where / f"{config.stage}_requests.npz", buffer.getvalue())
-            result |= {
-                "units": UNITS,
-                "rows": [complete(config, row) for row in measurement.rows],
-                "requests_file": samples.name,
-                "distinct_rows": measurement.distinct_rows,
-                "others_before": measurement.others_before,
-                "gpu_state": measurement.gpu,
-            }
-        path = write_atomic(where / f"{config.stage}.json", json.dumps(result, indent=1))
+            np.savez_compressed(buffer, **measurement.requests)
+            write_atomic(folder(config) / requests_name(config), buffer.getvalue())
+        write(config, result)
     if broken:
         raise (AccuracyError if red else MeasurementError)(broken)
-    print(f"wrote {shown(path)}")
+    print(f"wrote {shown(folder(config) / f'{config.stage}.json')}")
 
 
-COLUMNS = [
-    "gpu",
-    "model",
-    "dataset",
-    "scenario",
-    "backend",
-    "backend_accelerator",
-    "precision",
-    "model_format",
-    "cuda_graph",
-    "max_batch_size",
-    "instances",
-    "batch_size",
-    "concurrency",
-    "throughput",
-    *("client_send_ms", "network_server_send_recv_ms", "server_queue_ms"),
-    *("server_compute_input_ms", "server_compute_infer_ms", "server_compute_output_ms"),
-    "client_recv_ms",
-    *("p50_latency_ms", "p90_latency_ms", "p95_latency_ms", "p99_latency_ms", "avg_latency_ms"),
-    "source",
-    "experiment",
-    "variant",
-    "verdict",
-    "reason",
-    "spread",
-    "requests",
-    "distinct_rows",
-    "others_load",
-    "littles_law",
-    "bare_throughput",
-    "served_bare_ratio",
-    "served_bare_min",
-    "served_bare_max",
-    *("gpu_utilisation", "gpu_utilisation_max", "gpu_memory_mb", "gpu_memory_max_mb"),
-    *("gpu_power_w", "gpu_power_max_w"),
-]
+def requests_name(config: StageConfig) -> str:
+    """The file beside a result that holds start and end of every request."""
+    return f"{config.stage}_requests.npz"
 
 
-def complete(config: LoadConfig, row: dict[str, Any]) -> dict[str, Any]:
-    """Add to a measured row what identifies it, in the columns of the published tables."""
+def _facts(artefact: Artefact) -> ArtefactFacts:
+    return ArtefactFacts(
+        folder=artefact.folder.name,
+        sha256=artefact.sha256,
+        size_mb=round(artefact.size_mb, 1),
+        files={name: file.sha256 for name, file in artefact.files.items()},
+        facts=dict(artefact.facts),
+    )
+
+
+def _identified(config: StageConfig, measurement: Measurement) -> Measurement:
+    """Add to each row what identifies it, in the columns of the published tables."""
+    assert isinstance(config, LoadConfig)
     scenario = config.stage.removeprefix("perf_")
     backend, model_format = formats.get(config.format).SHOWN
-    known = {
+    identity = {
         "gpu": config.gpu,
         "model": config.model,
         "dataset": config.dataset,
@@ -209,32 +120,8 @@ def complete(config: LoadConfig, row: dict[str, Any]) -> dict[str, Any]:
         "source": f"{config.experiment}/{config.stage}.json",
         "experiment": config.experiment,
         "variant": config.variant,
+        "distinct_rows": measurement.distinct_rows,
     }
-    return {name: (known | row).get(name) for name in COLUMNS}
-
-
-def read(path: Path) -> dict[str, Any] | None:
-    """Read a result; None if there is none or it is of another schema."""
-    try:
-        found = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) and found.get("schema") == SCHEMA else None
-
-
-def of_model(config: StageConfig) -> dict[str, dict[str, dict[str, Any]]]:
-    """Read the results of all experiments of the model, as experiment -> stage -> result; what is
-    not there is left out.
-    """
-    base = outputs() / config.target / config.model
-    found: dict[str, dict[str, dict[str, Any]]] = {name: {} for name in config.experiments}
-    for name in config.experiments:
-        for path in sorted((base / name).glob("*.json")):
-            if result := read(path):
-                found[name][path.stem] = result
-    return found
-
-
-def rows(results: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Collect the measured rows of many results."""
-    return [row for result in results for row in result.get("rows", [])]
+    rows = tuple(row.model_copy(update=identity) for row in measurement.rows)
+    file = requests_name(config) if measurement.requests else ""
+    return measurement.model_copy(update={"rows": rows, "requests_file": file})

@@ -4,13 +4,19 @@
 A number that is not finite is written as null, because JSON has no other word for it.
 """
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic.json_schema import SkipJsonSchema
 
 from helpers.config import Value
 
-SCHEMA = 2  # of `<stage>.json`; a result of another schema counts as not there
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+SCHEMA: Literal[2] = 2  # of `<stage>.json`; a result of another schema counts as not there
 
 State = Literal["done", "failed", "blocked", "skipped"]
 Verdict = Literal["stable", "unstable", "disturbed", "few requests", "failed"]
@@ -19,7 +25,9 @@ Verdict = Literal["stable", "unstable", "disturbed", "few requests", "failed"]
 class Record(BaseModel):
     """Plain data that does not change and has no other fields than these."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="null")
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", ser_json_inf_nan="null", arbitrary_types_allowed=True
+    )
 
 
 class Difference(Record):
@@ -51,9 +59,31 @@ class Rung(Record):
     differences: tuple[Difference, ...]
 
     @property
-    def ok(self) -> bool:
-        """Whether every output is within its bounds."""
-        return all(each.ok for each in self.differences)
+    def fault(self) -> str:
+        """What is wrong, in one line; empty if every output is within its bounds."""
+        for bad in (each for each in self.differences if not each.ok):
+            largest, mean = (
+                "a value that is not finite or a wrong shape" if each is None else f"{each:.2g}"
+                for each in (bad.max_difference, bad.mean_difference)
+            )
+            return (
+                f"{self.name} {self.precision}: {bad.output} differs from the framework by "
+                f"{largest} deviations at most and {mean} on average; the bounds are "
+                f"{bad.max_bound:.2g} and {bad.mean_bound:.2g}"
+            )
+        return ""
+
+    def rows(self) -> list[dict[str, Value]]:
+        """One row for each output, for a table."""
+        head: dict[str, Value] = {
+            "rung": self.name,
+            "precision": self.precision,
+            "samples": self.samples,
+        }
+        return [
+            {**head, **each.model_dump(), "verdict": "green" if each.ok else "red"}
+            for each in self.differences
+        ]
 
 
 class Score(Record):
@@ -66,9 +96,14 @@ class Score(Record):
     better: Literal["higher", "lower"]
 
     @property
-    def ok(self) -> bool:
-        """Whether the served metric is on the right side of its bound."""
-        return self.served >= self.bound if self.better == "higher" else self.served <= self.bound
+    def fault(self) -> str:
+        """What is wrong, in one line; empty if the metric is kept."""
+        if self.served >= self.bound if self.better == "higher" else self.served <= self.bound:
+            return ""
+        return (
+            f"{self.metric} served is {self.served:.4f}; the framework's {self.framework:.4f} "
+            f"asks for {self.bound:.4f}"
+        )
 
 
 class Row(Record):
@@ -169,14 +204,24 @@ class Measurement(Record):
     rows: tuple[Row, ...]
     distinct_rows: int
     background_before: float | None  # processor cores that others used just before a point, at most
-    requests_file: str = ""  # beside the result: start and end of every request (ns)
+    server_samples: int | None = None  # that the server counted, warm-up included
+    server_executions: int | None = None
+    requests_file: str = ""  # beside the result, with all of `requests`
     gpu: GpuState | None = None
+    # of each run the start and end of every request (ns, [n, 2]), or bare throughputs
+    requests: SkipJsonSchema[dict[str, NDArray[np.generic]]] = Field({}, exclude=True, repr=False)
+
+    def frame(self) -> "DataFrame":
+        """The rows as a table."""
+        from pandas import DataFrame
+
+        return DataFrame([row.model_dump() for row in self.rows], columns=list(Row.model_fields))
 
 
 class Result(Record):
     """The content of `<stage>.json`."""
 
-    version: int = Field(SCHEMA, alias="schema")
+    schema_version: Literal[2] = SCHEMA
     model: str
     experiment: str
     stage: str

@@ -1,6 +1,6 @@
 from .artefacts import Artefact, find, is_unchanged, making, mark_red, verify
 from .files import explained, link_or_copy, write_atomic
-from .hashing import content_name, digest, file_digest, fingerprint
+from .hashing import content_name, digest, file_digest, fingerprint, package_files
 from .lock import LOCKED_VARIABLE, clear_leftovers, locked, require_unlocked, temporary_folder
 from .paths import OUTPUTS_VARIABLE, ROOT, from_root, outputs, shown
 
@@ -23,6 +23,7 @@ __all__ = [
     "making",
     "mark_red",
     "outputs",
+    "package_files",
     "require_unlocked",
     "shown",
     "temporary_folder",

@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 
 from helpers.errors import DataError
-from helpers.store.paths import from_root, shown
+from helpers.store.paths import ROOT, from_root, shown
 
 
 def digest(value: object) -> str:
@@ -48,3 +48,14 @@ def fingerprint(path: Path) -> str:
         )
     except OSError as error:
         raise DataError(f"{shown(path)}: cannot be read: {error}") from None
+
+
+@cache
+def package_files() -> dict[str, str]:
+    """SHA-256 of every source file of this package, as it was at the first call in this process:
+    `resolve` makes that call, so that a file which is edited while a stage runs keeps its old hash.
+    """
+    return {
+        str(path.relative_to(ROOT)): file_digest(path)
+        for path in sorted((ROOT / "helpers").rglob("*.py"))
+    }

@@ -56,11 +56,14 @@ def require_unlocked(folder: Path) -> None:
 
 
 @contextmanager
-def temporary_folder() -> Iterator[Path]:
-    """Give a folder in TMPDIR until the end of the block. It is locked, so that `clear_leftovers`
-    can tell it from one whose maker was killed.
+def temporary_folder(parent: str | None = None) -> Iterator[Path]:
+    """Give a folder in TMPDIR or `parent` until the end of the block. It is locked, so that
+    `clear_leftovers` can tell it from one whose maker was killed.
     """
-    with tempfile.TemporaryDirectory(prefix=TEMPORARY) as name, FileLock(Path(name) / LOCK):
+    with (
+        tempfile.TemporaryDirectory(prefix=TEMPORARY, dir=parent) as name,
+        FileLock(Path(name) / LOCK),
+    ):
         yield Path(name)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
+COMPANIONS = ("guard.py",)  # started as a program of its own
 GUARD = Path(__file__).with_name("guard.py")
 
 # Of every process that computes, so that a bare runtime and a served one differ in nothing: threads

@@ -20,7 +20,7 @@ from helpers.config.comparison import differences, resolved
 from helpers.config.loading import read_file
 from helpers.config.parameter_file import Experiment
 from helpers.config.targets import KNOWN, Gpu, nearest
-from helpers.machine import gpu_checks
+from helpers.machine import gpu
 from helpers.store.paths import OUTPUTS_VARIABLE, ROOT
 
 MIB = 2**20
@@ -217,7 +217,7 @@ class NVMLError_DriverNotLoaded(NvmlError):
 def driver(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
     """Put a stand-in in the place of `pynvml`; gives what is opened and closed."""
 
-    monkeypatch.setattr(gpu_checks, "has_driver", lambda: True)
+    monkeypatch.setattr(gpu, "has_driver", lambda: True)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
     def install(
@@ -414,7 +414,7 @@ MENDED = "install NVIDIA's driver, or use params/cpu.yaml"
         ("not loaded", "the driver's kernel module is not loaded: modprobe nvidia"),
         (
             "no GPU",
-            "the driver gives us no GPU: Invalid Argument: see which ones it has: nvidia-smi -L",
+            "the driver reports no GPU: Invalid Argument: list its GPUs with nvidia-smi -L",
         ),
     ],
 )
@@ -429,7 +429,7 @@ def test_without_a_gpu_it_is_one_line_and_exit_code_1(
     before = files(folder)
     calls = driver(fails=state == "not loaded")
     if state == "nothing":
-        monkeypatch.setattr(gpu_checks, "has_driver", lambda: False)
+        monkeypatch.setattr(gpu, "has_driver", lambda: False)
     if state == "no package":
         monkeypatch.setitem(sys.modules, "pynvml", None)
 
