@@ -17,7 +17,7 @@ from typer.main import get_command
 from helpers import config, inference, machine, pipeline, triton
 from helpers.display import Lines, lines_or_live
 from helpers.errors import DeploymentError, ParameterError, WorkspaceError
-from helpers.store import OUTPUTS_VARIABLE, ROOT, shown
+from helpers.store import OUTPUTS_VARIABLE, ROOT, display_path
 
 app = Typer(
     help="Deploy models on Triton and measure them, reproducibly.",
@@ -88,7 +88,7 @@ def run(
     )
     if not dry_run:
         parts = ", ".join(f"{count} {name}" for name, count in vars(outcome).items() if count)
-        say(f"{parts or 'nothing to do'}; pages: {shown(outputs / 'index.html')}")
+        say(f"{parts or 'nothing to do'}; pages: {display_path(outputs / 'index.html')}")
     return 1 if outcome.failed or outcome.blocked else 0
 
 
@@ -171,7 +171,7 @@ def new(name: Name = "") -> int:
 
     It is based on the file of the most similar known GPU. No file is overwritten.
     """
-    path = shown(config.write_new(name, machine.this_gpu()))
+    path = display_path(config.write_new(name, machine.this_gpu()))
     say(f"{path} is written; next: triton-notebooks doctor {path}")
     return 0
 

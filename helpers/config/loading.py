@@ -16,7 +16,7 @@ from helpers.config.parameter_file import Experiment, ParameterFile, Value, unkn
 from helpers.config.schema import StageConfig, config_class, fields_for
 from helpers.config.validation import validated
 from helpers.errors import ParameterError
-from helpers.store import ROOT, content_name, outputs, package_files, require_unlocked, shown
+from helpers.store import ROOT, content_name, display_path, outputs, package_files, require_unlocked
 
 FILES = ROOT / "params"
 TARGET_VARIABLE = "TRITON_NOTEBOOKS_TARGET"  # set by the batch command: the parameter file's name
@@ -64,8 +64,8 @@ def read_file(path: Path) -> Parameters:
             keys = ", ".join(ParameterFile.model_fields)
             raise ParameterError(f"{found}; expected the keys {keys}")
     except ParameterError as error:
-        raise ParameterError(f"{shown(path)}: {error}") from None
-    parameters = parse(content, path.stem, shown(path))
+        raise ParameterError(f"{display_path(path)}: {error}") from None
+    parameters = parse(content, path.stem, display_path(path))
     for model in parameters.file.models:
         for name in parameters.experiments(model):
             parameters.experiment(model, name)
@@ -136,7 +136,7 @@ def resolve(
     path = file_for(gpu)
     if path is None:
         raise ParameterError(
-            f"gpu is {gpu!r}, which no file in {shown(FILES)} has: give models too"
+            f"gpu is {gpu!r}, which no file in {display_path(FILES)} has: give models too"
         )
     parameters = replace(read_file(path), target=target or target_name(gpu))
     return configure(parameters, model, experiment, stage, overrides)

@@ -38,7 +38,7 @@ class StageConfig(Strict):
         """The newest ONNX opset that this server reads; None if it reads today's."""
         return None if self.server.kind == "embedded" else releases.opset(self.server.release)
 
-    def shown(self) -> dict[str, Value]:
+    def summary(self) -> dict[str, Value]:
         """What a reader should know: the experiment, and every field that the stage reads."""
         head: dict[str, Value] = {"model": self.model, "target": self.target, "gpu": self.gpu}
         if self.stage != "report":

@@ -11,7 +11,7 @@ import yaml
 from helpers.config import loading
 from helpers.config.parameter_file import NAME
 from helpers.errors import ParameterError
-from helpers.store import explained, shown
+from helpers.store import display_path, explained
 
 
 @dataclass(frozen=True)
@@ -64,14 +64,16 @@ def write_new(name: str, found: Gpu) -> Path:
         raise ParameterError(f"NAME {name}: use letters, digits, '.', '_' and '-', and no folder")
     path = loading.FILES / f"{stem}.yaml"
     if path.exists():
-        raise ParameterError(f"{shown(path)} is there already: give another NAME than {stem}")
+        raise ParameterError(
+            f"{display_path(path)} is there already: give another NAME than {stem}"
+        )
     source = loading.FILES / f"{nearest(found).name}.yaml"
     loading.read_file(source)
     # the notebooks find a file by its GPU, so no two files may have the same
     spelled = f"{found.name} ({stem})" if loading.file_for(found.name) else found.name
     text = (
         f"# {spelled}, {found.memory_gib:.0f} GiB. Written by `triton-notebooks params new`, from\n"
-        f"# {shown(source)}, whose GPU is the nearest known one: adapt it. The largest\n"
+        f"# {display_path(source)}, whose GPU is the nearest known one: adapt it. The largest\n"
         "# batches may not fit into less memory; an old release may not know a new GPU.\n"
     )
     with explained(path), NamedTemporaryFile("w", dir=path.parent, prefix=f".{stem}.") as file:

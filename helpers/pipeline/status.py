@@ -12,7 +12,7 @@ from helpers.errors import DeploymentError
 from helpers.pipeline.planning import owners
 from helpers.report import StageState, Target
 from helpers.results import Result
-from helpers.store import shown
+from helpers.store import display_path
 
 
 def targets(outputs: Path) -> list[str]:
@@ -48,7 +48,7 @@ def stage_states(outputs: Path, target: str) -> list[StageState]:
 def parameters(outputs: Path, target: str) -> Parameters:
     """Read what the last run of a target was given."""
     path = outputs / target / "parameters.yaml"
-    return parse(yaml.safe_load(path.read_text()), target, shown(path))
+    return parse(yaml.safe_load(path.read_text()), target, display_path(path))
 
 
 def _state(model: str, experiment: str, stage: str, config: StageConfig, base: Path) -> StageState:

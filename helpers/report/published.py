@@ -22,7 +22,7 @@ from pydantic import (
 
 from helpers.errors import DataError
 from helpers.perf import littles_law
-from helpers.store import ROOT, shown
+from helpers.store import ROOT, display_path
 
 FOLDER = ROOT / "params" / "published"
 LITTLES_LAW = (0.8, 1.2)  # a row outside of these bounds contradicts itself
@@ -184,7 +184,7 @@ def read(path: Path) -> tuple[PublishedRow, ...]:
         with path.open(newline="", encoding="utf-8") as file:
             found = list(csv.DictReader(file))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{shown(path)}: cannot be read as CSV: {error}") from None
+        raise DataError(f"{display_path(path)}: cannot be read as CSV: {error}") from None
     parsed = []
     for number, line in enumerate(found, 2):
         try:
@@ -192,9 +192,11 @@ def read(path: Path) -> tuple[PublishedRow, ...]:
         except ValidationError as error:
             first = error.errors()[0]
             what = ".".join(map(str, first["loc"]))
-            raise DataError(f"{shown(path)}: line {number}: {what}: {first['msg']}") from None
+            raise DataError(
+                f"{display_path(path)}: line {number}: {what}: {first['msg']}"
+            ) from None
     if not parsed:
-        raise DataError(f"{shown(path)}: holds no row")
+        raise DataError(f"{display_path(path)}: holds no row")
     return tuple(parsed)
 
 

@@ -15,7 +15,7 @@ from helpers.errors import AccuracyError, MeasurementError
 from helpers.machine import provenance
 from helpers.results.fingerprints import files_read, fingerprint
 from helpers.results.types import ArtefactFacts, Measurement, Result, Rung, Score, Source
-from helpers.store import Artefact, locked, mark_red, outputs, shown, write_atomic
+from helpers.store import Artefact, display_path, locked, mark_red, outputs, write_atomic
 
 
 def timestamp() -> str:
@@ -81,7 +81,7 @@ def save(
         write(config, result)
     if broken:
         raise (AccuracyError if red else MeasurementError)(broken)
-    print(f"wrote {shown(folder(config) / f'{config.stage}.json')}")
+    print(f"wrote {display_path(folder(config) / f'{config.stage}.json')}")
 
 
 def requests_name(config: StageConfig) -> str:

@@ -2,7 +2,7 @@ from .artefacts import Artefact, find, is_unchanged, making, mark_red, verify
 from .files import explained, link_or_copy, write_atomic
 from .hashing import content_name, digest, file_digest, fingerprint, package_files
 from .lock import LOCKED_VARIABLE, clear_leftovers, locked, require_unlocked, temporary_folder
-from .paths import OUTPUTS_VARIABLE, ROOT, from_root, outputs, shown
+from .paths import OUTPUTS_VARIABLE, ROOT, display_path, from_root, outputs
 
 __all__ = [
     "LOCKED_VARIABLE",
@@ -12,6 +12,7 @@ __all__ = [
     "clear_leftovers",
     "content_name",
     "digest",
+    "display_path",
     "explained",
     "file_digest",
     "find",
@@ -25,7 +26,6 @@ __all__ = [
     "outputs",
     "package_files",
     "require_unlocked",
-    "shown",
     "temporary_folder",
     "verify",
     "write_atomic",

@@ -15,7 +15,7 @@ from helpers.errors import ArtefactError
 from helpers.store.files import explained, write_atomic
 from helpers.store.hashing import digest, file_digest
 from helpers.store.lock import locked
-from helpers.store.paths import outputs, shown
+from helpers.store.paths import display_path, outputs
 
 MANIFEST = "manifest.json"
 
@@ -54,10 +54,10 @@ class Artefact:
         """Size of all files together in megabytes (10^6 bytes)."""
         return sum(file.size for file in self.files.values()) / 1e6
 
-    def shown(self) -> dict[str, JsonValue]:
+    def summary(self) -> dict[str, JsonValue]:
         """What a reader should know of it."""
         return {
-            "folder": shown(self.folder),
+            "folder": display_path(self.folder),
             **self.facts,
             "size_mb": self.size_mb,
             "files": {name: f"{file.size:,} bytes" for name, file in self.files.items()},
@@ -112,7 +112,7 @@ def verify(artefact: Artefact) -> Artefact:
         if found != file.sha256:
             (artefact.folder / MANIFEST).unlink(missing_ok=True)
             raise ArtefactError(
-                f"{shown(path)} changed after it was made: SHA-256 is {found[:12]}, was "
+                f"{display_path(path)} changed after it was made: SHA-256 is {found[:12]}, was "
                 f"{file.sha256[:12]}; the next run makes it again"
             )
     return artefact

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from helpers.errors import WorkspaceError
-from helpers.store.paths import shown
+from helpers.store.paths import display_path
 
 USER_FIXABLE = (
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES),
@@ -29,7 +29,7 @@ def explained(path: Path) -> Iterator[None]:
         if error.errno not in USER_FIXABLE:
             raise
         raise WorkspaceError(
-            f"cannot write {shown(path)}: {os.strerror(error.errno).lower()}"
+            f"cannot write {display_path(path)}: {os.strerror(error.errno).lower()}"
         ) from error
 
 

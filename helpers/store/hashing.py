@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 
 from helpers.errors import DataError
-from helpers.store.paths import ROOT, from_root, shown
+from helpers.store.paths import ROOT, display_path, from_root
 
 
 def digest(value: object) -> str:
@@ -37,7 +37,7 @@ def fingerprint(path: Path) -> str:
     """
     try:
         if not path.exists():
-            raise DataError(f"{shown(path)}: there is no such file or folder")
+            raise DataError(f"{display_path(path)}: there is no such file or folder")
         entries = sorted(path.rglob("*")) if path.is_dir() else [path]
         return digest(
             [
@@ -47,7 +47,7 @@ def fingerprint(path: Path) -> str:
             ]
         )
     except OSError as error:
-        raise DataError(f"{shown(path)}: cannot be read: {error}") from None
+        raise DataError(f"{display_path(path)}: cannot be read: {error}") from None
 
 
 @cache

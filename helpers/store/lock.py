@@ -13,7 +13,7 @@ from filelock import FileLock, Timeout
 
 from helpers.errors import WorkspaceError
 from helpers.store.files import explained
-from helpers.store.paths import shown
+from helpers.store.paths import display_path
 
 LOCKED_VARIABLE = "TRITON_NOTEBOOKS_LOCKED"  # set by the batch command: it holds the lock for them
 LOCK = ".lock"
@@ -38,7 +38,7 @@ def locked(folder: Path) -> Iterator[None]:
             lock.acquire()
         except Timeout:
             raise WorkspaceError(
-                f"{shown(folder)} is in use by another run: wait for it, or give --outputs"
+                f"{display_path(folder)} is in use by another run: wait for it, or give --outputs"
             ) from None
     try:
         yield

@@ -22,7 +22,7 @@ def from_root(path: str) -> Path:
     return ROOT / os.path.expanduser(path)
 
 
-def shown(path: Path) -> str:
+def display_path(path: Path) -> str:
     """Spell a path for a reader, relative to the project or the outputs folder if it is in one."""
     if path.is_relative_to(outputs()):
         return str(outputs().name / path.relative_to(outputs()))

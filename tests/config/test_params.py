@@ -24,7 +24,7 @@ from helpers.inference.datasets import (
     dataset_name,
 )
 from helpers.pipeline.planning import plan
-from helpers.store.paths import OUTPUTS_VARIABLE, ROOT, shown
+from helpers.store.paths import OUTPUTS_VARIABLE, ROOT, display_path
 
 FILES = sorted((ROOT / "params").glob("*.yaml"))
 HEAD = "gpu: Test\ndevice: cpu\n"
@@ -218,7 +218,7 @@ def test_a_bad_file_is_one_line_and_exit_code_2_and_nothing_is_written(
     code = main(["run", str(path), "--outputs", str(outputs)])
 
     said = capsys.readouterr()
-    assert (code, said.out, said.err) == (2, "", f"error: {shown(path)}: {message}\n")
+    assert (code, said.out, said.err) == (2, "", f"error: {display_path(path)}: {message}\n")
     assert not outputs.exists()
 
 
@@ -347,7 +347,7 @@ def test_a_file_that_is_no_yaml_is_one_line(
 
     said = capsys.readouterr()
     assert (code, said.out, len(said.err.splitlines())) == (2, "", 1)
-    assert said.err.startswith(f"error: {shown(path)}: {message}")
+    assert said.err.startswith(f"error: {display_path(path)}: {message}")
     assert not outputs.exists()
 
 
@@ -362,7 +362,7 @@ def test_an_unquoted_version_is_named_and_the_hint_does_not_lose_its_zero(
     said = capsys.readouterr()
     assert (code, said.out, len(said.err.splitlines())) == (2, "", 1)
     assert said.err.startswith(
-        f"error: {shown(path)}: server.release is 24.1: should be a valid string"
+        f"error: {display_path(path)}: server.release is 24.1: should be a valid string"
     )
     assert "quote" in said.err
     assert '"24.1"' not in said.err
@@ -380,8 +380,8 @@ def test_a_missing_file_and_a_folder_are_one_line_each(
     said = capsys.readouterr()
     assert (codes, said.out) == ([2, 2], "")
     missing, directory = said.err.splitlines()
-    assert missing == f"error: {shown(path)}: there is no such file"
-    assert directory.startswith(f"error: {shown(folder)}: cannot be read as text: ")
+    assert missing == f"error: {display_path(path)}: there is no such file"
+    assert directory.startswith(f"error: {display_path(folder)}: cannot be read as text: ")
     assert not outputs.exists()
 
 

@@ -16,7 +16,7 @@ from helpers.store.artefacts import find, is_unchanged, making, mark_red, verify
 from helpers.store.files import link_or_copy, write_atomic
 from helpers.store.hashing import fingerprint
 from helpers.store.lock import LOCKED_VARIABLE, clear_leftovers, locked, temporary_folder
-from helpers.store.paths import OUTPUTS_VARIABLE, ROOT, outputs, shown
+from helpers.store.paths import OUTPUTS_VARIABLE, ROOT, display_path, outputs
 
 
 @pytest.fixture(autouse=True)
@@ -440,7 +440,7 @@ def test_a_run_removes_what_killed_ones_left(
 def test_a_path_in_the_project_or_the_outputs_is_shown_without_its_machine(tmp_path: Path) -> None:
     paths = [ROOT / "params/cpu.yaml", ROOT, outputs() / "cpu/index.html", outputs()]
 
-    assert [shown(path) for path in paths] == [
+    assert [display_path(path) for path in paths] == [
         "params/cpu.yaml",
         ".",
         "outputs/cpu/index.html",
@@ -449,7 +449,7 @@ def test_a_path_in_the_project_or_the_outputs_is_shown_without_its_machine(tmp_p
 
 
 def test_a_path_elsewhere_is_shown_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert shown(tmp_path / "datasets/mine") == str(tmp_path / "datasets/mine")
+    assert display_path(tmp_path / "datasets/mine") == str(tmp_path / "datasets/mine")
     monkeypatch.setenv(OUTPUTS_VARIABLE, "/outputs")
-    assert shown(Path("/datasets/mine")) == "/datasets/mine"
-    assert shown(Path("/outputs/cpu")) == "outputs/cpu"
+    assert display_path(Path("/datasets/mine")) == "/datasets/mine"
+    assert display_path(Path("/outputs/cpu")) == "outputs/cpu"
