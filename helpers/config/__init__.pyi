@@ -1,7 +1,7 @@
 from .comparison import differences
 from .loading import TARGET_VARIABLE, Parameters, configure, parse, read_file, resolve, select
 from .parameter_file import Experiment, Instances, ParameterFile, Server, Value
-from .places import command, folder, folder_of, notebook_file
+from .places import artefact_folder, command, notebook_file, results_folder
 from .schema import (
     STAGE,
     STAGES,
@@ -37,15 +37,15 @@ __all__ = [
     "Server",
     "StageConfig",
     "Value",
+    "artefact_folder",
     "command",
     "configure",
     "differences",
-    "folder",
-    "folder_of",
     "notebook_file",
     "parse",
     "read_file",
     "resolve",
+    "results_folder",
     "select",
     "write_new",
 ]

@@ -6,7 +6,7 @@ from helpers.config.schema import StageConfig
 from helpers.store import ROOT, outputs
 
 
-def folder(config: StageConfig) -> Path:
+def results_folder(config: StageConfig) -> Path:
     """Where the results of the experiment are; those of a report are with the model."""
     base = outputs() / config.target / config.model
     return base if config.stage == "report" else base / config.experiment
@@ -17,7 +17,7 @@ def notebook_file(model: str, stage: str) -> Path:
     return ROOT / "notebooks" / model / f"{stage}.ipynb"
 
 
-def folder_of(config: StageConfig, stage: str) -> Path:
+def artefact_folder(config: StageConfig, stage: str) -> Path:
     """Where the artefact of `stage` is or will be."""
     return outputs() / config.target / "artefacts" / config.key(stage)
 

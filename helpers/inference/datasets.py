@@ -15,7 +15,7 @@ from helpers.store import (
     Artefact,
     digest,
     file_digest,
-    find,
+    find_artefact,
     fingerprint,
     from_root,
     making,
@@ -96,7 +96,7 @@ def prepare(config: ExportConfig) -> Prepared:
     """
     model = models.get(config.model)
     folder, checkpoint = dataset_folder(config), checkpoint_file(config)
-    if is_made(config) and find(folder) is None:
+    if is_made(config) and find_artefact(folder) is None:
         with making(folder) as (temporary, _):
             if is_generated(config):
                 print(f"generating the data set '{config.dataset}'")
@@ -105,15 +105,15 @@ def prepare(config: ExportConfig) -> Prepared:
                 print(f"preparing {config.dataset}")
                 raw.prepare_raw(config, from_root(config.dataset), temporary)
     dataset = model.open_dataset(config, folder)
-    if config.checkpoint == "fitted" and find(checkpoint.parent) is None:
+    if config.checkpoint == "fitted" and find_artefact(checkpoint.parent) is None:
         print("fitting a small checkpoint to it")
         with making(checkpoint.parent) as (temporary, facts):
             started = time.monotonic()
             model.prepare_checkpoint(config, folder, temporary / checkpoint.name)
             facts["fitted_seconds"] = round(time.monotonic() - started, 1)
-    fitted = find(checkpoint.parent) if config.checkpoint == "fitted" else None
+    fitted = find_artefact(checkpoint.parent) if config.checkpoint == "fitted" else None
     hashes = {
-        "dataset": _content(folder, find(folder) if is_made(config) else None),
+        "dataset": _content(folder, find_artefact(folder) if is_made(config) else None),
         "checkpoint": _content(checkpoint, fitted),
     }
     return Prepared(dataset, checkpoint, hashes)
@@ -128,7 +128,7 @@ def _content(path: Path, made: Artefact | None) -> str:
 
 def open_dataset(config: ExportConfig) -> Dataset:
     """Open the data set; raise `ArtefactError` if the export stage has yet to make it."""
-    if is_made(config) and find(dataset_folder(config)) is None:
+    if is_made(config) and find_artefact(dataset_folder(config)) is None:
         raise ArtefactError(f"{config.model} has no data set yet: run {command(config, 'export')}")
     return models.get(config.model).open_dataset(config, dataset_folder(config))
 

@@ -13,13 +13,13 @@ from helpers.config import (
     ExportConfig,
     Parameters,
     StageConfig,
+    artefact_folder,
     configure,
-    folder,
-    folder_of,
+    results_folder,
 )
 from helpers.inference import checkpoint_file, dataset_folder, is_made
 from helpers.machine import obstacle
-from helpers.store import ROOT, file_digest, find, is_unchanged
+from helpers.store import ROOT, file_digest, find_artefact, is_unchanged
 
 FIRST_SECONDS = {
     "export": 60,
@@ -50,7 +50,7 @@ class Job:
 
     @property
     def folder(self) -> Path:
-        return folder(self.config)
+        return results_folder(self.config)
 
     @property
     def result(self) -> Path:
@@ -114,7 +114,7 @@ def stale(job: Job) -> str:
         if not path.exists() or file_digest(path) != digest:
             return f"{name} changed"
     if STAGE[job.config.stage].makes_artefact:
-        artefact = find(folder_of(job.config, job.config.stage))
+        artefact = find_artefact(artefact_folder(job.config, job.config.stage))
         if artefact is None or not is_unchanged(artefact):
             return "its artefact is gone or changed on disk"
     if (
@@ -127,8 +127,10 @@ def stale(job: Job) -> str:
 
 
 def _data_is_there(config: ExportConfig) -> bool:
-    fitted = config.checkpoint != "fitted" or find(checkpoint_file(config).parent) is not None
-    return fitted and (not is_made(config) or find(dataset_folder(config)) is not None)
+    fitted = (
+        config.checkpoint != "fitted" or find_artefact(checkpoint_file(config).parent) is not None
+    )
+    return fitted and (not is_made(config) or find_artefact(dataset_folder(config)) is not None)
 
 
 def parameters(job: Job) -> dict[str, Any]:

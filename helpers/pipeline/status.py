@@ -7,7 +7,7 @@ from pathlib import Path
 import yaml
 
 from helpers import results
-from helpers.config import STAGES, Parameters, StageConfig, configure, folder, parse
+from helpers.config import STAGES, Parameters, StageConfig, configure, parse, results_folder
 from helpers.errors import DeploymentError
 from helpers.pipeline.planning import owners
 from helpers.report import StageState, Target
@@ -52,7 +52,7 @@ def parameters(outputs: Path, target: str) -> Parameters:
 
 
 def _state(model: str, experiment: str, stage: str, config: StageConfig, base: Path) -> StageState:
-    path = folder(config) / f"{config.stage}.json"
+    path = results_folder(config) / f"{config.stage}.json"
     result, page = results.read(path), path.with_suffix(".html")
     href = str(page.relative_to(base)) if page.exists() else None
     if result is None:

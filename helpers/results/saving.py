@@ -10,7 +10,7 @@ import psutil
 from pydantic import JsonValue
 
 from helpers import formats
-from helpers.config import LoadConfig, StageConfig, folder
+from helpers.config import LoadConfig, StageConfig, results_folder
 from helpers.errors import AccuracyError, MeasurementError
 from helpers.machine import provenance
 from helpers.results.fingerprints import files_read, fingerprint
@@ -25,7 +25,7 @@ def timestamp() -> str:
 
 def write(config: StageConfig, result: Result) -> None:
     """Write a result, whole or not at all."""
-    path = folder(config) / f"{config.stage}.json"
+    path = results_folder(config) / f"{config.stage}.json"
     write_atomic(path, result.model_dump_json(indent=1))
 
 
@@ -77,11 +77,11 @@ def save(
         if measurement and measurement.requests:
             buffer = io.BytesIO()
             np.savez_compressed(buffer, **measurement.requests)
-            write_atomic(folder(config) / requests_name(config), buffer.getvalue())
+            write_atomic(results_folder(config) / requests_name(config), buffer.getvalue())
         write(config, result)
     if broken:
         raise (AccuracyError if red else MeasurementError)(broken)
-    print(f"wrote {display_path(folder(config) / f'{config.stage}.json')}")
+    print(f"wrote {display_path(results_folder(config) / f'{config.stage}.json')}")
 
 
 def requests_name(config: StageConfig) -> str:

@@ -1,4 +1,4 @@
-from .artefacts import Artefact, find, is_unchanged, making, mark_red, verify
+from .artefacts import Artefact, find_artefact, is_unchanged, making, mark_red, verify
 from .files import explained, link_or_copy, write_atomic
 from .hashing import content_name, digest, file_digest, fingerprint, package_files
 from .lock import LOCKED_VARIABLE, clear_leftovers, locked, require_unlocked, temporary_folder
@@ -15,7 +15,7 @@ __all__ = [
     "display_path",
     "explained",
     "file_digest",
-    "find",
+    "find_artefact",
     "fingerprint",
     "from_root",
     "is_unchanged",

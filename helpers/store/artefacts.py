@@ -77,7 +77,7 @@ def _write_manifest(
     write_atomic(folder / MANIFEST, manifest.model_dump_json(indent=1, by_alias=True))
 
 
-def find(folder: Path) -> Artefact | None:
+def find_artefact(folder: Path) -> Artefact | None:
     """Find the finished artefact in `folder`, without looking at its files; None if there is none,
     or if its manifest is not one of ours.
     """

@@ -7,11 +7,10 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 
-from helpers.config import DeployConfig, StageConfig, folder
-from helpers.config import folder_of as artefact_folder
+from helpers.config import DeployConfig, StageConfig, artefact_folder, results_folder
 from helpers.inference import request
 from helpers.models import Arrays
-from helpers.store import Artefact, find
+from helpers.store import Artefact, find_artefact
 from helpers.triton import embedded
 from helpers.triton.client import Server
 
@@ -31,13 +30,13 @@ def serve(
     The log is kept beside the stage's result, or in `log`. Raises `ServerError` with the server's
     last lines, or before anything is loaded if the model was built for another release.
     """
-    converted = find(artefact_folder(config, "convert"))
+    converted = find_artefact(artefact_folder(config, "convert"))
     for artefact in (repository, *([converted] if converted else [])):
         if "release" in artefact.facts:
             from helpers.triton.docker import require_same_release
 
             require_same_release(artefact.facts, config)
-    log = log or folder(config) / f"{config.stage}_server.log"
+    log = log or results_folder(config) / f"{config.stage}_server.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     start = _starter(config)
     with start(

@@ -12,7 +12,7 @@ import pytest
 from helpers.__main__ import main
 from helpers.config.loading import resolve
 from helpers.errors import ArtefactError, DataError, WorkspaceError
-from helpers.store.artefacts import find, is_unchanged, making, mark_red, verify
+from helpers.store.artefacts import find_artefact, is_unchanged, making, mark_red, verify
 from helpers.store.files import link_or_copy, write_atomic
 from helpers.store.hashing import fingerprint
 from helpers.store.lock import LOCKED_VARIABLE, clear_leftovers, locked, temporary_folder
@@ -128,14 +128,14 @@ def test_an_outputs_path_that_is_a_file_is_one_line(folder: Path) -> None:
         pytest.fail("the block must not run")
     with pytest.raises(WorkspaceError, match="^cannot write outputs/a/b.json: not a directory$"):
         write_atomic(folder / "a/b.json", "{}")
-    assert find(folder / "cpu/artefacts/some") is None
+    assert find_artefact(folder / "cpu/artefacts/some") is None
     assert folder.read_text() == "not a folder"
 
 
 def test_a_made_artefact_is_found_with_its_files_and_facts(folder: Path) -> None:
     path = made(folder / "cpu/artefacts/some-1")
 
-    artefact = find(path)
+    artefact = find_artefact(path)
 
     assert artefact is not None
     assert dict(artefact.facts) == {"format": "test"}
@@ -151,7 +151,7 @@ def test_a_made_artefact_is_found_with_its_files_and_facts(folder: Path) -> None
 
 def test_equal_content_has_an_equal_hash_and_another_has_another(folder: Path) -> None:
     one, same, other = (
-        find(made(folder / name, content))
+        find_artefact(made(folder / name, content))
         for name, content in (("a", "weights"), ("b", "weights"), ("c", "Weights"))
     )
 
@@ -172,7 +172,7 @@ def test_making_leaves_nothing_when_its_block_fails(folder: Path) -> None:
         fail()
 
     assert list((folder / "cpu").iterdir()) == []
-    assert find(folder / "cpu/some") is None
+    assert find_artefact(folder / "cpu/some") is None
 
 
 def test_making_again_replaces_all_and_a_failure_keeps_what_was_there(folder: Path) -> None:
@@ -189,7 +189,7 @@ def test_making_again_replaces_all_and_a_failure_keeps_what_was_there(folder: Pa
     with making(path) as (temporary, _):
         (temporary / "only.bin").write_text("third")
 
-    artefact = find(path)
+    artefact = find_artefact(path)
     assert artefact is not None
     assert list(artefact.files) == ["only.bin"]
     assert sorted(each.name for each in path.iterdir()) == ["manifest.json", "only.bin"]
@@ -197,7 +197,7 @@ def test_making_again_replaces_all_and_a_failure_keeps_what_was_there(folder: Pa
 
 def test_a_changed_byte_of_the_same_size_and_time_is_caught(folder: Path) -> None:
     path = made(folder / "some")
-    artefact = find(path)
+    artefact = find_artefact(path)
     assert artefact is not None
     file = path / "model.bin"
     before = file.stat()
@@ -212,23 +212,23 @@ def test_a_changed_byte_of_the_same_size_and_time_is_caught(folder: Path) -> Non
     ):
         verify(artefact)
 
-    assert find(path) is None
+    assert find_artefact(path) is None
 
 
 def test_a_file_that_is_gone_is_caught(folder: Path) -> None:
     path = made(folder / "some")
-    artefact = find(path)
+    artefact = find_artefact(path)
     assert artefact is not None
     (path / "assets/labels.txt").unlink()
 
     assert not is_unchanged(artefact)
     with pytest.raises(ArtefactError, match="^outputs/some/assets/labels.txt .* SHA-256 is gone,"):
         verify(artefact)
-    assert find(path) is None
+    assert find_artefact(path) is None
 
 
 def test_a_touched_or_longer_file_is_no_longer_unchanged(folder: Path) -> None:
-    touched, longer = find(made(folder / "a")), find(made(folder / "b"))
+    touched, longer = find_artefact(made(folder / "a")), find_artefact(made(folder / "b"))
     assert touched is not None
     assert longer is not None
     os.utime(touched.folder / "model.bin", ns=(0, 0))
@@ -239,12 +239,12 @@ def test_a_touched_or_longer_file_is_no_longer_unchanged(folder: Path) -> None:
 
 
 def test_a_red_artefact_says_why_and_keeps_its_hashes(folder: Path) -> None:
-    artefact = find(made(folder / "some"))
+    artefact = find_artefact(made(folder / "some"))
     assert artefact is not None
 
     mark_red(artefact, "it differs")
 
-    red = find(folder / "some")
+    red = find_artefact(folder / "some")
     assert red is not None
     assert dict(red.facts) == {"format": "test", "red": "it differs"}
     assert red.sha256 == artefact.sha256
@@ -258,7 +258,7 @@ def test_a_foreign_or_truncated_manifest_is_no_artefact(content: bytes, folder: 
     path = made(folder / "some")
     (path / "manifest.json").write_bytes(content)
 
-    assert find(path) is None
+    assert find_artefact(path) is None
 
 
 def test_a_fingerprint_is_of_names_sizes_and_times_and_not_of_the_place(tmp_path: Path) -> None:
@@ -341,7 +341,7 @@ def test_a_process_may_enter_again(folder: Path) -> None:
     with locked(folder), locked(folder):
         made(folder / "cpu/some")
 
-    assert find(folder / "cpu/some") is not None
+    assert find_artefact(folder / "cpu/some") is not None
 
 
 def test_beside_a_run_a_notebook_stops_at_its_start_and_nothing_is_made(

@@ -637,10 +637,10 @@ def test_an_engine_of_another_release_is_an_error_before_anything_is_loaded(
 def test_the_release_of_the_conversion_counts_where_the_repository_names_none(
     engine: StandIn, repository: Path
 ) -> None:
-    from helpers.config.places import folder_of
+    from helpers.config.places import artefact_folder
     from helpers.store.artefacts import making
 
-    with making(folder_of(config(), "convert")) as (_, facts):
+    with making(artefact_folder(config(), "convert")) as (_, facts):
         facts["release"] = "21.02"
     with (
         pytest.raises(ServerError, match="was built in release 21.02, which the server's 24.10"),

@@ -17,7 +17,7 @@ from helpers.inference import ensemble
 from helpers.inference.datasets import request
 from helpers.machine import preflight
 from helpers.machine.preflight import obstacle
-from helpers.store.artefacts import Artefact, find, making
+from helpers.store.artefacts import Artefact, find_artefact, making
 from helpers.store.paths import ROOT
 from helpers.triton import native
 from helpers.triton.repository import SCENARIOS, model_config, write_repository
@@ -223,7 +223,7 @@ def artefact(tmp_path: Path) -> Artefact:
         (made / "model.onnx").write_text("weights")
         (made / "sparse").mkdir()
         (made / "sparse/tables.npy").write_text("tables")
-    found = find(tmp_path / "made")
+    found = find_artefact(tmp_path / "made")
     assert found
     return found
 
