@@ -1,4 +1,4 @@
-"""The Python backend's adapter where tensors are on a device: what it takes, joins and gives back.
+"""The Python backend's adapter: tensors on a device, and batches that fail.
 
 No GPU is needed: PyTorch's tensors of the processor stand for those on one.
 """
@@ -47,7 +47,7 @@ def on_device(values: torch.Tensor) -> Any:
 def test_what_is_on_the_device_is_taken_without_a_copy(adapter: Any) -> None:
     values = torch.arange(6.0).reshape(3, 2)
 
-    taken = adapter.taken(on_device(values))
+    taken = adapter.to_array(on_device(values))
 
     assert taken.data_ptr() == values.data_ptr()
     assert torch.equal(taken, values)
@@ -56,12 +56,12 @@ def test_what_is_on_the_device_is_taken_without_a_copy(adapter: Any) -> None:
 def test_requests_from_both_places_are_joined_in_order(adapter: Any) -> None:
     first, second = np.ones((2, 3), np.float32), torch.full((1, 3), 2.0)
 
-    joined = adapter.joined([first, second])
+    joined = adapter.concatenate([first, second])
 
     assert isinstance(joined, torch.Tensor)
     assert joined[:, 0].tolist() == [1, 1, 2]
-    assert adapter.joined([second]) is second
-    np.testing.assert_array_equal(adapter.joined([first, first]), np.ones((4, 3), np.float32))
+    assert adapter.concatenate([second]) is second
+    np.testing.assert_array_equal(adapter.concatenate([first, first]), np.ones((4, 3), np.float32))
 
 
 class Sum(torch.nn.Module):
@@ -108,7 +108,7 @@ def server(finished: Project, tmp_path_factory: pytest.TempPathFactory) -> Itera
     config = text_format.Parse(path.read_text(), pb.ModelConfig())
     config.parameters["device"].string_value = "gpu"
     path.write_text(text_format.MessageToString(config))
-    with embedded.serve(folder, models=["dummy"], log=folder / "log") as started:
+    with embedded.serve(folder, log=folder / "log") as started:
         yield started
 
 

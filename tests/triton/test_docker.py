@@ -131,7 +131,7 @@ def served(
 ) -> list[str]:
     """Serve for a moment; give the recorded `docker run`."""
     log = repository.parent / "log"
-    with docker.serve(repository, config=chosen, models=["resnet50"], log=log, scenario=scenario):
+    with docker.serve(repository, config=chosen, log=log, scenario=scenario):
         pass
     (call,) = engine.calls("run")
     return call
@@ -141,9 +141,7 @@ def refused(repository: Path, chosen: Config, **more: Any) -> str:
     """Try to serve; give the error, which must be one line."""
     with (
         pytest.raises(DeploymentError) as raised,
-        docker.serve(
-            repository, config=chosen, models=["resnet50"], log=repository.parent / "log", **more
-        ),
+        docker.serve(repository, config=chosen, log=repository.parent / "log", **more),
     ):
         raise AssertionError("it serves")
     assert "\n" not in str(raised.value)
@@ -153,9 +151,7 @@ def refused(repository: Path, chosen: Config, **more: Any) -> str:
 def test_a_container_serves_for_as_long_as_the_block_lasts(
     engine: StandIn, repository: Path, tmp_path: Path
 ) -> None:
-    with docker.serve(
-        repository, config=config(), models=["resnet50"], log=tmp_path / "log"
-    ) as server:
+    with docker.serve(repository, config=config(), log=tmp_path / "log") as server:
         (container,) = engine.containers()
         assert server.is_live()
         assert server.is_alive()
@@ -181,8 +177,7 @@ def test_a_container_serves_for_as_long_as_the_block_lasts(
         IMAGE,
         "tritonserver",
         "--model-repository=/models",
-        "--model-control-mode=explicit",
-        "--load-model=resnet50",
+        "--model-control-mode=none",
         "--allow-grpc=false",
         "--exit-timeout-secs=5",
         "--disable-auto-complete-config",
@@ -248,12 +243,10 @@ def test_offline_a_models_own_configuration_takes_the_place_of_the_online_one(
 def test_each_release_is_told_what_it_understands(
     release: tuple[int, int], flags: list[str]
 ) -> None:
-    assert docker.command_line(release, ["one", "two"]) == [
+    assert docker.command_line(release) == [
         "tritonserver",
         "--model-repository=/models",
-        "--model-control-mode=explicit",
-        "--load-model=one",
-        "--load-model=two",
+        "--model-control-mode=none",
         "--allow-grpc=false",
         "--exit-timeout-secs=5",
         *flags,
@@ -309,7 +302,7 @@ def test_an_exception_in_the_block_ends_the_container(
     for error in (RuntimeError, KeyboardInterrupt):
         with (
             pytest.raises(error),
-            docker.serve(repository, config=config(), models=[], log=tmp_path / "log") as server,
+            docker.serve(repository, config=config(), log=tmp_path / "log") as server,
         ):
             raise error
         assert not server.is_live()
@@ -324,7 +317,7 @@ from helpers.triton import docker
 config = resolve("resnet50", "deploy", gpu="Test", server={"kind": "docker"},
                  models={"resnet50": {"experiments": {"mine": %r}}})
 folder = Path(sys.argv[1])
-with docker.serve(folder / "repository", config=config, models=[], log=folder / "log"):
+with docker.serve(folder / "repository", config=config, log=folder / "log"):
     (folder / "holding").touch()
     time.sleep(99)
 """
@@ -380,7 +373,7 @@ def test_what_a_dead_owner_left_is_removed_and_what_a_living_one_holds_is_not(
         os.kill(pid, signal.SIGKILL)  # all at once: nobody is left to stop the container
     holder.wait()
     assert engine.containers() == [left]
-    with docker.serve(repository, config=config(), models=[], log=tmp_path / "log"):
+    with docker.serve(repository, config=config(), log=tmp_path / "log"):
         assert [each["name"] for each in engine.containers()] != [left["name"]]
         assert len(engine.containers()) == 1
     assert ["rm", "--force", left["name"]] in engine.calls("rm")
@@ -392,10 +385,17 @@ def test_of_an_owner_that_cannot_be_seen_nothing_is_known(token: str) -> None:
 
 
 def test_a_process_of_the_same_number_is_not_the_same_owner() -> None:
-    namespace, number, started = owner.token().split(".")
+    place, number, started = owner.token().rsplit(".", 2)
     assert not owner.is_dead(owner.token())
-    assert owner.is_dead(f"{namespace}.{number}.{int(started) - 1}")
-    assert owner.is_dead(f"{namespace}.99999999.{started}")
+    assert owner.is_dead(f"{place}.{number}.{int(started) - 1}")
+    assert owner.is_dead(f"{place}.99999999.{started}")
+
+
+def test_an_owner_on_another_host_is_never_known_to_be_dead() -> None:
+    """The process namespace that every host starts with has the same number everywhere."""
+    boot, namespace, _, started = owner.token().split(".")
+    assert owner.is_dead(f"{boot}.{namespace}.99999999.{started}")
+    assert not owner.is_dead(f"{boot[::-1]}.{namespace}.99999999.{started}")
 
 
 def test_no_docker_command(
@@ -471,14 +471,12 @@ def test_an_image_that_is_not_there(
 
 
 def test_a_port_that_is_taken(engine: StandIn, repository: Path, tmp_path: Path) -> None:
-    with docker.serve(repository, config=config(), models=[], log=tmp_path / "log") as server:
+    with docker.serve(repository, config=config(), log=tmp_path / "log") as server:
         port = int(server.url.rpartition(":")[2])
         assert refused(repository, config(), http_port=port) == (
             f"port {port} of 127.0.0.1 is taken (Address already in use): give another, or none"
         )
-    with docker.serve(
-        repository, config=config(), models=[], log=tmp_path / "log", http_port=port
-    ) as server:
+    with docker.serve(repository, config=config(), log=tmp_path / "log", http_port=port) as server:
         assert server.url == f"127.0.0.1:{port}"
 
 
@@ -486,21 +484,22 @@ STARTS = {
     "it dies": (
         "cpu",
         "error: creating server: Internal - failed to load all models",
-        "Triton ended while it started: error: creating server: Internal - failed to load all "
-        "models",
+        "Triton ended while it started: it failed (exit code 1): error: creating server: Internal "
+        "- failed to load all models",
     ),
     "a port taken after it was found free": (
         "cpu",
         "docker: Error response from daemon: driver failed programming external connectivity: Bind "
         "for 127.0.0.1:1 failed: port is already allocated.",
-        "a port was taken meanwhile, try again: Triton ended while it started: docker: Error",
+        "a port was taken meanwhile, try again: Triton ended while it started: it failed (exit "
+        "code 125): docker: Error",
     ),
     "a folder that the engine's host does not have": (
         "cpu",
         "docker: Error response from daemon: invalid mount config for type bind: bind source path "
         "does not exist: /models",
         "inside a container, TRITON_NOTEBOOKS_HOST_OUTPUTS must say where the outputs folder lies "
-        "on the engine's host: Triton ended while it started: docker: Error response",
+        "on the engine's host: Triton ended while it started: it failed (exit code 125): docker: ",
     ),
     "no container toolkit": (
         "gpu",
@@ -518,13 +517,12 @@ STARTS = {
         "gpu",
         "E1 model_lifecycle.cc:642] failed to load 'resnet50': CUDA out of memory.",
         "the model is too large for the device, lower instances or max_batch_size: Triton ended "
-        "while it started: E1 model_lifecycle.cc:642] failed to load 'resnet50': CUDA out of",
+        "while it started: it failed (exit code 1): E1 model_lifecycle.cc:642] failed to load",
     ),
     "a CPU's harmless word about drivers": (
         "cpu",
         "W1 CUDA driver version is insufficient for CUDA runtime version\nerror: no such model",
-        "Triton ended while it started: W1 CUDA driver version is insufficient for CUDA runtime "
-        "version / error: no such model",
+        "Triton ended while it started: it failed (exit code 1): error: no such model",
     ),
 }
 
@@ -543,11 +541,14 @@ def test_a_container_that_dies_while_it_starts_is_shown_with_its_last_lines(
 def test_a_container_that_dies_while_it_is_used(
     engine: StandIn, repository: Path, tmp_path: Path
 ) -> None:
-    with docker.serve(repository, config=config(), models=[], log=tmp_path / "log") as server:
+    with docker.serve(repository, config=config(), log=tmp_path / "log") as server:
         (container,) = engine.containers()
         os.kill(container["pid"], signal.SIGKILL)
         wait_for(lambda: not server.is_alive(), 10)
-        with pytest.raises(ServerError, match="no answer from Triton at .*, which has ended: "):
+        with pytest.raises(
+            ServerError,
+            match="no answer from Triton at .*, which has ended: it was killed by signal 9",
+        ):
             server.infer("resnet50", {"INPUT__0": np.zeros((1, 3), dtype=np.float32)})
 
 
@@ -555,13 +556,13 @@ def test_a_paused_or_lost_container_is_not_alive(engine: StandIn) -> None:
     running = subprocess.Popen(["sleep", "9"])
     container = containers.Container("mine", running)
     state = {"name": "mine", "labels": {}, "pid": 99999999}
-    assert container.is_alive()  # the engine has not made it yet
+    assert container.end() == ""  # the engine has not made it yet
     engine.say("mine.container", json.dumps(state))
-    assert not container.is_alive()
+    assert container.end() == "its container is exited"
     (engine.folder / "mine.container").unlink()
     running.kill()
     running.wait()
-    assert not container.is_alive()
+    assert container.end().startswith("it was killed by signal 9 (SIGKILL)")
 
 
 def test_what_a_server_works_is_no_load_from_others() -> None:
@@ -600,12 +601,12 @@ def test_a_command_runs_in_the_image_and_may_write(engine: StandIn, tmp_path: Pa
 @pytest.mark.parametrize(
     ("script", "words"),
     [
-        ("echo no such file; exit 3", f"sh failed (3) in {IMAGE}: no such file"),
-        ("exit 4", f"sh failed (4) in {IMAGE}: it said nothing"),
+        ("echo no such file; exit 3", f"sh failed (exit code 3) in {IMAGE}: no such file"),
+        ("exit 4", f"sh failed (exit code 4) in {IMAGE}: its log is empty"),
         (
             "echo Error: out of memory; exit 1",
             "the model is too large for the device, lower instances or max_batch_size: sh failed "
-            f"(1) in {IMAGE}: Error: out of memory",
+            f"(exit code 1) in {IMAGE}: Error: out of memory",
         ),
     ],
 )
@@ -689,7 +690,7 @@ def real(
     found = sorted((finished.target / "artefacts").glob("dummy-deploy-*"))
     folder = next(path for path in found if (path / "dummy/1/model.onnx").exists())
     return lambda stage, scenario: docker.serve(
-        folder, config=config(stage), models=["dummy"], log=tmp_path / "log", scenario=scenario
+        folder, config=config(stage), log=tmp_path / "log", scenario=scenario
     )
 
 

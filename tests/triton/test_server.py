@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from helpers.errors import ServerError
 from helpers.triton import embedded
 from helpers.triton.client import Server
-from tests.conftest import HERE, Project, processes, wait_for
+from tests.conftest import HERE, Project, processes
 
 pytestmark = pytest.mark.slow
 
@@ -28,7 +28,7 @@ def repository(finished: Project) -> Path:
 @pytest.fixture(scope="module")
 def server(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     log = tmp_path_factory.mktemp("server") / "log"
-    with embedded.serve(repository, models=["dummy"], log=log) as started:
+    with embedded.serve(repository, log=log) as started:
         yield started
 
 
@@ -98,15 +98,6 @@ def test_a_wrong_request_is_one_line_and_the_server_goes_on(
     assert server.is_ready("dummy")
 
 
-def test_a_model_is_unloaded_and_loaded_again(server: Server) -> None:
-    server.unload("dummy")
-    wait_for(lambda: not server.is_ready("dummy"))
-    server.load("dummy")
-    assert server.is_ready("dummy")
-    with pytest.raises(ServerError):
-        server.load("nothing")
-
-
 def test_it_listens_on_loopback_only(server: Server) -> None:
     ports = {int(url.rpartition(":")[2]) for url in (server.url, server.metrics_url)}
     lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
@@ -125,7 +116,7 @@ def test_a_model_that_does_not_load_is_one_line_with_the_servers_own_words(
     (tmp_path / "broken/dummy/1/model.onnx").write_bytes(b"no model")
     with (
         pytest.raises(ServerError) as raised,
-        embedded.serve(tmp_path / "broken", models=["dummy"], log=tmp_path / "log"),
+        embedded.serve(tmp_path / "broken", log=tmp_path / "log"),
     ):
         pass
     assert "Triton ended while it started" in str(raised.value)
@@ -135,7 +126,7 @@ def test_a_model_that_does_not_load_is_one_line_with_the_servers_own_words(
 
 def test_the_end_of_the_block_leaves_nothing(repository: Path, tmp_path: Path) -> None:
     before = set(os.listdir("/dev/shm"))
-    with embedded.serve(repository, models=["dummy"], log=tmp_path / "log") as started:
+    with embedded.serve(repository, log=tmp_path / "log") as started:
         assert set(os.listdir("/dev/shm")) - before
         pids = processes(f"--http-port={started.url.rpartition(':')[2]}")
         assert len(pids) == 2  # the server and its guard
@@ -152,7 +143,7 @@ def test_a_repository_carried_away_is_served_without_this_package(
     assert not [p for p in (tmp_path / "away").rglob("*") if p.is_symlink()]
     texts = [p.read_text() for p in (tmp_path / "away").rglob("*.py")]
     assert not any("import helpers" in text or "from helpers" in text for text in texts)
-    with embedded.serve(tmp_path / "away", models=["dummy"], log=tmp_path / "log") as started:
+    with embedded.serve(tmp_path / "away", log=tmp_path / "log") as started:
         from helpers.triton.serving import CLIENT
 
         dtypes = '{"FP32": "float32"}'
