@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from helpers.triton.ports import free_ports, require_free
 from helpers.triton.temporary import SHARED_MEMORY, new_name, remove_leftovers, scratch
 
 READY_SECONDS = 300  # a model that takes longer to load is considered stuck
-STUB_SECONDS = 3.0  # in which Triton itself reports that a stub could not start
+STUB_SECONDS = 5.0  # in which Triton itself reports a stub that could not start, if it does
 
 # For every Triton that this package starts, of whatever release. Without model control it loads the
 # repository's models, and nobody who reaches the port can load others, whose code would run as this
@@ -103,47 +103,37 @@ def serve(
             server = Server(
                 f"127.0.0.1:{http}", f"127.0.0.1:{metrics}", log, end, processes=(started.pid,)
             )
-            wait_until_ready(server, READY_SECONDS, _stub_monitor(started.pid))
+            wait_until_ready(server, READY_SECONDS, lambda: _dead_stubs(started.pid))
             yield server
 
 
-def _stub_monitor(guard: int) -> Callable[[], bool]:
-    """Return a function that tells whether a stub, a process of the Python backend, has ended since
-    an earlier call. Triton itself would wait for it without an end.
+def _dead_stubs(guard: int) -> bool:
+    """Whether a stub, a process of the Python backend, has ended. Triton does not always notice; it
+    then waits for it without an end, and never takes its exit code.
     """
-    seen: set[int] = set()
-
-    def has_ended() -> bool:
-        try:
-            servers = psutil.Process(guard).children()
-            stubs = [stub for server in servers for stub in server.children()]
-            alive = {stub.pid for stub in stubs if stub.status() != psutil.STATUS_ZOMBIE}
-        except psutil.Error:  # one of them ended meanwhile: the next call knows
-            return False
-        seen.update(alive)
-        return bool(seen - alive)
-
-    return has_ended
+    with suppress(psutil.Error):  # one of them ended meanwhile
+        stubs = [stub for server in psutil.Process(guard).children() for stub in server.children()]
+        return any(stub.status() == psutil.STATUS_ZOMBIE for stub in stubs)
+    return False
 
 
 def wait_until_ready(
-    server: Server, seconds: float, has_lost_stub: Callable[[], bool] = lambda: False
+    server: Server, seconds: float, has_dead_stubs: Callable[[], bool] = lambda: False
 ) -> None:
-    """Wait until the server and its models are ready; raise `ServerError` if it ends, loses a stub
-    or is not ready after `seconds`.
+    """Wait until the server and its models are ready; raise `ServerError` if it ends, is not ready
+    after `seconds`, or has dead stubs for `STUB_SECONDS`.
     """
-    started = time.monotonic()
-    lost_at = None
+    started = healthy = time.monotonic()
     while (now := time.monotonic()) < started + seconds:
         if not server.is_alive():
             raise ServerError(f"Triton ended while it started: {server.last_words()}")
         if server.is_all_ready() and server.is_alive():
             return
-        if lost_at is None and has_lost_stub():
-            lost_at = now
-        if lost_at is not None and now > lost_at + STUB_SECONDS:
+        if not has_dead_stubs():
+            healthy = now
+        if now > healthy + STUB_SECONDS:
             raise ServerError(
-                f"a Python process of Triton ended while a model was loaded: {server.last_words()}"
+                f"a Python process of Triton ended while it started: {server.last_words()}"
             )
         time.sleep(0.05)
     raise ServerError(f"Triton was not ready after {seconds:.0f} s: {server.last_words()}")

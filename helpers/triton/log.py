@@ -32,13 +32,13 @@ def exit_reason(code: int) -> str:
 def last_lines(log: Path, count: int = 6) -> str:
     """Join the lines of a log that tell why its command ended, at most `count`, for an error.
 
-    Lines of severity "error" or "fatal" come first. Only a log that has nothing but information
-    and warnings is shown with its last ones.
+    Lines of severity "error" or "fatal" come first. A log of nothing but information and warnings
+    is shown with its last two.
     """
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines()]
     lines = [line for line in lines if line]
     telling = [line for line in lines if not NOISE.match(line)]
     errors = [line for line in telling if ERROR.match(line)][-count:]
     others = [line for line in telling if not ERROR.match(line)]
-    chosen = errors + others[len(others) - (count - len(errors)) :] if telling else lines[-count:]
+    chosen = errors + others[len(others) - (count - len(errors)) :] if telling else lines[-2:]
     return " / ".join(chosen) or "its log is empty"

@@ -1,20 +1,33 @@
 """The embedded Triton with a small model: loading, batching, counting, refusing, and its end."""
 
+import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
+import tempfile
 import threading
+import time
+from base64 import b64encode
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import numpy as np
+import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from helpers.errors import ServerError
+from helpers.perf import analyzer
 from helpers.triton import embedded
 from helpers.triton.client import Server
-from tests.conftest import HERE, Project, processes
+from helpers.triton.ports import free_ports
+from tests.conftest import HERE, Project, processes, wait_for
+from tests.triton.conftest import SESSION, write_doubles
 
 pytestmark = pytest.mark.slow
 
@@ -110,8 +123,6 @@ def test_it_listens_on_loopback_only(server: Server) -> None:
 def test_a_model_that_does_not_load_is_one_line_with_the_servers_own_words(
     repository: Path, tmp_path: Path
 ) -> None:
-    import shutil
-
     shutil.copytree(repository, tmp_path / "broken")
     (tmp_path / "broken/dummy/1/model.onnx").write_bytes(b"no model")
     with (
@@ -137,8 +148,6 @@ def test_the_end_of_the_block_leaves_nothing(repository: Path, tmp_path: Path) -
 def test_a_repository_carried_away_is_served_without_this_package(
     repository: Path, tmp_path: Path
 ) -> None:
-    import shutil
-
     shutil.copytree(repository, tmp_path / "away")
     assert not [p for p in (tmp_path / "away").rglob("*") if p.is_symlink()]
     texts = [p.read_text() for p in (tmp_path / "away").rglob("*.py")]
@@ -152,3 +161,209 @@ def test_a_repository_carried_away_is_served_without_this_package(
             [sys.executable, "-I", "-c", client], capture_output=True, text=True, timeout=60
         )
     assert (ended.stdout, ended.stderr) == ("(1, 4)\n", "")
+
+
+def ask_at_once(server: Server, requests: list[np.ndarray]) -> list[str]:
+    """Send the requests at the same time; return each one's answer, or error, in words."""
+    answers = [""] * len(requests)
+    barrier = threading.Barrier(len(requests))
+
+    def ask(turn: int) -> None:
+        barrier.wait()
+        try:
+            answers[turn] = str(
+                server.infer("doubles", {"ids": requests[turn]})["doubled"].tolist()
+            )
+        except ServerError as error:
+            answers[turn] = str(error)
+
+    threads = [threading.Thread(target=ask, args=(turn,)) for turn in range(len(requests))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return answers
+
+
+def test_a_bad_request_fails_alone_and_the_server_goes_on(doubles: Path, tmp_path: Path) -> None:
+    requests = [np.full((1, 2), number, np.int64) for number in (1, 2, -3, 4, 5, -6)]
+    refused = "Triton refused the request: IndexError: no such id"
+    with embedded.serve(doubles, log=tmp_path / "log") as server:
+        for _ in range(5):
+            assert ask_at_once(server, requests) == [
+                *("[[2, 2]]", "[[4, 4]]", refused, "[[8, 8]]", "[[10, 10]]", refused)
+            ]
+        counts = server.statistics("doubles")
+        assert counts["execution_count"] < counts["inference_count"]  # there were batches
+        assert server.is_alive()
+
+
+def post(url: str, content: bytes) -> int:
+    """Send what a web page of any origin may send; return the status."""
+    headers = {"Content-Type": "text/plain", "Origin": "http://somewhere.example"}
+    try:
+        with urlopen(Request(f"http://{url}", content, headers)) as answer:
+            return int(answer.status)
+    except HTTPError as error:
+        return error.code
+
+
+def test_nobody_who_reaches_the_port_loads_or_unloads_a_model(
+    doubles: Path, tmp_path: Path
+) -> None:
+    mark = tmp_path / "executed"
+    code = b64encode(f"open({str(mark)!r}, 'w')\nclass TritonPythonModel: pass\n".encode())
+    evil = {"parameters": {"config": '{"backend": "python"}', "file:1/model.py": code.decode()}}
+    with embedded.serve(doubles, log=tmp_path / "log") as server:
+        repository = f"{server.url}/v2/repository/models"
+        assert post(f"{repository}/evil/load", json.dumps(evil).encode()) >= 400
+        assert post(f"{repository}/doubles/load", b"{}") >= 400
+        assert post(f"{repository}/doubles/unload", b"{}") >= 400
+        assert server.infer("doubles", {"ids": np.ones((1, 2), np.int64)})
+    assert not mark.exists()
+
+
+def measure(server: Server) -> int:
+    """Load the server with perf_analyzer over shared memory; return how many requests it saw."""
+    samples = [{"ids": np.array([number, 2], np.int64)} for number in range(3)]
+    regions = analyzer.shared_memory_patterns(["ids"], ["doubled"])
+    with analyzer.input_data(samples) as data:
+        point = analyzer.Point("doubles", data, regions, interval_ms=300, shared_memory="system")
+        return len(analyzer.run(point, server).requests)
+
+
+def test_a_proxy_in_the_environment_changes_nothing(
+    doubles: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (port,) = free_ports(1)  # nobody listens there
+    for name in ("http_proxy", "HTTP_PROXY", "https_proxy", "all_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, f"http://127.0.0.1:{port}")
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(embedded, "READY_SECONDS", 10)
+    with embedded.serve(doubles, scenario="offline", log=tmp_path / "log") as server:
+        assert server.is_live()
+        assert "nv_inference_count" in server.metrics()
+        assert server.infer("doubles", {"ids": np.ones((1, 2), np.int64)})
+        assert measure(server) > 10
+
+
+@pytest.mark.parametrize(
+    "name", ["a space", 'it\'s "quoted"', "$(touch executed)", "`touch executed`;&", "größer€"]
+)
+@pytest.mark.usefixtures("nothing_left")
+def test_no_character_of_a_path_reaches_a_shell(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / name
+    (folder / "tmp").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", str(folder / "tmp"))
+    monkeypatch.setattr(embedded, "READY_SECONDS", 10)
+    repository = write_doubles(folder / "repository")
+    with embedded.serve(repository, scenario="offline", log=folder / "log") as server:
+        assert server.infer("doubles", {"ids": np.ones((1, 2), np.int64)})
+        assert measure(server) > 10
+    assert not [path for path in tmp_path.rglob("*") if path.name == "executed"]
+    assert list((folder / "tmp").iterdir()) == []
+
+
+def stub_of(server: Server) -> int:
+    """The process of the Python backend that runs the model."""
+    (guard,) = server.processes
+    (triton,) = psutil.Process(guard).children()
+    (stub,) = triton.children()
+    return stub.pid
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_a_guard_that_is_killed_leaves_neither_a_stub_nor_its_memory(
+    doubles: Path, tmp_path: Path
+) -> None:
+    for _ in range(3):
+        with embedded.serve(doubles, log=tmp_path / "log") as server:
+            stub = stub_of(server)
+            os.kill(stub, signal.SIGSTOP)  # it cannot clear up by itself
+            os.kill(server.processes[0], signal.SIGKILL)
+            wait_for(lambda: not server.is_alive(), 10)
+            assert server.end() == (
+                "it was killed by signal 9 (SIGKILL) by another process, or because memory ran out"
+            )
+        assert stub not in processes("/doubles/1/model.py")
+
+
+OWNER = """
+import sys, time
+from pathlib import Path
+from helpers.triton import embedded
+with embedded.serve(Path(sys.argv[1]), log=Path(sys.argv[2])) as server:
+    print(*server.processes, flush=True)
+    time.sleep(99)
+"""
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_the_next_run_removes_what_a_run_left_whose_processes_were_all_killed(
+    doubles: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    before = set(os.listdir("/dev/shm"))
+    command = [sys.executable, "-c", OWNER, str(doubles), str(tmp_path / "log")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as started:
+        assert started.stdout
+        guard = int(started.stdout.readline())
+        triton = psutil.Process(guard).children()[0]
+        stub = triton.children()[0]
+        for pid, number in ((stub.pid, signal.SIGSTOP), (guard, signal.SIGKILL)):
+            os.kill(pid, number)
+        started.kill()
+    wait_for(lambda: not triton.is_running())
+    assert set(os.listdir("/dev/shm")) - before
+    assert len(list((tmp_path / "tmp").iterdir())) == 1
+    with embedded.serve(doubles, log=tmp_path / "log"):
+        assert not stub.is_running() or stub.status() == psutil.STATUS_ZOMBIE
+        assert len(set(os.listdir("/dev/shm")) - before) == 1
+        assert len(list((tmp_path / "tmp").iterdir())) == 1
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.5])
+def test_a_stub_that_is_killed_while_it_starts_is_noticed(seconds: float, tmp_path: Path) -> None:
+    """Triton itself notices it only if the stub was about to load the model."""
+    slow = SESSION.replace("return Session()", "import time; time.sleep(99)")
+    repository = write_doubles(tmp_path / "repository", slow)
+
+    def kill() -> None:
+        while not (stubs := processes("python_backend_stub ", "/doubles/1/model.py")):
+            pass
+        time.sleep(seconds)
+        os.kill(stubs[0], signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    started = time.monotonic()
+    with (
+        pytest.raises(ServerError, match="Triton ended while it started: .") as raised,
+        embedded.serve(repository, log=tmp_path / "log"),
+    ):
+        pass
+    killer.join()
+    assert time.monotonic() - started < 20
+    assert "\n" not in str(raised.value)
+
+
+def test_a_triton_that_aborts_is_told_with_its_signal_and_last_words(
+    doubles: Path, tmp_path: Path
+) -> None:
+    shape = {"name": "ids", "shape": [10**9, 3, 224, 224], "datatype": "INT64", "data": [1]}
+    with embedded.serve(doubles, log=tmp_path / "log") as server:
+        with suppress(OSError):
+            post(f"{server.url}/v2/models/doubles/infer", json.dumps({"inputs": [shape]}).encode())
+        wait_for(lambda: not server.is_alive(), 20)
+        with pytest.raises(ServerError) as raised:
+            server.infer("doubles", {"ids": np.ones((1, 2), np.int64)})
+    assert "which has ended: it was killed by signal 6 (SIGABRT): " in str(raised.value)
+    assert "bad_alloc" in str(raised.value)
+    assert "\n" not in str(raised.value)
