@@ -22,11 +22,19 @@ OPENER = build_opener(ProxyHandler({}))  # a server is never asked through the u
 T = TypeVar("T")
 
 
-class Statistics(TypedDict):
-    """What Triton counted for a model since it was loaded: samples, and runs of the model."""
+class Count(TypedDict):
+    """How often something happened, and the nanoseconds that it took altogether."""
 
-    inference_count: int
-    execution_count: int
+    count: int
+    ns: int
+
+
+class Statistics(TypedDict):
+    """Triton's cumulative statistics of a model since it was loaded, as far as they are used."""
+
+    inference_count: int  # samples
+    execution_count: int  # runs of the model
+    inference_stats: dict[str, Count]  # of requests: success, fail, queue, compute_infer ...
 
 
 @dataclass(frozen=True)
@@ -81,13 +89,10 @@ class Server:
         return bool(self._call(lambda client: client.is_model_ready(model)))
 
     def statistics(self, model: str) -> Statistics:
-        """Return Triton's cumulative counts of `model`."""
+        """Return Triton's cumulative statistics of `model`."""
         answer = self._call(lambda client: client.get_inference_statistics(model))
-        found = answer["model_stats"][0]
-        return Statistics(
-            inference_count=int(found["inference_count"]),
-            execution_count=int(found["execution_count"]),
-        )
+        found: Statistics = answer["model_stats"][0]
+        return found
 
     def metrics(self) -> str:
         """The server's metrics in Prometheus' text format."""

@@ -3,6 +3,7 @@
 No GPU is needed: PyTorch's tensors of the processor stand for those on one.
 """
 
+import ast
 import importlib.util
 import shutil
 import sys
@@ -37,6 +38,18 @@ def adapter(monkeypatch: pytest.MonkeyPatch) -> Any:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.mark.parametrize("path", ["triton/adapter.py", "models/_criteo/lookup.py"])
+def test_what_older_images_run_is_python_3_8(path: str) -> None:
+    """Releases up to 23.x have Python 3.8, and the adapter serves lookups in all of them."""
+    tree = ast.parse((ROOT / "helpers" / path).read_text(), feature_version=(3, 8))
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    assert not [call.lineno for call in calls if "strict" in {each.arg for each in call.keywords}]
+    notes = [getattr(node, "annotation", None) for node in ast.walk(tree)]
+    notes += [getattr(node, "returns", None) for node in ast.walk(tree)]
+    kinds = [node for note in notes if note for node in ast.walk(note)]
+    assert not [each.lineno for each in kinds if isinstance(each, ast.BinOp)]  # X | Y
 
 
 def on_device(values: torch.Tensor) -> Any:

@@ -5,6 +5,7 @@ the calls and plays the engine's part, its servers are real processes, and in th
 are the real Triton. What NVIDIA's images themselves do with these command lines is not tested.
 """
 
+import csv
 import json
 import os
 import re
@@ -278,6 +279,14 @@ def test_the_image_is_the_releases_or_the_one_that_is_named(
     assert command(call)[:1] == ["nvcr.io/nvidia/tritonserver:21.10-py3"]
     (engine.folder / "calls").unlink()
     assert command(served(engine, repository, config(image="mine:1")))[:1] == ["mine:1"]
+
+
+@pytest.mark.parametrize("name", ["a, b", 'a "b"', "a,target=b,readonly"])
+def test_a_path_may_hold_a_comma_or_a_quote(engine: StandIn, tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
+    call = served(engine, tmp_path / name, config())
+    (mount,) = csv.reader(options(call)["--mount"])
+    assert mount == ["type=bind", f"source={tmp_path / name}", "target=/models", "readonly"]
 
 
 def test_from_inside_the_lab_container_paths_are_the_hosts(
@@ -559,6 +568,8 @@ def test_a_paused_or_lost_container_is_not_alive(engine: StandIn) -> None:
     assert container.end() == ""  # the engine has not made it yet
     engine.say("mine.container", json.dumps(state))
     assert container.end() == "its container is exited"
+    engine.say("mine.container", json.dumps(state | {"status": "removing"}))
+    assert container.end() == ""  # its client is about to print why
     (engine.folder / "mine.container").unlink()
     running.kill()
     running.wait()

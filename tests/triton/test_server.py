@@ -21,7 +21,7 @@ import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from helpers.errors import ServerError
+from helpers.errors import MeasurementError, ServerError
 from helpers.perf import analyzer
 from helpers.triton import embedded
 from helpers.triton.client import Server
@@ -367,3 +367,42 @@ def test_a_triton_that_aborts_is_told_with_its_signal_and_last_words(
     assert "which has ended: it was killed by signal 6 (SIGABRT): " in str(raised.value)
     assert "bad_alloc" in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+def test_a_killed_perf_analyzer_leaves_no_shared_memory(doubles: Path, tmp_path: Path) -> None:
+    """Its region of the output has no number in its name."""
+    before = set(os.listdir("/dev/shm"))
+    with embedded.serve(doubles, scenario="offline", log=tmp_path / "log") as server:
+        triton = set(os.listdir("/dev/shm"))
+
+        def kill() -> None:
+            wait_for(lambda: any(name.startswith("doubled") for name in os.listdir("/dev/shm")))
+            for pid in processes("perf_analyzer", f"-u {server.url}"):
+                os.kill(pid, signal.SIGKILL)  # its guard too
+
+        killer = threading.Thread(target=kill)
+        killer.start()
+        with pytest.raises(MeasurementError, match=r"perf_analyzer was killed by signal 9"):
+            measure(server)
+        killer.join()
+        assert set(os.listdir("/dev/shm")) == triton
+    assert set(os.listdir("/dev/shm")) == before
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_the_serve_command_says_why_its_server_ended(finished: Project) -> None:
+    command = ("serve", "params/dummy.yaml", "--model", "dummy", "--experiment", "onnx-fp32")
+    with finished.start(*command) as started:
+        assert started.stdout
+        address = started.stdout.readline().partition("http://")[2].partition(";")[0]
+        port = address.rpartition(":")[2]
+        (triton,) = [p for p in processes(f"--http-port={port}") if "guard.py" not in cmdline(p)]
+        os.kill(triton, signal.SIGABRT)
+        output = started.stdout.read()
+    assert started.returncode == 1
+    (line,) = output.splitlines()
+    assert "Triton ended: it was killed by signal 6 (SIGABRT): " in line
+
+
+def cmdline(process: int) -> str:
+    return Path(f"/proc/{process}/cmdline").read_text()
