@@ -53,12 +53,8 @@ def scratch() -> Iterator[Path]:
     for base in (tempfile.gettempdir(), "/tmp", "/var/tmp", str(SHARED_MEMORY)):
         if PLAIN.fullmatch(base) and os.access(base, os.W_OK | os.X_OK):
             remove_leftovers(Path(base))
-            folder = Path(base) / new_name()
-            folder.mkdir(mode=0o700)
-            try:
-                yield folder
-            finally:
-                shutil.rmtree(folder, ignore_errors=True)
+            with tempfile.TemporaryDirectory(prefix=f"{new_name()}-", dir=base) as folder:
+                yield Path(folder)
             return
     raise ServerError(
         "Triton needs a temporary folder whose path has only letters, digits and _ . / -: set "
