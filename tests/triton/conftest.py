@@ -30,13 +30,14 @@ parameters { key: "device" value { string_value: "cpu" } }
 BATCHER = "dynamic_batching { max_queue_delay_microseconds: 100000 }"
 
 
-def write_doubles(folder: Path, session: str = SESSION) -> Path:
+def write_doubles(folder: Path, session: str = SESSION, device: str = "cpu") -> Path:
     """Write the repository of a model that doubles ids of [n, 2], and refuses a negative one."""
+    config = CONFIG.replace('"cpu"', f'"{device}"')
     version = folder / "doubles/1"
     version.mkdir(parents=True)
     (version.parent / "configs").mkdir()
-    (version.parent / "config.pbtxt").write_text(CONFIG + BATCHER)
-    (version.parent / "configs/offline.pbtxt").write_text(CONFIG)
+    (version.parent / "config.pbtxt").write_text(config + BATCHER)
+    (version.parent / "configs/offline.pbtxt").write_text(config)
     shutil.copyfile(ROOT / "helpers/triton/adapter.py", version / "model.py")
     (version / "runtime.py").write_text(session)
     return folder

@@ -5,10 +5,8 @@ No GPU is needed: PyTorch's tensors of the processor stand for those on one.
 
 import ast
 import importlib.util
-import shutil
 import sys
-import threading
-from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -16,15 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from google.protobuf import text_format
-from tritonclient.grpc import model_config_pb2 as pb
 
 from helpers import formats
 from helpers.formats import Build
 from helpers.store.paths import ROOT
 from helpers.triton import embedded
-from helpers.triton.client import Server
-from tests.conftest import Project
+from tests.triton.conftest import write_doubles
 
 
 @pytest.fixture
@@ -42,14 +37,13 @@ def adapter(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.mark.parametrize("path", ["triton/adapter.py", "models/_criteo/lookup.py"])
 def test_what_older_images_run_is_python_3_8(path: str) -> None:
-    """Releases up to 23.x have Python 3.8, and the adapter serves lookups in all of them."""
-    tree = ast.parse((ROOT / "helpers" / path).read_text(), feature_version=(3, 8))
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    assert not [call.lineno for call in calls if "strict" in {each.arg for each in call.keywords}]
-    notes = [getattr(node, "annotation", None) for node in ast.walk(tree)]
-    notes += [getattr(node, "returns", None) for node in ast.walk(tree)]
-    kinds = [node for note in notes if note for node in ast.walk(note)]
-    assert not [each.lineno for each in kinds if isinstance(each, ast.BinOp)]  # X | Y
+    """Releases up to 23.x have Python 3.8, and there the adapter serves lookups."""
+    text = (ROOT / "helpers" / path).read_text()
+    nodes = list(ast.walk(ast.parse(text, feature_version=(3, 8))))
+    keywords = [node for node in nodes if isinstance(node, ast.keyword)]
+    assert not [each.lineno for each in keywords if each.arg == "strict"]  # of zip: 3.10
+    annotations = [node for node in nodes if getattr(node, "annotation", None)]
+    assert not annotations or "from __future__ import annotations" in text  # list[int]: 3.9
 
 
 def on_device(values: torch.Tensor) -> Any:
@@ -97,47 +91,28 @@ def test_a_session_on_the_device_takes_both_and_gives_tensors(name: str, tmp_pat
     np.testing.assert_array_equal(answer["sum"].numpy(), first + 0.5)
 
 
-RUNTIME = """
+DEVICE_SESSION = """
 import torch
 class Session:
     def run(self, inputs):
-        raise RuntimeError("the device's way should be taken")
+        raise RuntimeError("on a device, run_on_device should be called")
     def run_on_device(self, inputs):
         (values,) = inputs.values()
-        return {"logits": 2 * torch.as_tensor(values)[:, :4]}
+        return {"doubled": 2 * torch.as_tensor(values)}
 def load(path, threads, device):
     return Session()
 """
 
 
-@pytest.fixture(scope="module")
-def server(finished: Project, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """The small model, with a session that gives tensors; served as if on a GPU."""
-    folder = tmp_path_factory.mktemp("device")
-    source = min((finished.target / "artefacts").glob("dummy-deploy-*"))
-    shutil.copytree(source / "dummy", folder / "dummy", copy_function=shutil.copyfile)
-    (folder / "dummy/1/runtime.py").write_text(RUNTIME)
-    path = folder / "dummy/config.pbtxt"
-    config = text_format.Parse(path.read_text(), pb.ModelConfig())
-    config.parameters["device"].string_value = "gpu"
-    path.write_text(text_format.MessageToString(config))
-    with embedded.serve(folder, log=folder / "log") as started:
-        yield started
-
-
 @pytest.mark.slow
-def test_tensors_go_back_to_triton_each_to_its_own_request(server: Server) -> None:
-    sent = [np.full((1 + i % 2, 16), i, np.float32) for i in range(40)]
-    answers: dict[int, np.ndarray] = {}
-
-    def ask(i: int) -> None:
-        answers[i] = server.infer("dummy", {"features": sent[i]})["logits"]
-
-    threads = [threading.Thread(target=ask, args=(i,)) for i in range(40)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    for i, values in enumerate(sent):
-        np.testing.assert_array_equal(answers[i], 2 * values[:, :4])
+def test_tensors_go_back_to_triton_each_to_its_own_request(tmp_path: Path) -> None:
+    """The session returns tensors, and is served as if on a GPU."""
+    repository = write_doubles(tmp_path / "repository", DEVICE_SESSION, device="gpu")
+    sent = [np.full((1 + i % 2, 2), i, np.int64) for i in range(40)]
+    with (
+        embedded.serve(repository, log=tmp_path / "log") as server,
+        ThreadPoolExecutor(40) as threads,
+    ):
+        answers = threads.map(lambda values: server.infer("doubles", {"ids": values}), sent)
+        for values, answer in zip(sent, answers, strict=True):
+            np.testing.assert_array_equal(answer["doubled"], 2 * values)

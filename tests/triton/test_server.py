@@ -26,141 +26,23 @@ from helpers.perf import analyzer
 from helpers.triton import embedded
 from helpers.triton.client import Server
 from helpers.triton.ports import free_ports
-from tests.conftest import HERE, Project, processes, wait_for
+from helpers.triton.serving import CLIENT
+from tests.conftest import Project, processes, wait_for
+from tests.dummy import weights
 from tests.triton.conftest import SESSION, write_doubles
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def repository(finished: Project) -> Path:
-    found = sorted((finished.target / "artefacts").glob("dummy-deploy-*"))
-    return next(path for path in found if (path / "dummy/1/model.onnx").exists())
-
-
-@pytest.fixture(scope="module")
-def server(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(doubles: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     log = tmp_path_factory.mktemp("server") / "log"
-    with embedded.serve(repository, log=log) as started:
+    with embedded.serve(doubles, log=log) as started:
         yield started
 
 
-def features(count: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).standard_normal((count, 16)).astype(np.float32)
-
-
-def test_it_answers_what_the_layer_computes(server: Server, finished: Project) -> None:
-    sys.path.insert(0, str(HERE))
-    import dummy
-
-    x = features(3)
-    answer = server.infer("dummy", {"features": x})
-    np.testing.assert_allclose(answer["logits"], x @ dummy.weights().T, rtol=1e-5, atol=1e-5)
-
-
-def test_every_answer_belongs_to_its_own_request_when_requests_are_batched(server: Server) -> None:
-    before = server.statistics("dummy")
-    alone = {
-        seed: server.infer("dummy", {"features": features(1, seed)})["logits"] for seed in range(40)
-    }
-    together: dict[int, np.ndarray] = {}
-
-    def ask(seed: int) -> None:
-        together[seed] = server.infer("dummy", {"features": features(1, seed)})["logits"]
-
-    threads = [threading.Thread(target=ask, args=(seed,)) for seed in range(40)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for seed, answer in alone.items():
-        np.testing.assert_allclose(together[seed], answer, rtol=1e-5, atol=1e-6)
-    after = server.statistics("dummy")
-    assert int(after["inference_count"]) - int(before["inference_count"]) == 80
-    assert int(after["execution_count"]) - int(before["execution_count"]) < 80
-
-
-def test_metrics_and_statistics_count_the_same_inferences(server: Server) -> None:
-    server.infer("dummy", {"features": features(4)})
-    families = text_string_to_metric_families(server.metrics())
-    (counted,) = (
-        sample.value
-        for family in families
-        for sample in family.samples
-        if sample.name == "nv_inference_count_total" or sample.name == "nv_inference_count"
-    )
-    assert counted == float(server.statistics("dummy")["inference_count"])
-
-
-@pytest.mark.parametrize(
-    ("inputs", "words"),
-    [
-        ({"feature": features(1)}, "unexpected inference input 'feature'"),
-        ({"features": features(1)[:, :5]}, "unexpected shape for input 'features'"),
-        ({"features": features(1).astype(np.float64)}, "data-type"),
-        ({"features": features(9)}, "batch-size must be <= 4"),
-    ],
-)
-def test_a_wrong_request_is_one_line_and_the_server_goes_on(
-    server: Server, inputs: dict[str, np.ndarray], words: str
-) -> None:
-    with pytest.raises(ServerError) as raised:
-        server.infer("dummy", inputs)
-    assert words in str(raised.value)
-    assert "\n" not in str(raised.value)
-    assert server.is_ready("dummy")
-
-
-def test_it_listens_on_loopback_only(server: Server) -> None:
-    ports = {int(url.rpartition(":")[2]) for url in (server.url, server.metrics_url)}
-    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-    listening = {int(f[1][9:], 16): f[1][:8] for f in lines if f[3] == "0A"}
-    assert {port: listening[port] for port in ports} == dict.fromkeys(ports, "0100007F")
-    six = [line.split() for line in Path("/proc/net/tcp6").read_text().splitlines()[1:]]
-    assert not {int(f[1][33:], 16) for f in six if f[3] == "0A"} & ports
-
-
-def test_a_model_that_does_not_load_is_one_line_with_the_servers_own_words(
-    repository: Path, tmp_path: Path
-) -> None:
-    shutil.copytree(repository, tmp_path / "broken")
-    (tmp_path / "broken/dummy/1/model.onnx").write_bytes(b"no model")
-    with (
-        pytest.raises(ServerError) as raised,
-        embedded.serve(tmp_path / "broken", log=tmp_path / "log"),
-    ):
-        pass
-    assert "Triton ended while it started" in str(raised.value)
-    assert "\n" not in str(raised.value)
-    assert not processes(str(tmp_path))
-
-
-def test_the_end_of_the_block_leaves_nothing(repository: Path, tmp_path: Path) -> None:
-    before = set(os.listdir("/dev/shm"))
-    with embedded.serve(repository, log=tmp_path / "log") as started:
-        assert set(os.listdir("/dev/shm")) - before
-        pids = processes(f"--http-port={started.url.rpartition(':')[2]}")
-        assert len(pids) == 2  # the server and its guard
-    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
-    assert set(os.listdir("/dev/shm")) <= before
-
-
-def test_a_repository_carried_away_is_served_without_this_package(
-    repository: Path, tmp_path: Path
-) -> None:
-    shutil.copytree(repository, tmp_path / "away")
-    assert not [p for p in (tmp_path / "away").rglob("*") if p.is_symlink()]
-    texts = [p.read_text() for p in (tmp_path / "away").rglob("*.py")]
-    assert not any("import helpers" in text or "from helpers" in text for text in texts)
-    with embedded.serve(tmp_path / "away", log=tmp_path / "log") as started:
-        from helpers.triton.serving import CLIENT
-
-        dtypes = '{"FP32": "float32"}'
-        client = CLIENT.format(model="dummy", dtypes=dtypes).replace("127.0.0.1:8000", started.url)
-        ended = subprocess.run(
-            [sys.executable, "-I", "-c", client], capture_output=True, text=True, timeout=60
-        )
-    assert (ended.stdout, ended.stderr) == ("(1, 4)\n", "")
+def ids(count: int, number: int = 1) -> np.ndarray:
+    return np.full((count, 2), number, np.int64)
 
 
 def ask_at_once(server: Server, requests: list[np.ndarray]) -> list[str]:
@@ -185,8 +67,100 @@ def ask_at_once(server: Server, requests: list[np.ndarray]) -> list[str]:
     return answers
 
 
+def test_every_answer_belongs_to_its_own_request_when_requests_are_batched(server: Server) -> None:
+    before = server.statistics("doubles")
+    sizes = [1 + number % 3 for number in range(40)]
+    answers = ask_at_once(server, [ids(size, number) for number, size in enumerate(sizes)])
+    assert answers == [str([[2 * number] * 2] * size) for number, size in enumerate(sizes)]
+    after = server.statistics("doubles")
+    assert after["inference_count"] - before["inference_count"] == sum(sizes)
+    assert after["execution_count"] - before["execution_count"] < 40
+
+
+def test_metrics_and_statistics_count_the_same_inferences(server: Server) -> None:
+    server.infer("doubles", {"ids": ids(4)})
+    families = text_string_to_metric_families(server.metrics())
+    (counted,) = (
+        sample.value
+        for family in families
+        for sample in family.samples
+        if sample.name == "nv_inference_count_total" or sample.name == "nv_inference_count"
+    )
+    assert counted == float(server.statistics("doubles")["inference_count"])
+
+
+@pytest.mark.parametrize(
+    ("inputs", "words"),
+    [
+        ({"id": ids(1)}, "unexpected inference input 'id'"),
+        ({"ids": ids(1)[:, :1]}, "unexpected shape for input 'ids'"),
+        ({"ids": ids(1).astype(np.float64)}, "data-type"),
+        ({"ids": ids(9)}, "batch-size must be <= 8"),
+    ],
+)
+def test_a_wrong_request_is_one_line_and_the_server_goes_on(
+    server: Server, inputs: dict[str, np.ndarray], words: str
+) -> None:
+    with pytest.raises(ServerError) as raised:
+        server.infer("doubles", inputs)
+    assert words in str(raised.value)
+    assert "\n" not in str(raised.value)
+    assert server.is_ready("doubles")
+
+
+def test_it_listens_on_loopback_only(server: Server) -> None:
+    ports = {int(url.rpartition(":")[2]) for url in (server.url, server.metrics_url)}
+    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    listening = {int(f[1][9:], 16): f[1][:8] for f in lines if f[3] == "0A"}
+    assert {port: listening[port] for port in ports} == dict.fromkeys(ports, "0100007F")
+    six = [line.split() for line in Path("/proc/net/tcp6").read_text().splitlines()[1:]]
+    assert not {int(f[1][33:], 16) for f in six if f[3] == "0A"} & ports
+
+
+def test_a_model_that_does_not_load_is_one_line_with_the_servers_own_words(tmp_path: Path) -> None:
+    broken = SESSION.replace("return Session()", "raise OSError('no such weights')")
+    repository = write_doubles(tmp_path / "broken", broken)
+    with pytest.raises(ServerError) as raised, embedded.serve(repository, log=tmp_path / "log"):
+        pass
+    assert str(raised.value).startswith("Triton ended while it started: it failed (exit code 1): E")
+    assert "OSError: no such weights" in str(raised.value)
+    assert "\n" not in str(raised.value)
+    assert not processes(str(tmp_path))
+
+
+def test_the_end_of_the_block_leaves_nothing(doubles: Path, tmp_path: Path) -> None:
+    before = set(os.listdir("/dev/shm"))
+    with embedded.serve(doubles, log=tmp_path / "log") as started:
+        assert set(os.listdir("/dev/shm")) - before
+        pids = processes(f"--http-port={started.url.rpartition(':')[2]}")
+        assert len(pids) == 2  # the server and its guard
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+    assert set(os.listdir("/dev/shm")) <= before
+
+
+def test_a_repository_carried_away_is_served_without_this_package(
+    finished: Project, tmp_path: Path
+) -> None:
+    found = sorted((finished.target / "artefacts").glob("dummy-deploy-*"))
+    repository = next(path for path in found if (path / "dummy/1/model.onnx").exists())
+    shutil.copytree(repository, tmp_path / "away")
+    assert not [p for p in (tmp_path / "away").rglob("*") if p.is_symlink()]
+    texts = [p.read_text() for p in (tmp_path / "away").rglob("*.py")]
+    assert not any("import helpers" in text or "from helpers" in text for text in texts)
+    with embedded.serve(tmp_path / "away", log=tmp_path / "log") as started:
+        dtypes = '{"FP32": "float32"}'
+        client = CLIENT.format(model="dummy", dtypes=dtypes).replace("127.0.0.1:8000", started.url)
+        ended = subprocess.run(
+            [sys.executable, "-I", "-c", client], capture_output=True, text=True, timeout=60
+        )
+        x = np.random.default_rng(0).standard_normal((3, 16)).astype(np.float32)
+        answer = started.infer("dummy", {"features": x})["logits"]
+    assert (ended.stdout, ended.stderr) == ("(1, 4)\n", "")
+    np.testing.assert_allclose(answer, x @ weights().T, rtol=1e-5, atol=1e-5)
+
+
 def test_a_bad_request_fails_alone_and_the_server_goes_on(doubles: Path, tmp_path: Path) -> None:
-    requests = [np.full((1, 2), number, np.int64) for number in (1, 2, -3, 4, 5, -6)]
+    requests = [ids(1, number) for number in (1, 2, -3, 4, 5, -6)]
     refused = "Triton refused the request: IndexError: no such id"
     with embedded.serve(doubles, log=tmp_path / "log") as server:
         for _ in range(5):
@@ -219,7 +193,7 @@ def test_nobody_who_reaches_the_port_loads_or_unloads_a_model(
         assert post(f"{repository}/evil/load", json.dumps(evil).encode()) >= 400
         assert post(f"{repository}/doubles/load", b"{}") >= 400
         assert post(f"{repository}/doubles/unload", b"{}") >= 400
-        assert server.infer("doubles", {"ids": np.ones((1, 2), np.int64)})
+        assert server.infer("doubles", {"ids": ids(1)})
     assert not mark.exists()
 
 
@@ -244,7 +218,7 @@ def test_a_proxy_in_the_environment_changes_nothing(
     with embedded.serve(doubles, scenario="offline", log=tmp_path / "log") as server:
         assert server.is_live()
         assert "nv_inference_count" in server.metrics()
-        assert server.infer("doubles", {"ids": np.ones((1, 2), np.int64)})
+        assert server.infer("doubles", {"ids": ids(1)})
         assert measure(server) > 10
 
 
@@ -262,7 +236,7 @@ def test_no_character_of_a_path_reaches_a_shell(
     monkeypatch.setattr(embedded, "READY_SECONDS", 10)
     repository = write_doubles(folder / "repository")
     with embedded.serve(repository, scenario="offline", log=folder / "log") as server:
-        assert server.infer("doubles", {"ids": np.ones((1, 2), np.int64)})
+        assert server.infer("doubles", {"ids": ids(1)})
         assert measure(server) > 10
     assert not [path for path in tmp_path.rglob("*") if path.name == "executed"]
     assert list((folder / "tmp").iterdir()) == []
@@ -335,11 +309,16 @@ def test_a_stub_that_is_killed_while_it_starts_is_noticed(seconds: float, tmp_pa
     slow = SESSION.replace("return Session()", "import time; time.sleep(99)")
     repository = write_doubles(tmp_path / "repository", slow)
 
+    def stubs() -> set[int]:
+        return set(processes("python_backend_stub ", "/doubles/1/model.py", f".{os.getpid()}."))
+
     def kill() -> None:
-        while not (stubs := processes("python_backend_stub ", "/doubles/1/model.py")):
+        while not (new := stubs() - others):
             pass
         time.sleep(seconds)
-        os.kill(stubs[0], signal.SIGKILL)
+        os.kill(min(new), signal.SIGKILL)
+
+    others = stubs()
 
     killer = threading.Thread(target=kill)
     killer.start()
@@ -363,7 +342,7 @@ def test_a_triton_that_aborts_is_told_with_its_signal_and_last_words(
             post(f"{server.url}/v2/models/doubles/infer", json.dumps({"inputs": [shape]}).encode())
         wait_for(lambda: not server.is_alive(), 20)
         with pytest.raises(ServerError) as raised:
-            server.infer("doubles", {"ids": np.ones((1, 2), np.int64)})
+            server.infer("doubles", {"ids": ids(1)})
     assert "which has ended: it was killed by signal 6 (SIGABRT): " in str(raised.value)
     assert "bad_alloc" in str(raised.value)
     assert "\n" not in str(raised.value)
