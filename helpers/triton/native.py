@@ -8,7 +8,7 @@ model_config.proto. A server without those backends cannot load any of it.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from helpers.config import ConvertConfig, DeployConfig, StageConfig, releases
@@ -34,45 +34,30 @@ class Backend:
     """
 
     name: str
-    platform: str = ""
-    parameters: Mapping[str, str] = field(default_factory=dict)
+    platform: str
+    parameters: Mapping[str, str]
     accelerators: tuple[tuple[str, str], ...] = ()
 
 
-_TORCH = Backend(
-    "pytorch",
-    "pytorch_libtorch",
-    {"INTRA_OP_THREAD_COUNT": "threads", "INTER_OP_THREAD_COUNT": "1"},
-)
-_TENSORFLOW = Backend(
-    "tensorflow",
-    "tensorflow_savedmodel",
-    {
-        "TF_NUM_INTRA_THREADS": "threads",
-        "TF_NUM_INTER_THREADS": "1",
-        "TF_USE_PER_SESSION_THREADS": "1",  # otherwise all instances share the first one's
-    },
-)
+_PYTORCH = {"INTRA_OP_THREAD_COUNT": "threads", "INTER_OP_THREAD_COUNT": "1"}
+_ONNXRUNTIME = {"intra_op_thread_count": "threads", "inter_op_thread_count": "1"}
+_TENSORFLOW = {
+    "TF_NUM_INTRA_THREADS": "threads",
+    "TF_NUM_INTER_THREADS": "1",
+    "TF_USE_PER_SESSION_THREADS": "1",  # otherwise all instances share the first one's
+}
+_OPENVINO = {"INFERENCE_NUM_THREADS": "threads", "NUM_STREAMS": "1", "PERFORMANCE_HINT": "LATENCY"}
+_LIBTORCH = Backend("pytorch", "pytorch_libtorch", _PYTORCH)
+_SAVED = Backend("tensorflow", "tensorflow_savedmodel", _TENSORFLOW)
+_IN_ONNXRUNTIME = (("trt", "gpu"), ("openvino", "cpu"))
 BACKENDS = {
-    "onnx": Backend(
-        "onnxruntime",
-        "onnxruntime_onnx",
-        {"intra_op_thread_count": "threads", "inter_op_thread_count": "1"},
-        (("trt", "gpu"), ("openvino", "cpu")),
-    ),
-    "openvino": Backend(
-        "openvino",
-        parameters={
-            "INFERENCE_NUM_THREADS": "threads",
-            "NUM_STREAMS": "1",
-            "PERFORMANCE_HINT": "LATENCY",
-        },
-    ),
-    "tf-savedmodel": replace(_TENSORFLOW, accelerators=(("amp", "gpu"),)),
-    "tf-trt": _TENSORFLOW,
-    "trt": Backend("tensorrt", "tensorrt_plan"),
-    "ts-script": _TORCH,
-    "ts-trace": _TORCH,
+    "onnx": Backend("onnxruntime", "onnxruntime_onnx", _ONNXRUNTIME, _IN_ONNXRUNTIME),
+    "openvino": Backend("openvino", "", _OPENVINO),
+    "tf-savedmodel": replace(_SAVED, accelerators=(("amp", "gpu"),)),
+    "tf-trt": _SAVED,
+    "trt": Backend("tensorrt", "tensorrt_plan", {}),
+    "ts-script": _LIBTORCH,
+    "ts-trace": _LIBTORCH,
 }
 
 

@@ -281,6 +281,13 @@ def test_the_image_is_the_releases_or_the_one_that_is_named(
     assert command(served(engine, repository, config(image="mine:1")))[:1] == ["mine:1"]
 
 
+def test_nobody_is_told_to_open_a_server_to_others() -> None:
+    lines = serving.serve_elsewhere(config(fields={"release": "22.02"}))
+    assert "tritonserver:22.02-py3" in lines
+    assert "-p 127.0.0.1:8000:8000" in lines
+    assert "--model-control-mode=none" in lines
+
+
 @pytest.mark.parametrize("name", ["a, b", 'a "b"', "a,target=b,readonly"])
 def test_a_path_may_hold_a_comma_or_a_quote(engine: StandIn, tmp_path: Path, name: str) -> None:
     (tmp_path / name).mkdir()
