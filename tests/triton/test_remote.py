@@ -9,7 +9,6 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from socket import socket
 from threading import Thread
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,9 @@ from helpers.config.schema import StageConfig as Config
 from helpers.errors import ServerError, WorkspaceError
 from helpers.machine import preflight
 from helpers.perf import measure
+from helpers.results import Row
 from helpers.triton import embedded, owner, remote
+from helpers.triton.client import Server
 from helpers.triton.ports import free_ports
 from tests.conftest import wait_for
 
@@ -201,7 +202,7 @@ def test_a_row_says_that_its_inputs_went_over_http(
 
     def point(config: Any, server: Any, session: Any, point: Any, *rest: Any) -> Any:
         points.append(point)
-        row = {"verdict": "stable", "reason": "", "throughput": 1.0, "p99_latency_ms": 1.0}
+        row = Row(batch_size=1, concurrency=1, verdict="stable", throughput=1.0, p99_latency_ms=1.0)
         return row, {}
 
     samples = {"INPUT__0": np.zeros((1, 3), dtype=np.float32)}
@@ -210,9 +211,10 @@ def test_a_row_says_that_its_inputs_went_over_http(
     monkeypatch.setattr(measure, "_offline_point", point)
     monkeypatch.setattr(measure.background, "wait_until_quiet", lambda: 0.0)
     chosen = config("perf_offline", {"shared_memory": asked})
-    measured = measure.measure_offline(chosen, SimpleNamespace(is_local=local))  # type: ignore[arg-type]
+    server = Server("127.0.0.1:1", "127.0.0.1:1", Path("log"), is_local=local)
+    measured = measure.measure_offline(chosen, server)
     assert [each.shared_memory for each in points] == [sent]
-    assert [row["reason"] for row in measured.rows] == [reason]
+    assert [row.reason for row in measured.rows] == [reason]
 
 
 @pytest.fixture
