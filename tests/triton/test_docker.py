@@ -701,14 +701,12 @@ def test_without_an_engine_every_docker_experiment_is_skipped_before_any_kernel(
 
 @pytest.fixture
 def real(
-    engine: StandIn, finished: Project, tmp_path: Path
+    engine: StandIn, doubles: Path, tmp_path: Path
 ) -> Callable[[str, str], "docker.AbstractContextManager[Server]"]:
-    """Serve the dummy model by the real Triton, which the stand-in starts for a container."""
+    """Serve the small model by the real Triton, which the stand-in starts for a container."""
     engine.say("real")
-    found = sorted((finished.target / "artefacts").glob("dummy-deploy-*"))
-    folder = next(path for path in found if (path / "dummy/1/model.onnx").exists())
     return lambda stage, scenario: docker.serve(
-        folder, config=config(stage), log=tmp_path / "log", scenario=scenario
+        doubles, config=config(stage), log=tmp_path / "log", scenario=scenario
     )
 
 
@@ -720,10 +718,10 @@ def test_a_real_triton_answers_as_each_scenario_is_configured(real: Any) -> None
     batching = {}
     for stage, scenario in (("perf_online", "online"), ("perf_offline", "offline")):
         with real(stage, scenario) as server:
-            x = np.ones((3, 16), dtype=np.float32)
-            assert server.infer("dummy", {"features": x})["logits"].shape == (3, 4)
+            ids = np.ones((3, 2), dtype=np.int64)
+            assert server.infer("doubles", {"ids": ids})["doubled"].tolist() == [[2, 2]] * 3
             assert "nv_inference_count" in server.metrics()
-            with urlopen(f"http://{server.url}/v2/models/dummy/config") as answer:
+            with urlopen(f"http://{server.url}/v2/models/doubles/config") as answer:
                 batching[scenario] = "dynamic_batching" in json.load(answer)
     assert batching == {"online": True, "offline": False}
 
@@ -733,10 +731,10 @@ def test_a_real_triton_answers_as_each_scenario_is_configured(real: Any) -> None
 def test_a_real_triton_that_dies_while_it_is_measured(engine: StandIn, real: Any) -> None:
     from helpers.perf import analyzer
 
-    samples = [{"features": np.ones(16, dtype=np.float32)}]
+    samples = [{"ids": np.ones(2, dtype=np.int64)}]
     with real("perf_offline", "offline") as server, analyzer.input_data(samples) as data:
-        regions = analyzer.shared_memory_patterns(["features"], ["logits"])
-        point = analyzer.Point("dummy", data, regions, shared_memory="system")
+        regions = analyzer.shared_memory_patterns(["ids"], ["doubled"])
+        point = analyzer.Point("doubles", data, regions, shared_memory="system")
         assert len(analyzer.run(point, server).requests) > 10
         (container,) = engine.containers()
         os.kill(container["pid"], signal.SIGKILL)
