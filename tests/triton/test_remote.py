@@ -235,7 +235,7 @@ def silent() -> Iterator[str]:
 def test_a_host_that_drops_packets_is_asked_once_and_not_for_long(silent: str) -> None:
     url = silent
     started = time.monotonic()
-    found = {checks.obstacle(config("convert", {"threads": n}, url=url)) for n in range(1, 6)}
+    found = {preflight.obstacle(config("convert", {"threads": n}, url=url)) for n in range(1, 6)}
     assert time.monotonic() - started < 2 * remote.CONNECT_SECONDS
     assert found == {f"no Triton answers at {url}: start it, or set server.url to where it runs"}
 
