@@ -16,7 +16,7 @@ from typer.main import get_command
 
 from helpers import config, inference, machine, pipeline, triton
 from helpers.display import Lines, lines_or_live
-from helpers.errors import DeploymentError, ParameterError, WorkspaceError
+from helpers.errors import DeploymentError, ParameterError, ServerError, WorkspaceError
 from helpers.store import OUTPUTS_VARIABLE, ROOT, display_path
 
 app = Typer(
@@ -136,7 +136,7 @@ def serve(
         say(f"{model} ({chosen.experiment}) at http://{server.url}; Ctrl-C ends it")
         while server.is_alive():
             time.sleep(0.5)
-    return 1
+        raise ServerError(f"Triton ended: {server.last_words()}")
 
 
 @app.command()

@@ -18,6 +18,8 @@ from helpers.store.paths import display_path
 LOCKED_VARIABLE = "TRITON_NOTEBOOKS_LOCKED"  # set by the batch command: it holds the lock for them
 LOCK = ".lock"
 TEMPORARY = "triton-"  # how temporary folders of this package begin
+PLAIN = re.compile(r"[A-Za-z0-9_./-]+")  # the dynamic linker expands dollars, a shell more
+LONGEST = 80  # characters of its parent: a socket's path may have 107
 YOUNG_SECONDS = 60  # its maker may not have locked such a folder yet
 
 
@@ -56,15 +58,29 @@ def require_unlocked(folder: Path) -> None:
 
 
 @contextmanager
-def temporary_folder(parent: str | None = None) -> Iterator[Path]:
-    """Give a folder in TMPDIR or `parent` until the end of the block. It is locked, so that
-    `clear_leftovers` can tell it from one whose maker was killed.
+def temporary_folder() -> Iterator[Path]:
+    """Make a temporary folder for the time of the block. Its path is short and has no character
+    that a shell interprets: Triton starts programs by a shell, and a socket's path is limited.
+
+    It is locked, so that `clear_leftovers` can tell it from one whose maker was killed. Raises
+    `WorkspaceError` where there is no place for one.
     """
-    with (
-        tempfile.TemporaryDirectory(prefix=TEMPORARY, dir=parent) as name,
-        FileLock(Path(name) / LOCK),
-    ):
-        yield Path(name)
+    for base in _temporary_places():
+        if PLAIN.fullmatch(base) and len(base) < LONGEST and os.access(base, os.W_OK | os.X_OK):
+            with (
+                tempfile.TemporaryDirectory(prefix=TEMPORARY, dir=base) as name,
+                FileLock(Path(name) / LOCK),
+            ):
+                yield Path(name)
+            return
+    raise WorkspaceError(
+        "a temporary folder is needed whose path is short and has only letters, digits and _ . / "
+        "-: set TMPDIR to one that you can write to"
+    )
+
+
+def _temporary_places() -> list[str]:
+    return list(dict.fromkeys((tempfile.gettempdir(), "/tmp", "/var/tmp", "/dev/shm")))
 
 
 def clear_leftovers(outputs: Path) -> None:
@@ -76,7 +92,8 @@ def clear_leftovers(outputs: Path) -> None:
     for path in (*outputs.glob("data/.*"), *outputs.glob("*/artefacts/.*")):
         if path.is_dir() and re.fullmatch(r"\..+\.[a-z0-9_]{8}", path.name):
             shutil.rmtree(path, ignore_errors=True)
-    for path in Path(tempfile.gettempdir()).glob(f"{TEMPORARY}*/{LOCK}"):
+    places = (Path(each) for each in _temporary_places())
+    for path in (path for place in places for path in place.glob(f"{TEMPORARY}*/{LOCK}")):
         with suppress(Timeout, OSError):  # it is in use, or somebody else's
             status = path.stat()
             if status.st_uid == os.getuid() and time.time() - status.st_mtime > YOUNG_SECONDS:
