@@ -12,7 +12,7 @@ from helpers import models
 from helpers.accuracy.ladder import KEPT_SHARE, SAMPLES, Rung, Score, difference, rung, scores
 from helpers.config.loading import resolve
 from helpers.config.schema import StageConfig as Config
-from helpers.models import resnet50
+from helpers.models.resnet50 import MODEL as resnet50
 
 Floats = NDArray[np.float32]
 
@@ -132,7 +132,10 @@ def graded(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
     """A model with a metric that should be high and one that should be low."""
     package = tmp_path / "graded"
     package.mkdir()
-    (package / "__init__.py").write_text('METRICS = {"auc": "higher", "risk": "lower"}\n')
+    (package / "__init__.py").write_text(
+        "from types import SimpleNamespace\n"
+        'MODEL = SimpleNamespace(METRICS={"auc": "higher", "risk": "lower"})\n'
+    )
     monkeypatch.setattr(models, "__path__", [*models.__path__, str(tmp_path)])
     yield config.model_copy(update={"model": "graded"})
     sys.modules.pop("helpers.models.graded", None)

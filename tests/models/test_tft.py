@@ -32,13 +32,14 @@ from sklearn.preprocessing import (  # type: ignore[import-untyped, unused-ignor
 from helpers import formats, models
 from helpers.accuracy.ladder import difference
 from helpers.errors import CheckpointError, DataError
-from helpers.models import Tensor, tft
+from helpers.models import Tensor
+from helpers.models.tft import MODEL as tft
 from helpers.models.tft import pickles
 from helpers.models.tft.checkpoint import load
 from helpers.models.tft.data import Windows, q_risk
-from helpers.models.tft.fit import quantile_loss
 from helpers.models.tft.network import GLU, GRN, TemporalFusionTransformer
 from helpers.models.tft.prepare import prepare
+from helpers.models.tft.synthetic.fit import quantile_loss
 from helpers.models.tft.variants import VARIANTS, Variant
 
 DATA = Path(__file__).parent / "data"
@@ -116,7 +117,7 @@ def test_the_package_is_found_and_says_what_it_is() -> None:
     assert tft.METRICS == {"p10": "lower", "p50": "lower", "p90": "lower"}
     assert tft.GENERATED == ("generated", "generated-small")
     for name in tft.RECIPE:
-        assert (Path(tft.__file__).parent / f"{name}.py").is_file()
+        assert models.source("tft", name).is_file()
 
 
 def test_importing_it_loads_no_framework() -> None:
@@ -928,7 +929,7 @@ def test_the_fitted_network_beats_last_week_by_a_fifth(larger: tuple[Windows, Pa
 def test_fitting_leaves_torch_as_it_was_and_no_other_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from helpers.models.tft import fit
+    from helpers.models.tft.synthetic import fit
 
     folder = folder_of("electricity", tmp_path / "data")
     monkeypatch.setitem(fit.RECIPES, "generated-small", fit.Recipe(2, 4, 1e-3))

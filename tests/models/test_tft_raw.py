@@ -17,7 +17,7 @@ import pytest
 
 from helpers import models
 from helpers.errors import DataError
-from helpers.models import tft
+from helpers.models.tft import MODEL as tft
 from helpers.models.tft import raw
 from helpers.models.tft.data import Windows
 from helpers.models.tft.variants import VARIANTS

@@ -11,8 +11,8 @@ from PIL import Image
 
 from helpers.errors import DataError
 from helpers.models import Arrays
-from helpers.models.resnet50.generate import MARKER
 
+MARKER = "generated.json"  # beside the class folders: the images are not photographs
 SUFFIXES = {".gif", ".jpeg", ".jpg", ".png"}
 LAYOUT = "expected <folder>/<class>/<image>.JPEG, a class being a number from 0 or a name"
 RESIZED, CROPPED, OUTPUTS = 256, 224, 1000

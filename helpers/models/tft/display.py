@@ -113,9 +113,9 @@ def _explained(config: Any, dataset: Windows, checkpoint: Path) -> tuple[NDArray
     """Average over windows and hours: weights [4] and [3], and attention [192]."""
     import torch
 
-    from helpers.models import tft
+    from helpers.models.tft import MODEL
 
-    network = tft.build(config, checkpoint)
+    network = MODEL.build(config, checkpoint)
     (batch,) = dataset.batches(SAMPLES, SAMPLES)
     with torch.inference_mode():
         found = network.explain(*(torch.from_numpy(array) for array in batch.values()))

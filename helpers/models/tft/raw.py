@@ -11,13 +11,14 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from helpers.display import Progress
 from helpers.errors import DataError
+from helpers.models import Config
 from helpers.models.tft.data import PREPARED
 from helpers.models.tft.prepare import prepare
 from helpers.models.tft.variants import CATEGORY, ID, TIME, VARIANTS
@@ -38,7 +39,7 @@ def holds_raw(path: Path) -> bool:
     return bool(_files(path))
 
 
-def prepare_raw(config: Any, source: Path, folder: Path) -> None:
+def prepare_raw(config: Config, source: Path, folder: Path) -> None:
     """Write the processed folder of `config.variant` into `folder`, an empty folder.
 
     `source` is `LD2011_2014.txt`, zipped or not, or `PEMS-SF.zip`, or a folder with one of them.

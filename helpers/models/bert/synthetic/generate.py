@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from helpers.errors import DataError
+from helpers.models._synthetic import size_of
 from helpers.models.bert.data import MARKER, VOCABULARY
 from helpers.models.bert.features import SPECIAL
 from helpers.models.bert.squad import FILE
-from helpers.models.bert.stories import SYLLABLES, Story, story, words
+from helpers.models.bert.synthetic.synthetic_qa import SYLLABLES, Story, story, words
 
 EVALUATION_SEED = 1
 TRAINING_SEED = 2
@@ -26,13 +26,9 @@ def write_questions(name: str, folder: Path) -> None:
 
     Raises DataError if there is no such set.
     """
-    if name not in SETS:
-        raise DataError(
-            f"unknown data set '{name}': give one of {', '.join(SETS)} or a folder that holds "
-            f"{FILE} and {VOCABULARY}"
-        )
+    count = size_of(name, SETS, f" or a folder that holds {FILE} and {VOCABULARY}")
     stories = [
-        told([EVALUATION_SEED, place], long=place % LONG_EVERY == 3) for place in range(SETS[name])
+        paragraph([EVALUATION_SEED, place], long=place % LONG_EVERY == 3) for place in range(count)
     ]
     articles = [_article(place, each) for place, each in enumerate(stories)]
     document = {"version": "1.1", "data": articles}
@@ -41,8 +37,8 @@ def write_questions(name: str, folder: Path) -> None:
     (folder / MARKER).write_text(json.dumps({"name": name, "seed": EVALUATION_SEED}) + "\n")
 
 
-def told(seed: list[int], long: bool) -> Story:
-    """Tell the paragraph that `seed` fixes."""
+def paragraph(seed: list[int], long: bool) -> Story:
+    """Write the paragraph that `seed` fixes."""
     rng = np.random.default_rng(seed)
     return story(rng, int(rng.integers(*FACTS)), int(rng.integers(*(LONG if long else SHORT))))
 

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from helpers.errors import DataError
 from helpers.models._criteo import spec
 from helpers.models._criteo.data import Samples, writing
 from helpers.models._criteo.tables import CATEGORICAL, NUMERICAL, sizes
+from helpers.models._synthetic import size_of
 
 SEED = 1
 ALPHA = 1.45
@@ -40,13 +40,9 @@ def write(name: str, variant: str, folder: Path) -> None:
 
     Raises DataError if there is no such set.
     """
-    if name not in SIZES:
-        raise DataError(
-            f"unknown data set '{name}': give one of {', '.join(SIZES)}, a split-binary folder or "
-            "the public day files"
-        )
+    counts = size_of(name, SIZES, ", a split-binary folder or the public day files")
     tables = sizes(variant)
-    for place, (part, count) in enumerate(SIZES[name].items()):
+    for place, (part, count) in enumerate(counts.items()):
         rng = np.random.default_rng([SEED, place, count])
         with writing(folder / part, tables) as append:
             for start in range(0, count, CHUNK):
