@@ -170,8 +170,8 @@ class Model(ABC):
     def prepare_checkpoint(self, config: Config, dataset: Path, path: Path) -> None:
         """Fit a small checkpoint to the generated set `config.dataset`, which lies in `dataset`.
 
-        It is written to `path`, a file or a folder, whole or not at all; a line is printed every
-        20 steps. Raises `DataError` if there is no such set.
+        It is written to `path`, a file or a folder, and a line is printed every 20 steps. Raises
+        `DataError` if there is no such set.
         """
 
     @abstractmethod

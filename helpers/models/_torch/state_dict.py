@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from helpers.errors import CheckpointError
-
-SHOWN = 5  # tensors that an error names; it counts the others
+from helpers.models._tensors import check
 
 
 class Inert:
@@ -113,46 +112,27 @@ def rename(
 def place(
     tensors: Mapping[str, Tensor], network: nn.Module, path: Path, title: str, optional: str = ""
 ) -> None:
-    """Copy the tensors into `network`, every one accounted for.
+    """Copy the tensors into `network`, all of them and into all of it.
 
     Tensors whose name ends in `optional` may be missing. Raises CheckpointError naming every
     tensor that is missing, surplus or misshapen.
     """
     own = network.state_dict()
-    faults = [
-        *(
-            f"missing {name} {_shape(own[name])}"
-            for name in own
-            if name not in tensors and not (optional and name.endswith(optional))
-        ),
-        *(f"surplus {name} {_shape(tensors[name])}" for name in tensors if name not in own),
-        *(
-            f"{name} is {_shape(tensor)} and should be {_shape(own[name])}"
-            for name, tensor in tensors.items()
-            if name in own and not _alike(tensor, own[name])
-        ),
-    ]
-    if faults:
-        more = f"; and {len(faults) - SHOWN} more" if len(faults) > SHOWN else ""
-        raise CheckpointError(f"{path} does not fit {title}: {'; '.join(faults[:SHOWN])}{more}")
-    network.load_state_dict({**own, **tensors})
+    if optional:
+        tensors = {n: t for n, t in own.items() if n.endswith(optional)} | dict(tensors)
+    check(path, title, _shapes(tensors), _shapes(own))
+    network.load_state_dict(tensors)
 
 
 def save(network: nn.Module, path: Path) -> None:
-    """Write the network's state dict to `path`, whole or not at all."""
-    partial = path.with_name(f"{path.name}.partial")
-    try:
-        torch.save({name: t.contiguous() for name, t in network.state_dict().items()}, partial)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    """Write the network's state dict to `path`."""
+    torch.save({name: t.contiguous() for name, t in network.state_dict().items()}, path)
 
 
-def _alike(tensor: Tensor, own: Tensor) -> bool:
-    alike = tensor.shape == own.shape and tensor.is_floating_point() == own.is_floating_point()
-    return bool(alike)
-
-
-def _shape(tensor: Tensor) -> str:
-    kind = "" if tensor.is_floating_point() else f" {str(tensor.dtype).removeprefix('torch.')}"
-    return f"{list(tensor.shape)}{kind}"
+def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, str]:
+    """Spell shapes, and the types that are not of floating point."""
+    kinds = {n: "" if t.is_floating_point() else f" {t.dtype}" for n, t in tensors.items()}
+    return {
+        name: f"{list(tensor.shape)}{kinds[name].replace('torch.', '')}"
+        for name, tensor in tensors.items()
+    }

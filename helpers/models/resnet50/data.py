@@ -15,7 +15,9 @@ from helpers.models import Arrays
 MARKER = "generated.json"  # beside the class folders: the images are not photographs
 SUFFIXES = {".gif", ".jpeg", ".jpg", ".png"}
 LAYOUT = "expected <folder>/<class>/<image>.JPEG, a class being a number from 0 or a name"
+FORMATS = ("GIF", "JPEG", "PNG")  # no others: a decoder may start programs, such as Ghostscript
 RESIZED, CROPPED, OUTPUTS = 256, 224, 1000
+LONGEST = 16  # times the shorter side: the rest is cut off first, since resizing would enlarge it
 # ImageNet's mean and deviation of red, green and blue, from 0 to 1, as torchvision publishes them
 MEAN = np.array([0.485, 0.456, 0.406], dtype=np.float32)
 DEVIATION = np.array([0.229, 0.224, 0.225], dtype=np.float32)
@@ -33,10 +35,14 @@ class ImageFolder:
     def __init__(self, folder: Path, input_name: str, output_name: str) -> None:
         self._input, self._output = input_name, output_name
         self._origin = "generated" if (folder / MARKER).is_file() else "folder"
-        classes = _classes(folder)
+        try:
+            classes = _classes(folder)
+            files = sorted(
+                (label, path) for each, label in classes.items() for path in _images(each)
+            )
+        except OSError as error:
+            raise DataError(f"{folder} cannot be read: {error}") from None
         self._classes = len(set(classes.values()))
-        files = [(label, path) for path_of, label in classes.items() for path in _images(path_of)]
-        files.sort()
         self._files = [path for _, path in files]
         self._labels = np.array([label for label, _ in files])
 
@@ -90,21 +96,22 @@ def preprocess(path: Path) -> NDArray[np.float32]:
     An image that has 224 x 224 pixels already is taken as it is.
     """
     try:
-        with Image.open(path) as opened:
-            image = (
-                opened.convert("RGBA").convert("RGB")
-                if opened.mode == "P"
-                else opened.convert("RGB")
-            )
+        with Image.open(path, formats=FORMATS) as opened:
+            palette = opened.mode == "P"  # whose transparent colours only RGBA has
+            image = (opened.convert("RGBA") if palette else opened).convert("RGB")
     except Exception as error:  # damaged bytes can fail in any way inside a decoder
         raise DataError(f"{path} cannot be read as an image: {error}") from None
     if image.size != (CROPPED, CROPPED):
         shorter = min(image.size)
+        image = _centre(image, *(min(side, LONGEST * shorter) for side in image.size))
         width, height = (side * RESIZED // shorter for side in image.size)
-        left, top = (width - CROPPED) // 2, (height - CROPPED) // 2
-        image = image.resize((width, height), Image.Resampling.BICUBIC)
-        image = image.crop((left, top, left + CROPPED, top + CROPPED))
+        image = _centre(image.resize((width, height), Image.Resampling.BICUBIC), CROPPED, CROPPED)
     return normalise(np.asarray(image))
+
+
+def _centre(image: Image.Image, width: int, height: int) -> Image.Image:
+    left, top = (image.width - width) // 2, (image.height - height) // 2
+    return image.crop((left, top, left + width, top + height))
 
 
 def _submit(pool: ThreadPoolExecutor, files: list[Path]) -> Batch:
@@ -132,6 +139,8 @@ def _classes(folder: Path) -> dict[Path, int]:
     numbered = all(path.name.isascii() and path.name.isdecimal() for path in found)
     classes = {path: int(path.name) if numbered else rank for rank, path in enumerate(found)}
     for path, label in classes.items():
+        if folder.resolve().is_relative_to(path.resolve()):
+            raise DataError(f"{path} is a link to a folder around {folder}: {LAYOUT}")
         if label >= OUTPUTS:
             raise DataError(f"{path} is class {label}, and ResNet50 knows 0 to {OUTPUTS - 1}")
     return classes

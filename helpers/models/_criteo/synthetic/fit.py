@@ -6,7 +6,6 @@ that its samples name: neither a table's gradient nor a copy of it is ever made.
 
 from dataclasses import dataclass
 from pathlib import Path
-from shutil import rmtree
 from typing import Any
 
 import numpy as np
@@ -120,19 +119,13 @@ class Recommender:
 def fit(name: str, model: str, dataset: Path, path: Path) -> None:
     """Fit "dlrm" or "dcnv2" to the part `train` of the set `name` in `dataset`.
 
-    The checkpoint is written to the folder `path`, whole or not at all. Prints a line every 20
-    steps. Raises DataError if there is no recipe for the set.
+    The checkpoint is written to the new folder `path`. Prints a line every 20 steps. Raises
+    DataError if there is no recipe for the set.
     """
     recipe = recipe_of(name, RECIPES)[model]
     rows = spec.read(dataset).cardinalities
-    partial = path.with_name(f"{path.name}.partial")
-    rmtree(partial, ignore_errors=True)
-    try:
-        fitted = train(model, rows, data.read(dataset, "train"), recipe, partial)
-        checkpoint.save(model, fitted.dense, rows, partial)
-        partial.replace(path)
-    finally:
-        rmtree(partial, ignore_errors=True)
+    fitted = train(model, rows, data.read(dataset, "train"), recipe, path)
+    checkpoint.save(model, fitted.dense, rows, path)
 
 
 def train(

@@ -37,8 +37,7 @@ STEPS = {"generated": 280, "generated-few": 280, "generated-small": 80}
 
 
 def fit(name: str, variant: str, dataset: Path, path: Path) -> None:
-    """Fit the small network to the set `name`, grow it to `variant`, and write its state dict to
-    `path`, whole or not at all.
+    """Fit the small network to the set `name`, expand it to `variant` and save it at `path`.
 
     Prints a line every 20 steps. Raises DataError if there is no recipe for the set.
     """

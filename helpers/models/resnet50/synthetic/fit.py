@@ -36,7 +36,7 @@ RECIPES = {
 
 
 def fit(name: str, path: Path) -> None:
-    """Fit the network to the set `name` and write its state dict to `path`, whole or not at all.
+    """Fit the network to the set `name` and write its state dict to `path`.
 
     Prints a line every 20 steps. Raises DataError if there is no recipe for the set.
     """

@@ -36,7 +36,7 @@ RECIPES = {
 def fit(name: str, variant: Variant, dataset: Path, path: Path) -> None:
     """Fit to `train.csv` of the set `name` in `dataset` and write the state dict to `path`.
 
-    It is written whole or not at all. Prints a line every 20 steps. Raises DataError if there is no
+    Prints a line every 20 steps. Raises DataError if there is no
     recipe for the set.
     """
     recipe = recipe_of(name, RECIPES)

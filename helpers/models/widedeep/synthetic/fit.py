@@ -40,8 +40,8 @@ RECIPES = {"generated": Recipe(120, 1024), "generated-small": Recipe(40, 256)}
 def fit(name: str, dataset: Path, path: Path) -> None:
     """Fit to `train/*.parquet` of the set `name` in `dataset` and write the checkpoint to `path`.
 
-    It is a folder, written whole or not at all. Prints a line every 20 steps. Raises DataError if
-    there is no recipe for the set.
+    It is a new folder. Prints a line every 20 steps. Raises DataError if there is no recipe for the
+    set.
     """
     recipe = recipe_of(name, RECIPES)
     network = wide_and_deep(SEED)
