@@ -93,7 +93,7 @@ def show_weights(config: Config, dataset: Windows, checkpoint: Path) -> "Image":
     paired_bars(left, pairs, across=True)
     left.set(xlabel="mean selection weight (share)")
     left.set_yticks(range(1, len(names) + 1), names)
-    left.invert_yaxis()
+    left.set_ylim(len(names) + 0.5, 0.5)
     left.set_title("Inputs", loc="left", fontsize=10)
     left.legend(frameon=False, fontsize=8)
     right.plot(HOURS, attention * 100, color=COLOURS[0], lw=1, marker="o", ms=2.5)
