@@ -727,35 +727,35 @@ def document(*qas: Any) -> Any:
 @pytest.mark.parametrize(
     ("content", "text"),
     [
-        ("{", "is not JSON: Expecting property name"),
-        ([], "is not in SQuAD's format: the whole is not an object"),
-        ({}, "is not in SQuAD's format: data is missing"),
-        ({"data": {}}, "is not in SQuAD's format: data is not a list"),
-        ({"data": [3]}, "is not in SQuAD's format: data[0] is not an object"),
+        ("{", "is not in SQuAD's format: Invalid JSON: EOF while parsing"),
+        ([], "is not in SQuAD's format: Input should be an object"),
+        ({}, "is not in SQuAD's format: data: Field required"),
+        ({"data": {}}, "is not in SQuAD's format: data: Input should be a valid array"),
+        ({"data": [3]}, "is not in SQuAD's format: data[0]: Input should be an object"),
         (
             {"data": [{"paragraphs": [{"qas": []}]}]},
-            "is not in SQuAD's format: data[0].paragraphs[0].context is missing",
+            "is not in SQuAD's format: data[0].paragraphs[0].context: Field required",
         ),
         (document(), "is not in SQuAD's format: it holds no question"),
         (
             document(GOOD, {**GOOD, "id": 7}),
-            "is not in SQuAD's format: data[0].paragraphs[0].qas[1].id is not a text",
+            "is not in SQuAD's format: data[0].paragraphs[0].qas[1].id: Input should be a valid",
         ),
         (
             document(GOOD, GOOD),
-            "is not in SQuAD's format: data[0].paragraphs[0].qas[1].id 'q' is there twice",
+            "is not in SQuAD's format: id 'q' is there twice",
         ),
         (
             document({**GOOD, "answers": []}),
-            "is not in SQuAD's format: data[0].paragraphs[0].qas[0].answers is empty",
+            "is not in SQuAD's format: data[0].paragraphs[0].qas[0].answers: List should have",
         ),
         (
             document({"id": "q", "question": "Who?"}),
-            "is not in SQuAD's format: data[0].paragraphs[0].qas[0].answers is missing",
+            "is not in SQuAD's format: data[0].paragraphs[0].qas[0].answers: Field required",
         ),
         (
             document({**GOOD, "answers": [{"answer_start": 0}]}),
-            "is not in SQuAD's format: data[0].paragraphs[0].qas[0].answers[0].text is missing",
+            "is not in SQuAD's format: data[0].paragraphs[0].qas[0].answers[0].text: Field",
         ),
     ],
 )

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +11,7 @@ from PIL import Image
 
 from helpers.errors import DataError
 from helpers.models import Arrays
+from helpers.models._arrays import spread
 
 MARKER = "generated.json"  # beside the class folders: the images are not photographs
 SUFFIXES = {".gif", ".jpeg", ".jpg", ".png"}
@@ -21,8 +22,6 @@ LONGEST = 16  # times the shorter side: the rest is cut off first, since resizin
 # ImageNet's mean and deviation of red, green and blue, from 0 to 1, as torchvision publishes them
 MEAN = np.array([0.485, 0.456, 0.406], dtype=np.float32)
 DEVIATION = np.array([0.229, 0.224, 0.225], dtype=np.float32)
-
-Batch = tuple[NDArray[np.float32], list[Future[None]]]
 
 
 class ImageFolder:
@@ -56,17 +55,17 @@ class ImageFolder:
 
     def batches(self, batch_size: int, limit: int | None = None) -> Iterator[Arrays]:
         """Yield float32 [batch, 3, 224, 224], the next batch being decoded meanwhile."""
-        count = len(self) if limit is None else min(limit, len(self))
-        files = [self._files[i * len(self) // count] for i in range(count)]
+        files = [self._files[place] for place in spread(len(self), limit)]
+        ready: Iterator[NDArray[np.float32]] | None = None
         pool = ThreadPoolExecutor(os.cpu_count())
         try:
-            coming: Batch | None = None
-            for start in range(0, count, batch_size):
-                ready, coming = coming, _submit(pool, files[start : start + batch_size])
+            for start in range(0, len(files), batch_size):
+                coming = pool.map(preprocess, files[start : start + batch_size])  # starts at once
                 if ready:
-                    yield {self._input: _finished(ready)}
-            if coming:
-                yield {self._input: _finished(coming)}
+                    yield {self._input: np.stack(list(ready))}
+                ready = coming
+            if ready:
+                yield {self._input: np.stack(list(ready))}
         finally:
             pool.shutdown(cancel_futures=True)
 
@@ -112,22 +111,6 @@ def preprocess(path: Path) -> NDArray[np.float32]:
 def _centre(image: Image.Image, width: int, height: int) -> Image.Image:
     left, top = (image.width - width) // 2, (image.height - height) // 2
     return image.crop((left, top, left + width, top + height))
-
-
-def _submit(pool: ThreadPoolExecutor, files: list[Path]) -> Batch:
-    images = np.empty((len(files), 3, CROPPED, CROPPED), dtype=np.float32)
-
-    def fill(place: int, path: Path) -> None:
-        images[place] = preprocess(path)
-
-    return images, [pool.submit(fill, place, path) for place, path in enumerate(files)]
-
-
-def _finished(batch: Batch) -> NDArray[np.float32]:
-    images, decoding = batch
-    for future in decoding:
-        future.result()
-    return images
 
 
 def _classes(folder: Path) -> dict[Path, int]:

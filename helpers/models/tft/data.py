@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from helpers.errors import DataError
 from helpers.models import Arrays
+from helpers.models._arrays import spread
 from helpers.models.tft import pickles
 from helpers.models.tft.variants import (
     CATEGORY,
@@ -116,8 +117,7 @@ class Windows:
 
     def spread(self, limit: int | None = None) -> Integers:
         """Choose `limit` windows, spread evenly over the whole set; all without a limit."""
-        count = len(self) if limit is None else min(limit, len(self))
-        return np.arange(count) * len(self) // max(count, 1)
+        return spread(len(self), limit)
 
     def batches(self, batch_size: int, limit: int | None = None) -> Iterator[Arrays]:
         """Yield int64 [batch, 192, 1], float32 [batch, 192, 3] and float32 [batch, 192, 1]."""

@@ -126,15 +126,8 @@ def words() -> list[str]:
     told = [text for kind in KINDS for text in (*kind.told, *kind.asked)]
     lists = (FIRST_NAMES, MONTHS, FIELDS, JOBS, ADJECTIVES, THINGS, MATERIALS, NUMBERS, COUNTED)
     names = _listed("he she new north south port lake university college school of")
-    texts = [
-        *told,
-        *FILLERS,
-        *names,
-        *SYLLABLES,
-        *SURNAMES,
-        *PLACES,
-        *(word for each in lists for word in each),
-    ]
+    other = [word for each in lists for word in each]
+    texts = [*told, *FILLERS, *names, *SYLLABLES, *SURNAMES, *PLACES, *other]
     return sorted(set(re.findall("[a-z]+", " ".join(texts).lower())))
 
 
@@ -186,10 +179,7 @@ KINDS = (
             "The birthplace of {name} was {answer}, a small town",
             "Born to a poor family in {answer}, {who} left home early",
         ),
-        (
-            "Where was {who} born?",
-            "In which town was {who} born?",
-        ),
+        ("Where was {who} born?", "In which town was {who} born?"),
         _place,
     ),
     Kind(
@@ -207,10 +197,7 @@ KINDS = (
             "As a student {who} spent four years at {answer}",
             "{who} was admitted to {answer} with the help of an uncle",
         ),
-        (
-            "Where did {who} study?",
-            "Which university did {who} attend?",
-        ),
+        ("Where did {who} study?", "Which university did {who} attend?"),
         _school,
     ),
     Kind(
@@ -219,10 +206,7 @@ KINDS = (
             "For most of those years {who} earned a living as a {answer}",
             "{who} found a post as a {answer} and kept it",
         ),
-        (
-            "What was the profession of {who}?",
-            "What did {who} work as?",
-        ),
+        ("What was the profession of {who}?", "What did {who} work as?"),
         _job,
     ),
     Kind(
@@ -231,10 +215,7 @@ KINDS = (
             "The invention of the {answer} made {name} famous",
             "{who} is remembered today for the {answer}, which still works",
         ),
-        (
-            "What did {who} invent?",
-            "Which invention made {who} famous?",
-        ),
+        ("What did {who} invent?", "Which invention made {who} famous?"),
         _work,
     ),
     Kind(
@@ -243,10 +224,7 @@ KINDS = (
             "At one time {who} had {answer} {counted} to look after",
             "{who} left {answer} {counted} behind",
         ),
-        (
-            "How many {counted} did {who} have?",
-            "How many {counted} belonged to {who}?",
-        ),
+        ("How many {counted} did {who} have?", "How many {counted} belonged to {who}?"),
         _count,
     ),
 )
