@@ -995,3 +995,31 @@ def test_onnx_and_openvino_equal_eager_at_other_batch_sizes(
             batch = batch_of(size, seed=size)
             found = session.run(batch)["target__0"]
             assert within(found, run(network, batch), "fp32"), (fmt.FILE, size)
+
+
+@pytest.mark.slow
+def test_an_exact_export_of_other_valid_weights_is_within_the_bounds(tmp_path: Path) -> None:
+    """Weights under NVIDIA's names by a formula: their outputs vary little around their mean."""
+    rows = [line.split("\t") for line in (DATA / "tft_electricity.tsv").read_text().splitlines()]
+    state = {}
+    for name, text, _ in rows:
+        shape = json.loads(text)
+        places = torch.arange(int(np.prod(shape)))
+        state[name] = (places * 7919 % 101 - 50).reshape(shape).float() * 0.0012
+    state["TFTpart2.attention._mask"] = torch.full((192, 192), -torch.inf).triu(1)[None]
+    torch.save({"model": state}, tmp_path / "c.pt")
+    config = config_of("electricity")
+    tft.prepare_dataset(config, tmp_path)
+    (batch,) = tft.open_dataset(config, tmp_path).batches(64, 64)
+    network = tft.build(config, tmp_path / "c.pt")
+    expected, onnx = run(network, batch), formats.get("onnx")
+    given: dict[str, Any] = {"inputs": batch_of(2), "outputs": NAMES[3:]}
+    onnx.make(network, tmp_path / onnx.FILE, precision="fp32", **given)
+    exported = onnx.load(tmp_path / onnx.FILE, 2, "cpu").run(batch)["target__0"]
+    tensors = (torch.from_numpy(array) for array in batch.values())
+    with torch.inference_mode():
+        doubles = (each.double() if each.is_floating_point() else each for each in tensors)
+        exact = network.double()(*doubles).numpy()
+    assert within(exported, expected, "fp32")
+    assert within(exact, expected, "fp32")
+    assert not within(exact, expected.astype(np.float16).astype(np.float32), "fp32")
