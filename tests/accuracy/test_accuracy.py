@@ -113,7 +113,7 @@ def test_a_rung_names_the_output_that_is_wrong_and_its_bounds(config: Config) ->
 
     assert (green.fault, green.samples, green.to_dict()["ok"]) == ("", SAMPLES, True)
     assert red.fault.startswith("served fp32: OUTPUT__0 differs from the framework by ")
-    assert red.fault.endswith("; the bounds are 3e-05 and 4e-06")
+    assert red.fault.endswith("; the bounds are 5.6e-05 and 1.4e-05")
     assert (red.rows()[0]["verdict"], red.to_dict()["ok"]) == ("red", False)
     assert lost.differences[0].max_difference == float("inf")
 

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from helpers.errors import DataError
 from helpers.models import Arrays
-from helpers.models._arrays import spread
 from helpers.models._criteo import metric, spec
 from helpers.models._criteo.spec import Spec
 from helpers.models._criteo.tables import NUMERICAL
@@ -93,12 +92,11 @@ class Part:
         """Read all samples in order, or `limit` of them, spread evenly; the last batch may be
         short.
         """
-        if limit is None or limit >= len(self):
-            rows: list[Rows] = [slice(n, n + batch_size) for n in range(0, len(self), batch_size)]
-        else:
-            places = spread(len(self), limit)
-            rows = [places[n : n + batch_size] for n in range(0, limit, batch_size)]
-        yield from map(self.take, rows)
+        count = len(self) if limit is None else min(limit, len(self))
+        for start in range(0, count, batch_size):
+            stop = min(start + batch_size, count)
+            places = np.arange(start, stop) * len(self) // count
+            yield self.take(slice(start, stop) if count == len(self) else places)
 
 
 def read(folder: Path, part: str) -> Part:

@@ -28,6 +28,7 @@ GENERATED, PREPARED = "generated.json", "prepared.json"  # say where a set came 
 LAYOUT = "expected NVIDIA's processed folder: test.csv and tgt_scalers.bin"
 
 Floats = NDArray[np.float32]
+Doubles = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 
@@ -126,7 +127,7 @@ class Windows:
             arrays = self._rows.windows(chosen[start : start + batch_size])
             yield dict(zip(self._names, arrays, strict=False))
 
-    def unscaled(self, values: NDArray[Any], chosen: Integers) -> NDArray[np.float64]:
+    def unscaled(self, values: Floats | Doubles, chosen: Integers) -> NDArray[np.float64]:
         """Give the scaled values [chosen, ...] of windows in the units of the data."""
         shape = (len(chosen), *[1] * (values.ndim - 1))
         scale, mean = self._scale[chosen].reshape(shape), self._mean[chosen].reshape(shape)
@@ -154,7 +155,7 @@ class Windows:
         }
 
 
-def q_risk(actual: NDArray[Any], forecast: NDArray[Any], q: float) -> float:
+def q_risk(actual: Floats | Doubles, forecast: Floats | Doubles, q: float) -> float:
     """Give twice the quantile loss over the mean absolute target (arXiv 1912.09363, 6.2)."""
     above = actual - forecast
     loss = np.maximum(q * above, (q - 1) * above)

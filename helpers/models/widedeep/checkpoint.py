@@ -15,7 +15,7 @@ from typing import Any
 
 from helpers.errors import CheckpointError
 from helpers.models import Network
-from helpers.models._keras import tensorflow
+from helpers.models._keras import Tensor, tensorflow
 from helpers.models._tensors import check
 
 VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
@@ -26,7 +26,7 @@ TRAINING = ("deep_optimizer", "wide_optimizer", "optimizer", "current_step", "sa
 GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"  # TensorFlow's own table of contents
 
 
-def variables(network: Network) -> dict[str, Any]:
+def variables(network: Network) -> dict[str, Tensor]:
     """Give each variable of the network under its name in a checkpoint, without the suffix."""
     wide, columns = network.get_layer("wide"), network.get_layer("columns")
     linear, deep = ("model/linear_model/layer_with_weights", "model/dnn_model/layer_with_weights")

@@ -15,7 +15,7 @@ from helpers.models._criteo import checkpoint, data, spec
 from helpers.models._criteo.data import Samples
 from helpers.models._criteo.network import network
 from helpers.models._criteo.tables import DIMENSION
-from helpers.models._keras import keras, tensorflow
+from helpers.models._keras import Tensor, keras, tensorflow
 from helpers.models._synthetic import FitProgress, recipe_of
 
 SEED = 0
@@ -89,7 +89,7 @@ class Recommender:
         self._tf = tensorflow()
         self._step = self._tf.function(self._descend_dense, autograph=False)
 
-    def logits(self, samples: Samples) -> Any:
+    def logits(self, samples: Samples) -> Tensor:
         """Give [batch, 1]."""
         embeddings = self.tables.look_up(samples.categorical)
         return self.dense({"args_0": samples.numerical, "args_1": embeddings})
@@ -104,7 +104,9 @@ class Recommender:
         self.tables.descend(samples.categorical, slope.numpy(), table_rate)
         return float(loss)
 
-    def _descend_dense(self, numerical: Any, embeddings: Any, clicks: Any) -> tuple[Any, Any]:
+    def _descend_dense(
+        self, numerical: Tensor, embeddings: Tensor, clicks: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """Take the dense network's step; give the loss and its gradient by the embeddings."""
         tf, weights = self._tf, self.dense.trainable_variables
         with tf.GradientTape() as tape:

@@ -95,7 +95,7 @@ def _train(network: QuestionAnswering, steps: int, tokenizer: WordPiece) -> None
         left = (steps - step + 1) / steps
         rate = LEARNING_RATE * min(step / WARM_UP, 1, left / COOL_DOWN)
         descend(optimizer, loss, rate, LARGEST_NORM)
-        progress.say(step, loss)
+        progress.say(step, loss.detach())
     hook.remove()
 
 

@@ -73,4 +73,4 @@ def _train(network: ResNet50, recipe: Recipe) -> None:
         loss = cross_entropy(logits.float(), torch.from_numpy(labels))
         left = (recipe.steps - step + 1) / recipe.steps
         descend(optimizer, loss, LEARNING_RATE * min(1.0, left / COOL_DOWN))
-        progress.say(step, loss)
+        progress.say(step, loss.detach())

@@ -72,4 +72,4 @@ def _train(
         loss = quantile_loss(forecast.float(), target[:, HISTORY:])
         cooling = 0.5 * (1 + np.cos(np.pi * step / recipe.steps))
         descend(optimizer, loss, recipe.learning_rate * min(step / WARM_UP, cooling))
-        progress.say(step, loss)
+        progress.say(step, loss.detach())

@@ -14,8 +14,8 @@ import numpy as np
 
 from helpers.models import Arrays
 from helpers.models._arrays import concatenate, take
+from helpers.models._keras import Tensor, tensorflow
 from helpers.models._keras import keras as load_keras
-from helpers.models._keras import tensorflow
 from helpers.models._synthetic import FitProgress, recipe_of
 from helpers.models.widedeep import checkpoint
 from helpers.models.widedeep.data import files_of, read_labels, read_rows
@@ -68,7 +68,7 @@ def _train(network: Any, features: Arrays, clicked: Any, recipe: Recipe) -> None
     adam = optimizers.AdamOptimizer(lambda: DENSE_RATE * rate)
 
     @tf.function(autograph=False)  # type: ignore[untyped-decorator, unused-ignore]
-    def step(batch: dict[str, Any], labels: Any) -> Any:
+    def step(batch: dict[str, Tensor], labels: Tensor) -> Tensor:
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean(cross_entropy(labels, network(batch, training=True)))
         pairs = list(zip(tape.gradient(loss, variables), variables, strict=True))
