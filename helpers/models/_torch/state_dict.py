@@ -35,9 +35,12 @@ def read(path: Path, inert: Collection[str] = ()) -> Any:
     if not path.is_file():
         raise CheckpointError(f"{path} is not a file: give a checkpoint saved by torch.save")
     try:
-        with warnings.catch_warnings(), torch.serialization.safe_globals(_stubs(path, inert)):
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of a pickle protocol that the next lines judge
-            return torch.load(path, map_location="cpu", weights_only=True)
+            names = torch.serialization.get_unsafe_globals_in_checkpoint(path) if inert else []
+            stubs = [(Inert, name) for name in names if name.rpartition(".")[0] in inert]
+            with torch.serialization.safe_globals(stubs):
+                return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # damaged bytes can fail in any way inside the unpickler
         reason = " ".join(str(error).split()).split("WeightsUnpickler error: ")[-1]
         named = re.search(r"GLOBAL ([\w.]+)", reason)
@@ -47,18 +50,6 @@ def read(path: Path, inert: Collection[str] = ()) -> Any:
         else:
             text = f"{path} is not a whole PyTorch checkpoint: {reason[:120] or 'no content'}"
         raise CheckpointError(text) from None
-
-
-def _stubs(path: Path, inert: Collection[str]) -> list[Any]:
-    """Pair each name of the file that is in a module of `inert` with a class that does nothing."""
-    if not inert:
-        return []
-    names = torch.serialization.get_unsafe_globals_in_checkpoint(path)
-    return [
-        (type(name.rpartition(".")[2], (Inert,), {}), name)
-        for name in names
-        if name.rpartition(".")[0] in inert
-    ]
 
 
 def _imported(path: Path) -> str | None:

@@ -17,8 +17,8 @@ from helpers.models.bert.features import WordPiece, windows
 from helpers.models.bert.squad import FILE, Question, parse
 
 VOCABULARY = "vocab.txt"
-MARKER = "generated.json"  # beside the questions; says that nobody wrote them
-PUBLISHED = "3e85deb501d4e538b6bc56f786231552"  # MD5 of the file that the public gives
+MARKER = "generated.json"  # next to the questions: marks a generated set
+PUBLISHED = "3e85deb501d4e538b6bc56f786231552"  # MD5 of the public file
 
 
 class QuestionSet:

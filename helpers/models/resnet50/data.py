@@ -13,7 +13,7 @@ from helpers.errors import DataError
 from helpers.models import Arrays
 from helpers.models._arrays import spread
 
-MARKER = "generated.json"  # beside the class folders: the images are not photographs
+MARKER = "generated.json"  # next to the class folders: marks a generated set
 SUFFIXES = {".gif", ".jpeg", ".jpg", ".png"}
 LAYOUT = "expected <folder>/<class>/<image>.JPEG, a class being a number from 0 or a name"
 FORMATS = ("GIF", "JPEG", "PNG")  # no others: a decoder may start programs, such as Ghostscript

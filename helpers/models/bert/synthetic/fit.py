@@ -18,7 +18,7 @@ from helpers.models.bert.network import QuestionAnswering
 from helpers.models.bert.sizes import POSITIONS, SIZES
 from helpers.models.bert.synthetic.expand_checkpoint import expanded
 from helpers.models.bert.synthetic.generate import LONG, TRAINING_SEED
-from helpers.models.bert.synthetic.synthetic_qa import KINDS, story
+from helpers.models.bert.synthetic.synthetic_qa import KINDS, write_paragraph
 
 SEED = 0
 LEARNING_RATE = 1e-3
@@ -55,7 +55,7 @@ def fresh_network() -> QuestionAnswering:
     3.5) that repeat every PERIOD tokens and stay: what is learned in short paragraphs then holds at
     any place of a long one.
 
-    Layer normalisation keeps gain 1 and bias 0, which makes it idempotent: growing needs that.
+    Layer normalisation keeps gain 1 and bias 0, which makes it idempotent: expanding needs that.
     """
     network = QuestionAnswering("small")
     for module in network.modules():
@@ -88,10 +88,10 @@ def _train(network: QuestionAnswering, steps: int, tokenizer: WordPiece) -> None
         *inputs, kinds, labels = training_batch(tokenizer, step, steps)
         with torch.autocast("cpu", dtype=torch.bfloat16):
             logits = network(*inputs)
-            told = hint(hidden.pop())
+            guessed = hint(hidden.pop())
         shown = inputs[2] > 0
         answer = [cross_entropy(each.float(), labels[:, i]) for i, each in enumerate(logits)]
-        loss = sum(answer) / 2 + cross_entropy(told[shown].float(), kinds[shown])
+        loss = sum(answer) / 2 + cross_entropy(guessed[shown].float(), kinds[shown])
         left = (steps - step + 1) / steps
         rate = LEARNING_RATE * min(step / WARM_UP, 1, left / COOL_DOWN)
         descend(optimizer, loss, rate, LARGEST_NORM)
@@ -122,16 +122,16 @@ def _sample(
 ) -> tuple[NDArray[Any], ...]:
     facts = int(rng.integers(2, 4 + round(2 * hard)))
     fillers = int(rng.integers(*LONG)) if long else int(rng.integers(2 + round(4 * hard)))
-    told = story(rng, facts, fillers)
-    chosen = told.asked[int(rng.integers(len(told.asked)))]
-    query, context = tokenizer.encode([chosen.question, told.context])
+    paragraph = write_paragraph(rng, facts, fillers)
+    chosen = paragraph.asked[int(rng.integers(len(paragraph.asked)))]
+    query, context = tokenizer.encode([chosen.question, paragraph.context])
     every = windows(0, len(query.ids), len(context.ids), TOKENS)
     window = every[int(rng.integers(len(every)))]
     sequence = tokenizer.sequence(query, context, window, TOKENS)
     kinds = np.zeros(TOKENS, dtype=np.int64)
     kinds[1 : window.offset - 1] = chosen.kind + 1
     label = np.zeros(2, dtype=np.int64)
-    for asked in told.asked:
+    for asked in paragraph.asked:
         end = asked.start + len(asked.answer)
         inside = (context.spans[:, 0] >= asked.start) & (context.spans[:, 1] <= end)
         first, last = np.flatnonzero(inside)[[0, -1]] - window.start
