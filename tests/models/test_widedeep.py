@@ -382,8 +382,8 @@ def test_a_missing_a_surplus_and_a_misshapen_variable_are_named(
     changed[f"{DEEP}-2/bias"] = np.zeros(1024, dtype=np.float16)
     prefix = write(tmp_path, changed)
     assert refusal(tmp_path, network) == (
-        f"{prefix} does not fit Wide & Deep: missing {WIDE}-0/bias [1]; "
-        f"surplus {DEEP}-7/kernel [4, 2]; "
+        f"{prefix} does not fit Wide & Deep: missing {WIDE}-0/bias float32 [1]; "
+        f"surplus {DEEP}-7/kernel float32 [4, 2]; "
         f"{DEEP}-2/bias is float16 [1024] and should be float32 [1024]; "
         f"{WIDE}-0/platform.Sembedding_weights is float32 [5, 1] and should be float32 [4, 1]"
     )
