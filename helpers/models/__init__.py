@@ -194,6 +194,11 @@ class Model(ABC):
         return None
 
 
+def float_type(config: Config) -> str:
+    """Name the type of an exported graph's floating-point tensors: fp16 is visible from outside."""
+    return "float16" if config.export_precision == "fp16" else "float32"
+
+
 def names() -> list[str]:
     """Name every model of the package, sorted."""
     return sorted(

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from helpers.errors import ParameterError
-from helpers.models import Config, Dataset, Model, Tensor
+from helpers.models import Config, Dataset, Model, Tensor, float_type
 from helpers.models._rounding import bounds
 from helpers.models.bert.sizes import POSITIONS, SIZES
 
@@ -42,8 +42,8 @@ class BERT(Model):
 
     def outputs(self, config: Config) -> tuple[Tensor, ...]:
         """Name the logits of the answer's start and end."""
-        dtype = "float16" if config.export_precision == "fp16" else "float32"
-        return tuple(Tensor(f"output__{place}", dtype, (_length(config),)) for place in range(2))
+        dtype, length = float_type(config), _length(config)
+        return tuple(Tensor(f"output__{place}", dtype, (length,)) for place in range(2))
 
     def prepare_dataset(self, config: Config, folder: Path) -> None:
         from helpers.models.bert.synthetic.generate import write_questions

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from helpers.models import Config, Dataset, Model, Raw, Tensor
+from helpers.models import Config, Dataset, Model, Raw, Tensor, float_type
 from helpers.models._rounding import bounds
 
 if TYPE_CHECKING:
@@ -28,11 +28,11 @@ class ResNet50(Model):
 
     def inputs(self, config: Config) -> tuple[Tensor, ...]:
         """Name the normalised RGB image."""
-        return (Tensor("INPUT__0", _dtype(config), (3, 224, 224)),)
+        return (Tensor("INPUT__0", float_type(config), (3, 224, 224)),)
 
     def outputs(self, config: Config) -> tuple[Tensor, ...]:
         """Name the logits of ImageNet's 1000 classes."""
-        return (Tensor("OUTPUT__0", _dtype(config), (1000,)),)
+        return (Tensor("OUTPUT__0", float_type(config), (1000,)),)
 
     def prepare_dataset(self, config: Config, folder: Path) -> None:
         from helpers.models.resnet50.synthetic.generate import write_images
@@ -66,7 +66,3 @@ class ResNet50(Model):
 
 
 MODEL = ResNet50()
-
-
-def _dtype(config: Config) -> str:
-    return "float16" if config.export_precision == "fp16" else "float32"

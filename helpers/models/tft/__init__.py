@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from helpers.models import Config, Dataset, Model, Raw, Tensor
+from helpers.models import Config, Dataset, Model, Raw, Tensor, float_type
 from helpers.models._rounding import bounds
 from helpers.models.tft.variants import HORIZON, LENGTH, QUANTILES, VARIANTS
 
@@ -38,13 +38,13 @@ class TFT(Model):
         """Name the three inputs that the network reads, of the eight of NVIDIA's deployment."""
         return (
             Tensor("s_cat__0", "int64", (LENGTH, 1)),
-            Tensor("k_cont__3", _dtype(config), (LENGTH, 3)),
-            Tensor("target__6", _dtype(config), (LENGTH, 1)),
+            Tensor("k_cont__3", float_type(config), (LENGTH, 3)),
+            Tensor("target__6", float_type(config), (LENGTH, 1)),
         )
 
     def outputs(self, config: Config) -> tuple[Tensor, ...]:
         """Name the normalised P10, P50 and P90 of the next day."""
-        return (Tensor("target__0", _dtype(config), (HORIZON, len(QUANTILES))),)
+        return (Tensor("target__0", float_type(config), (HORIZON, len(QUANTILES))),)
 
     def prepare_dataset(self, config: Config, folder: Path) -> None:
         from helpers.models.tft.synthetic.generate import write_series
@@ -79,7 +79,3 @@ class TFT(Model):
 
 
 MODEL = TFT()
-
-
-def _dtype(config: Config) -> str:
-    return "float16" if config.export_precision == "fp16" else "float32"

@@ -183,10 +183,8 @@ def _check_schema(path: Path, schema: Any) -> None:
         elif name in ONE_HOT or name == DISPLAY:
             expected, fits = "integers", kind.is_integer()
         else:
-            expected, fits = (
-                "numbers",
-                kind.is_numeric() or (name == CLICKED and kind == pl.Boolean),
-            )
+            expected, fits = "numbers", kind.is_numeric()
+            fits = fits or (name == CLICKED and kind == pl.Boolean)
         if not fits:
             raise DataError(f"{path} has {kind} in column {name}, where {expected} are expected")
 
