@@ -18,7 +18,7 @@ from .style import (
     scale,
     stable,
 )
-from .subplots import panels, picture
+from .subplots import legend_below, paired_bars, picture, subplots
 from .tables import NOTHING, Table, pretty, table
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "canvas",
     "draw_line",
     "keys",
+    "legend_below",
     "lines_or_live",
     "looks",
     "mark",
@@ -42,10 +43,11 @@ __all__ = [
     "mark_sizes",
     "nothing",
     "number",
-    "panels",
+    "paired_bars",
     "picture",
     "pretty",
     "scale",
     "stable",
+    "subplots",
     "table",
 ]

@@ -1,18 +1,22 @@
-"""Small figures of several panels for the models' own displays, with words beside them."""
+"""Small figures of several subplots for the models' own displays, with alternative text."""
 
+from collections.abc import Mapping
 from io import BytesIO
 from typing import TYPE_CHECKING
 
-from helpers.display.style import INK, WIDTH
+import numpy as np
+
+from helpers.display.style import COLOURS, INK, WIDTH
 
 if TYPE_CHECKING:
     from IPython.display import Image
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from numpy.typing import NDArray
 
 
-def panels(title: str, count: int, tall: float = 2.2) -> tuple["Figure", "list[Axes]"]:
-    """Make a white figure with `count` panels, two in a row and `tall` inches each; the style is
+def subplots(title: str, count: int, tall: float = 2.2) -> tuple["Figure", "list[Axes]"]:
+    """Make a white figure with `count` subplots, two in a row and `tall` inches each; the style is
     this figure's only.
     """
     import seaborn
@@ -27,6 +31,27 @@ def panels(title: str, count: int, tall: float = 2.2) -> tuple["Figure", "list[A
     for axes in found:
         seaborn.despine(ax=axes)
     return figure, found
+
+
+def paired_bars(
+    axes: "Axes", pairs: Mapping[str, "NDArray[np.float64]"], *, across: bool = False
+) -> None:
+    """Draw two named series of bars next to each other, at the places 1, 2 and so on.
+
+    The bars stand, or lie one below the other if `across`; hatches tell them apart without colour.
+    """
+    draw = axes.barh if across else axes.bar
+    looks = ((-0.2, COLOURS[0], ""), (0.2, COLOURS[1], "///"))
+    for (label, values), (offset, colour, hatch) in zip(pairs.items(), looks, strict=True):
+        places = np.arange(1, len(values) + 1) + offset
+        draw(places, values, 0.38, color=colour, hatch=hatch, ec="white", label=label)
+    axes.grid(visible=False, axis="y" if across else "x")
+
+
+def legend_below(figure: "Figure", axes: "Axes") -> None:
+    """Put one legend below all subplots, with what `axes` shows."""
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower left", ncols=len(labels), frameon=False)
 
 
 def picture(figure: "Figure", text: str) -> "Image":

@@ -18,7 +18,8 @@ from helpers import formats, models
 from helpers.accuracy.ladder import difference
 from helpers.errors import CheckpointError, DataError
 from helpers.formats import Build
-from helpers.models import Tensor, widedeep
+from helpers.models import Tensor
+from helpers.models.widedeep import MODEL as widedeep
 from helpers.models.widedeep import data
 from helpers.models.widedeep.data import Displays
 from helpers.models.widedeep.features import MULTI_HOT, NAMES, NUMERIC, ONE_HOT
@@ -71,11 +72,11 @@ def test_the_package_is_found_and_says_what_it_is() -> None:
     assert widedeep.METRICS == {"map12": "higher"}
     assert widedeep.GENERATED == ("generated", "generated-small")
     for name in widedeep.RECIPE:
-        assert (Path(widedeep.__file__).parent / f"{name}.py").is_file()
+        assert models.source("widedeep", name).is_file()
 
 
 def test_importing_it_loads_no_framework() -> None:
-    modules = ", ".join(f"helpers.models.widedeep{m}" for m in ("", ".data", ".generate"))
+    modules = ", ".join(f"helpers.models.widedeep{m}" for m in ("", ".data", ".synthetic.generate"))
     heavy = {"torch", "tensorflow", "keras", "pandas", "polars", "matplotlib"}
     code = f"import sys, {modules}; print({heavy} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -86,11 +87,11 @@ def test_importing_it_loads_no_framework() -> None:
 def test_neither_data_nor_network_loads_torch_nor_the_data_tensorflow(tmp_path: Path) -> None:
     code = (
         "import sys\nfrom pathlib import Path\nfrom types import SimpleNamespace as N\n"
-        "from helpers.models import widedeep\n"
+        "from helpers.models.widedeep import MODEL as widedeep\n"
         f"c, d = N(dataset='generated-small'), Path({str(tmp_path)!r})\n"
         "widedeep.prepare_dataset(c, d)\nnext(widedeep.open_dataset(c, d).batches(9))\n"
         "print({'torch', 'tensorflow', 'keras'} & set(sys.modules))\n"
-        "import helpers.models.widedeep.fit\nprint('torch' in sys.modules)"
+        "import helpers.models.widedeep.synthetic.fit\nprint('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\nFalse\n"
@@ -381,8 +382,8 @@ def test_a_missing_a_surplus_and_a_misshapen_variable_are_named(
     changed[f"{DEEP}-2/bias"] = np.zeros(1024, dtype=np.float16)
     prefix = write(tmp_path, changed)
     assert refusal(tmp_path, network) == (
-        f"{prefix} does not fit Wide & Deep: missing {WIDE}-0/bias [1]; "
-        f"surplus {DEEP}-7/kernel [4, 2]; "
+        f"{prefix} does not fit Wide & Deep: missing {WIDE}-0/bias float32 [1]; "
+        f"surplus {DEEP}-7/kernel float32 [4, 2]; "
         f"{DEEP}-2/bias is float16 [1024] and should be float32 [1024]; "
         f"{WIDE}-0/platform.Sembedding_weights is float32 [5, 1] and should be float32 [4, 1]"
     )
@@ -842,7 +843,7 @@ def test_fitting_says_how_far_it_is_and_leaves_no_random_state_changed(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    from helpers.models.widedeep import fit
+    from helpers.models.widedeep.synthetic import fit
 
     monkeypatch.setitem(fit.RECIPES, "generated-small", fit.Recipe(1, 8))
     np.random.seed(5)

@@ -95,10 +95,8 @@ class Part:
         count = len(self) if limit is None else min(limit, len(self))
         for start in range(0, count, batch_size):
             stop = min(start + batch_size, count)
-            if count == len(self):
-                yield self.take(slice(start, stop))
-            else:
-                yield self.take(np.arange(start, stop) * len(self) // count)
+            places = np.arange(start, stop) * len(self) // count
+            yield self.take(slice(start, stop) if count == len(self) else places)
 
 
 def read(folder: Path, part: str) -> Part:

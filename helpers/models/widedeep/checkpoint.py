@@ -10,12 +10,13 @@ no checkpoint, so that these names are those which tf-keras 2.19 gave such a mod
 it also restored one that was written here, and computed the same.
 """
 
-import shutil
 from pathlib import Path
 from typing import Any
 
 from helpers.errors import CheckpointError
-from helpers.models._keras import tensorflow
+from helpers.models import Network
+from helpers.models._keras import Tensor, tensorflow
+from helpers.models._tensors import check
 
 VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 TABLE = ".Sembedding_weights"
@@ -23,10 +24,9 @@ SLOT = ".OPTIMIZER_SLOT"
 # Beside the model, NVIDIA's training saves both optimizers and its step, and TensorFlow a counter.
 TRAINING = ("deep_optimizer", "wide_optimizer", "optimizer", "current_step", "save_counter")
 GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"  # TensorFlow's own table of contents
-SHOWN = 5  # tensors that an error names; it counts the others
 
 
-def variables(network: Any) -> dict[str, Any]:
+def variables(network: Network) -> dict[str, Tensor]:
     """Give each variable of the network under its name in a checkpoint, without the suffix."""
     wide, columns = network.get_layer("wide"), network.get_layer("columns")
     linear, deep = ("model/linear_model/layer_with_weights", "model/dnn_model/layer_with_weights")
@@ -42,7 +42,7 @@ def variables(network: Any) -> dict[str, Any]:
     return found
 
 
-def load(path: Path, network: Any) -> None:
+def load(path: Path, network: Network) -> None:
     """Copy the checkpoint's variables into `network`, every one accounted for.
 
     `path` is NVIDIA's folder `checkpoint`, the one above it, or a checkpoint's prefix or index.
@@ -56,33 +56,23 @@ def load(path: Path, network: Any) -> None:
         shapes, types = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
     except (tf.errors.OpError, ValueError, RuntimeError) as error:
         raise CheckpointError(f"{prefix} cannot be read: {_flat(error)}") from None
-    held = {name: shapes[name] for name in sorted(shapes) if not _is_training(name)}
-    own = {f"{name}{VALUE}": variable for name, variable in variables(network).items()}
-    faults = [
-        *(f"missing {_short(n)} {list(v.shape)}" for n, v in own.items() if n not in held),
-        *(f"surplus {_short(n)} {shape}" for n, shape in held.items() if n not in own),
-        *(
-            f"{_short(name)} is {types[name].name} {shape} and should be float32 "
-            f"{list(own[name].shape)}"
-            for name, shape in held.items()
-            if name in own and (shape != list(own[name].shape) or types[name] != tf.float32)
-        ),
-    ]
-    if faults:
-        more = f"; and {len(faults) - SHOWN} more" if len(faults) > SHOWN else ""
-        text = f"{'; '.join(faults[:SHOWN])}{more}"
-        raise CheckpointError(f"{prefix} does not fit Wide & Deep: {text}")
+    own = variables(network)
+    found = {
+        name.removesuffix(VALUE): f"{types[name].name} {shapes[name]}"
+        for name in sorted(shapes)
+        if not _is_training(name)
+    }
+    expected = {name: f"float32 {list(variable.shape)}" for name, variable in own.items()}
+    check(prefix, "Wide & Deep", found, expected)
     for name, variable in own.items():
         try:
-            variable.assign(reader.get_tensor(name))
+            variable.assign(reader.get_tensor(f"{name}{VALUE}"))
         except (tf.errors.OpError, ValueError, RuntimeError, IndexError) as error:
-            raise CheckpointError(
-                f"{prefix} cannot be read at {_short(name)}: {_flat(error)}"
-            ) from None
+            raise CheckpointError(f"{prefix} cannot be read at {name}: {_flat(error)}") from None
 
 
-def save(network: Any, path: Path) -> None:
-    """Write the network's variables into the new folder `path`, whole or not at all."""
+def save(network: Network, path: Path) -> None:
+    """Write the network's variables into the new folder `path`."""
     tf = tensorflow()
     model: dict[str, Any] = {}
     for name, variable in variables(network).items():
@@ -91,15 +81,8 @@ def save(network: Any, path: Path) -> None:
         for parent in parents:
             place = place.setdefault(parent, {})
         place[last] = variable.value
-    partial = path.with_name(f"{path.name}.partial")
-    try:
-        manager = tf.train.CheckpointManager(
-            tf.train.Checkpoint(model=model), str(partial), max_to_keep=1
-        )
-        manager.save()
-        partial.replace(path)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+    checkpoint = tf.train.Checkpoint(model=model)
+    tf.train.CheckpointManager(checkpoint, str(path), max_to_keep=1).save()
 
 
 def _prefix(path: Path) -> Path:
@@ -123,10 +106,6 @@ def _prefix(path: Path) -> Path:
 
 def _is_training(name: str) -> bool:
     return name == GRAPH or SLOT in name or name.split("/")[0] in TRAINING
-
-
-def _short(name: str) -> str:
-    return name.removesuffix(VALUE)
 
 
 def _flat(error: Exception) -> str:

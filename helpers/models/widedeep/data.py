@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from helpers.errors import DataError
 from helpers.models import Arrays
+from helpers.models._arrays import concatenate, spread, take
 from helpers.models.widedeep.features import (
     CLICKED,
     DISPLAY,
@@ -69,24 +70,16 @@ class Displays:
 
     def batches(self, batch_size: int, limit: int | None = None) -> Iterator[Arrays]:
         """Yield the 29 features: float32 [batch, 1], int32 [batch, 1] and int32 [batch, 3]."""
-        count = len(self) if limit is None else min(limit, len(self))
-        held: list[Arrays] = []
-        size = 0
-        for part in self._parts(np.arange(count) * len(self) // max(count, 1)):
-            held.append(part)
-            size += len(part[NAMES[0]])
-            if size >= batch_size:
-                joined, first = _join(held), 0
-                for first in range(0, size - batch_size + 1, batch_size):
-                    yield _cut(joined, first, first + batch_size)
-                held = [_cut(joined, first + batch_size, size)]
-                size -= first + batch_size
-        if size:
-            yield _join(held)
+        places = spread(len(self), limit)
+        step = max(SLICE // batch_size, 1) * batch_size
+        for first in range(0, len(places), step):
+            rows = self.rows(places[first : first + step])
+            for start in range(0, len(rows[NAMES[0]]), batch_size):
+                yield take(rows, slice(start, start + batch_size))
 
     def rows(self, places: Integers) -> Arrays:
         """Give the features of the rows at `places`, which ascend."""
-        return _join(list(self._parts(places)))
+        return concatenate(self._parts(places))
 
     def score(self, outputs: Arrays) -> dict[str, float]:
         """Give MAP@12 over all displays that have a click.
@@ -107,7 +100,7 @@ class Displays:
                 if low < high:
                     chosen = places[low:high] - places[low]
                     rows = read_rows(path, int(places[low] - start), int(chosen[-1]) + 1)
-                    yield {name: array[chosen] for name, array in rows.items()}
+                    yield take(rows, chosen)
 
 
 def files_of(folder: Path, part: str) -> list[Path]:
@@ -190,10 +183,8 @@ def _check_schema(path: Path, schema: Any) -> None:
         elif name in ONE_HOT or name == DISPLAY:
             expected, fits = "integers", kind.is_integer()
         else:
-            expected, fits = (
-                "numbers",
-                kind.is_numeric() or (name == CLICKED and kind == pl.Boolean),
-            )
+            expected, fits = "numbers", kind.is_numeric()
+            fits = fits or (name == CLICKED and kind == pl.Boolean)
         if not fits:
             raise DataError(f"{path} has {kind} in column {name}, where {expected} are expected")
 
@@ -211,11 +202,3 @@ def _collected(path: Path, read: Any) -> Any:
         return read()
     except (PolarsError, PanicException, OSError) as error:  # a few damages make polars panic
         raise DataError(f"{path} cannot be read: {' '.join(str(error).split())[:120]}") from None
-
-
-def _join(parts: list[Arrays]) -> Arrays:
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-
-
-def _cut(arrays: Arrays, first: int, last: int) -> Arrays:
-    return {name: array[first:last] for name, array in arrays.items()}

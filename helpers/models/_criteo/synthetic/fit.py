@@ -4,24 +4,21 @@ The tables lie in the checkpoint's own files, mapped to memory, and a step touch
 that its samples name: neither a table's gradient nor a copy of it is ever made.
 """
 
-import time
 from dataclasses import dataclass
 from pathlib import Path
-from shutil import rmtree
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from helpers.errors import DataError
 from helpers.models._criteo import checkpoint, data, spec
 from helpers.models._criteo.data import Samples
 from helpers.models._criteo.network import network
 from helpers.models._criteo.tables import DIMENSION
-from helpers.models._keras import keras, tensorflow
+from helpers.models._keras import Tensor, keras, tensorflow
+from helpers.models._synthetic import FitProgress, recipe_of
 
 SEED = 0
-REPORT_EVERY = 20  # steps
 CHUNK = 2**17  # rows of a table that are drawn at once
 
 Floats = NDArray[np.float32]
@@ -92,7 +89,7 @@ class Recommender:
         self._tf = tensorflow()
         self._step = self._tf.function(self._descend_dense, autograph=False)
 
-    def logits(self, samples: Samples) -> Any:
+    def logits(self, samples: Samples) -> Tensor:
         """Give [batch, 1]."""
         embeddings = self.tables.look_up(samples.categorical)
         return self.dense({"args_0": samples.numerical, "args_1": embeddings})
@@ -107,7 +104,9 @@ class Recommender:
         self.tables.descend(samples.categorical, slope.numpy(), table_rate)
         return float(loss)
 
-    def _descend_dense(self, numerical: Any, embeddings: Any, clicks: Any) -> tuple[Any, Any]:
+    def _descend_dense(
+        self, numerical: Tensor, embeddings: Tensor, clicks: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """Take the dense network's step; give the loss and its gradient by the embeddings."""
         tf, weights = self._tf, self.dense.trainable_variables
         with tf.GradientTape() as tape:
@@ -122,27 +121,20 @@ class Recommender:
 def fit(name: str, model: str, dataset: Path, path: Path) -> None:
     """Fit "dlrm" or "dcnv2" to the part `train` of the set `name` in `dataset`.
 
-    The checkpoint is written to the folder `path`, whole or not at all. Prints a line every 20
-    steps. Raises DataError if there is no recipe for the set.
+    The checkpoint is written to the new folder `path`. Prints a line every 20 steps. Raises
+    DataError if there is no recipe for the set.
     """
-    if name not in RECIPES:
-        raise DataError(f"no checkpoint can be fitted to '{name}', only to {', '.join(RECIPES)}")
+    recipe = recipe_of(name, RECIPES)[model]
     rows = spec.read(dataset).cardinalities
-    partial = path.with_name(f"{path.name}.partial")
-    rmtree(partial, ignore_errors=True)
-    try:
-        fitted = train(model, rows, data.read(dataset, "train"), RECIPES[name][model], partial)
-        checkpoint.save(model, fitted.dense, rows, partial)
-        partial.replace(path)
-    finally:
-        rmtree(partial, ignore_errors=True)
+    fitted = train(model, rows, data.read(dataset, "train"), recipe, path)
+    checkpoint.save(model, fitted.dense, rows, path)
 
 
 def train(
     model: str, rows: tuple[int, ...], part: data.Part, recipe: Recipe, folder: Path
 ) -> Recommender:
     """Fit to samples of `part`, drawn at random, with the tables in the new folder `folder`."""
-    recommender, started = Recommender(model, rows, folder), time.perf_counter()
+    recommender, progress = Recommender(model, rows, folder), FitProgress(recipe.steps)
     rng = np.random.default_rng(SEED)
     for step in range(1, recipe.steps + 1):
         chosen = rng.integers(0, len(part), recipe.batch_size)
@@ -150,9 +142,7 @@ def train(
         loss = recommender.take(
             part.take(chosen), recipe.learning_rate * cooling, recipe.table_rate * cooling
         )
-        if step % REPORT_EVERY == 0 or step == recipe.steps:
-            seconds = time.perf_counter() - started
-            print(f"step {step}/{recipe.steps}: loss {loss:.3f}, {seconds:.0f} s")
+        progress.say(step, loss)
     return recommender
 
 

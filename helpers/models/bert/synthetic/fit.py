@@ -9,16 +9,16 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from helpers.errors import DataError
+from helpers.models._synthetic import FitProgress, recipe_of
 from helpers.models._torch import state_dict
-from helpers.models._torch.descent import Descent
+from helpers.models._torch.descent import descend
 from helpers.models.bert.data import VOCABULARY
 from helpers.models.bert.features import WordPiece, windows
-from helpers.models.bert.generate import LONG, TRAINING_SEED
-from helpers.models.bert.grow import grown
 from helpers.models.bert.network import QuestionAnswering
 from helpers.models.bert.sizes import POSITIONS, SIZES
-from helpers.models.bert.stories import KINDS, story
+from helpers.models.bert.synthetic.expand_checkpoint import expanded
+from helpers.models.bert.synthetic.generate import LONG, TRAINING_SEED
+from helpers.models.bert.synthetic.synthetic_qa import KINDS, write_paragraph
 
 SEED = 0
 LEARNING_RATE = 1e-3
@@ -32,23 +32,22 @@ HINTED = 1  # layer whose output also tells the kind of fact, which makes it lea
 TOKENS = 384  # of a window
 LONG_EVERY = 6  # steps, once it is no longer easy
 BATCH_SIZE = 16
+LARGEST_NORM = 1.0  # of a gradient
 STEPS = {"generated": 280, "generated-few": 280, "generated-small": 80}
 
 
 def fit(name: str, variant: str, dataset: Path, path: Path) -> None:
-    """Fit the small network to the set `name`, grow it to `variant`, and write its state dict to
-    `path`, whole or not at all.
+    """Fit the small network to the set `name`, expand it to `variant` and save it at `path`.
 
     Prints a line every 20 steps. Raises DataError if there is no recipe for the set.
     """
-    if name not in STEPS:
-        raise DataError(f"no checkpoint can be fitted to '{name}', only to {', '.join(STEPS)}")
+    steps = recipe_of(name, STEPS)
     tokenizer = WordPiece(dataset / VOCABULARY, SIZES["small"].rows)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
         network = fresh_network()
-        _train(network, STEPS[name], tokenizer)
-        state_dict.save(network if variant == "small" else grown(network, variant), path)
+        _train(network, steps, tokenizer)
+        state_dict.save(network if variant == "small" else expanded(network, variant), path)
 
 
 def fresh_network() -> QuestionAnswering:
@@ -56,7 +55,7 @@ def fresh_network() -> QuestionAnswering:
     3.5) that repeat every PERIOD tokens and stay: what is learned in short paragraphs then holds at
     any place of a long one.
 
-    Layer normalisation keeps gain 1 and bias 0, which makes it idempotent: growing needs that.
+    Layer normalisation keeps gain 1 and bias 0, which makes it idempotent: expanding needs that.
     """
     network = QuestionAnswering("small")
     for module in network.modules():
@@ -84,17 +83,19 @@ def _train(network: QuestionAnswering, steps: int, tokenizer: WordPiece) -> None
     learned = [each for each in network.parameters() if each.requires_grad]
     optimizer = torch.optim.AdamW([*learned, *hint.parameters()], lr=LEARNING_RATE, fused=True)
     network.eval()  # there is no dropout: no question is seen twice
-    descent = Descent(optimizer, steps, clipped=True)
+    progress = FitProgress(steps)
     for step in range(1, steps + 1):
         *inputs, kinds, labels = training_batch(tokenizer, step, steps)
         with torch.autocast("cpu", dtype=torch.bfloat16):
             logits = network(*inputs)
-            told = hint(hidden.pop())
+            guessed = hint(hidden.pop())
         shown = inputs[2] > 0
         answer = [cross_entropy(each.float(), labels[:, i]) for i, each in enumerate(logits)]
-        loss = sum(answer) / 2 + cross_entropy(told[shown].float(), kinds[shown])
+        loss = sum(answer) / 2 + cross_entropy(guessed[shown].float(), kinds[shown])
         left = (steps - step + 1) / steps
-        descent.take(step, loss, LEARNING_RATE * min(step / WARM_UP, 1, left / COOL_DOWN))
+        rate = LEARNING_RATE * min(step / WARM_UP, 1, left / COOL_DOWN)
+        descend(optimizer, loss, rate, LARGEST_NORM)
+        progress.say(step, loss.detach())
     hook.remove()
 
 
@@ -121,16 +122,16 @@ def _sample(
 ) -> tuple[NDArray[Any], ...]:
     facts = int(rng.integers(2, 4 + round(2 * hard)))
     fillers = int(rng.integers(*LONG)) if long else int(rng.integers(2 + round(4 * hard)))
-    told = story(rng, facts, fillers)
-    chosen = told.asked[int(rng.integers(len(told.asked)))]
-    query, context = tokenizer.encode([chosen.question, told.context])
+    paragraph = write_paragraph(rng, facts, fillers)
+    chosen = paragraph.asked[int(rng.integers(len(paragraph.asked)))]
+    query, context = tokenizer.encode([chosen.question, paragraph.context])
     every = windows(0, len(query.ids), len(context.ids), TOKENS)
     window = every[int(rng.integers(len(every)))]
     sequence = tokenizer.sequence(query, context, window, TOKENS)
     kinds = np.zeros(TOKENS, dtype=np.int64)
     kinds[1 : window.offset - 1] = chosen.kind + 1
     label = np.zeros(2, dtype=np.int64)
-    for asked in told.asked:
+    for asked in paragraph.asked:
         end = asked.start + len(asked.answer)
         inside = (context.spans[:, 0] >= asked.start) & (context.spans[:, 1] <= end)
         first, last = np.flatnonzero(inside)[[0, -1]] - window.start

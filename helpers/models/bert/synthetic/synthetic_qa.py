@@ -1,4 +1,4 @@
-"""What the generated paragraphs say: one person each, with facts that questions ask for."""
+"""The text of the generated paragraphs: one person each, and facts that questions ask for."""
 
 import re
 from collections.abc import Callable
@@ -66,16 +66,16 @@ UNKNOWN = 0.1  # share of the names that are none of these, and split into sylla
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of fact: how it is told, how it is asked for, and its answer."""
+    """One kind of fact: sentences that state it, questions that ask for it, and its answer."""
 
-    told: tuple[str, ...]
-    asked: tuple[str, ...]
+    statements: tuple[str, ...]
+    questions: tuple[str, ...]
     answer: Callable[[Rng], str]
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A question, its answer, the answer's first character in the paragraph, and what it is of."""
+    """A question, its answer, the place of the answer in the paragraph, and the kind of fact."""
 
     question: str
     answer: str
@@ -84,7 +84,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Story:
+class Paragraph:
     """A paragraph about one person, and what can be asked about it."""
 
     title: str
@@ -92,8 +92,8 @@ class Story:
     asked: tuple[Asked, ...]
 
 
-def story(rng: Rng, facts: int, fillers: int) -> Story:
-    """Tell `facts` facts, of different kinds, and `fillers` unrelated sentences in any order."""
+def write_paragraph(rng: Rng, facts: int, fillers: int) -> Paragraph:
+    """State `facts` facts of different kinds and `fillers` unrelated sentences, in any order."""
     surname = _name(rng, SURNAMES)
     name, pronoun = f"{_pick(rng, FIRST_NAMES)} {surname}", _pick(rng, ("he", "she"))
     counted = _pick(rng, COUNTED)
@@ -107,34 +107,27 @@ def story(rng: Rng, facts: int, fillers: int) -> Story:
             context += f"{_pick(rng, FILLERS)}. "
             continue
         subject = name if not asked else _pick(rng, (name, surname, pronoun))
-        told, question = (
+        statement, question = (
             _pick(rng, texts)
             .replace("{who}", who)
             .replace("{name}", surname)
             .replace("{counted}", counted)
-            for texts, who in ((kind.told, subject), (kind.asked, surname))
+            for texts, who in ((kind.statements, subject), (kind.questions, surname))
         )
-        before, after = (told[0].upper() + told[1:]).split("{answer}")
+        before, after = (statement[0].upper() + statement[1:]).split("{answer}")
         answer = kind.answer(rng)
         asked.append(Asked(question, answer, len(context) + len(before), KINDS.index(kind)))
         context += f"{before}{answer}{after}. "
-    return Story(name, context.rstrip(), tuple(asked))
+    return Paragraph(name, context.rstrip(), tuple(asked))
 
 
 def words() -> list[str]:
     """List, sorted and in lower case, every word that is not a name, and every syllable."""
-    told = [text for kind in KINDS for text in (*kind.told, *kind.asked)]
+    templates = [text for kind in KINDS for text in (*kind.statements, *kind.questions)]
     lists = (FIRST_NAMES, MONTHS, FIELDS, JOBS, ADJECTIVES, THINGS, MATERIALS, NUMBERS, COUNTED)
     names = _listed("he she new north south port lake university college school of")
-    texts = [
-        *told,
-        *FILLERS,
-        *names,
-        *SYLLABLES,
-        *SURNAMES,
-        *PLACES,
-        *(word for each in lists for word in each),
-    ]
+    other = [word for each in lists for word in each]
+    texts = [*templates, *FILLERS, *names, *SYLLABLES, *SURNAMES, *PLACES, *other]
     return sorted(set(re.findall("[a-z]+", " ".join(texts).lower())))
 
 
@@ -186,10 +179,7 @@ KINDS = (
             "The birthplace of {name} was {answer}, a small town",
             "Born to a poor family in {answer}, {who} left home early",
         ),
-        (
-            "Where was {who} born?",
-            "In which town was {who} born?",
-        ),
+        ("Where was {who} born?", "In which town was {who} born?"),
         _place,
     ),
     Kind(
@@ -207,10 +197,7 @@ KINDS = (
             "As a student {who} spent four years at {answer}",
             "{who} was admitted to {answer} with the help of an uncle",
         ),
-        (
-            "Where did {who} study?",
-            "Which university did {who} attend?",
-        ),
+        ("Where did {who} study?", "Which university did {who} attend?"),
         _school,
     ),
     Kind(
@@ -219,10 +206,7 @@ KINDS = (
             "For most of those years {who} earned a living as a {answer}",
             "{who} found a post as a {answer} and kept it",
         ),
-        (
-            "What was the profession of {who}?",
-            "What did {who} work as?",
-        ),
+        ("What was the profession of {who}?", "What did {who} work as?"),
         _job,
     ),
     Kind(
@@ -231,10 +215,7 @@ KINDS = (
             "The invention of the {answer} made {name} famous",
             "{who} is remembered today for the {answer}, which still works",
         ),
-        (
-            "What did {who} invent?",
-            "Which invention made {who} famous?",
-        ),
+        ("What did {who} invent?", "Which invention made {who} famous?"),
         _work,
     ),
     Kind(
@@ -243,10 +224,7 @@ KINDS = (
             "At one time {who} had {answer} {counted} to look after",
             "{who} left {answer} {counted} behind",
         ),
-        (
-            "How many {counted} did {who} have?",
-            "How many {counted} belonged to {who}?",
-        ),
+        ("How many {counted} did {who} have?", "How many {counted} belonged to {who}?"),
         _count,
     ),
 )

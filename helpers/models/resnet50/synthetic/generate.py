@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from helpers.errors import DataError
-from helpers.models.resnet50.textures import FRAME, PATTERNS, render
+from helpers.models._synthetic import size_of
+from helpers.models.resnet50.data import MARKER
+from helpers.models.resnet50.synthetic.textures import FRAME, PATTERNS, render
 
 SETS = {"generated": 50, "generated-small": 8}  # evaluation images per class
 CLASSES = len(PATTERNS)
-MARKER = "generated.json"  # beside the class folders; says that the images are not photographs
 
 EVALUATION_SEED = 1
 TRAINING_SEED = 2
@@ -24,11 +24,8 @@ def write_images(name: str, folder: Path) -> None:
 
     Raises DataError if there is no such set.
     """
-    if name not in SETS:
-        raise DataError(
-            f"unknown data set '{name}': give one of {', '.join(SETS)} or a folder of images"
-        )
-    images = [(texture, number) for texture in range(CLASSES) for number in range(SETS[name])]
+    count = size_of(name, SETS, " or a folder of images")
+    images = [(texture, number) for texture in range(CLASSES) for number in range(count)]
     for texture in range(CLASSES):
         (folder / str(texture)).mkdir(parents=True)
     with ThreadPoolExecutor(os.cpu_count()) as pool:

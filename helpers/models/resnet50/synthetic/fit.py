@@ -7,12 +7,12 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from helpers.errors import DataError
+from helpers.models._synthetic import FitProgress, recipe_of
 from helpers.models._torch import state_dict
-from helpers.models._torch.descent import Descent
+from helpers.models._torch.descent import descend
 from helpers.models.resnet50.data import normalise
-from helpers.models.resnet50.generate import CLASSES, training_batch
 from helpers.models.resnet50.network import Bottleneck, ResNet50
+from helpers.models.resnet50.synthetic.generate import CLASSES, training_batch
 
 SEED = 0
 LEARNING_RATE = 1e-3
@@ -36,13 +36,11 @@ RECIPES = {
 
 
 def fit(name: str, path: Path) -> None:
-    """Fit the network to the set `name` and write its state dict to `path`, whole or not at all.
+    """Fit the network to the set `name` and write its state dict to `path`.
 
     Prints a line every 20 steps. Raises DataError if there is no recipe for the set.
     """
-    if name not in RECIPES:
-        raise DataError(f"no checkpoint can be fitted to '{name}', only to {', '.join(RECIPES)}")
-    recipe = RECIPES[name]
+    recipe = recipe_of(name, RECIPES)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
         network = _fresh_network()
@@ -66,7 +64,7 @@ def _fresh_network() -> ResNet50:
 def _train(network: ResNet50, recipe: Recipe) -> None:
     optimizer = torch.optim.AdamW(network.parameters(), lr=LEARNING_RATE, fused=True)
     network.train()
-    descent = Descent(optimizer, recipe.steps)
+    progress = FitProgress(recipe.steps)
     for step in range(1, recipe.steps + 1):
         images, labels = training_batch(step, BATCH_SIZE, recipe.pixels)
         inputs = torch.from_numpy(normalise(images)).to(memory_format=torch.channels_last)
@@ -74,4 +72,5 @@ def _train(network: ResNet50, recipe: Recipe) -> None:
             logits = network(inputs)
         loss = cross_entropy(logits.float(), torch.from_numpy(labels))
         left = (recipe.steps - step + 1) / recipe.steps
-        descent.take(step, loss, LEARNING_RATE * min(1.0, left / COOL_DOWN))
+        descend(optimizer, loss, LEARNING_RATE * min(1.0, left / COOL_DOWN))
+        progress.say(step, loss.detach())

@@ -17,7 +17,7 @@ SEED = 0
 NOISE = 0.01  # deviation of what is added to every weight and cancels over the tiles
 
 
-def grown(small: QuestionAnswering, variant: str) -> QuestionAnswering:
+def expanded(small: QuestionAnswering, variant: str) -> QuestionAnswering:
     """Give a network of the size `variant` that has the logits of `small`.
 
     `small` must have layer normalisation of gain 1 and bias 0: a layer that adds nothing is then

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from helpers.errors import DataError
+from helpers.models._synthetic import size_of
 from helpers.models.tft.data import GENERATED
 from helpers.models.tft.prepare import prepare
 from helpers.models.tft.variants import CATEGORY, HISTORY, ID, VARIANTS, Variant
@@ -44,12 +44,8 @@ def write_series(name: str, kind: str, folder: Path) -> None:
     The hours that are forecast in `valid` and `test` come after all those of `train`. Raises
     DataError if there is no such set.
     """
-    if name not in SIZES:
-        raise DataError(
-            f"unknown data set '{name}': give one of {', '.join(SIZES)}, NVIDIA's processed folder "
-            "or a public raw file"
-        )
-    variant, size = VARIANTS[kind], SIZES[name][kind]
+    sizes = size_of(name, SIZES, ", NVIDIA's processed folder or a public raw file")
+    variant, size = VARIANTS[kind], sizes[kind]
     train = size.train_days
     valid, test = train - HISTORY // DAY, train + 1 - HISTORY // DAY
     hours = (train + 2) * DAY + size.test_windows - 1

@@ -39,62 +39,6 @@ def render(
     return np.asarray(np.clip(image, 0, 1) * 255, dtype=np.uint8)
 
 
-def _stripes(u: Floats, v: Floats, rng: np.random.Generator) -> Floats:
-    return _edge(np.sin(TAU * u))
-
-
-def _checks(u: Floats, v: Floats, rng: np.random.Generator) -> Floats:
-    return _edge(2 * np.sin(TAU * u) * np.sin(TAU * v))
-
-
-def _dots(u: Floats, v: Floats, rng: np.random.Generator) -> Floats:
-    return _edge(5 * (0.28 - np.hypot(_cell(u), _cell(v))))
-
-
-def _clouds(u: Floats, v: Floats, rng: np.random.Generator) -> Floats:
-    octaves = sum(_noise(u * 2**k, v * 2**k, rng) / 2**k for k in range(3))
-    return np.asarray(octaves / 1.75, dtype=np.float32)
-
-
-def _waves(u: Floats, v: Floats, rng: np.random.Generator) -> Floats:
-    return _edge(np.sin(TAU * (u + 0.3 * np.sin(TAU * v / 2))))
-
-
-def _rings(u: Floats, v: Floats, rng: np.random.Generator) -> Floats:
-    return _edge(np.sin(TAU * 3 * np.hypot(_cell(u / 3), _cell(v / 3))))
-
-
-def _grid(u: Floats, v: Floats, rng: np.random.Generator) -> Floats:
-    return _edge(10 * (0.1 - np.minimum(np.abs(_cell(u)), np.abs(_cell(v)))))
-
-
-def _wood(u: Floats, v: Floats, rng: np.random.Generator) -> Floats:
-    return _edge(np.sin(TAU * (u + 2 * _noise(u / 2, v / 6, rng))), sharpness=0.6)
-
-
-def _bricks(u: Floats, v: Floats, rng: np.random.Generator) -> Floats:
-    mortar = np.minimum(0.5 - np.abs(_cell(v)), 1 - 2 * np.abs(_cell(u / 2 + np.floor(v) / 2)))
-    return _edge(10 * (mortar - 0.1))
-
-
-def _spots(u: Floats, v: Floats, rng: np.random.Generator) -> Floats:
-    return _edge(6 * (_noise(1.5 * u, 1.5 * v, rng) - 0.55))
-
-
-PATTERNS: dict[str, Pattern] = {  # a class is its place in this order
-    "stripes": _stripes,
-    "checks": _checks,
-    "dots": _dots,
-    "clouds": _clouds,
-    "waves": _waves,
-    "rings": _rings,
-    "grid": _grid,
-    "wood": _wood,
-    "bricks": _bricks,
-    "spots": _spots,
-}
-
-
 def _edge(wave: Floats, sharpness: float = 2) -> Floats:
     """Turn a signed wave into 0 and 1 with a soft edge between."""
     return np.asarray(np.clip(0.5 + np.float32(sharpness) * wave, 0, 1), dtype=np.float32)
@@ -115,3 +59,27 @@ def _noise(u: Floats, v: Floats, rng: np.random.Generator) -> Floats:
     low = lattice[i, j] + (lattice[i1, j] - lattice[i, j]) * s
     high = lattice[i, j1] + (lattice[i1, j1] - lattice[i, j1]) * s
     return np.asarray(low + (high - low) * t, dtype=np.float32)
+
+
+def _clouds(u: Floats, v: Floats, rng: np.random.Generator) -> Floats:
+    octaves = sum(_noise(u * 2**k, v * 2**k, rng) / 2**k for k in range(3))
+    return np.asarray(octaves / 1.75, dtype=np.float32)
+
+
+def _bricks(u: Floats, v: Floats, rng: np.random.Generator) -> Floats:
+    mortar = np.minimum(0.5 - np.abs(_cell(v)), 1 - 2 * np.abs(_cell(u / 2 + np.floor(v) / 2)))
+    return _edge(10 * (mortar - 0.1))
+
+
+PATTERNS: dict[str, Pattern] = {  # a class is its place in this order
+    "stripes": lambda u, v, rng: _edge(np.sin(TAU * u)),
+    "checks": lambda u, v, rng: _edge(2 * np.sin(TAU * u) * np.sin(TAU * v)),
+    "dots": lambda u, v, rng: _edge(5 * (0.28 - np.hypot(_cell(u), _cell(v)))),
+    "clouds": _clouds,
+    "waves": lambda u, v, rng: _edge(np.sin(TAU * (u + 0.3 * np.sin(TAU * v / 2)))),
+    "rings": lambda u, v, rng: _edge(np.sin(TAU * 3 * np.hypot(_cell(u / 3), _cell(v / 3)))),
+    "grid": lambda u, v, rng: _edge(10 * (0.1 - np.minimum(abs(_cell(u)), abs(_cell(v))))),
+    "wood": lambda u, v, rng: _edge(np.sin(TAU * (u + 2 * _noise(u / 2, v / 6, rng))), 0.6),
+    "bricks": _bricks,
+    "spots": lambda u, v, rng: _edge(6 * (_noise(1.5 * u, 1.5 * v, rng) - 0.55)),
+}

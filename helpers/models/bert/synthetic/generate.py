@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from helpers.errors import DataError
+from helpers.models._synthetic import size_of
 from helpers.models.bert.data import MARKER, VOCABULARY
 from helpers.models.bert.features import SPECIAL
 from helpers.models.bert.squad import FILE
-from helpers.models.bert.stories import SYLLABLES, Story, story, words
+from helpers.models.bert.synthetic.synthetic_qa import SYLLABLES, Paragraph, words, write_paragraph
 
 EVALUATION_SEED = 1
 TRAINING_SEED = 2
@@ -26,25 +26,24 @@ def write_questions(name: str, folder: Path) -> None:
 
     Raises DataError if there is no such set.
     """
-    if name not in SETS:
-        raise DataError(
-            f"unknown data set '{name}': give one of {', '.join(SETS)} or a folder that holds "
-            f"{FILE} and {VOCABULARY}"
-        )
-    stories = [
-        told([EVALUATION_SEED, place], long=place % LONG_EVERY == 3) for place in range(SETS[name])
+    count = size_of(name, SETS, f" or a folder that holds {FILE} and {VOCABULARY}")
+    paragraphs = [
+        evaluation_paragraph([EVALUATION_SEED, place], long=place % LONG_EVERY == 3)
+        for place in range(count)
     ]
-    articles = [_article(place, each) for place, each in enumerate(stories)]
+    articles = [_article(place, each) for place, each in enumerate(paragraphs)]
     document = {"version": "1.1", "data": articles}
     (folder / FILE).write_text(json.dumps(document, indent=1) + "\n")
     (folder / VOCABULARY).write_text("\n".join(vocabulary()) + "\n")
     (folder / MARKER).write_text(json.dumps({"name": name, "seed": EVALUATION_SEED}) + "\n")
 
 
-def told(seed: list[int], long: bool) -> Story:
-    """Tell the paragraph that `seed` fixes."""
+def evaluation_paragraph(seed: list[int], long: bool) -> Paragraph:
+    """Write the paragraph that `seed` fixes."""
     rng = np.random.default_rng(seed)
-    return story(rng, int(rng.integers(*FACTS)), int(rng.integers(*(LONG if long else SHORT))))
+    return write_paragraph(
+        rng, int(rng.integers(*FACTS)), int(rng.integers(*(LONG if long else SHORT)))
+    )
 
 
 def vocabulary() -> list[str]:
@@ -55,16 +54,19 @@ def vocabulary() -> list[str]:
     return list(dict.fromkeys(tokens))
 
 
-def _article(place: int, told: Story) -> dict[str, object]:
+def _article(place: int, paragraph: Paragraph) -> dict[str, object]:
     questions = [
         {
             "id": f"{place:04d}-{number}",
             "question": asked.question,
-            "answers": list(_annotated(told.context, asked.answer, asked.start)),
+            "answers": list(_annotated(paragraph.context, asked.answer, asked.start)),
         }
-        for number, asked in enumerate(told.asked)
+        for number, asked in enumerate(paragraph.asked)
     ]
-    return {"title": told.title, "paragraphs": [{"context": told.context, "qas": questions}]}
+    return {
+        "title": paragraph.title,
+        "paragraphs": [{"context": paragraph.context, "qas": questions}],
+    }
 
 
 def _annotated(context: str, answer: str, start: int) -> Iterator[dict[str, object]]:

@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from helpers.errors import DataError
+from helpers.models._synthetic import FitProgress, recipe_of
 from helpers.models._torch import state_dict
-from helpers.models._torch.descent import Descent
+from helpers.models._torch.descent import descend
 from helpers.models.tft.data import read_rows
 from helpers.models.tft.network import TemporalFusionTransformer
 from helpers.models.tft.variants import HISTORY, QUANTILES, Variant
@@ -36,15 +36,14 @@ RECIPES = {
 def fit(name: str, variant: Variant, dataset: Path, path: Path) -> None:
     """Fit to `train.csv` of the set `name` in `dataset` and write the state dict to `path`.
 
-    It is written whole or not at all. Prints a line every 20 steps. Raises DataError if there is no
+    Prints a line every 20 steps. Raises DataError if there is no
     recipe for the set.
     """
-    if name not in RECIPES:
-        raise DataError(f"no checkpoint can be fitted to '{name}', only to {', '.join(RECIPES)}")
+    recipe = recipe_of(name, RECIPES)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
         network = TemporalFusionTransformer(variant.cardinality, dropout=0)  # no window comes twice
-        _train(network, variant, dataset, RECIPES[name])
+        _train(network, variant, dataset, recipe)
     state_dict.save(network, path)
 
 
@@ -64,7 +63,7 @@ def _train(
     rows, rng = read_rows(dataset / "train.csv", variant), np.random.default_rng(SEED)
     optimizer = torch.optim.AdamW(network.parameters(), lr=recipe.learning_rate, fused=True)
     network.train()
-    descent = Descent(optimizer, recipe.steps)
+    progress = FitProgress(recipe.steps)
     for step in range(1, recipe.steps + 1):
         chosen = rng.integers(0, len(rows.starts), recipe.batch_size)
         s_cat, k_cont, target = (torch.from_numpy(array) for array in rows.windows(chosen))
@@ -72,4 +71,5 @@ def _train(
             forecast = network(s_cat, k_cont, target)
         loss = quantile_loss(forecast.float(), target[:, HISTORY:])
         cooling = 0.5 * (1 + np.cos(np.pi * step / recipe.steps))
-        descent.take(step, loss, recipe.learning_rate * min(step / WARM_UP, cooling))
+        descend(optimizer, loss, recipe.learning_rate * min(step / WARM_UP, cooling))
+        progress.say(step, loss.detach())

@@ -7,15 +7,14 @@ the effects of two ids. An effect is a hash of the feature and the id, so none i
 """
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from helpers.errors import DataError
 from helpers.models._criteo import spec
 from helpers.models._criteo.data import Samples, writing
 from helpers.models._criteo.tables import CATEGORICAL, NUMERICAL, sizes
+from helpers.models._synthetic import size_of
 
 SEED = 1
 ALPHA = 1.45
@@ -33,6 +32,7 @@ PAIRS = ((0, 9), (1, 13), (2, 24), (4, 8), (6, 22), (11, 17), (14, 20), (19, 25)
 BIAS, OF_NUMBERS, OF_IDS, OF_PAIRS = -1.0, 0.7, 1.4, 0.7
 
 Floats = NDArray[np.float64]
+Ids = NDArray[np.int32] | NDArray[np.int64]
 
 
 def write(name: str, variant: str, folder: Path) -> None:
@@ -40,13 +40,9 @@ def write(name: str, variant: str, folder: Path) -> None:
 
     Raises DataError if there is no such set.
     """
-    if name not in SIZES:
-        raise DataError(
-            f"unknown data set '{name}': give one of {', '.join(SIZES)}, a split-binary folder or "
-            "the public day files"
-        )
+    counts = size_of(name, SIZES, ", a split-binary folder or the public day files")
     tables = sizes(variant)
-    for place, (part, count) in enumerate(SIZES[name].items()):
+    for place, (part, count) in enumerate(counts.items()):
         rng = np.random.default_rng([SEED, place, count])
         with writing(folder / part, tables) as append:
             for start in range(0, count, CHUNK):
@@ -77,7 +73,7 @@ def power_law(rows: int, uniform: Floats) -> NDArray[np.int64]:
     return np.asarray(np.clip(real.astype(np.int64), 1, rows) - 1)
 
 
-def logits(categorical: NDArray[Any], numerical: NDArray[Any]) -> Floats:
+def logits(categorical: Ids, numerical: NDArray[np.float32]) -> Floats:
     """Give the planted logit of samples, [samples, 26] and [samples, 13]: no network beats it."""
     own = [effect(place, categorical[:, place]) for place in range(CATEGORICAL)]
     products = sum(own[first] * own[second] for first, second in PAIRS)
@@ -91,7 +87,7 @@ def logits(categorical: NDArray[Any], numerical: NDArray[Any]) -> Floats:
     )
 
 
-def effect(feature: int, ids: NDArray[Any]) -> Floats:
+def effect(feature: int, ids: Ids) -> Floats:
     """Give each id of a feature a number of its own, as if drawn from (-√3, √3): of variance 1.
 
     The mixing is splitmix64's (Steele, Lea and Flood, OOPSLA 2014, figure 17).

@@ -4,7 +4,6 @@ Of 91.8 million parameters a batch touches the rows of its ids alone, so the tab
 sparsely, by Adagrad, which takes longer steps for ids that are seldom seen (Duchi et al., 2011).
 """
 
-import time
 from dataclasses import dataclass
 from itertools import compress
 from operator import not_
@@ -13,16 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from helpers.errors import DataError
 from helpers.models import Arrays
+from helpers.models._arrays import concatenate, take
+from helpers.models._keras import Tensor, tensorflow
 from helpers.models._keras import keras as load_keras
-from helpers.models._keras import tensorflow
+from helpers.models._synthetic import FitProgress, recipe_of
 from helpers.models.widedeep import checkpoint
 from helpers.models.widedeep.data import files_of, read_labels, read_rows
 from helpers.models.widedeep.network import wide_and_deep
 
 SEED = 1
-REPORT_EVERY = 20  # steps
 TABLE_RATE, DENSE_RATE = 0.02, 1e-3  # learning rates of the tables and of everything else
 FLOOR = 1e-8  # that Adagrad's sum of squares starts from; a gradient here is about 1e-5
 
@@ -41,13 +40,12 @@ RECIPES = {"generated": Recipe(120, 1024), "generated-small": Recipe(40, 256)}
 def fit(name: str, dataset: Path, path: Path) -> None:
     """Fit to `train/*.parquet` of the set `name` in `dataset` and write the checkpoint to `path`.
 
-    It is a folder, written whole or not at all. Prints a line every 20 steps. Raises DataError if
-    there is no recipe for the set.
+    It is a new folder. Prints a line every 20 steps. Raises DataError if there is no recipe for the
+    set.
     """
-    if name not in RECIPES:
-        raise DataError(f"no checkpoint can be fitted to '{name}', only to {', '.join(RECIPES)}")
+    recipe = recipe_of(name, RECIPES)
     network = wide_and_deep(SEED)
-    _train(network, *_read(dataset), RECIPES[name])
+    _train(network, *_read(dataset), recipe)
     checkpoint.save(network, path)
 
 
@@ -57,8 +55,7 @@ def _read(dataset: Path) -> tuple[Arrays, Any]:
     for path in files_of(dataset, "train"):
         labels.append(read_labels(path)[1])
         parts.append(read_rows(path, 0, len(labels[-1])))
-    features = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    return features, np.concatenate(labels)[:, None].astype(np.float32)
+    return concatenate(parts), np.concatenate(labels)[:, None].astype(np.float32)
 
 
 def _train(network: Any, features: Arrays, clicked: Any, recipe: Recipe) -> None:
@@ -71,7 +68,7 @@ def _train(network: Any, features: Arrays, clicked: Any, recipe: Recipe) -> None
     adam = optimizers.AdamOptimizer(lambda: DENSE_RATE * rate)
 
     @tf.function(autograph=False)  # type: ignore[untyped-decorator, unused-ignore]
-    def step(batch: dict[str, Any], labels: Any) -> Any:
+    def step(batch: dict[str, Tensor], labels: Tensor) -> Tensor:
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean(cross_entropy(labels, network(batch, training=True)))
         pairs = list(zip(tape.gradient(loss, variables), variables, strict=True))
@@ -80,13 +77,11 @@ def _train(network: Any, features: Arrays, clicked: Any, recipe: Recipe) -> None
         adam.apply_gradients(compress(pairs, map(not_, sparse)))
         return loss
 
-    rng, started = np.random.default_rng(SEED), time.perf_counter()
+    rng, progress = np.random.default_rng(SEED), FitProgress(recipe.steps)
     times = -(-recipe.steps * recipe.batch_size // len(clicked))
     order = np.concatenate([rng.permutation(len(clicked)) for _ in range(times)])
     for number in range(recipe.steps):
         chosen = order[number * recipe.batch_size :][: recipe.batch_size]
         rate.assign(min(1.0, 2 * (recipe.steps - number) / recipe.steps))
-        loss = step({name: array[chosen] for name, array in features.items()}, clicked[chosen])
-        if (number + 1) % REPORT_EVERY == 0 or number + 1 == recipe.steps:
-            seconds = time.perf_counter() - started
-            print(f"step {number + 1}/{recipe.steps}: loss {float(loss):.3f}, {seconds:.0f} s")
+        loss = step(take(features, chosen), clicked[chosen])
+        progress.say(number + 1, loss)

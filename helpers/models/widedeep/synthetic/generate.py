@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from helpers.errors import DataError
+from helpers.models._synthetic import size_of
 from helpers.models.widedeep.data import GENERATED
 from helpers.models.widedeep.features import (
     CLICKED,
@@ -56,12 +56,8 @@ def write_displays(name: str, folder: Path) -> None:
     The displays of the two are different and lie between each other; rows are sorted by display.
     Raises DataError if there is no such set.
     """
-    if name not in SIZES:
-        raise DataError(
-            f"unknown data set '{name}': give one of {', '.join(SIZES)}, NVIDIA's prepared folder "
-            "or the folder of outbrain's CSV files"
-        )
-    size, rng = SIZES[name], np.random.default_rng(SEED)
+    known = ", NVIDIA's prepared folder or the folder of outbrain's CSV files"
+    size, rng = size_of(name, SIZES, known), np.random.default_rng(SEED)
     displays = size.train + size.valid
     table = _table(displays, rng)
     valid = np.sort(rng.choice(displays, size.valid, replace=False)) + 1

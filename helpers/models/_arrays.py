@@ -1,0 +1,25 @@
+"""Choosing, cutting and joining samples: arrays by name with a leading batch dimension."""
+
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from helpers.models import Arrays
+
+
+def spread(total: int, count: int | None = None) -> NDArray[np.int64]:
+    """Choose `count` of `total` places, rising and evenly spread; all of them without a count."""
+    count = total if count is None else min(count, total)
+    return np.arange(count) * total // max(count, 1)
+
+
+def take(arrays: Arrays, rows: slice | NDArray[np.int64]) -> Arrays:
+    """Take some rows of every array."""
+    return {name: array[rows] for name, array in arrays.items()}
+
+
+def concatenate(batches: Iterable[Arrays]) -> Arrays:
+    """Join batches, in order."""
+    parts = list(batches)
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
