@@ -12,7 +12,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from helpers.errors import WorkspaceError
-from helpers.report.site import StageCell, outputs_index, page, target_index
+from helpers.report.site import StageState, outputs_index, page, target_index
 from tests.conftest import BROWSER, browse
 
 PNG = (
@@ -228,22 +228,11 @@ def test_a_shown_figure_reaches_the_page_with_a_link_that_resolves(tmp_path: Pat
     assert (tmp_path / str(link["href"]).replace("%20", " ")).read_text().startswith("experiment,")
 
 
-def stage(name: str, state: str, **more: Any) -> StageCell:
-    base: StageCell = {
-        "model": "bert",
-        "experiment": "onnx",
-        "stage": name,
-        "state": state,
-        "headline": "",
-        "reason": "",
-        "href": None,
-        "seconds": None,
-        "finished": None,
-    }
-    return {**base, **more}  # type: ignore[typeddict-item]
+def stage(name: str, state: str, *, experiment: str = "onnx", **more: Any) -> StageState:
+    return StageState("bert", experiment, name, state, **more)
 
 
-def stages() -> list[StageCell]:
+def stages() -> list[StageState]:
     blocked = {"reason": "deploy failed"}
     return [
         stage("export", "done", headline="436 MB", href="bert/onnx/export.html", seconds=125.0),
