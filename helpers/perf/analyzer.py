@@ -23,21 +23,22 @@ from numpy.typing import NDArray
 
 from helpers.errors import MeasurementError, ServerError
 from helpers.models import Arrays
+from helpers.results import LATENCY_COMPONENTS
 from helpers.triton import Server, last_lines, libraries, process, sweep
 
 WINDOWS = 3  # perf_analyzer reports once it has three
 WINDOW_STRETCH = 1.2  # by which it lengthens the interval it is given
 ATTEMPTS = 4
 TIMES = re.compile(rb'"timestamp":(\d+)|"response_timestamps":\[([\d,]*)\]')
-COMPONENTS = {
-    "Client Send": "client_send_ms",
-    "Network+Server Send/Recv": "network_server_send_recv_ms",
-    "Server Queue": "server_queue_ms",
-    "Server Compute Input": "server_compute_input_ms",
-    "Server Compute Infer": "server_compute_infer_ms",
-    "Server Compute Output": "server_compute_output_ms",
-    "Client Recv": "client_recv_ms",
-}
+CSV_COLUMNS = (  # of perf_analyzer's CSV, in microseconds; in the order of LATENCY_COMPONENTS
+    "Client Send",
+    "Network+Server Send/Recv",
+    "Server Queue",
+    "Server Compute Input",
+    "Server Compute Infer",
+    "Server Compute Output",
+    "Client Recv",
+)
 
 
 @dataclass(frozen=True)
@@ -177,5 +178,6 @@ def _read(folder: Path) -> Load | None:
         raise MeasurementError("perf_analyzer saw no request through: its windows are too short")
     with (folder / "out.csv").open() as file_of_components:
         row = next(csv.DictReader(file_of_components))
-    components = {ours: float(row[theirs]) / 1000 for theirs, ours in COMPONENTS.items()}
+    columns = zip(LATENCY_COMPONENTS, CSV_COLUMNS, strict=True)
+    components = {ours: float(row[theirs]) / 1000 for ours, theirs in columns}
     return Load(np.array(sorted(times, key=lambda pair: pair[1]), dtype=np.int64), components)

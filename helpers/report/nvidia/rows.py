@@ -1,5 +1,5 @@
-"""What NVIDIA published: the 1,218 rows of `params/published` as data, and what else its documents
-and scripts say of how they were measured.
+"""What NVIDIA published: the 1,218 rows of `params/published`, and the circumstances of measuring
+them that its documents and scripts state.
 
 Facts about the documents are those of NVIDIA's DeepLearningExamples at commit 729963dd.
 """
@@ -11,37 +11,30 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    ValidationError,
-    ValidationInfo,
-    field_validator,
-)
+from pydantic import ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from helpers.errors import DataError
 from helpers.perf import littles_law
+from helpers.results import TableRow
 from helpers.store import ROOT, shown
 
 FOLDER = ROOT / "params" / "published"
-LITTLES_LAW = (0.8, 1.2)  # a row outside of these bounds contradicts itself
+LITTLES_LAW = (0.8, 1.2)  # a row outside these bounds contradicts itself
 
 Count = Annotated[int, Field(ge=1)]
-Figure = Annotated[float, Field(ge=0)]
 
 
 @dataclass(frozen=True)
 class Document:
-    """One of NVIDIA's documents, and what it or its script says of every row in it."""
+    """One of NVIDIA's documents, and what it or its script says about all of its rows."""
 
     path: str  # within NVIDIA's DeepLearningExamples
     release: str  # of Triton
     protocol: str  # between client and server
     shared_memory: str  # offline: none or system
-    inputs: str = ""  # what was sent, where it is not a data set's samples
-    instances_online: int | None = None  # where the script started others than the table says
-    variant: str = ""  # of the network, where the rows have no data set that names it
+    inputs: str = ""  # what was sent, if not the samples of a data set
+    instances_online: int | None = None  # what the script started, if not what the table says
+    variant: str = ""  # of the network, unless the rows' data set names it
 
 
 _CRITEO = "TensorFlow2/Recommendation/DLRM_and_DCNv2/doc/merlin_hps_inference.md"
@@ -79,48 +72,28 @@ DOCUMENTS = {
 }
 
 
-class PublishedRow(BaseModel):
+class PublishedRow(TableRow):
     """A published row; None or "" where nothing is published.
 
-    Latencies are in milliseconds, throughput in inferences (samples) per second. Where a table has
-    component columns, its `avg_latency_ms` is their sum, not a measured mean. `concurrency` counts
-    clients with one request of `batch_size` samples each.
+    Where a table has component columns, its `avg_latency_ms` is their sum, not a measured mean.
+    `concurrency` counts clients with one request of `batch_size` samples each. `dataset` is TFT's,
+    which names the variant of the network too.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(allow_inf_nan=False)
 
-    gpu: str
-    model: str
-    dataset: str  # TFT's, which names the variant of the network too
-    scenario: str
-    backend: str
-    backend_accelerator: str
-    precision: str
-    model_format: str
-    cuda_graph: bool | None
     max_batch_size: Count
     instances: Count
     batch_size: Count
     concurrency: Count
-    throughput: Figure
-    client_send_ms: Figure | None
-    network_server_send_recv_ms: Figure | None
-    server_queue_ms: Figure | None
-    server_compute_input_ms: Figure | None
-    server_compute_infer_ms: Figure | None
-    server_compute_output_ms: Figure | None
-    client_recv_ms: Figure | None
-    p50_latency_ms: Figure | None
-    p90_latency_ms: Figure | None
-    p95_latency_ms: Figure | None
-    p99_latency_ms: Figure | None
-    avg_latency_ms: Figure | None
-    source: str  # which of the five documents
+    throughput: float
 
     @field_validator("*", mode="before")
     @classmethod
     def _absent(cls, value: str, info: ValidationInfo) -> str | None:
         """Read an empty cell as not published; two columns of names are empty texts instead."""
+        if value and value.startswith("-"):
+            raise ValueError("is negative")
         named = info.field_name in ("dataset", "backend_accelerator")
         return value if value or named else None
 
@@ -133,43 +106,38 @@ class PublishedRow(BaseModel):
 
     @property
     def breaks_littles_law(self) -> bool:
-        """Tell whether throughput, latency and clients of this row contradict each other."""
+        """Tell whether throughput, latency and clients contradict each other."""
         return breaks(self.littles_law)
 
     @property
-    def table(self) -> tuple[str, ...]:
-        """What names the published table that this row stands in."""
-        return (self.model, self.gpu, self.scenario, self.dataset, *self.served)
-
-    @property
-    def served(self) -> tuple[str, str, str, str]:
-        """How the model was served: backend, accelerator, format and precision."""
-        return (self.backend, self.backend_accelerator, self.model_format, self.precision)
-
-    @property
     def format(self) -> str:
-        """The format and its accelerator, in few words; it names the backend too."""
+        """The format and its accelerator, in a few words."""
         names = (self.model_format, self.backend_accelerator)
         return " with ".join(name.replace("NVIDIA ", "") for name in names if name)
 
     @property
-    def label(self) -> str:
-        """How the model was served, in few words."""
+    def served(self) -> str:
+        """How the model was served, in a few words."""
         return f"{self.format}, {self.precision}"
 
     @property
+    def table(self) -> tuple[str, ...]:
+        """What identifies the published table of this row."""
+        return (self.model, self.gpu, self.scenario, self.dataset, self.served)
+
+    @property
     def document(self) -> Document:
-        """Where the row was published, and what is said there."""
+        """The document that published the row."""
         return DOCUMENTS[self.model]
 
 
 def breaks(value: float | None) -> bool:
-    """Tell whether a value of Little's law is outside of its bounds; one not known is not."""
+    """Tell whether a value of Little's law is known and out of bounds."""
     return value is not None and not LITTLES_LAW[0] <= value <= LITTLES_LAW[1]
 
 
 @cache
-def rows(model: str) -> tuple[PublishedRow, ...]:
+def published(model: str) -> tuple[PublishedRow, ...]:
     """Read the published rows of a model, in the order of its document; none if there is no file.
 
     Raises `DataError` with the line of a file that is not as published.
@@ -182,38 +150,38 @@ def read(path: Path) -> tuple[PublishedRow, ...]:
     """Read one CSV of published rows; raise `DataError` with the line and column at fault."""
     try:
         with path.open(newline="", encoding="utf-8") as file:
-            found = list(csv.DictReader(file))
+            lines = list(csv.DictReader(file))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{shown(path)}: cannot be read as CSV: {error}") from None
+    if not lines:
+        raise DataError(f"{shown(path)}: holds no row")
+    if list(lines[0]) != list(PublishedRow.model_fields):
+        raise DataError(f"{shown(path)}: line 1: not the columns of the published tables")
     parsed = []
-    for number, line in enumerate(found, 2):
+    for number, line in enumerate(lines, 2):
         try:
             parsed.append(PublishedRow.model_validate(line))
         except ValidationError as error:
             first = error.errors()[0]
             what = ".".join(map(str, first["loc"]))
             raise DataError(f"{shown(path)}: line {number}: {what}: {first['msg']}") from None
-    if not parsed:
-        raise DataError(f"{shown(path)}: holds no row")
     return tuple(parsed)
 
 
-def everything() -> tuple[PublishedRow, ...]:
-    """Read the rows of all six documents' models."""
-    return tuple(row for model in DOCUMENTS for row in rows(model))
-
-
-def tables(found: Iterable[PublishedRow]) -> dict[tuple[str, ...], list[PublishedRow]]:
+def tables(rows: Iterable[PublishedRow]) -> list[list[PublishedRow]]:
     """Group rows by the table that they were published in."""
     groups: dict[tuple[str, ...], list[PublishedRow]] = {}
-    for row in found:
+    for row in rows:
         groups.setdefault(row.table, []).append(row)
-    return groups
+    return list(groups.values())
 
 
-def gpus(found: Sequence[PublishedRow]) -> list[str]:
+def fastest(rows: Iterable[PublishedRow]) -> float:
+    """The highest throughput of some rows."""
+    return max(row.throughput for row in rows)
+
+
+def gpus(rows: Sequence[PublishedRow]) -> list[str]:
     """Name the GPUs of some rows, from the slowest to the fastest by their best throughput."""
-    best: dict[str, float] = {}
-    for row in found:
-        best[row.gpu] = max(row.throughput, best.get(row.gpu, 0))
-    return sorted(best, key=lambda gpu: best[gpu])
+    names = dict.fromkeys(row.gpu for row in rows)
+    return sorted(names, key=lambda gpu: fastest(row for row in rows if row.gpu == gpu))
