@@ -12,16 +12,19 @@ from html import unescape
 from pathlib import Path
 from typing import Any
 
+import nbformat
 import pytest
 from matplotlib.figure import Figure
+from nbformat.v4 import new_code_cell, new_notebook, new_output
 from pandas import read_csv
 
 from helpers import results
 from helpers.__main__ import main
 from helpers.config.loading import resolve
+from helpers.display import table
 from helpers.errors import DataError
 from helpers.perf.analyzer import Point, arguments
-from helpers.report import nvidia
+from helpers.report import nvidia, site, text
 from helpers.report.nvidia import rows_page
 from helpers.report.nvidia.comparison import PROTOCOL, Comparison, Pair, choose_gpu, nearest, pair
 from helpers.report.nvidia.rows import DOCUMENTS, PublishedRow, gpus, published, read
@@ -29,6 +32,7 @@ from helpers.results import Fingerprint, Measurement, Result, Row
 from helpers.store.hashing import file_digest
 from helpers.store.paths import OUTPUTS_VARIABLE, ROOT
 from tests.conftest import BROWSER, browse, opened
+from tests.report.test_publish import Page
 
 T4, A30, A100 = "NVIDIA T4", "NVIDIA A30", "NVIDIA DGX A100 (1x A100 80GB)"
 BROKEN = [  # TFT with PyTorch on a T4: data set and clients, from NVIDIA's tables by hand
@@ -373,7 +377,7 @@ def test_what_was_not_measured_or_not_published_has_no_pair() -> None:
 
 def measured(model: str, gpu: str, *rows: Row, **settings: Any) -> Comparison:
     """The comparison for some rows of one experiment on a target."""
-    config = resolve(model, "report", gpu=gpu, target="t")
+    config = resolve(model, "report", target="t").model_copy(update={"gpu": gpu})
     kept = settings_of(row_of(model)) | settings
     result = Result(
         model=model,
@@ -516,6 +520,51 @@ def test_a_report_depends_on_the_published_rows() -> None:
     path = ROOT / "params/published/bert.csv"
 
     assert inputs == {"params/published/bert.csv": file_digest(path)}
+
+
+HOSTILE = "</title><script>run()</script><meta http-equiv='refresh'> *b* `c` [d](e) $f$ a_b_c | g"
+
+
+def test_text_from_parameters_and_data_is_shown_as_it_is_and_is_never_markup(
+    tmp_path: Path,
+) -> None:
+    row = as_ours(row_of("bert", gpu=T4), gpu=HOSTILE, experiment=HOSTILE)
+    comparison = measured("bert", HOSTILE, row)
+    config = resolve("bert", "report", target="t").model_copy(update={"gpu": HOSTILE})
+    result = Result(
+        model="bert", experiment="x", stage="deploy", gpu="", state="failed", reason=HOSTILE
+    )
+    shown = [
+        nvidia.in_words(comparison),
+        text.answer(config, {HOSTILE: {"deploy": result}}, comparison.ours),
+        text.findings_in_words(config, comparison.ours),
+    ]
+    outputs = [
+        new_output("display_data", data={"text/markdown": each.data})  # type: ignore[attr-defined, no-untyped-call]
+        for each in shown
+    ]
+    outputs += [
+        new_output("display_data", data={"text/html": each.html})  # type: ignore[no-untyped-call]
+        for each in (nvidia.as_table(comparison), table(config.shown(), HOSTILE))
+    ]
+    cells = [new_code_cell("x", outputs=[each]) for each in outputs]  # type: ignore[no-untyped-call]
+    nbformat.write(new_notebook(cells=cells), tmp_path / "report.ipynb")  # type: ignore[no-untyped-call]
+
+    page = Page(site.page(tmp_path / "report.ipynb", tmp_path / "report.html").read_text())
+
+    tags = [name for name, _ in page.tags]
+    assert not {"script", "em"} & set(tags)
+    assert tags.count("meta") == 4  # the page's own
+    (link,) = page.all("a")
+    assert str(link["href"]).startswith("../../published.html#model=bert&gpu=NVIDIA")
+    for what in (
+        f"no rows of bert for this target's {HOSTILE}; ours",
+        f"{HOSTILE} , compared with ONNX, FP16",
+        f": {HOSTILE}, offline, batch size 1",
+        f"Red: {HOSTILE} ({HOSTILE}).",
+        f"Offline throughput is highest for {HOSTILE} at",
+    ):
+        assert what in page.text
 
 
 # The page of all rows

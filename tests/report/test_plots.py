@@ -118,8 +118,8 @@ def test_components_of_several_experiments_are_refused(rows: DataFrame) -> None:
 
 
 def test_the_frontier_labels_the_budget_and_the_best_point_within_it(rows: DataFrame) -> None:
-    top = findings.best(rows, 20)
-    assert top is not None
+    (_, top), *more = findings.best(rows, 20).iterrows()
+    assert not more
     inside = rows[(rows["p99_latency_ms"] <= 20) & (rows["verdict"] == "stable")]
     assert top["throughput"] == inside["throughput"].max()
     text = words(plots.frontier(rows, 20))
