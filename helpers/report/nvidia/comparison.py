@@ -4,6 +4,7 @@ comparison may be unfair.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from math import log2
 from typing import TYPE_CHECKING
 
@@ -223,7 +224,8 @@ def _differs(what: str, ours: Value, theirs: Value, note: str = "") -> str:
     """Say in what the two sides differ; "" if they do not."""
     if ours == theirs:
         return ""
-    one, other = (f"{v:,}" if isinstance(v, int) else v or "none" for v in (ours, theirs))
+    one, other = (f"{v:,}" if isinstance(v, int) else str(v or "none") for v in (ours, theirs))
+    other = other.removeprefix("NVIDIA ")  # which the sentence says
     return f"{what} differs: ours {one}, NVIDIA's {other}{f' ({note})' if note else ''}"
 
 
@@ -234,8 +236,5 @@ def common(pairs: Iterable[Pair]) -> list[str]:
 
 
 def by_experiment(pairs: Iterable[Pair]) -> dict[str, list[Pair]]:
-    """Group pairs by our experiment."""
-    groups: dict[str, list[Pair]] = {}
-    for each in pairs:
-        groups.setdefault(each.ours.experiment, []).append(each)
-    return groups
+    """Group pairs by our experiment; its pairs follow each other."""
+    return {name: list(own) for name, own in groupby(pairs, lambda pair: pair.ours.experiment)}

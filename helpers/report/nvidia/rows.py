@@ -40,32 +40,24 @@ class Document:
 _CRITEO = "TensorFlow2/Recommendation/DLRM_and_DCNv2/doc/merlin_hps_inference.md"
 DOCUMENTS = {
     "resnet50": Document(
-        path="PyTorch/Classification/ConvNets/triton/resnet50/README.md",
-        release="21.02",  # of its scripts; the document says 20.11
-        protocol="HTTP",
-        shared_memory="none",
+        "PyTorch/Classification/ConvNets/triton/resnet50/README.md",
+        *("21.02", "HTTP", "none"),  # the release of its scripts; the document says 20.11
         instances_online=2,
     ),
     "bert": Document(
-        path="PyTorch/LanguageModeling/BERT/triton/large/README.md",
-        release="21.10",
-        protocol="gRPC",
-        shared_memory="system",
+        "PyTorch/LanguageModeling/BERT/triton/large/README.md",
+        *("21.10", "gRPC", "system"),
         variant="large",
     ),
     "tft": Document(
-        path="PyTorch/Forecasting/TFT/triton/README.md",
-        release="22.11",
-        protocol="HTTP",
-        shared_memory="system",
+        "PyTorch/Forecasting/TFT/triton/README.md",
+        *("22.11", "HTTP", "system"),
         inputs="one example over and over",
     ),
     "widedeep": Document(
-        path="TensorFlow2/Recommendation/WideAndDeep/triton/README.md",
-        release="22.02",
-        protocol="HTTP",
-        shared_memory="system",
-        inputs="random ids",  # perf_analyzer's integers, which do not end with the tables
+        "TensorFlow2/Recommendation/WideAndDeep/triton/README.md",
+        *("22.02", "HTTP", "system"),
+        inputs="random ids",  # perf_analyzer's integers, most of them outside the tables
     ),
     "dlrm": Document(_CRITEO, "23.02", "HTTP", "system", variant="T3"),
     "dcnv2": Document(_CRITEO, "23.02", "HTTP", "system", variant="T3"),
