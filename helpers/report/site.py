@@ -105,16 +105,10 @@ def page(
         "stopped": bool(error) or state not in ("", "done"),
     }
     config = Config()
-    config.CoalesceStreamsPreprocessor.enabled = True  # of a progress bar, its last state
-    config.NbConvertBase.display_data_priority = [
-        "text/html",
-        "image/svg+xml",
-        "image/png",
-        "image/jpeg",
-        "text/markdown",
-        "text/latex",
-        "text/plain",
-    ]
+    config.CoalesceStreamsPreprocessor.enabled = True  # a progress bar's last state
+    images = ("image/svg+xml", "image/png", "image/jpeg")
+    texts = ("text/markdown", "text/latex", "text/plain")
+    config.NbConvertBase.display_data_priority = ["text/html", *images, *texts]
     exporter = HTMLExporter(  # type: ignore[no-untyped-call]
         config=config,
         template_name=TEMPLATE.name,

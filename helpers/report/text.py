@@ -37,6 +37,13 @@ def escaped(text: str) -> str:
     return re.sub(r"[\\`*_\[\]|~$]", lambda found: f"&#{ord(found[0])};", one_line)
 
 
+def markdown(text: str) -> "Markdown":
+    """Return Markdown that a notebook displays."""
+    from IPython.display import Markdown
+
+    return Markdown(text)  # type: ignore[no-untyped-call]
+
+
 def budget(config: ReportConfig) -> float:
     """The latency budget at p99 in milliseconds; infinite without one."""
     return config.latency_budget_ms or UNLIMITED
@@ -46,8 +53,6 @@ def answer(config: ReportConfig, found: Results, rows: "DataFrame") -> "Markdown
     """Give the answer in a few lines: the fastest point, the best within the budget, the cost of
     serving, and accuracy.
     """
-    from IPython.display import Markdown
-
     offline, online = findings.measured(rows, "offline"), findings.measured(rows, "online")
     limit = config.latency_budget_ms
     lines = [
@@ -65,13 +70,11 @@ def answer(config: ReportConfig, found: Results, rows: "DataFrame") -> "Markdown
             f"{escaped(config.dataset)}. Its accuracy shows that deployment keeps what was "
             "trained; it says nothing about the real task."
         )
-    return Markdown("\n\n".join(lines))  # type: ignore[no-untyped-call]
+    return markdown("\n\n".join(lines))
 
 
 def findings_in_words(config: ReportConfig, rows: "DataFrame") -> "Markdown":
     """Say what each figure shows, experiment by experiment where that differs."""
-    from IPython.display import Markdown
-
     online = findings.measured(rows, "online")
     lines = [
         findings.describe_throughput(rows),
@@ -83,8 +86,7 @@ def findings_in_words(config: ReportConfig, rows: "DataFrame") -> "Markdown":
         ),
         findings.describe_frontier(rows, budget(config)),
     ]
-    text = "".join(f"- {escaped(line)}\n" for line in lines)
-    return Markdown(text)  # type: ignore[no-untyped-call]
+    return markdown("".join(f"- {escaped(line)}\n" for line in lines))
 
 
 def accuracy_in_words(found: Results) -> str:
@@ -102,17 +104,8 @@ def accuracy_in_words(found: Results) -> str:
 
 def configurations(config: ReportConfig, found: Results) -> list[dict[str, Value]]:
     """One row for each experiment: how it was made and served, and what was not done."""
-    fields = (
-        "variant",
-        "dataset",
-        "max_seq_length",
-        "export_format",
-        "format",
-        "precision",
-        "accelerator",
-        "max_batch_size",
-        "preferred_batch_sizes",
-    )
+    fields = ["variant", "dataset", "max_seq_length", "export_format", "format", "precision"]
+    fields += ["accelerator", "max_batch_size", "preferred_batch_sizes"]
     rows: list[dict[str, Value]] = []
     for name in config.experiments:
         stages = found[name]
@@ -154,11 +147,7 @@ def ladder(found: Results) -> list[dict[str, Value]]:
 def metrics(found: Results) -> list[dict[str, Value]]:
     """One row for each metric of each experiment: served, and by the framework."""
     return [
-        {
-            "experiment": name,
-            **score.model_dump(),
-            "verdict": "red" if score.fault else "green",
-        }
+        {"experiment": name, **score.model_dump(), "verdict": "red" if score.fault else "green"}
         for name, stages in found.items()
         if "deploy" in stages
         for score in stages["deploy"].scores

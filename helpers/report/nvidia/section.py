@@ -24,7 +24,7 @@ from helpers.display import (
 from helpers.report.findings import measured
 from helpers.report.nvidia.comparison import SCENARIOS, Comparison, Pair, by_experiment, common
 from helpers.report.nvidia.rows import PublishedRow, tables
-from helpers.report.text import escaped
+from helpers.report.text import escaped, markdown
 
 if TYPE_CHECKING:
     from IPython.display import Markdown
@@ -39,15 +39,9 @@ MARKED = 12  # points of a grey line, at most about
 
 def in_words(comparison: Comparison) -> "Markdown":
     """Say what is compared with what, the ratio, and why it may be unfair."""
-    from IPython.display import Markdown
-
-    return Markdown("\n\n".join(_lines(comparison)))  # type: ignore[no-untyped-call]
-
-
-def _lines(comparison: Comparison) -> list[str]:
     model, gpu, chosen = map(escaped, (comparison.model, comparison.gpu, comparison.chosen))
     if not comparison.published:
-        return [f"NVIDIA published nothing for {model}."]
+        return markdown(f"NVIDIA published nothing for {model}.")
     choice = (
         f"Compared with NVIDIA's own rows for {gpu}."
         if comparison.is_own
@@ -66,7 +60,7 @@ def _lines(comparison: Comparison) -> list[str]:
         for name in SCENARIOS
         if name not in comparison.scenarios
     ]
-    return lines
+    return markdown("\n\n".join(lines))
 
 
 def _unfair(pairs: tuple[Pair, ...]) -> list[str]:
