@@ -30,15 +30,6 @@ WINDOWS = 3  # perf_analyzer reports once it has three
 WINDOW_STRETCH = 1.2  # by which it lengthens the interval it is given
 ATTEMPTS = 4
 TIMES = re.compile(rb'"timestamp":(\d+)|"response_timestamps":\[([\d,]*)\]')
-CSV_COLUMNS = (  # of perf_analyzer's CSV, in microseconds; in the order of LATENCY_COMPONENTS
-    "Client Send",
-    "Network+Server Send/Recv",
-    "Server Queue",
-    "Server Compute Input",
-    "Server Compute Infer",
-    "Server Compute Output",
-    "Client Recv",
-)
 
 
 @dataclass(frozen=True)
@@ -178,6 +169,7 @@ def _read(folder: Path) -> Load | None:
         raise MeasurementError("perf_analyzer saw no request through: its windows are too short")
     with (folder / "out.csv").open() as file_of_components:
         row = next(csv.DictReader(file_of_components))
-    columns = zip(LATENCY_COMPONENTS, CSV_COLUMNS, strict=True)
-    components = {ours: float(row[theirs]) / 1000 for ours, theirs in columns}
+    # "Network+Server Send/Recv", in microseconds, is our network_server_send_recv_ms.
+    named = {re.sub(r"\W", "_", f"{name} ms").lower(): value for name, value in row.items()}
+    components = {name: float(named[name]) / 1000 for name in LATENCY_COMPONENTS}
     return Load(np.array(sorted(times, key=lambda pair: pair[1]), dtype=np.int64), components)

@@ -141,20 +141,6 @@ def test_exactly_ten_rows_break_littles_law() -> None:
     assert worst.littles_law == pytest.approx(2952 * 0.8429 / (16 * 216))
 
 
-def test_an_average_is_the_sum_of_its_components_but_for_three_rows() -> None:
-    def is_sum(row: PublishedRow) -> bool:
-        total, average = (
-            sum(getattr(row, n) for n in results.LATENCY_COMPONENTS),
-            row.avg_latency_ms,
-        )
-        return abs(total - (average or 0)) <= 0.11 + 0.005 * (average or 0)
-
-    rows = [row for row in everything() if row.server_queue_ms is not None]
-
-    assert len(rows) == 1218 - 32  # ResNet50's offline tables have none
-    assert sum(not is_sum(row) for row in rows) == 3
-
-
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
