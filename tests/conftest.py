@@ -1,5 +1,6 @@
 """Shared by the tests: a copy of the project with a small model, and what must not be left."""
 
+import ast
 import json
 import os
 import shutil
@@ -18,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from helpers.results import Result, Row, read
 from helpers.triton.process import SETTINGS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -109,11 +111,17 @@ class Project:
         output, _ = process.communicate(timeout=300)
         return Answer(process.returncode, output)
 
-    def result(self, experiment: str, stage: str) -> dict[str, Any]:
+    def result(self, experiment: str, stage: str) -> Result:
         """Read a stage's result."""
-        path = self.target / "dummy" / experiment / f"{stage}.json"
-        found: dict[str, Any] = json.loads(path.read_text())
+        found = read(self.target / "dummy" / experiment / f"{stage}.json")
+        assert found
         return found
+
+    def rows(self, experiment: str, stage: str) -> tuple[Row, ...]:
+        """Read the rows of a performance stage."""
+        measurement = self.result(experiment, stage).measurement
+        assert measurement
+        return measurement.rows
 
 
 @dataclass(frozen=True)
@@ -169,6 +177,16 @@ def project(finished: Project, tmp_path: Path) -> Project:
 def fresh(tmp_path: Path) -> Project:
     """A copy of the project in which nothing has run."""
     return copy_project(tmp_path / "project")
+
+
+def run_time_code(path: Path) -> ast.Module:
+    """Parse a module without what only a type checker reads."""
+
+    class RunTime(ast.NodeTransformer):
+        def visit_If(self, node: ast.If) -> Any:
+            return node.orelse if ast.unparse(node.test) == "TYPE_CHECKING" else node
+
+    return RunTime().visit(ast.parse(path.read_text()))
 
 
 def processes(*words: str) -> list[int]:

@@ -1,10 +1,12 @@
-"""The house rules that a reader relies on: small modules, light imports, no machine's paths."""
+"""Conventions that a reader relies on: surfaces, light imports, types, no machine's paths."""
 
 import ast
+import importlib
 import json
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -40,13 +42,81 @@ def committed() -> list[Path]:
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_a_module_has_at_most_300_lines_and_says_its_secret_in_one(path: Path) -> None:
-    text = path.read_text()
-    summary = (ast.get_docstring(ast.parse(text)) or "").split("\n\n")[0]
+def test_a_module_says_its_secret_in_one_sentence(path: Path) -> None:
+    summary = (ast.get_docstring(ast.parse(path.read_text())) or "").split("\n\n")[0]
 
-    assert len(text.splitlines()) <= 300
     assert len(summary) > 20
     assert summary.endswith((".", ":"))
+
+
+def imports(path: Path) -> list[str]:
+    """The modules of this package that a module imports from, late imports included."""
+    nodes = ast.walk(ast.parse(path.read_text()))
+    return [
+        node.module
+        for node in nodes
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("helpers.")
+    ]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_another_room_is_entered_by_its_public_surface(path: Path) -> None:
+    own = name_of(path).split(".")[1:2]
+    past = [name for name in imports(path) if name.count(".") > 1 and name.split(".")[1:2] != own]
+
+    assert past == []
+
+
+@pytest.mark.parametrize("stub", sorted((ROOT / "helpers").rglob("__init__.pyi")), ids=name_of)
+def test_a_room_has_a_sorted_surface_and_every_name_of_it_loads(stub: Path) -> None:
+    room = importlib.import_module(name_of(stub))
+    (names,) = (
+        ast.literal_eval(node.value)
+        for node in ast.parse(stub.read_text()).body
+        if isinstance(node, ast.Assign)
+    )
+
+    assert sorted(names, key=natural) == names
+    assert set(names) == set(room.__all__)
+    assert all(hasattr(room, name) for name in names)
+    assert not {path.stem for path in stub.parent.glob("*.py")} & set(names)
+
+
+def natural(name: str) -> tuple[int, str]:
+    """Constants first, then classes, then functions, as ruff sorts `__all__`."""
+    return (0 if name.isupper() else 1 if name[0].isupper() else 2), name
+
+
+def public_functions(body: list[ast.stmt]) -> Iterator[ast.FunctionDef]:
+    for node in body:
+        if isinstance(node, ast.FunctionDef) and (node.name[0] != "_" or node.name == "__init__"):
+            yield node
+        elif isinstance(node, ast.ClassDef) and node.name[0] != "_":
+            yield from public_functions(node.body)
+
+
+def annotations(function: ast.FunctionDef) -> Iterator[ast.expr]:
+    given = function.args
+    every = (*given.posonlyargs, *given.args, given.vararg, *given.kwonlyargs, given.kwarg)
+    for found in (*(each.annotation for each in every if each), function.returns):
+        if isinstance(found, ast.Constant) and isinstance(found.value, str):
+            yield ast.parse(found.value, mode="eval").body
+        elif found:
+            yield found
+
+
+def test_public_signatures_hardly_say_any() -> None:
+    """Counted are annotations with `Any` of public functions and methods; it was 235 once."""
+    found = [
+        f"{name_of(path)}.{function.name}"
+        for path in MODULES
+        if path.name != "adapter.py"  # runs inside Triton
+        for function in public_functions(ast.parse(path.read_text()).body)
+        for annotation in annotations(function)
+        if any(isinstance(each, ast.Name) and each.id == "Any" for each in ast.walk(annotation))
+    ]
+
+    assert len(found) < 30, found
 
 
 IMPORTS = """

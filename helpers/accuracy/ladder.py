@@ -9,9 +9,10 @@ framework's: the rule of MLPerf Inference (github.com/mlcommons/inference_polici
 from collections.abc import Iterable
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from helpers import models
 from helpers.config import ConvertConfig, DeployConfig, EngineConfig, ExportConfig
@@ -29,25 +30,27 @@ from helpers.models import Arrays
 from helpers.results import Difference, Rung, Score
 from helpers.store import Artefact, find, making, outputs
 
+if TYPE_CHECKING:
+    from helpers.triton import Server
+
+Array = NDArray[Any]
+
 SAMPLES = 64
 KEPT_SHARE = 0.99
 BATCH = 8
 
 
-def difference(output: str, found: Any, reference: Any, bounds: tuple[float, float]) -> Difference:
+def difference(
+    output: str, found: Array, reference: Array, bounds: tuple[float, float]
+) -> Difference:
     """Compare arrays of equal shape: max and mean of |found - reference| / std(reference).
 
     A wrong shape or a value that is not finite has no difference, and so no bound holds.
     """
-    if found.shape != reference.shape or not np.isfinite(found).all():
-        return _difference(output, None, None, bounds)
-    apart = np.abs(found.astype(np.float64) - reference) / reference.std(dtype=np.float64)
-    return _difference(output, float(apart.max()), float(apart.mean()), bounds)
-
-
-def _difference(
-    output: str, largest: float | None, mean: float | None, bounds: tuple[float, float]
-) -> Difference:
+    largest = mean = None
+    if found.shape == reference.shape and np.isfinite(found).all():
+        apart = np.abs(found.astype(np.float64) - reference) / reference.std(dtype=np.float64)
+        largest, mean = float(apart.max()), float(apart.mean())
     return Difference(
         output=output,
         max_difference=largest,
@@ -130,7 +133,7 @@ def compare(config: ExportConfig, artefact: Artefact) -> Rung:
     """
     name, precision = artefact.facts["format"], artefact.facts["precision"]
     step = "exported" if config.stage == "export" else "converted"
-    if isinstance(config, ConvertConfig) and ensemble.only_elsewhere(config, name):
+    if isinstance(config, ConvertConfig) and ensemble.requires_native_backend(config, name):
         return rung(step, config, precision, _by_server(config, artefact), _reference(config)[0])
     device = "cpu" if config.stage == "export" else config.device
     session = ensemble.load(config, name, lambda _: artefact.folder, physical_cores(), device)
@@ -157,7 +160,7 @@ def _by_server(config: ConvertConfig, artefact: Artefact) -> Arrays:
             return server.infer_all(config.model, batches)
 
 
-def compare_served(config: DeployConfig, server: Any) -> Rung:
+def compare_served(config: DeployConfig, server: "Server") -> Rung:
     """Send the ladder's samples through Triton."""
     size = min(BATCH, config.max_batch_size)
     batches = requests(config, open_dataset(config), size, SAMPLES)
@@ -170,7 +173,7 @@ def compare_served(config: DeployConfig, server: Any) -> Rung:
     )
 
 
-def evaluate(config: DeployConfig, server: Any) -> tuple[Score, ...]:
+def evaluate(config: DeployConfig, server: "Server") -> tuple[Score, ...]:
     """Send the whole evaluation set through Triton and score it with the task's metrics."""
     dataset = open_dataset(config)
     batches = requests(config, dataset, config.max_batch_size)

@@ -66,9 +66,9 @@ def this_gpu() -> Gpu:
             raise DeviceError(": ".join(device.absent))
         name, memory_mb = (device.ask(gpu.QUERIES[each]) for each in ("name", "memory_total_mb"))
         architecture = device.ask(lambda nvml, handle: nvml.nvmlDeviceGetArchitecture(handle))
-    if isinstance(memory_mb, str) or isinstance(architecture, str):
+    if not isinstance(memory_mb, int) or isinstance(architecture, str):
         raise DeviceError(f"the driver does not tell what GPU this is: {MEND}")
-    return Gpu(name, architecture, memory_mb * 1e6 / 2**30)
+    return Gpu(str(name), architecture, memory_mb * 1e6 / 2**30)
 
 
 def write_new(name: str) -> Path:

@@ -1,4 +1,4 @@
-from .progress import Progress
+from .progress import Lines, Progress, lines_or_live
 from .style import (
     COLOURS,
     GREY,
@@ -28,6 +28,7 @@ __all__ = [
     "INK",
     "RED",
     "WIDTH",
+    "Lines",
     "Progress",
     "Table",
     "add_legend",
@@ -35,6 +36,7 @@ __all__ = [
     "draw_line",
     "empty_figure",
     "legend_handles",
+    "lines_or_live",
     "mark_decades",
     "mark_sizes",
     "marker",

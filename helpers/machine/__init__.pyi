@@ -1,7 +1,12 @@
-from .checks import has_driver
+from .checks import Check, examine
+from .gpu import has_driver
+from .preflight import obstacle
 from .provenance import COMMAND_VARIABLE
 
 __all__ = [
     "COMMAND_VARIABLE",
+    "Check",
+    "examine",
     "has_driver",
+    "obstacle",
 ]

@@ -168,6 +168,10 @@ class Ensemble(Protocol):
         """Load what `write` wrote as a session: one `run(dict) -> dict`."""
         ...
 
+    def mapped(self, config: Any, checkpoint: Path) -> Any:
+        """Map the lookup in the files of `checkpoint` itself, as a session; write nothing."""
+        ...
+
 
 def names() -> list[str]:
     """Name every model of the package, sorted; a package `_<name>` is what several share."""
@@ -189,9 +193,11 @@ def sources(name: str) -> list[Path]:
 
 
 def raw_sources(name: str) -> list[Path]:
-    """List the files that prepare the raw data of the model `name`: `raw.py` and its like."""
-    found = raw(name)
-    return sorted(Path(getfile(found.prepare_raw)).parent.glob("raw*.py")) if found else []
+    """List the files that prepare the raw data of the model `name`: `raw*.py`, or all of `raw/`."""
+    if (found := raw(name)) is None:
+        return []
+    folder = Path(getfile(found.prepare_raw)).parent
+    return sorted(folder.glob("*.py" if folder.name == "raw" else "raw*.py"))
 
 
 def raw(name: str) -> Raw | None:

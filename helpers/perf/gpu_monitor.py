@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from helpers.machine import gpu
 from helpers.results import GpuState
-from helpers.triton import Server, parse_metrics
+from helpers.triton import Server
 
 INTERVAL_SECONDS = 0.5
 METRICS = {  # Triton's name -> our column, and the factor to its unit
@@ -43,12 +43,15 @@ HARMLESS = {"idle", "display clocks"}
 
 def from_metrics(text: str, uuid: str = "") -> dict[str, float]:
     """Read the load out of Triton's metrics: of the GPU `uuid`, or without one of the busiest."""
+    from prometheus_client.parser import text_string_to_metric_families
+
     found: dict[str, float] = {}
-    for key, value in parse_metrics(text).items():
-        name, _, labels = key.partition("{")
-        if name in METRICS and uuid in labels and math.isfinite(value):
-            column, factor = METRICS[name]
-            found[column] = max(found.get(column, 0.0), value * factor)
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            ours = sample.name in METRICS and (not uuid or sample.labels.get("gpu_uuid") == uuid)
+            if ours and math.isfinite(sample.value):
+                column, factor = METRICS[sample.name]
+                found[column] = max(found.get(column, 0.0), sample.value * factor)
     return found
 
 
@@ -129,7 +132,7 @@ class Observer:
         self.sources |= {"Triton's metrics"} if told else set()
         self.sources |= {"NVML"} if asked.keys() - told.keys() else set()
         point.samples.append((time.time_ns(), asked | told))
-        point.held_by |= (held := self.device.held_by())
+        point.held_by |= (held := self.device.throttle_reasons())
         self.held_by |= held
         others = self.device.others()
         if isinstance(others["other_processes"], int):

@@ -3,8 +3,7 @@ clients.
 """
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import ceil
 from typing import Any
@@ -14,11 +13,13 @@ from numpy.typing import NDArray
 
 from helpers import models
 from helpers.config import DeployConfig, LoadConfig, OfflineConfig, OnlineConfig
-from helpers.errors import MeasurementError
+from helpers.errors import MeasurementError, ServerError
 from helpers.formats import Session
 from helpers.inference import ensemble, open_dataset, requests, require, threads
 from helpers.models import Arrays
 from helpers.perf import analyzer, background, gpu_monitor, statistics
+from helpers.perf.analyzer import Point
+from helpers.perf.gpu_monitor import Observer
 from helpers.perf.statistics import Window
 from helpers.results import LATENCY_COMPONENTS, Measurement, Row
 from helpers.triton import Server
@@ -27,29 +28,15 @@ REQUESTS_A_CLIENT = 5  # at least, online: fewer show more of the start than of 
 SHORTEST_INTERVAL_MS = 400
 NOT_SHARED = "inputs sent over HTTP: a remote host shares no memory with this one"
 BARE_SECONDS = 0.6  # a bare run takes at least this long and three calls
+EXTRA_PAIRS = 2  # where the pairs saw too few requests
+
+Measured = tuple[Row, dict[str, NDArray[np.generic]]]  # and start and end of every request
 
 
 def _samples(config: LoadConfig) -> Arrays:
     count = config.distinct_rows
     (samples,) = requests(config, open_dataset(config), count, count)
     return samples
-
-
-@contextmanager
-def _ready(
-    config: LoadConfig, server: Server, samples: Arrays
-) -> Iterator[tuple[analyzer.Point, gpu_monitor.Observer]]:
-    """Have the machine for this measurement alone, and give a point to start from and who watches
-    the GPU.
-    """
-    outputs = [tensor.name for tensor in models.get(config.model).outputs(config)]
-    regions = analyzer.shared_memory_patterns(list(samples), outputs)
-    with (
-        background.alone(),
-        analyzer.input_data(analyzer.split(samples)) as data,
-        gpu_monitor.observed(config.device, server) as observer,
-    ):
-        yield analyzer.Point(config.model, data, regions), observer
 
 
 def count_of(samples: Arrays) -> int:
@@ -79,15 +66,15 @@ def run_bare(session: Session, batches: list[Arrays], seconds: float) -> float:
 
 def bare_session(config: DeployConfig) -> Session | None:
     """Load the deployed artefact in this process, with the server's threads and settings; None if
-    only the server can run it.
+    another runtime serves it.
     """
-    if ensemble.only_elsewhere(config, config.format):
+    if not ensemble.has_bare_runtime(config):
         return None
     repository = require(config, "deploy").folder
     return ensemble.load(
         config,
         config.format,
-        lambda piece: repository / piece.part.name / "1",
+        lambda component: repository / component.part.name / "1",
         threads(config, "offline"),
         config.device,
     )
@@ -106,39 +93,36 @@ def measure_offline(config: OfflineConfig, server: Server) -> Measurement:
     """Measure each batch size at concurrency 1, bare and served runs alternating; served runs alone
     where there is nothing bare.
 
-    A point that cannot be measured is a row with the reason; raises `ServerError` if Triton ends.
+    A point that cannot be measured, and every point after the server's end, is a row with the
+    reason.
     """
     samples, session = _samples(config), bare_session(config)
-    rows: list[Row] = []
-    raw: dict[str, NDArray[np.generic]] = {}
-    before: list[float] = []
-    with _ready(config, server, samples) as (start, observer):
-        for size in config.batch_sizes:
-            before.append(background.wait_until_quiet())
-            shared_memory = config.shared_memory if server.is_local else "none"
-            point = replace(start, batch_size=size, shared_memory=shared_memory)
-            try:
-                row, requests = _offline_point(config, server, session, point, samples, observer)
-            except MeasurementError as error:
-                row, requests = failed_row(size, 1, error), {}
-            if shared_memory != config.shared_memory:
-                reason = "; ".join(filter(None, (row.reason, NOT_SHARED)))
-                row = row.model_copy(update={"reason": reason})
-            rows.append(row)
-            raw |= requests
-            print(f"batch {size}: {_in_words(row)}")
-    return _measurement(rows, raw, samples, before, observer)
+    shared_memory = config.shared_memory if server.is_local else "none"
+
+    def measure(point: Point, observer: Observer) -> Measured:
+        row, requests = _offline_point(config, server, session, point, samples, observer)
+        if shared_memory != config.shared_memory:
+            reason = "; ".join(filter(None, (row.reason, NOT_SHARED)))
+            row = row.model_copy(update={"reason": reason})
+        return row, requests
+
+    points = [{"batch_size": size, "shared_memory": shared_memory} for size in config.batch_sizes]
+    return _sweep(config, server, samples, points, measure)
 
 
 def _offline_point(
     config: OfflineConfig,
     server: Server,
     session: Session | None,
-    point: analyzer.Point,
+    point: Point,
     samples: Arrays,
-    observer: gpu_monitor.Observer,
-) -> tuple[Row, dict[str, NDArray[np.generic]]]:
-    """Run bare, served, bare, ..., bare; each served run is compared with its neighbours."""
+    observer: Observer,
+) -> Measured:
+    """Run bare, served, bare, ..., bare; each served run is compared with its neighbours.
+
+    Windows are sized by the requests that are still missing and by how long a served request took
+    so far, at first by the bare time. Where requests are missing at the end, pairs are added.
+    """
     size = point.batch_size
     batches = [take(samples, start, size) for start in range(0, count_of(samples), size)]
     if session:
@@ -147,13 +131,17 @@ def _offline_point(
         server.infer(config.model, batches[0])  # likewise
     else:
         request_seconds = _seconds(lambda: server.infer(config.model, batches[0]))
-    interval = interval_ms(config.request_count, config.pairs, request_seconds)
     bare = [size * run_bare(session, batches, BARE_SECONDS)] if session else []
-    runs, loads, seen = [], [], gpu_monitor.Point()
-    for _ in range(config.pairs):
+    runs: list[Window] = []
+    loads: list[analyzer.Load] = []
+    seen, missing = gpu_monitor.Point(), config.request_count
+    while len(runs) < config.pairs or (missing > 0 and len(runs) < config.pairs + EXTRA_PAIRS):
+        interval = interval_ms(max(missing, 1), max(config.pairs - len(runs), 1), request_seconds)
         with background.watched(server.processes) as others, observer.watching(seen):
             loads.append(analyzer.run(replace(point, interval_ms=interval), server))
         runs.append(Window(loads[-1].requests, size, 1, others.others_cores))
+        missing -= len(loads[-1].requests)
+        request_seconds = float(runs[-1].latencies_ms.mean()) / 1000
         if session:
             bare.append(size * run_bare(session, batches, BARE_SECONDS))
     figures = _components(loads) | seen.figures([run.requests for run in runs])
@@ -163,12 +151,12 @@ def _offline_point(
     }
     if not session:
         return row, requests
-    pairs = statistics.ratios(bare, [run.throughput for run in runs])
+    ratios = statistics.ratios(bare, [run.throughput for run in runs])
     compared = {
         "bare_throughput": float(np.median(bare)),
-        "served_bare_ratio": float(np.median(pairs)),
-        "served_bare_min": min(pairs),
-        "served_bare_max": max(pairs),
+        "served_bare_ratio": float(np.median(ratios)),
+        "served_bare_min": min(ratios),
+        "served_bare_max": max(ratios),
     }
     return row.model_copy(update=compared), requests | {f"batch_{size}_bare_0": np.array(bare)}
 
@@ -176,38 +164,81 @@ def _offline_point(
 def measure_online(config: OnlineConfig, server: Server) -> Measurement:
     """Measure each number of clients over HTTP, each with `online_batch_size` samples a request.
 
-    A point that cannot be measured is a row with the reason; raises `ServerError` if Triton ends.
+    A point that cannot be measured, and every point after the server's end, is a row with the
+    reason.
     """
     samples = _samples(config)
+    one = take(samples, 0, config.online_batch_size)
+    seconds = [_seconds(lambda: server.infer(config.model, one))]  # a request, at each point so far
+
+    def measure(point: Point, observer: Observer) -> Measured:
+        clients, seen = point.concurrency, gpu_monitor.Point()
+        count = max(config.request_count, clients * REQUESTS_A_CLIENT)
+        timed = replace(point, interval_ms=interval_ms(count, 1, seconds[-1]))
+        with background.watched(server.processes) as others, observer.watching(seen):
+            load = analyzer.run(timed, server)
+        run = Window(load.requests, point.batch_size, clients, others.others_cores)
+        seconds.append(float(run.latencies_ms.mean()) / 1000 / clients)
+        figures = _components([load]) | seen.figures([load.requests])
+        row = statistics.measure_row([run], config.request_count, figures, seen.disturbance())
+        return row, {f"clients_{clients}_0": load.requests}
+
+    size = config.online_batch_size
+    points = [{"batch_size": size, "concurrency": clients} for clients in config.concurrency]
+    return _sweep(config, server, samples, points, measure)
+
+
+def _sweep(
+    config: LoadConfig,
+    server: Server,
+    samples: Arrays,
+    points: Sequence[Mapping[str, Any]],
+    measure: Callable[[Point, Observer], Measured],
+) -> Measurement:
+    """Measure point after point, with the machine for this measurement alone."""
+    outputs = [tensor.name for tensor in models.get(config.model).outputs(config)]
+    regions = analyzer.shared_memory_patterns(list(samples), outputs)
     rows: list[Row] = []
-    raw: dict[str, NDArray[np.generic]] = {}
+    requests: dict[str, NDArray[np.generic]] = {}
     before: list[float] = []
-    with _ready(config, server, samples) as (start, observer):
-        one = take(samples, 0, config.online_batch_size)
-        request_seconds = _seconds(lambda: server.infer(config.model, one))
-        for clients in config.concurrency:
+    ended = ""
+    with (
+        background.alone(),
+        analyzer.input_data(analyzer.split(samples)) as data,
+        gpu_monitor.observed(config.device, server) as observer,
+    ):
+        for fields in points:
+            point = replace(Point(config.model, data, regions), **fields)
             before.append(background.wait_until_quiet())
-            count = max(config.request_count, clients * REQUESTS_A_CLIENT)
-            interval = interval_ms(count, 1, request_seconds)
-            size = config.online_batch_size
-            point = replace(start, batch_size=size, concurrency=clients, interval_ms=interval)
-            seen = gpu_monitor.Point()
             try:
-                with background.watched(server.processes) as others, observer.watching(seen):
-                    load = analyzer.run(point, server)
-            except MeasurementError as error:
-                row = failed_row(size, clients, error)
-            else:
-                run = Window(load.requests, size, clients, others.others_cores)
-                figures = _components([load]) | seen.figures([load.requests])
-                row = statistics.measure_row(
-                    [run], config.request_count, figures, seen.disturbance()
-                )
-                raw[f"clients_{clients}_0"] = load.requests
-                request_seconds = float(run.latencies_ms.mean()) / 1000 / clients
+                if ended:
+                    raise MeasurementError(ended)
+                row, own = measure(point, observer)
+            except (MeasurementError, ServerError) as error:
+                row, own = failed_row(point, error), {}
+                ended = "" if server.is_alive() else "the server had ended before"
             rows.append(row)
-            print(f"{clients} clients: {_in_words(row)}")
-    return _measurement(rows, raw, samples, before, observer)
+            requests |= own
+            print(f"batch {point.batch_size}, {point.concurrency} clients: {_in_words(row)}")
+    counted = _counted(config.model, server)
+    return Measurement(
+        rows=tuple(rows),
+        distinct_rows=count_of(samples),
+        background_before=max(before),
+        server_samples=counted.get("inference_count"),
+        server_executions=counted.get("execution_count"),
+        gpu=observer.record,
+        requests=requests,
+    )
+
+
+def _counted(model: str, server: Server) -> dict[str, int]:
+    """What the server counted; empty if it has ended."""
+    try:
+        statistics = server.statistics(model)
+    except ServerError:
+        return {}
+    return {name: int(statistics[name]) for name in ("inference_count", "execution_count")}
 
 
 def _seconds(call: Callable[[], Any]) -> float:
@@ -217,22 +248,6 @@ def _seconds(call: Callable[[], Any]) -> float:
     for _ in range(3):
         call()
     return (time.perf_counter() - started) / 3
-
-
-def _measurement(
-    rows: list[Row],
-    requests: dict[str, NDArray[np.generic]],
-    samples: Arrays,
-    before: list[float],
-    observer: gpu_monitor.Observer,
-) -> Measurement:
-    return Measurement(
-        rows=tuple(rows),
-        distinct_rows=count_of(samples),
-        background_before=max(before),
-        gpu=observer.record,
-        requests=requests,
-    )
 
 
 def _in_words(row: Row) -> str:
@@ -252,6 +267,11 @@ def _components(loads: list[analyzer.Load]) -> dict[str, float]:
     }
 
 
-def failed_row(batch_size: int, concurrency: int, error: Exception) -> Row:
+def failed_row(point: Point, error: Exception) -> Row:
     """Keep the place of a point that was not measured, with the reason."""
-    return Row(batch_size=batch_size, concurrency=concurrency, verdict="failed", reason=str(error))
+    return Row(
+        batch_size=point.batch_size,
+        concurrency=point.concurrency,
+        verdict="failed",
+        reason=str(error),
+    )

@@ -20,6 +20,7 @@ from helpers.results import Result, read
 
 START_SECONDS = 120
 RELAYED_LINES = 6
+LONGEST_FOLDER = 80  # characters
 
 
 @contextmanager
@@ -70,12 +71,13 @@ def execute(
         from nbclient.exceptions import CellTimeoutError, DeadKernelError
         from papermill.exceptions import PapermillExecutionError
         from traitlets.config import Config
+        from zmq.error import ZMQError
 
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # of Ctrl-C it would say a page
-    result.unlink(missing_ok=True)
+    before = _stamp(result)
     executed.parent.mkdir(parents=True, exist_ok=True)
     try:
-        with warnings.catch_warnings(), tempfile.TemporaryDirectory(prefix="triton-") as sockets:
+        with warnings.catch_warnings(), _socket_folder() as sockets:
             warnings.simplefilter("ignore")
             transport = {"transport": "ipc", "ip": f"{sockets}/kernel"}  # no port is opened
             notebook = papermill.execute_notebook(
@@ -105,6 +107,9 @@ def execute(
         raise StageError(
             "the notebook's kernel was killed: look for a lack of memory, then run again"
         ) from error
+    except (RuntimeError, OSError, ZMQError) as error:
+        line = " ".join(str(error).split())
+        raise StageError(f"the notebook's kernel did not start: {line}") from error
     pending = [
         cell
         for cell in notebook.cells
@@ -113,11 +118,26 @@ def execute(
     if pending:
         raise StageError(f"{len(pending)} cells were not executed: the notebook ended itself")
     found = read(result)
-    if found is None:
+    if found is None or _stamp(result) == before:
         raise StageError("the notebook ended without its result: its last cell must call save")
     if found.state != "done":
         raise StageError(found.reason)
     return found
+
+
+def _socket_folder() -> "tempfile.TemporaryDirectory[str]":
+    """A folder for the kernel's sockets, whose paths may have 107 characters at most."""
+    folder = None if len(tempfile.gettempdir()) < LONGEST_FOLDER else "/tmp"
+    return tempfile.TemporaryDirectory(prefix="triton-", dir=folder)
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    """Tell one version of a file that is always replaced from the next; zeros if there is none."""
+    try:
+        status = path.stat()
+    except OSError:
+        return 0, 0
+    return status.st_ino, status.st_mtime_ns
 
 
 def _ours(name: str) -> bool:

@@ -17,7 +17,7 @@ from helpers.config import (
     folder_of,
 )
 from helpers.inference import checkpoint_file, dataset_folder, is_made
-from helpers.machine import checks
+from helpers.machine import obstacle
 from helpers.store import ROOT, file_digest, find, is_unchanged
 
 FIRST_SECONDS = {
@@ -66,13 +66,13 @@ def plan(
     for model, experiment in chosen:
         conversion = configure(content, target, model, experiment, "convert")
         assert isinstance(conversion, ConvertConfig)
-        obstacle = checks.obstacle(conversion)
+        reason = obstacle(conversion)
         for stage in stages or STAGES:
             if stage != "report":
                 needs = None
                 if before := STAGE[stage].needs:
                     needs = Job(owner(content, target, model, experiment, before)).result
-                job = Job(owner(content, target, model, experiment, stage), obstacle, needs)
+                job = Job(owner(content, target, model, experiment, stage), reason, needs)
                 known = jobs.get(job.result)
                 if known is None or known.obstacle:  # one that can run here is enough
                     jobs[job.result] = job
@@ -99,11 +99,13 @@ def owner(
 
 
 def stale(job: Job) -> str:
-    """Say why the stage must run, in a few words; empty if its result still holds."""
+    """Say why the stage must run, in a few words; empty if its result still holds, though it may
+    have been blocked or skipped since.
+    """
     found = results.read(job.result)
     if found is None:
         return "there is no result"
-    if found.state != "done" or found.fingerprint is None:
+    if found.state == "failed" or found.fingerprint is None:
         return f"it {'' if found.state == 'failed' else 'was '}{found.state} before"
     if changed := results.difference(found.fingerprint, results.fingerprint(job.config)):
         return changed

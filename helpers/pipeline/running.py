@@ -3,7 +3,7 @@
 import shlex
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +12,7 @@ import yaml
 
 from helpers import results
 from helpers.config import TARGET_VARIABLE, notebook_file, read_file, select
+from helpers.display import Lines
 from helpers.errors import DeploymentError, ParameterError, StageError
 from helpers.machine import COMMAND_VARIABLE
 from helpers.pipeline.planning import Job, explain, parameters, plan, seconds, stale
@@ -20,8 +21,6 @@ from helpers.results import Result
 from helpers.store import LOCKED_VARIABLE, locked, write_atomic
 
 RESERVED = ("data",)  # folders of outputs/ that are no target
-
-Say = Callable[[str], None]
 
 
 @dataclass
@@ -45,14 +44,14 @@ def run(
     force: bool = False,
     dry_run: bool = False,
     cell_seconds: int = 7200,
-    say: Say = print,
+    say: Lines | None = None,
 ) -> Outcome:
     """Run the stages of one or more parameter files that are not up to date, and publish the pages.
 
     A failed stage blocks what depends on it and everything else goes on. Raises `ParameterError`
     before anything runs, and `WorkspaceError` if the outputs folder is in use.
     """
-    outcome, plans = Outcome(), []
+    outcome, plans, say = Outcome(), [], say or Lines()
     for path in files:
         _require_own_folder(path, files)
         content = read_file(path)
@@ -89,7 +88,7 @@ def _kernel_environment(target: str) -> AbstractContextManager[None]:
 
 
 def run_job(
-    job: Job, turn: str, force: bool, cell_seconds: int, outcome: Outcome, say: Say
+    job: Job, turn: str, force: bool, cell_seconds: int, outcome: Outcome, say: Lines
 ) -> None:
     """Run one job, or say why not."""
     from helpers.pipeline.notebook import execute
@@ -98,8 +97,7 @@ def run_job(
     if job.obstacle:
         outcome.skipped += 1
         say(f"{name}: skipped, {job.obstacle}")
-        if stale(job):
-            write_status(job, "skipped", job.obstacle)
+        write_status(job, "skipped", job.obstacle)
         return
     if waits := blocker(job):
         outcome.blocked += 1
@@ -111,12 +109,17 @@ def run_job(
         if not why:
             outcome.unchanged += 1
             say(f"{name}: unchanged, skipped")
+            write_status(job, "done", "")
             return
-        say(f"{name}: running, because {why} (about {seconds(job):.0f} s)")
+        expected = seconds(job)
+        say(f"{name}: running, because {why} (about {expected:.0f} s)")
         started, before = time.monotonic(), results.fingerprint(job.config)
         executed = job.result.with_suffix(".ipynb")
         source = notebook_file(job.config.model, job.config.stage)
-        found = execute(source, executed, job.result, parameters(job), cell_seconds, say)
+        with say.stage(expected):
+            found = execute(
+                source, executed, job.result, parameters(job), cell_seconds, say.printed
+            )
         if found.fingerprint and (changed := results.difference(before, found.fingerprint)):
             raise StageError(f"{changed} while it ran: run it again")
     except (DeploymentError, OSError) as error:
@@ -139,16 +142,17 @@ def blocker(job: Job) -> str:
 
 
 def write_status(job: Job, state: results.State, reason: str) -> None:
-    """Write a result for a stage that could not write its own; one that is there keeps its
-    figures.
-    """
-    config = job.config
-    found = results.read(job.result) or Result(
+    """Write the state of a stage that did not run; a result that is there keeps its figures."""
+    config, found = job.config, results.read(job.result)
+    if found and (found.state, found.reason) == (state, reason):
+        return
+    found = found or Result(
         model=config.model,
         experiment=config.experiment,
         stage=config.stage,
         gpu=config.gpu,
         state=state,
     )
-    update = {"state": state, "reason": reason, "finished": results.timestamp()}
+    finished = found.finished if state != "failed" and found.finished else results.timestamp()
+    update = {"state": state, "reason": reason, "finished": finished}
     results.write(config, found.model_copy(update=update))

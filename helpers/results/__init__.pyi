@@ -1,4 +1,4 @@
-from .fingerprint import difference, fingerprint
+from .fingerprints import difference, fingerprint
 from .reading import Results, of_model, read, rows
 from .saving import save, timestamp, write
 from .types import (

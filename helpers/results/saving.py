@@ -13,7 +13,7 @@ from helpers import formats
 from helpers.config import LoadConfig, StageConfig, folder
 from helpers.errors import AccuracyError, MeasurementError
 from helpers.machine import provenance
-from helpers.results.fingerprint import files_read, fingerprint
+from helpers.results.fingerprints import files_read, fingerprint
 from helpers.results.types import ArtefactFacts, Measurement, Result, Rung, Score, Source
 from helpers.store import Artefact, locked, mark_red, outputs, shown, write_atomic
 

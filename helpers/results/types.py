@@ -226,6 +226,8 @@ class Measurement(Record):
     rows: tuple[Row, ...]
     distinct_rows: int
     background_before: float | None  # processor cores that others used just before a point, at most
+    server_samples: int | None = None  # that the server counted, warm-up included
+    server_executions: int | None = None
     requests_file: str = ""  # beside the result, with all of `requests`
     gpu: GpuState | None = None
     # of each run the start and end of every request (ns, [n, 2]), or bare throughputs

@@ -1,4 +1,5 @@
-from .client import Server, parse_metrics
+from .client import Server
+from .conversion import convert
 from .deployment import deploy
 from .embedded import last_lines, libraries
 from .guard import sweep
@@ -12,10 +13,10 @@ __all__ = [
     "Server",
     "asking",
     "client_example",
+    "convert",
     "deploy",
     "last_lines",
     "libraries",
-    "parse_metrics",
     "serve",
     "serve_elsewhere",
     "sweep",

@@ -105,11 +105,3 @@ def _infer(client: Any, model: str, inputs: Arrays) -> Arrays:
     return {
         entry["name"]: result.as_numpy(entry["name"]) for entry in result.get_response()["outputs"]
     }
-
-
-def parse_metrics(text: str) -> dict[str, float]:
-    """Read Prometheus' text format into `name{labels}` -> value."""
-    lines = (
-        line.rpartition(" ") for line in text.splitlines() if line and not line.startswith("#")
-    )
-    return {name: float(value) for name, _, value in lines}

@@ -22,7 +22,7 @@ from tritonclient.grpc import model_config_pb2 as pb
 
 from helpers import formats, models
 from helpers.config import DeployConfig
-from helpers.inference import Piece, ensemble, served_dtype
+from helpers.inference import Component, ensemble, served_dtype
 from helpers.models import Tensor
 from helpers.store import Artefact, link_or_copy
 from helpers.triton import native
@@ -38,21 +38,21 @@ _TYPES = {
 
 
 def model_config(
-    config: DeployConfig, scenario: str, piece: Piece, threads: int, batched: bool
+    config: DeployConfig, scenario: str, component: Component, threads: int, batched: bool
 ) -> Any:
-    """Build Triton's `ModelConfig` of a piece for `scenario` ("offline" or "online").
+    """Build Triton's `ModelConfig` of a component for `scenario` ("offline" or "online").
 
     `batched` is the graph alone, not a lookup before it. Offline there is no batcher all the same:
     a request's own batch is what runs, and nothing waits for company. Raises `ServerError` where
     the server's release has no backend for the format.
     """
-    part = piece.part
+    part = component.part
     message = _message(config, part.name, part.inputs.values(), part.outputs.values())
     if batched and native.is_native(config):
-        native.complete(message, config, part.inputs.values(), piece.file, threads)
+        native.complete(message, config, part.inputs.values(), component.file, threads)
     else:
         message.backend = "python"
-        parameters = {"file": piece.file, "threads": str(threads), "device": config.device}
+        parameters = {"file": component.file, "threads": str(threads), "device": config.device}
         if batched and config.device == "gpu":
             parameters["FORCE_CPU_ONLY_INPUT_TENSORS"] = "no"  # what is on the GPU stays there
         for name, value in parameters.items():
@@ -79,12 +79,12 @@ def _type(config: DeployConfig, tensor: Tensor) -> Any:
     return _TYPES[served_dtype(config, tensor.dtype)]
 
 
-def ensemble_config(config: DeployConfig, pieces: Iterable[Piece]) -> Any:
-    """Build the `ModelConfig` that sends a request through all `pieces`."""
+def ensemble_config(config: DeployConfig, components: Iterable[Component]) -> Any:
+    """Build the `ModelConfig` that sends a request through all `components`."""
     model = models.get(config.model)
     message = _message(config, config.model, model.inputs(config), model.outputs(config))
     message.platform = "ensemble"
-    for part in (piece.part for piece in pieces):
+    for part in (component.part for component in components):
         step = message.ensemble_scheduling.step.add(model_name=part.name, model_version=-1)
         step.input_map.update({own.name: name for name, own in part.inputs.items()})
         step.output_map.update({own.name: name for name, own in part.outputs.items()})
@@ -109,25 +109,27 @@ def write_repository(
 
     The repository holds no symbolic link, no absolute path and no import of this package.
     """
-    pieces = ensemble.pieces(config, config.format)
-    graph = pieces[-1]
-    in_python = [each for each in pieces if each is not graph or not native.is_native(config)]
-    for piece in pieces:
+    components = ensemble.components(config, config.format)
+    graph = components[-1]
+    in_python = [each for each in components if each is not graph or not native.is_native(config)]
+    for component in components:
         messages = {
-            scenario: model_config(config, scenario, piece, threads[scenario], piece is graph)
+            scenario: model_config(
+                config, scenario, component, threads[scenario], component is graph
+            )
             for scenario in SCENARIOS
         }
-        served = _write_configs(folder / piece.part.name, messages)
-        others = {each.file for each in pieces if each is not piece}
+        served = _write_configs(folder / component.part.name, messages)
+        others = {each.file for each in components if each is not component}
         for name in artefact.files:
             if Path(name).parts[0] not in others:
                 (served / name).parent.mkdir(parents=True, exist_ok=True)
                 link_or_copy(artefact.folder / name, served / name)
-        if piece in in_python:
+        if component in in_python:
             shutil.copyfile(Path(__file__).with_name("adapter.py"), served / "model.py")
-            shutil.copyfile(getfile(piece.load), served / "runtime.py")
-    if len(pieces) > 1:
-        message = ensemble_config(config, pieces)
+            shutil.copyfile(getfile(component.load), served / "runtime.py")
+    if len(components) > 1:
+        message = ensemble_config(config, components)
         _write_configs(folder / config.model, dict.fromkeys(SCENARIOS, message))
     modules = [module for each in in_python for module in ("numpy", *each.modules)]
     if graph in in_python and config.device == "gpu":

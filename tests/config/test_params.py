@@ -257,14 +257,6 @@ def test_a_name_that_the_file_has_not_is_one_line(
     assert not outputs.exists()
 
 
-def test_an_unknown_stage_is_wrong_usage(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="^2$"):
-        main(["run", "params/cpu.yaml", "--stage", "train", "--outputs", str(outputs)])
-
-    assert "invalid choice: 'train'" in capsys.readouterr().err.splitlines()[-1]
-    assert not outputs.exists()
-
-
 def test_overrides_as_a_text_say_how_to_give_them() -> None:
     with pytest.raises(ParameterError) as raised:
         resolve("resnet50", "deploy", overrides='{"threads": 1}')  # type: ignore[arg-type]

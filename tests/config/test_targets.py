@@ -413,7 +413,7 @@ MENDED = "install NVIDIA's driver, or use params/cpu.yaml"
         ("not loaded", "the driver's kernel module is not loaded: modprobe nvidia"),
         (
             "no GPU",
-            "the driver gives us no GPU: Invalid Argument: see which ones it has: nvidia-smi -L",
+            "the driver reports no GPU: Invalid Argument: list its GPUs with nvidia-smi -L",
         ),
     ],
 )

@@ -997,7 +997,7 @@ def test_it_exports_at_one_batch_size_and_runs_at_others(
     for name in ("onnx", "openvino") if form == "openvino" else (form,):
         maker = formats.get(name.replace("_", "-"))
         path = tmp_path / maker.FILE
-        maker.make(source, path, precision="fp32", inputs=example, outputs=tuple(OUTPUTS))
+        maker.make(source, path, formats.Build("fp32", example, tuple(OUTPUTS)))
         source = path
     session = maker.load(path, 2, "cpu")
     for batch in (1, 3):

@@ -7,7 +7,7 @@ import struct
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +19,7 @@ import yaml
 from helpers import models
 from helpers.display import progress
 from helpers.errors import DataError
-from helpers.models._criteo import data, raw
+from helpers.models._criteo import data, raw, tables
 from helpers.models._criteo.data import SplitBinary
 
 Line = list[str]
@@ -70,10 +70,10 @@ def prepared(source: Path, folder: Path, variant: str = "own") -> Path:
 
 
 def expected_ids(days: list[list[Line]], threshold: int) -> list[dict[str, int]]:
-    """Number each feature's hashes of the training days: by falling count, then by value."""
+    """Number each feature's hashes of all `days`: by falling count, then by value."""
     found = []
     for column in range(14, 40):
-        counts = Counter(line[column] for day in days[:-1] for line in day if line[column])
+        counts = Counter(line[column] for day in days for line in day if line[column])
         kept = [word for word, count in counts.items() if count >= threshold]
         kept.sort(key=lambda word: (-counts[word], int(word, 16)))
         found.append({word: number for number, word in enumerate(kept, 1)})
@@ -88,8 +88,10 @@ def half(value: float) -> float:
     return number
 
 
-def expected_part(lines: list[Line], ids: list[dict[str, int]]) -> tuple[Any, Any, list[bool]]:
-    categorical = [[ids[n].get(line[14 + n], 0) for n in range(26)] for line in lines]
+def expected_part(
+    lines: list[Line], ids: list[dict[str, int]], order: Sequence[int]
+) -> tuple[Any, Any, list[bool]]:
+    categorical = [[ids[n].get(line[14 + n], 0) for n in order] for line in lines]
     numerical = [
         [half(math.log(int(c) + 3)) if c and int(c) > -3 else 0.0 for c in line[1:14]]
         for line in lines
@@ -97,27 +99,31 @@ def expected_part(lines: list[Line], ids: list[dict[str, int]]) -> tuple[Any, An
     return categorical, numerical, [line[0] == "1" for line in lines]
 
 
-def check_part(folder: Path, part: str, lines: list[Line], ids: list[dict[str, int]]) -> None:
+def check_part(
+    folder: Path,
+    part: str,
+    lines: list[Line],
+    ids: list[dict[str, int]],
+    order: Sequence[int] = range(26),
+) -> None:
     if part == "validation":  # which no reader of the package takes
         (folder / "test").rename(folder / "first")
         (folder / "validation").rename(folder / "test")
         part = "test"
     found = data.read(folder, part).take(slice(None))
-    for array, expected in zip(found, expected_part(lines, ids), strict=True):
+    for array, expected in zip(found, expected_part(lines, ids, order), strict=True):
         np.testing.assert_array_equal(array, expected)
 
 
-@pytest.mark.parametrize(
-    ("variant", "threshold"), [("own", 15), ("T15", 15), ("T15-10k", 15), ("T3", 3), ("T0", 1)]
-)
+@pytest.mark.parametrize(("variant", "threshold"), [("own", 15), ("own-T3", 3), ("own-T0", 1)])
 def test_a_folder_is_what_plain_python_makes_of_the_days(
     variant: str, threshold: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     days = days_of()
-    monkeypatch.setattr(raw, "BLOCK", 10_000)  # so that blocks end within lines
+    monkeypatch.setattr(raw, "BATCH", 37)
     monkeypatch.setattr(raw, "MERGE", 100)
     folder = prepared(written(tmp_path / "days", days, zipped=(1, 2)), tmp_path / "out", variant)
-    ids = expected_ids(days, threshold)
+    ids = expected_ids(days[:-1], threshold)
     assert [len(each) for each in ids] != [60] * 26 or threshold == 1
     dataset = SplitBinary(folder)
     assert dataset.spec.cardinalities == tuple(len(each) + 1 for each in ids)
@@ -132,6 +138,83 @@ def test_a_folder_is_what_plain_python_makes_of_the_days(
     check_part(folder, "train", days[0] + days[1], ids)
     check_part(folder, "test", days[2][:75], ids)
     check_part(folder, "validation", days[2][75:], ids)
+
+
+# The order of the features that C0, C1, C10 and so on have as text
+AS_TEXT = [0, 1, *range(10, 20), 2, *range(20, 26), *range(3, 10)]
+
+
+@pytest.mark.parametrize(
+    ("variant", "threshold", "order"),
+    [("T15", 15, range(26)), ("T3", 3, AS_TEXT), ("T0", 1, AS_TEXT)],
+)
+def test_the_24_days_are_accepted_for_the_tables_that_nvidia_counts_in_all_of_them(
+    variant: str,
+    threshold: int,
+    order: Sequence[int],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """NVIDIA's tables are those of a terabyte: here they are the ones of 24 small days."""
+    days = days_of((31,) * 24)
+    ids = expected_ids(days, threshold)
+    rows = tuple(len(ids[place]) + 1 for place in order)
+    assert rows != tuple(len(each) + 1 for each in expected_ids(days[:-1], threshold))
+    monkeypatch.setitem(tables.TABLES, variant, rows)
+    folder = prepared(written(tmp_path / "days", days), tmp_path / "out", variant)
+    dataset = models.get("dlrm").open_dataset(config_of(variant), folder)
+    assert len(dataset) == 15
+    train = [line for day in days[:-1] for line in day]
+    check_part(folder, "train", train, ids, order)
+    check_part(folder, "test", days[-1][:15], ids, order)
+    check_part(folder, "validation", days[-1][15:], ids, order)
+
+
+@pytest.mark.parametrize(
+    ("variant", "count", "own"),
+    [
+        ("T15", 3, "own"),
+        ("T3", 23, "own-T3"),
+        ("T0", 25, "own-T0"),
+        ("T15-10k", 24, "own"),
+    ],
+)
+def test_days_that_cannot_give_nvidias_tables_are_refused_before_they_are_read(
+    variant: str, count: int, own: str, tmp_path: Path
+) -> None:
+    source, folder = tmp_path / "days", tmp_path / "out"
+    source.mkdir()
+    for day in range(count):
+        (source / f"day_{day}").touch()  # reading one would say that it is empty
+    with pytest.raises(DataError) as caught:
+        prepared(source, folder, variant)
+    assert str(caught.value) == (
+        f"{source} does not give the tables of variant '{variant}' with its {count} days: "
+        f"variant '{own}' takes those that it gives"
+    )
+    assert not any(folder.iterdir())
+
+
+def test_24_days_with_other_hashes_are_refused_before_a_sample_is_written(tmp_path: Path) -> None:
+    days = days_of((5,) * 24)
+    source, folder = written(tmp_path / "days", days), tmp_path / "out"
+    rows = len(expected_ids(days, 3)[0]) + 1
+    with pytest.raises(DataError) as caught:
+        prepared(source, folder, "T3")
+    assert str(caught.value) == (
+        f"{source} does not give the tables of variant 'T3', the one of C0 has {rows} rows instead "
+        "of 45,833,188: variant 'own-T3' takes those that it gives"
+    )
+    assert not any(folder.iterdir())
+
+
+def test_a_lower_threshold_keeps_more_hashes_of_every_feature_in_nvidias_tables() -> None:
+    in_logs: list[list[int]] = []
+    for variant in ("T15", "T3", "T0"):
+        pairs = zip(tables.order(variant), tables.sizes(variant), strict=True)
+        in_logs.append([rows for _, rows in sorted(pairs)])
+    for few, some, most in zip(*in_logs, strict=True):
+        assert few <= some <= most
 
 
 def test_a_missing_number_is_0_and_not_the_logarithm_of_3(tmp_path: Path) -> None:
@@ -188,11 +271,12 @@ def test_what_is_used_is_said(
 ) -> None:
     source = written(tmp_path / "days", days_of((60, 30)))
     monkeypatch.setattr(progress, "SAY_EVERY", 0.0)
-    prepared(source, tmp_path / "out", "T3")
+    prepared(source, tmp_path / "out", "own-T3")
     assert capsys.readouterr().out.splitlines() == [
         f"{source}: 2 of the 24 days, 1 to train, the last to test; hashes from 3 occurrences on",
         "60 lines counted, of day_0, 0 s",
         "60 lines written, of day_0, 0 s",
+        "75 lines written, of day_1, 0 s",
         "90 lines written, of day_1, 0 s",
     ]
 
@@ -292,11 +376,19 @@ def test_a_damaged_day_is_one_line_that_says_where(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(raw, "BLOCK", 3000)  # about 12 lines
+    monkeypatch.setattr(raw, "BATCH", 12)
     days = days_of((40, 40))
     source = written(tmp_path / "days", days)
     (source / f"day_{number}").write_bytes(change(days[number]))
     assert refusal(source, tmp_path / "out").removeprefix(f"day_{number}: ").startswith(text)
+
+
+def test_zeros_at_the_end_of_a_broken_download_are_found_at_once(tmp_path: Path) -> None:
+    source = written(tmp_path / "days", days_of((40, 40)))
+    with (source / "day_0").open("ab") as file:
+        file.truncate(2**40)  # a hole, which takes no space on the disk
+    text = "day_0 has 1,048,576 bytes without the end of a line"
+    assert refusal(source, tmp_path / "out") == text
 
 
 def test_a_last_hash_that_is_cut_short_is_found(tmp_path: Path) -> None:
@@ -311,10 +403,14 @@ def test_a_last_hash_that_is_cut_short_is_found(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        (lambda content: content[: len(content) // 2], "is damaged: Compressed file ended before"),
-        (lambda content: content[:-4], "is damaged: Compressed file ended before"),
+        (lambda content: content[: len(content) // 2], "is damaged: unexpected end of file"),
+        (lambda content: content[:-4], "is damaged: unexpected end of file"),
         (lambda content: content[:400] + bytes(90) + content[490:], "is damaged: "),
-        (lambda content: b"no gzip at all", "is damaged: Not a gzipped file"),
+        (lambda content: b"no gzip at all", "line 1 has 1 columns instead of 40"),
+        (
+            lambda content: gzip.compress(gzip.decompress(content) + b"\xff"),
+            "line 301 has bytes th",
+        ),
         (lambda content: gzip.compress(b""), "is empty"),
         (lambda content: b"", "is empty"),
     ],
@@ -325,31 +421,48 @@ def test_a_damaged_gzip_is_one_line(
     source = written(tmp_path / "days", days_of((300, 20)), zipped=(0,))
     path = source / "day_0.gz"
     path.write_bytes(change(path.read_bytes()))
-    assert refusal(source, tmp_path / "out").removeprefix("day_0.gz ").startswith(text)
+    assert refusal(source, tmp_path / "out").removeprefix("day_0.gz").lstrip(": ").startswith(text)
 
 
 PEAK = """
-import re, sys
+import re, sys, threading
 from pathlib import Path
 from types import SimpleNamespace
 from helpers.models._criteo import raw
-raw.BLOCK = 2**20
-raw.prepare_raw(SimpleNamespace(variant="own"), Path(sys.argv[1]), Path(sys.argv[2]))
-print(int(re.search(r"VmHWM:\\s*(\\d+)", Path("/proc/self/status").read_text())[1]) / 1024)
+
+peak, done = 0, threading.Event()
+
+def watch():
+    global peak
+    while not done.wait(0.005):
+        status = Path("/proc/self/status").read_text()
+        peak = max(peak, int(re.search(r"RssAnon:\\s*(\\d+)", status)[1]))
+
+raw.BATCH = 2**12
+watcher = threading.Thread(target=watch)
+watcher.start()
+try:
+    raw.prepare_raw(SimpleNamespace(variant="own"), Path(sys.argv[1]), Path(sys.argv[2]))
+finally:
+    done.set()
+    watcher.join()
+print(peak / 1024)
 """
 
 
 @pytest.mark.slow
 def test_four_times_the_lines_take_no_more_memory(tmp_path: Path) -> None:
-    """A day of 64,000 lines has 14 MB of text, and 256,000 lines 58 MB."""
+    """A day of 512,000 lines has 116 MB of text, and 2,048,000 lines 464 MB. polars reads ahead up
+    to a limit. The pages of a file that it maps are the kernel's to take back and not counted.
+    """
     lines = text_of(days_of((4000,))[0])
     peaks = []
-    for times in (16, 64):
+    for times in (128, 512):
         source, folder = tmp_path / f"days{times}", tmp_path / f"out{times}"
         folder.mkdir()
         source.mkdir()
-        for day in ("day_0", "day_1"):
-            (source / day).write_bytes(lines * times)
+        (source / "day_0").write_bytes(lines * times)
+        (source / "day_1").write_bytes(lines)
         done = subprocess.run(
             [sys.executable, "-c", PEAK, str(source), str(folder)],
             capture_output=True,
@@ -357,6 +470,5 @@ def test_four_times_the_lines_take_no_more_memory(tmp_path: Path) -> None:
             check=True,
         )
         peaks.append(float(done.stdout.splitlines()[-1]))
-        assert len(SplitBinary(folder)) == 2000 * times
-    print(peaks)
-    assert peaks[1] < peaks[0] + 20  # megabytes; the numbers alone of the longer day are 55
+        assert len(data.read(folder, "train")) == 4000 * times
+    assert peaks[1] < peaks[0] + 100  # megabytes

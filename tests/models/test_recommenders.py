@@ -22,11 +22,14 @@ from sklearn.metrics import roc_auc_score  # type: ignore[import-untyped, unused
 from helpers import formats, models
 from helpers.accuracy.ladder import difference
 from helpers.errors import CheckpointError, DataError
+from helpers.formats import Build
+from helpers.inference.frameworks import framework_session
 from helpers.models import Part, Tensor, dcnv2, dlrm
 from helpers.models._criteo import checkpoint, fit, lookup, spec
 from helpers.models._criteo.data import Samples, writing
 from helpers.models._criteo.network import network
 from helpers.models._criteo.tables import TABLES
+from helpers.store import OUTPUTS_VARIABLE
 
 pytestmark = pytest.mark.slow
 BOTH = ("dlrm", "dcnv2")
@@ -98,7 +101,7 @@ def test_both_packages_are_found_and_say_what_they_are(model: str, title: str) -
     found = models.get(model)
     assert title == found.TITLE
     assert found.FRAMEWORK == "tensorflow"
-    assert (*TABLES, "own") == found.VARIANTS
+    assert found.VARIANTS == ("T15-10k", "T15", "T3", "T0", "own", "own-T3", "own-T0")
     assert found.METRICS == {"auc": "higher"}
     assert found.GENERATED == ("generated", "generated-small")
     for name in found.RECIPE:
@@ -391,6 +394,35 @@ def test_the_tables_lie_in_one_file_as_in_the_checkpoint(
     assert layout == {"cardinalities": list(ROWS)}
 
 
+def bytes_written() -> int:
+    """Count what this process has written to files so far."""
+    return int(Path("/proc/self/io").read_text().split("wchar: ")[1].split()[0])
+
+
+def test_the_framework_session_reads_the_checkpoints_own_tables(
+    made: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of T3 have 91 GB, and a copy of them would be for one stage only."""
+    monkeypatch.setenv(OUTPUTS_VARIABLE, str(tmp_path / "outputs"))
+    model, rows = made[0], (2000,) * 26
+    path, samples = write_checkpoint(model, tmp_path / "c", rows), samples_of(50, rows)
+    before = bytes_written()
+    session = framework_session(models.get(model), config_of(model), path)
+    found = session.run(
+        {"categorical_features": samples.categorical, "numerical_features": samples.numerical}
+    )
+    assert bytes_written() - before < 1e6  # the tables have 27 MB
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["c"]
+    expected = served(model, path, tmp_path / "s")(samples)
+    np.testing.assert_array_equal(found["DENSE_OUTPUT"], expected)
+    samples.categorical[3, 7] = 2000
+    text = "the id 2000 for feature 7, whose table has the rows 0 to 1999"
+    with pytest.raises(ValueError, match=text):
+        session.run(
+            {"categorical_features": samples.categorical, "numerical_features": samples.numerical}
+        )
+
+
 @pytest.mark.parametrize("model", BOTH)
 def test_the_chain_equals_the_network_that_was_fitted(model: str, tmp_path: Path) -> None:
     dataset = dataset_of(tmp_path / "d", 400)
@@ -509,13 +541,31 @@ def refusal(model: str, path: Path, variant: str = "own") -> str:
     return text.replace(f"{path}/", "").replace(str(path), "it")
 
 
+def test_nvidias_training_code_can_load_the_saved_tables(made: tuple[str, Path]) -> None:
+    """Its SparseModel has these fields. With `concat_embedding` all tables of a single GPU are in
+    one DualEmbeddingGroup, whose weights it cannot set from 26 files, as it does with the layer
+    that it has otherwise.
+    """
+    assert json.loads((made[1] / "sparse/config.json").read_text()) == {
+        "use_mde_embeddings": False,
+        "embedding_dim": [128] * 26,
+        "column_slice_threshold": None,
+        "embedding_zeros_initializer": True,
+        "embedding_trainable": True,
+        "categorical_cardinalities": list(ROWS),
+        "concat_embedding": False,
+        "cpu_offloading_threshold_gb": 75,
+    }
+
+
 def test_a_checkpoint_comes_back_as_it_was_saved(made: tuple[str, Path]) -> None:
     model, path = made
     built, fresh = package(model).build(config_of(model), path), network(model, seed=1)
     for mine, other in zip(built.weights, fresh.weights, strict=True):
         np.testing.assert_array_equal(mine, other)
-    tables = checkpoint.tables(model, "own", path)
-    assert [len(table) for table in tables] == list(ROWS)
+    for variant in ("own", "own-T3", "own-T0"):
+        tables = checkpoint.tables(model, variant, path)
+        assert [len(table) for table in tables] == list(ROWS)
 
 
 def change(path: Path, **fields: Any) -> None:
@@ -867,7 +917,7 @@ def test_the_small_sets_clicks_are_learnt_and_survive_every_format(
         fmt = formats.get(name)
         path = tmp_path / precision / fmt.FILE
         path.parent.mkdir(exist_ok=True)
-        fmt.make(source, path, precision=precision, inputs=few, outputs=("output_1",))
+        fmt.make(source, path, Build(precision, few, ("output_1",)))
         source = source if isinstance(source, Path) else path
         answer = fmt.load(path, 2, "cpu").run(few)["output_1"]
         held = difference(name, answer, expected[:64], found.BOUNDS[precision])

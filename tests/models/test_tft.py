@@ -32,6 +32,7 @@ from sklearn.preprocessing import (  # type: ignore[import-untyped, unused-ignor
 from helpers import formats, models
 from helpers.accuracy.ladder import difference
 from helpers.errors import CheckpointError, DataError
+from helpers.formats import Build
 from helpers.models import Tensor, tft
 from helpers.models.tft import pickles
 from helpers.models.tft.checkpoint import load
@@ -378,7 +379,7 @@ def test_torchscript_equals_eager_at_other_batch_sizes(
 ) -> None:
     fmt, threads = formats.get(name), torch.get_num_threads()
     path = tmp_path / fmt.FILE
-    fmt.make(network, path, precision="fp32", inputs=batch_of(2), outputs=NAMES[3:])
+    fmt.make(network, path, Build("fp32", batch_of(2), NAMES[3:]))
     session = fmt.load(path, threads, "cpu")
     for size in (1, 3):
         batch = batch_of(size, seed=size)
@@ -985,9 +986,9 @@ def test_onnx_and_openvino_equal_eager_at_other_batch_sizes(
     network: TemporalFusionTransformer, tmp_path: Path
 ) -> None:
     onnx, openvino = formats.get("onnx"), formats.get("openvino")
-    given: dict[str, Any] = {"inputs": batch_of(2), "outputs": NAMES[3:]}
-    onnx.make(network, tmp_path / onnx.FILE, precision="fp32", **given)
-    openvino.make(tmp_path / onnx.FILE, tmp_path / openvino.FILE, precision="fp32", **given)
+    build = Build("fp32", batch_of(2), NAMES[3:])
+    onnx.make(network, tmp_path / onnx.FILE, build)
+    openvino.make(tmp_path / onnx.FILE, tmp_path / openvino.FILE, build)
     for fmt in (onnx, openvino):
         session = fmt.load(tmp_path / fmt.FILE, 2, "cpu")
         for size in (1, 3):

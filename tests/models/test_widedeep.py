@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from helpers import formats, models
 from helpers.accuracy.ladder import difference
 from helpers.errors import CheckpointError, DataError
+from helpers.formats import Build
 from helpers.models import Tensor, widedeep
 from helpers.models.widedeep import data
 from helpers.models.widedeep.data import Displays
@@ -133,8 +134,7 @@ def test_every_format_equals_the_network_at_other_batch_sizes(
         fmt = formats.get(name)
         path = saved if name == "tf-savedmodel" else tmp_path / f"{precision}-{fmt.FILE}"
         source = network if name == "tf-savedmodel" else saved
-        given: dict[str, Any] = {"inputs": batch_of(2), "outputs": (OUTPUT,)}
-        fmt.make(source, path, precision=precision, **given)
+        fmt.make(source, path, Build(precision, batch_of(2), (OUTPUT,)))
         session = fmt.load(path, 2, "cpu")
         for size in (1, 5, 64):
             batch = batch_of(size, seed=size)

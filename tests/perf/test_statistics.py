@@ -16,6 +16,7 @@ from helpers.perf.statistics import (
     verdict,
     windows,
 )
+from helpers.results import Row
 
 SECOND = 1_000_000_000  # ns
 
@@ -75,13 +76,13 @@ def test_latencies_and_percentiles_are_those_of_a_closed_form() -> None:
     row = measure_row([Window(requests, 2, 1, 0.1)], 100)
 
     quantiles = {f"p{q}_latency_ms": 1 + q for q in (50, 90, 95, 99)}
-    assert {name: row[name] for name in quantiles} == pytest.approx(quantiles)
-    assert row["avg_latency_ms"] == pytest.approx(51)
-    assert row["throughput"] == pytest.approx(20)
-    assert row["littles_law"] == pytest.approx(20 * 0.051 / 2)
-    assert (row["batch_size"], row["concurrency"], row["requests"]) == (2, 1, 101)
-    assert row["others_load"] == 0.1
-    assert row["spread"] == pytest.approx(0, abs=1e-6)
+    assert {name: getattr(row, name) for name in quantiles} == pytest.approx(quantiles)
+    assert row.avg_latency_ms == pytest.approx(51)
+    assert row.throughput == pytest.approx(20)
+    assert row.littles_law == pytest.approx(20 * 0.051 / 2)
+    assert (row.batch_size, row.concurrency, row.requests) == (2, 1, 101)
+    assert row.background_cpu_cores == 0.1
+    assert row.spread == pytest.approx(0, abs=1e-6)
 
 
 def test_the_ratios_cancel_a_linear_drift() -> None:
@@ -116,7 +117,12 @@ def test_the_spread_is_the_interquartile_range_over_the_median() -> None:
     assert isnan(spread([]))
 
 
-GOOD: dict[str, Any] = {"requests": 50, "others_load": 0.2, "littles_law": 1.1, "spread": 0.1}
+GOOD: dict[str, Any] = {
+    "requests": 50,
+    "background_cpu_cores": 0.2,
+    "littles_law": 1.1,
+    "spread": 0.1,
+}
 FAULTS: list[tuple[dict[str, Any], str, str]] = [
     (
         {"requests": 49},
@@ -124,7 +130,7 @@ FAULTS: list[tuple[dict[str, Any], str, str]] = [
         "49 of 50 requests: measure again on a freer machine",
     ),
     (
-        {"others_load": 0.21},
+        {"background_cpu_cores": 0.21},
         "disturbed",
         "other processes used 0.21 cores: end them and measure again",
     ),
@@ -141,32 +147,39 @@ FAULTS: list[tuple[dict[str, Any], str, str]] = [
 ]
 
 
+def judged(**figures: Any) -> tuple[str, str]:
+    """Judge a row that is good but for `figures`."""
+    fields = {**GOOD, "littles_law": 1.0, **figures}
+    row = Row(batch_size=1, concurrency=1, verdict="stable")
+    return verdict(row.model_copy(update=fields), 50)
+
+
 def test_a_row_at_all_its_bounds_is_stable() -> None:
-    assert verdict({**GOOD, "littles_law": 1 + 0.0999}, 50) == ("stable", "")
-    assert verdict({**GOOD, "littles_law": 1 - 0.0999}, 50) == ("stable", "")
+    assert judged(littles_law=1 + 0.0999) == ("stable", "")
+    assert judged(littles_law=1 - 0.0999) == ("stable", "")
 
 
 @pytest.mark.parametrize(("fault", "word", "reason"), FAULTS)
 def test_each_fault_has_its_verdict_and_reason(
     fault: dict[str, Any], word: str, reason: str
 ) -> None:
-    assert verdict({**GOOD, "littles_law": 1.0, **fault}, 50) == (word, reason)
+    assert judged(**fault) == (word, reason)
 
 
 def test_the_first_fault_of_several_is_the_verdict() -> None:
     found = []
     for first in range(len(FAULTS)):
-        row = {**GOOD, "littles_law": 1.0}
+        faults: dict[str, Any] = {}
         for fault, _, _ in FAULTS[first:]:
-            row |= fault
-        found.append(verdict(row, 50))
+            faults |= fault
+        found.append(judged(**faults))
 
     assert found == [(word, reason) for _, word, reason in FAULTS]
 
 
 @pytest.mark.parametrize("name", GOOD)
 def test_a_figure_that_is_not_a_number_is_never_stable(name: str) -> None:
-    word, reason = verdict({**GOOD, "littles_law": 1.0, name: nan}, 50)
+    word, reason = judged(**{name: nan})
 
     assert word != "stable"
     assert "nan" in reason
@@ -178,8 +191,9 @@ def test_an_unknown_load_of_one_window_is_not_hidden_by_the_others(loads: list[f
 
     row = measure_row([Window(requests, 1, 1, load) for load in loads], 10)
 
-    assert isnan(row["others_load"])
-    assert row["verdict"] == "disturbed"
+    assert row.background_cpu_cores is not None
+    assert isnan(row.background_cpu_cores)
+    assert row.verdict == "disturbed"
 
 
 def test_a_run_that_stood_still_for_a_third_of_its_time_is_not_stable() -> None:
@@ -188,7 +202,7 @@ def test_a_run_that_stood_still_for_a_third_of_its_time_is_not_stable() -> None:
 
     row = measure_row([Window(np.stack([starts, ends], axis=1), 1, 1)], 100)
 
-    assert row["verdict"] == "unstable"
+    assert row.verdict == "unstable"
 
 
 def test_a_run_too_short_for_a_throughput_keeps_its_row_from_being_stable() -> None:
@@ -196,7 +210,7 @@ def test_a_run_too_short_for_a_throughput_keeps_its_row_from_being_stable() -> N
 
     row = measure_row([Window(part, 1, 1) for part in (requests, requests, requests[:2])], 20)
 
-    assert row["verdict"] == "unstable"
+    assert row.verdict == "unstable"
 
 
 def test_several_runs_are_their_median_and_their_range() -> None:
@@ -204,17 +218,18 @@ def test_several_runs_are_their_median_and_their_range() -> None:
 
     row = measure_row(runs, 60)
 
-    assert row["throughput"] == pytest.approx(20)
-    assert row["spread"] == pytest.approx((22.5 - 18) / 20)
-    assert row["requests"] == 20 + 16 + 25
-    assert row["verdict"] == "unstable"
+    assert row.throughput == pytest.approx(20)
+    assert row.spread == pytest.approx((22.5 - 18) / 20)
+    assert row.requests == 20 + 16 + 25
+    assert row.verdict == "unstable"
 
 
 def test_two_requests_are_a_row_that_says_so() -> None:
     row = measure_row([Window(closed_loop(1, 0.2, 0.1), 1, 1)], 50)
 
-    assert (row["requests"], row["verdict"]) == (2, "few requests")
-    assert isnan(row["throughput"])
+    assert (row.requests, row.verdict) == (2, "few requests")
+    assert row.throughput is not None
+    assert isnan(row.throughput)
 
 
 @pytest.mark.parametrize("seed", range(20))

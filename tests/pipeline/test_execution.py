@@ -1,5 +1,6 @@
 """Running a notebook with a real kernel: what counts as success, and one line for each failure."""
 
+import tempfile
 from pathlib import Path
 
 import nbformat
@@ -7,17 +8,20 @@ import pytest
 
 from helpers.errors import StageError
 from helpers.pipeline.notebook import execute
+from helpers.results import Result
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 DONE = """
 import json
 from pathlib import Path
-Path(result).write_text(json.dumps({"schema": 1, "state": "done", "headline": "well"}))
+names = {"model": "m", "experiment": "e", "stage": "deploy", "gpu": "g"}
+Path(result + ".new").write_text(json.dumps(names | {"state": "done", "headline": "well"}))
+Path(result + ".new").rename(result)
 """
 
 
-def run(tmp_path: Path, *sources: str, cell_seconds: int = 60) -> dict[str, object]:
+def run(tmp_path: Path, *sources: str, cell_seconds: int = 60) -> Result:
     notebook = nbformat.v4.new_notebook()  # type: ignore[no-untyped-call]
     first = nbformat.v4.new_code_cell('result: str = ""')  # type: ignore[no-untyped-call]
     first.metadata["tags"] = ["parameters"]
@@ -35,7 +39,7 @@ def run(tmp_path: Path, *sources: str, cell_seconds: int = 60) -> dict[str, obje
 
 
 def test_a_notebook_that_writes_its_result_is_done(tmp_path: Path) -> None:
-    assert run(tmp_path, DONE)["headline"] == "well"
+    assert run(tmp_path, DONE).headline == "well"
 
 
 @pytest.mark.parametrize(
@@ -53,9 +57,35 @@ def test_a_notebook_that_writes_its_result_is_done(tmp_path: Path) -> None:
 def test_every_other_end_is_one_line(
     tmp_path: Path, sources: list[str], seconds: int, line: str
 ) -> None:
-    (tmp_path / "result.json").write_text('{"schema": 1, "state": "done", "headline": "old"}')
+    run(tmp_path, DONE)
     with pytest.raises(StageError) as raised:
         run(tmp_path, *sources, cell_seconds=seconds)
     assert line in str(raised.value)
     assert "\n" not in str(raised.value)
     assert (tmp_path / "executed.ipynb").exists()
+
+
+def test_sockets_fit_below_a_temporary_folder_with_a_long_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = tmp_path / ("x" * 130)
+    long.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+
+    assert run(tmp_path, DONE).headline == "well"
+
+
+def test_a_kernel_that_cannot_start_is_one_line_and_the_old_result_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(tmp_path, DONE)
+    before = (tmp_path / "result.json").read_bytes()
+    broken = tmp_path / "broken" / "ipykernel_launcher.py"
+    broken.parent.mkdir()
+    broken.write_text("raise SystemExit(1)")
+    monkeypatch.setenv("PYTHONPATH", str(broken.parent))
+
+    with pytest.raises(StageError, match="^the notebook's kernel did not start: [^\n]+$"):
+        run(tmp_path, DONE)
+
+    assert (tmp_path / "result.json").read_bytes() == before

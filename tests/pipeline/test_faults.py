@@ -64,9 +64,27 @@ def test_triton_killed_while_it_is_measured(project: Project) -> None:
     kill(server(project))
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert "perf_offline: failed, Triton ended while it was measured: " in output
+    assert (
+        "perf_offline: failed, batch 1, 1 clients: Triton ended while it was measured: " in output
+    )
+    rows = project.rows("onnx-fp32", "perf_offline")
+    assert rows[1].reason == "the server had ended before"
     assert (project.target / "dummy/onnx-fp32/perf_offline.ipynb").exists()
     mend(project)
+
+
+def test_triton_killed_at_the_second_batch_leaves_the_row_of_the_first(project: Project) -> None:
+    process = project.start(*OFFLINE, "--force")
+    wait_for(lambda: processes(str(project.root), "/perf_analyzer -m", "-b 4"))
+    kill(server(project))
+    output, _ = process.communicate(timeout=60)
+
+    assert process.returncode == 1
+    assert "failed, batch 4, 1 clients: Triton ended while it was measured: " in output
+    first, second = project.rows("onnx-fp32", "perf_offline")
+    assert first.throughput is not None
+    assert first.throughput > 0
+    assert second.verdict == "failed"
 
 
 def test_perf_analyzer_killed(project: Project) -> None:
@@ -78,8 +96,8 @@ def test_perf_analyzer_killed(project: Project) -> None:
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "failed, batch 1, 1 clients: perf_analyzer was killed by signal 9" in output
-    rows = project.result("onnx-fp32", "perf_offline")["rows"]
-    assert [row["verdict"] for row in rows] == ["failed", "failed"]
+    rows = project.rows("onnx-fp32", "perf_offline")
+    assert [row.verdict for row in rows] == ["failed", "failed"]
     mend(project)
 
 
@@ -195,7 +213,7 @@ def test_serve_answers_until_ctrl_c_and_a_taken_port_is_one_line(project: Projec
 
 def test_a_stage_without_its_input_names_the_command_that_makes_it(fresh: Project) -> None:
     code = (
-        "from helpers.config import resolve; from helpers.inference import convert;"
+        "from helpers.config import resolve; from helpers.triton import convert;"
         "convert(resolve('dummy', 'convert', gpu='CPU (dummy)'))"
     )
     ended = subprocess.run(

@@ -85,9 +85,7 @@ def test_a_changed_batch_size_runs_only_that_measurement_and_the_report(project:
     answer = project.run("run", "params/dummy.yaml")
     assert answer.executed() == ["dummy openvino-fp32 perf_offline", "dummy report"]
     assert "because its configuration changed (batch_sizes)" in answer.output
-    assert [
-        row["batch_size"] for row in project.result("openvino-fp32", "perf_offline")["rows"]
-    ] == [2]
+    assert [row.batch_size for row in project.rows("openvino-fp32", "perf_offline")] == [2]
 
 
 def test_a_change_in_plots_draws_only_the_report_again(project: Project) -> None:
@@ -134,7 +132,8 @@ def test_a_red_rung_fails_its_stage_and_blocks_what_depends_on_it(project: Proje
         "[3/3] dummy onnx-fp32 deploy: blocked by convert, which is blocked",
     ]
     result = project.result("onnx-fp32", "export")
-    assert (result["state"], result["rungs"][0]["ok"]) == ("failed", False)
+    assert result.state == "failed"
+    assert result.rungs[0].fault
     assert project.result("onnx-fp32", "deploy")["state"] == "blocked"
 
 
@@ -168,7 +167,7 @@ def test_what_the_machine_cannot_run_is_skipped_before_any_kernel_starts(fresh: 
     answer = fresh.run("run", "params/dummy.yaml", "--stage", "export", "--stage", "deploy")
     assert answer.code == 0
     assert (
-        answer.output.count("skipped, CPU (dummy) is needed and this machine has no NVIDIA driver")
+        answer.output.count("skipped, it needs CPU (dummy), and this machine has no NVIDIA driver")
         == 3
     )
     assert not list(fresh.target.rglob("*.ipynb"))
@@ -191,7 +190,7 @@ def test_a_new_format_is_one_module(fresh: Project) -> None:
         "run", "params/dummy.yaml", "--stage", "export", "--stage", "convert", "--stage", "deploy"
     )
     assert answer.code == 0, answer.output
-    assert fresh.result("dummy-fp32", "deploy")["scores"][0]["ok"]
+    assert not fresh.result("dummy-fp32", "deploy").scores[0].fault
 
 
 def test_publish_writes_every_page_again_byte_for_byte(project: Project) -> None:

@@ -18,7 +18,8 @@ import torch
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
-from helpers.formats import onnx, ts_trace
+from helpers import formats
+from helpers.formats import Build
 from helpers.store.paths import ROOT
 from helpers.triton import embedded
 from helpers.triton.client import Server
@@ -68,11 +69,12 @@ class Sum(torch.nn.Module):
         return first + second
 
 
-@pytest.mark.parametrize("fmt", [ts_trace, onnx], ids=["ts-trace", "onnx"])
-def test_a_session_on_the_device_takes_both_and_gives_tensors(fmt: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["ts-trace", "onnx"])
+def test_a_session_on_the_device_takes_both_and_gives_tensors(name: str, tmp_path: Path) -> None:
     example = {name: np.ones((2, 3), np.float32) for name in ("first", "second")}
-    fmt.make(Sum(), tmp_path / fmt.FILE, precision="fp32", inputs=example, outputs=("sum",))
-    session = fmt.load(tmp_path / fmt.FILE, 1, "cpu")
+    fmt = formats.get(name)
+    fmt.make(Sum(), tmp_path / fmt.FILE, Build("fp32", example, ("sum",)))
+    session: Any = fmt.load(tmp_path / fmt.FILE, 1, "cpu")
     first = np.arange(12, dtype=np.float32).reshape(4, 3)
     given = {"first": first, "second": torch.full((4, 3), 0.5)}
 

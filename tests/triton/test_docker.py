@@ -24,7 +24,7 @@ import pytest
 from helpers.config.loading import resolve
 from helpers.config.schema import StageConfig as Config
 from helpers.errors import DeploymentError, ServerError
-from helpers.machine import checks
+from helpers.machine import checks, preflight
 from helpers.perf import background
 from helpers.store.artefacts import Artefact
 from helpers.store.paths import OUTPUTS_VARIABLE
@@ -407,7 +407,7 @@ def test_no_docker_command(
         "server.kind to embedded"
     )
     assert refused(repository, config()) == words
-    assert checks.obstacle(config("convert")) == words
+    assert preflight.obstacle(config("convert")) == words
 
 
 @pytest.mark.parametrize(
@@ -651,7 +651,7 @@ def test_the_release_of_the_conversion_counts_where_the_repository_names_none(
 
 def test_doctor_names_the_engine_and_every_image(engine: StandIn) -> None:
     chosen = [config("convert"), config("convert", fields={"release": "22.02"})]
-    found = {check.name: (check.ok, check.line) for check in checks.checks(chosen)}
+    found = {check.name: (check.ok, check.line) for check in checks.examine(chosen)}
     missing = "nvcr.io/nvidia/tritonserver:22.02-py3"
     assert found["Docker"] == (True, "Docker: engine 28.2.2")
     assert found["image 24.10"] == (True, f"image 24.10: {IMAGE} is here")
@@ -660,7 +660,7 @@ def test_doctor_names_the_engine_and_every_image(engine: StandIn) -> None:
         f"image 22.02: image {missing} is not on this machine; docker pull {missing}",
     )
     engine.say("fault", "no engine")
-    found = {check.name: (check.ok, check.line) for check in checks.checks(chosen)}
+    found = {check.name: (check.ok, check.line) for check in checks.examine(chosen)}
     ok, line = found["Docker"]
     assert not ok
     assert line.endswith("; start it with systemctl start docker, or set server.kind to embedded")

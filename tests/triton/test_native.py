@@ -1,6 +1,6 @@
 """`config.pbtxt` for Triton's own backends equals what was written by hand from their documents."""
 
-import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,15 +9,14 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
-from helpers import models
 from helpers.config import releases
 from helpers.config.loading import read_file, resolve
 from helpers.config.schema import StageConfig as Config
 from helpers.errors import ParameterError, ServerError
 from helpers.inference import ensemble
 from helpers.inference.datasets import request
-from helpers.machine import checks, gpu_checks
-from helpers.machine.checks import obstacle
+from helpers.machine import preflight
+from helpers.machine.preflight import obstacle
 from helpers.store.artefacts import Artefact, find, making
 from helpers.store.paths import ROOT
 from helpers.triton import native
@@ -65,8 +64,8 @@ def published(path: Path, stage: str, model: str, experiment: str) -> Config:
 
 
 def messages(config: Config, scenario: str) -> list[Any]:
-    pieces = ensemble.pieces(config, config.format)
-    return [model_config(config, scenario, each, 2, each is pieces[-1]) for each in pieces]
+    components = ensemble.components(config, config.format)
+    return [model_config(config, scenario, each, 2, each is components[-1]) for each in components]
 
 
 def reference(name: str) -> Any:
@@ -101,70 +100,76 @@ def test_every_reference_has_its_test() -> None:
     assert served == {backend.platform for backend in native.BACKENDS.values()}
 
 
-def configurations(model: str) -> dict[str, str]:
-    """All the configurations of a model: parts of Triton's message as text -> whose they are."""
-    found: dict[str, list[str]] = {}
+# What NVIDIA's documents say of each format: backend, platform, and a parameter that it must have.
+RULES = {
+    "onnx": ("onnxruntime", "onnxruntime_onnx", "intra_op_thread_count"),
+    "openvino": ("openvino", "", "INFERENCE_NUM_THREADS"),
+    "tf-savedmodel": ("tensorflow", "tensorflow_savedmodel", "TF_NUM_INTRA_THREADS"),
+    "tf-trt": ("tensorflow", "tensorflow_savedmodel", "TF_NUM_INTRA_THREADS"),
+    "trt": ("tensorrt", "tensorrt_plan", ""),
+    "ts-script": ("pytorch", "pytorch_libtorch", "INTRA_OP_THREAD_COUNT"),
+    "ts-trace": ("pytorch", "pytorch_libtorch", "INTRA_OP_THREAD_COUNT"),
+}
+ACCELERATORS = {"trt": "tensorrt", "openvino": "openvino", "amp": "auto_mixed_precision"}
+FIRST_KEPT_INT64 = (24, 5)  # TensorRT 10
+KINDS = {"cpu": pb.ModelInstanceGroup.KIND_CPU, "gpu": pb.ModelInstanceGroup.KIND_GPU}
+
+
+def experiments() -> Iterator[Any]:
+    """Every experiment of every parameter file of the package."""
     for path in FILES:
         content = read_file(path)
-        for name in content["models"].get(model, {"experiments": ()})["experiments"]:
-            chosen = resolve(model, "deploy", experiment=name, target=path.stem, **content)
-            for scenario in SCENARIOS:
-                for message in messages(chosen, scenario):
-                    for text in parted(message):
-                        found.setdefault(text, [])
-                        found[text].append(f"# {path.stem} {name} {scenario} {message.name}")
-    return {text: "\n".join(whose) for text, whose in found.items()}
+        for model, section in content["models"].items():
+            for name in section["experiments"]:
+                yield pytest.param(path, model, name, id=f"{path.stem}-{model}-{name}")
 
 
-def parted(message: Any) -> tuple[str, str]:
-    """Part a message into its tensors and all the rest, each field on a line. What a warm-up sends
-    must be the inputs, and is left out.
-    """
-    inputs = {each.name: (each.data_type, [*each.dims]) for each in message.input}
-    tensors = pb.ModelConfig(input=message.input, output=message.output)
-    rest = pb.ModelConfig.FromString(message.SerializeToString())
-    for field in ("input", "output"):
-        rest.ClearField(field)
-    for warmup in rest.model_warmup:
-        sent = {name: (each.data_type, [*each.dims]) for name, each in warmup.inputs.items()}
-        assert sent == inputs
-        warmup.ClearField("inputs")
-    return lines(tensors), lines(rest)
-
-
-def lines(message: Any) -> str:
-    """Spell a message with each of its own fields on one line."""
-    text = text_format.MessageToString(message, use_short_repeated_primitives=True).strip()
-    return re.sub(r"\n(?= |\})\s*", " ", text)
-
-
-@pytest.mark.parametrize("model", models.names())
-def test_every_configuration_equals_its_reviewed_reference(model: str) -> None:
-    """After a change that is meant, `python tests/triton/test_native.py` writes
-    the files again: read what
-    differs.
-    """
-    reference = (REFERENCES / "every" / f"{model}.txt").read_text().strip().split("\n\n")
-    reviewed = {}
-    for part in reference:
-        whose = [line for line in part.splitlines() if line.startswith("#")]
-        kind = "input" in part.splitlines()[len(whose)]
-        reviewed["\n".join(whose), kind] = text_format.Parse(part, pb.ModelConfig())
-
-    found = {
-        (whose, text.startswith("input")): text_format.Parse(text, pb.ModelConfig())
-        for text, whose in configurations(model).items()
-    }
-
-    assert found == reviewed
-
-
-def write_references() -> None:
-    for model in models.names():
-        parts = [f"{whose}\n{text}" for text, whose in configurations(model).items()]
-        path = REFERENCES / "every" / f"{model}.txt"
-        path.parent.mkdir(exist_ok=True)
-        path.write_text("\n\n".join(parts) + "\n")
+@pytest.mark.parametrize(("path", "model", "name"), [*experiments()])
+def test_every_experiment_is_configured_as_the_rules_say(path: Path, model: str, name: str) -> None:
+    chosen = published(path, "deploy", model, name)
+    is_native = chosen.server.kind != "embedded"
+    backend, platform, parameter = RULES[chosen.format]
+    for scenario in SCENARIOS:
+        *lookups, graph = messages(chosen, scenario)
+        count = getattr(chosen.instances, scenario)
+        for message in (*lookups, graph):
+            assert message.max_batch_size == chosen.max_batch_size
+            assert [(g.count, g.kind) for g in message.instance_group] == [
+                (count, KINDS[chosen.device])
+            ]
+            warmed = [each.batch_size for each in message.model_warmup]
+            assert warmed == sorted({1, *chosen.preferred_batch_sizes})
+            inputs = {each.name: (each.data_type, [*each.dims]) for each in message.input}
+            for warmup in message.model_warmup:
+                sent = {key: (each.data_type, [*each.dims]) for key, each in warmup.inputs.items()}
+                assert sent == inputs
+        assert all((each.backend, each.platform) == ("python", "") for each in lookups)
+        assert graph.HasField("dynamic_batching") == (scenario == "online")
+        if scenario == "online":
+            batching = graph.dynamic_batching
+            assert [*batching.preferred_batch_size] == chosen.preferred_batch_sizes
+            assert batching.max_queue_delay_microseconds == chosen.max_queue_delay_us
+        if not is_native:
+            assert (graph.backend, graph.platform) == ("python", "")
+            assert graph.parameters["device"].string_value == chosen.device
+            continue
+        assert (graph.backend, graph.platform) == (backend, platform)
+        assert parameter in graph.parameters or not parameter
+        used = graph.optimization.execution_accelerators
+        names = [*used.gpu_execution_accelerator, *used.cpu_execution_accelerator]
+        expected = [ACCELERATORS[chosen.accelerator]] if chosen.accelerator != "none" else []
+        assert [each.name for each in names] == expected
+        for each in names:
+            if each.name == "tensorrt":
+                precision = chosen.accelerator_precision or chosen.precision
+                assert each.parameters["precision_mode"] == precision.upper()
+        assert graph.optimization.cuda.graphs == (
+            chosen.format == "trt" and chosen.capture_cuda_graph
+        )
+        release = tuple(int(part) for part in chosen.server.release.split("."))
+        integers = {each.data_type for each in graph.input} & {pb.TYPE_INT64}
+        if chosen.format == "trt" and release < FIRST_KEPT_INT64:
+            assert not integers
 
 
 def test_without_a_batcher_the_rest_is_the_same() -> None:
@@ -290,8 +295,8 @@ def test_a_request_has_the_types_that_the_engine_takes(
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine with a Docker engine and a GPU whose driver is new enough."""
-    monkeypatch.setattr(gpu_checks, "obstacle", lambda config: "")
-    monkeypatch.setattr(checks, "_no_server", lambda config: "")
+    monkeypatch.setattr(preflight, "gpu_obstacle", lambda config: "")
+    monkeypatch.setattr(preflight, "_server_obstacle", lambda config: "")
 
 
 OBSTACLES = {
@@ -325,7 +330,7 @@ OBSTACLES = {
     ),
     "a server without backends": (
         {"kind": "embedded", "accelerator": "trt"},
-        "accelerator trt needs a native backend: the embedded server has none",
+        "accelerator trt needs a native backend, which the embedded server does not have",
     ),
     "no TensorRT for the embedded server": (
         {"kind": "embedded", "format": "trt", "precision": "fp16"},
@@ -378,7 +383,3 @@ def test_what_is_no_release_is_said(release: str) -> None:
     assert str(raised.value) == (
         f"unknown release '{release}': Triton's are named YY.MM, such as 24.10"
     )
-
-
-if __name__ == "__main__":
-    write_references()

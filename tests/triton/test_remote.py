@@ -16,7 +16,7 @@ import pytest
 from helpers.config.loading import resolve
 from helpers.config.schema import StageConfig as Config
 from helpers.errors import ServerError, WorkspaceError
-from helpers.machine import checks
+from helpers.machine import preflight
 from helpers.perf import measure
 from helpers.triton import embedded, owner, remote
 from helpers.triton.client import Server
@@ -103,7 +103,7 @@ def test_an_address_is_host_and_port(url: str) -> None:
         f"server.url is '{url}': give host:port of Triton's HTTP endpoint, such as 127.0.0.1:8000"
     )
     assert remote.obstacle(config(url=url)) == words
-    assert checks.obstacle(config("convert", url=url)) == words
+    assert preflight.obstacle(config("convert", url=url)) == words
 
 
 def test_an_address_may_be_a_link() -> None:
@@ -130,7 +130,7 @@ def test_without_its_folder_the_model_must_be_there(
         assert server.processes == (os.getpid(),)
     assert {path.rpartition("/")[2] for path in asked} == {"live", "ready"}  # nothing is changed
     assert (tmp_path / "log").read_text() == f"the log of {url} is kept where it runs\n"
-    assert checks.obstacle(config("convert", url=url)) == ""
+    assert preflight.obstacle(config("convert", url=url)) == ""
     assert refused(repository, config(url=url), ["other"]) == (
         f"{url} has no model other ready: load it there, or name its folder on this host as "
         "server.repository"

@@ -18,7 +18,7 @@ import numpy as np
 
 from helpers.errors import CheckpointError
 from helpers.models._criteo import network
-from helpers.models._criteo.tables import CATEGORICAL, DIMENSION, NUMERICAL, sizes
+from helpers.models._criteo.tables import CATEGORICAL, DIMENSION, NUMERICAL, OWN, sizes
 from helpers.models._keras import tensorflow
 
 NPY: Any = np.lib.format  # writes and reads the headers of .npy files
@@ -59,8 +59,9 @@ def load(model: str, variant: str, path: Path) -> Any:
 def tables(model: str, variant: str, path: Path) -> "list[np.memmap[Any, Any]]":
     """Map the 26 tables of the checkpoint `path`, float32 [rows, 128] each; only headers are read.
 
-    `variant` says how many rows they have, "own" that the checkpoint does. Raises CheckpointError
-    unless both configurations and every table's file agree with it and with the network.
+    `variant` says how many rows they have; with a variant of `OWN` the checkpoint does. Raises
+    CheckpointError unless both configurations and every table's file agree with it and with the
+    network.
     """
     rows = _configured(model, variant, path)
     folder = path / "sparse"
@@ -92,7 +93,8 @@ def save(model: str, dense: Any, rows: Iterable[int], path: Path) -> None:
         "column_slice_threshold": None,
         "embedding_zeros_initializer": True,
         "embedding_trainable": True,
-        "concat_embedding": True,
+        # true means one fused table, into which NVIDIA's training code cannot load a checkpoint
+        "concat_embedding": False,
         "cpu_offloading_threshold_gb": 75,
     }
     (path / "sparse/config.json").write_text(json.dumps({**common, **loading}, indent=4))
@@ -137,7 +139,7 @@ def _configured(model: str, variant: str, path: Path) -> list[int]:
         expected["interaction"] = dense["interaction"]
     common = {
         "embedding_dim": [DIMENSION] * CATEGORICAL,
-        "categorical_cardinalities": rows if variant == "own" else list(sizes(variant)),
+        "categorical_cardinalities": rows if variant in OWN else list(sizes(variant)),
     }
     for name, found, wanted in (("dense", dense, expected | common), ("sparse", sparse, common)):
         for field, value in wanted.items():

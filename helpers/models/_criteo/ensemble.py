@@ -7,10 +7,10 @@ from typing import Any
 
 from helpers.models import Part, Tensor
 from helpers.models._criteo import checkpoint as checkpoints
-from helpers.models._criteo.lookup import INPUT, LAYOUT, OUTPUT, TABLES, load
+from helpers.models._criteo.lookup import INPUT, LAYOUT, OUTPUT, TABLES, Lookup, load
 from helpers.models._criteo.tables import CATEGORICAL, DIMENSION, NUMERICAL
 
-__all__ = ["FOLDER", "RUNTIME", "dense", "load", "sparse", "write"]
+__all__ = ["FOLDER", "RUNTIME", "dense", "load", "mapped", "sparse", "write"]
 
 FOLDER = "sparse"
 RUNTIME = ("numpy",)
@@ -56,3 +56,11 @@ def write(config: Any, checkpoint: Path, path: Path) -> None:
                 source.seek(table.offset)
                 copyfileobj(source, target, CHUNK)
     (path / LAYOUT).write_text(json.dumps({"cardinalities": cardinalities}) + "\n")
+
+
+def mapped(config: Any, checkpoint: Path) -> Lookup:
+    """Map the tables in the files of `checkpoint` itself; nothing is written.
+
+    Raises CheckpointError if a table is missing, surplus or misshapen.
+    """
+    return Lookup([*checkpoints.tables(config.model, config.variant, checkpoint)])

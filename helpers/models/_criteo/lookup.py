@@ -1,4 +1,4 @@
-"""The lookup of the embeddings, in memory that is mapped from one file.
+"""The lookup of the embeddings, in memory that is mapped from files; pages are read when used.
 
 It imports nothing of this package: a model repository takes this file along. Whatever else holds
 tables, a hierarchical store say, can take its place by offering the same `load`.
@@ -9,25 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 TABLES, LAYOUT = "tables.npy", "tables.json"
 INPUT, OUTPUT = "input_1", "output_1"
 
 
 class Lookup:
-    """All tables in one array, each behind the one before it; pages come to memory when read."""
+    """The tables of the features, float32 [rows, width] each, which may be mapped from files."""
 
-    def __init__(self, path: Path) -> None:
-        cardinalities = json.loads((path / LAYOUT).read_text())["cardinalities"]
-        self._rows = np.array(cardinalities, dtype=np.int64)
-        self._first = np.cumsum(self._rows) - self._rows
-        mapped = np.load(path / TABLES, mmap_mode="r", allow_pickle=False)
-        if mapped.dtype != np.float32 or mapped.ndim != 2 or len(mapped) != self._rows.sum():
-            raise ValueError(
-                f"{path / TABLES} is {mapped.dtype} {list(mapped.shape)}, and {LAYOUT} tells of "
-                f"{self._rows.sum()} rows of float32"
-            )
-        self._table = np.asarray(mapped)
+    def __init__(self, tables: list[NDArray[np.float32]]) -> None:
+        self._tables = tables
+        self._rows = np.array([len(table) for table in tables], dtype=np.int64)
 
     def run(self, inputs: dict[str, Any]) -> dict[str, Any]:
         """Map `input_1`, whole numbers [batch, tables], to `output_1`, float32 [batch, tables x
@@ -48,11 +41,37 @@ class Lookup:
                 f"{INPUT} has the id {ids[sample, feature]} for feature {feature}, whose table "
                 f"has the rows 0 to {self._rows[feature] - 1}"
             )
+        return {OUTPUT: self.rows_of(ids)}
+
+    def rows_of(self, ids: NDArray[np.integer[Any]]) -> NDArray[np.float32]:
+        """Give [batch, tables x width] for ids [batch, tables] that have a row."""
+        found = [table[column] for table, column in zip(self._tables, ids.T, strict=True)]
+        return np.concatenate(found, axis=1)
+
+
+class JoinedLookup(Lookup):
+    """All tables in one array, each behind the one before it, so that one call copies all rows."""
+
+    def __init__(self, path: Path) -> None:
+        cardinalities = json.loads((path / LAYOUT).read_text())["cardinalities"]
+        mapped = np.load(path / TABLES, mmap_mode="r", allow_pickle=False)
+        if mapped.dtype != np.float32 or mapped.ndim != 2 or len(mapped) != sum(cardinalities):
+            raise ValueError(
+                f"{path / TABLES} is {mapped.dtype} {list(mapped.shape)}, and {LAYOUT} tells of "
+                f"{sum(cardinalities)} rows of float32"
+            )
+        self._table = np.asarray(mapped)
+        ends = np.cumsum(cardinalities, dtype=np.int64)
+        super().__init__(np.split(self._table, ends[:-1]))
+        self._first = ends - self._rows
+
+    def rows_of(self, ids: NDArray[np.integer[Any]]) -> NDArray[np.float32]:
+        """Give [batch, tables x width] for ids [batch, tables] that have a row."""
         samples, features, width = *ids.shape, self._table.shape[1]
         found = np.empty((samples, features, width), dtype=np.float32)
         # every id is inside: "clip" only saves the copy that numpy's own check of them needs
         np.take(self._table, ids + self._first, axis=0, out=found, mode="clip")
-        return {OUTPUT: found.reshape(samples, features * width)}
+        return found.reshape(samples, features * width)
 
 
 def load(path: Path, threads: int, device: str) -> Lookup:
@@ -61,4 +80,4 @@ def load(path: Path, threads: int, device: str) -> Lookup:
 
     One thread copies rows, on the CPU, whatever `threads` and `device` are.
     """
-    return Lookup(path)
+    return JoinedLookup(path)

@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 from helpers.models import Dataset, Tensor
-from helpers.models._criteo.tables import CATEGORICAL, NUMERICAL, TABLES
+from helpers.models._criteo.tables import CATEGORICAL, NUMERICAL, OWN, TABLES
 
-VARIANTS = (*TABLES, "own")  # which rows the tables have; "own": as many as the user's folders say
+VARIANTS = (*TABLES, *OWN)  # which rows the tables have
 FRAMEWORK = "tensorflow"
 METRICS = {"auc": "higher"}
 GENERATED = ("generated", "generated-small")

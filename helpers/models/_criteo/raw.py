@@ -2,66 +2,75 @@
 
 A day is a file of lines of 40 columns with tabs between: the label, 13 integers and 26 hashes of 8
 hexadecimal digits; each but the label may be empty. The steps are those of NVIDIA's Spark code:
-- a number is log(x + 3), as the code has it, where the document says + 2; what has none, because x
-  is missing or at most -3, is 0, taken after the logarithm;
-- a hash becomes a number from 1 on, by falling frequency and, where the original leaves it to
-  chance, by rising hash; a missing one, and one rarer than the variant's threshold, is 0;
-- the last day is not for training: its first half is the part `test`, the rest `validation`, which
-  the original's feature_spec.yaml does not name either.
-Other than there, the test day does not count for frequencies, and training samples keep their
-order.
+- A number becomes log(x + 3), as the code has it, not the document's + 2; a missing one, or one of
+  at most -3, becomes 0.
+- A hash becomes an id from 1 on, by falling frequency and, where Spark leaves the order to chance,
+  by rising hash. A missing hash, and one below the variant's threshold, becomes 0.
+- The last day is not for training: its first half is the part `test`, the rest `validation`, which
+  NVIDIA's feature_spec.yaml does not name either. Training samples keep their order.
+NVIDIA counts the hashes of all 24 days, and so do the variants with its tables; the variants `own`
+count the training days only. That the real 24 days, about a terabyte, give NVIDIA's tables has not
+been tried: it is checked once their hashes are counted, before any sample is written.
 """
 
 import gzip
 import re
-import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
-from io import BytesIO
+from os import SEEK_END
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from helpers.display import Progress
 from helpers.errors import DataError
-from helpers.models._criteo import spec
+from helpers.models._criteo import spec, tables
 from helpers.models._criteo.data import Samples, writing
 from helpers.models._criteo.tables import CATEGORICAL, NUMERICAL
 
 if TYPE_CHECKING:
-    from polars import DataFrame
+    from polars import DataFrame, Series
 
 DAY = re.compile(r"day_(\d+)(\.gz)?")
 DAYS = 24  # of the public set
-THRESHOLDS = {"T3": 3, "T0": 1}  # occurrences that keep a hash, by variant
-THRESHOLD = 15  # for the others
-BLOCK = 2**25  # bytes of text that are parsed at a time: about 130,000 lines
+BATCH = 2**17  # lines that are in memory at a time
 MERGE = 2**20  # hashes of a feature that are counted apart before they are merged
+LONGEST = 2**20  # bytes between two line ends: a real line has some 250
 NUMBERS = [f"I{place}" for place in range(NUMERICAL)]
 HASHES = [f"C{place}" for place in range(CATEGORICAL)]
-LABEL = ("0 or 1", re.compile(rb"[01]"))
-INTEGER = ("an integer", re.compile(rb"(-?\d{1,18})?"))
-HASH = ("8 hexadecimal digits", re.compile(rb"([0-9a-fA-F]{8})?"))
-CELLS = (LABEL, *[INTEGER] * NUMERICAL, *[HASH] * CATEGORICAL)
-COLUMNS = len(CELLS)
+COLUMNS = ["label", *NUMBERS, *HASHES]
+CELLS = (  # what each column holds, and as a regular expression
+    ("0 or 1", "[01]"),
+    *[("an integer", "(-?[0-9]{1,18})?")] * NUMERICAL,
+    *[("8 hexadecimal digits", "([0-9a-fA-F]{8})?")] * CATEGORICAL,
+)
+LINE = "^" + "\t".join(pattern for _, pattern in CELLS) + "$"
 
 
-@dataclass(frozen=True)
+class Config(Protocol):
+    """What decides how raw days are prepared."""
+
+    @property
+    def variant(self) -> str: ...
+
+
 class Dictionary:
-    """The hashes of a feature that are kept."""
+    """The ids of a feature: from 1 on for its kept `hashes` in their order, 0 for all others."""
 
-    hashes: NDArray[np.uint32]  # rising
-    numbers: NDArray[np.int32]  # of each, from 1
+    def __init__(self, hashes: NDArray[np.uint32]) -> None:
+        order = np.argsort(hashes)
+        # the largest possible hash ends the list, so that each search ends at a place in it
+        self._hashes = np.append(hashes[order], np.uint32(2**32 - 1))
+        self._ids = np.append(order + 1, 0).astype(np.int32)
+        self.rows = len(hashes) + 1  # of the feature's table
 
-    def look_up(self, hashes: NDArray[np.uint32], missing: NDArray[np.bool_]) -> NDArray[np.int32]:
-        """Give each hash its number, and 0 to one that is missing or not kept."""
-        if not len(self.hashes):
-            return np.zeros(len(hashes), dtype=np.int32)
-        places = np.minimum(np.searchsorted(self.hashes, hashes), len(self.hashes) - 1)
-        kept = (self.hashes[places] == hashes) & ~missing
-        return np.where(kept, self.numbers[places], np.int32(0))
+    def look_up(self, hashes: "Series") -> NDArray[np.int32]:
+        """Give the ids of hashes, some of which may be missing."""
+        wanted = hashes.fill_null(0).to_numpy()
+        places = np.searchsorted(self._hashes, wanted)
+        known = (self._hashes[places] == wanted) & hashes.is_not_null().to_numpy()
+        return np.where(known, self._ids[places], np.int32(0))
 
 
 def holds_raw(path: Path) -> bool:
@@ -71,44 +80,54 @@ def holds_raw(path: Path) -> bool:
     return any(DAY.fullmatch(each.name) for each in path.iterdir())
 
 
-def prepare_raw(config: Any, source: Path, folder: Path) -> None:
+def prepare_raw(config: Config, source: Path, folder: Path) -> None:
     """Write the parts `train`, `test` and `validation` of the days in `source` into `folder`, an
     empty folder.
 
     `source` holds `day_0`, `day_1` and so on, each plain or as `.gz`; the last of them is the test
-    day, whether all 24 are there or fewer. Memory is bound by the number of different hashes, at
-    some 20 bytes each, not by the number of lines. Prints a line every few seconds. Raises
-    DataError for days that are missing or damaged.
+    day. The variants with NVIDIA's tables need all 24, the others two at least. Memory is bound by
+    the number of different hashes, at some 20 bytes each, not by the number of lines. Prints a line
+    every few seconds. Raises DataError for days that are missing or damaged, or do not give the
+    variant's tables.
     """
-    *train, last = _days(source)
-    threshold = THRESHOLDS.get(config.variant, THRESHOLD)
+    days, variant = _days(source), config.variant
+    *train, last = days
+    wrong = f"{source} does not give the tables of variant '{variant}'"
+    instead = f"variant '{tables.own_variant(variant)}' takes those that it gives"
+    published = tables.TABLES.get(variant)
+    if variant not in tables.THRESHOLDS or (published and len(days) != DAYS):
+        raise DataError(f"{wrong} with its {len(days)} days: {instead}")
+    threshold = tables.THRESHOLDS[variant]
     used = f"{len(train)} to train, the last to test; hashes from {threshold} occurrences on"
-    print(f"{source}: {len(train) + 1} of the {DAYS} days, {used}")
-    dictionaries = _dictionaries(train, threshold, progress := Progress())
-    tables = tuple(len(dictionary.hashes) + 1 for dictionary in dictionaries)
-    lines = sum(block.count(b"\n") for _, block in _blocks(last))
+    print(f"{source}: {len(days)} of the {DAYS} days, {used}")
+    features = [HASHES[place] for place in tables.order(variant)]
+    counted = days if published else train
+    dictionaries = _dictionaries(counted, features, threshold, progress := Progress())
+    rows = tuple(known.rows for known in dictionaries.values())
+    for name, found, wanted in zip(features, rows, published or rows, strict=True):
+        if found != wanted:
+            table = f"the one of {name} has {found:,} rows instead of {wanted:,}"
+            raise DataError(f"{wrong}, {table}: {instead}")
+    lines = sum(map(len, _read(last, [])))
     if lines < 2:
         raise DataError(f"{last} has {lines} lines, and the last day gives two parts")
+    parts: dict[str, tuple[list[Path], int, int | None]] = {
+        "train": (train, 0, None),
+        "test": ([last], 0, lines // 2),
+        "validation": ([last], lines // 2, None),
+    }
     written = 0
-    with (
-        writing(folder / "train", tables) as append_train,
-        writing(folder / "test", tables) as append_test,
-        writing(folder / "validation", tables) as append_validation,
-    ):
-        for day in (*train, last):
-            rest = lines // 2  # of the test part
-            for frame in _frames(day):
-                samples = _samples(frame, dictionaries)
-                if day is last:
-                    append_test(samples.of(slice(rest)))
-                    append_validation(samples.of(slice(rest, None)))
-                    rest = max(0, rest - len(frame))
-                else:
-                    append_train(samples)
-                written += len(frame)
-                progress.say(f"{written:,} lines written, of {day.name}")
-    metadata = {"days": len(train) + 1, "threshold": threshold}
-    spec.write(folder, tables, {"origin": "prepared from the public files", **metadata})
+    for part, (held, start, count) in parts.items():
+        with writing(folder / part, rows) as append:
+            for day in held:
+                for frame in _read(day, COLUMNS, start, count):
+                    ids = [known.look_up(frame[name]) for name, known in dictionaries.items()]
+                    numbers = frame.select(NUMBERS).to_numpy()
+                    append(Samples(np.stack(ids, axis=1), numbers, frame["label"].to_numpy()))
+                    written += len(frame)
+                    progress.say(f"{written:,} lines written, of {day.name}")
+    metadata = {"days": len(days), "threshold": threshold}
+    spec.write(folder, rows, {"origin": "prepared from the public files", **metadata})
 
 
 def _days(source: Path) -> list[Path]:
@@ -128,18 +147,24 @@ def _days(source: Path) -> list[Path]:
     return [found[day] for day in sorted(found)]
 
 
-def _dictionaries(days: list[Path], threshold: int, progress: Progress) -> list[Dictionary]:
-    """Count the hashes of each feature, and number those that come `threshold` times or more."""
+def _dictionaries(
+    days: list[Path], features: list[str], threshold: int, progress: Progress
+) -> dict[str, Dictionary]:
+    """Count the hashes of each feature, and keep those that occur `threshold` times or more.
+
+    Batches are counted apart and merged now and then. If polars' streaming engine groups a whole
+    day, it keeps some 8 bytes for every line of a feature with many different hashes.
+    """
     import polars as pl
 
     def merged(name: str) -> "DataFrame":
         return pl.concat(counts[name]).group_by("hash").agg(pl.col("len").sum())
 
     nothing = pl.DataFrame(schema={"hash": pl.UInt32, "len": pl.UInt32})
-    counts, lines = {name: [nothing] for name in HASHES}, 0
+    counts, lines = {name: [nothing] for name in features}, 0
     for day in days:
-        for frame in _frames(day):
-            for name in HASHES:
+        for frame in _read(day, features):
+            for name in features:
                 column = frame.select(hash=name).drop_nulls()
                 counts[name].append(column.group_by("hash").len())
                 first, *rest = map(len, counts[name])
@@ -147,89 +172,80 @@ def _dictionaries(days: list[Path], threshold: int, progress: Progress) -> list[
                     counts[name] = [merged(name)]
             lines += len(frame)
             progress.say(f"{lines:,} lines counted, of {day.name}")
-    made = []
-    for name in HASHES:
+    made = {}
+    for name in features:
         kept = merged(name).filter(pl.col("len") >= threshold)
         del counts[name]
         kept = kept.sort("len", "hash", descending=[True, False])
-        kept = kept.with_row_index("number", 1).cast({"number": pl.Int32}).sort("hash")
-        made.append(Dictionary(kept["hash"].to_numpy(), kept["number"].to_numpy()))
+        made[name] = Dictionary(kept["hash"].to_numpy())
     return made
 
 
-def _samples(frame: "DataFrame", dictionaries: list[Dictionary]) -> Samples:
-    """Turn parsed lines into samples."""
-    numbers = frame.select(NUMBERS).to_numpy().astype(np.float64)  # what is missing is NaN
-    numerical = np.zeros(numbers.shape, dtype=np.float32)
-    np.log(numbers + 3, out=numerical, where=numbers > -3, casting="same_kind")
-    categorical = np.empty((len(frame), CATEGORICAL), dtype=np.int32)
-    for place, (name, dictionary) in enumerate(zip(HASHES, dictionaries, strict=True)):
-        missing = frame[name].is_null().to_numpy()
-        categorical[:, place] = dictionary.look_up(frame[name].fill_null(0).to_numpy(), missing)
-    return Samples(categorical, numerical, frame["label"].to_numpy().astype(np.bool_))
+def _read(
+    path: Path, columns: list[str], start: int = 0, count: int | None = None
+) -> Iterator["DataFrame"]:
+    """Check the lines of a day, or `count` of them after `start`, and read `columns` in batches.
 
-
-def _frames(path: Path) -> Iterator["DataFrame"]:
-    """Parse a day, block by block: label, 13 numbers and 26 hashes, null where there is none."""
+    A label is a boolean, a number its logarithm, a hash an integer or, where it is missing, null.
+    """
     import polars as pl
 
-    schema: Any = dict.fromkeys(["label", *NUMBERS], pl.Int64) | dict.fromkeys(HASHES, pl.String)
-    wrong = (~pl.col("label").is_in([0, 1])) | pl.col("label").is_null()
-    for text in map(pl.col, HASHES):
-        wrong |= (text.str.len_bytes() != 8) | text.str.starts_with("+")
-    for first, block in _blocks(path):
-        if not _has_columns(block):
-            raise _complaint(path, first, block)
-        try:
-            frame = pl.read_csv(
-                BytesIO(block), has_header=False, separator="\t", quote_char=None, schema=schema
-            )
-            if frame.select(wrong.any()).item():
-                raise _complaint(path, first, block)
-            hashes = [pl.col(name).str.to_integer(base=16, dtype=pl.UInt32) for name in HASHES]
-            yield frame.with_columns(hashes)
-        except pl.exceptions.PolarsError:
-            raise _complaint(path, first, block) from None
-
-
-def _blocks(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Read a file as whole lines, some megabytes at a time, with the number of the first line."""
-    first, rest = 1, b""
+    line, number = pl.col("line"), pl.col(NUMBERS).cast(pl.Int64, strict=False)
+    cells = line.str.split_exact("\t", len(COLUMNS) - 1).struct.rename_fields(COLUMNS)
+    lines = (
+        pl.scan_lines(_with_line_ends(path), glob=False)
+        .with_row_index("place", 1)
+        .with_columns(cells.alias("cells"), wrong=pl.when(~line.str.contains(LINE)).then(line))
+        .unnest("cells")
+        .with_columns(
+            pl.col("label") == "1",
+            pl.when(number > -3).then((number + 3).log()).cast(pl.Float32).fill_null(0),
+            pl.col(HASHES).str.to_integer(base=16, dtype=pl.UInt32, strict=False),
+        )
+        .select("place", "wrong", *columns)
+        .slice(start, count)
+    )
+    found = 0
     try:
-        with cast(IO[bytes], gzip.open(path) if path.suffix == ".gz" else path.open("rb")) as file:
-            while text := file.read(BLOCK):
-                lines, end, begun = text.rpartition(b"\n")
-                if end:
-                    yield first, rest + lines + end
-                    first, rest = first + lines.count(b"\n") + 1, begun
-                elif len(rest) > BLOCK:
-                    raise DataError(f"{path}: line {first} has no end")
-                else:
-                    rest += begun
-    except (OSError, EOFError, zlib.error) as error:
+        for frame in lines.collect_batches(chunk_size=BATCH):
+            for place, wrong, *_ in frame.filter(pl.col("wrong").is_not_null()).iter_rows():
+                raise _complaint(path, place, wrong)
+            yield frame
+            found += len(frame)
+    except (OSError, pl.exceptions.PolarsError) as error:
+        if "invalid utf8" in str(error):
+            raise _no_text(path) from None
         raise DataError(f"{path} is damaged: {' '.join(str(error).split())[:120]}") from None
-    if rest:
-        yield first, rest + b"\n"
-    elif first == 1:
+    if not found:
         raise DataError(f"{path} is empty")
 
 
-def _has_columns(block: bytes) -> bool:
-    """Tell whether every line has 39 tabs."""
-    text = np.frombuffer(block, dtype=np.uint8)
-    tabs, ends = np.flatnonzero(text == ord("\t")), np.flatnonzero(text == ord("\n"))
-    expected = (COLUMNS - 1) * np.arange(1, len(ends) + 1)
-    return len(tabs) == expected[-1] and np.array_equal(np.searchsorted(tabs, ends), expected)
+def _with_line_ends(path: Path) -> Path:
+    """Refuse a day that begins or ends with a very long line, such as the zeros of a download that
+    was broken off: polars would need hours and all of the memory for it.
+    """
+    with path.open("rb") as file:
+        for start in (0, max(0, file.seek(0, SEEK_END) - LONGEST)):
+            file.seek(start)
+            text = file.read(LONGEST)
+            if len(text) == LONGEST and b"\n" not in text:
+                raise DataError(f"{path} has {LONGEST:,} bytes without the end of a line")
+    return path
 
 
-def _complaint(path: Path, first: int, block: bytes) -> DataError:
-    """Find what is wrong with a block that begins at line `first`."""
-    for number, line in enumerate(block[:-1].split(b"\n"), first):
-        cells = line.removesuffix(b"\r").split(b"\t")
-        if len(cells) != COLUMNS:
-            return DataError(f"{path}: line {number} has {len(cells)} columns instead of {COLUMNS}")
-        for column, (cell, (what, pattern)) in enumerate(zip(cells, CELLS, strict=True), 1):
-            if not pattern.fullmatch(cell):
-                found = f"{path}: line {number}, column {column} is {cell[:40]!r}"
-                return DataError(f"{found}, not {what}")
-    return DataError(f"{path} cannot be read at lines from {first}")
+def _complaint(path: Path, place: int, line: str) -> DataError:
+    """Say what is wrong with a line."""
+    cells = line.split("\t")
+    if len(cells) != len(CELLS):
+        return DataError(f"{path}: line {place} has {len(cells)} columns instead of {len(CELLS)}")
+    checked = enumerate(zip(cells, CELLS, strict=True), 1)
+    column, cell, what = next((n, c, w) for n, (c, (w, p)) in checked if not re.fullmatch(p, c))
+    cut = cell.encode()[:40]
+    return DataError(f"{path}: line {place}, column {column} is {cut!r}, not {what}")
+
+
+def _no_text(path: Path) -> DataError:
+    """Say which line has bytes that are no text."""
+    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        place = next(place for place, line in enumerate(file, 1) if not line.isascii())
+    return DataError(f"{path}: line {place} has bytes that are no text")

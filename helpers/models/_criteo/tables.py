@@ -1,7 +1,8 @@
 """How many features a sample has, and how many rows the table of each categorical one has.
 
 T15, T3 and T0 are the lists of NVIDIA's preprocessing of the Criteo 1TB click logs, which joins the
-ids that come fewer than 15, 3 or 1 times into one; the order of the features in T15 is another one.
+ids that occur fewer than 15, 3 or 1 times into one. T15 has the features in the order of the logs,
+T3 and T0 in the order of their numbers as text: 0, 1, 10, 11, ..., 19, 2, 20, and so on.
 """
 
 from helpers.errors import ParameterError
@@ -36,6 +37,10 @@ TABLES: dict[str, tuple[int, ...]] = {
     "T3": _numbers(_T3),
     "T0": _numbers(_T0),
 }
+# Occurrences from which on a hash of raw days has a row of its own. The tables of a variant that is
+# not in TABLES are as large as the user's data set and checkpoint say.
+THRESHOLDS = {"T15": 15, "T3": 3, "T0": 1, "own": 15, "own-T3": 3, "own-T0": 1}
+OWN = tuple(variant for variant in THRESHOLDS if variant not in TABLES)
 
 
 def sizes(variant: str) -> tuple[int, ...]:
@@ -43,3 +48,14 @@ def sizes(variant: str) -> tuple[int, ...]:
     if variant not in TABLES:
         raise ParameterError(f"unknown tables '{variant}': this package has {', '.join(TABLES)}")
     return TABLES[variant]
+
+
+def order(variant: str) -> list[int]:
+    """Give the places that the features of the 26 tables have in the logs."""
+    places = range(CATEGORICAL)
+    return sorted(places, key=str) if variant in ("T3", "T0") else list(places)
+
+
+def own_variant(variant: str) -> str:
+    """Name the variant of `OWN` with the threshold of `variant`, or "own" where it has none."""
+    return next(own for own in OWN if THRESHOLDS[own] == THRESHOLDS.get(variant, 15))

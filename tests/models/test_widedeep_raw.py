@@ -21,10 +21,10 @@ from sklearn.metrics.pairwise import cosine_similarity
 from helpers import models
 from helpers.errors import DataError
 from helpers.models import widedeep
-from helpers.models.widedeep import raw, raw_files, raw_hashing, raw_spans, raw_statistics
+from helpers.models.widedeep import raw
 from helpers.models.widedeep.features import MULTI_HOT, NAMES, NUMERIC, ONE_HOT
-from helpers.models.widedeep.raw_similarity import Index, Labels
-from helpers.models.widedeep.raw_tables import Ads
+from helpers.models.widedeep.raw import files, rows, statistics, tables
+from helpers.models.widedeep.raw.hashing import row_of
 
 CONFIG: Any = SimpleNamespace(dataset="x", export_precision="fp32")
 DAY_MS = 86_400_000
@@ -341,8 +341,8 @@ def test_the_model_reads_what_is_made(world: World, folder: Path) -> None:
 def test_zipped_files_and_small_pieces_give_the_same(
     world: World, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(raw_files, "BLOCK", 300)
-    monkeypatch.setattr(raw_spans, "SPAN", 150)
+    monkeypatch.setattr(files, "BLOCK", 300)
+    monkeypatch.setattr(rows, "SPAN", 150)
     other = prepared(world.write(tmp_path / "zips", zips=True), tmp_path / "out")
     assert rows_of(other, "valid").equals(rows_of(folder, "valid"))
     order = ["display_id", "ad_id", "clicked"]
@@ -378,44 +378,51 @@ def test_line_ends_of_windows_and_a_missing_last_one_are_read(
 # By hand
 
 
+def row_numbers(ids: pl.Series, size: int) -> list[int]:
+    return ids.to_frame("id").select(row_of(pl.col("id"), size))["id"].to_list()
+
+
 def test_hashes_are_published_ones() -> None:
-    seeds = np.array([1234567], dtype=np.int32)
-    assert raw_hashing.hash_numbers(seeds, 1 << 31)[0] == 6457827717110365317 % (1 << 31)
+    seed = pl.Series([1234567], dtype=pl.Int32)
+    assert row_numbers(seed, (1 << 31) - 1) == [6457827717110365317 % ((1 << 31) - 1)]
     numbers = [0, 1, -1, (1 << 31) - 1, -(1 << 31)]
-    found = raw_hashing.hash_numbers(np.array(numbers), 250_000).tolist()
-    assert found == [mixed(value % (1 << 64)) % 250_000 for value in numbers]
+    missing = pl.Series([None], dtype=pl.Int64)  # is hashed as -1
+    found = row_numbers(pl.Series(numbers).append(missing), 250_000)
+    assert found == [mixed(value % (1 << 64)) % 250_000 for value in (*numbers, -1)]
     # b2sum -l 64 of coreutils prints a hash's bytes in order
     sums = {"US": "3d5f222b70485467", "US>SC>519": "ffb8cefd6a5725d3", None: "e4a6a0577479b2b4"}
-    found = raw_hashing.hash_texts(sums, 2_000).tolist()
+    found = row_numbers(pl.Series(list(sums)), 2_000)
     assert found == [
         int.from_bytes(bytes.fromhex(each), "little") % 2_000 for each in sums.values()
     ]
 
 
 def test_hashes_spread_evenly() -> None:
-    counts = np.bincount(raw_hashing.hash_numbers(np.arange(100_000), 100), minlength=100)
+    counts = np.bincount(row_numbers(pl.Series(range(100_000)), 100), minlength=100)
     assert ((counts - 1000) ** 2 / 1000).sum() < 150  # chi-squared with 99 degrees of freedom
 
 
 def test_ages_are_whole_days_and_0_outside_ten_years() -> None:
     first = 1_465_876_799_998  # 2016-06-14 03:59:59.998
     published = [first - 4 * DAY_MS, first - 4 * DAY_MS + 1, first + 1, first - 3650 * DAY_MS]
-    published += [first - 3651 * DAY_MS, np.iinfo(np.int64).min]
-    found = raw_statistics.ages(np.zeros(6, dtype=np.int64), np.array(published))
-    assert found.tolist() == [4, 3, 0, 3650, 0, raw_statistics.UNKNOWN]
-    later = raw_statistics.ages(np.array([DAY_MS]), np.array([first - 4 * DAY_MS]))
-    assert later.tolist() == [5]
+    published += [first - 3651 * DAY_MS, None, first - 4 * DAY_MS]
+    table = pl.DataFrame({"timestamp": [0] * 6 + [DAY_MS], "published": published})
+    found = table.select(rows.age(pl.col("timestamp"), pl.col("published"))).to_series()
+    assert found.to_list() == [4, 3, 0, 3650, 0, None, 5]
 
 
 @pytest.mark.parametrize(("key", "least"), THRESHOLDS.items())
 def test_a_rate_counts_from_its_threshold_on(key: str, least: int) -> None:
     """Four ads: of a group at the threshold, one below it, one never shown in training."""
-    groups = np.array([7, 7, 8, 9]) if key != "ad_id" else np.array([6, 7, 8, 9])
-    keys = {name: groups if name == key else np.arange(4) for name in THRESHOLDS}
-    learner = raw_statistics.Learner(Ads(Index(np.arange(4)), keys, np.zeros(4, dtype=np.int64)))
-    for place, rows, clicks in ((1, least - 2, 1), (2, least - 1, least - 1), (1, 2, 1)):
-        learner.add(np.full(rows, place), np.arange(rows) < clicks, {})
-    rates = learner.finish().rates[key]
+    groups = [7, 7, 8, 9] if key != "ad_id" else [6, 7, 8, 9]
+    ads = pl.DataFrame({name: groups if name == key else range(4) for name in THRESHOLDS})
+    ads = ads.with_columns(ad_id=pl.Series(groups if key == "ad_id" else range(4)))
+    shown = [
+        pl.DataFrame({"ad_id": [ads["ad_id"][place]] * count, "clicked": np.arange(count) < clicks})
+        for place, count, clicks in ((1, least - 2, 1), (2, least - 1, least - 1), (1, 2, 1))
+    ]
+    train = pl.concat(shown).with_columns(pl.lit(0).alias(name) for name in statistics.AGES)
+    rates = statistics.learn(train.lazy(), ads).ads[f"{key}_ctr"]
     found = 2 / least if key != "ad_id" else 0
     np.testing.assert_allclose(rates, [found, 2 / least, 0, 0], rtol=1e-6)
 
@@ -423,29 +430,36 @@ def test_a_rate_counts_from_its_threshold_on(key: str, least: int) -> None:
 @pytest.mark.parametrize("days", [[], [7], [0, 0, 3], [1, 2], [5, 5, 9, 0], [3650] * 4])
 def test_medians_of_counts_are_numpys(days: list[int]) -> None:
     expected = float(np.median(days)) if days else 0.0
-    counts = np.bincount(np.array(days, dtype=int), minlength=3651)
-    assert raw_statistics._median(counts) == expected
+    table = pl.LazyFrame({"age": pl.Series([*days, None], dtype=pl.Int64)})
+    assert statistics.median(table, "age") == expected
 
 
 def test_similarity_by_hand() -> None:
-    table = pl.DataFrame(
+    table = pl.LazyFrame(
         {
             "document_id": pl.Series([7, 1, 7, 1, 9], dtype=pl.Int32),
             "topic_id": pl.Series([1, 1, 2, 3, 3], dtype=pl.Int32),
             "confidence_level": [0.5, 0.2, 0.1, 0.3, 0.0],
         }
     )
-    labels = Labels(table, 350)
+    documents, weights = tables.read_labels(table, "topics")
     two, one = math.log(10 / 2), math.log(10)  # ids go to 9; labels 1 and 3 are in two documents
     first = (0.2 * two, 0.0, 0.3 * two)
     seventh = (0.5 * two, 0.1 * one, 0.0)
     cosine = first[0] * seventh[0] / (math.hypot(*first) * math.hypot(*seventh))
-    documents = np.array([1, 7, 1, 9, 1], dtype=np.int32)
-    others = np.array([7, 1, 1, 1, 8], dtype=np.int32)
-    expected = [cosine, cosine, 1, 0, 0]  # 9 has no weight, and 8 no labels
-    np.testing.assert_allclose(labels.similarity(documents, others), expected, rtol=1e-6)
-    lists = labels.lists(np.array([7, 8, 9], dtype=np.int32)).to_list()
-    assert lists == [[hashed(1, 350), hashed(2, 350)], [], [hashed(3, 350)]]
+    place = dict(zip(documents["document_id"], documents["topics_row"], strict=True))
+    pairs = pl.DataFrame(
+        {
+            "topics_row": [place[each] for each in (1, 7, 1, 9, 1)],
+            "topics_row_promo": [place[7], place[1], place[1], place[1], None],
+        }
+    )
+    held = tables.Tables(documents, documents, {"topics": weights})
+    found = pairs.select(held.similarity("topics")).to_series()
+    np.testing.assert_allclose(found, [cosine, cosine, 1, 0, 0], rtol=1e-6)  # 9 has no weight
+    lists = dict(zip(documents["document_id"], documents["topic_id_list"].to_list(), strict=True))
+    assert lists[7] == [hashed(1, 350), hashed(2, 350)]
+    assert lists[9] == [hashed(3, 350)]
 
 
 # What is not the public data
@@ -471,6 +485,15 @@ def test_only_a_folder_with_the_clicks_is_taken_for_raw(
     (tmp_path / "zips" / "valid").mkdir()
     (tmp_path / "zips" / "valid" / "part_0.parquet").write_text("")
     assert not raw.holds_raw(tmp_path / "zips")
+
+
+def test_every_file_of_the_preparation_decides_the_name_of_a_prepared_set() -> None:
+    """The names are keys of the recipe, so that none may be that of another module of it."""
+    names = [path.name for path in models.raw_sources("widedeep")]
+    assert names == sorted(path.name for path in Path(raw.__file__).parent.glob("*.py"))
+    assert {"files.py", "rows.py", "tables.py"} < set(names)
+    assert not {f"{module}.py" for module in widedeep.RECIPE} & set(names)
+    assert [path.name for path in models.raw_sources("resnet50")] == ["raw.py"]
 
 
 def test_files_that_are_missing_are_named(source: Path, world: World, tmp_path: Path) -> None:
@@ -523,7 +546,7 @@ def line(place: int, new: str) -> Callable[[bytes], bytes]:
         ("clicks_train", line(5, "7,-3,0"), "is damaged: line 5 has no valid ad_id"),
         ("clicks_train", line(5, "7,99999999999,0"), "at lines from 2: could not parse `99999999"),
         ("clicks_train", line(5, "7,3.5,0"), "is damaged, at lines from 2: could not parse `3.5`"),
-        ("clicks_train", line(5, "7,3,2"), "is damaged: clicked is 2, expected 0 or 1"),
+        ("clicks_train", line(5, "7,3,2"), "is damaged: line 5 has no valid clicked"),
         ("clicks_train", line(5, "\\N,3,0"), "is damaged: line 5 has no valid display_id"),
         ("clicks_train", line(5, "7,999,0"), "holds ad_id 999, which promoted_content.csv lacks"),
         ("clicks_train", line(5, "1601,3,0"), "display_id 1601, which events.csv lacks"),
@@ -566,7 +589,7 @@ def test_text_that_is_not_utf_8_is_one_line(world: World, tmp_path: Path) -> Non
 def test_a_line_without_an_end_is_not_gathered(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(raw_files, "BLOCK", 1 << 16)
+    monkeypatch.setattr(files, "BLOCK", 1 << 16)
     source = world.write(tmp_path / "source")
     with (source / "events.csv").open("ab") as file:
         file.write(bytes(1 << 18))
@@ -648,11 +671,12 @@ GROWTH = """
 import re, sys
 from pathlib import Path
 import polars, scipy.sparse
-from helpers import progress
-from helpers.models.widedeep import raw, raw_files, raw_spans
+from helpers.display import progress
+from helpers.models.widedeep import raw
+from helpers.models.widedeep.raw import files, rows
 def peak():
     return int(re.search(r"VmHWM:\\s*(\\d+)", Path("/proc/self/status").read_text())[1]) / 1024
-progress.SAY_EVERY, raw_files.BLOCK, raw_spans.SPAN, before = 0, 1 << 20, 10_000, peak()
+progress.SAY_EVERY, files.BLOCK, rows.SPAN, before = 0, 1 << 20, 10_000, peak()
 raw.prepare_raw(None, Path(sys.argv[1]), Path(sys.argv[2]))
 print(peak() - before)
 """

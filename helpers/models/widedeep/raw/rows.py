@@ -1,0 +1,129 @@
+"""Clicks joined with their events, ads and documents, one span of display ids at a time.
+
+Both files are first partitioned on disk by spans. So memory holds one span, however the files are
+sorted, and however long they are.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from helpers.display import Progress
+from helpers.errors import DataError
+from helpers.models.widedeep.features import CLICKED, DISPLAY, MULTI_HOT, ONE_HOT
+from helpers.models.widedeep.raw.files import Files, refuse_repeated
+from helpers.models.widedeep.raw.hashing import row_of
+from helpers.models.widedeep.raw.statistics import AGES
+from helpers.models.widedeep.raw.tables import KINDS, Tables
+
+if TYPE_CHECKING:
+    from polars import DataFrame, Expr
+
+SPAN = 100_000  # display ids: about 520,000 rows of the public clicks
+TRAINING_DAYS = 10  # the last day, counted from 0, whose displays may train
+KEPT_OUT = 0.2  # of the displays of those days
+SEED = 0
+EPOCH = 1_465_876_799_998  # milliseconds since 1970 at timestamp 0 of events.csv, as Kaggle states
+DAY = 24 * 60 * 60 * 1000  # milliseconds
+OLDEST = 10 * 365  # days; an older document counts as new, as one of the future does
+PLACES = {"geo_location": None, "geo_location_country": 2, "geo_location_state": 5}  # characters
+OF_EVENT = ("document_id", "source_id", "publisher_id", "platform", *PLACES, *MULTI_HOT)
+
+
+def join(files: Files, tables: Tables, folder: Path, progress: Progress) -> dict[str, int]:
+    """Write joined rows into `train` and `valid` of `folder`, a file a span; count those of each.
+
+    Columns: display_id, clicked, ad_id, what is known of the event and its document, the features
+    of similarity, and the ages in days of both documents (null if not known). Validation rows are
+    in order of displays, those of one in the file's order; training rows are shuffled. Raises
+    DataError for a display without an event or with two, an ad that promoted_content.csv lacks, and
+    a part without rows.
+    """
+    import polars as pl
+
+    ages = zip(AGES, ("published", "published_promo"), strict=True)
+    columns = {name: age(pl.col("timestamp"), pl.col(time)) for name, time in ages}
+    for kind in KINDS:
+        columns[f"document_id_document_id_promo_sim_{kind}"] = tables.similarity(kind)
+    random, counts = np.random.default_rng(SEED), {"train": 0, "valid": 0}
+    spans = _partition(files, folder)
+    for part in counts:
+        (folder / part).mkdir()
+    for number, span in enumerate(spans):
+        clicks, events = (_read(folder / name, span) for name in ("clicks_train", "events"))
+        refuse_repeated(events, DISPLAY, files.paths["events"])
+        _refuse_lost(clicks, events, DISPLAY, files, "events")
+        _refuse_lost(clicks, tables.ads, "ad_id", files, "promoted_content")
+        displays = clicks[DISPLAY].unique(maintain_order=True)
+        draws = pl.DataFrame({DISPLAY: displays, "draw": random.random(len(displays))})
+        events = draws.join(events, on=DISPLAY).join(tables.documents, on="document_id", how="left")
+        events = events.with_columns(**_of_event())
+        trains = clicks.join(events, on=DISPLAY, how="left", maintain_order="left")["trains"]
+        order = np.random.default_rng([SEED, number]).permutation(trains.arg_true())
+        for part, places in (("train", order), ("valid", (~trains).arg_true())):
+            rows = clicks[places].lazy()
+            for table, key in ((events, DISPLAY), (tables.ads, "ad_id")):
+                rows = rows.join(table.lazy(), on=key, how="left", maintain_order="left")
+            rows = rows.select(DISPLAY, CLICKED, "ad_id", *OF_EVENT, **columns)
+            if len(places):
+                rows.sink_parquet(folder / part / f"part_{number:05d}.parquet", compression="lz4")
+            counts[part] += len(places)
+        progress.say(f"joined: {number + 1} of {len(spans)} spans of displays")
+    if lacking := [part for part, count in counts.items() if not count]:
+        path = files.paths["clicks_train"]
+        raise DataError(f"{path} holds no display of the {lacking[0]} part")
+    return counts
+
+
+def _partition(files: Files, folder: Path) -> list[int]:
+    """Write clicks and events into `folder` by spans of display ids; give the spans of clicks."""
+    import polars as pl
+
+    for name in ("events", "clicks_train"):
+        spans = pl.PartitionBy(folder / name, key={"span": pl.col(DISPLAY) // SPAN})
+        rows = files.scan(name).select(pl.exclude("uuid"))
+        rows.sink_parquet(spans, compression="lz4", mkdir=True)
+    return sorted(int(path.name.partition("=")[2]) for path in (folder / "clicks_train").iterdir())
+
+
+def _read(folder: Path, span: int) -> "DataFrame":
+    """Read the rows of a span in order of displays; those of one keep the file's order."""
+    import polars as pl
+
+    rows = pl.scan_parquet(folder, hive_partitioning=True).filter(pl.col("span") == span)
+    return rows.drop("span").sort(DISPLAY, maintain_order=True).collect()
+
+
+def _refuse_lost(
+    clicks: "DataFrame", table: "DataFrame", key: str, files: Files, name: str
+) -> None:
+    """Raise DataError for a click whose key is not in `table`, which is of the file `name`."""
+    if len(lost := clicks.join(table, on=key, how="anti", maintain_order="left")):
+        path, other = files.paths["clicks_train"], files.paths[name].name
+        raise DataError(f"{path} holds {key} {lost[key][0]}, which {other} lacks")
+
+
+def _of_event() -> "dict[str, Expr]":
+    """Give whether a display trains, and the features of its event and document."""
+    import polars as pl
+
+    trains = (pl.col("timestamp") // DAY <= TRAINING_DAYS) & (pl.col("draw") > KEPT_OUT)
+    ids = {name: pl.col(name) for name in ("document_id", "source_id", "publisher_id")}
+    ids["platform"] = pl.col("platform").fill_null(1) - 1  # from 0, a missing one the first
+    ids |= {name: pl.col("geo_location").str.slice(0, end) for name, end in PLACES.items()}
+    columns = {name: row_of(column, ONE_HOT[name][0]) for name, column in ids.items()}
+    nothing = pl.lit([], dtype=pl.List(pl.Int32))
+    labels = {name: pl.col(name).fill_null(nothing) for name in MULTI_HOT}
+    return {"trains": trains, **columns, **labels}
+
+
+def age(timestamp: "Expr", published: "Expr") -> "Expr":
+    """Give whole days from publication to the event, 0 outside 0 to `OLDEST`, null if unknown.
+
+    `timestamp` counts milliseconds from the start of events.csv, `published` from 1970.
+    """
+    import polars as pl
+
+    days = (timestamp + EPOCH - published) // DAY
+    return pl.when(days.is_null() | days.is_between(0, OLDEST)).then(days).otherwise(0)

@@ -1,0 +1,73 @@
+"""Which stages a run consists of, and what makes one stale."""
+
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from helpers.pipeline.planning import plan
+from tests.conftest import Project
+
+SHARED = """
+gpu: CPU (planning)
+device: cpu
+models:
+  resnet50:
+    defaults: {export_format: onnx, export_precision: fp32, format: onnx, precision: fp32,
+               max_batch_size: 1}
+    experiments:
+      accelerated: {accelerator: trt}
+      plain: {}
+"""
+
+
+def test_a_shared_export_runs_if_any_of_its_experiments_can_run_here() -> None:
+    content = yaml.safe_load(SHARED)
+    chosen = [("resnet50", "accelerated"), ("resnet50", "plain")]
+
+    jobs = {job.name: job.obstacle for job in plan(content, "planning", chosen, ["export"])}
+    converted = {job.name: job.obstacle for job in plan(content, "planning", chosen, ["convert"])}
+
+    assert jobs == {"resnet50 accelerated export": ""}
+    assert converted["resnet50 plain convert"] == ""
+    assert "accelerator trt needs" in converted["resnet50 accelerated convert"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["adapter", "guard"])
+def test_a_file_that_is_copied_or_started_and_not_imported_makes_stages_stale(
+    project: Project, name: str
+) -> None:
+    with (project.root / f"helpers/triton/{name}.py").open("a") as file:
+        file.write("\n# changed\n")
+
+    answer = project.run("run", "params/dummy.yaml", "--dry-run", "--experiment", "onnx-fp32")
+
+    reason = f"would run, because helpers/triton/{name}.py changed"
+    assert f"dummy onnx-fp32 deploy: {reason}" in answer.output
+
+
+EDITED = """
+import sys
+from pathlib import Path
+from helpers.config import resolve
+resolve("resnet50", "export")
+path = Path("helpers/triton/owner.py")
+path.write_text(path.read_text() + "# changed")
+import helpers.triton.owner
+from helpers.results.fingerprints import files_read
+print(files_read()[str(path)])
+"""
+
+
+def test_a_module_edited_while_a_stage_runs_keeps_the_hash_of_before(fresh: Project) -> None:
+    path = fresh.root / "helpers/triton/owner.py"
+    before = subprocess.run(["sha256sum", path], capture_output=True, text=True, check=True)
+
+    done = subprocess.run(
+        [sys.executable, "-c", EDITED], cwd=fresh.root, capture_output=True, text=True
+    )
+
+    assert (done.stdout.split(), done.stderr) == (before.stdout.split()[:1], "")
+    assert path.read_text().endswith("# changed")
