@@ -195,11 +195,12 @@ def reasons(ours: Row, settings: Mapping[str, Value], theirs: PublishedRow) -> t
         _differs("number of instances", ours.instances, started, table),
     ]
     cuda_graph = ours.cuda_graph if theirs.cuda_graph is None else theirs.cuda_graph
+    used = {True: "used", False: "not used"}
     particular = {
         f"NVIDIA's row is labelled {theirs.precision}, but its TorchScript is fp32": (
             _is_mislabelled(theirs)
         ),
-        f"CUDA graphs: {_graphs(ours.cuda_graph)}, {_graphs(cuda_graph)} by NVIDIA": (
+        f"CUDA graphs: {used[ours.cuda_graph]}, {used[cuda_graph]} by NVIDIA": (
             ours.cuda_graph != cuda_graph
         ),
         "NVIDIA looks embeddings up in its hierarchical parameter server, we in memory": (
@@ -214,10 +215,6 @@ def reasons(ours: Row, settings: Mapping[str, Value], theirs: PublishedRow) -> t
         ),
     }
     return (*filter(None, differences), *(text for text, holds in particular.items() if holds))
-
-
-def _graphs(used: bool) -> str:
-    return "used" if used else "not used"
 
 
 def _differs(what: str, ours: Value, theirs: Value, note: str = "") -> str:
