@@ -16,8 +16,8 @@ from typer.main import get_command
 
 from helpers import config, inference, machine, pipeline, triton
 from helpers.display import Lines, lines_or_live
-from helpers.errors import DeploymentError, ParameterError, WorkspaceError
-from helpers.store import OUTPUTS_VARIABLE, ROOT, shown
+from helpers.errors import DeploymentError, ParameterError, ServerError, WorkspaceError
+from helpers.store import OUTPUTS_VARIABLE, ROOT, display_path
 
 app = Typer(
     help="Deploy models on Triton and measure them, reproducibly.",
@@ -88,7 +88,7 @@ def run(
     )
     if not dry_run:
         parts = ", ".join(f"{count} {name}" for name, count in vars(outcome).items() if count)
-        say(f"{parts or 'nothing to do'}; pages: {shown(outputs / 'index.html')}")
+        say(f"{parts or 'nothing to do'}; pages: {display_path(outputs / 'index.html')}")
     return 1 if outcome.failed or outcome.blocked else 0
 
 
@@ -126,9 +126,9 @@ def serve(
     outputs: Outputs = OUTPUTS,
 ) -> int:
     """Serve a deployed model until Ctrl-C."""
-    content = config.read_file(file)
-    config.select(content, [model], [experiment] if experiment else [], str(file))
-    chosen = config.configure(content, file.stem, model, experiment, "deploy")
+    given = config.read_file(file)
+    config.select(given, [model], [experiment] if experiment else [])
+    chosen = config.configure(given, model, experiment, "deploy")
     assert isinstance(chosen, config.DeployConfig)
     repository = inference.require(chosen, "deploy")
     log = outputs / file.stem / "serve.log"
@@ -136,7 +136,7 @@ def serve(
         say(f"{model} ({chosen.experiment}) at http://{server.url}; Ctrl-C ends it")
         while server.is_alive():
             time.sleep(0.5)
-    return 1
+        raise ServerError(f"Triton ended: {server.last_words()}")
 
 
 @app.command()
@@ -145,9 +145,8 @@ def doctor(file: File = ROOT / "params/cpu.yaml", outputs: Outputs = OUTPUTS) ->
 
     Without PARAMS, it looks for what params/cpu.yaml needs.
     """
-    content = config.read_file(file)
-    chosen = config.select(content, [], [], str(file))
-    configs = [config.configure(content, file.stem, *each, "convert") for each in chosen]
+    given = config.read_file(file)
+    configs = [config.configure(given, *each, "convert") for each in config.select(given, [], [])]
     found = machine.examine([each for each in configs if isinstance(each, config.ConvertConfig)])
     for check in found:
         say(f"{check.word:4} {check.line}")
@@ -172,7 +171,7 @@ def new(name: Name = "") -> int:
 
     It is based on the file of the most similar known GPU. No file is overwritten.
     """
-    path = shown(config.write_new(name))
+    path = display_path(config.write_new(name, machine.this_gpu()))
     say(f"{path} is written; next: triton-notebooks doctor {path}")
     return 0
 

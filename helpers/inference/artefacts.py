@@ -7,7 +7,14 @@ from functools import partial
 from pathlib import Path
 
 from helpers import formats, models
-from helpers.config import STAGE, ConvertConfig, EngineConfig, ExportConfig, command, folder_of
+from helpers.config import (
+    STAGE,
+    ConvertConfig,
+    EngineConfig,
+    ExportConfig,
+    artefact_folder,
+    command,
+)
 from helpers.errors import ArtefactError, DeploymentError, FormatError
 from helpers.formats import Build, Source
 from helpers.inference import ensemble
@@ -19,7 +26,7 @@ from helpers.inference.datasets import (
     open_dataset,
 )
 from helpers.models import Dataset
-from helpers.store import Artefact, find, making, verify
+from helpers.store import Artefact, find_artefact, making, verify
 
 # Runs a command in a container of an image: takes the image, a folder, and the command, whose words
 # after the first are names of files in that folder.
@@ -35,7 +42,7 @@ def require(config: ExportConfig, stage: str) -> Artefact:
     Files are hashed once per process, and again if one has changed since. Raises `ArtefactError`
     that names the command which makes the artefact.
     """
-    artefact = find(folder_of(config, stage))
+    artefact = find_artefact(artefact_folder(config, stage))
     if artefact is None:
         raise ArtefactError(
             f"{config.model} {config.experiment} has no result of {stage} yet: "
@@ -65,7 +72,7 @@ def _stamps(artefact: Artefact) -> Stamps:
 
 def _made(folder: Path) -> Artefact:
     """Find an artefact that this process has just made, and hashed while doing so."""
-    artefact = find(folder)
+    artefact = find_artefact(folder)
     assert artefact is not None
     return artefact
 
@@ -84,7 +91,7 @@ def _make(
     come from `origin`, a checkpoint or an earlier artefact.
     """
     fmt, graph = formats.get(name), ensemble.parts(config)[-1]
-    folder, release = folder_of(config, stage), config.server.release
+    folder, release = artefact_folder(config, stage), config.server.release
     with making(folder) as (temporary, facts):
         started = time.monotonic()
         ensemble.write_preprocessing(config, origin, temporary)
@@ -146,7 +153,7 @@ def convert(config: ConvertConfig, run_in_image: RunInImage) -> Artefact:
             config.precision,
             run_in_image,
         )
-    folder = folder_of(config, "convert")
+    folder = artefact_folder(config, "convert")
     with making(folder) as (temporary, facts):
         ensemble.link_files(exported, temporary)
         facts.update(
@@ -163,5 +170,5 @@ def inputs(config: ExportConfig, stage: str) -> dict[str, str]:
     if stage == "export":
         return found | {"checkpoint": checkpoint_name(config)}
     before = STAGE[stage].needs
-    artefact = find(folder_of(config, before))
+    artefact = find_artefact(artefact_folder(config, before))
     return found | {before: artefact.sha256 if artefact else "missing"}

@@ -9,9 +9,18 @@ import numpy as np
 
 from helpers import models
 from helpers.config import DeployConfig, ExportConfig, StageConfig, command, releases
-from helpers.errors import ArtefactError, DataError, ParameterError
+from helpers.errors import ArtefactError, ParameterError
 from helpers.models import Arrays, Dataset
-from helpers.store import digest, file_digest, find, from_root, making, outputs, shown
+from helpers.store import (
+    Artefact,
+    digest,
+    file_digest,
+    find_artefact,
+    fingerprint,
+    from_root,
+    making,
+    outputs,
+)
 
 EXAMPLE_BATCH = 2  # samples for an exporter, which would take a batch of one for a constant
 
@@ -87,7 +96,7 @@ def prepare(config: ExportConfig) -> Prepared:
     """
     model = models.get(config.model)
     folder, checkpoint = dataset_folder(config), checkpoint_file(config)
-    if is_made(config) and find(folder) is None:
+    if is_made(config) and find_artefact(folder) is None:
         with making(folder) as (temporary, _):
             if is_generated(config):
                 print(f"generating the data set '{config.dataset}'")
@@ -96,27 +105,30 @@ def prepare(config: ExportConfig) -> Prepared:
                 print(f"preparing {config.dataset}")
                 raw.prepare_raw(config, from_root(config.dataset), temporary)
     dataset = model.open_dataset(config, folder)
-    if config.checkpoint == "fitted" and find(checkpoint.parent) is None:
+    if config.checkpoint == "fitted" and find_artefact(checkpoint.parent) is None:
         print("fitting a small checkpoint to it")
         with making(checkpoint.parent) as (temporary, facts):
             started = time.monotonic()
             model.prepare_checkpoint(config, folder, temporary / checkpoint.name)
             facts["fitted_seconds"] = round(time.monotonic() - started, 1)
-    hashes = {"dataset": _content(folder), "checkpoint": _content(checkpoint)}
+    fitted = find_artefact(checkpoint.parent) if config.checkpoint == "fitted" else None
+    hashes = {
+        "dataset": _content(folder, find_artefact(folder) if is_made(config) else None),
+        "checkpoint": _content(checkpoint, fitted),
+    }
     return Prepared(dataset, checkpoint, hashes)
 
 
-def _content(path: Path) -> str:
-    """Give the SHA-256 of what was made or of a file; of a user's folder, of names and sizes."""
-    for folder in (path, path.parent):
-        if made := find(folder):
-            return made.sha256
+def _content(path: Path, made: Artefact | None) -> str:
+    """Hash what was made or a user's file; of a user's folder, give the fingerprint."""
+    if made:
+        return made.sha256
     return file_digest(path) if path.is_file() else fingerprint(path)
 
 
 def open_dataset(config: ExportConfig) -> Dataset:
     """Open the data set; raise `ArtefactError` if the export stage has yet to make it."""
-    if is_made(config) and find(dataset_folder(config)) is None:
+    if is_made(config) and find_artefact(dataset_folder(config)) is None:
         raise ArtefactError(f"{config.model} has no data set yet: run {command(config, 'export')}")
     return models.get(config.model).open_dataset(config, dataset_folder(config))
 
@@ -156,16 +168,6 @@ def checkpoint_name(config: ExportConfig) -> str:
     """Identify the checkpoint by its `recipe_key`, or by the user's files."""
     path = checkpoint_file(config)
     return path.parent.name if config.checkpoint == "fitted" else fingerprint(path)
-
-
-def fingerprint(path: Path) -> str:
-    """Tell whether a user's file or folder changed without reading it: names, sizes and times."""
-    if not path.exists():
-        raise DataError(f"{shown(path)}: there is no such file or folder")
-    entries = sorted(path.rglob("*")) if path.is_dir() else [path]
-    return digest(
-        [(str(e), e.stat().st_size, e.stat().st_mtime_ns) for e in entries if e.is_file()]
-    )
 
 
 def served_dtype(config: StageConfig, dtype: str) -> str:

@@ -1,5 +1,6 @@
 from .checks import Check, examine
 from .gpu import has_driver
+from .gpu_checks import this_gpu
 from .preflight import obstacle
 from .provenance import COMMAND_VARIABLE
 
@@ -9,4 +10,5 @@ __all__ = [
     "examine",
     "has_driver",
     "obstacle",
+    "this_gpu",
 ]

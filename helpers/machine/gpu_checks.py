@@ -3,13 +3,15 @@
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from helpers.config import StageConfig
+from helpers.config import Gpu, StageConfig
+from helpers.errors import DeviceError
 from helpers.machine import gpu, preflight
 from helpers.machine.checks import Check
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
 
+NO_DRIVER = "install NVIDIA's driver, or use params/cpu.yaml"
 NAMES = {  # what NVML says, without the maker's name -> as published and in params/
     "V100-SXM2-32GB": "NVIDIA DGX-1 (1x V100 32GB)",
     "A100-SXM4-80GB": "NVIDIA DGX A100 (1x A100 80GB)",
@@ -33,11 +35,27 @@ def matches_target(name: str, target: str) -> bool:
     return target in known or target.startswith(tuple(f"{each} (" for each in known))
 
 
+def this_gpu() -> Gpu:
+    """Ask the driver for the GPU of this machine that CUDA takes first.
+
+    Raises `DeviceError` where there is no driver, no GPU, or not the package that asks.
+    """
+    if not gpu.has_driver():
+        raise DeviceError(f"no NVIDIA driver here: {NO_DRIVER}")
+    with gpu.opened() as device:
+        if device.absent:
+            raise DeviceError(": ".join(device.absent))
+        name, memory_mb = (device.ask(gpu.QUERIES[each]) for each in ("name", "memory_total_mb"))
+        architecture = device.ask(lambda nvml, handle: nvml.nvmlDeviceGetArchitecture(handle))
+    if not isinstance(memory_mb, int) or isinstance(architecture, str):
+        raise DeviceError(f"the driver does not tell what GPU this is: {NO_DRIVER}")
+    return Gpu(str(name), architecture, memory_mb * 1e6 / 2**30)
+
+
 def checks(configs: Sequence[StageConfig]) -> list[Check]:
     """Check the driver and the GPU that these experiments need."""
     if not gpu.has_driver():
-        fix = "install NVIDIA's driver, or use params/cpu.yaml"
-        return [Check("NVIDIA driver", False, "not found", fix)]
+        return [Check("NVIDIA driver", False, "not found", NO_DRIVER)]
     with gpu.opened() as device:
         if device.absent:
             reason, fix = device.absent

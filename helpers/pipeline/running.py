@@ -18,7 +18,7 @@ from helpers.machine import COMMAND_VARIABLE
 from helpers.pipeline.planning import Job, explain, parameters, plan, seconds, stale
 from helpers.pipeline.publishing import publish
 from helpers.results import Result
-from helpers.store import LOCKED_VARIABLE, locked, write_atomic
+from helpers.store import LOCKED_VARIABLE, clear_leftovers, locked, write_atomic
 
 RESERVED = ("data",)  # folders of outputs/ that are no target
 
@@ -54,17 +54,17 @@ def run(
     outcome, plans, say = Outcome(), [], say or Lines()
     for path in files:
         _require_own_folder(path, files)
-        content = read_file(path)
-        chosen = select(content, models, experiments, str(path))
-        plans.append((path, content, plan(content, path.stem, chosen, stages)))
+        given = read_file(path)
+        plans.append((path, given, plan(given, select(given, models, experiments), stages)))
     if dry_run:
         for path, _, jobs in plans:
             explain(path, jobs, force, say)
         return outcome
     with locked(outputs):
-        for path, content, jobs in plans:
-            target = outputs / path.stem
-            write_atomic(target / "parameters.yaml", yaml.safe_dump(content, sort_keys=False))
+        clear_leftovers(outputs)
+        for path, given, jobs in plans:
+            content = yaml.safe_dump(given.file.model_dump(exclude_unset=True), sort_keys=False)
+            write_atomic(outputs / path.stem / "parameters.yaml", content)
             with _kernel_environment(path.stem):
                 for job, turn in zip(jobs, range(1, len(jobs) + 1), strict=True):
                     run_job(job, f"[{turn}/{len(jobs)}]", force, cell_seconds, outcome, say)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from helpers.config import STAGES
 from helpers.errors import WorkspaceError
-from helpers.store import shown, write_atomic
+from helpers.store import display_path, write_atomic
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode
@@ -92,7 +92,9 @@ def page(
     try:
         nb = nbformat.read(notebook, as_version=4)  # type: ignore[no-untyped-call]
     except (OSError, ValueError) as cause:
-        raise WorkspaceError(f"{shown(notebook)} cannot be read as a notebook: {cause}") from cause
+        raise WorkspaceError(
+            f"{display_path(notebook)} cannot be read as a notebook: {cause}"
+        ) from cause
     heading = _heading(nb)
     error = _error(nb)
     nb.metadata["publish"] = {

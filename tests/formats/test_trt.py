@@ -17,7 +17,7 @@ import torch
 
 from helpers import formats
 from helpers.accuracy import ladder
-from helpers.config import folder_of
+from helpers.config import artefact_folder
 from helpers.config.loading import resolve
 from helpers.config.schema import StageConfig as Config
 from helpers.formats import Build, _tensorrt
@@ -217,7 +217,7 @@ def test_convert_builds_in_a_container_and_notes_the_release(
     monkeypatch.setattr(artefacts, "open_dataset", lambda _: None)
     monkeypatch.setattr(artefacts, "example_inputs", lambda *_: {"INPUT__0": INPUTS["IMAGE"]})
     chosen = config(release="23.02", format=name, precision=precision, export_format=export)
-    with making(folder_of(chosen, "export")) as (folder, _):
+    with making(artefact_folder(chosen, "export")) as (folder, _):
         exported = folder / formats.get(export).FILE
         if export == "onnx":
             exported.write_text("graph")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from helpers import formats
-from helpers.config import ExportConfig, folder_of, resolve
+from helpers.config import ExportConfig, artefact_folder, resolve
 from helpers.errors import ArtefactError
 from helpers.formats import Build
 from helpers.inference import artefacts, ensemble, require
@@ -37,7 +37,7 @@ def deployed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ExportConfig:
     """An experiment with a converted model of two files."""
     monkeypatch.setenv(OUTPUTS_VARIABLE, str(tmp_path))
     found: ExportConfig = config("deploy", {})
-    with making(folder_of(found, "convert")) as (folder, _):
+    with making(artefact_folder(found, "convert")) as (folder, _):
         (folder / "model.onnx").write_bytes(b"weights")
         (folder / "sparse").mkdir()
         (folder / "sparse/tables.npy").write_bytes(b"tables")
@@ -69,7 +69,7 @@ def test_an_artefact_that_is_made_again_is_hashed_again(
     deployed: ExportConfig, hashed: list[str]
 ) -> None:
     require(deployed, "convert")
-    with making(folder_of(deployed, "convert")) as (folder, _):
+    with making(artefact_folder(deployed, "convert")) as (folder, _):
         (folder / "model.onnx").write_bytes(b"another")
     hashed.clear()
 
@@ -136,7 +136,7 @@ def test_a_format_is_told_what_the_server_and_the_experiment_need(
         precision=precision,
         **fields,
     )
-    with making(folder_of(chosen, "export")) as (folder, _):
+    with making(artefact_folder(chosen, "export")) as (folder, _):
         (folder / "model.savedmodel").mkdir()
         (folder / "model.savedmodel/saved_model.pb").write_text("graph")
 

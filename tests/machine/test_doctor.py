@@ -30,6 +30,7 @@ def config(**changes: Any) -> Config:
         "export_precision": "fp32",
         "format": "onnx",
         "precision": "fp32",
+        "max_batch_size": 8,
     } | changes
     experiments = {"experiments": {"mine": fields}}
     return resolve("resnet50", "convert", models={"resnet50": experiments}, **place)
@@ -72,7 +73,7 @@ def test_without_a_file_it_looks_at_the_cpu_target(
     main(["doctor", "--outputs", str(outputs)])
 
     lines = told(capsys)
-    experiments = read_file(ROOT / "params/cpu.yaml")["models"]["resnet50"]["experiments"]
+    experiments = read_file(ROOT / "params/cpu.yaml").experiments("resnet50")
     assert {lines[f"resnet50 {name}"] for name in experiments} == {("ok", "can run here")}
     assert "NVIDIA driver" not in lines
     assert "Docker" not in lines

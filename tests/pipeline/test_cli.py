@@ -122,7 +122,9 @@ def test_a_reader_that_closes_the_pipe_ends_the_command_without_a_traceback(
 ) -> None:
     for number in range(3):
         (outputs / f"target-{number}").mkdir(parents=True)
-        (outputs / f"target-{number}/parameters.yaml").write_text("models: {}\n")
+        (outputs / f"target-{number}/parameters.yaml").write_text(
+            "gpu: A\ndevice: cpu\nmodels: {resnet50: {experiments: {mine: }}}\n"
+        )
     command = [sys.executable, "-m", "helpers", *arguments.split()]
     if arguments.endswith("--outputs"):
         command.append(str(outputs))
@@ -175,7 +177,7 @@ def test_a_dry_run_says_what_would_run_and_about_how_long_and_writes_nothing(
     *lines, last = said.out.splitlines()
     jobs = [line.partition(":")[0] for line in lines]
     seconds = [int(found) for line in lines for found in re.findall(r"\(about (\d+) s\)", line)]
-    first, second = read_file(path)["models"]["resnet50"]["experiments"]
+    first, second = read_file(path).experiments("resnet50")
     assert (code, said.err) == (0, "")
     assert jobs == [
         *(f"resnet50 {first} {stage}" for stage in STAGES[:-1]),

@@ -500,7 +500,7 @@ def test_text_from_parameters_and_data_is_shown_as_it_is_and_is_never_markup(
     ]
     outputs += [
         new_output("display_data", data={"text/html": each.html})  # type: ignore[no-untyped-call]
-        for each in (nvidia.as_table(comparison), table(config.shown(), HOSTILE))
+        for each in (nvidia.as_table(comparison), table(config.summary(), HOSTILE))
     ]
     cells = [new_code_cell("x", outputs=[each]) for each in outputs]  # type: ignore[no-untyped-call]
     nbformat.write(new_notebook(cells=cells), tmp_path / "report.ipynb")  # type: ignore[no-untyped-call]

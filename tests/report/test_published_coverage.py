@@ -4,13 +4,12 @@ tables of: every row is made by one named experiment, and no experiment is witho
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
-from copy import deepcopy
 from typing import Any
 
 import pytest
 
 from helpers import models
-from helpers.config.loading import configure, read_file
+from helpers.config.loading import Parameters, configure, parse, read_file
 from helpers.config.schema import StageConfig as Config
 from helpers.report.nvidia.rows import DOCUMENTS, PublishedRow, published
 from helpers.store.paths import ROOT
@@ -71,7 +70,7 @@ SETTINGS = {  # release, precision of the export, queue delay in us, requests, s
 VARIANTS = {"bert": {"large"}, "tft": {"electricity", "traffic"}, "dlrm": {"T3"}, "dcnv2": {"T3"}}
 EXPORTED = {"onnx": "onnx", "trt": "onnx", "ts-trace": "ts-trace"}  # else a SavedModel
 Table = tuple[str, ...]  # model, GPU, scenario, data set, backend, accelerator, format, precision
-Targets = dict[str, dict[str, Any]]
+Targets = dict[str, Parameters]
 
 
 def tables() -> dict[Table, list[PublishedRow]]:
@@ -91,13 +90,13 @@ def measured(targets: Targets) -> Iterator[tuple[Table, Config]]:
     """Every experiment with the table it is to make, and again with its online one where NVIDIA has
     tables of the model online.
     """
-    for gpu, content in targets.items():
-        for model, section in content["models"].items():
-            for name in section["experiments"]:
+    for content in targets.values():
+        for model in content.file.models:
+            for name in content.experiments(model):
                 for scenario in ("offline", "online"):
                     if (model, scenario) in COUNTS:
                         stage = f"perf_{scenario}"
-                        config = configure(content, GPUS[gpu], model, name, stage)
+                        config = configure(content, model, name, stage)
                         yield table_of(config, scenario), config
 
 
@@ -151,7 +150,8 @@ def test_the_published_rows_are_all_there() -> None:
 
 
 def test_each_file_spells_its_gpu_as_the_rows_do_and_runs_in_nvidias_containers() -> None:
-    found = {gpu: (c["gpu"], c["device"], c["server"]["kind"]) for gpu, c in TARGETS.items()}
+    files = {gpu: target.file for gpu, target in TARGETS.items()}
+    found = {gpu: (file.gpu, file.device, file.server.kind) for gpu, file in files.items()}
 
     assert found == {gpu: (gpu, "gpu", "docker") for gpu in GPUS}
 
@@ -191,10 +191,10 @@ WRONG: dict[str, tuple[Callable[[Any], Any], str]] = {
 
 @pytest.mark.parametrize(("change", "said"), WRONG.values(), ids=WRONG.keys())
 def test_the_proof_notices(change: Callable[[Any], Any], said: str) -> None:
-    targets = deepcopy(TARGETS)
-    change(targets["NVIDIA A30"]["models"])
+    content = TARGETS["NVIDIA A30"].file.model_dump()
+    change(content["models"])
 
-    found = gaps(targets)
+    found = gaps(TARGETS | {"NVIDIA A30": parse(content, GPUS["NVIDIA A30"], "changed")})
 
     assert any(line.startswith(said) for line in found)
     assert all("NVIDIA A30" in line for line in found)

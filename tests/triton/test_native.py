@@ -10,14 +10,14 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
 from helpers.config import releases
-from helpers.config.loading import read_file, resolve
+from helpers.config.loading import configure, read_file, resolve
 from helpers.config.schema import StageConfig as Config
 from helpers.errors import ParameterError, ServerError
 from helpers.inference import ensemble
 from helpers.inference.datasets import request
 from helpers.machine import preflight
 from helpers.machine.preflight import obstacle
-from helpers.store.artefacts import Artefact, find, making
+from helpers.store.artefacts import Artefact, find_artefact, making
 from helpers.store.paths import ROOT
 from helpers.triton import native
 from helpers.triton.repository import SCENARIOS, model_config, write_repository
@@ -60,7 +60,7 @@ def config(stage: str = "deploy", model: str = "dlrm", **fields: Any) -> Config:
 
 
 def published(path: Path, stage: str, model: str, experiment: str) -> Config:
-    return resolve(model, stage, experiment=experiment, target=path.stem, **read_file(path))
+    return configure(read_file(path), model, experiment, stage)
 
 
 def messages(config: Config, scenario: str) -> list[Any]:
@@ -119,8 +119,8 @@ def experiments() -> Iterator[Any]:
     """Every experiment of every parameter file of the package."""
     for path in FILES:
         content = read_file(path)
-        for model, section in content["models"].items():
-            for name in section["experiments"]:
+        for model in content.file.models:
+            for name in content.experiments(model):
                 yield pytest.param(path, model, name, id=f"{path.stem}-{model}-{name}")
 
 
@@ -223,7 +223,7 @@ def artefact(tmp_path: Path) -> Artefact:
         (made / "model.onnx").write_text("weights")
         (made / "sparse").mkdir()
         (made / "sparse/tables.npy").write_text("tables")
-    found = find(tmp_path / "made")
+    found = find_artefact(tmp_path / "made")
     assert found
     return found
 

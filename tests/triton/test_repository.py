@@ -16,7 +16,7 @@ from helpers.config.schema import StageConfig as Config
 from helpers.inference import ensemble
 from helpers.inference.ensemble import Component
 from helpers.models import Part, Tensor
-from helpers.store.artefacts import find, making
+from helpers.store.artefacts import find_artefact, making
 from helpers.store.paths import ROOT
 from helpers.triton.repository import SCENARIOS, model_config, write_repository
 from tests.conftest import run_time_code
@@ -62,7 +62,7 @@ def repository(folder: Path, config: Config) -> Path:
     """A repository whose artefact is one small file."""
     with making(folder / "made") as (made, _):
         (made / formats.get(config.format).FILE).write_text("weights")
-    artefact = find(folder / "made")
+    artefact = find_artefact(folder / "made")
     assert artefact
     written = folder / "repository"
     written.mkdir()

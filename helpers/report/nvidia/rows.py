@@ -16,7 +16,7 @@ from pydantic import ConfigDict, Field, ValidationError, ValidationInfo, field_v
 from helpers.errors import DataError
 from helpers.perf import littles_law
 from helpers.results import TableRow
-from helpers.store import ROOT, shown
+from helpers.store import ROOT, display_path
 
 FOLDER = ROOT / "params" / "published"
 LITTLES_LAW = (0.8, 1.2)  # a row outside these bounds contradicts itself
@@ -144,11 +144,11 @@ def read(path: Path) -> tuple[PublishedRow, ...]:
         with path.open(newline="", encoding="utf-8") as file:
             lines = list(csv.DictReader(file))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{shown(path)}: cannot be read as CSV: {error}") from None
+        raise DataError(f"{display_path(path)}: cannot be read as CSV: {error}") from None
     if not lines:
-        raise DataError(f"{shown(path)}: holds no row")
+        raise DataError(f"{display_path(path)}: holds no row")
     if list(lines[0]) != list(PublishedRow.model_fields):
-        raise DataError(f"{shown(path)}: line 1: not the columns of the published tables")
+        raise DataError(f"{display_path(path)}: line 1: not the columns of the published tables")
     parsed = []
     for number, line in enumerate(lines, 2):
         try:
@@ -156,7 +156,9 @@ def read(path: Path) -> tuple[PublishedRow, ...]:
         except ValidationError as error:
             first = error.errors()[0]
             what = ".".join(map(str, first["loc"]))
-            raise DataError(f"{shown(path)}: line {number}: {what}: {first['msg']}") from None
+            raise DataError(
+                f"{display_path(path)}: line {number}: {what}: {first['msg']}"
+            ) from None
     return tuple(parsed)
 
 
