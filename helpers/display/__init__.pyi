@@ -1,3 +1,4 @@
+from .figures import legend_below, paired_bars, picture, subplots
 from .progress import Lines, Progress, lines_or_live
 from .style import (
     COLOURS,
@@ -8,24 +9,23 @@ from .style import (
     add_legend,
     canvas,
     draw_line,
-    keys,
-    looks,
-    mark,
+    empty_figure,
+    legend_handles,
     mark_decades,
     mark_sizes,
-    nothing,
+    marker,
     number,
     scale,
     stable,
+    styles,
 )
-from .subplots import legend_below, paired_bars, picture, subplots
-from .tables import NOTHING, Table, pretty, table
+from .tables import ABSENT, Table, pretty, table
 
 __all__ = [
+    "ABSENT",
     "COLOURS",
     "GREY",
     "INK",
-    "NOTHING",
     "RED",
     "WIDTH",
     "Lines",
@@ -34,20 +34,20 @@ __all__ = [
     "add_legend",
     "canvas",
     "draw_line",
-    "keys",
+    "empty_figure",
     "legend_below",
+    "legend_handles",
     "lines_or_live",
-    "looks",
-    "mark",
     "mark_decades",
     "mark_sizes",
-    "nothing",
+    "marker",
     "number",
     "paired_bars",
     "picture",
     "pretty",
     "scale",
     "stable",
+    "styles",
     "subplots",
     "table",
 ]

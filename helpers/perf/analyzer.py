@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from helpers.errors import MeasurementError, ServerError
 from helpers.models import Arrays
+from helpers.results import LATENCY_COMPONENTS
 from helpers.store import temporary_folder
 from helpers.triton import Server, exit_reason, guarded, last_lines, libraries, sweep
 
@@ -29,15 +30,6 @@ WINDOWS = 3  # perf_analyzer reports once it has three
 WINDOW_STRETCH = 1.2  # by which it lengthens the interval it is given
 ATTEMPTS = 4
 TIMES = re.compile(rb'"timestamp":(\d+)|"response_timestamps":\[([\d,]*)\]')
-COMPONENTS = {
-    "Client Send": "client_send_ms",
-    "Network+Server Send/Recv": "network_server_send_recv_ms",
-    "Server Queue": "server_queue_ms",
-    "Server Compute Input": "server_compute_input_ms",
-    "Server Compute Infer": "server_compute_infer_ms",
-    "Server Compute Output": "server_compute_output_ms",
-    "Client Recv": "client_recv_ms",
-}
 
 
 @dataclass(frozen=True)
@@ -176,5 +168,7 @@ def _read(folder: Path) -> Load | None:
         raise MeasurementError("perf_analyzer saw no request through: its windows are too short")
     with (folder / "out.csv").open() as file_of_components:
         row = next(csv.DictReader(file_of_components))
-    components = {ours: float(row[theirs]) / 1000 for theirs, ours in COMPONENTS.items()}
+    # "Network+Server Send/Recv", in microseconds, is our network_server_send_recv_ms.
+    named = {re.sub(r"\W", "_", f"{name} ms").lower(): value for name, value in row.items()}
+    components = {name: float(named[name]) / 1000 for name in LATENCY_COMPONENTS}
     return Load(np.array(sorted(times, key=lambda pair: pair[1]), dtype=np.int64), components)

@@ -21,7 +21,7 @@ from helpers.perf import analyzer, background, gpu_monitor, statistics
 from helpers.perf.analyzer import Point
 from helpers.perf.gpu_monitor import Observer
 from helpers.perf.statistics import Window
-from helpers.results import Measurement, Row
+from helpers.results import LATENCY_COMPONENTS, Measurement, Row
 from helpers.triton import Server
 
 REQUESTS_A_CLIENT = 5  # at least, online: fewer show more of the start than of the steady state
@@ -263,7 +263,7 @@ def _components(loads: list[analyzer.Load]) -> dict[str, float]:
     weights = [len(load.requests) for load in loads]
     return {
         name: float(np.average([load.components[name] for load in loads], weights=weights))
-        for name in analyzer.COMPONENTS.values()
+        for name in LATENCY_COMPONENTS
     }
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from helpers import results
 from helpers.config import Value
 from helpers.pipeline.status import measured, parameters, stage_states, summary, targets
-from helpers.report import Link, outputs_index, page, published_page, target_index
+from helpers.report import Link, nvidia, outputs_index, page, target_index
 from helpers.results import Row
 from helpers.store import write_atomic
 
@@ -72,5 +72,5 @@ def _time(path: Path) -> int:
 
 def publish_front(outputs: Path) -> Path:
     """Write what belongs to no target: NVIDIA's rows, and the index of all targets."""
-    published_page.write(outputs)
+    nvidia.write_page(outputs)
     return outputs_index(outputs, [summary(outputs, name) for name in targets(outputs)])

@@ -22,7 +22,7 @@ from helpers.config.schema import StageConfig as Config
 from helpers.perf import analyzer, gpu_monitor, measure
 from helpers.perf.gpu_monitor import Point, changes, from_metrics, observed
 from helpers.perf.statistics import Window, measure_row
-from helpers.results import GpuState, Row
+from helpers.results import LATENCY_COMPONENTS, GpuState, Row
 from helpers.triton.client import Server
 from tests.machine.conftest import card as card  # the fixture
 from tests.machine.nvml import BITS, CAP, IDLE, RECORD, UUID, Card
@@ -296,7 +296,7 @@ def load(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         start = time.time_ns()
         time.sleep(0.3)
         ends = start + np.arange(1, 61) * 5 * 10**6
-        components = dict.fromkeys(analyzer.COMPONENTS.values(), 0.0)
+        components = dict.fromkeys(LATENCY_COMPONENTS, 0.0)
         return analyzer.Load(np.stack([ends - 5 * 10**6, ends], axis=1), components)
 
     monkeypatch.setattr(gpu_monitor, "INTERVAL_SECONDS", 0.05)
