@@ -112,10 +112,20 @@ class DataFields(Strict):
         return name or next(iter(known), "")
 
 
-class ExportFields(DataFields):
-    """What the export stage reads."""
+class CheckpointField(Strict):
+    """The weights."""
 
     checkpoint: str = "fitted"  # "fitted" to the generated set, or the path of a real one
+
+    @property
+    def caveat(self) -> str:
+        """What must stand beside every accuracy; empty for a real checkpoint."""
+        return " (checkpoint fitted to generated data)" if self.checkpoint == "fitted" else ""
+
+
+class ExportFields(DataFields, CheckpointField):
+    """What the export stage reads."""
+
     export_format: FormatName
     export_precision: Precision
 
@@ -192,11 +202,10 @@ class OnlineFields(LoadFields):
     online_batch_size: Count = 1  # samples in a client's request
 
 
-class ReportFields(Strict):
+class ReportFields(CheckpointField):
     """What the report reads itself; the rest comes from the results of the other stages."""
 
     dataset: str = "generated"
-    checkpoint: str = "fitted"
     latency_budget_ms: Annotated[float, Field(gt=0, strict=False, allow_inf_nan=False)] | None = (
         None  # at p99
     )
