@@ -1,153 +1,114 @@
-"""The batch command: `python -m helpers`, installed as `triton-notebooks`.
+"""The command line: `triton-notebooks`, or `python -m helpers`.
 
 Exit codes: 0 all done, 1 something failed or differs, 2 wrong usage or parameters, 130 interrupted.
 """
 
-import argparse
 import os
 import sys
 import time
 from collections import Counter
+from enum import StrEnum
 from pathlib import Path
+from typing import Annotated
 
-from helpers.config import STAGES
-from helpers.errors import DeploymentError, ParameterError, WorkspaceError
-from helpers.store import OUTPUTS_VARIABLE, ROOT, shown
+from typer import Argument, Option, Typer, TyperException
+from typer.main import get_command
 
+from helpers import config, inference, machine, pipeline, triton
+from helpers.display import Lines, lines_or_live
+from helpers.errors import DeploymentError, ParameterError, ServerError, WorkspaceError
+from helpers.store import OUTPUTS_VARIABLE, ROOT, display_path
 
-def parser() -> argparse.ArgumentParser:
-    """Describe the command line."""
-    top = argparse.ArgumentParser(
-        prog="triton-notebooks",
-        description="Deploy models on Triton and measure them, reproducibly.",
-    )
-    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
-
-    def command(name: str, text: str) -> argparse.ArgumentParser:
-        added = commands.add_parser(name, help=text, description=text)
-        added.add_argument(
-            "--outputs",
-            type=Path,
-            default=ROOT / "outputs",
-            metavar="DIR",
-            help="where results lie (outputs)",
-        )
-        return added
-
-    run = command(
-        "run",
-        "Run the notebooks of parameter files, skip what is up to date, publish the pages.",
-    )
-    run.add_argument(
-        "params",
-        nargs="+",
-        type=Path,
-        metavar="PARAMS",
-        help="a parameter file, such as params/cpu.yaml",
-    )
-    run.add_argument(
-        "--model", action="append", default=[], help="only this model (may be given again)"
-    )
-    run.add_argument(
-        "--experiment",
-        action="append",
-        default=[],
-        help="only this experiment (may be given again)",
-    )
-    run.add_argument(
-        "--stage",
-        action="append",
-        default=[],
-        choices=STAGES,
-        help="only this stage (may be given again)",
-    )
-    run.add_argument("--force", action="store_true", help="run what is up to date too")
-    run.add_argument("--dry-run", action="store_true", help="say what would run and about how long")
-    run.add_argument(
-        "--cell-timeout",
-        type=int,
-        default=7200,
-        metavar="SECONDS",
-        help="longest that a cell may take (7200)",
-    )
-    command("publish", "Write every page again from what is there, and NVIDIA's rows.")
-    command("status", "Print the state of every stage.")
-    serve = command("serve", "Serve a deployed model until Ctrl-C.")
-    serve.add_argument(
-        "params", type=Path, metavar="PARAMS", help="the parameter file it was deployed with"
-    )
-    serve.add_argument("--model", required=True, help="the model")
-    serve.add_argument("--experiment", default="", help="the experiment (the first)")
-    serve.add_argument(
-        "--port", type=int, default=None, help="the HTTP port on 127.0.0.1 (a free one)"
-    )
-    doctor = command(
-        "doctor",
-        "Look for what a target needs of this machine, and say how to mend what is missing.",
-    )
-    doctor.add_argument(
-        "params",
-        nargs="?",
-        type=Path,
-        default=ROOT / "params/cpu.yaml",
-        metavar="PARAMS",
-        help="a parameter file (params/cpu.yaml)",
-    )
-    text = "Compare parameter files, or write one for the GPU found here."
-    params = commands.add_parser("params", help=text, description=text)
-    params.set_defaults(outputs=ROOT / "outputs")
-    files = params.add_subparsers(dest="action", required=True, metavar="COMMAND")
-    text = "Compare two parameter files, field by field of each experiment as it resolves."
-    diff = files.add_parser("diff", help=text, description=f"{text} Exit code 1: they differ.")
-    diff.add_argument("first", type=Path, metavar="A", help="a parameter file")
-    diff.add_argument("second", type=Path, metavar="B", help="the one that is held against it")
-    text = "Write a parameter file for the GPU found here, from that of the nearest known one."
-    new = files.add_parser("new", help=text, description=f"{text} No file is overwritten.")
-    new.add_argument(
-        "name", nargs="?", default="", metavar="NAME", help="its name in params/ (the GPU's)"
-    )
-    return top
+app = Typer(
+    help="Deploy models on Triton and measure them, reproducibly.",
+    epilog=(__doc__ or "").rpartition("\n\n")[2],
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+params = Typer(rich_markup_mode=None)
+app.add_typer(params, name="params", help="Compare parameter files, or write one for this GPU.")
+say = Lines()
 
 
-def say(line: str) -> None:
-    """Print a line at once, also into a pipe."""
-    print(line, flush=True)
+def use_outputs(folder: Path) -> Path:
+    """Make `folder` the outputs folder of this process and of the kernels that it starts."""
+    os.environ[OUTPUTS_VARIABLE] = str(folder.resolve())
+    return folder.resolve()
 
 
-def run(args: argparse.Namespace) -> int:
-    from helpers.pipeline import running
+Stage = StrEnum("Stage", "export convert deploy perf_offline perf_online report")
+File = Annotated[Path, Argument(metavar="PARAMS", help="a parameter file", show_default=False)]
+Files = Annotated[list[Path], Argument(metavar="PARAMS", help="such as params/cpu.yaml")]
+Models = Annotated[list[str] | None, Option(metavar="M", help="only this model")]
+Experiments = Annotated[list[str] | None, Option(metavar="E", help="only this experiment")]
+ONE_OF = f"only this stage: {', '.join(Stage)}"
+Stages = Annotated[list[Stage] | None, Option(metavar="S", help=ONE_OF)]
+Force = Annotated[bool, Option("--force", help="also run what is up to date")]
+DryRun = Annotated[bool, Option("--dry-run", help="only say what would run and for how long")]
+Seconds = Annotated[int, Option(metavar="SECONDS", help="the longest time for a notebook cell")]
+Model = Annotated[str, Option(metavar="M", help="the model")]
+Experiment = Annotated[str, Option(metavar="E", help="the experiment  [default: the first]")]
+Port = Annotated[int | None, Option(metavar="P", help="the HTTP port  [default: a free one]")]
+First = Annotated[Path, Argument(metavar="A", help="a parameter file")]
+Second = Annotated[Path, Argument(metavar="B", help="the file to compare it with")]
+Name = Annotated[str, Argument(metavar="NAME", help="its name in params/  [default: the GPU's]")]
+FOLDER = "the folder of results  [default: outputs]"
+Outputs = Annotated[
+    Path, Option(metavar="DIR", help=FOLDER, show_default=False, callback=use_outputs)
+]
+OUTPUTS = ROOT / "outputs"
 
-    outcome = running.run(
-        args.params,
-        args.outputs,
-        models=args.model,
-        experiments=args.experiment,
-        stages=args.stage,
-        force=args.force,
-        dry_run=args.dry_run,
-        cell_seconds=args.cell_timeout,
-        say=say,
+
+@app.command()
+def run(
+    files: Files,
+    model: Models = None,
+    experiment: Experiments = None,
+    stage: Stages = None,
+    force: Force = False,
+    dry_run: DryRun = False,
+    cell_timeout: Seconds = 7200,
+    outputs: Outputs = OUTPUTS,
+) -> int:
+    """Run the notebooks that are not up to date and write the pages.
+
+    --model, --experiment and --stage may be given several times.
+    """
+    outcome = pipeline.run(
+        files,
+        outputs,
+        models=model or (),
+        experiments=experiment or (),
+        stages=stage or (),
+        force=force,
+        dry_run=dry_run,
+        cell_seconds=cell_timeout,
+        say=lines_or_live(),
     )
-    if not args.dry_run:
+    if not dry_run:
         parts = ", ".join(f"{count} {name}" for name, count in vars(outcome).items() if count)
-        say(f"{parts or 'nothing to do'}; pages: {shown(args.outputs / 'index.html')}")
+        say(f"{parts or 'nothing to do'}; pages: {display_path(outputs / 'index.html')}")
     return 1 if outcome.failed or outcome.blocked else 0
 
 
-def publish(args: argparse.Namespace) -> int:
-    from helpers.pipeline import publishing, targets
-
-    for target in targets(args.outputs):
-        say(str(publishing.publish(args.outputs, target)))
-    say(str(publishing.publish_front(args.outputs)))
+@app.command()
+def publish(outputs: Outputs = OUTPUTS) -> int:
+    """Write all pages again from the saved results."""
+    for target in pipeline.targets(outputs):
+        say(str(pipeline.publish(outputs, target)))
+    say(str(pipeline.publish_front(outputs)))
     return 0
 
 
-def status(args: argparse.Namespace) -> int:
-    from helpers.pipeline import stage_states
-
-    for target in _targets(args.outputs):
-        states = stage_states(args.outputs, target)
+@app.command()
+def status(outputs: Outputs = OUTPUTS) -> int:
+    """Print the state of every stage."""
+    targets = pipeline.targets(outputs)
+    if not targets:
+        raise WorkspaceError(f"{outputs} has no results: run triton-notebooks run params/cpu.yaml")
+    for target in targets:
+        states = pipeline.stage_states(outputs, target)
         counts = Counter(each.state for each in states)
         say(f"{target}: {', '.join(f'{n} {state}' for state, n in counts.items())}")
         for each in states:
@@ -156,88 +117,79 @@ def status(args: argparse.Namespace) -> int:
     return 0
 
 
-def serve(args: argparse.Namespace) -> int:
-    from helpers.config import DeployConfig, configure, read_file, select
-    from helpers.inference import require
-    from helpers.triton import serving
-
-    content = read_file(args.params)
-    select(content, [args.model], [args.experiment][: bool(args.experiment)], str(args.params))
-    config = configure(content, args.params.stem, args.model, args.experiment, "deploy")
-    assert isinstance(config, DeployConfig)
-    repository = require(config, "deploy")
-    log = args.outputs / args.params.stem / "serve.log"
-    with serving.serve(config, repository, log=log, http_port=args.port) as server:
-        say(f"{args.model} ({config.experiment}) at http://{server.url}; Ctrl-C ends it")
+@app.command()
+def serve(
+    file: File,
+    model: Model,
+    experiment: Experiment = "",
+    port: Port = None,
+    outputs: Outputs = OUTPUTS,
+) -> int:
+    """Serve a deployed model until Ctrl-C."""
+    given = config.read_file(file)
+    config.select(given, [model], [experiment] if experiment else [])
+    chosen = config.configure(given, model, experiment, "deploy")
+    assert isinstance(chosen, config.DeployConfig)
+    repository = inference.require(chosen, "deploy")
+    log = outputs / file.stem / "serve.log"
+    with triton.serve(chosen, repository, log=log, http_port=port) as server:
+        say(f"{model} ({chosen.experiment}) at http://{server.url}; Ctrl-C ends it")
         while server.is_alive():
             time.sleep(0.5)
-    return 1
+        raise ServerError(f"Triton ended: {server.last_words()}")
 
 
-def doctor(args: argparse.Namespace) -> int:
-    from helpers.config import ConvertConfig, configure, read_file, select
-    from helpers.machine import checks
+@app.command()
+def doctor(file: File = ROOT / "params/cpu.yaml", outputs: Outputs = OUTPUTS) -> int:
+    """Check this machine and say how to fix what is missing.
 
-    content = read_file(args.params)
-    chosen = select(content, [], [], str(args.params))
-    configs = (configure(content, args.params.stem, *each, "convert") for each in chosen)
-    found = checks.checks([each for each in configs if isinstance(each, ConvertConfig)])
+    Without PARAMS, it looks for what params/cpu.yaml needs.
+    """
+    given = config.read_file(file)
+    configs = [config.configure(given, *each, "convert") for each in config.select(given, [], [])]
+    found = machine.examine([each for each in configs if isinstance(each, config.ConvertConfig)])
     for check in found:
         say(f"{check.word:4} {check.line}")
     return 0 if all(check.ok for check in found) else 1
 
 
-def params(args: argparse.Namespace) -> int:
-    if args.action == "new":
-        from helpers.config import write_new
+@params.command()
+def diff(first: First, second: Second) -> int:
+    """Compare two parameter files field by field.
 
-        path = shown(write_new(args.name))
-        say(f"{path} is written; next: triton-notebooks doctor {path}")
-        return 0
-    from helpers.config import differences
-
-    found = differences(args.first, args.second)
-    for line in found:
+    Defaults are filled in first. The exit code is 1 if the files differ.
+    """
+    found = config.differences(first, second)
+    for line in found or ["no difference"]:
         say(line)
-    if not found:
-        say("no difference")
     return 1 if found else 0
 
 
-def _targets(outputs: Path) -> list[str]:
-    from helpers.pipeline import targets
+@params.command()
+def new(name: Name = "") -> int:
+    """Write a parameter file for this machine's GPU.
 
-    found = targets(outputs)
-    if not found:
-        raise WorkspaceError(
-            f"{outputs} holds no target yet: run triton-notebooks run params/cpu.yaml"
-        )
-    return found
+    It is based on the file of the most similar known GPU. No file is overwritten.
+    """
+    path = display_path(config.write_new(name, machine.this_gpu()))
+    say(f"{path} is written; next: triton-notebooks doctor {path}")
+    return 0
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line and give the exit code."""
-    args = parser().parse_args(arguments)
-    args.outputs = args.outputs.resolve()
-    os.environ[OUTPUTS_VARIABLE] = str(args.outputs)
+    """Run the command line and return the exit code."""
     try:
-        code: int = {
-            "run": run,
-            "publish": publish,
-            "status": status,
-            "serve": serve,
-            "doctor": doctor,
-            "params": params,
-        }[args.command](args)
-    except ParameterError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+        code: int = get_command(app).main(arguments, "triton-notebooks", standalone_mode=False)
+    except TyperException as error:
+        where = getattr(getattr(error, "ctx", None), "command_path", "triton-notebooks")
+        words = " ".join(error.format_message().replace("Value error, ", "").split()).rstrip(".")
+        print(f"error: {words}; see {where} --help", file=sys.stderr)
+        return error.exit_code
     except DeploymentError as error:
         print(f"error: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
+        return 2 if isinstance(error, ParameterError) else 1
+    if code == 130:  # typer's answer to KeyboardInterrupt
         print("interrupted: the same command goes on where this one stopped", file=sys.stderr)
-        return 130
     return code
 
 

@@ -1,5 +1,6 @@
 """Shared by the tests: a copy of the project with a small model, and what must not be left."""
 
+import ast
 import json
 import os
 import shutil
@@ -176,6 +177,16 @@ def project(finished: Project, tmp_path: Path) -> Project:
 def fresh(tmp_path: Path) -> Project:
     """A copy of the project in which nothing has run."""
     return copy_project(tmp_path / "project")
+
+
+def run_time_code(path: Path) -> ast.Module:
+    """Parse a module without what only a type checker reads."""
+
+    class RunTime(ast.NodeTransformer):
+        def visit_If(self, node: ast.If) -> Any:
+            return node.orelse if ast.unparse(node.test) == "TYPE_CHECKING" else node
+
+    return RunTime().visit(ast.parse(path.read_text()))
 
 
 def processes(*words: str) -> list[int]:

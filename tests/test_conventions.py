@@ -69,7 +69,7 @@ def test_another_room_is_entered_by_its_public_surface(path: Path) -> None:
 
 @pytest.mark.parametrize("stub", sorted((ROOT / "helpers").rglob("__init__.pyi")), ids=name_of)
 def test_a_room_has_a_sorted_surface_and_every_name_of_it_loads(stub: Path) -> None:
-    room = importlib.import_module(f"helpers.{stub.parent.name}")
+    room = importlib.import_module(name_of(stub))
     (names,) = (
         ast.literal_eval(node.value)
         for node in ast.parse(stub.read_text()).body

@@ -28,7 +28,7 @@ from helpers.inference import (
 )
 from helpers.models import Arrays
 from helpers.results import Difference, Rung, Score
-from helpers.store import Artefact, find, making, outputs
+from helpers.store import Artefact, find_artefact, making, outputs
 
 if TYPE_CHECKING:
     from helpers.triton import Server
@@ -101,7 +101,7 @@ def framework_reference(config: ExportConfig, prepared: Prepared) -> Artefact:
     kept in outputs/data.
     """
     folder = outputs() / "data" / recipe_key(config, "reference")
-    if find(folder) is None:
+    if find_artefact(folder) is None:
         model = models.get(config.model)
         session = framework_session(model, config, prepared.checkpoint)
         with making(folder) as (temporary, facts):
@@ -113,27 +113,30 @@ def framework_reference(config: ExportConfig, prepared: Prepared) -> Artefact:
             )
             np.savez(temporary / "samples.npz", **few)
             facts.update(prepared.dataset.score(everything))
-    found = find(folder)
+    found = find_artefact(folder)
     assert found is not None
     return found
 
 
 def _reference(config: ExportConfig) -> tuple[Arrays, dict[str, float]]:
     """Load what the framework computed: the outputs on the ladder's samples, and the metrics."""
-    artefact = find(outputs() / "data" / recipe_key(config, "reference"))
+    artefact = find_artefact(outputs() / "data" / recipe_key(config, "reference"))
     if artefact is None:
         raise ArtefactError(f"{config.model} has no framework reference yet: run its export stage")
     with np.load(artefact.folder / "samples.npz") as arrays:
-        return dict(arrays), dict(artefact.facts)
+        metrics = {
+            name: value for name, value in artefact.facts.items() if isinstance(value, float)
+        }
+        return dict(arrays), metrics
 
 
 def compare(config: ExportConfig, artefact: Artefact) -> Rung:
     """Run an exported or converted artefact on the ladder's samples, in its own runtime: in this
     process, or where that has none in a server's backend.
     """
-    name, precision = artefact.facts["format"], artefact.facts["precision"]
+    name, precision = (str(artefact.facts[fact]) for fact in ("format", "precision"))
     step = "exported" if config.stage == "export" else "converted"
-    if isinstance(config, ConvertConfig) and ensemble.only_elsewhere(config, name):
+    if isinstance(config, ConvertConfig) and ensemble.requires_native_backend(config, name):
         return rung(step, config, precision, _by_server(config, artefact), _reference(config)[0])
     device = "cpu" if config.stage == "export" else config.device
     session = ensemble.load(config, name, lambda _: artefact.folder, physical_cores(), device)

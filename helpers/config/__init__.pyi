@@ -1,25 +1,21 @@
 from .comparison import differences
-from .loading import TARGET_VARIABLE, configure, read_file, resolve, select
-from .places import command, folder, folder_of, notebook_file
+from .loading import TARGET_VARIABLE, Parameters, configure, parse, read_file, resolve, select
+from .parameter_file import Experiment, Instances, ParameterFile, Server, Value
+from .places import artefact_folder, command, notebook_file, results_folder
 from .schema import (
     STAGE,
     STAGES,
     ConvertConfig,
     DeployConfig,
     EngineConfig,
-    Experiment,
     ExportConfig,
-    Instances,
     LoadConfig,
     OfflineConfig,
     OnlineConfig,
-    ParameterFile,
     ReportConfig,
-    Server,
     StageConfig,
-    Value,
 )
-from .targets import write_new
+from .targets import Gpu, write_new
 
 __all__ = [
     "STAGE",
@@ -30,23 +26,26 @@ __all__ = [
     "EngineConfig",
     "Experiment",
     "ExportConfig",
+    "Gpu",
     "Instances",
     "LoadConfig",
     "OfflineConfig",
     "OnlineConfig",
     "ParameterFile",
+    "Parameters",
     "ReportConfig",
     "Server",
     "StageConfig",
     "Value",
+    "artefact_folder",
     "command",
     "configure",
     "differences",
-    "folder",
-    "folder_of",
     "notebook_file",
+    "parse",
     "read_file",
     "resolve",
+    "results_folder",
     "select",
     "write_new",
 ]

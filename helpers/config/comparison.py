@@ -3,69 +3,56 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from helpers.config.loading import configure, read_file
-from helpers.config.schema import STAGE, STAGES
-from helpers.store import shown
-
-Fields = dict[str, Any]
+from helpers.config.loading import Fields, Parameters, read_file
+from helpers.config.parameter_file import ParameterFile, Value
 
 
 def differences(first: Path, second: Path) -> list[str]:
     """List in what `second` differs from `first`, one line each; empty if all resolves to the same.
 
-    What holds for the whole file comes first, then one model after the other, then its experiments.
-    Their order does not count, nor who says a thing: an experiment, its model or the file. Raises
-    ParameterError for a file that is wrong.
+    What holds for the whole file comes first, then each model with its experiments. Neither their
+    order counts nor whether an experiment, its model or the file gives a value. Raises
+    `ParameterError` for a file that is wrong.
     """
     before, after = read_file(first), read_file(second)
-    mine, theirs = (shown(path.absolute()) for path in (first, second))
-    found = list(_changes(_machine(before), _machine(after)))
-    for model in dict.fromkeys([*before["models"], *after["models"]]):
-        sides = (_experiments(before, model), _experiments(after, model))
-        found += [f"{model} {line}" for line in _compared(*sides, mine, theirs)]
+    found = list(_changes(_machine(before.file), _machine(after.file)))
+    for model in dict.fromkeys([*before.file.models, *after.file.models]):
+        found += [f"{model} {line}" for line in _model_changes(before, after, model)]
     return found
 
 
-def _machine(content: Fields) -> Fields:
+def _machine(file: ParameterFile) -> Fields:
     """Give what a file says of the machine, without the release: a model may have its own."""
-    config = configure(content, "compared", next(iter(content["models"])), "", "report")
-    server = config.server.model_dump(exclude={"release"})
-    return {"gpu": config.gpu, "device": config.device} | {
-        f"server.{name}": value for name, value in server.items()
-    }
+    server = file.server.model_dump(exclude={"release"})
+    return {"gpu": file.gpu, "device": file.device, **_flat("server", server)}
 
 
-def _experiments(content: Fields, model: str) -> dict[str, Fields]:
-    """Resolve all experiments of a model; empty where the file does not have the model."""
-    section = content["models"].get(model, {"experiments": {}})
-    return {name: resolved(content, model, name) for name in section["experiments"]}
-
-
-def resolved(content: Fields, model: str, experiment: str) -> Fields:
+def resolved(parameters: Parameters, model: str, name: str) -> Fields:
     """Give every field of an experiment with its value, whatever stage reads it."""
-    found: Fields = {}
-    for stage in STAGES:
-        config = configure(content, "compared", model, experiment, stage)
-        found |= {
-            "release": config.server.release,
-            **config.model_dump(include=set(STAGE[stage].fields.model_fields)),
-        }
-    instances = found.pop("instances")
-    return found | {f"instances.{scenario}": count for scenario, count in instances.items()}
+    fields: Fields = parameters.experiment(model, name).model_dump()
+    fields["release"] = fields["release"] or parameters.file.server.release
+    return fields | _flat("instances", fields.pop("instances"))
 
 
-def _compared(
-    before: dict[str, Fields], after: dict[str, Fields], first: str, second: str
-) -> Iterator[str]:
-    """Give a line for each difference of one model; one that all experiments share is one line."""
-    for mine, others, place in ((before, after, first), (after, before, second)):
+def _flat(name: str, fields: Value) -> Fields:
+    assert isinstance(fields, dict)
+    return {f"{name}.{key}": value for key, value in fields.items()}
+
+
+def _model_changes(first: Parameters, second: Parameters, model: str) -> Iterator[str]:
+    """Give a line for each difference; one that all experiments share is one line."""
+    before, after = first.experiments(model), second.experiments(model)
+    for names, others, place in ((before, after, first.place), (after, before, second.place)):
         if not others:
-            yield f"(all {len(mine)}): only in {place}"
+            yield f"(all {len(names)}): only in {place}"
             return
-        yield from (f"{name}: only in {place}" for name in mine if name not in others)
-    changes = {name: list(_changes(before[name], after[name])) for name in before if name in after}
+        yield from (f"{name}: only in {place}" for name in names if name not in others)
+    changes = {
+        name: list(_changes(resolved(first, model, name), resolved(second, model, name)))
+        for name in before
+        if name in after
+    }
     shared: list[str] = []
     if len(changes) > 1:
         one, *rest = changes.values()
@@ -81,7 +68,7 @@ def _changes(before: Fields, after: Fields) -> Iterator[str]:
             yield f"{name}: {_text(value)} -> {_text(after[name])}"
 
 
-def _text(value: Any) -> str:
+def _text(value: Value) -> str:
     if value is None or value == "":
         return "unset"
     return value if isinstance(value, str) else json.dumps(value)

@@ -1,186 +1,88 @@
-"""Reading a parameter file, choosing an experiment from it, and saying what is wrong with it.
+"""Choosing an experiment from a parameter file and giving each stage its configuration.
 
-Three ways lead to an experiment (JupyterLab, papermill, the batch command) and all meet in
-`resolve`.
+A parameter file comes from disk (the batch command) or from a notebook's seven parameters
+(JupyterLab, papermill), and all meet in `configure`.
 """
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
 
-import yaml
-from pydantic import BaseModel, ValidationError
-
-from helpers import formats, models
-from helpers.config.schema import (
-    REQUIRED,
-    STAGE,
-    Experiment,
-    ParameterFile,
-    StageConfig,
-    config_class,
-    fields_for,
-)
+from helpers import models as known_models
+from helpers.config import yaml_file
+from helpers.config.parameter_file import Experiment, ParameterFile, Value, unknown_key
+from helpers.config.schema import StageConfig, config_class, fields_for
+from helpers.config.validation import validated
 from helpers.errors import ParameterError
-from helpers.store import ROOT, package_files, shown
+from helpers.store import ROOT, content_name, display_path, outputs, package_files, require_unlocked
 
 FILES = ROOT / "params"
 TARGET_VARIABLE = "TRITON_NOTEBOOKS_TARGET"  # set by the batch command: the parameter file's name
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-M = TypeVar("M", bound=BaseModel)
+Fields = dict[str, Value]
 
 
-class _Loader(yaml.CSafeLoader):
-    """YAML with duplicate keys as errors rather than the last one winning in silence."""
+@dataclass(frozen=True)
+class Parameters:
+    """The content of a parameter file, the name of its folder under outputs/, and how an error
+    names it.
+    """
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen = set()
-        for key_node, _ in node.value:
-            if key_node.tag == "tag:yaml.org,2002:merge":
-                continue
-            key = self.construct_object(key_node, deep=True)
-            if not isinstance(key, str | int | float | None):
-                found = type(key).__name__
-                raise ParameterError(f"line {key_node.start_mark.line + 1}: a key is a {found}")
-            if key in seen:
-                raise ParameterError(f"line {key_node.start_mark.line + 1}: duplicate key '{key}'")
-            seen.add(key)
-        return super().construct_mapping(node, deep)
+    file: ParameterFile
+    target: str
+    place: str
+
+    def experiments(self, model: str) -> tuple[str, ...]:
+        """Name the experiments of a model; none if the file does not have the model."""
+        return tuple(self.file.models[model].experiments) if model in self.file.models else ()
+
+    def experiment(self, model: str, name: str) -> Experiment:
+        """Check an experiment with all its defaults; raise `ParameterError`."""
+        place = f"{self.place}: models.{model}.experiments.{name}"
+        return validated(Experiment, self.merged(model, name), place, _context(model))
+
+    def merged(self, model: str, name: str) -> Fields:
+        """Merge the fields of an experiment over those of its model and of the file."""
+        section = self.file.models[model]
+        return self.file.defaults | section.defaults | (section.experiments[name] or {})
 
 
-def read_file(path: Path) -> dict[str, Any]:
+def _context(model: str) -> dict[str, tuple[str, ...]]:
+    return {"variants": known_models.get(model).VARIANTS}
+
+
+def read_file(path: Path) -> Parameters:
     """Read a parameter file and check all of it; raise `ParameterError` with one line that names
-    what is wrong.
+    the file, the key, its value and what was expected.
     """
     try:
-        content = yaml.load(path.read_text(), Loader=_Loader)
-    except FileNotFoundError:
-        raise ParameterError(f"{shown(path)}: there is no such file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ParameterError(f"{shown(path)}: cannot be read as text: {error}") from None
+        content = yaml_file.load(path)
+        if not isinstance(content, dict):
+            found = "is empty" if content is None else f"holds a {type(content).__name__}"
+            keys = ", ".join(ParameterFile.model_fields)
+            raise ParameterError(f"{found}; expected the keys {keys}")
     except ParameterError as error:
-        raise ParameterError(f"{shown(path)}: {error}") from None
-    except yaml.YAMLError as error:
-        raise ParameterError(
-            f"{shown(path)}: is not YAML: {' '.join(str(error).split())}"
-        ) from None
-    if not isinstance(content, dict):
-        found = "is empty" if content is None else f"holds a {type(content).__name__}"
-        raise ParameterError(
-            f"{shown(path)}: {found}; expected the keys {', '.join(ParameterFile.model_fields)}"
-        )
-    with_place = shown(path)
-    parsed = _validated(ParameterFile, content, with_place)
-    if not parsed.models:
-        raise ParameterError(
-            f"{with_place}: models: is empty; expected one of {', '.join(models.names())}"
-        )
-    for model, section in parsed.models.items():
-        if model not in models.names():
-            known = ", ".join(models.names())
-            raise ParameterError(f"{with_place}: models.{model}: unknown model; there are {known}")
-        if not section.experiments:
-            raise ParameterError(f"{with_place}: models.{model}.experiments: there is none")
-        for experiment in section.experiments:
-            if not NAME.fullmatch(experiment):
-                raise ParameterError(
-                    f"{with_place}: models.{model}.experiments.{experiment}: is the name of a "
-                    "folder too; use letters, digits, '.', '_' and '-'"
-                )
-            _experiment(content, model, experiment, {}, with_place, REQUIRED)
-    return content
+        raise ParameterError(f"{display_path(path)}: {error}") from None
+    parameters = parse(content, path.stem, display_path(path))
+    for model in parameters.file.models:
+        for name in parameters.experiments(model):
+            parameters.experiment(model, name)
+    return parameters
 
 
-def _validated(schema: type[M], value: Any, place: str) -> M:
-    try:
-        return schema.model_validate(value)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        if first["type"] == "extra_forbidden":
-            known = ", ".join(sorted(schema.model_fields))
-            raise ParameterError(f"{place}: {where}: unknown key; known here: {known}") from None
-        hint = ""
-        if first["type"] == "string_type" and isinstance(first["input"], int | float):
-            hint = "; quote it as you wrote it, YAML drops a number's last zero"
-        given = "" if first["type"] == "missing" else f" is {first['input']!r}"
-        message = first["msg"][0].lower() + first["msg"][1:]
-        raise ParameterError(f"{place}: {where}{given}: {message}{hint}") from None
-
-
-def _experiment(
-    content: dict[str, Any],
-    model: str,
-    experiment: str,
-    overrides: dict[str, Any],
-    place: str,
-    required: tuple[str, ...],
-) -> dict[str, Any]:
-    """Merge defaults < model's defaults < experiment < overrides, check the outcome and give all
-    its fields.
-    """
-    variants = models.get(model).VARIANTS
-    section = content["models"][model]
-    own = (section.get("experiments") or {}).get(experiment) or {}
-    merged: dict[str, Any] = {}
-    for level in (content.get("defaults"), section.get("defaults"), own, overrides):
-        merged |= level or {}
-    place = f"{place}: models.{model}.experiments.{experiment}"
-    for name in required:
-        if name not in merged:
-            raise ParameterError(f"{place}.{name}: is missing")
-    parsed = _validated(Experiment, merged, place)
-    variant = parsed.variant or next(iter(variants), "")
-    if variant and variant not in variants:
-        known = f"known are {', '.join(variants)}" if variants else f"{model} has none"
-        raise ParameterError(f"{place}.variant: unknown variant '{variant}': {known}")
-    for name in ("export_format", "format"):
-        value = getattr(parsed, name)
-        if value and value not in formats.names():
-            raise ParameterError(
-                f"{place}.{name}: unknown format '{value}': known are {', '.join(formats.names())}"
-            )
-    if parsed.format and parsed.export_format:
-        _require_path(parsed, place)
-    for name in ("batch_sizes", "preferred_batch_sizes"):
-        for size in getattr(parsed, name) if "max_batch_size" in merged else ():
-            if size > parsed.max_batch_size:
-                raise ParameterError(
-                    f"{place}.{name}: {size} is above max_batch_size {parsed.max_batch_size}"
-                )
-    if "max_batch_size" in merged and parsed.online_batch_size > parsed.max_batch_size:
-        size = parsed.online_batch_size
-        raise ParameterError(
-            f"{place}.online_batch_size: {size} is above max_batch_size {parsed.max_batch_size}"
-        )
-    return {**parsed.model_dump(), "variant": variant}
-
-
-def _require_path(experiment: Experiment, place: str) -> None:
-    """Check that the served format can be made from the exported one."""
-    made_from = formats.get(experiment.format).SOURCES
-    if experiment.format == experiment.export_format:
-        if experiment.precision != experiment.export_precision:
-            raise ParameterError(
-                f"{place}.precision: {experiment.precision} differs from export_precision "
-                f"{experiment.export_precision}, and {experiment.format} is served as exported"
-            )
-    elif experiment.export_format not in made_from:
-        raise ParameterError(
-            f"{place}.format: {experiment.format} is not made from {experiment.export_format} "
-            f"but from {', '.join(made_from)}"
-        )
+def parse(content: object, target: str, place: str) -> Parameters:
+    """Check the five keys, but not yet the fields of each experiment."""
+    return Parameters(validated(ParameterFile, content, place), target, place)
 
 
 def file_for(gpu: str) -> Path | None:
     """Find the parameter file of this package whose `gpu` is this one."""
     for path in sorted(FILES.glob("*.yaml")):
         try:
-            content = yaml.load(path.read_text(), Loader=yaml.CSafeLoader)
-        except (OSError, UnicodeDecodeError, yaml.YAMLError):
+            content = yaml_file.load(path)
+        except ParameterError:
             continue
         if isinstance(content, dict) and content.get("gpu") == gpu:
             return path
@@ -189,11 +91,10 @@ def file_for(gpu: str) -> Path | None:
 
 def target_name(gpu: str) -> str:
     """Name a target's folder: as the parameter file is named, else after the GPU."""
-    given = os.environ.get(TARGET_VARIABLE)
-    if given:
+    if given := os.environ.get(TARGET_VARIABLE):
         return given
     path = file_for(gpu)
-    return path.stem if path else "-".join("".join(c if c.isalnum() else " " for c in gpu).split())
+    return path.stem if path else "-".join(re.findall(r"[^\W_]+", gpu))
 
 
 def resolve(
@@ -201,103 +102,113 @@ def resolve(
     stage: str,
     gpu: str = "CPU",
     device: str = "cpu",
-    server: dict[str, Any] | None = None,
-    defaults: dict[str, Any] | None = None,
-    models: dict[str, Any] | None = None,
+    server: Mapping[str, Value] | None = None,
+    defaults: Mapping[str, Value] | None = None,
+    models: Mapping[str, Value] | None = None,
     experiment: str = "",
-    overrides: dict[str, Any] | None = None,
+    overrides: Mapping[str, Value] | None = None,
     *,
     target: str = "",
 ) -> StageConfig:
-    """Choose one experiment and give it as `stage` sees it.
+    """Give `stage` its configuration of one experiment: the first call of every notebook.
 
     Without `models` the parameter file of `gpu` is read; without `experiment` its first is taken.
     `target` names the folder of results where it is known. `overrides` replaces single fields, for
-    exploring. Raises `ParameterError`.
+    exploring. Raises `ParameterError`, and `WorkspaceError` while a run of the batch command that
+    did not start this notebook holds the outputs folder.
     """
+    require_unlocked(outputs())
+    content_name.cache_clear()  # the user's files may be others than an hour ago
     package_files()  # as they are now, before the stage runs
-    place = "parameters"
-    content: dict[str, Any] = {
-        "gpu": gpu,
-        "device": device,
-        "server": server or {},
-        "defaults": defaults or {},
-    }
-    if not models:
-        for name, value in (("defaults", defaults), ("server", server)):
-            if value:
-                raise ParameterError(f"{name} is given without models: use overrides")
-        path = file_for(gpu)
-        if path is None:
-            raise ParameterError(
-                f"gpu is '{gpu}', which no file in {shown(FILES)} has: give models too"
-            )
-        content, place = read_file(path), shown(path)
-    else:
-        content["models"] = models
-    parsed = _validated(ParameterFile, content, place)
-    if model not in parsed.models:
-        raise ParameterError(
-            f"{place}: models.{model}: is missing; there are {', '.join(parsed.models)}"
-        )
-    experiments = tuple(parsed.models[model].experiments)
-    chosen = experiment or next(iter(experiments), "")
-    if chosen not in experiments:
-        raise ParameterError(
-            f"{place}: unknown experiment '{chosen}' of {model}: there are {', '.join(experiments)}"
-        )
-    required = tuple(name for name in REQUIRED if name in STAGE[stage].fields.model_fields)
     if isinstance(overrides, str):
         raise ParameterError(
             f"overrides is the text {overrides!r}: "
             "give a dict, with papermill by -y 'overrides: {...}'"
         )
-    values = _experiment(content, model, chosen, overrides or {}, place, required)
-    own = {"release": values["release"]} if values["release"] else {}
-    return config_class(stage, values["format"]).model_validate(
-        {
-            **{name: values[name] for name in fields_for(stage, values["format"])},
-            "model": model,
-            "experiment": chosen,
-            "stage": stage,
-            "target": target or target_name(parsed.gpu),
-            "gpu": parsed.gpu,
-            "device": parsed.device,
-            "server": parsed.server.model_copy(update=own),
-            "experiments": experiments,
-        }
-    )
+    if models:
+        content: dict[str, object] = {"gpu": gpu, "device": device, "models": models}
+        content |= {"server": server or {}, "defaults": defaults or {}}
+        parameters = parse(content, target or target_name(gpu), "parameters")
+        return configure(parameters, model, experiment, stage, overrides)
+    for name, value in (("defaults", defaults), ("server", server)):
+        if value:
+            raise ParameterError(f"{name} is given without models: use overrides")
+    path = file_for(gpu)
+    if path is None:
+        raise ParameterError(
+            f"gpu is {gpu!r}, which no file in {display_path(FILES)} has: give models too"
+        )
+    parameters = replace(read_file(path), target=target or target_name(gpu))
+    return configure(parameters, model, experiment, stage, overrides)
+
+
+def configure(
+    parameters: Parameters,
+    model: str,
+    experiment: str,
+    stage: str,
+    overrides: Mapping[str, Value] | None = None,
+) -> StageConfig:
+    """Give `stage` its configuration of one experiment, the first of the model if `experiment` is
+    empty.
+
+    Only the fields that the stage reads are checked, and must be there; the others must be known.
+    Raises `ParameterError`.
+    """
+    file, place, names = parameters.file, parameters.place, parameters.experiments(model)
+    if not names:
+        raise ParameterError(f"{place}: models.{model}: is missing; there are {_list(file.models)}")
+    name = experiment or names[0]
+    if name not in names:
+        raise ParameterError(
+            f"{place}: unknown experiment '{name}' of {model}: there are {_list(names)}"
+        )
+    place += f": models.{model}.experiments.{name}"
+    fields = parameters.merged(model, name) | dict(overrides or {})
+    if unknown := set(fields) - set(Experiment.model_fields):
+        raise ParameterError(f"{place}: {unknown_key(Experiment, min(unknown))}")
+    release = fields.get("release")
+    format_name = str(fields.get("format", ""))
+    chosen: dict[str, object] = {
+        field: fields[field] for field in fields_for(stage, format_name) if field in fields
+    }
+    chosen |= {
+        "model": model,
+        "experiment": name,
+        "stage": stage,
+        "target": parameters.target,
+        "gpu": file.gpu,
+        "device": file.device,
+        "server": file.server.model_dump() | ({"release": release} if release else {}),
+        "experiments": names,
+    }
+    return validated(config_class(stage, format_name), chosen, place, _context(model))
 
 
 def select(
-    content: dict[str, Any], models: Sequence[str], experiments: Sequence[str], place: str
+    parameters: Parameters, models: Sequence[str], experiments: Sequence[str]
 ) -> list[tuple[str, str]]:
     """Choose model and experiment names of a parameter file; raise `ParameterError` for a name that
-    it has not.
+    it does not have.
     """
-    sections = content["models"]
+    sections = parameters.file.models
     for model in models:
         if model not in sections:
-            raise ParameterError(f"--model {model}: {place} has {', '.join(sections)}")
-    known = {name for model in models or sections for name in sections[model]["experiments"]}
-    for experiment in experiments:
-        if experiment not in known:
+            raise ParameterError(f"--model {model}: {parameters.place} has {_list(sections)}")
+    known = {name for model in models or sections for name in sections[model].experiments}
+    for name in experiments:
+        if name not in known:
             raise ParameterError(
-                f"--experiment {experiment}: {place} has {', '.join(sorted(known))}"
+                f"--experiment {name}: {parameters.place} has {_list(sorted(known))}"
             )
     return [
         (model, name)
         for model, section in sections.items()
         if not models or model in models
-        for name in section["experiments"]
+        for name in section.experiments
         if not experiments or name in experiments
     ]
 
 
-def configure(
-    content: dict[str, Any], target: str, model: str, experiment: str, stage: str
-) -> StageConfig:
-    """Resolve one stage of one experiment of a parameter file."""
-    names = ("gpu", "device", "server", "defaults", "models")
-    given = {name: content[name] for name in names if name in content}
-    return resolve(model, stage, experiment=experiment, target=target, **given)
+def _list(names: Iterable[str]) -> str:
+    return ", ".join(names)

@@ -50,7 +50,7 @@ _NAME = re.compile(r"(\d\d)\.(0[1-9]|1[0-2])")
 
 
 def number(release: str) -> Version:
-    """Read a release's year and month; raise `ParameterError` for what is none."""
+    """Read a release's year and month; raise `ParameterError` for another name."""
     found = _NAME.fullmatch(release)
     if not found:
         raise ParameterError(
@@ -70,8 +70,8 @@ def has_tensorrt_10(release: str) -> bool:
 
 
 def opset(release: str) -> int | None:
-    """Give the ONNX opset that the release's server can read; None where today's will do, and for
-    what is no release: its server will say so.
+    """Give the ONNX opset that the release's server can read; None if it reads today's, and for an
+    unknown name: the server will report that.
     """
     if not _NAME.fullmatch(release):
         return None

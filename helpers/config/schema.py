@@ -1,132 +1,28 @@
-"""What a parameter file may say, and the configuration that each stage gets from it."""
+"""The stages, and the configuration that each gets from a parameter file."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
-
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator
+from typing import Literal
 
 from helpers import formats
 from helpers.config import releases
-from helpers.store import digest
-
-REQUIRED = ("export_format", "export_precision", "format", "precision", "max_batch_size")
-
-Count = Annotated[int, Field(ge=1, strict=True)]
-Precision = Literal["fp32", "bf16", "fp16"]
-Value = JsonValue  # a plain value, as YAML and JSON have it
-
-
-class Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-
-class Instances(Strict):
-    """Model instances per scenario: some published tables used more of them online."""
-
-    offline: Count = 1
-    online: Count = 1
-
-
-class Server(Strict):
-    """Which server to use, and the release of Triton that the figures belong to."""
-
-    kind: Literal["embedded", "docker", "remote"] = "embedded"
-    release: str = "24.10"
-    image: str = ""  # docker: another than NVIDIA's of this release
-    url: str = ""  # remote: host:port of its HTTP endpoint
-    repository: str = ""  # remote: the folder it serves from, where that is on this host
-
-
-class DataFields(Strict):
-    """What decides which samples there are; the meaning of a field stands beside it."""
-
-    dataset: str = "generated"  # a generated set's name, or the path of a real one
-    variant: str = ""  # of the network, where a model has several
-    max_seq_length: Count | None = None  # tokens
-
-
-class CheckpointField(Strict):
-    """The weights."""
-
-    checkpoint: str = "fitted"  # "fitted" to the generated set, or the path of a real one
-
-    @property
-    def caveat(self) -> str:
-        """What must stand beside every accuracy; empty for a real checkpoint."""
-        return " (checkpoint fitted to generated data)" if self.checkpoint == "fitted" else ""
-
-
-class ExportFields(DataFields, CheckpointField):
-    """What the export stage reads."""
-
-    export_format: str = ""
-    export_precision: Precision = "fp32"
-
-
-class ConvertFields(ExportFields):
-    """What the convert stage reads, whatever the format."""
-
-    format: str = ""
-    precision: Precision = "fp32"
-    accelerator: Literal["none", "trt", "openvino", "amp"] = "none"
-    accelerator_precision: Precision | None = None
-
-
-class DeployFields(ConvertFields):
-    """What the deploy stage reads."""
-
-    capture_cuda_graph: bool = False
-    max_batch_size: Count = 1
-    preferred_batch_sizes: list[Count] = []
-    max_queue_delay_us: Annotated[int, Field(ge=0)] = 0
-    instances: Instances = Instances()
-    threads: Annotated[int, Field(ge=0)] = 0  # of an instance; 0 shares the cores out evenly
-
-    @field_validator("instances", mode="before")
-    @classmethod
-    def _same_for_both(cls, value: Any) -> Any:
-        return {"offline": value, "online": value} if isinstance(value, int) else value
-
-
-class LoadFields(DeployFields):
-    """What both performance stages read."""
-
-    request_count: Count = 50  # requests a point, at least
-    distinct_rows: Count = 64  # different real samples that are sent in turn, at most
-
-
-class OfflineFields(LoadFields):
-    """What the stage perf_offline reads."""
-
-    batch_sizes: list[Count] = [1]
-    pairs: Count = 3  # bare and served runs that alternate at each point
-    shared_memory: Literal["none", "system", "cuda"] = "system"
-
-
-class OnlineFields(LoadFields):
-    """What the stage perf_online reads."""
-
-    concurrency: list[Count] = [1]  # clients, each with one request at a time
-    online_batch_size: Count = 1  # samples in a client's request
-
-
-class ReportFields(CheckpointField):
-    """What the report reads itself; the rest comes from the results of the other stages."""
-
-    dataset: str = "generated"
-    latency_budget_ms: Annotated[float, Field(gt=0, strict=False)] | None = None  # at p99
-
-
-class Experiment(OfflineFields, OnlineFields, ReportFields):
-    """One configuration of one model on a target, as a parameter file gives it."""
-
-    release: str = ""  # of Triton, where the model has another than the server section
+from helpers.config.parameter_file import (
+    ConvertFields,
+    Count,
+    DataFields,
+    DeployFields,
+    ExportFields,
+    OfflineFields,
+    OnlineFields,
+    ReportFields,
+    Server,
+    Strict,
+    Value,
+)
+from helpers.store import content_name, digest
 
 
 class StageConfig(Strict):
-    """Where a stage of an experiment belongs. Each stage has a class of its own below, with the
-    fields that it reads and no other: a stage that reads more fails at once.
-    """
+    """Which stage of which experiment this is; each stage has a subclass with what it reads."""
 
     model: str
     experiment: str
@@ -139,11 +35,11 @@ class StageConfig(Strict):
 
     @property
     def opset(self) -> int | None:
-        """The newest ONNX opset that this server reads; None where today's will do."""
+        """The newest ONNX opset that this server reads; None if it reads today's."""
         return None if self.server.kind == "embedded" else releases.opset(self.server.release)
 
-    def shown(self) -> dict[str, Value]:
-        """What a reader should know: where it belongs, and every field that this stage reads."""
+    def summary(self) -> dict[str, Value]:
+        """What a reader should know: the experiment, and every field that the stage reads."""
         head: dict[str, Value] = {"model": self.model, "target": self.target, "gpu": self.gpu}
         if self.stage != "report":
             head["experiment"] = self.experiment
@@ -167,7 +63,10 @@ class StageConfig(Strict):
             chosen["opset"] = self.opset
         if stage == "report":
             chosen["experiments"] = list(self.experiments)
-        return chosen | self.model_dump(include=self.fields_for(stage))
+        chosen |= self.model_dump(include=self.fields_for(stage))
+        for name in {"dataset", "checkpoint"} & set(chosen):
+            chosen[name] = content_name(str(chosen[name]))
+        return chosen
 
     def key(self, stage: str) -> str:
         """Name the artefact of `stage`: two experiments with equal cache fields share it."""
@@ -250,18 +149,3 @@ def fields_for(stage: str, format_name: str) -> set[str]:
     fields = DataFields if stage == "data" else STAGE[stage].fields
     built = formats.built_for(format_name) if stage == "convert" else ()
     return {*fields.model_fields, *built}
-
-
-class ModelSection(Strict):
-    defaults: dict[str, Any] = {}
-    experiments: dict[str, dict[str, Any] | None] = {}
-
-
-class ParameterFile(Strict):
-    """The five top-level keys, which are also the parameters of every notebook."""
-
-    gpu: str
-    device: Literal["cpu", "gpu"]
-    server: Server = Server()
-    defaults: dict[str, Any] = {}
-    models: dict[str, ModelSection]

@@ -1,4 +1,4 @@
-"""A parameter file for the GPU of this machine, from that of the nearest known one."""
+"""Writing a parameter file for a GPU, from that of the nearest known one."""
 
 import os
 import re
@@ -9,11 +9,9 @@ from tempfile import NamedTemporaryFile
 import yaml
 
 from helpers.config import loading
-from helpers.errors import DeviceError, ParameterError
-from helpers.machine import gpu, has_driver
-from helpers.store import explained, shown
-
-MEND = "install NVIDIA's driver, or use params/cpu.yaml"
+from helpers.config.parameter_file import NAME
+from helpers.errors import ParameterError
+from helpers.store import display_path, explained
 
 
 @dataclass(frozen=True)
@@ -35,7 +33,7 @@ KNOWN = (
     Gpu("NVIDIA-H100", HOPPER, 80),
     Gpu("NVIDIA-H200", HOPPER, 140),
 )
-SHARE = 0.9  # of a known memory is enough: ECC and drivers take different parts of it
+SHARE = 0.9  # of a known GPU's memory is enough: ECC and drivers take different parts of it
 
 
 def nearest(gpu: Gpu) -> Gpu:
@@ -54,43 +52,28 @@ def nearest(gpu: Gpu) -> Gpu:
     return fitting[-1] if fitting else alike[0]
 
 
-def this_gpu() -> Gpu:
-    """Ask the driver for the GPU of this machine that CUDA takes first.
+def write_new(name: str, found: Gpu) -> Path:
+    """Write the parameter file `name` for the GPU that was found, named after it if `name` is
+    empty.
 
-    Raises DeviceError where there is no driver, no GPU, or not the package that asks.
+    It is a copy of the nearest known GPU's with another `gpu`; no file is ever overwritten. Raises
+    `ParameterError` for a name that cannot be taken.
     """
-    if not has_driver():
-        raise DeviceError(f"no NVIDIA driver here: {MEND}")
-    with gpu.opened() as device:
-        if device.absent:
-            raise DeviceError(": ".join(device.absent))
-        name, memory_mb = (device.ask(gpu.QUERIES[each]) for each in ("name", "memory_total_mb"))
-        architecture = device.ask(lambda nvml, handle: nvml.nvmlDeviceGetArchitecture(handle))
-    if isinstance(memory_mb, str) or isinstance(architecture, str):
-        raise DeviceError(f"the driver does not tell what GPU this is: {MEND}")
-    return Gpu(name, architecture, memory_mb * 1e6 / 2**30)
-
-
-def write_new(name: str) -> Path:
-    """Write the parameter file `name` for this machine's GPU, named after it if `name` is empty.
-
-    It is that of the nearest known GPU with another name in it; no file is ever overwritten. Raises
-    DeviceError without a GPU, ParameterError for a name that cannot be taken.
-    """
-    found = this_gpu()
     stem = name.removesuffix(".yaml") or "-".join(re.findall(r"[A-Za-z0-9._]+", found.name))
-    if not loading.NAME.fullmatch(stem):
+    if not NAME.fullmatch(stem):
         raise ParameterError(f"NAME {name}: use letters, digits, '.', '_' and '-', and no folder")
     path = loading.FILES / f"{stem}.yaml"
     if path.exists():
-        raise ParameterError(f"{shown(path)} is there already: give another NAME than {stem}")
+        raise ParameterError(
+            f"{display_path(path)} is there already: give another NAME than {stem}"
+        )
     source = loading.FILES / f"{nearest(found).name}.yaml"
     loading.read_file(source)
     # the notebooks find a file by its GPU, so no two files may have the same
     spelled = f"{found.name} ({stem})" if loading.file_for(found.name) else found.name
     text = (
         f"# {spelled}, {found.memory_gib:.0f} GiB. Written by `triton-notebooks params new`, from\n"
-        f"# {shown(source)}, whose GPU is the nearest known one: adapt it. The largest\n"
+        f"# {display_path(source)}, whose GPU is the nearest known one: adapt it. The largest\n"
         "# batches may not fit into less memory; an old release may not know a new GPU.\n"
     )
     with explained(path), NamedTemporaryFile("w", dir=path.parent, prefix=f".{stem}.") as file:
@@ -98,7 +81,7 @@ def write_new(name: str) -> Path:
         file.flush()
         loading.read_file(Path(file.name))
         os.chmod(file.name, 0o644)
-        os.link(file.name, path)  # whole, and an error where somebody was faster
+        os.link(file.name, path)  # an error if the file was written meanwhile
     return path
 
 

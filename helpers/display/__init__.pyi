@@ -1,4 +1,5 @@
-from .progress import Progress
+from .figures import legend_below, paired_bars, picture, subplots
+from .progress import Lines, Progress, lines_or_live
 from .style import (
     COLOURS,
     GREY,
@@ -8,42 +9,45 @@ from .style import (
     add_legend,
     canvas,
     draw_line,
-    keys,
-    looks,
-    mark,
+    empty_figure,
+    legend_handles,
     mark_decades,
     mark_sizes,
-    nothing,
+    marker,
     number,
     scale,
     stable,
+    styles,
 )
-from .subplots import panels, picture
-from .tables import NOTHING, Table, pretty, table
+from .tables import ABSENT, Table, pretty, table
 
 __all__ = [
+    "ABSENT",
     "COLOURS",
     "GREY",
     "INK",
-    "NOTHING",
     "RED",
     "WIDTH",
+    "Lines",
     "Progress",
     "Table",
     "add_legend",
     "canvas",
     "draw_line",
-    "keys",
-    "looks",
-    "mark",
+    "empty_figure",
+    "legend_below",
+    "legend_handles",
+    "lines_or_live",
     "mark_decades",
     "mark_sizes",
-    "nothing",
+    "marker",
     "number",
-    "panels",
+    "paired_bars",
     "picture",
     "pretty",
     "scale",
     "stable",
+    "styles",
+    "subplots",
     "table",
 ]

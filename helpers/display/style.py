@@ -1,13 +1,14 @@
-"""How a point, a line, a legend and an axis look, the same in every figure.
+"""How points, lines, legends and axes look in every figure.
 
 Colour and marker name the experiment; a hollow marker is a point that is not stable. Rows without
-figures are not drawn but counted in the legend.
+a measurement are not drawn but counted in the legend.
 """
 
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
@@ -17,61 +18,61 @@ if TYPE_CHECKING:
 # Seaborn's colour-blind palette, without its yellow and pink, which are too pale on white.
 COLOURS = ("#0173b2", "#de8f05", "#029e73", "#cc78bc", "#a3480a", "#56b4e9", "#5b5b5b", "#b00068")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p")
+Style = tuple[str, str]  # colour and marker
 INK, GREY, RED = "#111111", "#5b5b5b", "#b3261e"
 WIDTH = 7.0  # inches, of 96 pixels on a page
 
 
-def draw_line(
-    axes: "Axes", line: "DataFrame", x: str, y: str, look: tuple[str, str], fill: str
-) -> None:
-    """Draw one experiment's line: a missing point is a gap, one that is not stable is hollow."""
-    colour, marker = look
-    axes.plot(line[x], line[y], color=colour, ls="-" if fill == "full" else ":", lw=1.5, alpha=0.8)
-    for chosen, face in ((stable(line), colour), (~stable(line), "white")):
-        points = mark("", colour, marker, face=face, fill=fill if face == colour else "full")
-        points.set_data(line[x][chosen], line[y][chosen])
-        axes.add_line(points)
-
-
-def mark(
-    label: str, colour: str, marker: str, *, face: str = "", fill: str = "full", size: float = 7
-) -> "Line2D":
-    """Return a marker without a line: points of a figure, or an entry of its legend."""
-    from matplotlib.lines import Line2D
-
-    style: dict[str, Any] = {"mfc": face or colour, "mfcalt": "white", "mec": colour, "mew": 1.4}
-    style |= {"fillstyle": fill, "zorder": 3}
-    return Line2D([], [], ls="", marker=marker, ms=size, label=label, **style)
-
-
-def looks(rows: "DataFrame") -> dict[str, tuple[str, str]]:
+def styles(rows: "DataFrame") -> dict[str, Style]:
     """Give each experiment a colour and a marker; the pairs repeat only after 64."""
     names = enumerate(rows["experiment"].unique())
     return {name: (COLOURS[i % 8], MARKERS[(i + i // 8) % 8]) for i, name in names}
 
 
-def keys(rows: "DataFrame", points: "DataFrame") -> "list[Line2D]":
+def draw_line(axes: "Axes", line: "DataFrame", x: str, y: str, style: Style, fill: str) -> None:
+    """Draw one experiment's line: a missing point is a gap, one that is not stable is hollow.
+
+    `fill` is matplotlib's fill style of a marker; the line is dotted unless it is "full".
+    """
+    colour, shape = style
+    axes.plot(line[x], line[y], color=colour, ls="-" if fill == "full" else ":", lw=1.5, alpha=0.8)
+    for chosen, face in ((stable(line), colour), (~stable(line), "white")):
+        points = marker("", colour, shape, face=face, fill=fill if face == colour else "full")
+        points.set_data(line[x][chosen], line[y][chosen])
+        axes.add_line(points)
+
+
+def marker(
+    label: str, colour: str, shape: str, *, face: str = "", fill: str = "full", size: float = 7
+) -> "Line2D":
+    """Return a marker without a line: points of a figure, or an entry of its legend."""
+    from matplotlib.lines import Line2D
+
+    faces: dict[str, Any] = {"mfc": face or colour, "mfcalt": "white", "mec": colour, "mew": 1.4}
+    faces |= {"fillstyle": fill, "zorder": 3}
+    return Line2D([], [], ls="", marker=shape, ms=size, label=label, **faces)
+
+
+def legend_handles(rows: "DataFrame", points: "DataFrame") -> "list[Artist]":
     """Return the legend's entries for the experiments of `points`."""
-    styles = looks(rows)
-    return [mark(name, *styles[name]) for name in points["experiment"].unique()]
+    found = styles(rows)
+    return [marker(name, *found[name]) for name in points["experiment"].unique()]
 
 
-def add_legend(figure: "Figure", rows: "DataFrame", entries: list[Any]) -> None:
-    """Put the legend below the axes, with what hollow means and how many rows are not drawn."""
+def add_legend(figure: "Figure", rows: "DataFrame", entries: "list[Artist]") -> None:
+    """Put the legend below the axes; it also explains hollow markers and counts missing rows."""
     lost = rows["throughput"].isna()
     if (~stable(rows) & ~lost).any():
-        entries = [*entries, mark("hollow: not stable", GREY, "o", face="white")]
+        entries = [*entries, marker("hollow: not stable", GREY, "o", face="white")]
     if lost.any():
-        entries = [*entries, mark(f"not measured: {lost.sum()}", GREY, "")]
-    columns = max(1, 84 // (5 + max(len(key.get_label()) for key in entries)))
+        entries = [*entries, marker(f"not measured: {lost.sum()}", GREY, "")]
+    columns = max(1, 84 // (5 + max(len(str(entry.get_label())) for entry in entries)))
     figure.set_figheight(4.0 + 0.24 * -(-len(entries) // columns))
     figure.legend(handles=entries, loc="outside lower left", ncols=columns, frameon=False)
 
 
 def canvas(title: str, x: str = "", y: str = "", height: float = 4.8) -> tuple["Figure", "Axes"]:
-    """Make a white figure with one pair of axes, `height` inches high; the style is this figure's
-    only.
-    """
+    """Make a white figure with one pair of axes, `height` inches high, in a style of its own."""
     import seaborn
     from matplotlib import rc_context
     from matplotlib.figure import Figure
@@ -86,8 +87,8 @@ def canvas(title: str, x: str = "", y: str = "", height: float = 4.8) -> tuple["
     return figure, axes
 
 
-def nothing(title: str, rows: "DataFrame") -> "Figure":
-    """Say in words that there is nothing to draw, and the first reason."""
+def empty_figure(title: str, rows: "DataFrame") -> "Figure":
+    """Return a low figure which says that nothing was measured, and the first reason."""
     figure, axes = canvas(title, height=1.6)
     axes.set_axis_off()
     reasons = [text for text in rows.get("reason", ()) if isinstance(text, str) and text]
@@ -97,7 +98,7 @@ def nothing(title: str, rows: "DataFrame") -> "Figure":
 
 
 def mark_sizes(axes: "Axes", sizes: Collection[float]) -> None:
-    """Make a logarithmic axis and mark the sizes that were measured where there is room."""
+    """Make the x axis logarithmic, with ticks at the measured sizes where there is room."""
     ticks: list[float] = []
     for size in sorted(sizes, reverse=True):
         if not ticks or ticks[-1] >= size * (max(sizes) / min(sizes)) ** 0.12:
@@ -108,7 +109,7 @@ def mark_sizes(axes: "Axes", sizes: Collection[float]) -> None:
     axes.xaxis.set_major_formatter(number)
 
 
-def scale(axes: "Axes", values: "Series[Any]") -> None:
+def scale(axes: "Axes", values: "Series[float]") -> None:
     """Start the value axis at zero, unless only a logarithmic one shows the small values."""
     if values.max() > 30 * values.min() > 0:
         axes.set_yscale("log")
@@ -134,7 +135,7 @@ def number(value: float, _: object = None) -> str:
 
 
 def stable(rows: "DataFrame") -> "Series[bool]":
-    """Tell which rows may be relied on; published rows have no verdict and are taken as given."""
+    """Tell which rows are stable; published rows have no verdict and count as stable."""
     if "verdict" not in rows:
         return rows["throughput"].notna()
     return rows["verdict"].fillna("").isin(["stable", ""])

@@ -1,14 +1,15 @@
 """How rows and configurations are shown: HTML tables that read well in JupyterLab and on a page.
 
-Styles are inline because JupyterLab knows nothing of the page's style sheet; badges carry their own
-background, so they are readable in a light and in a dark theme.
+Styles are inline because JupyterLab does not load the page's style sheet. pandas' Styler was tried:
+its tables are larger, and take a hundred times as long for 240 rows.
 """
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from html import escape
 from math import floor, log10
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
@@ -29,27 +30,24 @@ UNITS |= {"bytes": "bytes", "percent": "%", "mhz": "MHz", "w": "W", "c": "°C"}
 FORMATS = {"spread": ".1%", "littles_law": ".3f"}
 FORMATS |= dict.fromkeys(("gpu_utilisation", "gpu_utilisation_max"), ".0%")
 FORMATS |= dict.fromkeys(("max_difference", "mean_difference", "max_bound", "mean_bound"), ".1e")
-BADGES = {
-    "green": "background:#dcf2e2;color:#14532d",
-    "red": "background:#fbdcd9;color:#7f1d1d",
-    "stable": "background:#dcf2e2;color:#14532d",
-    "unstable": "background:#fdecc8;color:#6b4000",
-    "disturbed": "background:#fdecc8;color:#6b4000",
-    "few requests": "background:#fdecc8;color:#6b4000",
-    "failed": "background:#fbdcd9;color:#7f1d1d",
-}
-NOTHING = "–"
+# Badges have their own background, so that they can be read in a light and in a dark theme.
+BADGES = dict.fromkeys(("green", "stable"), "background:#dcf2e2;color:#14532d")
+BADGES |= dict.fromkeys(("red", "failed"), "background:#fbdcd9;color:#7f1d1d")
+BADGES |= dict.fromkeys(
+    ("unstable", "disturbed", "few requests"), "background:#fdecc8;color:#6b4000"
+)
+ABSENT = "–"
 LEFT = ' style="text-align:left"'
 SHORT = ' style="text-align:left;white-space:nowrap"'
 LONG = ' style="text-align:left;overflow-wrap:anywhere"'
 
 
+@dataclass(frozen=True, repr=False)
 class Table:
     """An HTML table that a notebook displays; its plain text is the caption."""
 
-    def __init__(self, html: str, caption: str) -> None:
-        self.html = html
-        self.caption = caption
+    html: str
+    caption: str
 
     def _repr_html_(self) -> str:
         return self.html
@@ -59,7 +57,7 @@ class Table:
 
 
 def table(
-    data: "DataFrame | Iterable[Mapping[str, Any]] | Mapping[str, Any]",
+    data: "DataFrame | Iterable[Mapping[str, object]] | Mapping[str, object]",
     caption: str = "",
     formats: Mapping[str, str] | None = None,
 ) -> Table:
@@ -71,16 +69,16 @@ def table(
     formats = {**FORMATS, **(formats or {})}
     head = f"<caption{LEFT}>{escape(caption)}</caption>" if caption else ""
     if isinstance(data, Mapping):
-        body = "".join(
-            f'<tr><th scope="row" title="{escape(str(key))}"{SHORT}>{escape(pretty(str(key)))}</th>'
-            f"<td{LONG}>{escape(_text(value, formats.get(str(key))))}</td></tr>"
+        rows = [
+            f'<th scope="row" title="{escape(str(key))}"{SHORT}>{escape(pretty(str(key)))}</th>'
+            f"<td{LONG}>{escape(_text(value, formats.get(str(key))))}</td>"
             for key, value in data.items()
-        )
+        ]
     else:
-        columns = _columns(data, formats)
-        head += f"<thead><tr>{''.join(name for name, _ in columns)}</tr></thead>"
-        rows = zip(*(cells for _, cells in columns), strict=True)
-        body = "".join(f"<tr>{''.join(cells)}</tr>" for cells in rows)
+        titles, *cells = list(zip(*_columns(data, formats), strict=True)) or [()]
+        head += f"<thead><tr>{''.join(titles)}</tr></thead>"
+        rows = ["".join(row) for row in cells]
+    body = "".join(f"<tr>{row}</tr>" for row in rows)
     html = f'<div style="overflow-x:auto"><table>{head}<tbody>{body}</tbody></table></div>'
     return Table(html, caption)
 
@@ -95,34 +93,29 @@ def pretty(name: str) -> str:
 
 
 def _columns(
-    data: "DataFrame | Iterable[Mapping[str, Any]]", formats: Mapping[str, str]
-) -> list[tuple[str, list[str]]]:
-    """Return each column as its header cell and its body cells."""
+    data: "DataFrame | Iterable[Mapping[str, object]]", formats: Mapping[str, str]
+) -> Iterable[list[str]]:
+    """Yield the cells of each column, the header first."""
     from pandas import DataFrame
     from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
     frame = data if isinstance(data, DataFrame) else DataFrame(list(data))
-    columns = []
-    for name in frame.columns:
+    for name, values in frame.items():
         if name == "reason" and "verdict" in frame:
             continue
-        values = frame[name]
         is_number = is_numeric_dtype(values) and not is_bool_dtype(values)
         spec = formats.get(str(name)) or (_spec(values) if is_number else None)
-        texts = [_text(value, spec) for value in values]
+        texts = [escape(_text(value, spec)) for value in values]
         is_short = max(map(len, texts), default=0) <= 24
-        look = ' class="number"' if is_number else SHORT if is_short else LEFT
-        bodies = [escape(text) for text in texts]
+        style = ' class="number"' if is_number else SHORT if is_short else LEFT
         if name == "verdict":
             reasons = frame["reason"] if "reason" in frame else [None] * len(frame)
-            bodies = [_badge(*pair) for pair in zip(texts, reasons, strict=True)]
-            look = LEFT
-        title = f'<th scope="col"{look}>{escape(pretty(str(name)))}</th>'
-        columns.append((title, [f"<td{look}>{body}</td>" for body in bodies]))
-    return columns
+            texts, style = list(map(_badge, values, reasons)), LEFT
+        header = f'<th scope="col"{style}>{escape(pretty(str(name)))}</th>'
+        yield [header, *(f"<td{style}>{text}</td>" for text in texts)]
 
 
-def _spec(values: "Series[Any]") -> str:
+def _spec(values: "Series[float]") -> str:
     """Choose one format for a column: three digits of its smallest value, at most 3 decimals."""
     sizes = values.dropna().abs()
     if (sizes % 1 == 0).all():
@@ -133,16 +126,16 @@ def _spec(values: "Series[Any]") -> str:
     return f",.{min(max(2 - floor(log10(smallest)), 0), 3)}f"
 
 
-def _text(value: Any, spec: str | None = None) -> str:
+def _text(value: object, spec: str | None = None) -> str:
     """Return a value as plain text; what is absent becomes a dash."""
     if value is None or value != value or value == "":
-        return NOTHING
+        return ABSENT
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, Mapping):
-        return "; ".join(f"{key}: {_text(item)}" for key, item in value.items()) or NOTHING
+        return "; ".join(f"{key}: {_text(item)}" for key, item in value.items()) or ABSENT
     if isinstance(value, list | tuple):
-        return ", ".join(_text(item) for item in value) or NOTHING
+        return ", ".join(_text(item) for item in value) or ABSENT
     if spec:
         return format(value, spec)
     if isinstance(value, float):
@@ -150,11 +143,10 @@ def _text(value: Any, spec: str | None = None) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def _badge(verdict: str, reason: Any) -> str:
+def _badge(verdict: object, reason: object) -> str:
     """Return a verdict as a coloured word, and its reason below."""
-    why = _text(reason)
-    name = f'class="verdict verdict-{escape(verdict.replace(" ", "-"))}"'
-    look = f"{BADGES.get(verdict, '')};padding:.1em .6em;border-radius:1em;white-space:nowrap"
-    text = f'<span {name} style="{look}">{escape(verdict)}</span>'
+    word, why = escape(_text(verdict)), _text(reason)
+    look = f"{BADGES.get(word, '')};padding:.1em .6em;border-radius:1em;white-space:nowrap"
+    text = f'<span class="verdict verdict-{word.replace(" ", "-")}" style="{look}">{word}</span>'
     small = f'<small style="display:inline-block;min-width:12em">{escape(why)}</small>'
-    return text if why == NOTHING else f"{text}<br>{small}"
+    return text if why == ABSENT else f"{text}<br>{small}"

@@ -1,84 +1,115 @@
-"""What a format is to the rest of the package, and where to find one by its name.
+"""What a format is to the rest of the package, and how to find one by its name.
 
-A format is one module `helpers.formats.<name>` (with `-` written `_`) that offers the names of
-`Format` and knows nothing about models. The file that defines `load` imports nothing of this
-package: a model repository takes it along as its runtime. A module `_<name>` is a part of one.
+A format is a module `helpers.formats.<name>` (with `-` written `_`) whose `FORMAT` implements
+`Format`; it knows nothing about models. A module `_<name>` is part of one.
+
+The file that defines `load` is copied into model repositories as `runtime.py` and imported there
+without this package, so it imports `helpers` below `TYPE_CHECKING` only.
 """
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import iter_modules
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
+import numpy as np
 from numpy.typing import NDArray
 
 from helpers.errors import ParameterError
 
-Arrays = dict[str, NDArray[Any]]
+if TYPE_CHECKING:
+    import keras
+    import torch
+
+Array = NDArray[np.generic]
+Arrays = dict[str, Array]  # by the names of tensors; the first dimension is the batch
+# What an artefact is made from: a network of a framework, or the file of a source format.
+Source: TypeAlias = "torch.nn.Module | keras.Model | Path"
 
 
 class Session(Protocol):
-    """A loaded model: the accuracy ladder, the bare measurement and the server's adapter all use
-    this one call.
+    """A loaded model. The accuracy ladder, the bare measurement and the server's adapter all call
+    `run`.
     """
 
     def run(self, inputs: Arrays) -> Arrays:
-        """Map input names to arrays with a leading batch dimension, to outputs likewise."""
-        ...
+        """Compute the outputs of a batch of any size."""
+
+
+@dataclass(frozen=True)
+class Build:
+    """What an artefact is made for.
+
+    A format ignores what does not concern it: `opset` is for those that write ONNX, and only those
+    that name fields in `BUILT_FOR` are given anything but the defaults of what follows.
+    """
+
+    precision: str
+    inputs: Arrays  # a small real batch, in the network's order
+    outputs: tuple[str, ...]  # names, in the order in which the network returns them
+    opset: int | None = None  # of ONNX, where the server needs an old one
+    max_batch_size: int = 1
+    capture_cuda_graph: bool = False
+    # Runs a command in the server's image: takes a folder, then the command's first word and names
+    # of files in that folder. None: the artefact is made in this process.
+    in_image: Callable[[Path, list[str]], None] | None = None
 
 
 class Format(Protocol):
-    """The names that a module in `helpers.formats` offers.
+    """A format: what its artefacts are, how one is made, and how one is loaded."""
 
-    One whose file fits only the experiment and the server that it is made for has two more, which
-    `built_for` and `image` read: `BUILT_FOR`, fields that its `make` takes as keywords, and
-    `IMAGE`. Its `make` also takes `in_image`, which runs a command in that image: its first word,
-    then names of files in the folder that is given first.
-    """
+    @property
+    def FILE(self) -> str:
+        """The file or folder of an artefact that `load` takes."""
 
-    FILE: str  # the file (or folder) of an artefact that `load` takes
-    SOURCES: tuple[
-        str, ...
-    ]  # the framework ("torch", "tensorflow") or the formats that it is made from
-    PRECISIONS: dict[str, tuple[str, ...]]  # device -> the precisions that this format has there
-    RUNTIME: tuple[str, ...]  # the modules whose versions decide what the artefact computes
-    SHOWN: tuple[
-        str, str
-    ]  # the runtime's and the format's name, as the published tables spell them
+    @property
+    def SOURCES(self) -> tuple[str, ...]:
+        """The frameworks ("torch", "tensorflow") or formats that it is made from."""
 
-    def make(
-        self,
-        source: Any,
-        path: Path,
-        *,
-        precision: str,
-        inputs: Arrays,
-        outputs: tuple[str, ...],
-        **made_for: Any,
-    ) -> None:
-        """Write the artefact to `path` from `source`: a framework's network, or the file of a
-        source format.
+    @property
+    def PRECISIONS(self) -> Mapping[str, tuple[str, ...]]:
+        """The precisions that it has on each device ("cpu", "gpu")."""
 
-        `inputs` is a small real batch, by name and in the network's order; `outputs` are the names
-        of what it returns. `made_for` is empty for all but the formats with a `BUILT_FOR`.
+    @property
+    def RUNTIME(self) -> tuple[str, ...]:
+        """The modules whose versions decide what the artefact computes."""
+
+    @property
+    def SHOWN(self) -> tuple[str, str]:
+        """The names of the runtime and the format in published tables."""
+
+    @property
+    def BUILT_FOR(self) -> tuple[str, ...]:
+        """The fields of an experiment that decide what is made, beyond those that every conversion
+        reads; empty for most formats.
         """
-        ...
+
+    @property
+    def IMAGE(self) -> str:
+        """The image in which it is made for a server of `{release}`; empty if any process can."""
+
+    def make(self, source: Source, path: Path, build: Build) -> None:
+        """Write the artefact to `path` from a framework's network or the file of a source format.
+
+        Raises whatever the exporter raises.
+        """
 
     def load(self, path: Path, threads: int, device: str) -> Session:
         """Load the artefact for `device` ("cpu" or "gpu") with `threads` threads within an
         operator.
         """
-        ...
 
 
-# Wheels that run on a GPU, where those for a processor have another name
-_ON_GPU = {"onnxruntime": "onnxruntime-gpu", "tensorflow": "tensorflow"}
+# Wheels with GPU support, where their name differs from the module's
+_GPU_WHEELS = {"onnxruntime": "onnxruntime-gpu"}
 
 
 def names() -> list[str]:
-    """Name every format of the package, sorted, as parameter files spell them."""
+    """List the formats of the package, sorted, as parameter files spell them."""
     found = (module.name for module in iter_modules(__path__))
     return sorted(name.replace("_", "-") for name in found if name[0] != "_")
 
@@ -87,33 +118,27 @@ def get(name: str) -> Format:
     """Import the format `name`; raise `ParameterError` if there is none."""
     if name not in names():
         raise ParameterError(f"unknown format '{name}': this package has {', '.join(names())}")
-    return cast(Format, import_module(f"{__name__}.{name.replace('-', '_')}"))
+    found: Format = import_module(f"{__name__}.{name.replace('-', '_')}").FORMAT
+    return found
 
 
 def built_for(name: str) -> tuple[str, ...]:
-    """Name the fields of an experiment that a file of this format is made for, beyond those that
-    every conversion reads; empty for most formats, and for what is no format.
+    """List the fields of an experiment, beyond those that every conversion reads, that decide what
+    is made in this format; empty for an unknown format.
     """
-    return getattr(get(name), "BUILT_FOR", ()) if name in names() else ()
-
-
-def image(name: str, release: str) -> str:
-    """Name the image in which a file of this format is made for a server of `release`; empty for a
-    format that any process may make.
-    """
-    return str(getattr(get(name), "IMAGE", "")).format(release=release)
+    return get(name).BUILT_FOR if name in names() else ()
 
 
 def missing(name: str, device: str) -> str:
-    """Say in one line why this process cannot run the format on `device`; empty if it can, as far
-    as installed packages tell.
+    """Say in one line which package this process lacks to run the format on `device`; empty if
+    none.
     """
     for runtime in get(name).RUNTIME:
         if find_spec(runtime.replace("-", "_")) is None:
             return f"{name} needs {runtime}, which is not installed"
         if device != "gpu":
             continue
-        wheel = _ON_GPU.get(runtime, runtime)
+        wheel = _GPU_WHEELS.get(runtime, runtime)
         if not _version(wheel):
             return f"{name} on a gpu needs {wheel}, which is not installed"
         if _version(wheel).endswith("+cpu"):
@@ -122,15 +147,15 @@ def missing(name: str, device: str) -> str:
 
 
 def distribution(module: str) -> str:
-    """Name the installed distribution of a runtime's module: its builds for a CPU or a GPU differ
-    in name.
+    """Name the installed distribution of a runtime's module: builds for a CPU or a GPU may have
+    names of their own.
     """
-    names = (module, f"{module}-cpu", f"{module}-gpu")
-    return next((name for name in names if _version(name)), module)
+    candidates = (module, f"{module}-cpu", f"{module}-gpu")
+    return next((name for name in candidates if _version(name)), module)
 
 
 def _version(name: str) -> str:
-    """Give the version of an installed distribution; empty if there is none."""
+    """Look up the version of a distribution; empty if it is not installed."""
     try:
         return version(name)
     except PackageNotFoundError:

@@ -1,12 +1,13 @@
-"""TensorRT through its Python API: building an engine, and running one on the GPU.
+"""TensorRT through its Python API: engines, and TF-TRT, SavedModels with engines in TensorFlow.
 
     python _tensorrt.py REQUEST.json      builds what the request asks for, in the request's folder
 
-This file is a served model's runtime, and is run inside NVIDIA's images of older releases: it
-imports nothing of this package and builds with Python 3.8 and TensorRT 7.2 to 10. An engine runs
-with TensorRT 10 and PyTorch, which keeps its tensors on the GPU.
+This file is the runtime of both formats and is run inside NVIDIA's images of older releases. So it
+imports nothing of this package, and builds with Python 3.8, TensorRT 7.2 to 10, and TensorFlow up
+to 2.17, the last with TensorRT (github.com/tensorflow/tensorflow/releases/tag/v2.17.0). An engine
+runs with TensorRT 10 and PyTorch, which keeps its tensors on the GPU.
 
-On a machine without a GPU no line behind `require_driver` has been run.
+Nothing after `require_driver` has run on a machine without a GPU.
 Source: TensorRT's documentation, "Python API" and "Working with Dynamic Shapes".
 """
 
@@ -15,96 +16,124 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
-FACTS = "engine.json"  # beside the engine: what built it and for what
-WORKSPACE_BYTES = 8 * 2**30  # as NVIDIA's BERT and Wide & Deep; more than a layer asks for
-MOST_GRAPHS = 16  # each has an execution context, with memory of its own
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    import tensorflow
+    import torch
+
+    from helpers.formats import Array, Arrays
+
+FACTS = "engine.json"  # in the folder of an engine: what built it and for what
+TIMINGS = ".tensorrt-timings"  # TensorRT's timing cache
+WORKSPACE_BYTES = 8 * 2**30  # as NVIDIA's BERT and Wide & Deep; more than any layer needs
+MAX_GRAPHS = 16  # each has an execution context, with memory of its own
+SAVED_MODEL = ".savedmodel"  # the suffix of what TF-TRT makes
+_SIGNATURE = "serving_default"
 _DRIVER = Path("/proc/driver/nvidia/version")
 
 
+class Request(TypedDict):
+    """What to build. `source` and `target` are names in the folder of the request."""
+
+    source: str  # an ONNX file for an engine, a SavedModel for TF-TRT
+    target: str
+    precision: str
+    profile: dict[str, dict[str, list[int]]]  # see `profile`
+    cuda_graphs: bool  # whether a session of the engine captures CUDA graphs
+
+
 def require_driver() -> None:
-    """Raise RuntimeError without a driver: TensorRT would end the process instead."""
+    """Raise RuntimeError if there is no driver: without it TensorRT would end the process."""
     if not _DRIVER.exists():
         raise RuntimeError("TensorRT needs an NVIDIA driver, and none is loaded here")
 
 
-def profile(shapes: dict[str, list[int]], largest: int) -> dict[str, dict[str, list[int]]]:
-    """Give the smallest, best and largest shape of each input; `shapes` have no batch dimension.
+def profile(inputs: Arrays, max_batch_size: int) -> dict[str, dict[str, list[int]]]:
+    """Give the minimum, optimal and maximum shape of each input.
 
-    One sample is the smallest, and the largest batch is what the engine is tuned for, as in
-    NVIDIA's conversions.
+    A batch of one is the minimum. The engine is tuned for the largest batch, as in NVIDIA's
+    conversions.
     """
-    return {
-        name: {"min": [1, *shape], "opt": [largest, *shape], "max": [largest, *shape]}
-        for name, shape in shapes.items()
-    }
+    found = {}
+    for name, array in inputs.items():
+        largest = [max_batch_size, *array.shape[1:]]
+        found[name] = {"min": [1, *array.shape[1:]], "opt": largest, "max": largest}
+    return found
 
 
-def build(request: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Build the engine of `request` in `folder`, write its facts beside it, and give them.
-
-    A request names `onnx`, `engine` and `timing_cache`, files of the folder; `precision`, `profile`
-    and `workspace_bytes`; and `cuda_graphs`, which a session reads. Raises RuntimeError with
-    TensorRT's last complaint.
-    """
+def build(request: Request, folder: Path) -> None:
+    """Build what `request` asks for in `folder`; raise RuntimeError with the reason if it fails."""
     require_driver()
+    if request["target"].endswith(SAVED_MODEL):
+        _build_saved_model(request, folder)
+    else:
+        _build_engine(request, folder)
+
+
+def _build_engine(request: Request, folder: Path) -> None:
+    """Build an engine, write its facts, and update the timing cache."""
     import tensorrt as trt
 
-    complaints = []
+    errors = []
 
-    class Notes(trt.ILogger):  # type: ignore[misc]
+    class Logger(trt.ILogger):  # type: ignore[misc]
         def __init__(self) -> None:
             trt.ILogger.__init__(self)
 
         def log(self, severity: Any, message: str) -> None:
             if severity in (trt.ILogger.ERROR, trt.ILogger.INTERNAL_ERROR):
-                complaints.append(" ".join(message.split()))
+                errors.append(" ".join(message.split()))
 
-    def wanted(thing: Any, verb: str) -> Any:
-        if not thing:
-            why = complaints[-1] if complaints else "it does not say why"
-            raise RuntimeError(f"TensorRT {trt.__version__} cannot {verb}: {why}")
-        return thing
+    def checked(result: Any, verb: str) -> Any:
+        if not result:
+            reason = errors[-1] if errors else "it gives no reason"
+            raise RuntimeError(f"TensorRT {trt.__version__} cannot {verb}: {reason}")
+        return result
 
-    notes = Notes()
-    builder = wanted(trt.Builder(notes), "start")
+    logger = Logger()
+    builder = checked(trt.Builder(logger), "start")
     flags = trt.NetworkDefinitionCreationFlag
-    explicit = getattr(flags, "EXPLICIT_BATCH", None)  # from 10 on there is no other
+    explicit = getattr(flags, "EXPLICIT_BATCH", None)  # the only kind since 10
     network = builder.create_network(0 if explicit is None else 1 << int(explicit))
-    parser = trt.OnnxParser(network, notes)
-    wanted(parser.parse_from_file(str(folder / request["onnx"])), "read the ONNX file")
+    parser = trt.OnnxParser(network, logger)
+    checked(parser.parse_from_file(str(folder / request["source"])), "read the ONNX file")
     config = builder.create_builder_config()
-    _limit_workspace(trt, config, request["workspace_bytes"])
+    _limit_workspace(trt, config)
     _set_precision(trt, config, request["precision"])
     shapes = builder.create_optimization_profile()
     for name, each in request["profile"].items():
         shapes.set_shape(name, each["min"], each["opt"], each["max"])
     config.add_optimization_profile(shapes)
-    cache = _timing_cache(config, folder / request["timing_cache"])
+    cache = _timing_cache(config, folder / TIMINGS)
     if hasattr(builder, "build_serialized_network"):
-        plan = wanted(builder.build_serialized_network(network, config), "build the engine")
+        plan = checked(builder.build_serialized_network(network, config), "build the engine")
     else:  # before 8.0
-        plan = wanted(builder.build_engine(network, config), "build the engine").serialize()
-    (folder / request["engine"]).write_bytes(bytes(plan))
+        plan = checked(builder.build_engine(network, config), "build the engine").serialize()
+    (folder / request["target"]).write_bytes(bytes(plan))
     if cache:
-        (folder / request["timing_cache"]).write_bytes(bytes(cache.serialize()))
-    facts = {name: request[name] for name in ("precision", "profile", "cuda_graphs")}
-    facts["tensorrt"] = trt.__version__
+        (folder / TIMINGS).write_bytes(bytes(cache.serialize()))
+    facts = {
+        "precision": request["precision"],
+        "profile": request["profile"],
+        "cuda_graphs": request["cuda_graphs"],
+        "tensorrt": trt.__version__,
+    }
     (folder / FACTS).write_text(json.dumps(facts, indent=1) + "\n")
-    return facts
 
 
-def _limit_workspace(trt: Any, config: Any, size: int) -> None:
-    """Allow a layer `size` bytes of scratch memory."""
+def _limit_workspace(trt: Any, config: Any) -> None:
+    """Limit the scratch memory of a layer."""
     if hasattr(config, "set_memory_pool_limit"):
-        config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, size)
+        config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, WORKSPACE_BYTES)
     else:  # before 8.4
-        config.max_workspace_size = size
+        config.max_workspace_size = WORKSPACE_BYTES
 
 
 def _set_precision(trt: Any, config: Any, precision: str) -> None:
-    """Allow half precision, or forbid what fp32 is not: TF32, Ampere's own default."""
+    """Allow fp16, or forbid TF32, which is the default for fp32 on Ampere and newer."""
     if precision == "fp16":
         if not hasattr(trt.BuilderFlag, "FP16"):
             raise RuntimeError(f"TensorRT {trt.__version__} no longer makes fp16 of fp32: use 10")
@@ -114,7 +143,7 @@ def _set_precision(trt: Any, config: Any, precision: str) -> None:
 
 
 def _timing_cache(config: Any, path: Path) -> Any:
-    """Give `config` the timings of earlier builds, where the same TensorRT and GPU made them."""
+    """Give `config` the timings of earlier builds, if the same TensorRT and GPU measured them."""
     if not hasattr(config, "create_timing_cache"):  # before 8.0
         return None
     cache = config.create_timing_cache(path.read_bytes() if path.exists() else b"")
@@ -124,12 +153,47 @@ def _timing_cache(config: Any, path: Path) -> Any:
     return cache
 
 
+def _build_saved_model(request: Request, folder: Path) -> None:
+    """Convert a SavedModel by TF-TRT. Its engines are built now, for the whole profile."""
+    tf = _tensorflow()
+    from tensorflow.python.compiler.tensorrt import trt_convert
+
+    converter = trt_convert.TrtGraphConverterV2(
+        input_saved_model_dir=str(folder / request["source"]),
+        input_saved_model_signature_key=_SIGNATURE,
+        precision_mode=request["precision"].upper(),
+        max_workspace_size_bytes=WORKSPACE_BYTES,
+        use_dynamic_shape=True,
+        dynamic_shape_profile_strategy="Range+Optimal",
+    )
+    function = converter.convert()
+
+    def batches() -> Iterator[dict[str, tensorflow.Tensor]]:
+        specs = function.structured_input_signature[1]
+        for end in ("min", "max"):  # the two ends of the range
+            shapes = {name: each[end] for name, each in request["profile"].items()}
+            yield {name: tf.zeros(shapes[name], specs[name].dtype) for name in shapes}
+
+    converter.build(input_fn=batches)
+    converter.save(str(folder / request["target"]))
+
+
+def _tensorflow() -> Any:
+    """Import TensorFlow; raise RuntimeError if it has no TensorRT or sees no GPU."""
+    import tensorflow as tf
+
+    if tuple(int(part) for part in tf.__version__.split(".")[:2]) > (2, 17):
+        raise RuntimeError(f"TensorFlow {tf.__version__} has no TensorRT: 2.17 is the last")
+    if not tf.config.list_physical_devices("GPU"):
+        raise RuntimeError("TensorFlow sees no GPU here: it would take the CPU instead")
+    return tf
+
+
 class TensorRtSession:
     """An engine with its execution contexts: one for any shape, and one for each CUDA graph."""
 
     def __init__(self, path: Path) -> None:
         facts = json.loads(path.with_name(FACTS).read_text())
-        require_driver()
         import tensorrt as trt
         import torch
 
@@ -156,32 +220,32 @@ class TensorRtSession:
         self._with_graphs = facts["cuda_graphs"]
         self._graphs: dict[int, tuple[Any, Any, dict[str, Any], dict[str, Any]]] = {}
 
-    def run(self, inputs: dict[str, Any]) -> dict[str, Any]:
+    def run(self, inputs: Arrays) -> Arrays:
         return {name: each.cpu().numpy() for name, each in self.run_on_device(inputs).items()}
 
-    def run_on_device(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        """As `run`, with outputs that stay on the GPU until the next call, and inputs that may be
-        there already.
+    def run_on_device(self, inputs: Mapping[str, Array | torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Like `run`, but inputs may be tensors on the GPU and outputs stay there until the next
+        call.
         """
         torch = self._torch
         size = len(inputs[self._inputs[0]])
         with torch.inference_mode(), torch.cuda.stream(self._stream):
-            given = {name: torch.as_tensor(inputs[name]) for name in self._inputs}
+            tensors = {name: torch.as_tensor(inputs[name]) for name in self._inputs}
             if size in self._graphs:
                 graph, _, fixed, results = self._graphs[size]
-                for name, tensor in given.items():
+                for name, tensor in tensors.items():
                     fixed[name].copy_(tensor, non_blocking=True)
                 graph.replay()
             else:
-                on_device = {name: tensor.cuda() for name, tensor in given.items()}
+                on_device = {name: tensor.cuda() for name, tensor in tensors.items()}
                 results = self._execute(self._context, on_device)
-                if self._with_graphs and len(self._graphs) < MOST_GRAPHS:
+                if self._with_graphs and len(self._graphs) < MAX_GRAPHS:
                     self._capture(size, on_device)
             self._stream.synchronize()
         return results
 
     def _execute(self, context: Any, tensors: dict[str, Any]) -> dict[str, Any]:
-        """Enqueue one batch; give its outputs, which are on the GPU, as the inputs are."""
+        """Enqueue one batch that is on the GPU; its outputs are there too."""
         for name, tensor in tensors.items():
             if not context.set_input_shape(name, tuple(tensor.shape)):
                 raise RuntimeError(f"the engine takes no {name} of shape {tuple(tensor.shape)}")
@@ -196,7 +260,7 @@ class TensorRtSession:
         return results
 
     def _capture(self, size: int, tensors: dict[str, Any]) -> None:
-        """Record a batch of this size as one launch; a context's first run may not be recorded."""
+        """Record a batch of this size as one launch; a context's first run cannot be recorded."""
         context = self._engine.create_execution_context()
         results = self._execute(context, tensors)
         self._stream.synchronize()
@@ -206,16 +270,31 @@ class TensorRtSession:
         self._graphs[size] = (graph, context, tensors, results)
 
 
-def load(path: Path, threads: int, device: str) -> TensorRtSession:
-    """Load an engine; its work is on the GPU, so `threads` has no effect."""
+class TfTrtSession:
+    """A SavedModel made by TF-TRT; TensorFlow copies the inputs to the GPU."""
+
+    def __init__(self, path: Path) -> None:
+        tf = _tensorflow()
+        self._constant = tf.constant
+        self._model = tf.saved_model.load(str(path))  # must live as long as its function
+        self._function = self._model.signatures[_SIGNATURE]
+
+    def run(self, inputs: Arrays) -> Arrays:
+        results = self._function(**{name: self._constant(inputs[name]) for name in inputs})
+        return {name: result.numpy() for name, result in results.items()}
+
+
+def load(path: Path, threads: int, device: str) -> TensorRtSession | TfTrtSession:
+    """Load what `build` made; it works on the GPU, so `threads` has no effect."""
     if device != "gpu":
-        raise RuntimeError("a TensorRT engine runs on a GPU only")
-    return TensorRtSession(path)
+        raise RuntimeError("TensorRT runs on a GPU only")
+    require_driver()
+    return TfTrtSession(path) if path.suffix == SAVED_MODEL else TensorRtSession(path)
 
 
 if __name__ == "__main__":
     REQUEST = Path(sys.argv[1])
     try:
-        print(json.dumps(build(json.loads(REQUEST.read_text()), REQUEST.parent)))
+        build(json.loads(REQUEST.read_text()), REQUEST.parent)
     except RuntimeError as error:
         sys.exit(str(error))

@@ -1,32 +1,34 @@
-"""ONNX, with a dynamic batch, run by ONNX Runtime: from PyTorch by its dynamo exporter, or by the
-older one where an old server needs an old opset; from a SavedModel by tf2onnx.
+"""ONNX with a dynamic batch, run by ONNX Runtime. A PyTorch network is exported by the dynamo
+exporter, or by the older one where the server needs an old opset; a SavedModel by tf2onnx.
 """
+
+from __future__ import annotations
 
 import logging
 import os
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, ClassVar
 
-FILE = "model.onnx"
-SOURCES = ("torch", "tf-savedmodel")
-PRECISIONS = {"cpu": ("fp32",), "gpu": ("fp32", "fp16")}
-RUNTIME = ("onnxruntime",)
-SHOWN = ("ONNX Runtime", "ONNX")
-OPSET = 17  # of what tf2onnx writes
-_DTYPES = {"tensor(float)": "float32", "tensor(float16)": "float16"}  # of our networks' outputs
-LARGE = 100_000  # bytes of a weight that tf2onnx need not see
+if TYPE_CHECKING:
+    import torch
+
+    from helpers.formats import Array, Arrays, Build, Format, Source
+
+TF2ONNX_OPSET = 17  # unless the server needs an older one
+LARGE = 100_000  # bytes; weights above this size are hidden from tf2onnx
+_OUTPUT_DTYPES = {"tensor(float)": "float32", "tensor(float16)": "float16"}
 
 
 class OnnxSession:
-    """An ONNX Runtime session; its idle threads sleep rather than spin, or they would slow the
-    server beside them.
+    """An ONNX Runtime session. Its idle threads sleep: spinning, they would slow down a server on
+    the same machine.
     """
 
     def __init__(self, path: Path, threads: int, device: str) -> None:
@@ -45,126 +47,137 @@ class OnnxSession:
             raise RuntimeError(
                 f"ONNX Runtime has no {provider} here: it would take the CPU instead"
             )
+        self._device = "cuda" if device == "gpu" else "cpu"
         self._outputs = [output.name for output in self._session.get_outputs()]
 
-    def run(self, inputs: dict[str, Any]) -> dict[str, Any]:
+    def run(self, inputs: Arrays) -> Arrays:
         return dict(zip(self._outputs, self._session.run(self._outputs, inputs), strict=True))
 
-    def run_on_device(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        """As `run`, with outputs that stay on the device as PyTorch's tensors, and inputs that may
-        be there already. Outputs have the inputs' batch and otherwise a fixed shape.
+    def run_on_device(self, inputs: Mapping[str, Array | torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Like `run`, but inputs may be tensors on the device and outputs stay there. Outputs have
+        the batch size of the inputs and otherwise a fixed shape.
         """
         import torch
 
-        device = "cuda" if "CUDAExecutionProvider" in self._session.get_providers() else "cpu"
+        device = self._device
         tensors = {name: torch.as_tensor(each, device=device) for name, each in inputs.items()}
         size = len(next(iter(tensors.values())))
         for output in self._session.get_outputs():
-            dtype = _DTYPES[output.type]
+            dtype = getattr(torch, _OUTPUT_DTYPES[output.type])
             shape = (size, *output.shape[1:])
-            tensors[output.name] = torch.empty(shape, dtype=getattr(torch, dtype), device=device)
+            tensors[output.name] = torch.empty(shape, dtype=dtype, device=device)
         binding = self._session.io_binding()
         for name, tensor in tensors.items():
             bind = binding.bind_output if name in self._outputs else binding.bind_input
-            dtype = str(tensor.dtype).removeprefix("torch.")
-            bind(name, device, 0, dtype, tuple(tensor.shape), tensor.data_ptr())
+            element = str(tensor.dtype).removeprefix("torch.")
+            bind(name, device, 0, element, tuple(tensor.shape), tensor.data_ptr())
         if device == "cuda":
-            torch.cuda.synchronize()  # what is on its way there is read by another stream
+            torch.cuda.synchronize()  # ONNX Runtime reads the inputs on a stream of its own
         self._session.run_with_iobinding(binding)
         return {name: tensors[name] for name in self._outputs}
 
 
-def make(
-    source: Any,
-    path: Path,
-    *,
-    precision: str,
-    inputs: dict[str, Any],
-    outputs: tuple[str, ...],
-    opset: int | None = None,
-) -> None:
-    """Export a PyTorch module, or convert the SavedModel at a path; the weights lie in the one
-    file, so below 2 GB.
-    """
-    if isinstance(source, Path):
-        with _quiet():
-            _convert(source, path, precision, opset or OPSET)
-        return
+def load(path: Path, threads: int, device: str) -> OnnxSession:
+    return OnnxSession(path, threads, device)
+
+
+class Onnx:
+    FILE = "model.onnx"
+    SOURCES = ("torch", "tf-savedmodel")
+    PRECISIONS: ClassVar = {"cpu": ("fp32",), "gpu": ("fp32", "fp16")}
+    RUNTIME = ("onnxruntime",)
+    SHOWN = ("ONNX Runtime", "ONNX")
+    BUILT_FOR = ()
+    IMAGE = ""
+    load = staticmethod(load)
+
+    def make(self, source: Source, path: Path, build: Build) -> None:
+        """Export a PyTorch network, or convert a SavedModel. The weights are inside the one file,
+        which limits it to 2 GB.
+        """
+        if isinstance(source, Path):
+            with _silent_stderr():
+                _convert(source, path, build)
+        else:
+            _export(source, path, build)
+
+
+FORMAT: Format = Onnx()
+
+
+def _export(network: torch.nn.Module, path: Path, build: Build) -> None:
     import torch
 
-    module = deepcopy(source).half() if precision == "fp16" else source
-    arguments = tuple(torch.from_numpy(array) for array in inputs.values())
-    chosen: dict[str, Any] = {
-        "dynamo": True,
-        "external_data": False,
-        "dynamic_shapes": tuple({0: torch.export.Dim("batch")} for _ in inputs),
-    }
-    if opset:
-        axes = {name: {0: "batch"} for name in (*inputs, *outputs)}
-        chosen = {"dynamo": False, "opset_version": opset, "dynamic_axes": axes}
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # its notes on torchvision
+    module = deepcopy(network).half() if build.precision == "fp16" else network
+    if build.opset:
+        dynamic_axes = {name: {0: "batch"} for name in (*build.inputs, *build.outputs)}
+        options = {"dynamo": False, "opset_version": build.opset, "dynamic_axes": dynamic_axes}
+    else:
+        dynamic_shapes = tuple({0: torch.export.Dim("batch")} for _ in build.inputs)
+        options = {"dynamo": True, "external_data": False, "dynamic_shapes": dynamic_shapes}
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it comments on torchvision
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch warns of its own deprecations while exporting
+        warnings.simplefilter("ignore")  # PyTorch warns of its own deprecations while exporting
         torch.onnx.export(
             module,
-            arguments,
+            tuple(torch.from_numpy(array) for array in build.inputs.values()),
             str(path),
-            input_names=list(inputs),
-            output_names=list(outputs),
+            input_names=list(build.inputs),
+            output_names=list(build.outputs),
             verbose=False,
-            **chosen,
+            **options,
         )
-    if precision == "fp16":
+    if build.precision == "fp16":
         _halve_outputs(path)
 
 
 def _halve_outputs(path: Path) -> None:
-    """Cast what is fp32 among a half network's outputs: of a sum that is an output the exporter
-    gives the fp32 one from before it is rounded.
+    """Cast the fp32 outputs of an fp16 network to fp16: where an output is a sum, the exporter
+    returns it from before its rounding.
     """
     import onnx
 
     model = onnx.load(path)
     full, half = onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16
-    ends = {output.name: output.type.tensor_type for output in model.graph.output}
-    wide = [name for name, kind in ends.items() if kind.elem_type == full]
-    for name in wide:
+    types = {output.name: output.type.tensor_type for output in model.graph.output}
+    fp32 = [name for name, kind in types.items() if kind.elem_type == full]
+    for name in fp32:
         for node in model.graph.node:
             for names in (node.input, node.output):
                 names[:] = [f"{each}_fp32" if each == name else each for each in names]
         model.graph.node.append(onnx.helper.make_node("Cast", [f"{name}_fp32"], [name], to=half))
-        ends[name].elem_type = half
-    if wide:
+        types[name].elem_type = half
+    if fp32:
         onnx.save(model, path)
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep from the terminal what TensorFlow's C++ writes to it whatever its log level."""
+def _silent_stderr() -> Iterator[None]:
+    """Suppress what TensorFlow's C++ code prints whatever its log level is."""
     sys.stderr.flush()
-    kept = os.dup(2)
-    with tempfile.TemporaryFile() as notes:
-        os.dup2(notes.fileno(), 2)
+    saved = os.dup(2)
+    with tempfile.TemporaryFile() as sink:
+        os.dup2(sink.fileno(), 2)
         try:
             yield
         finally:
-            os.dup2(kept, 2)
-            os.close(kept)
+            os.dup2(saved, 2)
+            os.close(saved)
 
 
-def _convert(source: Path, path: Path, precision: str, opset: int) -> None:
-    """Convert a SavedModel, its large weights taken out of the graph meanwhile.
+def _convert(source: Path, path: Path, build: Build) -> None:
+    """Convert a SavedModel with its large weights taken out of the graph and put back afterwards.
 
-    tf2onnx copies the graph for each of its passes: the 367 MB of Wide & Deep became 15 GB.
+    tf2onnx copies the graph in each of its passes: Wide & Deep's 367 MB would need 15 GB.
     """
-    if precision != "fp32":
-        raise ValueError(f"a SavedModel becomes ONNX in fp32, not in {precision}")
+    if build.precision != "fp32":
+        raise ValueError(f"a SavedModel becomes ONNX in fp32, not in {build.precision}")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     import onnx
     import tensorflow as tf
     from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
-    for name in ("tensorflow", "tf2onnx"):  # their notes on each other
+    for name in ("tensorflow", "tf2onnx"):  # they comment on each other's versions
         logging.getLogger(name).setLevel(logging.ERROR)
     from tf2onnx.convert import from_graph_def
 
@@ -186,17 +199,13 @@ def _convert(source: Path, path: Path, precision: str, opset: int) -> None:
         graph,
         input_names=[*inputs, *weights],
         output_names=results,
-        opset=opset,
+        opset=build.opset or TF2ONNX_OPSET,
         tensors_to_rename=names,
     )
-    given = [each for each in model.graph.input if each.name not in weights]
+    inputs_of_model = [each for each in model.graph.input if each.name not in weights]
     del model.graph.input[:]
-    model.graph.input.extend(given)
+    model.graph.input.extend(inputs_of_model)
     model.graph.initializer.extend(
         onnx.numpy_helper.from_array(array, name) for name, array in weights.items()
     )
     onnx.save(model, path)
-
-
-def load(path: Path, threads: int, device: str) -> OnnxSession:
-    return OnnxSession(path, threads, device)

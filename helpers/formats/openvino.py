@@ -1,23 +1,23 @@
-"""OpenVINO's own representation, converted from ONNX or a SavedModel and run on the CPU.
+"""OpenVINO's intermediate representation, converted from ONNX or a SavedModel and run on the CPU.
 
-bf16 is a property of execution, not of the file: it is written into the file's runtime information,
-where `load` finds it.
+bf16 is a property of execution, not of the file. It is written into the file's runtime information,
+where `load` reads it.
 """
 
-from pathlib import Path
-from typing import Any
+from __future__ import annotations
 
-FILE = "model.xml"
-SOURCES = ("onnx", "tf-savedmodel")
-PRECISIONS = {"cpu": ("fp32", "bf16")}
-RUNTIME = ("openvino",)
-SHOWN = ("OpenVINO", "OpenVINO IR")
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from helpers.formats import Arrays, Build, Format, Source
+
 _PRECISION = ["deployment", "inference_precision"]
 _HINTS = {"fp32": "f32", "bf16": "bf16"}
 
 
 class OpenVinoSession:
-    """A compiled model with one stream, so that one request has all the threads."""
+    """A compiled model with one stream, so that one request uses all threads."""
 
     def __init__(self, path: Path, threads: int) -> None:
         import openvino
@@ -33,21 +33,32 @@ class OpenVinoSession:
         self._request = core.compile_model(model, "CPU", properties).create_infer_request()
         self._outputs = [output.get_any_name() for output in model.outputs]
 
-    def run(self, inputs: dict[str, Any]) -> dict[str, Any]:
+    def run(self, inputs: Arrays) -> Arrays:
         results = self._request.infer(inputs, share_inputs=True)
         return {name: results[index] for index, name in enumerate(self._outputs)}
 
 
-def make(
-    source: Any, path: Path, *, precision: str, inputs: dict[str, Any], outputs: tuple[str, ...]
-) -> None:
-    """Convert the file `source`; `inputs` and `outputs` are named there already."""
-    import openvino
-
-    model = openvino.convert_model(source)
-    model.set_rt_info(_HINTS[precision], _PRECISION)
-    openvino.save_model(model, path, compress_to_fp16=False)
-
-
 def load(path: Path, threads: int, device: str) -> OpenVinoSession:
     return OpenVinoSession(path, threads)
+
+
+class OpenVino:
+    FILE = "model.xml"
+    SOURCES = ("onnx", "tf-savedmodel")
+    PRECISIONS: ClassVar = {"cpu": ("fp32", "bf16")}
+    RUNTIME = ("openvino",)
+    SHOWN = ("OpenVINO", "OpenVINO IR")
+    BUILT_FOR = ()
+    IMAGE = ""
+    load = staticmethod(load)
+
+    def make(self, source: Source, path: Path, build: Build) -> None:
+        """Convert the file `source`, whose tensors already have their names."""
+        import openvino
+
+        model = openvino.convert_model(source)
+        model.set_rt_info(_HINTS[build.precision], _PRECISION)
+        openvino.save_model(model, path, compress_to_fp16=False)
+
+
+FORMAT: Format = OpenVino()

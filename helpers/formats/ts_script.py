@@ -1,25 +1,27 @@
-"""TorchScript by scripting: the network's Python source is compiled, control flow included, and run
-by PyTorch.
+"""TorchScript by scripting: the network's Python code is compiled with its control flow, and run by
+PyTorch.
 """
 
-from pathlib import Path
-from typing import Any
+from __future__ import annotations
 
-from helpers.formats.ts_trace import FILE, PRECISIONS, RUNTIME, SOURCES, load, write
+from typing import TYPE_CHECKING
 
-__all__ = ["FILE", "PRECISIONS", "RUNTIME", "SHOWN", "SOURCES", "load", "make"]
+from helpers.formats import Format
+from helpers.formats.ts_trace import TorchScriptTrace
 
-SHOWN = ("PyTorch", "TorchScript Script")
-
-
-def compile_script(module: Any, arguments: tuple[Any, ...]) -> Any:
+if TYPE_CHECKING:
     import torch
 
-    return torch.jit.script(module)
+
+class TorchScript(TorchScriptTrace):
+    SHOWN = ("PyTorch", "TorchScript Script")
+
+    def compile(
+        self, module: torch.nn.Module, arguments: tuple[torch.Tensor, ...]
+    ) -> torch.jit.ScriptModule:
+        import torch
+
+        return torch.jit.script(module)
 
 
-def make(
-    source: Any, path: Path, *, precision: str, inputs: dict[str, Any], outputs: tuple[str, ...]
-) -> None:
-    """Script a PyTorch module."""
-    write(source, path, precision, inputs, outputs, compile_script)
+FORMAT: Format = TorchScript()

@@ -1,34 +1,36 @@
-"""TorchScript by tracing: one recorded path through the network, run by PyTorch.
+"""TorchScript by tracing: the operations of one run through the network, run by PyTorch.
 
-bf16 casts floating-point inputs and outputs inside the graph, because neither numpy nor Triton's
-clients speak bf16. The arguments of `forward` are named as the inputs: by these names, or else by
-an index at their end, Triton's own backend tells them apart (pytorch_backend, libtorch.cc,
-GetNamingConvention), and TFT's indices have gaps.
+Floating-point inputs and outputs of a bf16 network are cast inside the graph, because neither numpy
+nor Triton's clients have bf16. The arguments of `forward` have the names of the inputs: Triton's
+PyTorch backend matches inputs by these names, or by an index at the end of a name
+(pytorch_backend, libtorch.cc, GetNamingConvention), and the indices of TFT's inputs have gaps.
 """
+
+from __future__ import annotations
 
 import json
 import warnings
+from collections.abc import Mapping
 from copy import deepcopy
 from inspect import Parameter, Signature
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, ClassVar
 
-FILE = "model.pt"
-SOURCES = ("torch",)
-PRECISIONS = {"cpu": ("fp32", "bf16"), "gpu": ("fp32", "fp16")}
-RUNTIME = ("torch",)
-SHOWN = ("PyTorch", "TorchScript Trace")
-_TENSORS = "tensors.json"  # names of inputs and outputs: TorchScript keeps none
+if TYPE_CHECKING:
+    import torch
+
+    from helpers.formats import Array, Arrays, Build, Format, Source
+
+_TENSORS = "tensors.json"  # names of inputs and outputs, which TorchScript itself does not keep
 
 
 class TorchScriptSession:
-    """A TorchScript module; the names of its tensors travel inside its file."""
+    """A TorchScript module; the names of its tensors are stored in its file."""
 
     def __init__(self, path: Path, threads: int, device: str) -> None:
         import torch
 
         torch.set_num_threads(threads)
-        self._torch = torch
         self._device = "cuda" if device == "gpu" else "cpu"
         if device == "gpu":
             torch.backends.cudnn.allow_tf32 = False  # fp32 is fp32
@@ -39,58 +41,73 @@ class TorchScriptSession:
         tensors = json.loads(extra[_TENSORS])
         self._inputs, self._outputs = tensors["inputs"], tensors["outputs"]
 
-    def run(self, inputs: dict[str, Any]) -> dict[str, Any]:
+    def run(self, inputs: Arrays) -> Arrays:
         return {name: each.cpu().numpy() for name, each in self.run_on_device(inputs).items()}
 
-    def run_on_device(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        """As `run`, with outputs that stay on the device, and inputs that may be there already."""
-        torch = self._torch
+    def run_on_device(self, inputs: Mapping[str, Array | torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Like `run`, but inputs may be tensors on the device and outputs stay there."""
+        import torch
+
         with torch.inference_mode():
-            given = [torch.as_tensor(inputs[name], device=self._device) for name in self._inputs]
-            results = self._module(*given)
-        return dict(
-            zip(self._outputs, results if isinstance(results, tuple) else (results,), strict=True)
-        )
+            results = self._module(
+                *(torch.as_tensor(inputs[name], device=self._device) for name in self._inputs)
+            )
+        results = results if isinstance(results, tuple) else (results,)
+        return dict(zip(self._outputs, results, strict=True))
 
 
-def compile_trace(module: Any, arguments: tuple[Any, ...]) -> Any:
-    import torch
-
-    return torch.jit.trace(module, arguments)
+def load(path: Path, threads: int, device: str) -> TorchScriptSession:
+    return TorchScriptSession(path, threads, device)
 
 
-def write(
-    source: Any,
-    path: Path,
-    precision: str,
-    inputs: dict[str, Any],
-    outputs: tuple[str, ...],
-    compiler: Any,
-) -> None:
-    """Compile `source` in `precision` with `compiler(module, arguments)`, freeze its weights into
-    it and save it.
-    """
-    import torch
+class TorchScriptTrace:
+    FILE = "model.pt"
+    SOURCES = ("torch",)
+    PRECISIONS: ClassVar = {"cpu": ("fp32", "bf16"), "gpu": ("fp32", "fp16")}
+    RUNTIME = ("torch",)
+    SHOWN = ("PyTorch", "TorchScript Trace")
+    BUILT_FOR = ()
+    IMAGE = ""
+    load = staticmethod(load)
 
-    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
-    arguments = tuple(torch.from_numpy(array) for array in inputs.values())
-    module = deepcopy(source).to(dtype)
-    with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter(
-            "ignore"
-        )  # TorchScript is deprecated in PyTorch; it is measured because it is published
-        cast = arguments
-        if precision == "bf16":
-            cast = tuple(a.to(dtype) if a.is_floating_point() else a for a in arguments)
-        wrapped = _wrapped(compiler(module, cast), list(inputs), precision == "bf16")
-        frozen = torch.jit.freeze(torch.jit.trace(wrapped, arguments).eval())
-        names = json.dumps({"inputs": list(inputs), "outputs": list(outputs)})
-        torch.jit.save(frozen, str(path), _extra_files={_TENSORS: names})
+    def compile(
+        self, module: torch.nn.Module, arguments: tuple[torch.Tensor, ...]
+    ) -> torch.jit.ScriptModule:
+        """Record one run on `arguments`; control flow that depends on them is fixed."""
+        import torch
+
+        return torch.jit.trace(module, arguments)
+
+    def make(self, source: Source, path: Path, build: Build) -> None:
+        """Compile a PyTorch network, freeze its weights into the graph and save it."""
+        import torch
+
+        assert not isinstance(source, Path)
+        dtypes = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+        dtype, is_bf16 = dtypes[build.precision], build.precision == "bf16"
+        arguments = tuple(torch.from_numpy(array) for array in build.inputs.values())
+        names = {"inputs": list(build.inputs), "outputs": list(build.outputs)}
+        with warnings.catch_warnings(), torch.no_grad():
+            # PyTorch deprecates TorchScript; it is measured because figures of it are published
+            warnings.simplefilter("ignore")
+            compiled = self.compile(
+                deepcopy(source).to(dtype), _to_bf16(arguments) if is_bf16 else arguments
+            )
+            wrapped = _wrapped(compiled, names["inputs"], is_bf16)
+            frozen = torch.jit.freeze(torch.jit.trace(wrapped, arguments).eval())
+            torch.jit.save(frozen, str(path), _extra_files={_TENSORS: json.dumps(names)})
 
 
-def _wrapped(module: Any, names: list[str], casts: bool) -> Any:
-    """Wrap a compiled module in one whose `forward` has arguments of these names, and which casts
-    floating-point tensors from and to fp32 around a bf16 one.
+FORMAT: Format = TorchScriptTrace()
+
+
+def _to_bf16(tensors: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    return tuple(t.bfloat16() if t.is_floating_point() else t for t in tensors)
+
+
+def _wrapped(module: torch.nn.Module, names: list[str], is_bf16: bool) -> torch.nn.Module:
+    """Wrap a compiled module so that the arguments of `forward` have these names; around a bf16
+    module, floating-point tensors are cast from and to fp32.
     """
     import torch
 
@@ -99,12 +116,10 @@ def _wrapped(module: Any, names: list[str], casts: bool) -> Any:
             super().__init__()
             self.module = module
 
-        def forward(self, *arguments: Any) -> Any:
-            if not casts:
+        def forward(self, *arguments: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
+            if not is_bf16:
                 return self.module(*arguments)
-            results = self.module(
-                *(a.to(torch.bfloat16) if a.is_floating_point() else a for a in arguments)
-            )
+            results = self.module(*_to_bf16(arguments))
             if isinstance(results, tuple):
                 return tuple(result.float() for result in results)
             return results.float()
@@ -112,16 +127,3 @@ def _wrapped(module: Any, names: list[str], casts: bool) -> Any:
     named = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in ("self", *names)]
     Wrapped.forward.__signature__ = Signature(named)  # type: ignore[attr-defined]
     return Wrapped()
-
-
-def make(
-    source: Any, path: Path, *, precision: str, inputs: dict[str, Any], outputs: tuple[str, ...]
-) -> None:
-    """Trace a PyTorch module on `inputs`: control flow that depends on them is fixed as it was
-    taken.
-    """
-    write(source, path, precision, inputs, outputs, compile_trace)
-
-
-def load(path: Path, threads: int, device: str) -> TorchScriptSession:
-    return TorchScriptSession(path, threads, device)

@@ -12,11 +12,11 @@ from .datasets import (
     requests,
     served_dtype,
 )
-from .ensemble import Piece
+from .ensemble import Component
 from .frameworks import framework_session
 
 __all__ = [
-    "Piece",
+    "Component",
     "Prepared",
     "checkpoint_file",
     "convert",

@@ -1,13 +1,22 @@
-"""What is made from what: the export, the converted model and the model repository."""
+"""The artefacts of an experiment: its export and its converted model, made and verified."""
 
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from helpers import formats, models
-from helpers.config import STAGE, ConvertConfig, ExportConfig, StageConfig, command, folder_of
+from helpers.config import (
+    STAGE,
+    ConvertConfig,
+    EngineConfig,
+    ExportConfig,
+    artefact_folder,
+    command,
+)
 from helpers.errors import ArtefactError, DeploymentError, FormatError
+from helpers.formats import Build, Source
 from helpers.inference import ensemble
 from helpers.inference.datasets import (
     Prepared,
@@ -17,14 +26,23 @@ from helpers.inference.datasets import (
     open_dataset,
 )
 from helpers.models import Dataset
-from helpers.store import Artefact, find, link_or_copy, making, verify
+from helpers.store import Artefact, find_artefact, making, verify
+
+# Runs a command in a container of an image: takes the image, a folder, and the command, whose words
+# after the first are names of files in that folder.
+RunInImage = Callable[[str, Path, list[str]], None]
+Stamps = dict[str, tuple[int, int, int, int]]
+
+_verified: dict[Path, tuple[str, Stamps]] = {}  # by folder, for this process
 
 
 def require(config: ExportConfig, stage: str) -> Artefact:
-    """Give the artefact of an earlier stage, all of it verified; raise `ArtefactError` naming the
-    command that makes it.
+    """Find the artefact of an earlier stage and verify its files.
+
+    Files are hashed once per process, and again if one has changed since. Raises `ArtefactError`
+    that names the command which makes the artefact.
     """
-    artefact = find(folder_of(config, stage))
+    artefact = find_artefact(artefact_folder(config, stage))
     if artefact is None:
         raise ArtefactError(
             f"{config.model} {config.experiment} has no result of {stage} yet: "
@@ -32,36 +50,69 @@ def require(config: ExportConfig, stage: str) -> Artefact:
         )
     if reason := artefact.facts.get("red"):
         raise ArtefactError(f"{stage} of {config.model} {config.experiment} did not hold: {reason}")
-    return verify(artefact)
+    state = artefact.sha256, _stamps(artefact)
+    if _verified.get(artefact.folder) != state:
+        verify(artefact)
+        _verified[artefact.folder] = state
+    return artefact
+
+
+def _stamps(artefact: Artefact) -> Stamps:
+    """Give what changes whenever a file of the artefact does: not even a program that restores the
+    time of modification can set the time of the last change of its status (ctime).
+    """
+    found = {}
+    for name in artefact.files:
+        path = artefact.folder / name
+        if path.is_file():
+            status = path.stat()
+            found[name] = status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+    return found
+
+
+def _made(folder: Path) -> Artefact:
+    """Find an artefact that this process has just made, and hashed while doing so."""
+    artefact = find_artefact(folder)
+    assert artefact is not None
+    return artefact
 
 
 def _make(
     config: ExportConfig,
     stage: str,
-    source: Any,
-    before: Path | Artefact,
+    source: Source,
+    origin: Path | Artefact,
     dataset: Dataset,
     name: str,
     precision: str,
+    run_in_image: RunInImage | None = None,
 ) -> Artefact:
-    """Write the artefact of `stage` in the format `name` from `source`; what comes before the graph
-    is taken from `before`.
+    """Write the artefact of `stage` in the format `name` from `source`. The parts before the graph
+    come from `origin`, a checkpoint or an earlier artefact.
     """
     fmt, graph = formats.get(name), ensemble.parts(config)[-1]
-    folder = folder_of(config, stage)
+    folder, release = artefact_folder(config, stage), config.server.release
     with making(folder) as (temporary, facts):
         started = time.monotonic()
-        ensemble.write_before_graph(config, before, temporary)
-        example = ensemble.graph_inputs(config, temporary, example_inputs(config, dataset))
-        try:
-            fmt.make(
-                source,
-                temporary / fmt.FILE,
-                precision=precision,
-                inputs=example,
-                outputs=tuple(tensor.name for tensor in graph.outputs.values()),
-                **_made_for(config, name, facts),
+        ensemble.write_preprocessing(config, origin, temporary)
+        build = Build(
+            precision,
+            inputs=ensemble.graph_inputs(config, temporary, example_inputs(config, dataset)),
+            outputs=tuple(tensor.name for tensor in graph.outputs.values()),
+            opset=config.opset,
+        )
+        if isinstance(config, EngineConfig):
+            build = replace(
+                build,
+                max_batch_size=config.max_batch_size,
+                capture_cuda_graph=config.capture_cuda_graph,
             )
+        if fmt.IMAGE and run_in_image and config.server.kind != "embedded":
+            facts["release"] = release
+            image = fmt.IMAGE.format(release=release)
+            build = replace(build, in_image=partial(run_in_image, image))
+        try:
+            fmt.make(source, temporary / fmt.FILE, build)
         except (DeploymentError, OSError):
             raise
         except Exception as error:  # exporters raise anything
@@ -70,41 +121,15 @@ def _make(
                 f"{name} {precision} of {config.model} failed: {type(error).__name__}: {line}"
             ) from error
         facts.update(format=name, precision=precision, seconds=round(time.monotonic() - started, 1))
-    artefact = find(folder)
-    assert artefact is not None
-    return artefact
-
-
-def _made_for(config: ExportConfig, name: str, facts: dict[str, Any]) -> dict[str, Any]:
-    """Give what a format asks for whose file fits one experiment and one server only: the fields
-    that it names and, unless the server is embedded, an image of its release to make it in. What
-    writes ONNX is told which opset the server reads.
-    """
-    chosen = {field: getattr(config, field) for field in formats.built_for(name)}
-    if config.opset and hasattr(formats.get(name), "OPSET"):
-        chosen["opset"] = config.opset
-    if formats.built_for(name) and config.server.kind != "embedded":
-        facts["release"] = config.server.release
-        chosen["in_image"] = partial(_run, config, formats.image(name, config.server.release))
-    return chosen
-
-
-def _run(config: StageConfig, image: str, folder: Path, command: list[str]) -> None:
-    """Run `command` in a container of `image`; after its first word come names in `folder`."""
-    from helpers.triton import docker  # loads Triton's client: only where it is needed
-
-    server = config.server.model_copy(update={"image": image})
-    words = [command[0], *(f"/build/{name}" for name in command[1:])]
-    docker.run_in_image(config.model_copy(update={"server": server}), words, {folder: "/build"})
+    return _made(folder)
 
 
 def export(config: ExportConfig, prepared: Prepared) -> Artefact:
     """Export the trained network to `config.export_format` in `config.export_precision`."""
-    network = models.get(config.model).build(config, prepared.checkpoint)
     return _make(
         config,
         "export",
-        network,
+        models.get(config.model).build(config, prepared.checkpoint),
         prepared.checkpoint,
         prepared.dataset,
         config.export_format,
@@ -112,39 +137,38 @@ def export(config: ExportConfig, prepared: Prepared) -> Artefact:
     )
 
 
-def convert(config: ConvertConfig) -> Artefact:
-    """Convert the export to the format that is served; where that is the same format, the file is
-    taken as it is.
+def convert(config: ConvertConfig, run_in_image: RunInImage) -> Artefact:
+    """Convert the export to the format that is served. If that is the export's own format, its
+    files are taken as they are.
     """
     exported = require(config, "export")
-    source = formats.get(config.export_format).FILE
     if config.format != config.export_format:
         return _make(
             config,
             "convert",
-            exported.folder / source,
+            exported.folder / formats.get(config.export_format).FILE,
             exported,
             open_dataset(config),
             config.format,
             config.precision,
+            run_in_image,
         )
-    with making(folder_of(config, "convert")) as (temporary, facts):
-        for name in exported.files:
-            (temporary / name).parent.mkdir(parents=True, exist_ok=True)
-            link_or_copy(exported.folder / name, temporary / name)
+    folder = artefact_folder(config, "convert")
+    with making(folder) as (temporary, facts):
+        ensemble.link_files(exported, temporary)
         facts.update(
             format=config.format, precision=config.precision, seconds=0.0, note="taken as exported"
         )
-    return require(config, "convert")
+    return _made(folder)
 
 
 def inputs(config: ExportConfig, stage: str) -> dict[str, str]:
-    """Identify what `stage` works on: hashes of artefacts, names of what the recipe makes,
-    fingerprints of users' files.
+    """Identify what `stage` works on: hashes of artefacts, names of what the package generates,
+    fingerprints of the user's files.
     """
     found = {"dataset": dataset_name(config)}
     if stage == "export":
         return found | {"checkpoint": checkpoint_name(config)}
     before = STAGE[stage].needs
-    artefact = find(folder_of(config, before))
+    artefact = find_artefact(artefact_folder(config, before))
     return found | {before: artefact.sha256 if artefact else "missing"}

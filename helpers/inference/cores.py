@@ -1,4 +1,4 @@
-"""How many threads an instance computes with."""
+"""How many threads a model instance computes with."""
 
 import os
 
@@ -6,7 +6,9 @@ from helpers.config import DeployConfig
 
 
 def physical_cores() -> int:
-    """Count the cores this process may use; hyper-threads do not speed dense arithmetic up."""
+    """Count the physical cores this process may use: hyper-threads do not speed up dense
+    arithmetic.
+    """
     import psutil
 
     allowed = len(os.sched_getaffinity(0))
@@ -14,6 +16,8 @@ def physical_cores() -> int:
 
 
 def threads(config: DeployConfig, scenario: str) -> int:
-    """Threads of one instance in `scenario`: as configured, else the cores shared out evenly."""
-    count: int = getattr(config.instances, scenario)
+    """Give the threads of one instance in `scenario` ("offline" or "online"): as configured, or an
+    equal share of the cores.
+    """
+    count = config.instances.offline if scenario == "offline" else config.instances.online
     return config.threads or max(1, physical_cores() // count)

@@ -1,20 +1,28 @@
-"""Which data set and checkpoint an experiment works on, and how they are made ready."""
+"""The data set and the checkpoint of an experiment: where they are, and how they are prepared."""
 
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from helpers import models
 from helpers.config import DeployConfig, ExportConfig, StageConfig, command, releases
-from helpers.errors import ArtefactError, DataError, ParameterError
+from helpers.errors import ArtefactError, ParameterError
 from helpers.models import Arrays, Dataset
-from helpers.store import digest, file_digest, find, from_root, making, outputs, shown
+from helpers.store import (
+    Artefact,
+    digest,
+    file_digest,
+    find_artefact,
+    fingerprint,
+    from_root,
+    making,
+    outputs,
+)
 
-EXAMPLE_BATCH = 2  # samples that an exporter sees: one alone would be taken for a constant
+EXAMPLE_BATCH = 2  # samples for an exporter, which would take a batch of one for a constant
 
 
 @dataclass(frozen=True)
@@ -23,14 +31,16 @@ class Prepared:
 
     dataset: Dataset
     checkpoint: Path
-    hashes: dict[str, str]  # of what the results rest on
+    hashes: dict[str, str]  # of the two, for the record of what was measured
 
 
 def recipe_key(config: ExportConfig, kind: str) -> str:
-    """Name what the model's recipe makes: `kind` is "dataset", "checkpoint" or "reference"; new
-    recipe, new name.
+    """Name the folder of a "dataset", "checkpoint" or "reference" (`kind`) that the package makes.
+
+    The name has a hash of the fields and source files that decide its content, so that a change of
+    them leads to a new folder.
     """
-    value: dict[str, Any] = config.cache_fields("data")
+    value: dict[str, object] = dict(config.cache_fields("data"))
     if kind == "reference":
         value |= {
             "source": [file_digest(path) for path in models.sources(config.model)],
@@ -53,22 +63,23 @@ def is_generated(config: ExportConfig) -> bool:
 
 
 def is_made(config: ExportConfig) -> bool:
-    """Whether the package makes the data set: generates it, or prepares it from raw files."""
+    """Whether the package makes the data set, by generating it or from raw files."""
     raw = models.raw(config.model)
     return is_generated(config) or bool(raw and raw.holds_raw(from_root(config.dataset)))
 
 
 def dataset_folder(config: ExportConfig) -> Path:
-    """Where the data set lies or will lie."""
-    return (
-        outputs() / "data" / recipe_key(config, "dataset")
-        if is_made(config)
-        else from_root(config.dataset)
-    )
+    """Give the path of the data set, which may have to be made first."""
+    if is_made(config):
+        return outputs() / "data" / recipe_key(config, "dataset")
+    return from_root(config.dataset)
 
 
 def checkpoint_file(config: ExportConfig) -> Path:
-    """Where the checkpoint lies or will lie."""
+    """Give the path of the checkpoint, which may have to be fitted first.
+
+    Raises `ParameterError` if one would have to be fitted to a data set that is not generated.
+    """
     if config.checkpoint != "fitted":
         return from_root(config.checkpoint)
     if not is_generated(config):
@@ -80,12 +91,12 @@ def checkpoint_file(config: ExportConfig) -> Path:
 
 
 def prepare(config: ExportConfig) -> Prepared:
-    """Make the data set and the checkpoint ready; what was generated or fitted before is taken from
+    """Open the data set and find the checkpoint; what the package makes is made once and kept in
     outputs/data.
     """
     model = models.get(config.model)
     folder, checkpoint = dataset_folder(config), checkpoint_file(config)
-    if is_made(config) and find(folder) is None:
+    if is_made(config) and find_artefact(folder) is None:
         with making(folder) as (temporary, _):
             if is_generated(config):
                 print(f"generating the data set '{config.dataset}'")
@@ -94,45 +105,46 @@ def prepare(config: ExportConfig) -> Prepared:
                 print(f"preparing {config.dataset}")
                 raw.prepare_raw(config, from_root(config.dataset), temporary)
     dataset = model.open_dataset(config, folder)
-    if config.checkpoint == "fitted" and find(checkpoint.parent) is None:
+    if config.checkpoint == "fitted" and find_artefact(checkpoint.parent) is None:
         print("fitting a small checkpoint to it")
         with making(checkpoint.parent) as (temporary, facts):
             started = time.monotonic()
             model.prepare_checkpoint(config, folder, temporary / checkpoint.name)
             facts["fitted_seconds"] = round(time.monotonic() - started, 1)
-    hashes = {"dataset": _content(folder), "checkpoint": _content(checkpoint)}
+    fitted = find_artefact(checkpoint.parent) if config.checkpoint == "fitted" else None
+    hashes = {
+        "dataset": _content(folder, find_artefact(folder) if is_made(config) else None),
+        "checkpoint": _content(checkpoint, fitted),
+    }
     return Prepared(dataset, checkpoint, hashes)
 
 
-def _content(path: Path) -> str:
-    """Give the SHA-256 of what was made or of a file; of a user's folder, of names and sizes."""
-    for folder in (path, path.parent):
-        if made := find(folder):
-            return made.sha256
+def _content(path: Path, made: Artefact | None) -> str:
+    """Hash what was made or a user's file; of a user's folder, give the fingerprint."""
+    if made:
+        return made.sha256
     return file_digest(path) if path.is_file() else fingerprint(path)
 
 
 def open_dataset(config: ExportConfig) -> Dataset:
-    """Open the data set that the export stage made ready."""
-    if is_made(config) and find(dataset_folder(config)) is None:
-        raise ArtefactError(
-            f"the data set of {config.model} is not there yet: run {command(config, 'export')}"
-        )
+    """Open the data set; raise `ArtefactError` if the export stage has yet to make it."""
+    if is_made(config) and find_artefact(dataset_folder(config)) is None:
+        raise ArtefactError(f"{config.model} has no data set yet: run {command(config, 'export')}")
     return models.get(config.model).open_dataset(config, dataset_folder(config))
 
 
 def requests(
     config: ExportConfig, dataset: Dataset, batch_size: int, limit: int | None = None
 ) -> Iterator[Arrays]:
-    """Yield the data set's batches as the exported network takes them: its inputs only, in its
-    order, in its types.
-    """
+    """Yield the data set's batches as `request` gives them."""
     for batch in dataset.batches(batch_size, limit):
         yield request(config, batch)
 
 
 def request(config: ExportConfig, batch: Arrays) -> Arrays:
-    """Give a batch of the data set as the exported network takes it, or what it is served as."""
+    """Choose from a batch what the network takes: its inputs in its order, contiguous, in the types
+    of the exported graph or, for a stage that has a server, of the served one.
+    """
     return {
         tensor.name: np.ascontiguousarray(
             batch[tensor.name], dtype=served_dtype(config, tensor.dtype)
@@ -142,37 +154,27 @@ def request(config: ExportConfig, batch: Arrays) -> Arrays:
 
 
 def example_inputs(config: ExportConfig, dataset: Dataset) -> Arrays:
-    """Take a small real batch, for an exporter to trace or to infer shapes from."""
+    """Take a small real batch, which an exporter traces or infers shapes from."""
     return next(requests(config, dataset, EXAMPLE_BATCH, EXAMPLE_BATCH))
 
 
 def dataset_name(config: ExportConfig) -> str:
-    """Identify the data set: by the recipe that makes it, or by the user's files."""
+    """Identify the data set by its `recipe_key`, or by the user's files."""
     folder = dataset_folder(config)
     return folder.name if is_made(config) else fingerprint(folder)
 
 
 def checkpoint_name(config: ExportConfig) -> str:
-    """Identify the checkpoint likewise."""
+    """Identify the checkpoint by its `recipe_key`, or by the user's files."""
     path = checkpoint_file(config)
     return path.parent.name if config.checkpoint == "fitted" else fingerprint(path)
 
 
-def fingerprint(path: Path) -> str:
-    """Tell whether a user's file or folder changed without reading it: names, sizes and times."""
-    if not path.exists():
-        raise DataError(f"{shown(path)}: there is no such file or folder")
-    entries = sorted(path.rglob("*")) if path.is_dir() else [path]
-    return digest(
-        [(str(e), e.stat().st_size, e.stat().st_mtime_ns) for e in entries if e.is_file()]
-    )
-
-
 def served_dtype(config: StageConfig, dtype: str) -> str:
-    """Give the type that the served graph has for a tensor of the exported one.
+    """Translate the type of a tensor of the exported graph to that of the served one.
 
-    TensorRT had no 64-bit integers before 10: its engines take 32-bit ones instead. Only a stage
-    that talks to the server knows what serves.
+    Before 10, TensorRT had no 64-bit integers: its engines take 32-bit ones instead. Stages before
+    `deploy` have no served graph.
     """
     if not isinstance(config, DeployConfig) or config.server.kind == "embedded":
         return dtype

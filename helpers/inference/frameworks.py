@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from helpers import models
+from helpers.config import ExportConfig
 from helpers.formats import Arrays, Session
 from helpers.inference.ensemble import Chain, parts
 from helpers.models import Model
@@ -13,7 +14,7 @@ from helpers.models import Model
 class TorchSession:
     """A PyTorch module in evaluation mode on the CPU, in fp32."""
 
-    def __init__(self, model: Model, config: Any, checkpoint: Path) -> None:
+    def __init__(self, model: Model, config: ExportConfig, checkpoint: Path) -> None:
         self._network = model.build(config, checkpoint).float()
         self._inputs = [tensor.name for tensor in model.inputs(config)]
         self._outputs = [tensor.name for tensor in model.outputs(config)]
@@ -24,32 +25,35 @@ class TorchSession:
         with torch.inference_mode():
             arrays = [torch.from_numpy(inputs[name]) for name in self._inputs]
             results = self._network(*(a.float() if a.is_floating_point() else a for a in arrays))
-        results = results if isinstance(results, tuple) else (results,)
-        return {name: result.numpy() for name, result in zip(self._outputs, results, strict=True)}
+        return _named(self._outputs, results)
 
 
 class KerasSession:
-    """A Keras model on the CPU, in fp32, and what comes before it."""
+    """A Keras model on the CPU, in fp32."""
 
-    def __init__(self, model: Model, config: Any, checkpoint: Path) -> None:
+    def __init__(self, model: Model, config: ExportConfig, checkpoint: Path) -> None:
         self._network = model.build(config, checkpoint)
         self._outputs = [tensor.name for tensor in parts(config)[-1].outputs.values()]
 
     def run(self, inputs: Arrays) -> Arrays:
-        results = self._network(inputs, training=False)
-        results = results if isinstance(results, (list, tuple)) else (results,)
-        return {name: result.numpy() for name, result in zip(self._outputs, results, strict=True)}
+        return _named(self._outputs, self._network(inputs, training=False))
 
 
-_SESSIONS: dict[str, Callable[[Model, Any, Path], Session]] = {
+def _named(names: list[str], results: Any) -> Arrays:
+    """Give the results of a network, one tensor or a sequence of them, as arrays by name."""
+    tensors = results if isinstance(results, (list, tuple)) else (results,)
+    return {name: tensor.numpy() for name, tensor in zip(names, tensors, strict=True)}
+
+
+_SESSIONS: dict[str, Callable[[Model, ExportConfig, Path], Session]] = {
     "torch": TorchSession,
     "tensorflow": KerasSession,
 }
 
 
-def framework_session(model: Model, config: Any, checkpoint: Path) -> Session:
-    """Build the model's network from `checkpoint` and give it as a session, after the lookup if it
-    has one: the tables stay in the checkpoint's files.
+def framework_session(model: Model, config: ExportConfig, checkpoint: Path) -> Session:
+    """Build the model's network from `checkpoint` as a session, with the lookup before it if there
+    is one; the lookup reads its tables from the checkpoint's own files.
     """
     network = _SESSIONS[model.FRAMEWORK](model, config, checkpoint)
     ensemble, (*lookups, graph) = models.ensemble(config.model), parts(config)

@@ -1,9 +1,9 @@
-"""What a GPU and its driver say of themselves through NVML, as one record in words and units.
+"""What a GPU and its driver report through NVML, as one record with words and units.
 
-Nothing in a record names the machine: no serial number, no UUID, no process. `pynvml` (of
-nvidia-ml-py) is imported when a GPU is asked for. What a device or an old driver cannot answer is
-"not supported", and without driver or library the record is empty but for the reason: asking is
-never an error.
+A record never identifies the machine: no serial number, no UUID, no process. `pynvml` (of
+nvidia-ml-py) is imported when a GPU is queried. A value that a device or an old driver cannot give
+is "not supported". Without a driver or its library the record holds only the reason: a query never
+raises.
 
 Source of names and meanings: NVIDIA, NVML API Reference Guide, "Device Queries" and
 "NvmlClocksEventReasons".
@@ -13,18 +13,24 @@ import os
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, TypeVar
 
-Query = Callable[[Any, Any], Any]  # of pynvml and a device's handle
+if TYPE_CHECKING:
+    from pydantic import JsonValue
 
+Answer = TypeVar("Answer")
+Query = Callable[[ModuleType, object], Answer]  # of pynvml and a device's handle
+
+DRIVER_FILES = ("/proc/driver/nvidia/version", "/dev/nvidiactl")
 NOT_SUPPORTED = "not supported"
 UNANSWERED = ("NVMLError_NotSupported", "NVMLError_FunctionNotFound")  # by device, by old driver
-NOT_TOLD_APART = "not known: our own processes are not among those that the driver lists"
+OWN_NOT_LISTED = "unknown: the driver does not list our own processes"
 NOT_INSTALLED = ("nvidia-ml-py is not installed", "pip install nvidia-ml-py")
-HIDDEN = ("CUDA_VISIBLE_DEVICES hides every GPU", "unset it, or give it the index of one")
-FAULTS = {  # pynvml's error when nothing can be asked -> what it means, and how to mend it
+HIDDEN = ("CUDA_VISIBLE_DEVICES hides every GPU", "unset it, or set it to the index of a GPU")
+FAULTS = {  # pynvml's error when no query is possible -> what it means, and how to fix it
     "NVMLError_LibraryNotFound": (
-        "the driver's library libnvidia-ml.so.1 is not there",
+        "the driver's library libnvidia-ml.so.1 is missing",
         "install NVIDIA's driver; in a container, start it with --gpus",
     ),
     "NVMLError_DriverNotLoaded": ("the driver's kernel module is not loaded", "modprobe nvidia"),
@@ -32,11 +38,14 @@ FAULTS = {  # pynvml's error when nothing can be asked -> what it means, and how
         "the driver's library and its kernel module have different versions",
         "restart the machine, as after every update of the driver",
     ),
-    "NVMLError_NoPermission": ("this user may not ask the driver", "let it use /dev/nvidia*"),
-    "NVMLError_GpuIsLost": ("the GPU has fallen off its bus", "restart the machine"),
+    "NVMLError_NoPermission": (
+        "this user may not query the driver",
+        "give the user access to /dev/nvidia*",
+    ),
+    "NVMLError_GpuIsLost": ("the GPU has fallen off the bus", "restart the machine"),
 }
-# Why clocks are lower than they could be -> our words. What is in SLOWED is a fault; a power cap is
-# how a card runs under load, and is only noted.
+# Why clocks are lower than they could be -> our words. Those in SLOWED are faults; a power cap is
+# normal under load and only noted.
 REASONS = {
     "nvmlClocksEventReasonGpuIdle": "idle",
     "nvmlClocksEventReasonApplicationsClocksSetting": "clocks set by a user",
@@ -51,7 +60,13 @@ REASONS = {
 SLOWED = {word for word in REASONS.values() if "slowdown" in word} | {"power brake"}
 
 
-def _words(nvml: Any, bits: int) -> list[str]:
+def has_driver() -> bool:
+    """Whether an NVIDIA driver is loaded, without loading any of its libraries."""
+    return any(map(os.path.exists, DRIVER_FILES))
+
+
+def _throttle_reasons(nvml: ModuleType, handle: object) -> list[str]:
+    bits = nvml.nvmlDeviceGetCurrentClocksEventReasons(handle)
     return [word for name, word in REASONS.items() if bits & getattr(nvml, name)]
 
 
@@ -63,7 +78,7 @@ def _cuda(version: int) -> str:
     return f"{version // 1000}.{version % 1000 // 10}"
 
 
-QUERIES: dict[str, Query] = {
+QUERIES: "dict[str, Query[JsonValue]]" = {
     "name": lambda n, gpu: n.nvmlDeviceGetName(gpu),
     "driver": lambda n, _: n.nvmlSystemGetDriverVersion(),
     "cuda": lambda n, _: _cuda(n.nvmlSystemGetCudaDriverVersion_v2()),
@@ -81,70 +96,71 @@ QUERIES: dict[str, Query] = {
     "mig": lambda n, gpu: _on(n.nvmlDeviceGetMigMode(gpu)[0]),
     "ecc": lambda n, gpu: _on(n.nvmlDeviceGetEccMode(gpu)[0]),
     "persistence": lambda n, gpu: _on(n.nvmlDeviceGetPersistenceMode(gpu)),
-    "clocks_held_by": lambda n, gpu: _words(n, n.nvmlDeviceGetCurrentClocksEventReasons(gpu)),
+    "throttle_reasons": lambda n, gpu: [*_throttle_reasons(n, gpu)],
 }
-LOAD: dict[str, Query] = {  # a share from 0 to 1, MB and watts, as in the columns of a row
+LOAD: dict[str, Query[float]] = {  # a share from 0 to 1, MB and watts, as in the columns of a row
     "gpu_utilisation": lambda n, gpu: n.nvmlDeviceGetUtilizationRates(gpu).gpu / 100,
     "gpu_memory_mb": lambda n, gpu: n.nvmlDeviceGetMemoryInfo(gpu).used / 1e6,
-    "gpu_power_w": QUERIES["power_w"],
+    "gpu_power_w": lambda n, gpu: n.nvmlDeviceGetPowerUsage(gpu) / 1000,
 }
 
 
 @dataclass
 class Device:
-    """One GPU, or `absent`: why there is none to ask and how to mend it.
+    """One GPU, or in `absent` why there is none to query and how to fix that.
 
-    `own` are the processes that are ours with all their descendants; empty where nothing of ours
-    is on the device, None where it is not known which are.
+    `own` are the processes that are ours with all their descendants: empty if none of ours uses
+    the device, None if it is not known which ones do.
     """
 
-    nvml: Any = None
-    handle: Any = None
+    nvml: ModuleType | None = None
+    handle: object = None
     own: Collection[int] | None = ()
     absent: tuple[str, str] | None = None
     _family: set[int] = field(default_factory=set)
 
-    def record(self) -> dict[str, Any]:
-        """Take everything down as it is now; `{"reason": ...}` where there is nothing to ask."""
+    def record(self) -> "dict[str, JsonValue]":
+        """Record the present state; `{"reason": ...}` if there is no GPU to query."""
         if self.absent:
             return {"reason": self.absent[0]}
-        return {name: self.ask(query) for name, query in QUERIES.items()} | self.others()
+        return {name: self.ask(query) for name, query in QUERIES.items()} | {**self.others()}
 
-    def ask(self, query: Query) -> Any:
+    def ask(self, query: Query[Answer]) -> Answer | str:
         """Answer one query, or say in words why there is no answer."""
         if self.absent:
             return self.absent[0]
+        assert self.nvml
         try:
             value = query(self.nvml, self.handle)
         except self.nvml.NVMLError as error:
-            return NOT_SUPPORTED if type(error).__name__ in UNANSWERED else f"not known: {error}"
-        except AttributeError:  # an older pynvml than this package asks for
+            return NOT_SUPPORTED if type(error).__name__ in UNANSWERED else f"unknown: {error}"
+        except AttributeError:  # pynvml is older than the one that this package requires
             return NOT_SUPPORTED
         return value.decode() if isinstance(value, bytes) else value
 
     def load(self) -> dict[str, float]:
-        """Give utilisation, memory and power now; what cannot be answered is left out."""
+        """Return the present utilisation, memory and power, as far as they are known."""
         answers = {name: self.ask(query) for name, query in LOAD.items()}
         return {name: value for name, value in answers.items() if not isinstance(value, str)}
 
-    def held_by(self) -> set[str]:
-        """Give the words for what holds the clocks down now."""
-        answer = self.ask(QUERIES["clocks_held_by"])
+    def throttle_reasons(self) -> set[str]:
+        """Return why the clocks are lower than they could be now, in words."""
+        answer = self.ask(_throttle_reasons)
         return set() if isinstance(answer, str) else set(answer)
 
-    def others(self) -> dict[str, Any]:
+    def others(self) -> dict[str, int | str]:
         """Count the computing processes that are not ours, and their memory; a desktop's graphics
         do not count.
         """
         listed = self.ask(lambda n, gpu: n.nvmlDeviceGetComputeRunningProcesses(gpu))
         if isinstance(listed, str) or self.own is None:
-            unknown = listed if isinstance(listed, str) else NOT_TOLD_APART
+            unknown = listed if isinstance(listed, str) else OWN_NOT_LISTED
             return {"other_processes": unknown, "other_memory_mb": unknown}
         if any(process.pid not in self._family for process in listed):
             self._family = _with_descendants(self.own)
         others = [process for process in listed if process.pid not in self._family]
         if self.own and len(others) == len(listed):
-            return {"other_processes": NOT_TOLD_APART, "other_memory_mb": NOT_TOLD_APART}
+            return {"other_processes": OWN_NOT_LISTED, "other_memory_mb": OWN_NOT_LISTED}
         memory = [process.usedGpuMemory for process in others]
         total = NOT_SUPPORTED if None in memory else round(sum(memory) / 1e6)
         return {"other_processes": len(others), "other_memory_mb": total}
@@ -162,9 +178,9 @@ def _with_descendants(pids: Collection[int]) -> set[int]:
 
 @contextmanager
 def opened(own: Collection[int] | None = ()) -> Iterator[Device]:
-    """Open the GPU that CUDA takes first: the first of CUDA_VISIBLE_DEVICES, else number 0.
+    """Open the GPU that CUDA uses first: the first of CUDA_VISIBLE_DEVICES, else number 0.
 
-    Where GPUs of different kinds are in one machine, CUDA counts them as NVML does only with
+    On a machine with GPUs of several kinds CUDA and NVML number them alike only with
     CUDA_DEVICE_ORDER=PCI_BUS_ID.
     """
     device = _open(own)
@@ -190,5 +206,5 @@ def _open(own: Collection[int] | None) -> Device:
             return Device(nvml, absent=HIDDEN)
         return Device(nvml, nvml.nvmlDeviceGetHandleByIndex(int(name)), own)
     except nvml.NVMLError as error:
-        other = (f"the driver gives us no GPU: {error}", "see which ones it has: nvidia-smi -L")
+        other = (f"the driver reports no GPU: {error}", "list its GPUs with nvidia-smi -L")
         return Device(nvml, absent=FAULTS.get(type(error).__name__, other))

@@ -1,28 +1,29 @@
-"""Where a result comes from: the machine in MLPerf's words, versions, the state of the source, the
-command.
-"""
+"""Where a result comes from: the machine, installed versions, the source's commit, the command."""
 
 import os
 import platform
 import subprocess
-import sys
 from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from helpers import formats, models
 from helpers.config import ConvertConfig, DeployConfig, ExportConfig, StageConfig
-from helpers.store import ROOT, file_digest
+from helpers.store import ROOT
+
+if TYPE_CHECKING:
+    from pydantic import JsonValue
 
 COMMAND_VARIABLE = "TRITON_NOTEBOOKS_COMMAND"  # set by the batch command for its kernels
 SERVING = ("nvidia-pytriton", "tritonclient")
 REPORTING = ("matplotlib", "seaborn", "pandas", "nbconvert")
-NO_ACCELERATOR = {"accelerators_per_node": 0, "accelerator_model_name": ""}
+NO_ACCELERATOR: "dict[str, JsonValue]" = {"accelerators_per_node": 0, "accelerator_model_name": ""}
+INSTRUCTIONS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8")
 
 
 def runtimes(config: StageConfig) -> tuple[str, ...]:
-    """Name the distributions whose versions decide what this stage computes."""
+    """Return the distributions whose versions decide what this stage computes."""
     if not isinstance(config, ExportConfig):
         return REPORTING
     modules = ["numpy", models.get(config.model).FRAMEWORK]
@@ -48,18 +49,10 @@ def versions(names: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def loaded_modules() -> dict[str, str]:
-    """Hash the source of every module of this package that is loaded now."""
-    found = {}
-    for name, module in sorted(sys.modules.items()):
-        path = getattr(module, "__file__", None)
-        if name.partition(".")[0] == "helpers" and path:
-            found[str(Path(path).relative_to(ROOT))] = file_digest(Path(path))
-    return found
-
-
 def git_commit() -> str:
-    """Give the commit of the source, marked when files differ from it; 'unknown' without git."""
+    """Return the commit of the source, with "-dirty" if files differ from it; "unknown" without
+    git.
+    """
     try:
         answer = subprocess.run(
             ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
@@ -73,50 +66,39 @@ def git_commit() -> str:
     return answer.stdout.strip() or "unknown"
 
 
-def _processor() -> str:
+def _cpuinfo(field: str) -> str:
+    """Return a field of the first processor; empty if there is none of this name."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
-    return next(
-        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")),
-        "unknown",
-    )
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(field)), "")
 
 
-def _processor_flags() -> list[str]:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    flags = next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), [])
-    return [
-        flag
-        for flag in ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8")
-        if flag in flags
-    ]
-
-
-def machine(gpu: str, device: str = "cpu") -> dict[str, Any]:
-    """Describe this machine in the fields of MLPerf's system description; no host or user name is
-    in it.
+def machine(gpu: str, device: str = "cpu") -> "dict[str, JsonValue]":
+    """Describe this machine in the fields of MLPerf's system description, without a host or user
+    name.
 
     Source of the field names: github.com/mlcommons/policies, submission_rules.adoc, "System
     description".
     """
     import psutil
 
+    flags = _cpuinfo("flags").split()
+    cores = len(os.sched_getaffinity(0))
     return {
         "system_name": gpu,
         "number_of_nodes": 1,
-        "host_processor_model_name": _processor(),
+        "host_processor_model_name": _cpuinfo("model name") or "unknown",
         "host_processors_per_node": 1,
-        "host_processor_core_count": psutil.cpu_count(logical=False)
-        or len(os.sched_getaffinity(0)),
-        "host_processor_vcpu_count": len(os.sched_getaffinity(0)),
-        "host_processor_instruction_sets": _processor_flags(),
+        "host_processor_core_count": psutil.cpu_count(logical=False) or cores,
+        "host_processor_vcpu_count": cores,
+        "host_processor_instruction_sets": [flag for flag in INSTRUCTIONS if flag in flags],
         "host_memory_capacity": f"{psutil.virtual_memory().total / 2**30:.0f} GiB",
         **(_accelerator() if device == "gpu" else NO_ACCELERATOR),
         "operating_system": _system(),
     }
 
 
-def _accelerator() -> dict[str, Any]:
-    """Describe the GPU that is used, which is one, in the same words."""
+def _accelerator() -> "dict[str, JsonValue]":
+    """Describe the one GPU that is used, in the same fields."""
     from helpers.machine import gpu
 
     with gpu.opened() as opened:
@@ -141,7 +123,7 @@ def _system() -> str:
 
 
 def source() -> dict[str, str]:
-    """Say which source and which command made a result."""
+    """Return the commit and the command that make a result."""
     return {
         "git_commit": git_commit(),
         "command": os.environ.get(COMMAND_VARIABLE, "a notebook run by hand"),

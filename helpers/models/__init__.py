@@ -1,25 +1,24 @@
 """What a model is to the rest of the package, and where to find one by its name.
 
-A model is a package `helpers.models.<name>` that offers the names of `Model`; it knows nothing
-about formats or servers. One whose public data comes as raw files has a module `raw` with the names
-of `Raw`; one that is served as a lookup before a graph has a module `ensemble` with the names of
-`Ensemble`.
+A model is a package `helpers.models.<name>` with an object `MODEL`, an instance of `Model`. It
+knows nothing about formats or servers. A package or module `_<name>` holds what models share.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.util import find_spec
 from inspect import getfile
 from pathlib import Path
 from pkgutil import iter_modules
-from typing import Any, Literal, Protocol, cast
+from typing import Any, ClassVar, Literal, Protocol, cast
 
 from numpy.typing import NDArray
 
 from helpers.errors import ParameterError
 
 Arrays = dict[str, NDArray[Any]]
+Network = Any  # a torch.nn.Module or a keras.Model: neither framework is imported here
 
 
 @dataclass(frozen=True)
@@ -35,19 +34,30 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Part:
-    """One of the models that an ensemble is made of; each of its tensors stands under the name that
-    the ensemble has for it.
-    """
+    """One of the models of an ensemble: its tensors, each under its name in the ensemble."""
 
     name: str
     inputs: dict[str, Tensor]
     outputs: dict[str, Tensor]
 
 
+class Config(Protocol):
+    """The fields of an experiment that a model reads."""
+
+    @property
+    def model(self) -> str: ...
+    @property
+    def dataset(self) -> str: ...
+    @property
+    def variant(self) -> str: ...
+    @property
+    def max_seq_length(self) -> int | None: ...
+    @property
+    def export_precision(self) -> str: ...
+
+
 class Dataset(Protocol):
-    """An evaluation set on disk: real samples in order, and the task's own metric over all of
-    them.
-    """
+    """An evaluation set on disk: real samples in order, and the task's metric over all of them."""
 
     @property
     def facts(self) -> dict[str, str | int]:
@@ -70,66 +80,20 @@ class Dataset(Protocol):
         ...
 
 
-class Model(Protocol):
-    """The names that a package in `helpers.models` offers; `config` holds an experiment's fields as
-    attributes.
-    """
+class Session(Protocol):
+    """Something that computes."""
 
-    TITLE: str
-    VARIANTS: tuple[str, ...]  # of the network, the first being the default; empty if it has one
-    FRAMEWORK: str  # "torch" or "tensorflow": what the network is built with
-    METRICS: dict[
-        str, Literal["higher", "lower"]
-    ]  # each metric's name -> "higher" or "lower", whichever is better
-    GENERATED: tuple[str, ...]  # the names of the data sets that the package generates
-    RECIPE: tuple[str, ...]  # what decides what is generated and fitted: modules of the package, or
-    # `_<shared>/<module>` of what several models share
-    BATCH: int  # samples that the framework computes at once: as many as memory bears
-    BOUNDS: dict[
-        str, tuple[float, float]
-    ]  # precision -> largest (max, mean) absolute difference, per output's deviation
-
-    def inputs(self, config: Any) -> tuple[Tensor, ...]: ...
-
-    def outputs(self, config: Any) -> tuple[Tensor, ...]: ...
-
-    def prepare_dataset(self, config: Any, folder: Path) -> None:
-        """Generate the set `config.dataset` in `folder`, an empty folder.
-
-        Raises `DataError` if there is no such set.
-        """
-        ...
-
-    def open_dataset(self, config: Any, folder: Path) -> Dataset:
-        """Open what was generated, prepared from raw files, or prepared by the user; raise
-        `DataError` for another layout.
-        """
-        ...
-
-    def prepare_checkpoint(self, config: Any, dataset: Path, path: Path) -> None:
-        """Fit a small checkpoint to the generated data set in `dataset` and write it to `path`, as
-        a file or a folder.
-        """
-        ...
-
-    def build(self, config: Any, checkpoint: Path) -> Any:
-        """Build the fp32 network in evaluation mode with every tensor of `checkpoint` accounted
-        for, else `CheckpointError`; a format makes it fp16 or bf16.
-
-        A torch module takes the inputs in the order of `inputs`, a Keras model as a dict by name;
-        the outputs come in the order of `outputs`.
-        """
-        ...
+    def run(self, inputs: Arrays) -> Arrays: ...
 
 
 class Raw(Protocol):
-    """The names that a module `helpers.models.<name>.raw` offers."""
+    """How public raw files become a prepared data set."""
 
     def holds_raw(self, path: Path) -> bool:
-        """Tell whether a file or folder is what the public gives, rather than a prepared set."""
+        """Tell whether a file or folder holds public raw files, not a prepared set."""
         ...
 
-    def prepare_raw(self, config: Any, source: Path, folder: Path) -> None:
+    def prepare_raw(self, config: Config, source: Path, folder: Path) -> None:
         """Turn the raw files at `source` into a prepared set in `folder`, an empty folder, within
         bounded memory.
 
@@ -140,48 +104,133 @@ class Raw(Protocol):
 
 
 class Ensemble(Protocol):
-    """The names that a module `helpers.models.<name>.ensemble` offers: a lookup, and the graph
-    after it.
+    """A lookup and the graph after it. What the model's `build` gives is the graph alone.
 
-    What `build` gives is then the graph alone. The file that defines `load` imports nothing of this
-    package: a model repository takes it along as the lookup's runtime.
+    The file that defines `load` imports nothing of this package: a model repository holds a copy
+    of it as the lookup's runtime.
     """
 
     FOLDER: str  # what `write` makes and `load` takes
     RUNTIME: tuple[str, ...]  # the modules that `load` needs
 
-    def sparse(self, config: Any) -> Part:
+    def sparse(self, config: Config) -> Part:
         """Describe the lookup."""
         ...
 
-    def dense(self, config: Any) -> Part:
+    def dense(self, config: Config) -> Part:
         """Describe the graph that is exported."""
         ...
 
-    def write(self, config: Any, checkpoint: Path, path: Path) -> None:
+    def write(self, config: Config, checkpoint: Path, path: Path) -> None:
         """Write what the lookup needs of `checkpoint` into the new folder `path`, within bounded
         memory.
         """
         ...
 
-    def load(self, path: Path, threads: int, device: str) -> Any:
-        """Load what `write` wrote as a session: one `run(dict) -> dict`."""
+    def load(self, path: Path, threads: int, device: str) -> Session:
+        """Load what `write` wrote."""
         ...
 
-    def mapped(self, config: Any, checkpoint: Path) -> Any:
+    def mapped(self, config: Config, checkpoint: Path) -> Session:
         """Map the lookup in the files of `checkpoint` itself, as a session; write nothing."""
         ...
 
 
+class Model(ABC):
+    """One model: its tensors, data sets, checkpoints and network."""
+
+    TITLE: str
+    FRAMEWORK: ClassVar[str]  # "torch" or "tensorflow": what the network is built with
+    METRICS: ClassVar[dict[str, Literal["higher", "lower"]]]  # name -> whichever is better
+    VARIANTS: ClassVar[tuple[str, ...]] = ()  # of the network; the first is the default
+    GENERATED: ClassVar[tuple[str, ...]] = ("generated", "generated-small")  # data sets made here
+    RECIPE: ClassVar[tuple[str, ...]]  # modules, as `source` takes them, whose code decides what
+    # is generated and fitted
+    BATCH: ClassVar[int]  # samples that the framework computes at once, for want of memory
+    BOUNDS: dict[str, tuple[float, float]]  # precision -> largest (max, mean) absolute difference
+    # from the framework in fp32, in standard deviations of each output
+
+    @abstractmethod
+    def inputs(self, config: Config) -> tuple[Tensor, ...]: ...
+
+    @abstractmethod
+    def outputs(self, config: Config) -> tuple[Tensor, ...]: ...
+
+    @abstractmethod
+    def prepare_dataset(self, config: Config, folder: Path) -> None:
+        """Generate the set `config.dataset` in `folder`, an empty folder.
+
+        Raises `DataError` if there is no such set.
+        """
+
+    @abstractmethod
+    def open_dataset(self, config: Config, folder: Path) -> Dataset:
+        """Open a data set that was generated, prepared from raw files, or prepared by the user.
+
+        Raises `DataError` for another layout.
+        """
+
+    @abstractmethod
+    def prepare_checkpoint(self, config: Config, dataset: Path, path: Path) -> None:
+        """Fit a small checkpoint to the generated set `config.dataset`, which lies in `dataset`.
+
+        It is written to `path`, a file or a folder, and a line is printed every 20 steps. Raises
+        `DataError` if there is no such set.
+        """
+
+    @abstractmethod
+    def build(self, config: Config, checkpoint: Path) -> Network:
+        """Build the fp32 network in evaluation mode; a format makes it fp16 or bf16.
+
+        A torch module takes the inputs in the order of `inputs`, a Keras model as a dict by name;
+        the outputs come in the order of `outputs`. Raises `CheckpointError` if a tensor of
+        `checkpoint` is missing, surplus or misshapen.
+        """
+
+    @property
+    def raw(self) -> Raw | None:
+        """How the model's public raw files are prepared, if it has any."""
+        return None
+
+    @property
+    def ensemble(self) -> Ensemble | None:
+        """How the model is composed, if it is more than one graph."""
+        return None
+
+
+def float_type(config: Config) -> str:
+    """Name the type of an exported graph's floating-point tensors: fp16 is visible from outside."""
+    return "float16" if config.export_precision == "fp16" else "float32"
+
+
 def names() -> list[str]:
-    """Name every model of the package, sorted; a package `_<name>` is what several share."""
+    """Name every model of the package, sorted."""
     return sorted(
         module.name for module in iter_modules(__path__) if module.ispkg and module.name[0] != "_"
     )
 
 
+def get(name: str) -> Model:
+    """Import the model `name`; raise `ParameterError` if there is none."""
+    if name not in names():
+        raise ParameterError(f"unknown model '{name}': this package has {', '.join(names())}")
+    return cast(Model, import_module(f"{__name__}.{name}").MODEL)
+
+
+def raw(name: str) -> Raw | None:
+    """Give how the raw files of the model `name` are prepared, if it has any."""
+    return get(name).raw
+
+
+def ensemble(name: str) -> Ensemble | None:
+    """Give how the model `name` is composed, if it is more than one graph."""
+    return get(name).ensemble
+
+
 def source(name: str, module: str) -> Path:
-    """Find the file of a module of the model `name`, as `RECIPE` spells it."""
+    """Find the file of a module of the model `name`, such as "network", "synthetic/fit", or
+    "_<shared>/network" for one that several models share.
+    """
     folder = Path(__file__).parent
     return (folder if module[0] == "_" else folder / name) / f"{module}.py"
 
@@ -198,25 +247,3 @@ def raw_sources(name: str) -> list[Path]:
         return []
     folder = Path(getfile(found.prepare_raw)).parent
     return sorted(folder.glob("*.py" if folder.name == "raw" else "raw*.py"))
-
-
-def raw(name: str) -> Raw | None:
-    """Import what prepares the public raw data of the model `name`, where there is such a thing."""
-    return cast(Raw | None, _optional(f"{name}.raw"))
-
-
-def ensemble(name: str) -> Ensemble | None:
-    """Import how the model `name` is composed, where it is more than one graph."""
-    return cast(Ensemble | None, _optional(f"{name}.ensemble"))
-
-
-def _optional(name: str) -> Any:
-    module = f"{__name__}.{name}"
-    return import_module(module) if find_spec(module) else None
-
-
-def get(name: str) -> Model:
-    """Import the model `name`; raise `ParameterError` if there is none."""
-    if name not in names():
-        raise ParameterError(f"unknown model '{name}': this package has {', '.join(names())}")
-    return cast(Model, import_module(f"{__name__}.{name}"))

@@ -1,5 +1,5 @@
-"""Running perf_analyzer, Triton's own load generator, and reading what it leaves: every request,
-and latency by component.
+"""Running perf_analyzer, Triton's own load generator, and reading its records: every request, and
+latency by component.
 
 Its stability gate is switched off, because an unstable point would leave no record at all;
 `statistics` judges instead.
@@ -12,7 +12,6 @@ import mmap
 import os
 import re
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,21 +22,14 @@ from numpy.typing import NDArray
 
 from helpers.errors import MeasurementError, ServerError
 from helpers.models import Arrays
-from helpers.triton import Server, last_lines, libraries, process, sweep
+from helpers.results import LATENCY_COMPONENTS
+from helpers.store import temporary_folder
+from helpers.triton import Server, exit_reason, guarded, last_lines, libraries, sweep
 
 WINDOWS = 3  # perf_analyzer reports once it has three
 WINDOW_STRETCH = 1.2  # by which it lengthens the interval it is given
 ATTEMPTS = 4
 TIMES = re.compile(rb'"timestamp":(\d+)|"response_timestamps":\[([\d,]*)\]')
-COMPONENTS = {
-    "Client Send": "client_send_ms",
-    "Network+Server Send/Recv": "network_server_send_recv_ms",
-    "Server Queue": "server_queue_ms",
-    "Server Compute Input": "server_compute_input_ms",
-    "Server Compute Infer": "server_compute_infer_ms",
-    "Server Compute Output": "server_compute_output_ms",
-    "Client Recv": "client_recv_ms",
-}
 
 
 @dataclass(frozen=True)
@@ -65,8 +57,8 @@ def input_data(samples: Sequence[Arrays]) -> Iterator[Path]:
         }
         for s in samples
     ]
-    with tempfile.TemporaryDirectory(prefix="triton-") as folder:
-        path = Path(folder) / "inputs.json"
+    with temporary_folder() as folder:
+        path = folder / "inputs.json"
         path.write_text(json.dumps({"data": rows}))
         yield path
 
@@ -81,10 +73,10 @@ def split(batch: Arrays) -> list[Arrays]:
 
 
 def shared_memory_patterns(inputs: Sequence[str], outputs: Sequence[str]) -> list[str]:
-    """Patterns of the names that perf_analyzer gives its regions: they are the same in every run on
-    a host.
+    """Patterns of the names that perf_analyzer gives its regions, the same in every run on a host:
+    an output's has a number only if the output is fixed to one of several.
     """
-    return [f"{name}_[0-9]*" for name in (*inputs, *outputs)]
+    return [*(f"{name}_[0-9]*" for name in (*inputs, *outputs)), *outputs]
 
 
 @dataclass(frozen=True)
@@ -104,7 +96,7 @@ class Point:
 
 
 def arguments(point: Point, url: str, folder: Path) -> list[str]:
-    """Spell perf_analyzer's command line; what it finds goes to `folder`."""
+    """Return perf_analyzer's command line; its records go to `folder`."""
     return [
         str(Path(sys.executable).parent / "perf_analyzer"),
         *("-m", point.model, "-u", url, "-i", "http", "-b", str(point.batch_size)),
@@ -125,33 +117,32 @@ def run(point: Point, server: Server) -> Load:
     `ServerError` if Triton ended meanwhile, `MeasurementError` if perf_analyzer did not measure.
     """
     for _ in range(ATTEMPTS):
-        sweep(list(point.regions))
-        with tempfile.TemporaryDirectory(prefix="triton-") as name:
-            code = _perform(point, server, Path(name))
+        sweep(point.regions)
+        with temporary_folder() as folder:
+            code = _perform(point, server, folder)
             if not server.is_live():
-                words = last_lines(server.log)
-                raise ServerError(f"Triton ended while it was measured: {words}")
+                raise ServerError(f"Triton ended while it was measured: {server.last_words()}")
             if code:
-                ended = f"was killed by signal {code - 128}" if code > 128 else f"failed ({code})"
-                words = last_lines(Path(name) / "log", 2) or "it said nothing"
-                raise MeasurementError(f"perf_analyzer {ended}: {words}")
-            if load := _read(Path(name)):
+                words = last_lines(folder / "log", 2)
+                raise MeasurementError(f"perf_analyzer {exit_reason(code)}: {words}")
+            if load := _read(folder):
                 return load
     raise MeasurementError(f"perf_analyzer left no record of its requests, {ATTEMPTS} times")
 
 
 def _perform(point: Point, server: Server, folder: Path) -> int:
+    """Run perf_analyzer to its end; return its exit code."""
     for library in ("libb64.so.0d", "libcudart.so.12"):
         stem = library.partition(".")[0]
         (folder / library).symlink_to(next(libraries().glob(f"{stem}-*")))
-    env = {**os.environ, "LD_LIBRARY_PATH": str(folder)}
+    # libcurl takes a proxy from the environment, even for 127.0.0.1
+    env = {**os.environ, "LD_LIBRARY_PATH": str(folder), "no_proxy": "*", "NO_PROXY": "*"}
     command = arguments(point, server.url, folder)
-    with (folder / "log").open("wb") as log:
-        started = process.start(command, log=log, env=env, sweep=point.regions)
-        try:
-            return started.wait()
-        finally:
-            process.stop(started)
+    with (
+        (folder / "log").open("wb") as log,
+        guarded(command, log=log, env=env, sweep=point.regions) as analyzer,
+    ):
+        return analyzer.wait()
 
 
 def _read(folder: Path) -> Load | None:
@@ -177,5 +168,7 @@ def _read(folder: Path) -> Load | None:
         raise MeasurementError("perf_analyzer saw no request through: its windows are too short")
     with (folder / "out.csv").open() as file_of_components:
         row = next(csv.DictReader(file_of_components))
-    components = {ours: float(row[theirs]) / 1000 for theirs, ours in COMPONENTS.items()}
+    # "Network+Server Send/Recv", in microseconds, is our network_server_send_recv_ms.
+    named = {re.sub(r"\W", "_", f"{name} ms").lower(): value for name, value in row.items()}
+    components = {name: float(named[name]) / 1000 for name in LATENCY_COMPONENTS}
     return Load(np.array(sorted(times, key=lambda pair: pair[1]), dtype=np.int64), components)

@@ -132,7 +132,7 @@ class Observer:
         self.sources |= {"Triton's metrics"} if told else set()
         self.sources |= {"NVML"} if asked.keys() - told.keys() else set()
         point.samples.append((time.time_ns(), asked | told))
-        point.held_by |= (held := self.device.held_by())
+        point.held_by |= (held := self.device.throttle_reasons())
         self.held_by |= held
         others = self.device.others()
         if isinstance(others["other_processes"], int):

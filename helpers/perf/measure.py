@@ -21,7 +21,7 @@ from helpers.perf import analyzer, background, gpu_monitor, statistics
 from helpers.perf.analyzer import Point
 from helpers.perf.gpu_monitor import Observer
 from helpers.perf.statistics import Window
-from helpers.results import Measurement, Row
+from helpers.results import LATENCY_COMPONENTS, Measurement, Row
 from helpers.triton import Server
 
 REQUESTS_A_CLIENT = 5  # at least, online: fewer show more of the start than of the steady state
@@ -66,15 +66,15 @@ def run_bare(session: Session, batches: list[Arrays], seconds: float) -> float:
 
 def bare_session(config: DeployConfig) -> Session | None:
     """Load the deployed artefact in this process, with the server's threads and settings; None if
-    only the server can run it.
+    another runtime serves it.
     """
-    if ensemble.only_elsewhere(config, config.format):
+    if not ensemble.has_bare_runtime(config):
         return None
     repository = require(config, "deploy").folder
     return ensemble.load(
         config,
         config.format,
-        lambda piece: repository / piece.part.name / "1",
+        lambda component: repository / component.part.name / "1",
         threads(config, "offline"),
         config.device,
     )
@@ -263,7 +263,7 @@ def _components(loads: list[analyzer.Load]) -> dict[str, float]:
     weights = [len(load.requests) for load in loads]
     return {
         name: float(np.average([load.components[name] for load in loads], weights=weights))
-        for name in analyzer.COMPONENTS.values()
+        for name in LATENCY_COMPONENTS
     }
 
 

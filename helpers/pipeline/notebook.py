@@ -8,7 +8,6 @@ executed, and its result says "done".
 import io
 import logging
 import os
-import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,10 +16,10 @@ from typing import Any
 
 from helpers.errors import StageError
 from helpers.results import Result, read
+from helpers.store import temporary_folder
 
 START_SECONDS = 120
 RELAYED_LINES = 6
-LONGEST_FOLDER = 80  # characters
 
 
 @contextmanager
@@ -77,7 +76,7 @@ def execute(
     before = _stamp(result)
     executed.parent.mkdir(parents=True, exist_ok=True)
     try:
-        with warnings.catch_warnings(), _socket_folder() as sockets:
+        with warnings.catch_warnings(), temporary_folder() as sockets:
             warnings.simplefilter("ignore")
             transport = {"transport": "ipc", "ip": f"{sockets}/kernel"}  # no port is opened
             notebook = papermill.execute_notebook(
@@ -123,12 +122,6 @@ def execute(
     if found.state != "done":
         raise StageError(found.reason)
     return found
-
-
-def _socket_folder() -> "tempfile.TemporaryDirectory[str]":
-    """A folder for the kernel's sockets, whose paths may have 107 characters at most."""
-    folder = None if len(tempfile.gettempdir()) < LONGEST_FOLDER else "/tmp"
-    return tempfile.TemporaryDirectory(prefix="triton-", dir=folder)
 
 
 def _stamp(path: Path) -> tuple[int, int]:

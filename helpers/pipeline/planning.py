@@ -11,14 +11,15 @@ from helpers.config import (
     STAGES,
     ConvertConfig,
     ExportConfig,
+    Parameters,
     StageConfig,
+    artefact_folder,
     configure,
-    folder,
-    folder_of,
+    results_folder,
 )
 from helpers.inference import checkpoint_file, dataset_folder, is_made
-from helpers.machine import checks
-from helpers.store import ROOT, file_digest, find, is_unchanged
+from helpers.machine import obstacle
+from helpers.store import ROOT, file_digest, find_artefact, is_unchanged
 
 FIRST_SECONDS = {
     "export": 60,
@@ -49,53 +50,52 @@ class Job:
 
     @property
     def folder(self) -> Path:
-        return folder(self.config)
+        return results_folder(self.config)
 
     @property
     def result(self) -> Path:
         return self.folder / f"{self.config.stage}.json"
 
 
-def plan(
-    content: dict[str, Any], target: str, chosen: list[tuple[str, str]], stages: Sequence[str]
-) -> list[Job]:
+def plan(given: Parameters, chosen: list[tuple[str, str]], stages: Sequence[str]) -> list[Job]:
     """List the jobs in order: what two experiments share is one job, in the name of the first that
     has it.
     """
     jobs: dict[Path, Job] = {}
-    for model, experiment in chosen:
-        conversion = configure(content, target, model, experiment, "convert")
-        assert isinstance(conversion, ConvertConfig)
-        obstacle = checks.obstacle(conversion)
-        for stage in stages or STAGES:
-            if stage != "report":
-                needs = None
-                if before := STAGE[stage].needs:
-                    needs = Job(owner(content, target, model, experiment, before)).result
-                job = Job(owner(content, target, model, experiment, stage), obstacle, needs)
-                known = jobs.get(job.result)
-                if known is None or known.obstacle:  # one that can run here is enough
-                    jobs[job.result] = job
-    for model in dict.fromkeys(model for model, _ in chosen):
+    order = list(given.file.models)
+    for model in sorted({model for model, _ in chosen}, key=order.index):
+        configs = owners(given, model)
+        for _, experiment in (each for each in chosen if each[0] == model):
+            conversion = configure(given, model, experiment, "convert")
+            assert isinstance(conversion, ConvertConfig)
+            reason = obstacle(conversion)
+            for stage in stages or STAGES:
+                if stage != "report":
+                    before = STAGE[stage].needs
+                    needs = Job(configs[experiment, before]).result if before else None
+                    job = Job(configs[experiment, stage], reason, needs)
+                    known = jobs.get(job.result)
+                    if known is None or known.obstacle:  # one that can run here is enough
+                        jobs[job.result] = job
         if not stages or "report" in stages:
-            job = Job(configure(content, target, model, "", "report"))
+            job = Job(configure(given, model, "", "report"))
             jobs[job.result] = job
-    order = list(content["models"])
-    return sorted(jobs.values(), key=lambda job: order.index(job.config.model))
+    return list(jobs.values())
 
 
-def owner(
-    content: dict[str, Any], target: str, model: str, experiment: str, stage: str
-) -> StageConfig:
-    """Find the experiment in whose name `stage` runs: the first of the file with the same slice."""
-    mine = configure(content, target, model, experiment, stage)
-    if not STAGE[stage].makes_artefact:
-        return mine
-    others = (
-        configure(content, target, model, name, stage)
-        for name in content["models"][model]["experiments"]
-    )
-    return next(other for other in others if other.key(stage) == mine.key(stage))
+def owners(given: Parameters, model: str) -> dict[tuple[str, str], StageConfig]:
+    """Give for each experiment of a model and each of its stages the configuration in whose name
+    the stage runs: that of the first experiment with the same key where an artefact is made.
+    """
+    first: dict[str, StageConfig] = {}
+    found = {}
+    for experiment in given.experiments(model):
+        for stage in STAGES[:-1]:
+            config = configure(given, model, experiment, stage)
+            if STAGE[stage].makes_artefact:
+                config = first.setdefault(config.key(stage), config)
+            found[experiment, stage] = config
+    return found
 
 
 def stale(job: Job) -> str:
@@ -114,7 +114,7 @@ def stale(job: Job) -> str:
         if not path.exists() or file_digest(path) != digest:
             return f"{name} changed"
     if STAGE[job.config.stage].makes_artefact:
-        artefact = find(folder_of(job.config, job.config.stage))
+        artefact = find_artefact(artefact_folder(job.config, job.config.stage))
         if artefact is None or not is_unchanged(artefact):
             return "its artefact is gone or changed on disk"
     if (
@@ -127,8 +127,10 @@ def stale(job: Job) -> str:
 
 
 def _data_is_there(config: ExportConfig) -> bool:
-    fitted = config.checkpoint != "fitted" or find(checkpoint_file(config).parent) is not None
-    return fitted and (not is_made(config) or find(dataset_folder(config)) is not None)
+    fitted = (
+        config.checkpoint != "fitted" or find_artefact(checkpoint_file(config).parent) is not None
+    )
+    return fitted and (not is_made(config) or find_artefact(dataset_folder(config)) is not None)
 
 
 def parameters(job: Job) -> dict[str, Any]:

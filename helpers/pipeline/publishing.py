@@ -5,12 +5,10 @@ import io
 import math
 from pathlib import Path
 
-import yaml
-
 from helpers import results
 from helpers.config import Value
-from helpers.pipeline.status import measured, stage_states, summary, targets
-from helpers.report import Link, outputs_index, page, published_page, target_index
+from helpers.pipeline.status import measured, parameters, stage_states, summary, targets
+from helpers.report import Link, nvidia, outputs_index, page, target_index
 from helpers.results import Row
 from helpers.store import write_atomic
 
@@ -58,8 +56,8 @@ def publish(outputs: Path, target: str, only_changed: bool = False) -> Path:
         ]
         state, note = (result.state, result.reason) if result else ("", "")
         page(notebook, html, links, state=state, note=note)
-    content = yaml.safe_load((folder / "parameters.yaml").read_text())
-    index = target_index(folder, stage_states(outputs, target), gpu=content["gpu"])
+    gpu = parameters(outputs, target).file.gpu
+    index = target_index(folder, stage_states(outputs, target), gpu=gpu)
     publish_front(outputs)
     return index
 
@@ -74,5 +72,5 @@ def _time(path: Path) -> int:
 
 def publish_front(outputs: Path) -> Path:
     """Write what belongs to no target: NVIDIA's rows, and the index of all targets."""
-    published_page.write(outputs)
+    nvidia.write_page(outputs)
     return outputs_index(outputs, [summary(outputs, name) for name in targets(outputs)])

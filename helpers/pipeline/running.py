@@ -3,7 +3,7 @@
 import shlex
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,16 +12,15 @@ import yaml
 
 from helpers import results
 from helpers.config import TARGET_VARIABLE, notebook_file, read_file, select
+from helpers.display import Lines
 from helpers.errors import DeploymentError, ParameterError, StageError
 from helpers.machine import COMMAND_VARIABLE
 from helpers.pipeline.planning import Job, explain, parameters, plan, seconds, stale
 from helpers.pipeline.publishing import publish
 from helpers.results import Result
-from helpers.store import LOCKED_VARIABLE, locked, write_atomic
+from helpers.store import LOCKED_VARIABLE, clear_leftovers, locked, write_atomic
 
 RESERVED = ("data",)  # folders of outputs/ that are no target
-
-Say = Callable[[str], None]
 
 
 @dataclass
@@ -45,27 +44,27 @@ def run(
     force: bool = False,
     dry_run: bool = False,
     cell_seconds: int = 7200,
-    say: Say = print,
+    say: Lines | None = None,
 ) -> Outcome:
     """Run the stages of one or more parameter files that are not up to date, and publish the pages.
 
     A failed stage blocks what depends on it and everything else goes on. Raises `ParameterError`
     before anything runs, and `WorkspaceError` if the outputs folder is in use.
     """
-    outcome, plans = Outcome(), []
+    outcome, plans, say = Outcome(), [], say or Lines()
     for path in files:
         _require_own_folder(path, files)
-        content = read_file(path)
-        chosen = select(content, models, experiments, str(path))
-        plans.append((path, content, plan(content, path.stem, chosen, stages)))
+        given = read_file(path)
+        plans.append((path, given, plan(given, select(given, models, experiments), stages)))
     if dry_run:
         for path, _, jobs in plans:
             explain(path, jobs, force, say)
         return outcome
     with locked(outputs):
-        for path, content, jobs in plans:
-            target = outputs / path.stem
-            write_atomic(target / "parameters.yaml", yaml.safe_dump(content, sort_keys=False))
+        clear_leftovers(outputs)
+        for path, given, jobs in plans:
+            content = yaml.safe_dump(given.file.model_dump(exclude_unset=True), sort_keys=False)
+            write_atomic(outputs / path.stem / "parameters.yaml", content)
             with _kernel_environment(path.stem):
                 for job, turn in zip(jobs, range(1, len(jobs) + 1), strict=True):
                     run_job(job, f"[{turn}/{len(jobs)}]", force, cell_seconds, outcome, say)
@@ -89,7 +88,7 @@ def _kernel_environment(target: str) -> AbstractContextManager[None]:
 
 
 def run_job(
-    job: Job, turn: str, force: bool, cell_seconds: int, outcome: Outcome, say: Say
+    job: Job, turn: str, force: bool, cell_seconds: int, outcome: Outcome, say: Lines
 ) -> None:
     """Run one job, or say why not."""
     from helpers.pipeline.notebook import execute
@@ -112,11 +111,15 @@ def run_job(
             say(f"{name}: unchanged, skipped")
             write_status(job, "done", "")
             return
-        say(f"{name}: running, because {why} (about {seconds(job):.0f} s)")
+        expected = seconds(job)
+        say(f"{name}: running, because {why} (about {expected:.0f} s)")
         started, before = time.monotonic(), results.fingerprint(job.config)
         executed = job.result.with_suffix(".ipynb")
         source = notebook_file(job.config.model, job.config.stage)
-        found = execute(source, executed, job.result, parameters(job), cell_seconds, say)
+        with say.stage(expected):
+            found = execute(
+                source, executed, job.result, parameters(job), cell_seconds, say.printed
+            )
         if found.fingerprint and (changed := results.difference(before, found.fingerprint)):
             raise StageError(f"{changed} while it ran: run it again")
     except (DeploymentError, OSError) as error:

@@ -1,4 +1,4 @@
-"""What results say: figures, tables, text and pages, beside NVIDIA's rows."""
+"""What results say: figures, tables, text and pages, compared with NVIDIA's rows."""
 
 import lazy_loader
 

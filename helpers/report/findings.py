@@ -1,26 +1,17 @@
-"""What measurements say in words: the best point, the Pareto front, and a sentence for each figure.
+"""What the measurements say: the best point, the Pareto front, and a text for each figure.
 
-A finding rests on stable rows only, and each sentence ends with how many rows are not stable or not
-measured, so that it can stand alone: it is the alternative text of a figure.
+A finding uses stable rows only. Each text ends with how many rows are not stable or not measured,
+because it is also the alternative text of a figure and must stand alone.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from helpers.display import stable
+from helpers.results import LATENCY_COMPONENTS
 
 if TYPE_CHECKING:
-    from pandas import DataFrame, Series
+    from pandas import DataFrame
 
-# The seven parts of the average latency, in the order in which a request meets them.
-COMPONENTS = {
-    "client_send_ms": "client send",
-    "network_server_send_recv_ms": "network",
-    "server_queue_ms": "server queue",
-    "server_compute_input_ms": "server input",
-    "server_compute_infer_ms": "server inference",
-    "server_compute_output_ms": "server output",
-    "client_recv_ms": "client receive",
-}
 UNLIMITED = float("inf")
 
 
@@ -31,11 +22,10 @@ def pareto(rows: "DataFrame") -> "DataFrame":
     return points[points["throughput"] > points["throughput"].cummax().shift(fill_value=-1)]
 
 
-def best(rows: "DataFrame", latency_budget_ms: float = UNLIMITED) -> "Series[Any] | None":
-    """Return the stable row of the highest throughput within the budget for p99, or None."""
+def best(rows: "DataFrame", latency_budget_ms: float = UNLIMITED) -> "DataFrame":
+    """Return the stable row of the highest throughput within the budget for p99: one, or none."""
     front = pareto(rows)
-    front = front[front["p99_latency_ms"] <= latency_budget_ms]
-    return None if front.empty else front.iloc[-1]
+    return front[front["p99_latency_ms"] <= latency_budget_ms].tail(1)
 
 
 def measured(rows: "DataFrame", scenario: str, column: str = "throughput") -> "DataFrame":
@@ -80,12 +70,12 @@ def describe_components(rows: "DataFrame") -> str:
     if points.empty:
         return f"No stable online latency was measured. {_caveats(rows, 'online')}"
     last, peak = points.iloc[-1], points.nlargest(1, "throughput").iloc[0]
-    parts = last[list(COMPONENTS)].fillna(0).astype(float)
+    components = last[list(LATENCY_COMPONENTS)].fillna(0).astype(float)
     return (
         f"At concurrency {last['concurrency']:,.0f} the average latency is "
-        f"{last['avg_latency_ms']:,.3g} ms; its largest part, "
-        f"{COMPONENTS[str(parts.idxmax())]}, takes "
-        f"{parts.max() / last['avg_latency_ms']:.0%}. Throughput peaks at concurrency "
+        f"{last['avg_latency_ms']:,.3g} ms; its largest component, "
+        f"{LATENCY_COMPONENTS[str(components.idxmax())]}, takes "
+        f"{components.max() / last['avg_latency_ms']:.0%}. Throughput peaks at concurrency "
         f"{peak['concurrency']:,.0f} with {peak['throughput']:,.0f} samples/s. "
         f"{_caveats(rows, 'online')}"
     )
@@ -93,10 +83,11 @@ def describe_components(rows: "DataFrame") -> str:
 
 def describe_frontier(rows: "DataFrame", latency_budget_ms: float = UNLIMITED) -> str:
     """Say which point to choose within the budget."""
-    top, limit = best(rows, latency_budget_ms), f" within {latency_budget_ms:g} ms"
-    limit = "" if latency_budget_ms == UNLIMITED else limit
-    if top is None:
+    limit = "" if latency_budget_ms == UNLIMITED else f" within {latency_budget_ms:g} ms"
+    found = best(rows, latency_budget_ms)
+    if found.empty:
         return f"No stable point{limit}. {_caveats(rows)}"
+    top = found.iloc[0]
     return (
         f"The highest stable throughput{limit} is {top['throughput']:,.0f} samples/s "
         f"at p99 latency {top['p99_latency_ms']:,.3g} ms: {top['experiment']}, {top['scenario']}, "
@@ -113,7 +104,7 @@ def describe_served_over_bare(rows: "DataFrame") -> str:
     low = points.nsmallest(1, "served_bare_ratio").iloc[0]
     return (
         f"Triton serves {points['served_bare_ratio'].median():.0%} of the bare throughput (median "
-        f"of {len(points)} stable points); least is {low['served_bare_ratio']:.0%}, "
+        f"of {len(points)} stable points); the lowest is {low['served_bare_ratio']:.0%}, "
         f"{low['experiment']} at batch size {low['batch_size']:,.0f}. {_caveats(rows, 'offline')}"
     )
 
@@ -124,7 +115,7 @@ def _reliable(rows: "DataFrame", scenario: str, column: str) -> "DataFrame":
 
 
 def _caveats(rows: "DataFrame", scenario: str = "") -> str:
-    """Say how many rows, failed ones included, a finding does not rest on."""
+    """Say how many rows a finding leaves out because they are not stable or failed."""
     rows = rows[rows["scenario"] == scenario] if scenario else rows
     lost = rows["throughput"].isna()
     shaky = ~stable(rows) & ~lost

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from html import escape
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from helpers.display import (
@@ -18,37 +18,36 @@ from helpers.display import (
     add_legend,
     canvas,
     draw_line,
-    keys,
-    looks,
-    mark,
+    empty_figure,
+    legend_handles,
     mark_decades,
     mark_sizes,
-    nothing,
+    marker,
     number,
     scale,
+    styles,
 )
-from helpers.report.findings import COMPONENTS, UNLIMITED, best, measured, pareto
+from helpers.report.findings import UNLIMITED, best, measured, pareto
+from helpers.results import LATENCY_COMPONENTS
 from helpers.store import write_atomic
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pandas import DataFrame, Series
 
-    Bars = tuple[Series[Any], Series[Any]]  # below and above each point
+    ErrorBars = tuple[Series[float], Series[float]]  # below and above each point
 
-# In the order of COMPONENTS; what passes outside the server is also hatched.
-PARTS = ("#5b5b5b", "#aab2bb", "#de8f05", "#56b4e9", "#0173b2", "#029e73", "#cc78bc")
+# In the order of LATENCY_COMPONENTS; what passes outside the server is also hatched.
+COMPONENT_COLOURS = ("#5b5b5b", "#aab2bb", "#de8f05", "#56b4e9", "#0173b2", "#029e73", "#cc78bc")
 RATE, LATENCY = "throughput (samples/s)", "p99 latency (ms)"
 
 
 def throughput_over_batch(rows: "DataFrame") -> "Figure":
     """Draw offline throughput over batch size; bars show the relative `spread` between windows."""
 
-    def bars(line: "DataFrame") -> "Bars":
-        spread = (
-            line["throughput"] * line.get("spread", 0) / 2
-        )  # it is the whole interquartile range
-        return spread, spread
+    def bars(line: "DataFrame") -> "ErrorBars":
+        half = line["throughput"] * line.get("spread", 0) / 2  # of the interquartile range
+        return half, half
 
     title, note = "Throughput over batch size, offline", "bar: spread between windows"
     return _over_batch(rows, title, RATE, "throughput", bars, note)
@@ -57,7 +56,7 @@ def throughput_over_batch(rows: "DataFrame") -> "Figure":
 def latency_over_batch(rows: "DataFrame") -> "Figure":
     """Draw offline p99 latency over batch size; the bar of a point goes down to its median."""
 
-    def bars(line: "DataFrame") -> "Bars":
+    def bars(line: "DataFrame") -> "ErrorBars":
         return line["p99_latency_ms"] - line["p50_latency_ms"], line["p99_latency_ms"] * 0
 
     title, note = "p99 latency over batch size, offline", "bar: from p99 down to p50"
@@ -68,7 +67,7 @@ def served_over_bare(rows: "DataFrame") -> "Figure":
     """Draw served over bare throughput by batch size, with the range of the repetitions."""
     ratio, title = "served_bare_ratio", "Served throughput over the bare runtime's, offline"
 
-    def bars(line: "DataFrame") -> "Bars":
+    def bars(line: "DataFrame") -> "ErrorBars":
         return line[ratio] - line["served_bare_min"], line["served_bare_max"] - line[ratio]
 
     note = "bar: lowest to highest repetition"
@@ -82,7 +81,7 @@ def served_over_bare(rows: "DataFrame") -> "Figure":
 
 
 def latency_components(rows: "DataFrame") -> "Figure":
-    """Draw where one experiment's average online latency goes, and its throughput.
+    """Draw the components of one experiment's average online latency, and its throughput.
 
     Raises ValueError if `rows` hold several experiments.
     """
@@ -92,14 +91,15 @@ def latency_components(rows: "DataFrame") -> "Figure":
     points = measured(rows, "online", "avg_latency_ms")
     title = f"Average latency and throughput online\n{', '.join(names)}"
     if points.empty:
-        return nothing(title, rows)
+        return empty_figure(title, rows)
     figure, axes = canvas(title, "concurrency (requests in flight)", "average latency (ms)")
     places, base = list(range(len(points))), points["avg_latency_ms"] * 0
-    for (column, name), colour in zip(COMPONENTS.items(), PARTS, strict=True):
-        part, hatch = points[column].fillna(0), "" if column.startswith("server") else "////"
-        style: dict[str, Any] = {"color": colour, "ec": "white", "lw": 0.5, "hatch": hatch}
-        axes.bar(places, part, bottom=base, width=0.75, label=name, **style)
-        base = base + part
+    for (column, label), colour in zip(LATENCY_COMPONENTS.items(), COMPONENT_COLOURS, strict=True):
+        height, hatch = points[column].fillna(0), "" if column.startswith("server") else "////"
+        axes.bar(
+            places, height, 0.75, base, label=label, color=colour, ec="white", lw=0.5, hatch=hatch
+        )
+        base = base + height
     step = -(-len(points) // 16)
     axes.set_xticks(places[::step], [number(value) for value in points["concurrency"][::step]])
     axes.grid(visible=False, axis="x")
@@ -112,7 +112,7 @@ def latency_components(rows: "DataFrame") -> "Figure":
         side.set_ylim(0, top * 1.1)
         side.yaxis.set_major_formatter(number)
     bars = axes.get_legend_handles_labels()[0]
-    add_legend(figure, measured(rows, "online"), [*bars, mark("throughput", INK, "D")])
+    add_legend(figure, measured(rows, "online"), [*bars, marker("throughput", INK, "D")])
     return figure
 
 
@@ -124,12 +124,12 @@ def frontier(rows: "DataFrame", latency_budget_ms: float = UNLIMITED) -> "Figure
     title = "Throughput against p99 latency"
     points = rows.dropna(subset=["throughput", "p99_latency_ms"])
     if points.empty:
-        return nothing(title, rows)
+        return empty_figure(title, rows)
     figure, axes = canvas(title, f"{LATENCY}, log scale", RATE)
-    for name, look in looks(rows).items():
+    for name, style in styles(rows).items():
         for scenario, fill in (("offline", "full"), ("online", "left")):
             line = measured(points[points["experiment"] == name], scenario, "p99_latency_ms")
-            draw_line(axes, line, "p99_latency_ms", "throughput", look, fill)
+            draw_line(axes, line, "p99_latency_ms", "throughput", style, fill)
     front = pareto(rows)
     x, y = front["p99_latency_ms"], front["throughput"]
     axes.plot(x, y, drawstyle="steps-post", color=INK, lw=0.9, alpha=0.6, zorder=1)
@@ -141,14 +141,20 @@ def frontier(rows: "DataFrame", latency_budget_ms: float = UNLIMITED) -> "Figure
         axes.text(latency_budget_ms, 1, text, color=RED, ha="center", va="bottom", transform=place)
     mark_decades(axes.xaxis)
     scale(axes, points["throughput"])
-    top = best(rows, latency_budget_ms)
-    if top is not None:  # there is room: no stable point lies above and to the left of it
-        at, text = (top["p99_latency_ms"], top["throughput"]), f"{top['throughput']:,.0f} samples/s"
-        style: dict[str, Any] = {"textcoords": "offset points", "fontweight": "bold"}
-        axes.annotate(text, at, xytext=(-9, 8), ha="right", color=INK, **style)
-    kinds = [mark("offline", GREY, "o"), mark("online", GREY, "o", fill="left")]
-    ring = mark("Pareto point", INK, "o", face="none", size=11)
-    add_legend(figure, rows, [*keys(rows, points), *kinds, ring])
+    for _, top in best(rows, latency_budget_ms).iterrows():
+        # There is room: no stable point lies above and to the left of it.
+        axes.annotate(
+            f"{top['throughput']:,.0f} samples/s",
+            (top["p99_latency_ms"], top["throughput"]),
+            xytext=(-9, 8),
+            textcoords="offset points",
+            ha="right",
+            color=INK,
+            fontweight="bold",
+        )
+    kinds = [marker("offline", GREY, "o"), marker("online", GREY, "o", fill="left")]
+    ring = marker("Pareto point", INK, "o", face="none", size=11)
+    add_legend(figure, rows, [*legend_handles(rows, points), *kinds, ring])
     return figure
 
 
@@ -184,27 +190,28 @@ def _over_batch(
     title: str,
     label: str,
     column: str,
-    bars: Callable[["DataFrame"], "Bars"],
+    bars: Callable[["DataFrame"], "ErrorBars"],
     note: str,
     apart: float = 0,
 ) -> "Figure":
     """Draw `column` of every experiment over batch size, the lines `apart` by powers of two."""
     points = measured(rows, "offline", column)
     if points.empty:
-        return nothing(title, rows)
+        return empty_figure(title, rows)
     figure, axes = canvas(title, "batch size", label)
-    styles = looks(rows)
-    for place, name in enumerate(points["experiment"].unique()):
+    names, look = points["experiment"].unique(), styles(rows)
+    for place, name in enumerate(names):
         line = points[points["experiment"] == name]
-        x = line["batch_size"] * 2 ** (apart * (place - (points["experiment"].nunique() - 1) / 2))
+        x = line["batch_size"] * 2 ** (apart * (place - (len(names) - 1) / 2))
         low, high = (bar.fillna(0).clip(lower=0) for bar in bars(line))
-        style: dict[str, Any] = {"ecolor": styles[name][0], "elinewidth": 1.3, "capsize": 3}
-        axes.errorbar(x, line[column], (low, high), fmt="none", **style)
-        draw_line(axes, line.assign(x=x), "x", column, styles[name], "full")
+        axes.errorbar(
+            x, line[column], (low, high), fmt="none", ecolor=look[name][0], lw=1.3, capsize=3
+        )
+        draw_line(axes, line.assign(x=x), "x", column, look[name], "full")
     mark_sizes(axes, points["batch_size"].unique())
     scale(axes, points[column])
-    entries = keys(rows, points)
+    entries = legend_handles(rows, points)
     if any((bar > 0).any() for bar in bars(points)):
-        entries.append(mark(note, GREY, "|", size=12))
+        entries.append(marker(note, GREY, "|", size=12))
     add_legend(figure, measured(rows, "offline"), entries)
     return figure

@@ -1,9 +1,8 @@
 """How results become web pages: a page for each notebook, an index for each target and one above.
 
 Every page is one file that loads nothing: its style is inline, its figures are embedded, and its
-content security policy forbids requests and scripts but for a page's own. The same input gives the
-same bytes. nbconvert
-and jinja2 are imported when a page is written.
+content security policy forbids requests and all scripts but the page's own. The same input gives
+the same bytes.
 """
 
 from collections import Counter
@@ -11,21 +10,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
+from typing import TYPE_CHECKING
 
 from helpers.config import STAGES
 from helpers.errors import WorkspaceError
-from helpers.store import shown, write_atomic
+from helpers.store import display_path, write_atomic
 
 if TYPE_CHECKING:
-    from jinja2 import Environment
     from nbformat import NotebookNode
 
 STATES = ("done", "failed", "blocked", "skipped", "running", "missing")
 TEMPLATE = Path(__file__).parent / "template"
 
 
-class Link(TypedDict):
+@dataclass(frozen=True)
+class Link:
     """A link of a page's navigation; `href` is relative to the page."""
 
     href: str
@@ -34,7 +33,7 @@ class Link(TypedDict):
 
 @dataclass(frozen=True)
 class StageState:
-    """What an index says of one stage of one experiment; a report has an empty `experiment`."""
+    """What an index says about one stage of one experiment; a report has an empty `experiment`."""
 
     model: str
     experiment: str
@@ -46,9 +45,22 @@ class StageState:
     seconds: float | None = None
     finished: str = ""
 
+    @property
+    def took(self) -> str:
+        """The duration in the two units that matter, such as '2 min 5 s'."""
+        if self.seconds is None:
+            return ""
+        if self.seconds < 60:
+            return f"{self.seconds:.0f} s" if self.seconds >= 1 else "< 1 s"
+        minutes, rest = divmod(round(self.seconds), 60)
+        return (
+            f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+        )
 
-class Target(TypedDict):
-    """What the first page says of one target; `counts` is the number of stages in each state."""
+
+@dataclass(frozen=True)
+class Target:
+    """What the first page says about one target; `counts` is the number of stages by state."""
 
     name: str
     gpu: str
@@ -56,16 +68,13 @@ class Target(TypedDict):
     href: str
 
 
-class _Shown(NamedTuple):
-    """A table cell of the target's index, over `span` stages that share a state and its reason."""
+@dataclass(frozen=True)
+class _Cell:
+    """A table cell of a target's index: one stage, or `span` neighbours not done for one reason."""
 
-    state: str
-    href: str | None
-    headline: str
-    reason: str
-    took: str
-    stage: str = ""
-    span: int = 1
+    first: StageState
+    stages: str
+    span: int
 
 
 def page(
@@ -73,8 +82,8 @@ def page(
 ) -> Path:
     """Write an executed notebook as the page `html` and return it.
 
-    `state` and `note` stand at the top: what the runner knows and the notebook
-    cannot (a timeout, a dead kernel). Raises WorkspaceError if the notebook cannot be read.
+    `state` and `note` are shown at the top: what the runner knows and the notebook cannot (a
+    timeout, a dead kernel). Raises WorkspaceError if the notebook cannot be read.
     """
     import nbformat
     from nbconvert import HTMLExporter
@@ -83,7 +92,9 @@ def page(
     try:
         nb = nbformat.read(notebook, as_version=4)  # type: ignore[no-untyped-call]
     except (OSError, ValueError) as cause:
-        raise WorkspaceError(f"{shown(notebook)} cannot be read as a notebook: {cause}") from cause
+        raise WorkspaceError(
+            f"{display_path(notebook)} cannot be read as a notebook: {cause}"
+        ) from cause
     heading = _heading(nb)
     error = _error(nb)
     nb.metadata["publish"] = {
@@ -96,16 +107,10 @@ def page(
         "stopped": bool(error) or state not in ("", "done"),
     }
     config = Config()
-    config.CoalesceStreamsPreprocessor.enabled = True  # of a progress bar, its last state
-    config.NbConvertBase.display_data_priority = [
-        "text/html",
-        "image/svg+xml",
-        "image/png",
-        "image/jpeg",
-        "text/markdown",
-        "text/latex",
-        "text/plain",
-    ]
+    config.CoalesceStreamsPreprocessor.enabled = True  # a progress bar's last state
+    images = ("image/svg+xml", "image/png", "image/jpeg")
+    texts = ("text/markdown", "text/latex", "text/plain")
+    config.NbConvertBase.display_data_priority = ["text/html", *images, *texts]
     exporter = HTMLExporter(  # type: ignore[no-untyped-call]
         config=config,
         template_name=TEMPLATE.name,
@@ -120,40 +125,39 @@ def page(
 
 def target_index(
     folder: Path,
-    cells: Sequence[StageState],
+    states: Sequence[StageState],
     *,
     gpu: str,
     note: str = "",
-    links: Sequence[Link] = ({"href": "../index.html", "text": "All targets"},),
+    links: Sequence[Link] = (Link("../index.html", "All targets"),),
 ) -> Path:
-    """Write `folder/index.html`: the reports, then every stage, in the order of `cells`."""
-    finished = [cell.finished for cell in cells if cell.finished]
-    reports = [cell for cell in cells if cell.stage == "report"]
-    models = _models(cell for cell in cells if cell.stage != "report")
+    """Write `folder/index.html`: the reports, then every stage, in the order of `states`."""
+    reports = [each for each in states if each.stage == "report"]
+    models = _models([each for each in states if each.stage != "report"])
     counts = Counter(report.state for report in reports)
-    for shown_cell in (c for model in models for row in model["rows"] for c in row["cells"]):
-        counts[shown_cell.state] += shown_cell.span
+    for cell in (cell for rows in models.values() for row in rows.values() for cell in row):
+        counts[cell.first.state] += cell.span
     context = {
         "target": folder.name,
         "gpu": gpu,
         "note": note,
         "links": links,
-        "finished": max(finished, default=""),
+        "finished": max((each.finished for each in states), default=""),
         "results": "results.csv" if (folder / "results.csv").exists() else "",
         "counts": _in_order(counts),
         "reports": reports,
-        "stages": _stage_names(),
+        "stages": [stage.replace("_", " ") for stage in STAGES[:-1]],
         "models": models,
     }
-    return _write(folder / "index.html", "target.html.j2", context)
+    return write_atomic(folder / "index.html", render("target.html.j2", context))
 
 
 def outputs_index(outputs: Path, targets: Sequence[Target]) -> Path:
     """Write `outputs/index.html`, which links every target, and NVIDIA's rows if they are there."""
-    shown_targets = [{**target, "counts": _in_order(target["counts"])} for target in targets]
     published = "published.html" if (outputs / "published.html").exists() else ""
-    context = {"targets": shown_targets, "published": published}
-    return _write(outputs / "index.html", "outputs.html.j2", context)
+    counted = [(target, _in_order(target.counts)) for target in targets]
+    context = {"targets": counted, "published": published}
+    return write_atomic(outputs / "index.html", render("outputs.html.j2", context))
 
 
 def _heading(nb: "NotebookNode") -> str:
@@ -174,55 +178,30 @@ def _error(nb: "NotebookNode") -> str:
     return ""
 
 
-def _models(cells: Iterable[StageState]) -> list[dict[str, Any]]:
-    """Group cells by model and experiment; both keep the order in which they first appear."""
-    models: dict[str, dict[str, dict[str, StageState]]] = {}
-    for cell in cells:
-        rows = models.setdefault(cell.model, {})
-        rows.setdefault(cell.experiment, {})[cell.stage] = cell
-    return [
-        {
-            "name": name,
-            "rows": [
-                {"experiment": experiment, "cells": _row([row.get(stage) for stage in STAGES[:-1]])}
-                for experiment, row in rows.items()
-            ],
-        }
-        for name, rows in models.items()
-    ]
+def _models(states: Sequence[StageState]) -> dict[str, dict[str, list[_Cell]]]:
+    """Group states by model and experiment; both keep the order in which they first appear."""
+    known = {(each.model, each.experiment, each.stage): each for each in states}
+    models: dict[str, dict[str, list[_Cell]]] = {}
+    for model, experiment in dict.fromkeys((each.model, each.experiment) for each in states):
+        places = [(model, experiment, stage) for stage in STAGES[:-1]]
+        row = [known.get(place) or StageState(*place, state="missing") for place in places]
+        models.setdefault(model, {})[experiment] = _cells(row)
+    return models
 
 
-def _row(cells: Iterable[StageState | None]) -> list[_Shown]:
+def _cells(states: Iterable[StageState]) -> list[_Cell]:
     """Lay out one experiment's stages; neighbours not done for the same reason share a cell."""
-    single = [
-        _Shown(c.state, c.href, c.headline, c.reason, _took(c.seconds))
-        if c
-        else _Shown("missing", None, "", "", "")
-        for c in cells
-    ]
-    row: list[_Shown] = []
-    for first, group in groupby(single):
-        same = list(group)
-        size = len(same) if first.state != "done" and not first.href else 1
-        for _ in same[::size]:
-            names, start = _stage_names(), sum(cell.span for cell in row)
-            label = names[start] if size == 1 else f"{names[start]} to {names[start + size - 1]}"
-            row.append(first._replace(stage=label, span=size))
-    return row
 
+    def key(state: StageState) -> tuple[str, str]:
+        alone = state.state == "done" or state.href
+        return ("", state.stage) if alone else (state.state, state.reason)
 
-def _stage_names() -> list[str]:
-    return [stage.replace("_", " ") for stage in STAGES[:-1]]
-
-
-def _took(seconds: float | None) -> str:
-    """Return a duration in the two units that matter, such as '2 min 5 s'."""
-    if seconds is None:
-        return ""
-    if seconds < 60:
-        return f"{seconds:.0f} s" if seconds >= 1 else "< 1 s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+    cells = []
+    for _, group in groupby(states, key):
+        first, *rest = group
+        stages = f"{first.stage} to {rest[-1].stage}" if rest else first.stage
+        cells.append(_Cell(first, stages.replace("_", " "), 1 + len(rest)))
+    return cells
 
 
 def _in_order(counts: Mapping[str, int]) -> list[tuple[str, int]]:
@@ -230,18 +209,11 @@ def _in_order(counts: Mapping[str, int]) -> list[tuple[str, int]]:
     return [(state, counts[state]) for state in STATES if counts.get(state)]
 
 
-def _write(path: Path, template: str, context: Mapping[str, Any]) -> Path:
-    return write_atomic(path, render(template, context))
-
-
-def render(template: str, context: Mapping[str, Any]) -> str:
-    """Fill in one of the package's templates; what it is given is escaped."""
-    return _environment().get_template(template).render(context) + "\n"
-
-
-def _environment() -> "Environment":
+def render(template: str, context: Mapping[str, object]) -> str:
+    """Fill in one of the package's templates; all values are escaped."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    return Environment(
+    environment = Environment(
         loader=FileSystemLoader(TEMPLATE), autoescape=True, undefined=StrictUndefined
     )
+    return environment.get_template(template).render(context) + "\n"

@@ -1,8 +1,10 @@
-"""What a report says in words and tables: the answer first, then the ladder, the findings and where
-it all comes from.
+"""What a report says in words and tables: the answer first, then the ladder, the findings and the
+provenance.
 """
 
+import re
 from collections.abc import Mapping
+from html import escape
 from typing import TYPE_CHECKING
 
 from helpers import results
@@ -29,40 +31,50 @@ def frame(found: Results) -> "DataFrame":
     return DataFrame(rows, columns=list(Row.model_fields)).infer_objects()
 
 
+def escaped(text: str) -> str:
+    """Return Markdown that shows a text as it is: nothing in it is markup, HTML or a formula."""
+    one_line = escape(" ".join(text.split()), quote=False)
+    return re.sub(r"[\\`*_\[\]|~$]", lambda found: f"&#{ord(found[0])};", one_line)
+
+
+def markdown(text: str) -> "Markdown":
+    """Return Markdown that a notebook displays."""
+    from IPython.display import Markdown
+
+    return Markdown(text)  # type: ignore[no-untyped-call]
+
+
 def budget(config: ReportConfig) -> float:
     """The latency budget at p99 in milliseconds; infinite without one."""
     return config.latency_budget_ms or UNLIMITED
 
 
 def answer(config: ReportConfig, found: Results, rows: "DataFrame") -> "Markdown":
-    """Say the answer in a few lines: fastest, best within the budget, what serving costs, what is
-    missing.
+    """Give the answer in a few lines: the fastest point, the best within the budget, the cost of
+    serving, and accuracy.
     """
-    from IPython.display import Markdown
-
     offline, online = findings.measured(rows, "offline"), findings.measured(rows, "online")
+    limit = config.latency_budget_ms
     lines = [
-        f"**Fastest.** {findings.describe_frontier(rows)}",
-        f"**Within the budget of {config.latency_budget_ms:g} ms at p99.** "
-        + findings.describe_frontier(online, budget(config))
-        if config.latency_budget_ms
+        f"**Fastest.** {escaped(findings.describe_frontier(rows))}",
+        f"**Within the budget of {limit:g} ms at p99.** "
+        + escaped(findings.describe_frontier(online, limit))
+        if limit
         else "**No latency budget** is set for this model.",
-        f"**What serving costs.** {findings.describe_served_over_bare(offline)}",
-        f"**Accuracy.** {accuracy_in_words(found)}",
+        f"**The cost of serving.** {escaped(findings.describe_served_over_bare(offline))}",
+        f"**Accuracy.** {escaped(accuracy_in_words(found))}",
     ]
     if config.checkpoint == "fitted":
         lines.append(
-            "**Mind:** the checkpoint was fitted in minutes to the generated data set "
-            f"`{config.dataset}`. Its accuracy says that deployment keeps what was trained; "
-            "it says nothing about the real task."
+            "**Note:** the checkpoint was fitted in minutes to the generated data set "
+            f"{escaped(config.dataset)}. Its accuracy shows that deployment keeps what was "
+            "trained; it says nothing about the real task."
         )
-    return Markdown("\n\n".join(lines))  # type: ignore[no-untyped-call]
+    return markdown("\n\n".join(lines))
 
 
 def findings_in_words(config: ReportConfig, rows: "DataFrame") -> "Markdown":
     """Say what each figure shows, experiment by experiment where that differs."""
-    from IPython.display import Markdown
-
     online = findings.measured(rows, "online")
     lines = [
         findings.describe_throughput(rows),
@@ -74,12 +86,11 @@ def findings_in_words(config: ReportConfig, rows: "DataFrame") -> "Markdown":
         ),
         findings.describe_frontier(rows, budget(config)),
     ]
-    text = "".join(f"- {line}\n" for line in lines)
-    return Markdown(text)  # type: ignore[no-untyped-call]
+    return markdown("".join(f"- {escaped(line)}\n" for line in lines))
 
 
 def accuracy_in_words(found: Results) -> str:
-    """Say what is served and whether every rung holds."""
+    """Give the served metrics, and the rungs that are out of bounds."""
     served = {name: stages["deploy"] for name, stages in found.items() if "deploy" in stages}
     parts = [
         f"{name}: " + ", ".join(f"{each.metric} {each.served:.4f}" for each in result.scores)
@@ -87,23 +98,14 @@ def accuracy_in_words(found: Results) -> str:
         if result.scores
     ]
     red = [f"{name} ({each.reason})" for name, each in served.items() if each.state == "failed"]
-    verdict = f"Red: {'; '.join(red)}." if red else "Every rung that was reached holds."
+    verdict = f"Red: {'; '.join(red)}." if red else "All rungs that ran are within their bounds."
     return f"{'; '.join(parts) or 'Nothing was served'}. {verdict}"
 
 
 def configurations(config: ReportConfig, found: Results) -> list[dict[str, Value]]:
-    """One row for each experiment: how it was made and served, and what it came to."""
-    fields = (
-        "variant",
-        "dataset",
-        "max_seq_length",
-        "export_format",
-        "format",
-        "precision",
-        "accelerator",
-        "max_batch_size",
-        "preferred_batch_sizes",
-    )
+    """One row for each experiment: how it was made and served, and what was not done."""
+    fields = ["variant", "dataset", "max_seq_length", "export_format", "format", "precision"]
+    fields += ["accelerator", "max_batch_size", "preferred_batch_sizes"]
     rows: list[dict[str, Value]] = []
     for name in config.experiments:
         stages = found[name]
@@ -145,11 +147,7 @@ def ladder(found: Results) -> list[dict[str, Value]]:
 def metrics(found: Results) -> list[dict[str, Value]]:
     """One row for each metric of each experiment: served, and by the framework."""
     return [
-        {
-            "experiment": name,
-            **score.model_dump(),
-            "verdict": "red" if score.fault else "green",
-        }
+        {"experiment": name, **score.model_dump(), "verdict": "red" if score.fault else "green"}
         for name, stages in found.items()
         if "deploy" in stages
         for score in stages["deploy"].scores
@@ -157,12 +155,12 @@ def metrics(found: Results) -> list[dict[str, Value]]:
 
 
 def provenance(found: Results) -> dict[str, Value]:
-    """Say where the figures come from: machine, versions, source, command, inputs; taken from the
-    last stage that ran.
+    """Give the origin of the figures: machine, versions, source, command and inputs; the machine
+    is that of the last stage that ran.
     """
     every = [each for stages in found.values() for each in stages.values() if each.machine]
     if not every:
-        return {"nothing has run": "yet"}
+        return {"provenance": "nothing has run yet"}
     last = max(every, key=lambda result: result.finished)
     versions: dict[str, Value] = {}
     for result in every:
@@ -196,8 +194,8 @@ def provenance(found: Results) -> dict[str, Value]:
 
 
 def gpu_in_words(measured: Mapping[str, Result]) -> dict[str, Value]:
-    """Say what the GPU was like before, during and after all measurements (name -> result), and
-    what mattered meanwhile; empty on a CPU.
+    """Give the GPU's state before, during and after all measurements (name -> result), and the
+    changes that matter; empty on a CPU.
     """
     kept = {
         name: (result.finished, result.measurement, result.measurement.gpu)
@@ -219,7 +217,7 @@ def gpu_in_words(measured: Mapping[str, Result]) -> dict[str, Value]:
         "GPU meanwhile": {
             name: "; ".join(state.changes) for name, (*_, state) in kept.items() if state.changes
         }
-        or "nothing changed that matters",
+        or "no change that matters",
     }
 
 
@@ -229,11 +227,6 @@ def _pretty(record: Mapping[str, Value]) -> dict[str, Value]:
 
 def headline(rows: "DataFrame") -> str:
     """Give the key figure for an index."""
-    best = findings.best(rows)
-    return (
-        f"{best['throughput']:,.1f} inferences/s: {best['experiment']}"
-        if best is not None
-        else "nothing stable was measured"
-        if len(rows)
-        else "nothing was measured"
-    )
+    for _, top in findings.best(rows).iterrows():
+        return f"{top['throughput']:,.1f} inferences/s: {top['experiment']}"
+    return "nothing stable was measured" if len(rows) else "nothing was measured"

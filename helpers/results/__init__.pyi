@@ -2,6 +2,7 @@ from .fingerprints import difference, fingerprint
 from .reading import Results, of_model, read, rows
 from .saving import save, timestamp, write
 from .types import (
+    LATENCY_COMPONENTS,
     SCHEMA,
     ArtefactFacts,
     Difference,
@@ -13,10 +14,12 @@ from .types import (
     Rung,
     Score,
     State,
+    TableRow,
     Verdict,
 )
 
 __all__ = [
+    "LATENCY_COMPONENTS",
     "SCHEMA",
     "ArtefactFacts",
     "Difference",
@@ -29,6 +32,7 @@ __all__ = [
     "Rung",
     "Score",
     "State",
+    "TableRow",
     "Verdict",
     "difference",
     "fingerprint",

@@ -4,11 +4,11 @@ import json
 import sys
 from pathlib import Path
 
-from helpers.config import ExportConfig, StageConfig, folder, notebook_file
+from helpers.config import ExportConfig, StageConfig, notebook_file, results_folder
 from helpers.inference import inputs
 from helpers.machine import provenance
 from helpers.results.types import Fingerprint
-from helpers.store import ROOT, digest, file_digest, package_files, shown
+from helpers.store import ROOT, digest, display_path, file_digest, package_files
 
 
 def fingerprint(config: StageConfig) -> Fingerprint:
@@ -27,10 +27,10 @@ def fingerprint(config: StageConfig) -> Fingerprint:
 
 
 def _report_inputs(config: StageConfig) -> dict[str, str]:
-    base = folder(config)
+    base = results_folder(config)
     found = [path for name in config.experiments for path in sorted((base / name).glob("*.json"))]
     published = ROOT / "params" / "published" / f"{config.model}.csv"
-    return {shown(path): file_digest(path) for path in (*found, published) if path.exists()}
+    return {display_path(path): file_digest(path) for path in (*found, published) if path.exists()}
 
 
 def files_read() -> dict[str, str]:

@@ -10,12 +10,12 @@ import psutil
 from pydantic import JsonValue
 
 from helpers import formats
-from helpers.config import LoadConfig, StageConfig, folder
+from helpers.config import LoadConfig, StageConfig, results_folder
 from helpers.errors import AccuracyError, MeasurementError
 from helpers.machine import provenance
 from helpers.results.fingerprints import files_read, fingerprint
 from helpers.results.types import ArtefactFacts, Measurement, Result, Rung, Score, Source
-from helpers.store import Artefact, locked, mark_red, outputs, shown, write_atomic
+from helpers.store import Artefact, display_path, locked, mark_red, outputs, write_atomic
 
 
 def timestamp() -> str:
@@ -25,7 +25,7 @@ def timestamp() -> str:
 
 def write(config: StageConfig, result: Result) -> None:
     """Write a result, whole or not at all."""
-    path = folder(config) / f"{config.stage}.json"
+    path = results_folder(config) / f"{config.stage}.json"
     write_atomic(path, result.model_dump_json(indent=1))
 
 
@@ -77,11 +77,11 @@ def save(
         if measurement and measurement.requests:
             buffer = io.BytesIO()
             np.savez_compressed(buffer, **measurement.requests)
-            write_atomic(folder(config) / requests_name(config), buffer.getvalue())
+            write_atomic(results_folder(config) / requests_name(config), buffer.getvalue())
         write(config, result)
     if broken:
         raise (AccuracyError if red else MeasurementError)(broken)
-    print(f"wrote {shown(folder(config) / f'{config.stage}.json')}")
+    print(f"wrote {display_path(results_folder(config) / f'{config.stage}.json')}")
 
 
 def requests_name(config: StageConfig) -> str:
@@ -94,7 +94,7 @@ def _facts(artefact: Artefact) -> ArtefactFacts:
         folder=artefact.folder.name,
         sha256=artefact.sha256,
         size_mb=round(artefact.size_mb, 1),
-        files={name: str(file["sha256"]) for name, file in artefact.files.items()},
+        files={name: file.sha256 for name, file in artefact.files.items()},
         facts=dict(artefact.facts),
     )
 

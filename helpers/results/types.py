@@ -21,6 +21,18 @@ SCHEMA: Literal[2] = 2  # of `<stage>.json`; a result of another schema counts a
 State = Literal["done", "failed", "blocked", "skipped"]
 Verdict = Literal["stable", "unstable", "disturbed", "few requests", "failed"]
 
+# The seven parts of the average latency, in the order in which a request meets them: field of a row
+# -> label
+LATENCY_COMPONENTS = {
+    "client_send_ms": "client send",
+    "network_server_send_recv_ms": "network",
+    "server_queue_ms": "server queue",
+    "server_compute_input_ms": "server input",
+    "server_compute_infer_ms": "server inference",
+    "server_compute_output_ms": "server output",
+    "client_recv_ms": "client receive",
+}
+
 
 class Record(BaseModel):
     """Plain data that does not change and has no other fields than these."""
@@ -106,9 +118,8 @@ class Score(Record):
         )
 
 
-class Row(Record):
-    """A measured point. Its fields are the columns of `results.csv`, in their order: those of the
-    published tables, then ours. What identifies a row is filled in when it is saved.
+class TableRow(Record):
+    """The columns of NVIDIA's published tables, which ours have too.
 
     Latencies are in milliseconds, throughput in inferences (samples) per second. None is what was
     not measured.
@@ -122,7 +133,7 @@ class Row(Record):
     backend_accelerator: str = ""
     precision: str = ""
     model_format: str = ""
-    cuda_graph: bool = False
+    cuda_graph: bool | None = None
     max_batch_size: int | None = None
     instances: int | None = None
     batch_size: int  # offline of a request, online the samples of a client's request
@@ -140,7 +151,18 @@ class Row(Record):
     p95_latency_ms: float | None = None
     p99_latency_ms: float | None = None
     avg_latency_ms: float | None = None
-    source: str = ""  # <experiment>/<stage>.json
+    source: str = ""  # <experiment>/<stage>.json, or NVIDIA's document
+
+
+class Row(TableRow):
+    """A measured point. Its fields are the columns of `results.csv`, in their order: those of the
+    published tables, then ours. What identifies a row is filled in when it is saved.
+
+    Latencies are in milliseconds, throughput in inferences (samples) per second. None is what was
+    not measured.
+    """
+
+    cuda_graph: bool = False
     experiment: str = ""
     variant: str = ""  # of the network
     verdict: Verdict

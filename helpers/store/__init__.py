@@ -1,4 +1,4 @@
-"""Files and folders: where they lie, how they are written whole, locked and told apart."""
+"""Files and folders: their paths, atomic writes, artefacts, hashes and the lock."""
 
 import lazy_loader
 

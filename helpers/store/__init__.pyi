@@ -1,18 +1,22 @@
-from .artefacts import Artefact, find, is_unchanged, making, mark_red, verify
+from .artefacts import Artefact, find_artefact, is_unchanged, making, mark_red, verify
 from .files import explained, link_or_copy, write_atomic
-from .hashing import digest, file_digest, package_files
-from .lock import LOCKED_VARIABLE, locked
-from .paths import OUTPUTS_VARIABLE, ROOT, from_root, outputs, shown
+from .hashing import content_name, digest, file_digest, fingerprint, package_files
+from .lock import LOCKED_VARIABLE, clear_leftovers, locked, require_unlocked, temporary_folder
+from .paths import OUTPUTS_VARIABLE, ROOT, display_path, from_root, outputs
 
 __all__ = [
     "LOCKED_VARIABLE",
     "OUTPUTS_VARIABLE",
     "ROOT",
     "Artefact",
+    "clear_leftovers",
+    "content_name",
     "digest",
+    "display_path",
     "explained",
     "file_digest",
-    "find",
+    "find_artefact",
+    "fingerprint",
     "from_root",
     "is_unchanged",
     "link_or_copy",
@@ -21,7 +25,8 @@ __all__ = [
     "mark_red",
     "outputs",
     "package_files",
-    "shown",
+    "require_unlocked",
+    "temporary_folder",
     "verify",
     "write_atomic",
 ]

@@ -1,80 +1,105 @@
 """Finished folders: a manifest with the SHA-256 of every file, made whole or not at all."""
 
-import json
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Literal
+
+from pydantic import BaseModel, Field, JsonValue, ValidationError
 
 from helpers.errors import ArtefactError
 from helpers.store.files import explained, write_atomic
 from helpers.store.hashing import digest, file_digest
-from helpers.store.paths import shown
+from helpers.store.lock import locked
+from helpers.store.paths import display_path, outputs
 
 MANIFEST = "manifest.json"
 
 
+class FileRecord(BaseModel, frozen=True):
+    """A file of an artefact as it was when the artefact was finished."""
+
+    size: int  # bytes
+    mtime_ns: int
+    sha256: str
+
+
+class Manifest(BaseModel, frozen=True):
+    """The content of `manifest.json`."""
+
+    version: Literal[1] = Field(alias="schema")
+    facts: dict[str, JsonValue] = {}
+    files: dict[str, FileRecord] = {}
+
+
 @dataclass(frozen=True)
 class Artefact:
-    """A finished folder and its manifest: SHA-256 of every file, and what its maker wrote down."""
+    """A finished folder, the records of its files, and what its maker wrote down."""
 
     folder: Path
-    files: Mapping[str, Mapping[str, Any]]
-    facts: Mapping[str, Any]
+    files: Mapping[str, FileRecord]
+    facts: Mapping[str, JsonValue]
 
     @property
     def sha256(self) -> str:
         """One hash over the names and hashes of all files."""
-        return digest({name: file["sha256"] for name, file in self.files.items()})
+        return digest({name: file.sha256 for name, file in self.files.items()})
 
     @property
     def size_mb(self) -> float:
         """Size of all files together in megabytes (10^6 bytes)."""
-        return sum(int(file["size"]) for file in self.files.values()) / 1e6
+        return sum(file.size for file in self.files.values()) / 1e6
 
-    def shown(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, JsonValue]:
         """What a reader should know of it."""
-        files = {name: f"{int(file['size']):,} bytes" for name, file in self.files.items()}
         return {
-            "folder": shown(self.folder),
+            "folder": display_path(self.folder),
             **self.facts,
             "size_mb": self.size_mb,
-            "files": files,
+            "files": {name: f"{file.size:,} bytes" for name, file in self.files.items()},
             "sha256": self.sha256,
         }
 
 
-def _stamp(path: Path) -> dict[str, int]:
+def _record(path: Path) -> FileRecord:
     status = path.stat()
-    return {"size": status.st_size, "mtime_ns": status.st_mtime_ns}
+    return FileRecord(size=status.st_size, mtime_ns=status.st_mtime_ns, sha256=file_digest(path))
 
 
-def find(folder: Path) -> Artefact | None:
-    """Find the finished artefact in `folder`, without looking at its content; None if there is
-    none.
+def _write_manifest(
+    folder: Path, facts: Mapping[str, JsonValue], files: Mapping[str, FileRecord]
+) -> None:
+    manifest = Manifest(schema=1, facts=dict(facts), files=dict(files))
+    write_atomic(folder / MANIFEST, manifest.model_dump_json(indent=1, by_alias=True))
+
+
+def find_artefact(folder: Path) -> Artefact | None:
+    """Find the finished artefact in `folder`, without looking at its files; None if there is none,
+    or if its manifest is not one of ours.
     """
     try:
-        manifest = json.loads((folder / MANIFEST).read_text())
-    except (FileNotFoundError, NotADirectoryError):
+        manifest = Manifest.model_validate_json((folder / MANIFEST).read_bytes())
+    except (FileNotFoundError, NotADirectoryError, ValidationError):
         return None
-    return Artefact(folder, manifest["files"], manifest["facts"])
+    return Artefact(folder, manifest.files, manifest.facts)
 
 
 def is_unchanged(artefact: Artefact) -> bool:
-    """Whether all files have the size and time they were finished with: quick, for deciding what to
-    skip.
+    """Tell whether all files have the size and time they were finished with, without reading
+    them.
     """
-    try:
-        return all(
-            _stamp(artefact.folder / name).items() <= dict(file).items()
-            for name, file in artefact.files.items()
-        )
-    except OSError:
-        return False
+    for name, file in artefact.files.items():
+        try:
+            status = (artefact.folder / name).stat()
+        except OSError:
+            return False
+        if (status.st_size, status.st_mtime_ns) != (file.size, file.mtime_ns):
+            return False
+    return True
 
 
 def verify(artefact: Artefact) -> Artefact:
@@ -84,42 +109,38 @@ def verify(artefact: Artefact) -> Artefact:
     for name, file in artefact.files.items():
         path = artefact.folder / name
         found = file_digest(path) if path.is_file() else "gone"
-        if found != file["sha256"]:
+        if found != file.sha256:
             (artefact.folder / MANIFEST).unlink(missing_ok=True)
             raise ArtefactError(
-                f"{shown(path)} changed after it was made: SHA-256 is {found[:12]}, was "
-                f"{file['sha256'][:12]}; the next run makes it again"
+                f"{display_path(path)} changed after it was made: SHA-256 is {found[:12]}, was "
+                f"{file.sha256[:12]}; the next run makes it again"
             )
     return artefact
 
 
 def mark_red(artefact: Artefact, reason: str) -> None:
     """Write into the manifest that nothing may be built on this artefact, and why."""
-    facts = {**artefact.facts, "red": reason}
-    manifest = {"schema": 1, "facts": facts, "files": artefact.files}
-    write_atomic(artefact.folder / MANIFEST, json.dumps(manifest, indent=1))
+    _write_manifest(artefact.folder, {**artefact.facts, "red": reason}, artefact.files)
 
 
 @contextmanager
-def making(folder: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+def making(folder: Path) -> Iterator[tuple[Path, dict[str, JsonValue]]]:
     """Make an artefact whole or not at all: yields an empty temporary folder and the facts to fill.
 
     At the end of the block every file is hashed, the manifest written and the folder renamed to
-    `folder`.
+    `folder`. What lies in the outputs folder is made under its lock: raises `WorkspaceError` if
+    another run holds it.
     """
-    facts: dict[str, Any] = {}
-    with explained(folder):
+    facts: dict[str, JsonValue] = {}
+    is_output = folder.is_relative_to(outputs())
+    with locked(outputs()) if is_output else nullcontext(), explained(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
         try:
             yield temporary, facts
             paths = sorted(path for path in temporary.rglob("*") if path.is_file())
-            files = {
-                str(path.relative_to(temporary)): {**_stamp(path), "sha256": file_digest(path)}
-                for path in paths
-            }
-            manifest = {"schema": 1, "facts": facts, "files": files}
-            (temporary / MANIFEST).write_text(json.dumps(manifest, indent=1))
+            files = {str(path.relative_to(temporary)): _record(path) for path in paths}
+            _write_manifest(temporary, facts, files)
             os.chmod(temporary, 0o755)
             shutil.rmtree(folder, ignore_errors=True)
             os.replace(temporary, folder)

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from helpers.errors import WorkspaceError
-from helpers.store.paths import shown
+from helpers.store.paths import display_path
 
-MENDABLE = (
+USER_FIXABLE = (
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES),
     *(errno.ENOTDIR, errno.EISDIR, errno.EEXIST),
 )
@@ -19,22 +19,22 @@ MENDABLE = (
 
 @contextmanager
 def explained(path: Path) -> Iterator[None]:
-    """Turn the errors of writing to `path` that a user can mend into one line each."""
+    """Turn errors of writing to `path` that a user can fix into one line each."""
     try:
         yield
     except OSError as error:
         about = Path(error.filename or path).absolute()
         if not (path.is_relative_to(about.parent) or about.is_relative_to(path.parent)):
             raise  # it was something else, such as a data set that cannot be read
-        if error.errno not in MENDABLE:
+        if error.errno not in USER_FIXABLE:
             raise
         raise WorkspaceError(
-            f"cannot write {shown(path)}: {os.strerror(error.errno).lower()}"
+            f"cannot write {display_path(path)}: {os.strerror(error.errno).lower()}"
         ) from error
 
 
 def write_atomic(path: Path, content: str | bytes) -> Path:
-    """Write a file whole or not at all: a temporary file beside it, then a rename."""
+    """Write a file whole or not at all: a temporary file in its folder, then a rename."""
     with explained(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -50,9 +50,7 @@ def write_atomic(path: Path, content: str | bytes) -> Path:
 
 
 def link_or_copy(source: str | Path, target: str | Path) -> str:
-    """Give `target` the content of `source` without a second copy on disk where the file system
-    can.
-    """
+    """Give `target` the content of `source`, as a hard link where the file system can."""
     try:
         os.link(source, target)
     except OSError:

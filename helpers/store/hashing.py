@@ -1,15 +1,15 @@
-"""SHA-256 of plain data and of files."""
+"""SHA-256 of plain data and of files, and a quick way to tell whether a user's files changed."""
 
 import hashlib
 import json
 from functools import cache
 from pathlib import Path
-from typing import Any
 
-from helpers.store.paths import ROOT
+from helpers.errors import DataError
+from helpers.store.paths import ROOT, display_path, from_root
 
 
-def digest(value: Any) -> str:
+def digest(value: object) -> str:
     """Hash plain data: SHA-256 of its JSON with sorted keys."""
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
 
@@ -18,6 +18,36 @@ def file_digest(path: Path) -> str:
     """Give the SHA-256 of a file's bytes."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@cache
+def content_name(path: str) -> str:
+    """Name a user's files by what they are rather than where they lie: give their fingerprint, or
+    `path` as it is if nothing is there. Asked once in a process, so that keys do not change in it.
+    """
+    try:
+        return fingerprint(from_root(path))
+    except DataError:
+        return path
+
+
+def fingerprint(path: Path) -> str:
+    """Tell whether a user's file or folder changed without reading it: the names in it, sizes and
+    times, but not where it lies. Raises `DataError`.
+    """
+    try:
+        if not path.exists():
+            raise DataError(f"{display_path(path)}: there is no such file or folder")
+        entries = sorted(path.rglob("*")) if path.is_dir() else [path]
+        return digest(
+            [
+                (str(entry.relative_to(path)), entry.stat().st_size, entry.stat().st_mtime_ns)
+                for entry in entries
+                if entry.is_file()
+            ]
+        )
+    except OSError as error:
+        raise DataError(f"{display_path(path)}: cannot be read: {error}") from None
 
 
 @cache

@@ -1,34 +1,101 @@
-"""The lock on an outputs folder: one run at a time."""
+"""The lock on an outputs folder: one run at a time, and what killed ones left is removed."""
 
-import fcntl
 import os
+import re
+import shutil
+import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from filelock import FileLock, Timeout
 
 from helpers.errors import WorkspaceError
 from helpers.store.files import explained
-from helpers.store.paths import shown
+from helpers.store.paths import display_path
 
 LOCKED_VARIABLE = "TRITON_NOTEBOOKS_LOCKED"  # set by the batch command: it holds the lock for them
+LOCK = ".lock"
+TEMPORARY = "triton-"  # how temporary folders of this package begin
+PLAIN = re.compile(r"[A-Za-z0-9_./-]+")  # the dynamic linker expands dollars, a shell more
+LONGEST = 80  # characters of its parent: a socket's path may have 107
+YOUNG_SECONDS = 60  # its maker may not have locked such a folder yet
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold the outputs folder for one run; raise `WorkspaceError` if another run holds it or it is
-    not a folder.
+    """Hold the outputs folder; raise `WorkspaceError` if another process holds it or it is not a
+    folder.
+
+    The lock ends with the process. A process may enter again; the batch command's kernels may too.
     """
     if os.environ.get(LOCKED_VARIABLE):
         yield
         return
     with explained(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / ".lock").open("w")
-    with lock:
+        lock = FileLock(folder / LOCK, timeout=0, is_singleton=True)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            lock.acquire()
+        except Timeout:
             raise WorkspaceError(
-                f"{shown(folder)} is in use by another run: wait for it, or give --outputs"
+                f"{display_path(folder)} is in use by another run: wait for it, or give --outputs"
             ) from None
+    try:
         yield
+    finally:
+        lock.release()
+
+
+def require_unlocked(folder: Path) -> None:
+    """Raise `WorkspaceError` if another process holds the outputs folder now: a notebook asks first
+    what would otherwise fail at its end.
+    """
+    if (folder / LOCK).exists():
+        with locked(folder):
+            pass
+
+
+@contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """Make a temporary folder for the time of the block. Its path is short and has no character
+    that a shell interprets: Triton starts programs by a shell, and a socket's path is limited.
+
+    It is locked, so that `clear_leftovers` can tell it from one whose maker was killed. Raises
+    `WorkspaceError` where there is no place for one.
+    """
+    for base in _temporary_places():
+        if PLAIN.fullmatch(base) and len(base) < LONGEST and os.access(base, os.W_OK | os.X_OK):
+            with (
+                tempfile.TemporaryDirectory(prefix=TEMPORARY, dir=base) as name,
+                FileLock(Path(name) / LOCK),
+            ):
+                yield Path(name)
+            return
+    raise WorkspaceError(
+        "a temporary folder is needed whose path is short and has only letters, digits and _ . / "
+        "-: set TMPDIR to one that you can write to"
+    )
+
+
+def _temporary_places() -> list[str]:
+    return list(dict.fromkeys((tempfile.gettempdir(), "/tmp", "/var/tmp", "/dev/shm")))
+
+
+def clear_leftovers(outputs: Path) -> None:
+    """Remove the temporary folders of processes that were killed; the caller holds `outputs`.
+
+    Those of `making` lie in `outputs`: only who holds it makes one. Those in TMPDIR may belong to a
+    run on another outputs folder, which then holds a lock in each.
+    """
+    for path in (*outputs.glob("data/.*"), *outputs.glob("*/artefacts/.*")):
+        if path.is_dir() and re.fullmatch(r"\..+\.[a-z0-9_]{8}", path.name):
+            shutil.rmtree(path, ignore_errors=True)
+    places = (Path(each) for each in _temporary_places())
+    for path in (path for place in places for path in place.glob(f"{TEMPORARY}*/{LOCK}")):
+        with suppress(Timeout, OSError):  # it is in use, or somebody else's
+            status = path.stat()
+            if status.st_uid == os.getuid() and time.time() - status.st_mtime > YOUNG_SECONDS:
+                with FileLock(path, timeout=0):
+                    shutil.rmtree(path.parent, ignore_errors=True)

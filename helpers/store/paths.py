@@ -1,4 +1,4 @@
-"""Where the project and its outputs lie, and how a path is shown to a reader.
+"""Where the project and its outputs are, and how a path is displayed.
 
 outputs/data/<key>/                               data sets, checkpoints, references
 outputs/<target>/artefacts/<key>/                 exports, conversions, repositories
@@ -18,16 +18,12 @@ def outputs() -> Path:
 
 
 def from_root(path: str) -> Path:
-    """Resolve a user's path: relative ones are relative to the project's root, wherever the kernel
-    was started.
-    """
-    return ROOT / Path(path).expanduser()
+    """Resolve a user's path; a relative one starts at the project's root, wherever a kernel did."""
+    return ROOT / os.path.expanduser(path)
 
 
-def shown(path: Path) -> str:
-    """Spell a path for a page: relative to the project or the outputs folder where it lies
-    there.
-    """
+def display_path(path: Path) -> str:
+    """Spell a path for a reader, relative to the project or the outputs folder if it is in one."""
     if path.is_relative_to(outputs()):
         return str(outputs().name / path.relative_to(outputs()))
     return str(path.relative_to(ROOT) if path.is_relative_to(ROOT) else path)

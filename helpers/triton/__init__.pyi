@@ -1,8 +1,10 @@
 from .client import Server
+from .conversion import convert
 from .deployment import deploy
-from .embedded import last_lines, libraries
+from .embedded import libraries
 from .guard import sweep
-from .process import SETTINGS
+from .log import exit_reason, last_lines
+from .process import SETTINGS, guarded
 from .repository import SCENARIOS, write_repository
 from .serving import asking, client_example, serve, serve_elsewhere
 
@@ -12,7 +14,10 @@ __all__ = [
     "Server",
     "asking",
     "client_example",
+    "convert",
     "deploy",
+    "exit_reason",
+    "guarded",
     "last_lines",
     "libraries",
     "serve",

@@ -1,11 +1,11 @@
 """Triton's Python backend around one format's session: `model.py` of every served model.
 
-The repository holds it beside `runtime.py`, the format's own module. All the requests that Triton
+The repository holds it next to `runtime.py`, the format's own module. All the requests that Triton
 hands over in one call run as one batch. It imports numpy and the backend's utilities only, so that
-the repository can be served anywhere.
+the repository can be served anywhere, and keeps to Python 3.8, which older releases' images have.
 
-On a GPU tensors stay there where the session offers `run_on_device`: it takes PyTorch's tensors
-beside arrays, and what it gives goes back to Triton by DLPack.
+On a GPU, tensors stay there if the session has `run_on_device`: it takes PyTorch's tensors as well
+as arrays, and its outputs go back to Triton by DLPack.
 """
 
 import importlib.util
@@ -23,8 +23,8 @@ def load_runtime(path):
     return module
 
 
-def taken(tensor):
-    """Take an input from where it is: an array of this host's memory, or a GPU's as PyTorch's."""
+def to_array(tensor):
+    """Return an input where it is: an array in this host's memory, or PyTorch's tensor on a GPU."""
     if tensor.is_cpu():
         return tensor.as_numpy()
     import torch
@@ -32,18 +32,20 @@ def taken(tensor):
     return torch.from_dlpack(tensor.to_dlpack())
 
 
-def joined(values):
+def concatenate(values):
     """Join the same input of several requests; on the GPU if any of them is there."""
-    if len(values) == 1 or all(isinstance(each, np.ndarray) for each in values):
-        return values[0] if len(values) == 1 else np.concatenate(values)
+    if len(values) == 1:
+        return values[0]
+    if all(isinstance(each, np.ndarray) for each in values):
+        return np.concatenate(values)
     import torch
 
     (device,) = {each.device for each in values if not isinstance(each, np.ndarray)}
     return torch.cat([torch.as_tensor(each, device=device) for each in values])
 
 
-def given(name, values):
-    """Hand an output to Triton, from where it is."""
+def to_triton(name, values):
+    """Hand an output to Triton from where it is."""
     if isinstance(values, np.ndarray):
         return pb.Tensor(name, values)
     return pb.Tensor.from_dlpack(name, values)
@@ -63,20 +65,28 @@ class TritonPythonModel:
         self.outputs = [output["name"] for output in config["output"]]
 
     def execute(self, requests):
-        arrays = [
-            {tensor.name(): taken(tensor) for tensor in request.inputs()} for request in requests
-        ]
-        sizes = [len(next(iter(inputs.values()))) for inputs in arrays]
-        batch = {name: joined([inputs[name] for inputs in arrays]) for name in arrays[0]}
+        """Answer every request; those of a batch that fails run again one by one, so that only the
+        bad ones fail.
+        """
         try:
-            outputs = self.run(batch)
-        except Exception as error:  # every request of the batch must get an answer
+            return self.run_batch(requests)
+        except Exception as error:
+            if len(requests) > 1:
+                return [self.execute([request])[0] for request in requests]
+            # never one error for several responses: Triton frees it once for each, and crashes
             failure = pb.TritonError(f"{type(error).__name__}: {error}")
-            return [pb.InferenceResponse(error=failure) for _ in requests]
-        ends = np.cumsum(sizes)
-        return [
-            pb.InferenceResponse(
-                [given(name, outputs[name][end - size : end]) for name in self.outputs]
-            )
-            for size, end in zip(sizes, ends, strict=True)
+            return [pb.InferenceResponse(error=failure)]
+
+    def run_batch(self, requests):
+        arrays = [
+            {tensor.name(): to_array(tensor) for tensor in request.inputs()} for request in requests
         ]
+        batch = {name: concatenate([inputs[name] for inputs in arrays]) for name in arrays[0]}
+        outputs = self.run(batch)
+        responses, start = [], 0
+        for inputs in arrays:
+            end = start + len(next(iter(inputs.values())))
+            tensors = [to_triton(name, outputs[name][start:end]) for name in self.outputs]
+            responses.append(pb.InferenceResponse(tensors))
+            start = end
+        return responses

@@ -1,11 +1,13 @@
 """Containers by the `docker` command: the engine, its images, and one container's life.
 
-A container runs in the foreground of its client, and the client under a guard: what it says goes
-straight to the log, and it is stopped when its owner ends, killed or not. What is left all the same
-carries a label, by which it is removed at the end of the block, and by any later run once its owner
-has ended.
+A container runs in the foreground of its client, and the client under a guard: its output goes
+straight to the log, and it is stopped when its owner ends, killed or not. Every container has a
+label. By it, one that is left all the same is removed at the end of the block, or by a later run
+once its owner has ended.
 """
 
+import csv
+import io
 import os
 import subprocess
 import uuid
@@ -19,6 +21,7 @@ from helpers.config import StageConfig, releases
 from helpers.errors import ServerError
 from helpers.store import outputs
 from helpers.triton import owner, process
+from helpers.triton.log import exit_reason
 
 LABEL = "triton-notebooks"
 OWNER = f"{LABEL}.owner"
@@ -33,6 +36,13 @@ class Mount(NamedTuple):
     target: str
     writable: bool = False
 
+    def option(self) -> str:
+        """Spell docker's option: one line of CSV, so that a path may hold a comma or a quote."""
+        fields = ["type=bind", f"source={host_path(self.source)}", f"target={self.target}"]
+        line = io.StringIO()
+        csv.writer(line, lineterminator="").writerow(fields + ["readonly"] * (not self.writable))
+        return f"--mount={line.getvalue()}"
+
 
 @dataclass(frozen=True)
 class Container:
@@ -41,14 +51,19 @@ class Container:
     name: str
     client: "subprocess.Popen[bytes]"
 
-    def is_alive(self) -> bool:
-        """Whether it runs, or is about to: of one not yet made the engine knows nothing."""
-        if self.client.poll() is not None:
-            return False
-        return self._state("Status") in ("", "created", "running")
+    def end(self) -> str:
+        """Describe how it ended; empty while it runs, is about to, or is being removed: then its
+        client has not printed its last words yet.
+        """
+        code = self.client.poll()
+        if code is not None:
+            return f"it {exit_reason(code)}"
+        state = self._state("Status")  # empty if the engine has not made it yet
+        alive = state in ("", "created", "running", "removing")
+        return "" if alive else f"its container is {state}"
 
     def process(self) -> tuple[int, ...]:
-        """Give the number of its first process, which is a child of the engine and not of ours."""
+        """Return the number of its first process, a child of the engine and not of ours."""
         number = self._state("Pid")
         return (int(number),) if number.isdigit() and number != "0" else ()
 
@@ -57,7 +72,9 @@ class Container:
 
 
 def docker(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    """Run the docker command, whatever it answers; raise `ServerError` if it does not."""
+    """Run the docker command, whatever its exit code; raise `ServerError` if there is none or it
+    gives no answer.
+    """
     try:
         return subprocess.run(
             ["docker", *arguments],
@@ -79,7 +96,7 @@ def docker(*arguments: str) -> "subprocess.CompletedProcess[str]":
 
 
 def engine() -> str:
-    """Give the version of the engine; raise `ServerError` if none answers."""
+    """Return the version of the engine; raise `ServerError` if none answers."""
     answer = docker("version", "--format={{.Server.Version}}")
     said = " ".join(answer.stderr.split())
     if answer.returncode and "permission denied" in said:
@@ -102,9 +119,9 @@ def image(config: StageConfig) -> str:
 
 
 def require_image(config: StageConfig) -> str:
-    """Name the image if the engine has it: it is many gigabytes, so nothing pulls it unasked.
+    """Return the image if the engine has it. It is many gigabytes, so nothing pulls it unasked.
 
-    Raises `ServerError` with the command that does.
+    Raises `ServerError` with the command that pulls it.
     """
     engine()
     name = image(config)
@@ -114,8 +131,8 @@ def require_image(config: StageConfig) -> str:
 
 
 def host_path(path: Path) -> Path:
-    """Spell `path` as the engine's host knows it: in the lab container the outputs folder is
-    mounted from another place. Raises `ServerError` for what lies outside it there.
+    """Return `path` as the engine's host knows it: in the lab container the outputs folder is
+    mounted from another place. Raises `ServerError` for a path outside that folder.
     """
     outside = os.environ.get(HOST_OUTPUTS_VARIABLE)
     if outside and path.is_relative_to(outputs()):
@@ -143,39 +160,35 @@ def run(
     """
     chosen, name = require_image(config), f"{LABEL}-{uuid.uuid4().hex[:12]}"
     remove_leftovers()
-    binds = [
-        f"--mount=type=bind,source={host_path(each.source)},target={each.target}"
-        + ("" if each.writable else ",readonly")
-        for each in mounts
-    ]
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     arguments = [
         *("docker", "run", "--rm", "--init", "--pull=never", f"--name={name}"),
         *(f"--label={LABEL}={name}", f"--label={OWNER}={owner.token()}"),
-        # the host's user: what the container writes is theirs, and so is the memory it shares
+        # the host's user: owns what the container writes, and the memory that it shares
         *(f"--user={os.getuid()}:{os.getgid()}", "--env=HOME=/tmp"),
         *("--ulimit=memlock=-1", "--ulimit=stack=67108864"),  # for pinned memory, as NVIDIA says
         *(["--gpus=all"] if config.device == "gpu" else []),
         *([f"--env=CUDA_VISIBLE_DEVICES={visible}"] if visible and config.device == "gpu" else []),
-        *(*options, *binds, chosen, *command),
+        *(*options, *(each.option() for each in mounts), chosen, *command),
     ]
-    with log.open("wb") as output:
-        client = process.start(arguments, log=output, sweep=sweep)
-        try:
+    try:
+        with (
+            log.open("wb") as output,
+            process.guarded(arguments, log=output, sweep=sweep) as client,
+        ):
             yield Container(name, client)
-        finally:
-            process.stop(client)
-            with suppress(ServerError):  # an engine that has gone took its containers along
-                _remove([container for container, _ in _listed(f"{LABEL}={name}")])
+    finally:
+        with suppress(ServerError):  # an engine that has gone took its containers along
+            _remove([container for container, _ in _listed(f"{LABEL}={name}")])
 
 
 def remove_leftovers() -> None:
-    """Remove the containers of owners that have ended without doing so themselves."""
+    """Remove the containers whose owners have ended without removing them."""
     _remove([container for container, holder in _listed(LABEL) if owner.is_dead(holder)])
 
 
 def _listed(label: str) -> list[tuple[str, str]]:
-    """List the containers that have `label`, ended ones too, each with its owner."""
+    """List the containers that have `label`, also ended ones, each with its owner."""
     form = f'{{{{.ID}}}} {{{{.Label "{OWNER}"}}}}'
     answer = docker("ps", "--all", f"--filter=label={label}", f"--format={form}")
     pairs = (line.partition(" ") for line in answer.stdout.splitlines() if line)

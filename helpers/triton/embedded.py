@@ -4,26 +4,33 @@ interpreter's packages.
 
 import os
 import sys
-import tempfile
 import time
-import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
-from socket import SO_REUSEADDR, SOL_SOCKET, socket
-from urllib.error import URLError
-from urllib.request import urlopen
+
+import psutil
 
 from helpers.errors import ServerError
+from helpers.store import temporary_folder
 from helpers.triton import process
 from helpers.triton.client import Server
+from helpers.triton.log import exit_reason
+from helpers.triton.ports import free_ports, require_free
+from helpers.triton.temporary import SHARED_MEMORY, new_name, remove_leftovers
 
-LOADED_SECONDS = 300  # a model that takes longer to load is taken for stuck
+READY_SECONDS = 300  # a model that takes longer to load is considered stuck
+STUB_SECONDS = 5.0  # in which Triton itself reports a stub that could not start, if it does
+
+# For every Triton that this package starts, of whatever release. Without model control it loads the
+# repository's models, and nobody who reaches the port can load others, whose code would run as this
+# user.
+COMMON_FLAGS = ("--model-control-mode=none", "--allow-grpc=false", "--exit-timeout-secs=5")
 
 
 def wheel() -> Path:
-    """Give the folder `tritonserver` of the installed wheel, without importing any of its
+    """Return the folder `tritonserver` of the installed wheel, without importing any of its
     Python.
     """
     spec = find_spec("pytriton")
@@ -33,34 +40,8 @@ def wheel() -> Path:
 
 
 def libraries() -> Path:
-    """Give the folder of shared libraries that the wheel brings along, under hashed names."""
+    """Return the folder of the wheel's shared libraries, which have hashed names."""
     return wheel().parents[1] / "nvidia_pytriton.libs"
-
-
-def free_ports(count: int) -> list[int]:
-    """Find ports of 127.0.0.1 that nothing listens on; they are all open at once, so they
-    differ.
-    """
-    sockets = [socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports: list[int] = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
-
-
-def require_free(port: int) -> int:
-    """Give `port` if nothing listens on it; raise `ServerError` otherwise."""
-    with socket() as probe:
-        probe.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError as error:
-            raise ServerError(
-                f"port {port} of 127.0.0.1 is taken ({error.strerror}): give another, or none"
-            ) from None
-    return port
 
 
 def link_backend(folder: Path) -> None:
@@ -81,49 +62,29 @@ def link_backend(folder: Path) -> None:
         (backend / source.name).symlink_to(source)
 
 
-def last_lines(log: Path, count: int = 6) -> str:
-    """Join the last lines of the server's log that say something, for the message of an error."""
-    lines = [line.strip() for line in log.read_text(errors="replace").splitlines()]
-    telling = [line for line in lines if line and not line.startswith(("+", "|"))]
-    return " / ".join(telling[-count:])
-
-
-def common_flags(models: Sequence[str]) -> list[str]:
-    """Spell what every Triton that this package starts is told, of whatever release."""
-    return [
-        "--model-control-mode=explicit",
-        *(f"--load-model={model}" for model in models),
-        "--allow-grpc=false",
-        "--exit-timeout-secs=5",
-    ]
-
-
 @contextmanager
 def serve(
-    repository: Path,
-    *,
-    models: list[str],
-    log: Path,
-    scenario: str = "online",
-    http_port: int | None = None,
+    repository: Path, *, log: Path, scenario: str = "online", http_port: int | None = None
 ) -> Iterator[Server]:
-    """Serve `models` of `repository` on 127.0.0.1 for as long as the block lasts; every process
+    """Serve the models of `repository` on 127.0.0.1 for as long as the block lasts; every process
     ends with it.
 
     The ports are free ones unless `http_port` names one. Raises `ServerError` with the server's
     last lines if it does not become ready.
     """
-    prefix = f"triton-notebooks-{uuid.uuid4().hex[:12]}"
-    with tempfile.TemporaryDirectory(prefix="triton-") as scratch, log.open("wb") as output:
-        link_backend(Path(scratch))
+    remove_leftovers(SHARED_MEMORY)
+    regions = new_name()
+    with temporary_folder() as folder, log.open("wb") as output:
+        link_backend(folder)
+        (folder / "models").symlink_to(repository.absolute())
         free_http, metrics = free_ports(2)
         http = require_free(http_port) if http_port else free_http
         command = [
             str(wheel() / "bin/tritonserver"),
-            f"--model-repository={repository}",
-            f"--backend-directory={scratch}",
-            f"--backend-config=python,shm-region-prefix-name={prefix}",
-            *common_flags(models),
+            f"--model-repository={folder}/models",
+            f"--backend-directory={folder}",
+            f"--backend-config=python,shm-region-prefix-name={regions}",
+            *COMMON_FLAGS,
             *(["--model-config-name=offline"] if scenario == "offline" else []),
             "--http-address=127.0.0.1",
             f"--http-port={http}",
@@ -134,33 +95,46 @@ def serve(
         ]
         path = f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}"
         env = {**os.environ, "PATH": path, **process.SETTINGS}
-        started = process.start(command, log=output, env=env, sweep=[f"{prefix}*"])
-        server = Server(
-            f"127.0.0.1:{http}",
-            f"127.0.0.1:{metrics}",
-            log,
-            is_alive=lambda: started.poll() is None,
-            processes=(started.pid,),
-        )
-        try:
-            wait_until_ready(server)
+        with process.guarded(command, log=output, env=env, sweep=[f"{regions}*"]) as started:
+
+            def end() -> str:
+                code = started.poll()
+                return "" if code is None else f"it {exit_reason(code)}"
+
+            server = Server(
+                f"127.0.0.1:{http}", f"127.0.0.1:{metrics}", log, end, processes=(started.pid,)
+            )
+            wait_until_ready(server, READY_SECONDS, lambda: _dead_stubs(started.pid))
             yield server
-        finally:
-            process.stop(started)
 
 
-def wait_until_ready(server: Server, seconds: float = LOADED_SECONDS) -> None:
-    """Wait until the server and the models it was told to load are ready; raise `ServerError` if it
-    exits or is stuck.
+def _dead_stubs(guard: int) -> bool:
+    """Whether a stub, a process of the Python backend, has ended. Triton does not always notice; it
+    then waits for it without an end, and never takes its exit code.
     """
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
+    with suppress(psutil.Error):  # one of them ended meanwhile
+        stubs = [stub for server in psutil.Process(guard).children() for stub in server.children()]
+        return any(stub.status() == psutil.STATUS_ZOMBIE for stub in stubs)
+    return False
+
+
+def wait_until_ready(
+    server: Server, seconds: float, has_dead_stubs: Callable[[], bool] = lambda: False
+) -> None:
+    """Wait until the server and its models are ready; raise `ServerError` if it ends, is not ready
+    after `seconds`, or has dead stubs for `STUB_SECONDS`.
+    """
+    started = healthy = time.monotonic()
+    while (now := time.monotonic()) < started + seconds:
         if not server.is_alive():
-            raise ServerError(f"Triton ended while it started: {last_lines(server.log)}")
-        try:
-            with urlopen(f"http://{server.url}/v2/health/ready", timeout=5) as answer:
-                if answer.status == 200 and server.is_alive():
-                    return
-        except (URLError, OSError):
-            time.sleep(0.05)
-    raise ServerError(f"Triton was not ready after {seconds:.0f} s: {last_lines(server.log)}")
+            raise ServerError(f"Triton ended while it started: {server.last_words()}")
+        if server.is_all_ready() and server.is_alive():
+            return
+        if not has_dead_stubs():
+            healthy = now
+        if now > healthy + STUB_SECONDS:
+            raise ServerError(
+                f"a Python process of Triton ended while it started: {server.last_words()}"
+            )
+        time.sleep(0.05)
+    raise ServerError(f"Triton was not ready after {seconds:.0f} s: {server.last_words()}")

@@ -1,13 +1,14 @@
-"""Runs one command that must not outlive its caller, however the caller ends, and clears what the
-command leaves behind.
+"""Runs one command that must not outlive its caller, however the caller ends, and removes the
+shared memory that the command leaves behind.
 
     python guard.py SHM_PATTERN... -- COMMAND...
 
 The caller holds the other end of standard input and never writes. When it closes, on purpose or
-because the caller was killed, the command gets SIGTERM, after a grace period SIGKILL, and with it
-everything in its session. Afterwards the files of /dev/shm that match a pattern, are this user's
-and are in use by no client are removed. The exit code is the command's. Only the standard library
-is imported: it starts in 30 ms and needs no site-packages.
+because the caller was killed, the command gets SIGTERM and after a grace period SIGKILL, and so
+does everything in its session, which is the guard's own: a caller whose guard is killed knows it
+too. Then the files of /dev/shm that match a pattern, belong to this user and are in use by no
+client are removed. The exit code is the command's. Only the standard library is imported: the guard
+starts in 30 ms and needs no site-packages.
 """
 
 import ctypes
@@ -17,11 +18,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from fnmatch import fnmatch
 from pathlib import Path
 
-GRACE_SECONDS = 10
+GRACE_SECONDS = 10.0
 PR_SET_PDEATHSIG = 1
 IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -34,54 +36,64 @@ def before_exec() -> None:
 
 
 def processes_in_session(session: int) -> list[int]:
-    """List the live processes of `session`, read from /proc."""
+    """List the other live processes of `session`, read from /proc."""
     found = []
-    for entry in Path("/proc").iterdir():
-        with suppress(OSError, ValueError):
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
             state, _, _, its_session = (entry / "stat").read_text().rpartition(")")[2].split()[:4]
-            if int(its_session) == session and state != "Z":
+            if int(its_session) == session and state != "Z" and int(entry.name) != os.getpid():
                 found.append(int(entry.name))
     return found
 
 
-def mapped_files() -> set[str]:
-    """List the paths under /dev/shm that some process uses now.
+def shared_memory_users(servers: bool) -> dict[str, list[int]]:
+    """Map each path under /dev/shm that is in use to the processes that use it.
 
-    A Triton server does not count: it maps what its clients make, and keeps it when they end.
+    `servers` says whether a Triton counts: it maps what its clients make, and keeps it when they
+    end.
     """
-    mapped: set[str] = set()
+    users: dict[str, list[int]] = {}
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             lines = (entry / "maps").read_text().splitlines()
-            if (entry / "comm").read_text().strip() != "tritonserver":
-                mapped.update(
+            if servers or (entry / "comm").read_text().strip() != "tritonserver":
+                for path in {
                     line[line.index("/dev/shm/") :] for line in lines if "/dev/shm/" in line
-                )
-    return mapped
+                }:
+                    users.setdefault(path, []).append(int(entry.name))
+    return users
 
 
-def sweep(patterns: list[str]) -> list[str]:
-    """Remove this user's files of /dev/shm that match a pattern and that no process has mapped;
-    return their names.
+def sweep(patterns: Sequence[str]) -> list[str]:
+    """Remove this user's files of /dev/shm that match a pattern and that no client uses; return
+    their names.
     """
     shm = Path("/dev/shm")
     matching = [path for path in shm.iterdir() if any(fnmatch(path.name, p) for p in patterns)]
-    if not matching:
-        return []
-    mapped = mapped_files()
+    used = shared_memory_users(servers=False) if matching else {}
     removed = []
     for path in matching:
         with suppress(OSError):
-            if str(path) not in mapped and path.stat().st_uid == os.getuid():
+            if str(path) not in used and path.stat().st_uid == os.getuid():
                 path.unlink()
                 removed.append(path.name)
     return removed
 
 
-def end(child: "subprocess.Popen[bytes]") -> None:
-    """End the child and its session: politely, then not; stubs first see their server go, so that
-    they clear their own.
+def end_session(session: int, seconds: float = GRACE_SECONDS) -> None:
+    """Wait until the other processes of `session` have ended, and kill them after `seconds`: stubs
+    notice first that their server has gone, and remove their own shared memory.
     """
+    deadline = time.monotonic() + seconds
+    while processes_in_session(session) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    for process in processes_in_session(session):
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+
+
+def end(child: "subprocess.Popen[bytes]") -> None:
+    """End the child, by force if it does not comply, and everything in its session."""
     if child.poll() is None:
         child.send_signal(signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
@@ -89,12 +101,7 @@ def end(child: "subprocess.Popen[bytes]") -> None:
     if child.poll() is None:
         child.kill()
         child.wait()
-    deadline = time.monotonic() + GRACE_SECONDS
-    while processes_in_session(child.pid) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    for pid in processes_in_session(child.pid):
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    end_session(os.getsid(0))
 
 
 def main() -> int:
@@ -102,12 +109,7 @@ def main() -> int:
     patterns, command = sys.argv[1:split], sys.argv[split + 1 :]
     for name in IGNORED:
         signal.signal(name, signal.SIG_IGN)
-    child = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        start_new_session=True,
-        preexec_fn=before_exec,
-    )
+    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=before_exec)
     ended = os.pidfd_open(child.pid)
     select.select([0, ended], [], [])
     end(child)

@@ -1,90 +1,68 @@
-"""Triton's own backends: what `config.pbtxt` says of each format where the server has them, for the
-kinds docker and remote.
+"""Triton's own backends: what `config.pbtxt` says of each format for the server kinds docker and
+remote, which have them.
 
 Sources: the README of triton-inference-server's onnxruntime_backend, pytorch_backend,
 tensorflow_backend and openvino_backend (parameters and accelerators), tensorrt_backend's
 instance_state.cc (which graphs it captures), server/docs/user_guide/model_configuration.md, and
-model_config.proto. None of it can be loaded by a server without those backends.
+model_config.proto. A server without those backends cannot load any of it.
 """
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from helpers.config import ConvertConfig, DeployConfig, StageConfig, releases
 from helpers.errors import ServerError
 from helpers.models import Tensor
 
+if TYPE_CHECKING:
+    from tritonclient.grpc.model_config_pb2 import ModelConfig
+
 WORKSPACE_BYTES = 1 << 30  # of ONNX Runtime's TensorRT; its own default, and NVIDIA's for ResNet50
-# A folder of the server's machine: instances share the engines, and the repository is read-only.
-# Each model has one: ONNX Runtime tells graphs of one structure apart by nothing else
+# A folder on the server's machine: instances share the engines, and the repository is read-only.
+# Each model has its own: ONNX Runtime cannot tell graphs of the same structure apart
 # (github.com/microsoft/onnxruntime/issues/6455)
 ENGINE_CACHE = "/tmp/tensorrt-{model}-{experiment}"
 # github.com/triton-inference-server/onnxruntime_backend/issues/66; an older one refuses to load
 FIRST_WITH_ENGINE_CACHE = "21.09"
 
-Parameters = dict[str, str]
-
 
 @dataclass(frozen=True)
 class Backend:
-    """How a format is served: the backend's name, the platform's where it has one, and what its
-    parameters say of threads and precision.
+    """How a format is served: the backend's name, the platform's if it has one, its parameters
+    ("threads" stands for their number), and its accelerators, each with the device that it is for.
     """
 
     name: str
     platform: str
-    parameters: Callable[[int, str], Parameters]
-    accelerators: tuple[tuple[str, str], ...] = ()  # names and the device that each is for
+    parameters: Mapping[str, str]
+    accelerators: tuple[tuple[str, str], ...] = ()
 
 
-def _pytorch(threads: int, precision: str) -> Parameters:
-    return {"INTRA_OP_THREAD_COUNT": str(threads), "INTER_OP_THREAD_COUNT": "1"}
-
-
-def _onnxruntime(threads: int, precision: str) -> Parameters:
-    return {"intra_op_thread_count": str(threads), "inter_op_thread_count": "1"}
-
-
-def _tensorflow(threads: int, precision: str) -> Parameters:
-    return {
-        "TF_NUM_INTRA_THREADS": str(threads),
-        "TF_NUM_INTER_THREADS": "1",
-        "TF_USE_PER_SESSION_THREADS": "1",  # else the first instance's are everyone's
-    }
-
-
-def _openvino(threads: int, precision: str) -> Parameters:
-    """Where a processor has bf16, OpenVINO uses it unasked, and no parameter forbids that."""
-    found = {
-        "INFERENCE_NUM_THREADS": str(threads),
-        "NUM_STREAMS": "1",
-        "PERFORMANCE_HINT": "LATENCY",
-    }
-    return found | ({"HINT_BF16": "YES"} if precision == "bf16" else {})
-
-
-def _none(threads: int, precision: str) -> Parameters:
-    return {}
-
-
-_TORCH = Backend("pytorch", "pytorch_libtorch", _pytorch)
-_SAVED = Backend("tensorflow", "tensorflow_savedmodel", _tensorflow, (("amp", "gpu"),))
+_PYTORCH = {"INTRA_OP_THREAD_COUNT": "threads", "INTER_OP_THREAD_COUNT": "1"}
+_ONNXRUNTIME = {"intra_op_thread_count": "threads", "inter_op_thread_count": "1"}
+_TENSORFLOW = {
+    "TF_NUM_INTRA_THREADS": "threads",
+    "TF_NUM_INTER_THREADS": "1",
+    "TF_USE_PER_SESSION_THREADS": "1",  # otherwise all instances share the first one's
+}
+_OPENVINO = {"INFERENCE_NUM_THREADS": "threads", "NUM_STREAMS": "1", "PERFORMANCE_HINT": "LATENCY"}
+_LIBTORCH = Backend("pytorch", "pytorch_libtorch", _PYTORCH)
+_SAVED = Backend("tensorflow", "tensorflow_savedmodel", _TENSORFLOW)
+_IN_ONNXRUNTIME = (("trt", "gpu"), ("openvino", "cpu"))
 BACKENDS = {
-    "onnx": Backend(
-        "onnxruntime", "onnxruntime_onnx", _onnxruntime, (("trt", "gpu"), ("openvino", "cpu"))
-    ),
-    "openvino": Backend("openvino", "", _openvino),
-    "tf-savedmodel": _SAVED,
-    "tf-trt": Backend(_SAVED.name, _SAVED.platform, _tensorflow),
-    "trt": Backend("tensorrt", "tensorrt_plan", _none),
-    "ts-script": _TORCH,
-    "ts-trace": _TORCH,
+    "onnx": Backend("onnxruntime", "onnxruntime_onnx", _ONNXRUNTIME, _IN_ONNXRUNTIME),
+    "openvino": Backend("openvino", "", _OPENVINO),
+    "tf-savedmodel": replace(_SAVED, accelerators=(("amp", "gpu"),)),
+    "tf-trt": _SAVED,
+    "trt": Backend("tensorrt", "tensorrt_plan", {}),
+    "ts-script": _LIBTORCH,
+    "ts-trace": _LIBTORCH,
 }
 
 
 def is_native(config: StageConfig) -> bool:
-    """Whether the experiment's server has backends of its own for the formats."""
+    """Whether the experiment's server has backends for the formats, instead of our adapter."""
     return str(config.server.kind) != "embedded"
 
 
@@ -109,9 +87,9 @@ def obstacle(config: ConvertConfig) -> str:
 
 
 def complete(
-    message: Any, config: DeployConfig, inputs: Iterable[Tensor], file: str, threads: int
+    message: "ModelConfig", config: DeployConfig, inputs: Iterable[Tensor], file: str, threads: int
 ) -> None:
-    """Add to a `ModelConfig` what the format's own backend needs; raise `ServerError` where the
+    """Add to a `ModelConfig` what the format's own backend needs; raise `ServerError` if the
     release has none.
     """
     if reason := obstacle(config):
@@ -119,8 +97,11 @@ def complete(
     backend = BACKENDS[config.format]
     message.backend, message.platform = backend.name, backend.platform
     message.default_model_filename = file
-    for name, value in backend.parameters(threads, config.precision).items():
-        message.parameters[name].string_value = value
+    for name, value in backend.parameters.items():
+        message.parameters[name].string_value = str(threads) if value == "threads" else value
+    if backend.name == "openvino" and config.precision == "bf16":
+        # where a processor has bf16, OpenVINO uses it for fp32 too, and no parameter forbids that
+        message.parameters["HINT_BF16"].string_value = "YES"
     accelerators = message.optimization.execution_accelerators
     if config.accelerator == "trt":
         accelerators.gpu_execution_accelerator.add(name="tensorrt", parameters=_tensorrt(config))
@@ -134,7 +115,7 @@ def complete(
         message.ClearField("optimization")
 
 
-def _tensorrt(config: DeployConfig) -> Parameters:
+def _tensorrt(config: DeployConfig) -> dict[str, str]:
     found = {
         "precision_mode": (config.accelerator_precision or config.precision).upper(),
         "max_workspace_size_bytes": str(WORKSPACE_BYTES),
@@ -145,9 +126,9 @@ def _tensorrt(config: DeployConfig) -> Parameters:
     return found
 
 
-def _capture(message: Any, config: DeployConfig, inputs: Iterable[Tensor]) -> None:
-    """Have CUDA graphs captured of one sample, the preferred batches and the largest: what the
-    backend takes by itself where there is a batcher, and so the same without one.
+def _capture(message: "ModelConfig", config: DeployConfig, inputs: Iterable[Tensor]) -> None:
+    """Capture CUDA graphs of one sample, the preferred batch sizes and the largest. With a batcher
+    the backend does so by itself; so it is the same without one.
     """
     cuda, tensors = message.optimization.cuda, list(inputs)
     cuda.graphs = True

@@ -1,12 +1,14 @@
-"""The remote server kind: a Triton that somebody else started, under explicit model control where
-models are to be brought to it.
+"""The remote server kind: a Triton that somebody else started, with explicit model control if this
+package is to copy its models there.
 """
 
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
+from socket import create_connection
 
 from helpers.config import DeployConfig, StageConfig
 from helpers.errors import ServerError
@@ -16,7 +18,8 @@ from helpers.triton.client import Server
 
 METRICS_PORT = 8002  # Triton's own
 HERE = ("127.0.0.1", "localhost")
-MARK = ".triton-notebooks"  # in a copied model: who brought it
+MARK = ".triton-notebooks"  # in a copied model: its owner
+CONNECT_SECONDS = 2.0  # a host that drops packets never refuses
 
 
 def address(url: str) -> tuple[str, int]:
@@ -31,9 +34,17 @@ def address(url: str) -> tuple[str, int]:
 
 
 def obstacle(config: StageConfig) -> str:
-    """Say in one line why the server cannot be asked; empty if it answers."""
+    """Say in one line why the server cannot be used; empty if it answers.
+
+    Each server is asked once in a process: a parameter file has dozens of experiments.
+    """
+    return _obstacle(config.server.url)
+
+
+@cache
+def _obstacle(url: str) -> str:
     try:
-        _server(config, Path())
+        _require_answer(_server(url, Path()))
     except ServerError as error:
         return str(error)
     return ""
@@ -44,51 +55,58 @@ def serve(
     repository: Path,
     *,
     config: DeployConfig,
-    models: list[str],
     log: Path,
     scenario: str = "online",
     http_port: int | None = None,
 ) -> Iterator[Server]:
-    """Give the server at `server.url`, serving `models` for as long as the block lasts.
+    """Yield the server at `server.url`, which serves the experiment's model during the block.
 
-    Where `server.repository` names its folder on this host, the models of `repository` are copied
-    there as `scenario` is configured, loaded, unloaded and removed. Otherwise they must be there
-    already. `http_port` has no meaning here: the port is the server's. Raises `ServerError`.
+    If `server.repository` names its folder on this host, the models of `repository` are copied
+    there as `scenario` is configured, loaded, unloaded and removed. Otherwise the model must be
+    there already. `http_port` has no meaning here: the port is the server's. Raises `ServerError`.
     """
     log.write_text(f"the log of {config.server.url} is kept where it runs\n")
-    asked = _server(config, log)
-    server = replace(asked, is_alive=asked.is_live)
+    asked, model = _require_answer(_server(config.server.url, log)), config.model
+    server = replace(asked, end=lambda: "" if asked.is_live() else "it gives no answer")
     if not config.server.repository:
-        for model in models:
-            if not server.is_ready(model):
-                raise ServerError(
-                    f"{server.url} has no model {model} ready: load it there, or name its folder "
-                    "on this host as server.repository"
-                )
+        if not server.is_ready(model):
+            raise ServerError(
+                f"{server.url} has no model {model} ready: load it there, or name its folder on "
+                "this host as server.repository"
+            )
         yield server
         return
     with _copied(repository, from_root(config.server.repository), scenario) as names:
         try:
-            for model in models:
-                server.load(model)
+            server.load(model)
             yield server
         finally:
-            for name in dict.fromkeys((*models, *names)):
+            for name in dict.fromkeys((model, *names)):
                 with suppress(ServerError):  # it may never have loaded, or the server has gone
                     server.unload(name)
 
 
-def _server(config: StageConfig, log: Path) -> Server:
-    host, port = address(config.server.url)
+def _server(url: str, log: Path) -> Server:
+    """Describe the server at `url`, without asking it."""
+    host, port = address(url)
     here = host in HERE
-    server = Server(
+    return Server(
         f"{host}:{port}",
         f"{host}:{METRICS_PORT}",
         log,
         is_local=here,
         processes=_listeners(port) if here else (),
     )
-    if not server.is_live():
+
+
+def _require_answer(server: Server) -> Server:
+    """Return `server` if it answers; raise `ServerError` otherwise, soon if its host is silent."""
+    try:
+        create_connection(address(server.url), CONNECT_SECONDS).close()
+        answers = server.is_live()
+    except (OSError, UnicodeError):  # UnicodeError: no name that could be looked up
+        answers = False
+    if not answers:
         raise ServerError(
             f"no Triton answers at {server.url}: start it, or set server.url to where it runs"
         )
@@ -106,7 +124,7 @@ def _listeners(port: int) -> tuple[int, ...]:
 
 @contextmanager
 def _copied(repository: Path, target: Path, scenario: str) -> Iterator[list[str]]:
-    """Copy every model of `repository` into `target` for as long as the block lasts; give their
+    """Copy every model of `repository` into `target` for as long as the block lasts; yield their
     names.
     """
     copied: list[Path] = []
@@ -121,7 +139,7 @@ def _copied(repository: Path, target: Path, scenario: str) -> Iterator[list[str]
 
 
 def _claim(folder: Path) -> Path:
-    """Make a model's folder in the server's repository, in place of one whose owner has ended."""
+    """Make a model's folder in the server's repository; one whose owner has ended is replaced."""
     mark = folder / MARK
     if mark.is_file() and owner.is_dead(mark.read_text()):
         shutil.rmtree(folder)

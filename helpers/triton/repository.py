@@ -1,13 +1,13 @@
-"""Writing a model repository: `config.pbtxt` from Triton's own message, and the artefact with the
-adapter and the format's runtime, or alone where the server has a backend for it.
+"""Writing a model repository: `config.pbtxt` from Triton's own message, and the artefact, with the
+adapter and the format's runtime unless the server has a backend for it.
 
-    repository/requirements.txt                what the Python that serves it must have
+    repository/requirements.txt                packages of the Python that serves it
     repository/<model>/config.pbtxt            the online scenario: dynamic batching
     repository/<model>/configs/offline.pbtxt   the offline one, by --model-config-name=offline
-    repository/<model>/1/model.py runtime.py   for the Python backend only, and the artefact
+    repository/<model>/1/model.py runtime.py   for the Python backend only, with the artefact
 
-A model of several parts has such a folder for each of them, and one without files for the ensemble;
-a lookup is always the Python backend's.
+A model of several parts has such a folder for each part, and one without files for the ensemble. A
+lookup always runs in the Python backend.
 """
 
 import shutil
@@ -15,14 +15,13 @@ from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 from inspect import getfile
 from pathlib import Path
-from typing import Any
 
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
 from helpers import formats, models
 from helpers.config import DeployConfig
-from helpers.inference import Piece, ensemble, served_dtype
+from helpers.inference import Component, ensemble, served_dtype
 from helpers.models import Tensor
 from helpers.store import Artefact, link_or_copy
 from helpers.triton import native
@@ -38,23 +37,23 @@ _TYPES = {
 
 
 def model_config(
-    config: DeployConfig, scenario: str, piece: Piece, threads: int, batched: bool
-) -> Any:
-    """Build Triton's `ModelConfig` of a piece for `scenario` ("offline" or "online").
+    config: DeployConfig, scenario: str, component: Component, threads: int, batched: bool
+) -> pb.ModelConfig:
+    """Build Triton's `ModelConfig` of a component for `scenario` ("offline" or "online").
 
-    `batched` is the graph alone, not a lookup before it. Offline there is no batcher all the same:
-    a request's own batch is what runs, and nothing waits for company. Raises `ServerError` where
-    the server's release has no backend for the format.
+    Only the graph is `batched`, not a lookup before it, and only online: offline each request runs
+    as the batch that it is, without waiting for others. Raises `ServerError` if the server's
+    release has no backend for the format.
     """
-    part = piece.part
+    part = component.part
     message = _message(config, part.name, part.inputs.values(), part.outputs.values())
     if batched and native.is_native(config):
-        native.complete(message, config, part.inputs.values(), piece.file, threads)
+        native.complete(message, config, part.inputs.values(), component.file, threads)
     else:
         message.backend = "python"
-        parameters = {"file": piece.file, "threads": str(threads), "device": config.device}
+        parameters = {"file": component.file, "threads": str(threads), "device": config.device}
         if batched and config.device == "gpu":
-            parameters["FORCE_CPU_ONLY_INPUT_TENSORS"] = "no"  # what is on the GPU stays there
+            parameters["FORCE_CPU_ONLY_INPUT_TENSORS"] = "no"  # tensors on the GPU stay there
         for name, value in parameters.items():
             message.parameters[name].string_value = value
     count = config.instances.offline if scenario == "offline" else config.instances.online
@@ -75,16 +74,16 @@ def model_config(
     return message
 
 
-def _type(config: DeployConfig, tensor: Tensor) -> Any:
+def _type(config: DeployConfig, tensor: Tensor) -> pb.DataType:
     return _TYPES[served_dtype(config, tensor.dtype)]
 
 
-def ensemble_config(config: DeployConfig, pieces: Iterable[Piece]) -> Any:
-    """Build the `ModelConfig` that sends a request through all `pieces`."""
+def ensemble_config(config: DeployConfig, components: Iterable[Component]) -> pb.ModelConfig:
+    """Build the `ModelConfig` that sends a request through all `components`."""
     model = models.get(config.model)
     message = _message(config, config.model, model.inputs(config), model.outputs(config))
     message.platform = "ensemble"
-    for part in (piece.part for piece in pieces):
+    for part in (component.part for component in components):
         step = message.ensemble_scheduling.step.add(model_name=part.name, model_version=-1)
         step.input_map.update({own.name: name for name, own in part.inputs.items()})
         step.output_map.update({own.name: name for name, own in part.outputs.items()})
@@ -93,7 +92,7 @@ def ensemble_config(config: DeployConfig, pieces: Iterable[Piece]) -> Any:
 
 def _message(
     config: DeployConfig, name: str, inputs: Iterable[Tensor], outputs: Iterable[Tensor]
-) -> Any:
+) -> pb.ModelConfig:
     message = pb.ModelConfig(name=name, max_batch_size=config.max_batch_size)
     for field, tensors in ((message.input, inputs), (message.output, outputs)):
         for tensor in tensors:
@@ -109,25 +108,27 @@ def write_repository(
 
     The repository holds no symbolic link, no absolute path and no import of this package.
     """
-    pieces = ensemble.pieces(config, config.format)
-    graph = pieces[-1]
-    in_python = [each for each in pieces if each is not graph or not native.is_native(config)]
-    for piece in pieces:
+    components = ensemble.components(config, config.format)
+    graph = components[-1]
+    in_python = [each for each in components if each is not graph or not native.is_native(config)]
+    for component in components:
         messages = {
-            scenario: model_config(config, scenario, piece, threads[scenario], piece is graph)
+            scenario: model_config(
+                config, scenario, component, threads[scenario], component is graph
+            )
             for scenario in SCENARIOS
         }
-        served = _write_configs(folder / piece.part.name, messages)
-        others = {each.file for each in pieces if each is not piece}
+        served = _write_configs(folder / component.part.name, messages)
+        others = {each.file for each in components if each is not component}
         for name in artefact.files:
             if Path(name).parts[0] not in others:
                 (served / name).parent.mkdir(parents=True, exist_ok=True)
                 link_or_copy(artefact.folder / name, served / name)
-        if piece in in_python:
+        if component in in_python:
             shutil.copyfile(Path(__file__).with_name("adapter.py"), served / "model.py")
-            shutil.copyfile(getfile(piece.load), served / "runtime.py")
-    if len(pieces) > 1:
-        message = ensemble_config(config, pieces)
+            shutil.copyfile(getfile(component.load), served / "runtime.py")
+    if len(components) > 1:
+        message = ensemble_config(config, components)
         _write_configs(folder / config.model, dict.fromkeys(SCENARIOS, message))
     modules = [module for each in in_python for module in ("numpy", *each.modules)]
     if graph in in_python and config.device == "gpu":
@@ -136,7 +137,7 @@ def write_repository(
 
 
 def _requirement(module: str) -> str:
-    """Spell a line that pip reads; without a version where none is installed here."""
+    """Return a line for pip, without a version if the package is not installed here."""
     name = formats.distribution(module)
     try:
         return f"{name}=={version(name)}\n"
@@ -144,8 +145,8 @@ def _requirement(module: str) -> str:
         return f"{name}\n"
 
 
-def _write_configs(model: Path, messages: dict[str, Any]) -> Path:
-    """Write a model's two configurations; give the folder of its one version."""
+def _write_configs(model: Path, messages: dict[str, pb.ModelConfig]) -> Path:
+    """Write a model's two configurations; return the folder of its one version."""
     (model / "configs").mkdir(parents=True)
     (model / "1").mkdir()
     for scenario, name in (("online", "config.pbtxt"), ("offline", "configs/offline.pbtxt")):

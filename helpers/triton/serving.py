@@ -1,17 +1,17 @@
-"""Serving a deployed experiment with the kind of server that its target names, and taking its
-repository away.
+"""Serving a deployed experiment with the kind of server that its target names, and how to serve it
+elsewhere.
 """
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
-from helpers.config import DeployConfig, StageConfig, folder
-from helpers.config import folder_of as artefact_folder
+from helpers.config import DeployConfig, StageConfig, artefact_folder, results_folder
 from helpers.inference import request
 from helpers.models import Arrays
-from helpers.store import Artefact, find
+from helpers.store import Artefact, find_artefact
 from helpers.triton import embedded
 from helpers.triton.client import Server
 
@@ -28,25 +28,31 @@ def serve(
     """Serve `repository` for as long as the block lasts, as `scenario` ("offline" or "online") is
     configured.
 
-    The log is kept beside the stage's result, or in `log`. Raises `ServerError` with the server's
+    The log is kept next to the stage's result, or in `log`. Raises `ServerError` with the server's
     last lines, or before anything is loaded if the model was built for another release.
     """
-    converted = find(artefact_folder(config, "convert"))
+    converted = find_artefact(artefact_folder(config, "convert"))
     for artefact in (repository, *([converted] if converted else [])):
         if "release" in artefact.facts:
             from helpers.triton.docker import require_same_release
 
             require_same_release(artefact.facts, config)
-    log = log or folder(config) / f"{config.stage}_server.log"
+    log = log or results_folder(config) / f"{config.stage}_server.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    start = _starter(config)
-    with start(
-        repository.folder, models=[config.model], log=log, scenario=scenario, http_port=http_port
-    ) as server:
+    start = _kind(config)
+    with start(repository.folder, log=log, scenario=scenario, http_port=http_port) as server:
         yield server
 
 
-def _starter(config: DeployConfig) -> Callable[..., AbstractContextManager[Server]]:
+class Kind(Protocol):
+    """What each kind of server implements: serve the models of `repository` during the block."""
+
+    def __call__(
+        self, repository: Path, *, log: Path, scenario: str, http_port: int | None
+    ) -> AbstractContextManager[Server]: ...
+
+
+def _kind(config: DeployConfig) -> Kind:
     """Choose the kind of server; a stage does not depend on the code of the others."""
     if config.server.kind == "docker":
         from helpers.triton import docker
@@ -60,22 +66,22 @@ def _starter(config: DeployConfig) -> Callable[..., AbstractContextManager[Serve
 
 
 def asking(config: DeployConfig, server: Server) -> Callable[[Arrays], Arrays]:
-    """Give a function that sends a batch of the data set to the served model and returns its
+    """Return a function that sends a batch of the data set to the served model and returns its
     outputs.
     """
     return lambda batch: server.infer(config.model, request(config, batch))
 
 
 def serve_elsewhere(config: StageConfig) -> str:
-    """Spell the lines that serve a copy of the repository on another machine, with Triton's own
-    image.
+    """Return the command that serves a copy of the repository on another machine, with Triton's own
+    image. It answers on that machine only, and nobody can load other models into it.
     """
     return (
         "# in the folder that holds the copied repository\n"
-        "docker run --rm --shm-size=1g -p 127.0.0.1:8000:8000 -v $PWD:/models:ro "
+        'docker run --rm --shm-size=1g -p 127.0.0.1:8000:8000 -v "$PWD":/models:ro '
         f"nvcr.io/nvidia/tritonserver:{config.server.release}-py3 \\\n"
         "  sh -c 'pip install -r /models/requirements.txt && tritonserver "
-        f"--model-repository=/models --model-control-mode=explicit --load-model={config.model}'"
+        "--model-repository=/models --model-control-mode=none'"
     )
 
 

@@ -22,7 +22,7 @@ from helpers.accuracy.ladder import (
 )
 from helpers.config.loading import resolve
 from helpers.config.schema import StageConfig as Config
-from helpers.models import resnet50
+from helpers.models.resnet50 import MODEL as resnet50
 
 Floats = NDArray[np.float32]
 
@@ -123,7 +123,7 @@ def test_a_rung_names_the_output_that_is_wrong_and_its_bounds(config: Config) ->
 
     assert (green.fault, green.samples) == ("", SAMPLES)
     assert red.fault.startswith("served fp32: OUTPUT__0 differs from the framework by ")
-    assert red.fault.endswith("; the bounds are 3e-05 and 4e-06")
+    assert red.fault.endswith("; the bounds are 5.6e-05 and 1.4e-05")
     assert red.rows()[0]["verdict"] == "red"
     assert lost.differences[0].max_difference is None
     assert "a value that is not finite or a wrong shape" in lost.fault
@@ -147,7 +147,10 @@ def graded(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
     """A model with a metric that should be high and one that should be low."""
     package = tmp_path / "graded"
     package.mkdir()
-    (package / "__init__.py").write_text('METRICS = {"auc": "higher", "risk": "lower"}\n')
+    (package / "__init__.py").write_text(
+        "from types import SimpleNamespace\n"
+        'MODEL = SimpleNamespace(METRICS={"auc": "higher", "risk": "lower"})\n'
+    )
     monkeypatch.setattr(models, "__path__", [*models.__path__, str(tmp_path)])
     yield config.model_copy(update={"model": "graded"})
     sys.modules.pop("helpers.models.graded", None)

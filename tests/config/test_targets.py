@@ -18,8 +18,9 @@ from helpers.__main__ import main
 from helpers.config import loading, targets
 from helpers.config.comparison import differences, resolved
 from helpers.config.loading import read_file
-from helpers.config.schema import Experiment
+from helpers.config.parameter_file import Experiment
 from helpers.config.targets import KNOWN, Gpu, nearest
+from helpers.machine import gpu
 from helpers.store.paths import OUTPUTS_VARIABLE, ROOT
 
 MIB = 2**20
@@ -174,7 +175,7 @@ def test_a_file_that_is_missing_or_wrong_is_exit_code_2_and_one_line(
     assert (codes, said.out) == ([2, 2], "")
     missing, broken = said.err.splitlines()
     assert missing == f"error: {tmp_path / 'none.yaml'}: there is no such file"
-    assert broken.startswith(f"error: {wrong}: models.resnet50.experiments.one: max_batch_size is")
+    assert broken.startswith(f"error: {wrong}: models.resnet50.experiments.one.max_batch_size is")
 
 
 # --- params/NVIDIA-H100.yaml and params/NVIDIA-H200.yaml ---
@@ -186,11 +187,11 @@ def test_a_newer_card_tries_every_model_in_both_precisions_without_tensorflows_b
 ) -> None:
     content = read_file(path)
     tried: dict[str, set[tuple[str, ...]]] = {}
-    for model, section in content["models"].items():
-        found = [resolved(content, model, name) for name in section["experiments"]]
+    for model in content.file.models:
+        found = [resolved(content, model, name) for name in content.experiments(model)]
         tried[model] = {(e["format"], e["accelerator"], e["precision"]) for e in found}
         assert all(formats.get(e["format"]) for e in found if e["format"] in formats.names())
-        assert {e["release"] for e in found} == {content["server"]["release"]}
+        assert {e["release"] for e in found} == {content.file.server.release}
 
     assert set(tried) == set(models.names())
     kinds = [("trt", "none"), ("onnx", "none"), ("onnx", "trt"), ("ts-trace", "none")]
@@ -216,7 +217,7 @@ class NVMLError_DriverNotLoaded(NvmlError):
 def driver(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
     """Put a stand-in in the place of `pynvml`; gives what is opened and closed."""
 
-    monkeypatch.setattr(targets, "has_driver", lambda: True)
+    monkeypatch.setattr(gpu, "has_driver", lambda: True)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
     def install(
@@ -303,8 +304,8 @@ def test_a_new_file_says_what_the_nearest_says_of_a_gpu_of_another_name(
     assert (code, said.err, calls) == (0, "", ["init", "shutdown"])
     assert said.out == f"{path} is written; next: triton-notebooks doctor {path}\n"
     assert files(folder) == {**before, "mine.yaml": path.read_bytes()}
-    assert read_file(path)["gpu"] == "GeForce: 'Super' #1"
-    gpu = read_file(source)["gpu"]
+    assert read_file(path).file.gpu == "GeForce: 'Super' #1"
+    gpu = read_file(source).file.gpu
     assert differences(source, path) == [f"gpu: {gpu} -> GeForce: 'Super' #1"]
     head = path.read_text().partition("gpu:")[0].splitlines()
     assert head[0].startswith(f"# GeForce: 'Super' #1, {known.memory_gib:.0f} GiB.")
@@ -318,7 +319,7 @@ def test_without_a_name_it_is_the_gpus(folder: Path, driver: Callable[..., list[
 
     assert main(["params", "new"]) == 0
 
-    assert read_file(folder / "NVIDIA-H100-80GB-HBM3.yaml")["gpu"] == "NVIDIA H100 80GB HBM3"
+    assert read_file(folder / "NVIDIA-H100-80GB-HBM3.yaml").file.gpu == "NVIDIA H100 80GB HBM3"
 
 
 def test_a_second_file_for_one_gpu_has_a_gpu_of_its_own_name(
@@ -328,7 +329,7 @@ def test_a_second_file_for_one_gpu_has_a_gpu_of_its_own_name(
 
     assert [main(["params", "new", name]) for name in ("first", "second.yaml")] == [0, 0]
 
-    names = [read_file(path)["gpu"] for path in folder.glob("*.yaml")]
+    names = [read_file(path).file.gpu for path in folder.glob("*.yaml")]
     assert {"NVIDIA A30", "NVIDIA A30 (first)", "NVIDIA A30 (second)"} < set(names)
     assert len(names) == len(set(names))
 
@@ -413,7 +414,7 @@ MENDED = "install NVIDIA's driver, or use params/cpu.yaml"
         ("not loaded", "the driver's kernel module is not loaded: modprobe nvidia"),
         (
             "no GPU",
-            "the driver gives us no GPU: Invalid Argument: see which ones it has: nvidia-smi -L",
+            "the driver reports no GPU: Invalid Argument: list its GPUs with nvidia-smi -L",
         ),
     ],
 )
@@ -428,7 +429,7 @@ def test_without_a_gpu_it_is_one_line_and_exit_code_1(
     before = files(folder)
     calls = driver(fails=state == "not loaded")
     if state == "nothing":
-        monkeypatch.setattr(targets, "has_driver", lambda: False)
+        monkeypatch.setattr(gpu, "has_driver", lambda: False)
     if state == "no package":
         monkeypatch.setitem(sys.modules, "pynvml", None)
 

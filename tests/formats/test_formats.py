@@ -16,8 +16,9 @@ import torch
 from helpers import formats
 from helpers.config.loading import resolve
 from helpers.errors import ParameterError
-from helpers.formats import Arrays
+from helpers.formats import Arrays, Build, onnx
 from helpers.models._keras import keras as import_keras
+from tests.conftest import run_time_code
 
 OUTPUTS = ("TOTAL", "SCALED")
 MADE = [
@@ -86,7 +87,7 @@ def expected(inputs: Arrays) -> Arrays:
 def make(name: str, precision: str, source: Any, folder: Path) -> Path:
     folder.mkdir()
     fmt = formats.get(name)
-    fmt.make(source, folder / fmt.FILE, precision=precision, inputs=batch(2), outputs=OUTPUTS)
+    fmt.make(source, folder / fmt.FILE, Build(precision, batch(2), OUTPUTS))
     return folder / fmt.FILE
 
 
@@ -96,7 +97,7 @@ def artefacts(tmp_path_factory: pytest.TempPathFactory) -> dict[Made, Path]:
     base = tmp_path_factory.mktemp("artefacts")
     found: dict[Made, Path] = {}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(formats.get("onnx"), "LARGE", 10)  # every weight counts as large
+        patch.setattr(onnx, "LARGE", 10)  # every weight counts as large
         for made in MADE:
             name, precision, framework = made
             if framework == "torch" and name != "openvino":
@@ -157,7 +158,7 @@ def test_an_answer_stays_as_it_was_when_the_next_one_comes(
 
 @pytest.mark.parametrize("name", formats.names())
 def test_the_runtime_of_a_format_imports_nothing_of_this_package(name: str) -> None:
-    tree = ast.parse(Path(getfile(formats.get(name).load)).read_text())
+    tree = run_time_code(Path(getfile(formats.get(name).load)))
 
     imported = {
         each
@@ -223,23 +224,33 @@ def test_an_unknown_format_is_named_with_what_there_is() -> None:
 
 
 DUMMY = '''
-"""A format that doubles."""
-FILE, SOURCES, RUNTIME = "model.txt", ("torch",), ("numpy",)
-SHOWN = ("Doubling", "Text")
-PRECISIONS = {"cpu": ("fp32",)}
+"""A format that multiplies."""
 
 
-class Doubling:
+class Multiplication:
+    def __init__(self, factor):
+        self.factor = factor
+
     def run(self, inputs):
-        return {"OUT": inputs["IN"] * 2}
-
-
-def make(source, path, *, precision, inputs, outputs):
-    path.write_text("2")
+        return {"OUT": inputs["IN"] * self.factor}
 
 
 def load(path, threads, device):
-    return Doubling()
+    return Multiplication(int(path.read_text()))
+
+
+class Text:
+    FILE, SOURCES, RUNTIME = "model.txt", ("torch",), ("numpy",)
+    SHOWN = ("Multiplication", "Text")
+    PRECISIONS = {"cpu": ("fp32",)}
+    BUILT_FOR, IMAGE = (), ""
+    load = staticmethod(load)
+
+    def make(self, source, path, build):
+        path.write_text(str(source))
+
+
+FORMAT = Text()
 '''
 
 
@@ -262,9 +273,11 @@ def test_a_new_format_is_one_module_and_nothing_else(dummy: Path) -> None:
         models={"resnet50": {"experiments": {"new": fields}}},
         overrides={"precision": "fp32", "max_batch_size": 1},
     )
-    session = formats.get(config.format).load(dummy.with_name("model.txt"), 1, "cpu")
+    fmt = formats.get(config.format)
+    fmt.make(2, dummy.with_name(fmt.FILE), Build("fp32", {}, ("OUT",)))
+    session = fmt.load(dummy.with_name(fmt.FILE), 1, "cpu")
 
     on_a_gpu = ["tf-trt", "trt"]
     assert formats.names() == sorted([*{name for name, *_ in MADE}, *on_a_gpu, "dummy-one"])
-    assert Path(getfile(formats.get("dummy-one").load)) == dummy
+    assert Path(getfile(fmt.load)) == dummy
     assert session.run({"IN": np.array([1, 2])})["OUT"].tolist() == [2, 4]

@@ -17,13 +17,14 @@ import torch
 
 from helpers import formats
 from helpers.accuracy import ladder
+from helpers.config import artefact_folder
 from helpers.config.loading import resolve
 from helpers.config.schema import StageConfig as Config
-from helpers.formats import _tensorrt, _tf_trt, onnx, tf_trt, trt
-from helpers.inference import artefacts, ensemble
-from helpers.store.artefacts import Artefact
+from helpers.formats import Build, _tensorrt
+from helpers.inference import artefacts
+from helpers.store.artefacts import Artefact, making
 from helpers.store.paths import OUTPUTS_VARIABLE
-from helpers.triton import docker as docker_kind
+from helpers.triton import convert
 
 INPUTS = {
     "IDS": np.zeros((2, 1), np.int64),
@@ -47,9 +48,9 @@ def config(stage: str = "convert", **fields: Any) -> Config:
 
 
 def test_a_profile_reaches_from_one_sample_to_the_largest_batch() -> None:
-    assert _tensorrt.profile({"IDS": [1], "IMAGE": [3, 224, 224]}, 128) == {
+    assert _tensorrt.profile(INPUTS, 128) == {
         "IDS": {"min": [1, 1], "opt": [128, 1], "max": [128, 1]},
-        "IMAGE": {"min": [1, 3, 224, 224], "opt": [128, 3, 224, 224], "max": [128, 3, 224, 224]},
+        "IMAGE": {"min": [1, 3, 8, 8], "opt": [128, 3, 8, 8], "max": [128, 3, 8, 8]},
     }
 
 
@@ -59,9 +60,7 @@ def test_without_a_driver_nothing_is_built_and_one_line_says_so(name: str, tmp_p
     fmt = formats.get(name)
 
     with pytest.raises(RuntimeError, match="needs an NVIDIA driver, and none is loaded here"):
-        fmt.make(
-            tmp_path / "none", tmp_path / fmt.FILE, precision="fp16", inputs=INPUTS, outputs=("A",)
-        )
+        fmt.make(tmp_path / "none", tmp_path / fmt.FILE, Build("fp16", INPUTS, ("A",)))
 
     assert list(tmp_path.iterdir()) == []
 
@@ -87,31 +86,34 @@ def test_a_processor_is_refused(name: str, tmp_path: Path) -> None:
 
 
 @WITHOUT_GPU
-@pytest.mark.parametrize("module", [_tensorrt, _tf_trt], ids=["TensorRT", "TF-TRT"])
-def test_alone_it_ends_with_one_line(module: Any, tmp_path: Path) -> None:
+def test_alone_it_ends_with_one_line(tmp_path: Path) -> None:
     (tmp_path / "request.json").write_text("{}")
 
     done = subprocess.run(
-        [sys.executable, "-I", "-S", module.__file__, str(tmp_path / "request.json")],
+        [sys.executable, "-I", "-S", _tensorrt.__file__, str(tmp_path / "request.json")],
         capture_output=True,
         text=True,
     )
 
     assert done.returncode == 1
-    assert done.stderr.endswith("needs an NVIDIA driver, and none is loaded here\n")
-    assert len(done.stderr.splitlines()) == 1
+    assert done.stderr == "TensorRT needs an NVIDIA driver, and none is loaded here\n"
 
 
 class Image:
-    """Stands in for a container: keeps what it was given, and leaves what a build leaves."""
+    """Takes the place of a container: notes what it was given, and leaves the files of a build."""
 
     def __init__(self, *leaves: str) -> None:
-        self.leaves, self.asked, self.files, self.command = leaves, {}, {}, [""]
+        self.leaves = leaves
+        self.command: list[str] = []
+        self.asked: dict[str, Any] = {}
+        self.files: dict[str, bytes] = {}
+        self.folders: dict[str, list[str]] = {}
 
     def __call__(self, folder: Path, command: list[str]) -> None:
         self.command = command
         self.asked = json.loads((folder / "request.json").read_text())
         self.files = {p.name: p.read_bytes() for p in folder.iterdir() if p.is_file()}
+        self.folders = {p.name: sorted(os.listdir(p)) for p in folder.iterdir() if p.is_dir()}
         for name in self.leaves:
             (folder / name).write_text(f"made {name}")
 
@@ -119,32 +121,22 @@ class Image:
 def test_an_engine_is_asked_of_the_image_with_all_that_it_needs(tmp_path: Path) -> None:
     (tmp_path / "exported.onnx").write_text("graph")
     (tmp_path / "artefacts/mine").mkdir(parents=True)
-    image = Image(trt.FILE, trt.FACTS, trt.TIMINGS)
+    image = Image("model.plan", "engine.json", ".tensorrt-timings")
 
-    trt.make(
+    formats.get("trt").make(
         tmp_path / "exported.onnx",
-        tmp_path / "artefacts/mine" / trt.FILE,
-        precision="fp16",
-        inputs=INPUTS,
-        outputs=("A",),
-        max_batch_size=64,
-        capture_cuda_graph=True,
-        in_image=image,
+        tmp_path / "artefacts/mine/model.plan",
+        Build("fp16", INPUTS, ("A",), None, 64, capture_cuda_graph=True, in_image=image),
     )
 
     assert image.command == ["python3", "build.py", "request.json"]
     assert image.files["model.onnx"] == b"graph"
     assert image.files["build.py"] == Path(_tensorrt.__file__).read_bytes()
     assert image.asked == {
-        "onnx": "model.onnx",
-        "engine": "model.plan",
-        "timing_cache": ".tensorrt-timings",
+        "source": "model.onnx",
+        "target": "model.plan",
         "precision": "fp16",
-        "profile": {
-            "IDS": {"min": [1, 1], "opt": [64, 1], "max": [64, 1]},
-            "IMAGE": {"min": [1, 3, 8, 8], "opt": [64, 3, 8, 8], "max": [64, 3, 8, 8]},
-        },
-        "workspace_bytes": 8 * 2**30,
+        "profile": _tensorrt.profile(INPUTS, 64),
         "cuda_graphs": True,
     }
     made = {str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file()}
@@ -159,94 +151,88 @@ def test_an_engine_is_asked_of_the_image_with_all_that_it_needs(tmp_path: Path) 
 def test_a_later_build_is_given_the_timings_of_the_earlier(tmp_path: Path) -> None:
     (tmp_path / "exported.onnx").write_text("graph")
     (tmp_path / "mine").mkdir()
-    (tmp_path / trt.TIMINGS).write_text("timings")
-    image = Image(trt.FILE, trt.FACTS)
+    (tmp_path / ".tensorrt-timings").write_text("timings")
+    image = Image("model.plan", "engine.json")
 
-    trt.make(
+    formats.get("trt").make(
         tmp_path / "exported.onnx",
-        tmp_path / "mine" / trt.FILE,
-        precision="fp32",
-        inputs=INPUTS,
-        outputs=("A",),
-        in_image=image,
+        tmp_path / "mine/model.plan",
+        Build("fp32", INPUTS, ("A",), in_image=image),
     )
 
-    assert image.files[trt.TIMINGS] == b"timings"
+    assert image.files[".tensorrt-timings"] == b"timings"
 
 
 def test_tf_trt_is_asked_of_the_image_likewise(tmp_path: Path) -> None:
     (tmp_path / "exported/variables").mkdir(parents=True)
     (tmp_path / "exported/saved_model.pb").write_text("graph")
     (tmp_path / "mine").mkdir()
-    image = Image(tf_trt.FILE)
+    image = Image("model.savedmodel")
 
-    tf_trt.make(
+    formats.get("tf-trt").make(
         tmp_path / "exported",
-        tmp_path / "mine" / tf_trt.FILE,
-        precision="fp16",
-        inputs={"IDS": INPUTS["IDS"]},
-        outputs=("A",),
-        max_batch_size=4,
-        in_image=image,
+        tmp_path / "mine/model.savedmodel",
+        Build("fp16", INPUTS, ("A",), max_batch_size=4, in_image=image),
     )
 
-    assert image.files["build.py"] == Path(_tf_trt.__file__).read_bytes()
+    assert image.files["build.py"] == Path(_tensorrt.__file__).read_bytes()
+    assert image.folders == {"source": ["saved_model.pb", "variables"]}
     assert image.asked == {
         "source": "source",
         "target": "model.savedmodel",
         "precision": "fp16",
-        "profile": {"IDS": {"min": [1, 1], "opt": [4, 1], "max": [4, 1]}},
-        "workspace_bytes": 8 * 2**30,
+        "profile": _tensorrt.profile(INPUTS, 4),
+        "cuda_graphs": False,
     }
-    assert [p.name for p in (tmp_path / "mine").iterdir()] == [tf_trt.FILE]
+    assert [p.name for p in (tmp_path / "mine").iterdir()] == ["model.savedmodel"]
 
 
 @pytest.mark.parametrize(
-    ("name", "image"),
+    ("name", "precision", "export", "image", "files"),
     [
-        ("trt", "nvcr.io/nvidia/tensorrt:23.02-py3"),
-        ("tf-trt", "nvcr.io/nvidia/tensorflow:23.02-tf2-py3"),
-        ("onnx", ""),
+        ("trt", "fp16", "onnx", "tensorrt:23.02-py3", {"model.plan", "engine.json"}),
+        ("tf-trt", "fp16", "tf-savedmodel", "tensorflow:23.02-tf2-py3", {"model.savedmodel"}),
     ],
 )
-def test_a_format_names_the_image_of_the_servers_release(name: str, image: str) -> None:
-    assert formats.image(name, "23.02") == image
-
-
-@pytest.fixture
-def docker(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The docker server kind, which notes what it is asked to run in which image."""
+def test_convert_builds_in_a_container_and_notes_the_release(
+    name: str,
+    precision: str,
+    export: str,
+    image: str,
+    files: set[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     asked: list[Any] = []
 
     def run_in_image(config: Config, command: list[str], mounts: dict[Path, str]) -> str:
         (folder,) = mounts
         asked.append((config.server.image, command, list(mounts.values())))
-        (folder / trt.FILE).write_text("engine")
-        (folder / trt.FACTS).write_text("{}")
+        for file in files:
+            (folder / file).write_text("built")
         return ""
 
-    monkeypatch.setattr(docker_kind, "run_in_image", run_in_image)
-    return asked
-
-
-def test_convert_builds_in_a_container_and_notes_the_release(
-    docker: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setenv(OUTPUTS_VARIABLE, str(tmp_path / "outputs"))
-    (tmp_path / "model.onnx").write_text("graph")
+    monkeypatch.setattr("helpers.triton.docker.run_in_image", run_in_image)
+    monkeypatch.setattr(artefacts, "open_dataset", lambda _: None)
     monkeypatch.setattr(artefacts, "example_inputs", lambda *_: {"INPUT__0": INPUTS["IMAGE"]})
-    chosen = config(release="23.02")
+    chosen = config(release="23.02", format=name, precision=precision, export_format=export)
+    with making(artefact_folder(chosen, "export")) as (folder, _):
+        exported = folder / formats.get(export).FILE
+        if export == "onnx":
+            exported.write_text("graph")
+        else:
+            exported.mkdir()
+            (exported / "saved_model.pb").write_text("graph")
 
-    made = artefacts._make(
-        chosen, "convert", tmp_path / "model.onnx", tmp_path, None, "trt", "fp16"
-    )
+    made = convert(chosen)
 
     command = ["python3", "/build/build.py", "/build/request.json"]
-    assert docker == [("nvcr.io/nvidia/tensorrt:23.02-py3", command, ["/build"])]
-    assert set(made.files) == {"model.plan", "engine.json"}
+    assert asked == [(f"nvcr.io/nvidia/{image}", command, ["/build"])]
+    assert set(made.files) == files
     assert {name: made.facts[name] for name in ("format", "precision", "release")} == {
-        "format": "trt",
-        "precision": "fp16",
+        "format": name,
+        "precision": precision,
         "release": "23.02",
     }
 
@@ -293,22 +279,6 @@ def test_a_notebook_is_given_the_fields_that_its_conversion_reads() -> None:
     assert parameters(Job(config()))["defaults"]["max_batch_size"] == 8
     graph = config(format="onnx", precision="fp32")
     assert "max_batch_size" not in parameters(Job(graph))["defaults"]
-
-
-def test_only_the_server_runs_what_this_process_has_no_runtime_for() -> None:
-    exported = {"trt": "onnx", "ts-trace": "ts-trace"}
-    found = {}
-    for name, source in exported.items():
-        for kind in ("docker", "embedded"):
-            chosen = config(format=name, export_format=source, export_precision="fp16", kind=kind)
-            found[name, kind] = ensemble.only_elsewhere(chosen, name)
-
-    assert found == {
-        ("trt", "docker"): True,
-        ("ts-trace", "docker"): True,  # the PyTorch of these tests is a processor's
-        ("trt", "embedded"): False,
-        ("ts-trace", "embedded"): False,
-    }
 
 
 def test_an_engine_is_held_against_the_framework_by_the_server_that_loads_it(
@@ -377,11 +347,10 @@ def test_an_fp16_onnx_file_is_fp16_inside_and_at_its_ends(
     import onnx as library
 
     network = Half().eval()
-    onnx.make(
-        network, tmp_path / onnx.FILE, precision="fp16", inputs=HALVES, outputs=RESULTS, opset=opset
-    )
+    onnx, path = formats.get("onnx"), tmp_path / "model.onnx"
+    onnx.make(network, path, Build("fp16", HALVES, RESULTS, opset))
 
-    model = library.load(tmp_path / onnx.FILE)
+    model = library.load(path)
     half, ints = library.TensorProto.FLOAT16, library.TensorProto.INT32
     weights = [w.data_type for w in model.graph.initializer if len(w.dims) > 1]
     assert weights == [half, half]
@@ -394,7 +363,7 @@ def test_an_fp16_onnx_file_is_fp16_inside_and_at_its_ends(
     if opset:
         assert [each.version for each in model.opset_import] == [opset]
         assert model.ir_version <= 8
-    found = onnx.load(tmp_path / onnx.FILE, 1, "cpu").run(HALVES)
+    found = onnx.load(path, 1, "cpu").run(HALVES)
     right = network(torch.ones(2, 3), torch.ones(2, 1))
     for name, expected in zip(RESULTS, right, strict=True):
         assert found[name].dtype == np.float16
@@ -407,7 +376,7 @@ def test_an_fp16_torchscript_is_fp16_and_its_arguments_are_named_as_the_inputs(
 ) -> None:
     path = tmp_path / "model.pt"
     fmt = formats.get(name)
-    fmt.make(Half().eval(), path, precision="fp16", inputs=HALVES, outputs=RESULTS)
+    fmt.make(Half().eval(), path, Build("fp16", HALVES, RESULTS))
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # TorchScript is deprecated in PyTorch
@@ -436,6 +405,3 @@ def test_an_old_server_is_given_an_old_opset_and_a_file_of_its_own(
     assert chosen.opset == opset
     assert (chosen.key("export") == today.key("export")) == (opset is None)
     assert config("export", kind="embedded", release=release).opset is None
-    made_for = artefacts._made_for(chosen, "onnx", {})
-    assert made_for == ({"opset": opset} if opset else {})
-    assert artefacts._made_for(chosen, "ts-trace", {}) == {}

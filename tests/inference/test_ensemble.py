@@ -126,7 +126,7 @@ def test_each_part_has_its_own_files_and_no_other(repository: Path) -> None:
 @pytest.fixture(scope="module")
 def server(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     log = tmp_path_factory.mktemp("server") / "server.log"
-    with serve(repository, models=["dlrm"], log=log) as server:
+    with serve(repository, log=log) as server:
         yield server
 
 

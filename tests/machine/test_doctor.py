@@ -1,4 +1,4 @@
-"""What a target needs and this machine has not is named, with how to mend it."""
+"""What a target needs and this machine lacks is named, with how to fix it."""
 
 from pathlib import Path
 from typing import Any
@@ -9,10 +9,12 @@ from helpers.__main__ import main
 from helpers.config.loading import read_file, resolve
 from helpers.config.schema import StageConfig as Config
 from helpers.machine import checks
-from helpers.machine.checks import Check, obstacle
+from helpers.machine.checks import Check
+from helpers.machine.gpu import has_driver
+from helpers.machine.preflight import obstacle
 from helpers.store.paths import OUTPUTS_VARIABLE, ROOT
 
-WITHOUT_GPU = pytest.mark.skipif(checks.has_driver(), reason="this machine has an NVIDIA driver")
+WITHOUT_GPU = pytest.mark.skipif(has_driver(), reason="this machine has an NVIDIA driver")
 
 
 @pytest.fixture(autouse=True)
@@ -28,6 +30,7 @@ def config(**changes: Any) -> Config:
         "export_precision": "fp32",
         "format": "onnx",
         "precision": "fp32",
+        "max_batch_size": 8,
     } | changes
     experiments = {"experiments": {"mine": fields}}
     return resolve("resnet50", "convert", models={"resnet50": experiments}, **place)
@@ -41,7 +44,7 @@ def told(capsys: pytest.CaptureFixture[str]) -> dict[str, tuple[str, str]]:
 
 
 @WITHOUT_GPU
-def test_a_gpu_target_names_what_is_missing_and_how_to_mend_it(
+def test_a_gpu_target_names_what_is_missing_and_how_to_fix_it(
     outputs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(outputs))  # no docker command
@@ -50,16 +53,16 @@ def test_a_gpu_target_names_what_is_missing_and_how_to_mend_it(
     lines = told(capsys)
     assert code == 1
     assert lines["NVIDIA driver"] == (
-        "MEND",
-        "none; install NVIDIA's driver, or use params/cpu.yaml",
+        "FIX",
+        "not found; install NVIDIA's driver, or use params/cpu.yaml",
     )
     assert lines["Docker"][1] == (
         "there is no docker command (no such file or directory); install Docker Engine, or set "
         "server.kind to embedded"
     )
     assert lines["resnet50 onnx-trt-fp16"] == (
-        "MEND",
-        "NVIDIA T4 is needed and this machine has no NVIDIA driver; see above",
+        "FIX",
+        "it needs NVIDIA T4, and this machine has no NVIDIA driver",
     )
     assert not outputs.exists()
 
@@ -70,7 +73,7 @@ def test_without_a_file_it_looks_at_the_cpu_target(
     main(["doctor", "--outputs", str(outputs)])
 
     lines = told(capsys)
-    experiments = read_file(ROOT / "params/cpu.yaml")["models"]["resnet50"]["experiments"]
+    experiments = read_file(ROOT / "params/cpu.yaml").experiments("resnet50")
     assert {lines[f"resnet50 {name}"] for name in experiments} == {("ok", "can run here")}
     assert "NVIDIA driver" not in lines
     assert "Docker" not in lines
@@ -108,11 +111,11 @@ OBSTACLES = {
     ),
     "a format of GPUs": (
         {"format": "trt", "precision": "fp16"},
-        "trt has no fp16 on a cpu: it has nothing there",
+        "trt has no fp16 on a cpu: it does not run there at all",
     ),
     "a native accelerator": (
         {"accelerator": "openvino"},
-        "accelerator openvino needs a native backend: the embedded server has none",
+        "accelerator openvino needs a native backend, which the embedded server does not have",
     ),
     "a remote server": (
         {"server": {"kind": "remote"}},
@@ -130,4 +133,4 @@ def test_what_cannot_run_is_known_before_it_is_tried(changes: dict[str, Any], re
 def test_a_gpu_that_is_not_there_is_the_first_obstacle() -> None:
     found = obstacle(config(gpu="NVIDIA A30", device="gpu", server={"kind": "docker"}))
 
-    assert found == "NVIDIA A30 is needed and this machine has no NVIDIA driver"
+    assert found == "it needs NVIDIA A30, and this machine has no NVIDIA driver"

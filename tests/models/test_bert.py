@@ -20,18 +20,19 @@ from safetensors.torch import save_file
 
 from helpers import models
 from helpers.errors import CheckpointError, DataError, ParameterError
-from helpers.models import Tensor, bert
+from helpers.models import Tensor
+from helpers.models.bert import MODEL as bert
 from helpers.models.bert import metric
 from helpers.models.bert.answers import best_spans
 from helpers.models.bert.checkpoint import load
 from helpers.models.bert.data import QuestionSet
 from helpers.models.bert.display import show_answers, show_features
 from helpers.models.bert.features import Text, Window, WordPiece, fullest, windows
-from helpers.models.bert.fit import fresh_network, training_batch
-from helpers.models.bert.generate import SETS, vocabulary, write_questions
-from helpers.models.bert.grow import grown
 from helpers.models.bert.network import QuestionAnswering
 from helpers.models.bert.sizes import SIZES
+from helpers.models.bert.synthetic.expand_checkpoint import expanded
+from helpers.models.bert.synthetic.fit import fresh_network, training_batch
+from helpers.models.bert.synthetic.generate import SETS, vocabulary, write_questions
 
 NAMES = Path(__file__).parent / "data" / "bert_large_qa.tsv"
 SMALL = SimpleNamespace(
@@ -102,8 +103,7 @@ def test_the_package_is_found_and_says_what_it_is() -> None:
     assert found.METRICS == {"f1": "higher", "exact_match": "higher"}
     assert tuple(SETS) == found.GENERATED
     assert set(found.BOUNDS) == {"fp32", "bf16", "fp16"}
-    folder = Path(bert.__file__).parent
-    assert [name for name in found.RECIPE if not (folder / f"{name}.py").is_file()] == []
+    assert [name for name in found.RECIPE if not models.source("bert", name).is_file()] == []
 
 
 @pytest.mark.parametrize(("module", "heavy"), [("bert", {"tokenizers"}), ("bert.data", set())])
@@ -727,35 +727,35 @@ def document(*qas: Any) -> Any:
 @pytest.mark.parametrize(
     ("content", "text"),
     [
-        ("{", "is not JSON: Expecting property name"),
-        ([], "is not in SQuAD's format: the whole is not an object"),
-        ({}, "is not in SQuAD's format: data is missing"),
-        ({"data": {}}, "is not in SQuAD's format: data is not a list"),
-        ({"data": [3]}, "is not in SQuAD's format: data[0] is not an object"),
+        ("{", "is not in SQuAD's format: Invalid JSON: EOF while parsing"),
+        ([], "is not in SQuAD's format: Input should be an object"),
+        ({}, "is not in SQuAD's format: data: Field required"),
+        ({"data": {}}, "is not in SQuAD's format: data: Input should be a valid array"),
+        ({"data": [3]}, "is not in SQuAD's format: data[0]: Input should be an object"),
         (
             {"data": [{"paragraphs": [{"qas": []}]}]},
-            "is not in SQuAD's format: data[0].paragraphs[0].context is missing",
+            "is not in SQuAD's format: data[0].paragraphs[0].context: Field required",
         ),
         (document(), "is not in SQuAD's format: it holds no question"),
         (
             document(GOOD, {**GOOD, "id": 7}),
-            "is not in SQuAD's format: data[0].paragraphs[0].qas[1].id is not a text",
+            "is not in SQuAD's format: data[0].paragraphs[0].qas[1].id: Input should be a valid",
         ),
         (
             document(GOOD, GOOD),
-            "is not in SQuAD's format: data[0].paragraphs[0].qas[1].id 'q' is there twice",
+            "is not in SQuAD's format: id 'q' is there twice",
         ),
         (
             document({**GOOD, "answers": []}),
-            "is not in SQuAD's format: data[0].paragraphs[0].qas[0].answers is empty",
+            "is not in SQuAD's format: data[0].paragraphs[0].qas[0].answers: List should have",
         ),
         (
             document({"id": "q", "question": "Who?"}),
-            "is not in SQuAD's format: data[0].paragraphs[0].qas[0].answers is missing",
+            "is not in SQuAD's format: data[0].paragraphs[0].qas[0].answers: Field required",
         ),
         (
             document({**GOOD, "answers": [{"answer_start": 0}]}),
-            "is not in SQuAD's format: data[0].paragraphs[0].qas[0].answers[0].text is missing",
+            "is not in SQuAD's format: data[0].paragraphs[0].qas[0].answers[0].text: Field",
         ),
     ],
 )
@@ -903,11 +903,11 @@ def plain() -> QuestionAnswering:
 
 @pytest.mark.parametrize("variant", ["base", "large"])
 @pytest.mark.slow
-def test_a_grown_network_computes_what_the_small_one_does(
+def test_an_expanded_network_computes_what_the_small_one_does(
     plain: QuestionAnswering, variant: str
 ) -> None:
     inputs = some_inputs(2, 128)
-    large = grown(plain, variant)
+    large = expanded(plain, variant)
     large.eval()
     assert large.state_dict().keys() > plain.state_dict().keys()
     for own, expected in zip(run(large, inputs), run(plain, inputs), strict=True):
@@ -935,7 +935,7 @@ def within(reference: list[Floats], found: list[Floats], precision: str) -> bool
 def test_fitting_leaves_torch_as_it_was_and_no_other_file(
     generated: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variant: str
 ) -> None:
-    from helpers.models.bert import fit
+    from helpers.models.bert.synthetic import fit
 
     monkeypatch.setattr(fit, "STEPS", {"generated-small": 2})
     state, threads = torch.get_rng_state(), torch.get_num_threads()
@@ -997,7 +997,7 @@ def test_it_exports_at_one_batch_size_and_runs_at_others(
     for name in ("onnx", "openvino") if form == "openvino" else (form,):
         maker = formats.get(name.replace("_", "-"))
         path = tmp_path / maker.FILE
-        maker.make(source, path, precision="fp32", inputs=example, outputs=tuple(OUTPUTS))
+        maker.make(source, path, formats.Build("fp32", example, tuple(OUTPUTS)))
         source = path
     session = maker.load(path, 2, "cpu")
     for batch in (1, 3):

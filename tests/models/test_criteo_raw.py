@@ -270,7 +270,7 @@ def test_what_is_used_is_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = written(tmp_path / "days", days_of((60, 30)))
-    monkeypatch.setattr(progress, "SAY_EVERY", 0.0)
+    monkeypatch.setattr(progress, "LINE_SECONDS", 0.0)
     prepared(source, tmp_path / "out", "own-T3")
     assert capsys.readouterr().out.splitlines() == [
         f"{source}: 2 of the 24 days, 1 to train, the last to test; hashes from 3 occurrences on",

@@ -23,7 +23,7 @@ from helpers.config.loading import resolve
 from helpers.config.schema import StageConfig as Config
 from helpers.errors import DataError
 from helpers.inference import datasets
-from helpers.models import resnet50
+from helpers.models.resnet50 import MODEL as resnet50
 from helpers.models.resnet50 import raw
 from helpers.store.paths import OUTPUTS_VARIABLE
 

@@ -22,12 +22,15 @@ from sklearn.metrics import roc_auc_score  # type: ignore[import-untyped, unused
 from helpers import formats, models
 from helpers.accuracy.ladder import difference
 from helpers.errors import CheckpointError, DataError
+from helpers.formats import Build
 from helpers.inference.frameworks import framework_session
-from helpers.models import Part, Tensor, dcnv2, dlrm
-from helpers.models._criteo import checkpoint, fit, lookup, spec
+from helpers.models import Part, Tensor
+from helpers.models._criteo import checkpoint, lookup, spec
 from helpers.models._criteo.data import Samples, writing
 from helpers.models._criteo.network import network
+from helpers.models._criteo.synthetic import fit
 from helpers.models._criteo.tables import TABLES
+from helpers.models.dlrm import MODEL as dlrm
 from helpers.store import OUTPUTS_VARIABLE
 
 pytestmark = pytest.mark.slow
@@ -43,7 +46,7 @@ def config_of(model: str, variant: str = "own", dataset: str = "generated-small"
 
 
 def package(model: str) -> Any:
-    return {"dlrm": dlrm, "dcnv2": dcnv2}[model]
+    return models.get(model)
 
 
 def write_checkpoint(model: str, path: Path, rows: tuple[int, ...] = ROWS) -> Path:
@@ -145,7 +148,7 @@ def test_the_lookups_file_imports_nothing_of_the_package() -> None:
 
 
 def test_importing_both_loads_no_framework() -> None:
-    names = "dlrm, helpers.models.dlrm.ensemble, helpers.models.dcnv2.ensemble"
+    names = "dlrm, helpers.models.dcnv2, helpers.models._criteo.ensemble"
     code = (
         f"import sys, helpers.models.{names}; "
         "print({'torch', 'tensorflow', 'keras', 'pandas', 'polars'} & set(sys.modules))"
@@ -492,7 +495,7 @@ WRITE = """
 import resource, sys
 from pathlib import Path
 from types import SimpleNamespace
-from helpers.models.dlrm import ensemble
+from helpers.models._criteo import ensemble
 config = SimpleNamespace(model="dlrm", variant="own")
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 ensemble.write(config, Path(sys.argv[1]), Path(sys.argv[2]))
@@ -960,7 +963,7 @@ def test_the_small_sets_clicks_are_learnt_and_survive_every_format(
         fmt = formats.get(name)
         path = tmp_path / precision / fmt.FILE
         path.parent.mkdir(exist_ok=True)
-        fmt.make(source, path, precision=precision, inputs=few, outputs=("output_1",))
+        fmt.make(source, path, Build(precision, few, ("output_1",)))
         source = source if isinstance(source, Path) else path
         answer = fmt.load(path, 2, "cpu").run(few)["output_1"]
         held = difference(name, answer, expected[:64], found.BOUNDS[precision])

@@ -19,11 +19,12 @@ from sklearn.metrics import top_k_accuracy_score  # type: ignore[import-untyped,
 
 from helpers import models
 from helpers.errors import CheckpointError, DataError
-from helpers.models import Tensor, resnet50
+from helpers.models import Tensor
+from helpers.models.resnet50 import MODEL as resnet50
 from helpers.models.resnet50.checkpoint import load
 from helpers.models.resnet50.data import ImageFolder
-from helpers.models.resnet50.generate import CLASSES, SETS, training_batch, write_images
 from helpers.models.resnet50.network import ResNet50
+from helpers.models.resnet50.synthetic.generate import CLASSES, SETS, training_batch, write_images
 
 NAMES = Path(__file__).parent / "data" / "resnet50_names.tsv"
 SMALL = SimpleNamespace(dataset="generated-small", export_precision="fp32")
@@ -368,6 +369,55 @@ def test_an_image_is_resized_cropped_and_normalised(
     assert (images.shape, images.dtype.name) == ((1, 3, 224, 224), "float32")
     expected = expected_image(tmp_path / "0" / "0.JPEG", resized, box)
     np.testing.assert_allclose(images[0], expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [(1, 60_000), (60_000, 1)])
+def test_an_image_of_an_extreme_shape_takes_little_memory(
+    tmp_path: Path, size: tuple[int, int]
+) -> None:
+    """Its shorter side is to become 256 pixels, and its longer one 15 million."""
+    Image.new("RGB", size, "white").save(tmp_path / "a.png")
+    code = (
+        "import resource, sys; from pathlib import Path; "
+        "from helpers.models.resnet50.data import preprocess; "
+        "resource.setrlimit(resource.RLIMIT_AS, (2**31, 2**31)); "
+        "found = preprocess(Path(sys.argv[1])); print(found.shape, found.min() > 2)"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "a.png")]
+    done = subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+    )
+    assert (done.stdout, done.stderr) == ("(3, 224, 224) True\n", "")
+
+
+def test_what_is_not_gif_jpeg_or_png_reaches_no_decoder(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path, {"0": 1})
+    for content in (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\nshowpage\n", b"BM" * 99):
+        (tmp_path / "0/0.JPEG").write_bytes(content)
+        with pytest.raises(
+            DataError, match=r"0/0\.JPEG cannot be read as an image: cannot identify"
+        ):
+            images_of(folder)
+
+
+def test_a_class_folder_that_leads_to_a_folder_around_it_is_refused(tmp_path: Path) -> None:
+    folder_of(tmp_path / "images", {"0": 1})
+    for target in (Path("/"), tmp_path, tmp_path / "images"):
+        link = tmp_path / "images/1"
+        link.symlink_to(target)
+        with pytest.raises(DataError, match=f"^{link} is a link to a folder around {tmp_path}"):
+            ImageFolder(tmp_path / "images", "INPUT__0", "OUTPUT__0")
+        link.unlink()
+
+
+def test_a_folder_that_the_system_refuses_to_read_is_one_line(tmp_path: Path) -> None:
+    folder_of(tmp_path, {"0": 1})
+    loop = tmp_path / "0/loop.png"
+    loop.symlink_to(loop)
+    assert len(ImageFolder(tmp_path, "INPUT__0", "OUTPUT__0")) == 1  # no file, and no error
+    (tmp_path / "1").symlink_to(f"/proc/{os.getpid()}/task/{os.getpid()}/cwd/{'x' * 300}")
+    with pytest.raises(DataError, match=f"^{tmp_path} cannot be read: .*File name too long"):
+        ImageFolder(tmp_path, "INPUT__0", "OUTPUT__0")
 
 
 @pytest.mark.parametrize("mode", ["L", "RGBA", "P", "CMYK", "1"])

@@ -17,7 +17,7 @@ import pytest
 
 from helpers import models
 from helpers.errors import DataError
-from helpers.models import tft
+from helpers.models.tft import MODEL as tft
 from helpers.models.tft import raw
 from helpers.models.tft.data import Windows
 from helpers.models.tft.variants import VARIANTS
@@ -318,11 +318,26 @@ def test_a_truncated_or_altered_zip_is_one_line(tmp_path: Path) -> None:
     assert refusal("traffic", source, tmp_path / "b").startswith("is damaged: ")
 
 
+def test_a_line_without_end_is_refused_before_all_of_it_is_in_memory(tmp_path: Path) -> None:
+    """Repeated bytes: a zip file of 3 MB could hold a line of 3 GB."""
+    text, pems, members = tmp_path / raw.POWER, Pems(), ("PEMS_train", "randperm")
+    text.write_bytes(b'"";"MT_001"\n' + b"1" * (raw.LONGEST_LINE + 2**21))
+    endless = "is damaged: a line is longer than 8,388,608 bytes"
+    assert refusal("electricity", text, tmp_path / "a") == endless
+    source = zipped(text, tmp_path / "power.zip")
+    assert source.stat().st_size < 20_000
+    assert refusal("electricity", source, tmp_path / "b") == endless
+    for name, said in zip(members, (endless, "is damaged: randperm is no list"), strict=True):
+        pems.members[name] = "[" + "1 " * (raw.LONGEST_LINE // 2 + 2**20) + "]"
+        source = pems.write(tmp_path / "PEMS-SF.zip")
+        assert refusal("traffic", source, tmp_path / name).startswith(said)
+
+
 GROWTH = """
 import re, sys
 from pathlib import Path
 import pandas
-from helpers import progress
+from helpers.display import progress
 from helpers.models.tft import raw
 def peak():
     return int(re.search(r"VmHWM:\\s*(\\d+)", Path("/proc/self/status").read_text())[1]) / 1024

@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 from helpers import formats, models
 from helpers.accuracy.ladder import difference
 from helpers.errors import CheckpointError, DataError
-from helpers.models import Tensor, widedeep
+from helpers.formats import Build
+from helpers.models import Tensor
+from helpers.models.widedeep import MODEL as widedeep
 from helpers.models.widedeep import data
 from helpers.models.widedeep.data import Displays
 from helpers.models.widedeep.features import MULTI_HOT, NAMES, NUMERIC, ONE_HOT
@@ -74,7 +76,7 @@ def test_the_package_is_found_and_says_what_it_is() -> None:
 
 
 def test_importing_it_loads_no_framework() -> None:
-    modules = ", ".join(f"helpers.models.widedeep{m}" for m in ("", ".data", ".generate"))
+    modules = ", ".join(f"helpers.models.widedeep{m}" for m in ("", ".data", ".synthetic.generate"))
     heavy = {"torch", "tensorflow", "keras", "pandas", "polars", "matplotlib"}
     code = f"import sys, {modules}; print({heavy} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -85,11 +87,11 @@ def test_importing_it_loads_no_framework() -> None:
 def test_neither_data_nor_network_loads_torch_nor_the_data_tensorflow(tmp_path: Path) -> None:
     code = (
         "import sys\nfrom pathlib import Path\nfrom types import SimpleNamespace as N\n"
-        "from helpers.models import widedeep\n"
+        "from helpers.models.widedeep import MODEL as widedeep\n"
         f"c, d = N(dataset='generated-small'), Path({str(tmp_path)!r})\n"
         "widedeep.prepare_dataset(c, d)\nnext(widedeep.open_dataset(c, d).batches(9))\n"
         "print({'torch', 'tensorflow', 'keras'} & set(sys.modules))\n"
-        "import helpers.models.widedeep.fit\nprint('torch' in sys.modules)"
+        "import helpers.models.widedeep.synthetic.fit\nprint('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\nFalse\n"
@@ -133,8 +135,7 @@ def test_every_format_equals_the_network_at_other_batch_sizes(
         fmt = formats.get(name)
         path = saved if name == "tf-savedmodel" else tmp_path / f"{precision}-{fmt.FILE}"
         source = network if name == "tf-savedmodel" else saved
-        given: dict[str, Any] = {"inputs": batch_of(2), "outputs": (OUTPUT,)}
-        fmt.make(source, path, precision=precision, **given)
+        fmt.make(source, path, Build(precision, batch_of(2), (OUTPUT,)))
         session = fmt.load(path, 2, "cpu")
         for size in (1, 5, 64):
             batch = batch_of(size, seed=size)
@@ -847,7 +848,7 @@ def test_fitting_says_how_far_it_is_and_leaves_no_random_state_changed(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    from helpers.models.widedeep import fit
+    from helpers.models.widedeep.synthetic import fit
 
     monkeypatch.setitem(fit.RECIPES, "generated-small", fit.Recipe(1, 8))
     np.random.seed(5)

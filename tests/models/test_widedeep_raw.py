@@ -20,7 +20,7 @@ from sklearn.metrics.pairwise import cosine_similarity
 
 from helpers import models
 from helpers.errors import DataError
-from helpers.models import widedeep
+from helpers.models.widedeep import MODEL as widedeep
 from helpers.models.widedeep import raw
 from helpers.models.widedeep.features import MULTI_HOT, NAMES, NUMERIC, ONE_HOT
 from helpers.models.widedeep.raw import files, rows, statistics, tables

@@ -10,6 +10,7 @@ from helpers.config import OfflineConfig, resolve
 from helpers.models import Arrays
 from helpers.perf import analyzer, measure
 from helpers.perf.gpu_monitor import Observer
+from helpers.results import LATENCY_COMPONENTS
 
 CALL_SECONDS = 0.002
 
@@ -39,7 +40,7 @@ def test_a_server_slower_than_the_bare_runtime_still_gets_its_requests(
         count = int(3 * point.interval_ms / 1000 * analyzer.WINDOW_STRETCH / seconds)
         ends = (np.arange(1, count + 1) * seconds * 1e9).astype(np.int64)
         requests = np.stack([ends - int(seconds * 1e9), ends], axis=1)
-        return analyzer.Load(requests, dict.fromkeys(analyzer.COMPONENTS.values(), 0.0))
+        return analyzer.Load(requests, dict.fromkeys(LATENCY_COMPONENTS, 0.0))
 
     monkeypatch.setattr(analyzer, "run", run)
     monkeypatch.setattr(measure, "BARE_SECONDS", 0.02)

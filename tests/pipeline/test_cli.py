@@ -1,12 +1,16 @@
 """The batch command does what the README says, in lines that a user can act on."""
 
-import argparse
+import os
 import re
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 
-from helpers.__main__ import main, parser
+from helpers.__main__ import Stage, app, main
 from helpers.config.loading import read_file
 from helpers.config.schema import STAGES
 from helpers.store.paths import OUTPUTS_VARIABLE, ROOT
@@ -20,51 +24,59 @@ def outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "outputs"
 
 
-def commands(
-    of: argparse.ArgumentParser | None = None, before: str = ""
-) -> dict[str, argparse.ArgumentParser]:
-    """The commands that the command line knows, and the commands of a command."""
-    known: dict[str, argparse.ArgumentParser] = {}
-    for action in (of or parser())._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for name, added in action.choices.items():
-                known |= commands(added, f"{before}{name} ") or {f"{before}{name}": added}
-    return known
+def commands() -> Iterator[tuple[str, str]]:
+    """The commands of the command line and of its groups, each with its line of help."""
+    for name, command in get_command(app).commands.items():
+        inner = getattr(command, "commands", {}).items()
+        yield from ((f"{name} {each}", known.help) for each, known in inner)
+        if not inner:
+            yield name, command.help
 
 
-def documented() -> dict[str, str]:
-    """The commands of the README's table: name -> what may follow it."""
-    pattern = r"^\| `triton-notebooks ([a-z]+(?: [a-z]+)*) ?([^`]*)` \| "
-    return dict(re.findall(pattern, README, re.MULTILINE))
+HELP = {name: text.splitlines()[0] for name, text in commands()}
+
+
+def documented() -> dict[str, tuple[str, str]]:
+    """The commands of the README's table: name -> what may follow it, and what it does."""
+    pattern = r"^\| `triton-notebooks ([a-z]+(?: [a-z]+)*) ?([^`]*)` \| (.*) \|$"
+    return {name: (usage, text) for name, usage, text in re.findall(pattern, README, re.MULTILINE)}
 
 
 def test_the_readme_documents_every_command_and_no_other() -> None:
-    assert set(documented()) == set(commands())
+    assert set(documented()) == set(HELP)
 
 
-@pytest.mark.parametrize("name", commands())
-def test_every_command_explains_itself_and_takes_what_the_readme_says(
+@pytest.mark.parametrize("name", HELP)
+def test_every_command_explains_itself_as_the_readme_does(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit, match="^0$"):
-        main([*name.split(), "--help"])
+    assert main([*name.split(), "--help"]) == 0
 
-    said = capsys.readouterr().out
-    options = set(re.findall(r"--[a-z-]+|PARAMS|NAME", documented()[name]))
+    said, (usage, text) = capsys.readouterr().out, documented()[name]
+    options = set(re.findall(r"--[a-z-]+|PARAMS|NAME", usage))
     known = set(re.findall(r"(?<!\S)--[a-z-]+|PARAMS|NAME", said))
-    assert said.startswith(f"usage: triton-notebooks {name} ")
+    assert said.startswith(f"Usage: triton-notebooks {name} [OPTIONS]")
     assert options <= known
     assert ("--outputs" in known) is not name.startswith("params ")
+    line = HELP[name].removesuffix(".")
+    assert text.startswith(line[0].lower() + line[1:])
 
 
-def test_the_help_lists_every_command_with_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="^0$"):
-        main(["--help"])
+def test_the_help_is_plain_text_with_a_whole_line_for_every_command(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["--help"]) == 0
 
     said = capsys.readouterr().out
-    assert all(
-        re.search(rf"^    {name.split()[0]} +[A-Z]", said, re.MULTILINE) for name in commands()
-    )
+    for name, line in HELP.items():
+        if " " not in name:
+            assert re.search(rf"^  {name} +{re.escape(line)}$", said, re.MULTILINE)
+    assert "completion" not in said
+    assert said.isascii()
+
+
+def test_the_help_names_the_stages_in_their_order() -> None:
+    assert tuple(Stage) == STAGES
 
 
 def test_the_readmes_lines_name_files_and_options_that_exist() -> None:
@@ -76,21 +88,53 @@ def test_the_readmes_lines_name_files_and_options_that_exist() -> None:
         assert (ROOT / name).exists(), name
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        *([], ["train"], ["run"], ["serve", "params/cpu.yaml"]),
-        *(["params"], ["params", "diff", "params/cpu.yaml"], ["params", "new", "a", "b"]),
-    ],
-    ids=" ".join,
-)
-def test_wrong_usage_is_exit_code_2(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit, match="^2$"):
-        main(arguments)
+USAGE = {
+    "": "Missing command; see triton-notebooks --help",
+    "train": "No such command 'train'; see triton-notebooks --help",
+    "run": "Missing argument 'PARAMS'; see triton-notebooks run --help",
+    "run params/cpu.yaml --stage train": (
+        "Invalid value for '--stage': 'train' is not one of 'export', 'convert', 'deploy', "
+        "'perf_offline', 'perf_online', 'report'; see triton-notebooks run --help"
+    ),
+    "serve params/cpu.yaml": "Missing option '--model'; see triton-notebooks serve --help",
+    "params": "Missing command; see triton-notebooks params --help",
+    "params diff params/cpu.yaml": "Missing argument 'B'; see triton-notebooks params diff --help",
+}
 
-    assert capsys.readouterr().err.splitlines()[-1].startswith("triton-notebooks")
+
+@pytest.mark.parametrize(("arguments", "words"), USAGE.items())
+def test_wrong_usage_is_exit_code_2_and_one_line(
+    arguments: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments.split()) == 2
+    assert capsys.readouterr() == ("", f"error: {words}\n")
+
+
+COMMANDS = (
+    *("--help", "doctor params/cpu.yaml", "run --dry-run params/cpu.yaml"),
+    "status --outputs",  # a folder that the test makes
+)
+
+
+@pytest.mark.parametrize("arguments", COMMANDS)
+def test_a_reader_that_closes_the_pipe_ends_the_command_without_a_traceback(
+    arguments: str, outputs: Path
+) -> None:
+    for number in range(3):
+        (outputs / f"target-{number}").mkdir(parents=True)
+        (outputs / f"target-{number}/parameters.yaml").write_text(
+            "gpu: A\ndevice: cpu\nmodels: {resnet50: {experiments: {mine: }}}\n"
+        )
+    command = [sys.executable, "-m", "helpers", *arguments.split()]
+    if arguments.endswith("--outputs"):
+        command.append(str(outputs))
+    read, write = os.pipe()
+    os.close(read)  # nobody reads any more, as after `| head`
+
+    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+
+    os.close(write)
+    assert (done.returncode, done.stderr) == (1, "")
 
 
 def test_without_outputs_there_is_one_line_that_says_what_to_do(
@@ -101,7 +145,7 @@ def test_without_outputs_there_is_one_line_that_says_what_to_do(
     said = capsys.readouterr()
     assert (code, said.out) == (1, "")
     assert said.err == (
-        f"error: {outputs} holds no target yet: run triton-notebooks run params/cpu.yaml\n"
+        f"error: {outputs} has no results: run triton-notebooks run params/cpu.yaml\n"
     )
     assert not outputs.exists()
 
@@ -133,7 +177,7 @@ def test_a_dry_run_says_what_would_run_and_about_how_long_and_writes_nothing(
     *lines, last = said.out.splitlines()
     jobs = [line.partition(":")[0] for line in lines]
     seconds = [int(found) for line in lines for found in re.findall(r"\(about (\d+) s\)", line)]
-    first, second = read_file(path)["models"]["resnet50"]["experiments"]
+    first, second = read_file(path).experiments("resnet50")
     assert (code, said.err) == (0, "")
     assert jobs == [
         *(f"resnet50 {first} {stage}" for stage in STAGES[:-1]),

@@ -213,7 +213,7 @@ def test_serve_answers_until_ctrl_c_and_a_taken_port_is_one_line(project: Projec
 
 def test_a_stage_without_its_input_names_the_command_that_makes_it(fresh: Project) -> None:
     code = (
-        "from helpers.config import resolve; from helpers.inference import convert;"
+        "from helpers.config import resolve; from helpers.triton import convert;"
         "convert(resolve('dummy', 'convert', gpu='CPU (dummy)'))"
     )
     ended = subprocess.run(

@@ -15,8 +15,9 @@ import pytest
 
 from helpers import models
 from helpers.config.loading import resolve
+from helpers.config.parameter_file import ParameterFile
 from helpers.config.places import notebook_file
-from helpers.config.schema import STAGES, ParameterFile
+from helpers.config.schema import STAGES
 from helpers.store.paths import ROOT
 
 with warnings.catch_warnings():

@@ -167,7 +167,7 @@ def test_what_the_machine_cannot_run_is_skipped_before_any_kernel_starts(fresh: 
     answer = fresh.run("run", "params/dummy.yaml", "--stage", "export", "--stage", "deploy")
     assert answer.code == 0
     assert (
-        answer.output.count("skipped, CPU (dummy) is needed and this machine has no NVIDIA driver")
+        answer.output.count("skipped, it needs CPU (dummy), and this machine has no NVIDIA driver")
         == 3
     )
     assert not list(fresh.target.rglob("*.ipynb"))

@@ -6,6 +6,7 @@ import sys
 import pytest
 import yaml
 
+from helpers.config import parse
 from helpers.pipeline.planning import plan
 from tests.conftest import Project
 
@@ -23,11 +24,11 @@ models:
 
 
 def test_a_shared_export_runs_if_any_of_its_experiments_can_run_here() -> None:
-    content = yaml.safe_load(SHARED)
+    given = parse(yaml.safe_load(SHARED), "planning", "planning.yaml")
     chosen = [("resnet50", "accelerated"), ("resnet50", "plain")]
 
-    jobs = {job.name: job.obstacle for job in plan(content, "planning", chosen, ["export"])}
-    converted = {job.name: job.obstacle for job in plan(content, "planning", chosen, ["convert"])}
+    jobs = {job.name: job.obstacle for job in plan(given, chosen, ["export"])}
+    converted = {job.name: job.obstacle for job in plan(given, chosen, ["convert"])}
 
     assert jobs == {"resnet50 accelerated export": ""}
     assert converted["resnet50 plain convert"] == ""

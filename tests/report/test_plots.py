@@ -16,6 +16,7 @@ from pandas import DataFrame, concat, read_csv
 
 from helpers.display import style, tables
 from helpers.report import findings, plots, text
+from helpers.results import Result, State
 
 PUBLISHED = Path(__file__).parents[2] / "params" / "published" / "resnet50.csv"
 
@@ -117,8 +118,8 @@ def test_components_of_several_experiments_are_refused(rows: DataFrame) -> None:
 
 
 def test_the_frontier_labels_the_budget_and_the_best_point_within_it(rows: DataFrame) -> None:
-    top = findings.best(rows, 20)
-    assert top is not None
+    (_, top), *more = findings.best(rows, 20).iterrows()
+    assert not more
     inside = rows[(rows["p99_latency_ms"] <= 20) & (rows["verdict"] == "stable")]
     assert top["throughput"] == inside["throughput"].max()
     text = words(plots.frontier(rows, 20))
@@ -255,18 +256,18 @@ def test_the_published_rows_need_no_verdict() -> None:
 
 
 def test_stages_that_were_not_done_for_one_reason_say_it_once() -> None:
-    def ended(state: str, reason: str) -> dict[str, str]:
-        return {"state": state, "reason": reason}
+    def ended(stage: str, state: State, reason: str = "") -> Result:
+        return Result(
+            model="bert", experiment="mine", stage=stage, gpu="CPU", state=state, reason=reason
+        )
 
-    found = {
-        "mine": {
-            "deploy": ended("skipped", "no driver"),
-            "convert": ended("failed", "a bad weight"),
-            "export": ended("done", ""),
-            "perf_offline": ended("skipped", "no driver"),
-        },
-        "other": {},
-    }
+    results = [
+        ended("deploy", "skipped", "no driver"),
+        ended("convert", "failed", "a bad weight"),
+        ended("export", "done"),
+        ended("perf_offline", "skipped", "no driver"),
+    ]
+    found = {"mine": {result.stage: result for result in results}, "other": {}}
     config: Any = SimpleNamespace(experiments=tuple(found))
 
     rows = text.configurations(config, found)

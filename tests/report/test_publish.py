@@ -12,7 +12,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from helpers.errors import WorkspaceError
-from helpers.report.site import StageCell, outputs_index, page, target_index
+from helpers.report.site import Link, StageState, Target, outputs_index, page, target_index
 from tests.conftest import BROWSER, browse
 
 PNG = (
@@ -123,7 +123,7 @@ def test_a_figure_keeps_its_alternative_text(executed: Path) -> None:
 
 
 def test_a_page_loads_nothing_and_runs_nothing(executed: Path) -> None:
-    text = html(executed, links=[{"href": "../index.html", "text": "up"}])
+    text = html(executed, links=[Link("../index.html", "up")])
     tags = Page(text)
     assert not tags.all("script") + tags.all("iframe") + tags.all("object")
     sources = [value for _, tag in tags.tags for key, value in tag.items() if key == "src"]
@@ -228,22 +228,11 @@ def test_a_shown_figure_reaches_the_page_with_a_link_that_resolves(tmp_path: Pat
     assert (tmp_path / str(link["href"]).replace("%20", " ")).read_text().startswith("experiment,")
 
 
-def stage(name: str, state: str, **more: Any) -> StageCell:
-    base: StageCell = {
-        "model": "bert",
-        "experiment": "onnx",
-        "stage": name,
-        "state": state,
-        "headline": "",
-        "reason": "",
-        "href": None,
-        "seconds": None,
-        "finished": None,
-    }
-    return {**base, **more}  # type: ignore[typeddict-item]
+def stage(name: str, state: str, *, experiment: str = "onnx", **more: Any) -> StageState:
+    return StageState("bert", experiment, name, state, **more)
 
 
-def stages() -> list[StageCell]:
+def stages() -> list[StageState]:
     blocked = {"reason": "deploy failed"}
     return [
         stage("export", "done", headline="436 MB", href="bert/onnx/export.html", seconds=125.0),
@@ -297,17 +286,8 @@ def test_an_index_of_nothing_says_so(tmp_path: Path) -> None:
 
 
 def test_the_first_page_links_the_targets_with_their_counts(tmp_path: Path) -> None:
-    text = outputs_index(
-        tmp_path,
-        [
-            {
-                "name": "cpu <1>",
-                "gpu": "CPU",
-                "counts": {"failed": 1, "done": 2, "blocked": 0},
-                "href": "cpu/index.html",
-            }
-        ],
-    ).read_text()
+    counts = {"failed": 1, "done": 2, "blocked": 0}
+    text = outputs_index(tmp_path, [Target("cpu <1>", "CPU", counts, "cpu/index.html")]).read_text()
     assert "cpu &lt;1&gt;" in text
     assert [tag["href"] for tag in Page(text).all("a")] == ["cpu/index.html"]
     assert "✓ 2 done ✗ 1 failed" in Page(text).text
@@ -326,7 +306,7 @@ def test_a_browser_opens_a_page_without_a_request_or_a_console_error(
     executed: Path, site: tuple[str, list[str]], tmp_path: Path
 ) -> None:
     address, asked = site
-    html(executed, links=[{"href": "index.html", "text": "up"}])
+    html(executed, links=[Link("index.html", "up")])
     target_index(tmp_path, stages(), gpu="CPU")
     for name in ("convert.html", "index.html"):
         asked.clear()

@@ -4,15 +4,19 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
-from helpers.errors import ArtefactError, WorkspaceError
-from helpers.store.artefacts import find, is_unchanged, making, mark_red, verify
+from helpers.__main__ import main
+from helpers.config.loading import resolve
+from helpers.errors import ArtefactError, DataError, WorkspaceError
+from helpers.store.artefacts import find_artefact, is_unchanged, making, mark_red, verify
 from helpers.store.files import link_or_copy, write_atomic
-from helpers.store.lock import LOCKED_VARIABLE, locked
-from helpers.store.paths import OUTPUTS_VARIABLE, ROOT, outputs, shown
+from helpers.store.hashing import fingerprint
+from helpers.store.lock import LOCKED_VARIABLE, clear_leftovers, locked, temporary_folder
+from helpers.store.paths import OUTPUTS_VARIABLE, ROOT, display_path, outputs
 
 
 @pytest.fixture(autouse=True)
@@ -52,6 +56,7 @@ def test_a_file_is_replaced_whole_and_nothing_else_stays(folder: Path) -> None:
 
 FILL = """
 import sys
+import tempfile
 from pathlib import Path
 from helpers.errors import WorkspaceError
 from helpers.store import write_atomic
@@ -123,18 +128,18 @@ def test_an_outputs_path_that_is_a_file_is_one_line(folder: Path) -> None:
         pytest.fail("the block must not run")
     with pytest.raises(WorkspaceError, match="^cannot write outputs/a/b.json: not a directory$"):
         write_atomic(folder / "a/b.json", "{}")
-    assert find(folder / "cpu/artefacts/some") is None
+    assert find_artefact(folder / "cpu/artefacts/some") is None
     assert folder.read_text() == "not a folder"
 
 
 def test_a_made_artefact_is_found_with_its_files_and_facts(folder: Path) -> None:
     path = made(folder / "cpu/artefacts/some-1")
 
-    artefact = find(path)
+    artefact = find_artefact(path)
 
     assert artefact is not None
     assert dict(artefact.facts) == {"format": "test"}
-    assert {name: file["size"] for name, file in artefact.files.items()} == {
+    assert {name: file.size for name, file in artefact.files.items()} == {
         "assets/labels.txt": 8,
         "model.bin": 7,
     }
@@ -146,7 +151,7 @@ def test_a_made_artefact_is_found_with_its_files_and_facts(folder: Path) -> None
 
 def test_equal_content_has_an_equal_hash_and_another_has_another(folder: Path) -> None:
     one, same, other = (
-        find(made(folder / name, content))
+        find_artefact(made(folder / name, content))
         for name, content in (("a", "weights"), ("b", "weights"), ("c", "Weights"))
     )
 
@@ -167,7 +172,7 @@ def test_making_leaves_nothing_when_its_block_fails(folder: Path) -> None:
         fail()
 
     assert list((folder / "cpu").iterdir()) == []
-    assert find(folder / "cpu/some") is None
+    assert find_artefact(folder / "cpu/some") is None
 
 
 def test_making_again_replaces_all_and_a_failure_keeps_what_was_there(folder: Path) -> None:
@@ -184,7 +189,7 @@ def test_making_again_replaces_all_and_a_failure_keeps_what_was_there(folder: Pa
     with making(path) as (temporary, _):
         (temporary / "only.bin").write_text("third")
 
-    artefact = find(path)
+    artefact = find_artefact(path)
     assert artefact is not None
     assert list(artefact.files) == ["only.bin"]
     assert sorted(each.name for each in path.iterdir()) == ["manifest.json", "only.bin"]
@@ -192,7 +197,7 @@ def test_making_again_replaces_all_and_a_failure_keeps_what_was_there(folder: Pa
 
 def test_a_changed_byte_of_the_same_size_and_time_is_caught(folder: Path) -> None:
     path = made(folder / "some")
-    artefact = find(path)
+    artefact = find_artefact(path)
     assert artefact is not None
     file = path / "model.bin"
     before = file.stat()
@@ -207,23 +212,23 @@ def test_a_changed_byte_of_the_same_size_and_time_is_caught(folder: Path) -> Non
     ):
         verify(artefact)
 
-    assert find(path) is None
+    assert find_artefact(path) is None
 
 
 def test_a_file_that_is_gone_is_caught(folder: Path) -> None:
     path = made(folder / "some")
-    artefact = find(path)
+    artefact = find_artefact(path)
     assert artefact is not None
     (path / "assets/labels.txt").unlink()
 
     assert not is_unchanged(artefact)
     with pytest.raises(ArtefactError, match="^outputs/some/assets/labels.txt .* SHA-256 is gone,"):
         verify(artefact)
-    assert find(path) is None
+    assert find_artefact(path) is None
 
 
 def test_a_touched_or_longer_file_is_no_longer_unchanged(folder: Path) -> None:
-    touched, longer = find(made(folder / "a")), find(made(folder / "b"))
+    touched, longer = find_artefact(made(folder / "a")), find_artefact(made(folder / "b"))
     assert touched is not None
     assert longer is not None
     os.utime(touched.folder / "model.bin", ns=(0, 0))
@@ -234,16 +239,51 @@ def test_a_touched_or_longer_file_is_no_longer_unchanged(folder: Path) -> None:
 
 
 def test_a_red_artefact_says_why_and_keeps_its_hashes(folder: Path) -> None:
-    artefact = find(made(folder / "some"))
+    artefact = find_artefact(made(folder / "some"))
     assert artefact is not None
 
     mark_red(artefact, "it differs")
 
-    red = find(folder / "some")
+    red = find_artefact(folder / "some")
     assert red is not None
     assert dict(red.facts) == {"format": "test", "red": "it differs"}
     assert red.sha256 == artefact.sha256
     assert verify(red) == red
+
+
+@pytest.mark.parametrize(
+    "content", [b'{"name": "app"}', b'{"schema": 1, "fil', b"[]", b"\xff", b'{"schema": 2}']
+)
+def test_a_foreign_or_truncated_manifest_is_no_artefact(content: bytes, folder: Path) -> None:
+    path = made(folder / "some")
+    (path / "manifest.json").write_bytes(content)
+
+    assert find_artefact(path) is None
+
+
+def test_a_fingerprint_is_of_names_sizes_and_times_and_not_of_the_place(tmp_path: Path) -> None:
+    data = tmp_path / "here/data"
+    (data / "cats").mkdir(parents=True)
+    for name in ("a.jpg", "b.jpg"):
+        (data / "cats" / name).write_text(name)
+    before = [fingerprint(data), fingerprint(data / "cats/a.jpg")]
+    data.parent.rename(tmp_path / "there")
+    data = tmp_path / "there/data"
+
+    moved = [fingerprint(data), fingerprint(data / "cats/a.jpg")]
+    (data / "cats/b.jpg").rename(data / "cats/c.jpg")
+    renamed = fingerprint(data)
+    (data / "cats/a.jpg").write_text("another")
+    changed = [fingerprint(data), fingerprint(data / "cats/a.jpg")]
+
+    assert moved == before
+    assert len({*before, renamed, *changed}) == 5
+
+
+def test_a_path_that_cannot_be_looked_at_is_one_line(tmp_path: Path) -> None:
+    for name, words in (("none", "there is no such file or folder"), ("x" * 300, "cannot be read")):
+        with pytest.raises(DataError, match=f"^{tmp_path / name}: {words}"):
+            fingerprint(tmp_path / name)
 
 
 def test_a_linked_file_has_the_content_and_is_no_symbolic_link(tmp_path: Path) -> None:
@@ -297,10 +337,110 @@ def test_a_kernel_of_the_run_that_holds_the_folder_may_enter(
     assert entered
 
 
+def test_a_process_may_enter_again(folder: Path) -> None:
+    with locked(folder), locked(folder):
+        made(folder / "cpu/some")
+
+    assert find_artefact(folder / "cpu/some") is not None
+
+
+def test_beside_a_run_a_notebook_stops_at_its_start_and_nothing_is_made(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = "^outputs is in use by another run: wait for it, or give --outputs$"
+    with subprocess.Popen(python(HOLD, folder), stdout=subprocess.PIPE, text=True) as holder:
+        try:
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == "held\n"
+            with pytest.raises(WorkspaceError, match=words):
+                resolve("resnet50", "perf_offline")
+            with pytest.raises(WorkspaceError, match=words):
+                made(folder / "cpu/some")
+            monkeypatch.setenv(LOCKED_VARIABLE, "1")  # as the batch command sets it for its own
+            assert resolve("resnet50", "perf_offline").model == "resnet50"
+        finally:
+            holder.kill()
+    assert [path.name for path in folder.iterdir()] == [".lock"]
+
+
+def test_a_notebook_may_start_where_there_is_no_outputs_folder(folder: Path) -> None:
+    assert resolve("resnet50", "export").model == "resnet50"
+    assert not folder.exists()
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from helpers.store import making, temporary_folder
+with making(Path(sys.argv[1])) as (folder, _), temporary_folder() as scratch:
+    (folder / "half.bin").write_text("half")
+    (scratch / "log").write_text("half")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture
+def tmpdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A TMPDIR of its own."""
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    return tmp_path / "tmp"
+
+
+def killed(folder: Path, tmpdir: Path) -> None:
+    """Leave what a process leaves that is killed while it makes `folder`."""
+    done = subprocess.run(python(KILLED, folder))
+    assert done.returncode == -signal.SIGKILL
+    assert [path.name for path in folder.parent.glob(".*/*")] == ["half.bin"]
+    assert list(tmpdir.glob("triton-*/log"))
+    age(tmpdir)
+
+
+def age(tmpdir: Path) -> None:
+    for lock in tmpdir.glob("triton-*/.lock"):
+        os.utime(lock, (0, 0))
+
+
+def test_what_killed_processes_left_is_removed_and_nothing_else(folder: Path, tmpdir: Path) -> None:
+    for name in ("data/some", "cpu/artefacts/some"):
+        killed(folder / name, tmpdir)
+    path = made(folder / "data/whole")
+    kept = [folder / "data/.mine", tmpdir / "triton-of-somebody-else"]
+    for each in kept:
+        each.mkdir()
+    with temporary_folder() as in_use, locked(folder):
+        age(tmpdir)
+        clear_leftovers(folder)
+
+        assert sorted(tmpdir.iterdir()) == sorted([in_use, kept[1]])
+    assert sorted((folder / "data").iterdir()) == [kept[0], path]
+    assert list((folder / "cpu/artefacts").iterdir()) == []
+    assert list(tmpdir.iterdir()) == [kept[1]]
+
+
+def test_a_run_removes_what_killed_ones_left(
+    folder: Path, tmpdir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    killed(folder / "data/some", tmpdir)
+    params = tmp_path / "skipped.yaml"  # no experiment can run here, so nothing starts
+    params.write_text(
+        "gpu: A\ndevice: cpu\nmodels:\n  resnet50:\n    experiments:\n"
+        "      mine: {export_format: onnx, export_precision: fp32, format: onnx, precision: fp32,"
+        " max_batch_size: 1, accelerator: trt}\n"
+    )
+
+    code = main(["run", str(params), "--stage", "export", "--outputs", str(folder)])
+
+    assert (code, capsys.readouterr().err) == (0, "")
+    assert list((folder / "data").iterdir()) == []
+    assert list(tmpdir.glob("triton-*")) == []
+
+
 def test_a_path_in_the_project_or_the_outputs_is_shown_without_its_machine(tmp_path: Path) -> None:
     paths = [ROOT / "params/cpu.yaml", ROOT, outputs() / "cpu/index.html", outputs()]
 
-    assert [shown(path) for path in paths] == [
+    assert [display_path(path) for path in paths] == [
         "params/cpu.yaml",
         ".",
         "outputs/cpu/index.html",
@@ -309,7 +449,7 @@ def test_a_path_in_the_project_or_the_outputs_is_shown_without_its_machine(tmp_p
 
 
 def test_a_path_elsewhere_is_shown_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert shown(tmp_path / "datasets/mine") == str(tmp_path / "datasets/mine")
+    assert display_path(tmp_path / "datasets/mine") == str(tmp_path / "datasets/mine")
     monkeypatch.setenv(OUTPUTS_VARIABLE, "/outputs")
-    assert shown(Path("/datasets/mine")) == "/datasets/mine"
-    assert shown(Path("/outputs/cpu")) == "outputs/cpu"
+    assert display_path(Path("/datasets/mine")) == "/datasets/mine"
+    assert display_path(Path("/outputs/cpu")) == "outputs/cpu"

@@ -6,6 +6,7 @@ file for each container. For Triton it starts a server that is always ready, or 
 one if the folder holds `real`.
 """
 
+import csv
 import json
 import os
 import signal
@@ -78,7 +79,8 @@ def run(arguments: list[str]) -> int:
         options.append(arguments.pop(0))
     image, *command = arguments
     given = [option[2:].partition("=")[::2] for option in options]
-    parts = [dict(p.partition("=")[::2] for p in v.split(",")) for n, v in given if n == "mount"]
+    lines = csv.reader(value for name, value in given if name == "mount")
+    parts = [dict(part.partition("=")[::2] for part in line) for line in lines]
     mounts = {part["target"]: part["source"] for part in parts}
     ports = dict(value.split(":")[2:0:-1] for name, value in given if name == "publish")
     labels = dict(value.partition("=")[::2] for name, value in given if name == "label")
@@ -121,7 +123,7 @@ def main(arguments: list[str]) -> int:
     if verb == "inspect":
         found = [state for state in states().values() if state["name"] == rest[-1]]
         for state in found:
-            status = "running" if alive(state) else "exited"
+            status = state.get("status") or ("running" if alive(state) else "exited")
             print({"--format={{.State.Status}}": status}.get(rest[0], state["pid"]))
         return 0 if found else 1
     if verb == "ps":

@@ -5,6 +5,7 @@ the calls and plays the engine's part, its servers are real processes, and in th
 are the real Triton. What NVIDIA's images themselves do with these command lines is not tested.
 """
 
+import csv
 import json
 import os
 import re
@@ -24,7 +25,7 @@ import pytest
 from helpers.config.loading import resolve
 from helpers.config.schema import StageConfig as Config
 from helpers.errors import DeploymentError, ServerError
-from helpers.machine import checks
+from helpers.machine import checks, preflight
 from helpers.perf import background
 from helpers.store.artefacts import Artefact
 from helpers.store.paths import OUTPUTS_VARIABLE
@@ -131,7 +132,7 @@ def served(
 ) -> list[str]:
     """Serve for a moment; give the recorded `docker run`."""
     log = repository.parent / "log"
-    with docker.serve(repository, config=chosen, models=["resnet50"], log=log, scenario=scenario):
+    with docker.serve(repository, config=chosen, log=log, scenario=scenario):
         pass
     (call,) = engine.calls("run")
     return call
@@ -141,9 +142,7 @@ def refused(repository: Path, chosen: Config, **more: Any) -> str:
     """Try to serve; give the error, which must be one line."""
     with (
         pytest.raises(DeploymentError) as raised,
-        docker.serve(
-            repository, config=chosen, models=["resnet50"], log=repository.parent / "log", **more
-        ),
+        docker.serve(repository, config=chosen, log=repository.parent / "log", **more),
     ):
         raise AssertionError("it serves")
     assert "\n" not in str(raised.value)
@@ -153,9 +152,7 @@ def refused(repository: Path, chosen: Config, **more: Any) -> str:
 def test_a_container_serves_for_as_long_as_the_block_lasts(
     engine: StandIn, repository: Path, tmp_path: Path
 ) -> None:
-    with docker.serve(
-        repository, config=config(), models=["resnet50"], log=tmp_path / "log"
-    ) as server:
+    with docker.serve(repository, config=config(), log=tmp_path / "log") as server:
         (container,) = engine.containers()
         assert server.is_live()
         assert server.is_alive()
@@ -181,8 +178,7 @@ def test_a_container_serves_for_as_long_as_the_block_lasts(
         IMAGE,
         "tritonserver",
         "--model-repository=/models",
-        "--model-control-mode=explicit",
-        "--load-model=resnet50",
+        "--model-control-mode=none",
         "--allow-grpc=false",
         "--exit-timeout-secs=5",
         "--disable-auto-complete-config",
@@ -248,12 +244,10 @@ def test_offline_a_models_own_configuration_takes_the_place_of_the_online_one(
 def test_each_release_is_told_what_it_understands(
     release: tuple[int, int], flags: list[str]
 ) -> None:
-    assert docker.command_line(release, ["one", "two"]) == [
+    assert docker.command_line(release) == [
         "tritonserver",
         "--model-repository=/models",
-        "--model-control-mode=explicit",
-        "--load-model=one",
-        "--load-model=two",
+        "--model-control-mode=none",
         "--allow-grpc=false",
         "--exit-timeout-secs=5",
         *flags,
@@ -287,6 +281,21 @@ def test_the_image_is_the_releases_or_the_one_that_is_named(
     assert command(served(engine, repository, config(image="mine:1")))[:1] == ["mine:1"]
 
 
+def test_nobody_is_told_to_open_a_server_to_others() -> None:
+    lines = serving.serve_elsewhere(config(fields={"release": "22.02"}))
+    assert "tritonserver:22.02-py3" in lines
+    assert "-p 127.0.0.1:8000:8000" in lines
+    assert "--model-control-mode=none" in lines
+
+
+@pytest.mark.parametrize("name", ["a, b", 'a "b"', "a,target=b,readonly"])
+def test_a_path_may_hold_a_comma_or_a_quote(engine: StandIn, tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
+    call = served(engine, tmp_path / name, config())
+    (mount,) = csv.reader(options(call)["--mount"])
+    assert mount == ["type=bind", f"source={tmp_path / name}", "target=/models", "readonly"]
+
+
 def test_from_inside_the_lab_container_paths_are_the_hosts(
     engine: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -309,7 +318,7 @@ def test_an_exception_in_the_block_ends_the_container(
     for error in (RuntimeError, KeyboardInterrupt):
         with (
             pytest.raises(error),
-            docker.serve(repository, config=config(), models=[], log=tmp_path / "log") as server,
+            docker.serve(repository, config=config(), log=tmp_path / "log") as server,
         ):
             raise error
         assert not server.is_live()
@@ -324,7 +333,7 @@ from helpers.triton import docker
 config = resolve("resnet50", "deploy", gpu="Test", server={"kind": "docker"},
                  models={"resnet50": {"experiments": {"mine": %r}}})
 folder = Path(sys.argv[1])
-with docker.serve(folder / "repository", config=config, models=[], log=folder / "log"):
+with docker.serve(folder / "repository", config=config, log=folder / "log"):
     (folder / "holding").touch()
     time.sleep(99)
 """
@@ -380,7 +389,7 @@ def test_what_a_dead_owner_left_is_removed_and_what_a_living_one_holds_is_not(
         os.kill(pid, signal.SIGKILL)  # all at once: nobody is left to stop the container
     holder.wait()
     assert engine.containers() == [left]
-    with docker.serve(repository, config=config(), models=[], log=tmp_path / "log"):
+    with docker.serve(repository, config=config(), log=tmp_path / "log"):
         assert [each["name"] for each in engine.containers()] != [left["name"]]
         assert len(engine.containers()) == 1
     assert ["rm", "--force", left["name"]] in engine.calls("rm")
@@ -392,10 +401,17 @@ def test_of_an_owner_that_cannot_be_seen_nothing_is_known(token: str) -> None:
 
 
 def test_a_process_of_the_same_number_is_not_the_same_owner() -> None:
-    namespace, number, started = owner.token().split(".")
+    place, number, started = owner.token().rsplit(".", 2)
     assert not owner.is_dead(owner.token())
-    assert owner.is_dead(f"{namespace}.{number}.{int(started) - 1}")
-    assert owner.is_dead(f"{namespace}.99999999.{started}")
+    assert owner.is_dead(f"{place}.{number}.{int(started) - 1}")
+    assert owner.is_dead(f"{place}.99999999.{started}")
+
+
+def test_an_owner_on_another_host_is_never_known_to_be_dead() -> None:
+    """The process namespace that every host starts with has the same number everywhere."""
+    boot, namespace, _, started = owner.token().split(".")
+    assert owner.is_dead(f"{boot}.{namespace}.99999999.{started}")
+    assert not owner.is_dead(f"{boot[::-1]}.{namespace}.99999999.{started}")
 
 
 def test_no_docker_command(
@@ -407,7 +423,7 @@ def test_no_docker_command(
         "server.kind to embedded"
     )
     assert refused(repository, config()) == words
-    assert checks.obstacle(config("convert")) == words
+    assert preflight.obstacle(config("convert")) == words
 
 
 @pytest.mark.parametrize(
@@ -471,14 +487,12 @@ def test_an_image_that_is_not_there(
 
 
 def test_a_port_that_is_taken(engine: StandIn, repository: Path, tmp_path: Path) -> None:
-    with docker.serve(repository, config=config(), models=[], log=tmp_path / "log") as server:
+    with docker.serve(repository, config=config(), log=tmp_path / "log") as server:
         port = int(server.url.rpartition(":")[2])
         assert refused(repository, config(), http_port=port) == (
             f"port {port} of 127.0.0.1 is taken (Address already in use): give another, or none"
         )
-    with docker.serve(
-        repository, config=config(), models=[], log=tmp_path / "log", http_port=port
-    ) as server:
+    with docker.serve(repository, config=config(), log=tmp_path / "log", http_port=port) as server:
         assert server.url == f"127.0.0.1:{port}"
 
 
@@ -486,21 +500,22 @@ STARTS = {
     "it dies": (
         "cpu",
         "error: creating server: Internal - failed to load all models",
-        "Triton ended while it started: error: creating server: Internal - failed to load all "
-        "models",
+        "Triton ended while it started: it failed (exit code 1): error: creating server: Internal "
+        "- failed to load all models",
     ),
     "a port taken after it was found free": (
         "cpu",
         "docker: Error response from daemon: driver failed programming external connectivity: Bind "
         "for 127.0.0.1:1 failed: port is already allocated.",
-        "a port was taken meanwhile, try again: Triton ended while it started: docker: Error",
+        "a port was taken meanwhile, try again: Triton ended while it started: it failed (exit "
+        "code 125): docker: Error",
     ),
     "a folder that the engine's host does not have": (
         "cpu",
         "docker: Error response from daemon: invalid mount config for type bind: bind source path "
         "does not exist: /models",
         "inside a container, TRITON_NOTEBOOKS_HOST_OUTPUTS must say where the outputs folder lies "
-        "on the engine's host: Triton ended while it started: docker: Error response",
+        "on the engine's host: Triton ended while it started: it failed (exit code 125): docker: ",
     ),
     "no container toolkit": (
         "gpu",
@@ -518,13 +533,12 @@ STARTS = {
         "gpu",
         "E1 model_lifecycle.cc:642] failed to load 'resnet50': CUDA out of memory.",
         "the model is too large for the device, lower instances or max_batch_size: Triton ended "
-        "while it started: E1 model_lifecycle.cc:642] failed to load 'resnet50': CUDA out of",
+        "while it started: it failed (exit code 1): E1 model_lifecycle.cc:642] failed to load",
     ),
     "a CPU's harmless word about drivers": (
         "cpu",
         "W1 CUDA driver version is insufficient for CUDA runtime version\nerror: no such model",
-        "Triton ended while it started: W1 CUDA driver version is insufficient for CUDA runtime "
-        "version / error: no such model",
+        "Triton ended while it started: it failed (exit code 1): error: no such model",
     ),
 }
 
@@ -543,11 +557,14 @@ def test_a_container_that_dies_while_it_starts_is_shown_with_its_last_lines(
 def test_a_container_that_dies_while_it_is_used(
     engine: StandIn, repository: Path, tmp_path: Path
 ) -> None:
-    with docker.serve(repository, config=config(), models=[], log=tmp_path / "log") as server:
+    with docker.serve(repository, config=config(), log=tmp_path / "log") as server:
         (container,) = engine.containers()
         os.kill(container["pid"], signal.SIGKILL)
         wait_for(lambda: not server.is_alive(), 10)
-        with pytest.raises(ServerError, match="no answer from Triton at .*, which has ended: "):
+        with pytest.raises(
+            ServerError,
+            match="no answer from Triton at .*, which has ended: it was killed by signal 9",
+        ):
             server.infer("resnet50", {"INPUT__0": np.zeros((1, 3), dtype=np.float32)})
 
 
@@ -555,13 +572,15 @@ def test_a_paused_or_lost_container_is_not_alive(engine: StandIn) -> None:
     running = subprocess.Popen(["sleep", "9"])
     container = containers.Container("mine", running)
     state = {"name": "mine", "labels": {}, "pid": 99999999}
-    assert container.is_alive()  # the engine has not made it yet
+    assert container.end() == ""  # the engine has not made it yet
     engine.say("mine.container", json.dumps(state))
-    assert not container.is_alive()
+    assert container.end() == "its container is exited"
+    engine.say("mine.container", json.dumps(state | {"status": "removing"}))
+    assert container.end() == ""  # its client is about to print why
     (engine.folder / "mine.container").unlink()
     running.kill()
     running.wait()
-    assert not container.is_alive()
+    assert container.end().startswith("it was killed by signal 9 (SIGKILL)")
 
 
 def test_what_a_server_works_is_no_load_from_others() -> None:
@@ -600,12 +619,12 @@ def test_a_command_runs_in_the_image_and_may_write(engine: StandIn, tmp_path: Pa
 @pytest.mark.parametrize(
     ("script", "words"),
     [
-        ("echo no such file; exit 3", f"sh failed (3) in {IMAGE}: no such file"),
-        ("exit 4", f"sh failed (4) in {IMAGE}: it said nothing"),
+        ("echo no such file; exit 3", f"sh failed (exit code 3) in {IMAGE}: no such file"),
+        ("exit 4", f"sh failed (exit code 4) in {IMAGE}: its log is empty"),
         (
             "echo Error: out of memory; exit 1",
             "the model is too large for the device, lower instances or max_batch_size: sh failed "
-            f"(1) in {IMAGE}: Error: out of memory",
+            f"(exit code 1) in {IMAGE}: Error: out of memory",
         ),
     ],
 )
@@ -637,10 +656,10 @@ def test_an_engine_of_another_release_is_an_error_before_anything_is_loaded(
 def test_the_release_of_the_conversion_counts_where_the_repository_names_none(
     engine: StandIn, repository: Path
 ) -> None:
-    from helpers.config.places import folder_of
+    from helpers.config.places import artefact_folder
     from helpers.store.artefacts import making
 
-    with making(folder_of(config(), "convert")) as (_, facts):
+    with making(artefact_folder(config(), "convert")) as (_, facts):
         facts["release"] = "21.02"
     with (
         pytest.raises(ServerError, match="was built in release 21.02, which the server's 24.10"),
@@ -651,7 +670,7 @@ def test_the_release_of_the_conversion_counts_where_the_repository_names_none(
 
 def test_doctor_names_the_engine_and_every_image(engine: StandIn) -> None:
     chosen = [config("convert"), config("convert", fields={"release": "22.02"})]
-    found = {check.name: (check.ok, check.line) for check in checks.checks(chosen)}
+    found = {check.name: (check.ok, check.line) for check in checks.examine(chosen)}
     missing = "nvcr.io/nvidia/tritonserver:22.02-py3"
     assert found["Docker"] == (True, "Docker: engine 28.2.2")
     assert found["image 24.10"] == (True, f"image 24.10: {IMAGE} is here")
@@ -660,7 +679,7 @@ def test_doctor_names_the_engine_and_every_image(engine: StandIn) -> None:
         f"image 22.02: image {missing} is not on this machine; docker pull {missing}",
     )
     engine.say("fault", "no engine")
-    found = {check.name: (check.ok, check.line) for check in checks.checks(chosen)}
+    found = {check.name: (check.ok, check.line) for check in checks.examine(chosen)}
     ok, line = found["Docker"]
     assert not ok
     assert line.endswith("; start it with systemctl start docker, or set server.kind to embedded")
@@ -682,14 +701,12 @@ def test_without_an_engine_every_docker_experiment_is_skipped_before_any_kernel(
 
 @pytest.fixture
 def real(
-    engine: StandIn, finished: Project, tmp_path: Path
+    engine: StandIn, doubles: Path, tmp_path: Path
 ) -> Callable[[str, str], "docker.AbstractContextManager[Server]"]:
-    """Serve the dummy model by the real Triton, which the stand-in starts for a container."""
+    """Serve the small model by the real Triton, which the stand-in starts for a container."""
     engine.say("real")
-    found = sorted((finished.target / "artefacts").glob("dummy-deploy-*"))
-    folder = next(path for path in found if (path / "dummy/1/model.onnx").exists())
     return lambda stage, scenario: docker.serve(
-        folder, config=config(stage), models=["dummy"], log=tmp_path / "log", scenario=scenario
+        doubles, config=config(stage), log=tmp_path / "log", scenario=scenario
     )
 
 
@@ -701,10 +718,10 @@ def test_a_real_triton_answers_as_each_scenario_is_configured(real: Any) -> None
     batching = {}
     for stage, scenario in (("perf_online", "online"), ("perf_offline", "offline")):
         with real(stage, scenario) as server:
-            x = np.ones((3, 16), dtype=np.float32)
-            assert server.infer("dummy", {"features": x})["logits"].shape == (3, 4)
+            ids = np.ones((3, 2), dtype=np.int64)
+            assert server.infer("doubles", {"ids": ids})["doubled"].tolist() == [[2, 2]] * 3
             assert "nv_inference_count" in server.metrics()
-            with urlopen(f"http://{server.url}/v2/models/dummy/config") as answer:
+            with urlopen(f"http://{server.url}/v2/models/doubles/config") as answer:
                 batching[scenario] = "dynamic_batching" in json.load(answer)
     assert batching == {"online": True, "offline": False}
 
@@ -714,10 +731,10 @@ def test_a_real_triton_answers_as_each_scenario_is_configured(real: Any) -> None
 def test_a_real_triton_that_dies_while_it_is_measured(engine: StandIn, real: Any) -> None:
     from helpers.perf import analyzer
 
-    samples = [{"features": np.ones(16, dtype=np.float32)}]
+    samples = [{"ids": np.ones(2, dtype=np.int64)}]
     with real("perf_offline", "offline") as server, analyzer.input_data(samples) as data:
-        regions = analyzer.shared_memory_patterns(["features"], ["logits"])
-        point = analyzer.Point("dummy", data, regions, shared_memory="system")
+        regions = analyzer.shared_memory_patterns(["ids"], ["doubled"])
+        point = analyzer.Point("doubles", data, regions, shared_memory="system")
         assert len(analyzer.run(point, server).requests) > 10
         (container,) = engine.containers()
         os.kill(container["pid"], signal.SIGKILL)

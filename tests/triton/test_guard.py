@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -26,9 +27,13 @@ def name() -> Iterator[str]:
         path.unlink()
 
 
-def start(tmp_path: Path, code: str, sweep: tuple[str, ...] = ()) -> "subprocess.Popen[bytes]":
-    with (tmp_path / "log").open("wb") as log:
-        return process.start([sys.executable, "-c", code], log=log, sweep=sweep)
+@contextmanager
+def guarded(
+    tmp_path: Path, code: str, sweep: tuple[str, ...] = ()
+) -> Iterator["subprocess.Popen[bytes]"]:
+    command = [sys.executable, "-c", code]
+    with (tmp_path / "log").open("wb") as log, process.guarded(command, log=log, sweep=sweep) as it:
+        yield it
 
 
 def test_a_stale_region_is_swept_and_one_in_use_is_not(name: str) -> None:
@@ -43,9 +48,9 @@ def test_a_stale_region_is_swept_and_one_in_use_is_not(name: str) -> None:
 
 def test_the_exit_code_is_the_commands(tmp_path: Path) -> None:
     for code, expected in (("exit(7)", 7), ("import os; os.kill(os.getpid(), 9)", 128 + 9)):
-        started = start(tmp_path, code)
-        started.wait()
-        assert process.stop(started) == expected
+        with guarded(tmp_path, code) as started:
+            started.wait()
+        assert started.returncode == expected
 
 
 @pytest.mark.slow
@@ -58,9 +63,9 @@ def test_stopping_ends_the_command_what_it_started_and_its_regions(
         "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(99)']);"
         f"pathlib.Path({str(tmp_path / 'pid')!r}).write_text(str(child.pid)); time.sleep(99)"
     )
-    started = start(tmp_path, code, (f"{name}*",))
-    pid = int(wait_for(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text()))
-    assert process.stop(started) == 128 + signal.SIGTERM
+    with guarded(tmp_path, code, (f"{name}*",)) as started:
+        pid = int(wait_for(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text()))
+    assert started.returncode == 128 + signal.SIGTERM
     assert not processes(str(tmp_path)) + [p for p in processes("time.sleep(99)") if p == pid]
     assert not (SHM / name).exists()
 
@@ -69,10 +74,30 @@ def test_a_caller_that_is_killed_takes_the_command_along(tmp_path: Path) -> None
     code = (
         "import time; from helpers.triton import process;"
         f"log = open({str(tmp_path / 'log')!r}, 'wb');"
-        "process.start(['sleep', '98.7654'], log=log); time.sleep(99)"
+        "started = process.guarded(['sleep', '98.7654'], log=log);"
+        "started.__enter__(); time.sleep(99)"
     )
     caller = subprocess.Popen([sys.executable, "-c", code])
     wait_for(lambda: processes("98.7654"), 20)
     caller.kill()
     caller.wait()
     wait_for(lambda: not processes("98.7654"), 20)
+
+
+@pytest.mark.slow
+def test_a_guard_that_is_killed_leaves_neither_a_process_nor_a_region(
+    tmp_path: Path, name: str
+) -> None:
+    """What the command started goes on as an orphan, like Triton's stubs at times."""
+    code = (
+        "import subprocess, sys, pathlib, time;"
+        f"pathlib.Path('/dev/shm/{name}').write_text('x');"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(97.1)']);"
+        f"pathlib.Path({str(tmp_path / 'pid')!r}).write_text(str(child.pid)); time.sleep(99)"
+    )
+    with guarded(tmp_path, code, (f"{name}*",)) as started:
+        wait_for(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text())
+        started.kill()
+        assert started.wait() == -signal.SIGKILL
+    assert not processes("time.sleep(97.1)")
+    assert not (SHM / name).exists()

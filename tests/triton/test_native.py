@@ -10,14 +10,14 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
 from helpers.config import releases
-from helpers.config.loading import read_file, resolve
+from helpers.config.loading import configure, read_file, resolve
 from helpers.config.schema import StageConfig as Config
 from helpers.errors import ParameterError, ServerError
 from helpers.inference import ensemble
 from helpers.inference.datasets import request
-from helpers.machine import checks, gpu_checks
-from helpers.machine.checks import obstacle
-from helpers.store.artefacts import Artefact, find, making
+from helpers.machine import preflight
+from helpers.machine.preflight import obstacle
+from helpers.store.artefacts import Artefact, find_artefact, making
 from helpers.store.paths import ROOT
 from helpers.triton import native
 from helpers.triton.repository import SCENARIOS, model_config, write_repository
@@ -60,12 +60,12 @@ def config(stage: str = "deploy", model: str = "dlrm", **fields: Any) -> Config:
 
 
 def published(path: Path, stage: str, model: str, experiment: str) -> Config:
-    return resolve(model, stage, experiment=experiment, target=path.stem, **read_file(path))
+    return configure(read_file(path), model, experiment, stage)
 
 
 def messages(config: Config, scenario: str) -> list[Any]:
-    pieces = ensemble.pieces(config, config.format)
-    return [model_config(config, scenario, each, 2, each is pieces[-1]) for each in pieces]
+    components = ensemble.components(config, config.format)
+    return [model_config(config, scenario, each, 2, each is components[-1]) for each in components]
 
 
 def reference(name: str) -> Any:
@@ -119,8 +119,8 @@ def experiments() -> Iterator[Any]:
     """Every experiment of every parameter file of the package."""
     for path in FILES:
         content = read_file(path)
-        for model, section in content["models"].items():
-            for name in section["experiments"]:
+        for model in content.file.models:
+            for name in content.experiments(model):
                 yield pytest.param(path, model, name, id=f"{path.stem}-{model}-{name}")
 
 
@@ -223,7 +223,7 @@ def artefact(tmp_path: Path) -> Artefact:
         (made / "model.onnx").write_text("weights")
         (made / "sparse").mkdir()
         (made / "sparse/tables.npy").write_text("tables")
-    found = find(tmp_path / "made")
+    found = find_artefact(tmp_path / "made")
     assert found
     return found
 
@@ -295,8 +295,8 @@ def test_a_request_has_the_types_that_the_engine_takes(
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine with a Docker engine and a GPU whose driver is new enough."""
-    monkeypatch.setattr(gpu_checks, "obstacle", lambda config: "")
-    monkeypatch.setattr(checks, "_no_server", lambda config: "")
+    monkeypatch.setattr(preflight, "gpu_obstacle", lambda config: "")
+    monkeypatch.setattr(preflight, "_server_obstacle", lambda config: "")
 
 
 OBSTACLES = {
@@ -330,7 +330,7 @@ OBSTACLES = {
     ),
     "a server without backends": (
         {"kind": "embedded", "accelerator": "trt"},
-        "accelerator trt needs a native backend: the embedded server has none",
+        "accelerator trt needs a native backend, which the embedded server does not have",
     ),
     "no TensorRT for the embedded server": (
         {"kind": "embedded", "format": "trt", "precision": "fp16"},

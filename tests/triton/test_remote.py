@@ -2,12 +2,13 @@
 
 import json
 import os
-import shutil
+import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from socket import socket
 from threading import Thread
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,13 @@ import pytest
 from helpers.config.loading import resolve
 from helpers.config.schema import StageConfig as Config
 from helpers.errors import ServerError, WorkspaceError
-from helpers.machine import checks
+from helpers.machine import preflight
 from helpers.perf import measure
+from helpers.results import Row
 from helpers.triton import embedded, owner, remote
 from helpers.triton.client import Server
-from tests.conftest import Project, wait_for
+from helpers.triton.ports import free_ports
+from tests.conftest import wait_for
 
 
 def config(stage: str = "deploy", fields: dict[str, Any] | None = None, **server: str) -> Config:
@@ -42,13 +45,15 @@ def config(stage: str = "deploy", fields: dict[str, Any] | None = None, **server
 
 @pytest.fixture
 def stand_in() -> Iterator[tuple[str, list[str]]]:
-    """A server that lives and says of every model but `here` that it is not ready; and its log."""
+    """A server that lives and says of every model but `resnet50` that it is not ready, and what it
+    was asked.
+    """
     asked: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             asked.append(self.path)
-            ready = self.path in ("/v2/health/live", "/v2/models/here/ready")
+            ready = self.path in ("/v2/health/live", "/v2/models/resnet50/ready")
             self.send_response(200 if ready else 400)
             self.send_header("Content-Length", "0")
             self.end_headers()
@@ -77,20 +82,20 @@ def stand_in() -> Iterator[tuple[str, list[str]]]:
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
     folder = tmp_path / "repository"
-    (folder / "here/configs").mkdir(parents=True)
-    (folder / "here/config.pbtxt").write_text("online")
-    (folder / "here/configs/offline.pbtxt").write_text("offline")
+    (folder / "resnet50/configs").mkdir(parents=True)
+    (folder / "resnet50/config.pbtxt").write_text("online")
+    (folder / "resnet50/configs/offline.pbtxt").write_text("offline")
     (folder / "requirements.txt").write_text("")
     (tmp_path / "served").mkdir()
     return folder
 
 
-def refused(repository: Path, chosen: Config, models: list[str]) -> str:
+def refused(repository: Path, chosen: Config) -> str:
     """Try to serve; give the error, which must be one line."""
     log = repository.parent / "log"
     with (
         pytest.raises((ServerError, WorkspaceError)) as raised,
-        remote.serve(repository, config=chosen, models=models, log=log),
+        remote.serve(repository, config=chosen, log=log),
     ):
         raise AssertionError("it serves")
     assert "\n" not in str(raised.value)
@@ -103,7 +108,7 @@ def test_an_address_is_host_and_port(url: str) -> None:
         f"server.url is '{url}': give host:port of Triton's HTTP endpoint, such as 127.0.0.1:8000"
     )
     assert remote.obstacle(config(url=url)) == words
-    assert checks.obstacle(config("convert", url=url)) == words
+    assert preflight.obstacle(config("convert", url=url)) == words
 
 
 def test_an_address_may_be_a_link() -> None:
@@ -112,8 +117,8 @@ def test_an_address_may_be_a_link() -> None:
 
 
 def test_nobody_answers(repository: Path) -> None:
-    (port,) = embedded.free_ports(1)
-    assert refused(repository, config(url=f"127.0.0.1:{port}"), ["here"]) == (
+    (port,) = free_ports(1)
+    assert refused(repository, config(url=f"127.0.0.1:{port}")) == (
         f"no Triton answers at 127.0.0.1:{port}: start it, or set server.url to where it runs"
     )
 
@@ -122,16 +127,15 @@ def test_without_its_folder_the_model_must_be_there(
     stand_in: tuple[str, list[str]], repository: Path, tmp_path: Path
 ) -> None:
     url, asked = stand_in
-    with remote.serve(
-        repository, config=config(url=url), models=["here"], log=tmp_path / "log"
-    ) as server:
+    with remote.serve(repository, config=config(url=url), log=tmp_path / "log") as server:
         assert server.is_local
         assert server.is_alive()
         assert server.processes == (os.getpid(),)
     assert {path.rpartition("/")[2] for path in asked} == {"live", "ready"}  # nothing is changed
     assert (tmp_path / "log").read_text() == f"the log of {url} is kept where it runs\n"
-    assert checks.obstacle(config("convert", url=url)) == ""
-    assert refused(repository, config(url=url), ["other"]) == (
+    assert preflight.obstacle(config("convert", url=url)) == ""
+    other = config(url=url).model_copy(update={"model": "other"})
+    assert refused(repository, other) == (
         f"{url} has no model other ready: load it there, or name its folder on this host as "
         "server.repository"
     )
@@ -142,29 +146,27 @@ def test_a_model_that_cannot_be_loaded_is_taken_away_again(
 ) -> None:
     url, asked = stand_in
     chosen = config(url=url, repository=str(tmp_path / "served"))
-    assert refused(repository, chosen, ["here"]) == (
-        "Triton refused the request: it cannot be loaded"
-    )
+    assert refused(repository, chosen) == ("Triton refused the request: it cannot be loaded")
     assert list((tmp_path / "served").iterdir()) == []
-    assert asked[-1] == "/v2/repository/models/here/unload"
+    assert asked[-1] == "/v2/repository/models/resnet50/unload"
 
 
 def test_a_folder_that_is_somebody_elses_is_left_alone(
     stand_in: tuple[str, list[str]], repository: Path, tmp_path: Path
 ) -> None:
     url, asked = stand_in
-    taken = tmp_path / "served/here"
+    taken = tmp_path / "served/resnet50"
     taken.mkdir()
     chosen = config(url=url, repository=str(tmp_path / "served"))
     words = f"{taken} is there already: remove it, or give another repository"
-    assert refused(repository, chosen, ["here"]) == words
+    assert refused(repository, chosen) == words
     (taken / remote.MARK).write_text(owner.token())  # another experiment of a living run
-    assert refused(repository, chosen, ["here"]) == words
+    assert refused(repository, chosen) == words
     assert taken.exists()
     assert not [path for path in asked if path.startswith("/v2/repository")]
-    namespace, number, _ = owner.token().split(".")
-    (taken / remote.MARK).write_text(f"{namespace}.{number}.1")  # of a run that has ended
-    assert refused(repository, chosen, ["here"]).endswith("it cannot be loaded")
+    process = owner.token().rpartition(".")[0]
+    (taken / remote.MARK).write_text(f"{process}.1")  # of a run that has ended
+    assert refused(repository, chosen).endswith("it cannot be loaded")
     assert not taken.exists()
 
 
@@ -172,7 +174,7 @@ def test_a_folder_that_is_not_there(
     stand_in: tuple[str, list[str]], repository: Path, tmp_path: Path
 ) -> None:
     chosen = config(url=stand_in[0], repository=str(tmp_path / "nowhere"))
-    assert refused(repository, chosen, ["here"]) == (
+    assert refused(repository, chosen) == (
         f"server.repository is {tmp_path}/nowhere: there is no such folder"
     )
 
@@ -180,11 +182,8 @@ def test_a_folder_that_is_not_there(
 @pytest.mark.parametrize(
     ("url", "local"), [("localhost:8000", True), ("127.0.0.1:1", True), ("192.0.2.1:8000", False)]
 )
-def test_memory_is_shared_with_this_host_only(
-    url: str, local: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Server, "is_live", lambda self: True)
-    assert remote._server(config(url=url), Path()).is_local is local
+def test_memory_is_shared_with_this_host_only(url: str, local: bool) -> None:
+    assert remote._server(url, Path()).is_local is local
 
 
 @pytest.mark.parametrize(
@@ -203,7 +202,7 @@ def test_a_row_says_that_its_inputs_went_over_http(
 
     def point(config: Any, server: Any, session: Any, point: Any, *rest: Any) -> Any:
         points.append(point)
-        row = {"verdict": "stable", "reason": "", "throughput": 1.0, "p99_latency_ms": 1.0}
+        row = Row(batch_size=1, concurrency=1, verdict="stable", throughput=1.0, p99_latency_ms=1.0)
         return row, {}
 
     samples = {"INPUT__0": np.zeros((1, 3), dtype=np.float32)}
@@ -212,36 +211,56 @@ def test_a_row_says_that_its_inputs_went_over_http(
     monkeypatch.setattr(measure, "_offline_point", point)
     monkeypatch.setattr(measure.background, "wait_until_quiet", lambda: 0.0)
     chosen = config("perf_offline", {"shared_memory": asked})
-    measured = measure.measure_offline(chosen, SimpleNamespace(is_local=local))  # type: ignore[arg-type]
+    server = Server("127.0.0.1:1", "127.0.0.1:1", Path("log"), is_local=local)
+    measured = measure.measure_offline(chosen, server)
     assert [each.shared_memory for each in points] == [sent]
-    assert [row["reason"] for row in measured.rows] == [reason]
+    assert [row.reason for row in measured.rows] == [reason]
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """A port that lets nobody in and refuses nobody, like a host that drops packets: the queue of
+    connections to accept is full.
+    """
+    with socket() as listening, ExitStack() as waiting:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(0)
+        for _ in range(4):
+            each = waiting.enter_context(socket())
+            each.setblocking(False)
+            each.connect_ex(listening.getsockname())
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
+
+
+def test_a_host_that_drops_packets_is_asked_once_and_not_for_long(silent: str) -> None:
+    url = silent
+    started = time.monotonic()
+    found = {preflight.obstacle(config("convert", {"threads": n}, url=url)) for n in range(1, 6)}
+    assert time.monotonic() - started < 2 * remote.CONNECT_SECONDS
+    assert found == {f"no Triton answers at {url}: start it, or set server.url to where it runs"}
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("nothing_left")
 def test_models_are_brought_loaded_asked_unloaded_and_removed(
-    finished: Project, tmp_path: Path
+    doubles: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = sorted((finished.target / "artefacts").glob("dummy-deploy-*"))
-    repository = next(path for path in found if (path / "dummy/1/model.onnx").exists())
-    before = {path: path.read_bytes() for path in repository.rglob("*") if path.is_file()}
+    before = {path: path.read_bytes() for path in doubles.rglob("*") if path.is_file()}
     served = tmp_path / "served"
     served.mkdir()
-    with embedded.serve(served, models=[], log=tmp_path / "log") as running:
+    flags = ["--model-control-mode=explicit", *embedded.COMMON_FLAGS[1:]]
+    monkeypatch.setattr(embedded, "COMMON_FLAGS", flags)  # a server that somebody else started
+    with embedded.serve(served, log=tmp_path / "log") as running:
         chosen = config(url=running.url, repository=str(served))
+        chosen = chosen.model_copy(update={"model": "doubles"})
         for scenario in ("online", "offline"):
             with remote.serve(
-                repository,
-                config=chosen,
-                models=["dummy"],
-                log=tmp_path / "remote",
-                scenario=scenario,
+                doubles, config=chosen, log=tmp_path / "remote", scenario=scenario
             ) as server:
-                x = np.ones((3, 16), dtype=np.float32)
-                assert server.infer("dummy", {"features": x})["logits"].shape == (3, 4)
-                text = (served / "dummy/config.pbtxt").read_text()
+                ids = np.ones((3, 2), dtype=np.int64)
+                assert server.infer("doubles", {"ids": ids})["doubled"].tolist() == [[2, 2]] * 3
+                text = (served / "doubles/config.pbtxt").read_text()
                 assert ("dynamic_batching" in text) == (scenario == "online")
-            wait_for(lambda: not running.is_ready("dummy"), 10)
+            wait_for(lambda: not running.is_ready("doubles"), 10)
             assert list(served.iterdir()) == []
     assert {path: path.read_bytes() for path in before} == before
-    shutil.rmtree(served)

@@ -14,11 +14,12 @@ from helpers import formats
 from helpers.config.loading import resolve
 from helpers.config.schema import StageConfig as Config
 from helpers.inference import ensemble
-from helpers.inference.ensemble import Piece
+from helpers.inference.ensemble import Component
 from helpers.models import Part, Tensor
-from helpers.store.artefacts import find, making
+from helpers.store.artefacts import find_artefact, making
 from helpers.store.paths import ROOT
 from helpers.triton.repository import SCENARIOS, model_config, write_repository
+from tests.conftest import run_time_code
 
 INPUTS = (Tensor("IMAGE", "float32", (3, 8, 8)), Tensor("IDS", "int64", (26,)))
 OUTPUTS = (Tensor("SCORES", "float16", (10,)),)
@@ -50,18 +51,18 @@ def these_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def message_of(config: Config, scenario: str, threads: int) -> Any:
-    return model_config(config, scenario, piece(config), threads, batched=True)
+    return model_config(config, scenario, component(config), threads, batched=True)
 
 
-def piece(config: Config) -> Piece:
-    return ensemble.pieces(config, config.format)[-1]
+def component(config: Config) -> Component:
+    return ensemble.components(config, config.format)[-1]
 
 
 def repository(folder: Path, config: Config) -> Path:
     """A repository whose artefact is one small file."""
     with making(folder / "made") as (made, _):
         (made / formats.get(config.format).FILE).write_text("weights")
-    artefact = find(folder / "made")
+    artefact = find_artefact(folder / "made")
     assert artefact
     written = folder / "repository"
     written.mkdir()
@@ -166,7 +167,7 @@ def test_it_can_be_taken_away(name: str, tmp_path: Path) -> None:
 
     paths = list(written.rglob("*"))
     texts = {path: path.read_text() for path in paths if path.is_file()}
-    codes = [ast.parse(text) for path, text in texts.items() if path.suffix == ".py"]
+    codes = [run_time_code(path) for path in paths if path.suffix == ".py"]
     at_once = {each for code in codes for node in code.body for each in imports(node)}
     ever = {each for code in codes for node in ast.walk(code) for each in imports(node)}
     assert not [path for path in paths if path.is_symlink()]

@@ -1,74 +1,84 @@
 """The embedded Triton with a small model: loading, batching, counting, refusing, and its end."""
 
+import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
+import tempfile
 import threading
+import time
+from base64 import b64encode
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import numpy as np
+import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from helpers.errors import ServerError
+from helpers.errors import MeasurementError, ServerError
+from helpers.perf import analyzer
 from helpers.triton import embedded
 from helpers.triton.client import Server
-from tests.conftest import HERE, Project, processes, wait_for
+from helpers.triton.ports import free_ports
+from helpers.triton.serving import CLIENT
+from tests.conftest import Project, processes, wait_for
+from tests.dummy import weights
+from tests.triton.conftest import SESSION, write_doubles
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def repository(finished: Project) -> Path:
-    found = sorted((finished.target / "artefacts").glob("dummy-deploy-*"))
-    return next(path for path in found if (path / "dummy/1/model.onnx").exists())
-
-
-@pytest.fixture(scope="module")
-def server(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(doubles: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     log = tmp_path_factory.mktemp("server") / "log"
-    with embedded.serve(repository, models=["dummy"], log=log) as started:
+    with embedded.serve(doubles, log=log) as started:
         yield started
 
 
-def features(count: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).standard_normal((count, 16)).astype(np.float32)
+def ids(count: int, number: int = 1) -> np.ndarray:
+    return np.full((count, 2), number, np.int64)
 
 
-def test_it_answers_what_the_layer_computes(server: Server, finished: Project) -> None:
-    sys.path.insert(0, str(HERE))
-    import dummy
+def ask_at_once(server: Server, requests: list[np.ndarray]) -> list[str]:
+    """Send the requests at the same time; return each one's answer, or error, in words."""
+    answers = [""] * len(requests)
+    barrier = threading.Barrier(len(requests))
 
-    x = features(3)
-    answer = server.infer("dummy", {"features": x})
-    np.testing.assert_allclose(answer["logits"], x @ dummy.weights().T, rtol=1e-5, atol=1e-5)
+    def ask(turn: int) -> None:
+        barrier.wait()
+        try:
+            answers[turn] = str(
+                server.infer("doubles", {"ids": requests[turn]})["doubled"].tolist()
+            )
+        except ServerError as error:
+            answers[turn] = str(error)
 
-
-def test_every_answer_belongs_to_its_own_request_when_requests_are_batched(server: Server) -> None:
-    before = server.statistics("dummy")
-    alone = {
-        seed: server.infer("dummy", {"features": features(1, seed)})["logits"] for seed in range(40)
-    }
-    together: dict[int, np.ndarray] = {}
-
-    def ask(seed: int) -> None:
-        together[seed] = server.infer("dummy", {"features": features(1, seed)})["logits"]
-
-    threads = [threading.Thread(target=ask, args=(seed,)) for seed in range(40)]
+    threads = [threading.Thread(target=ask, args=(turn,)) for turn in range(len(requests))]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    for seed, answer in alone.items():
-        np.testing.assert_allclose(together[seed], answer, rtol=1e-5, atol=1e-6)
-    after = server.statistics("dummy")
-    assert int(after["inference_count"]) - int(before["inference_count"]) == 80
-    assert int(after["execution_count"]) - int(before["execution_count"]) < 80
+    return answers
+
+
+def test_every_answer_belongs_to_its_own_request_when_requests_are_batched(server: Server) -> None:
+    before = server.statistics("doubles")
+    sizes = [1 + number % 3 for number in range(40)]
+    answers = ask_at_once(server, [ids(size, number) for number, size in enumerate(sizes)])
+    assert answers == [str([[2 * number] * 2] * size) for number, size in enumerate(sizes)]
+    after = server.statistics("doubles")
+    assert after["inference_count"] - before["inference_count"] == sum(sizes)
+    assert after["execution_count"] - before["execution_count"] < 40
 
 
 def test_metrics_and_statistics_count_the_same_inferences(server: Server) -> None:
-    server.infer("dummy", {"features": features(4)})
+    server.infer("doubles", {"ids": ids(4)})
     families = text_string_to_metric_families(server.metrics())
     (counted,) = (
         sample.value
@@ -76,35 +86,26 @@ def test_metrics_and_statistics_count_the_same_inferences(server: Server) -> Non
         for sample in family.samples
         if sample.name == "nv_inference_count_total" or sample.name == "nv_inference_count"
     )
-    assert counted == float(server.statistics("dummy")["inference_count"])
+    assert counted == float(server.statistics("doubles")["inference_count"])
 
 
 @pytest.mark.parametrize(
     ("inputs", "words"),
     [
-        ({"feature": features(1)}, "unexpected inference input 'feature'"),
-        ({"features": features(1)[:, :5]}, "unexpected shape for input 'features'"),
-        ({"features": features(1).astype(np.float64)}, "data-type"),
-        ({"features": features(9)}, "batch-size must be <= 4"),
+        ({"id": ids(1)}, "unexpected inference input 'id'"),
+        ({"ids": ids(1)[:, :1]}, "unexpected shape for input 'ids'"),
+        ({"ids": ids(1).astype(np.float64)}, "data-type"),
+        ({"ids": ids(9)}, "batch-size must be <= 8"),
     ],
 )
 def test_a_wrong_request_is_one_line_and_the_server_goes_on(
     server: Server, inputs: dict[str, np.ndarray], words: str
 ) -> None:
     with pytest.raises(ServerError) as raised:
-        server.infer("dummy", inputs)
+        server.infer("doubles", inputs)
     assert words in str(raised.value)
     assert "\n" not in str(raised.value)
-    assert server.is_ready("dummy")
-
-
-def test_a_model_is_unloaded_and_loaded_again(server: Server) -> None:
-    server.unload("dummy")
-    wait_for(lambda: not server.is_ready("dummy"))
-    server.load("dummy")
-    assert server.is_ready("dummy")
-    with pytest.raises(ServerError):
-        server.load("nothing")
+    assert server.is_ready("doubles")
 
 
 def test_it_listens_on_loopback_only(server: Server) -> None:
@@ -116,26 +117,20 @@ def test_it_listens_on_loopback_only(server: Server) -> None:
     assert not {int(f[1][33:], 16) for f in six if f[3] == "0A"} & ports
 
 
-def test_a_model_that_does_not_load_is_one_line_with_the_servers_own_words(
-    repository: Path, tmp_path: Path
-) -> None:
-    import shutil
-
-    shutil.copytree(repository, tmp_path / "broken")
-    (tmp_path / "broken/dummy/1/model.onnx").write_bytes(b"no model")
-    with (
-        pytest.raises(ServerError) as raised,
-        embedded.serve(tmp_path / "broken", models=["dummy"], log=tmp_path / "log"),
-    ):
+def test_a_model_that_does_not_load_is_one_line_with_the_servers_own_words(tmp_path: Path) -> None:
+    broken = SESSION.replace("return Session()", "raise OSError('no such weights')")
+    repository = write_doubles(tmp_path / "broken", broken)
+    with pytest.raises(ServerError) as raised, embedded.serve(repository, log=tmp_path / "log"):
         pass
-    assert "Triton ended while it started" in str(raised.value)
+    assert str(raised.value).startswith("Triton ended while it started: it failed (exit code 1): E")
+    assert "OSError: no such weights" in str(raised.value)
     assert "\n" not in str(raised.value)
     assert not processes(str(tmp_path))
 
 
-def test_the_end_of_the_block_leaves_nothing(repository: Path, tmp_path: Path) -> None:
+def test_the_end_of_the_block_leaves_nothing(doubles: Path, tmp_path: Path) -> None:
     before = set(os.listdir("/dev/shm"))
-    with embedded.serve(repository, models=["dummy"], log=tmp_path / "log") as started:
+    with embedded.serve(doubles, log=tmp_path / "log") as started:
         assert set(os.listdir("/dev/shm")) - before
         pids = processes(f"--http-port={started.url.rpartition(':')[2]}")
         assert len(pids) == 2  # the server and its guard
@@ -144,20 +139,250 @@ def test_the_end_of_the_block_leaves_nothing(repository: Path, tmp_path: Path) -
 
 
 def test_a_repository_carried_away_is_served_without_this_package(
-    repository: Path, tmp_path: Path
+    finished: Project, tmp_path: Path
 ) -> None:
-    import shutil
-
+    found = sorted((finished.target / "artefacts").glob("dummy-deploy-*"))
+    repository = next(path for path in found if (path / "dummy/1/model.onnx").exists())
     shutil.copytree(repository, tmp_path / "away")
     assert not [p for p in (tmp_path / "away").rglob("*") if p.is_symlink()]
     texts = [p.read_text() for p in (tmp_path / "away").rglob("*.py")]
     assert not any("import helpers" in text or "from helpers" in text for text in texts)
-    with embedded.serve(tmp_path / "away", models=["dummy"], log=tmp_path / "log") as started:
-        from helpers.triton.serving import CLIENT
-
+    with embedded.serve(tmp_path / "away", log=tmp_path / "log") as started:
         dtypes = '{"FP32": "float32"}'
         client = CLIENT.format(model="dummy", dtypes=dtypes).replace("127.0.0.1:8000", started.url)
         ended = subprocess.run(
             [sys.executable, "-I", "-c", client], capture_output=True, text=True, timeout=60
         )
+        x = np.random.default_rng(0).standard_normal((3, 16)).astype(np.float32)
+        answer = started.infer("dummy", {"features": x})["logits"]
     assert (ended.stdout, ended.stderr) == ("(1, 4)\n", "")
+    np.testing.assert_allclose(answer, x @ weights().T, rtol=1e-5, atol=1e-5)
+
+
+def test_a_bad_request_fails_alone_and_the_server_goes_on(doubles: Path, tmp_path: Path) -> None:
+    requests = [ids(1, number) for number in (1, 2, -3, 4, 5, -6)]
+    refused = "Triton refused the request: IndexError: no such id"
+    with embedded.serve(doubles, log=tmp_path / "log") as server:
+        for _ in range(5):
+            assert ask_at_once(server, requests) == [
+                *("[[2, 2]]", "[[4, 4]]", refused, "[[8, 8]]", "[[10, 10]]", refused)
+            ]
+        counts = server.statistics("doubles")
+        assert counts["execution_count"] < counts["inference_count"]  # there were batches
+        assert server.is_alive()
+
+
+def post(url: str, content: bytes) -> int:
+    """Send what a web page of any origin may send; return the status."""
+    headers = {"Content-Type": "text/plain", "Origin": "http://somewhere.example"}
+    try:
+        with urlopen(Request(f"http://{url}", content, headers)) as answer:
+            return int(answer.status)
+    except HTTPError as error:
+        return error.code
+
+
+def test_nobody_who_reaches_the_port_loads_or_unloads_a_model(
+    doubles: Path, tmp_path: Path
+) -> None:
+    mark = tmp_path / "executed"
+    code = b64encode(f"open({str(mark)!r}, 'w')\nclass TritonPythonModel: pass\n".encode())
+    evil = {"parameters": {"config": '{"backend": "python"}', "file:1/model.py": code.decode()}}
+    with embedded.serve(doubles, log=tmp_path / "log") as server:
+        repository = f"{server.url}/v2/repository/models"
+        assert post(f"{repository}/evil/load", json.dumps(evil).encode()) >= 400
+        assert post(f"{repository}/doubles/load", b"{}") >= 400
+        assert post(f"{repository}/doubles/unload", b"{}") >= 400
+        assert server.infer("doubles", {"ids": ids(1)})
+    assert not mark.exists()
+
+
+def measure(server: Server) -> int:
+    """Load the server with perf_analyzer over shared memory; return how many requests it saw."""
+    samples = [{"ids": np.array([number, 2], np.int64)} for number in range(3)]
+    regions = analyzer.shared_memory_patterns(["ids"], ["doubled"])
+    with analyzer.input_data(samples) as data:
+        point = analyzer.Point("doubles", data, regions, interval_ms=300, shared_memory="system")
+        return len(analyzer.run(point, server).requests)
+
+
+def test_a_proxy_in_the_environment_changes_nothing(
+    doubles: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (port,) = free_ports(1)  # nobody listens there
+    for name in ("http_proxy", "HTTP_PROXY", "https_proxy", "all_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, f"http://127.0.0.1:{port}")
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(embedded, "READY_SECONDS", 10)
+    with embedded.serve(doubles, scenario="offline", log=tmp_path / "log") as server:
+        assert server.is_live()
+        assert "nv_inference_count" in server.metrics()
+        assert server.infer("doubles", {"ids": ids(1)})
+        assert measure(server) > 10
+
+
+@pytest.mark.parametrize(
+    "name", ["a space", 'it\'s "quoted"', "$(touch executed)", "`touch executed`;&", "größer€"]
+)
+@pytest.mark.usefixtures("nothing_left")
+def test_no_character_of_a_path_reaches_a_shell(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / name
+    (folder / "tmp").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", str(folder / "tmp"))
+    monkeypatch.setattr(embedded, "READY_SECONDS", 10)
+    repository = write_doubles(folder / "repository")
+    with embedded.serve(repository, scenario="offline", log=folder / "log") as server:
+        assert server.infer("doubles", {"ids": ids(1)})
+        assert measure(server) > 10
+    assert not [path for path in tmp_path.rglob("*") if path.name == "executed"]
+    assert list((folder / "tmp").iterdir()) == []
+
+
+def stub_of(server: Server) -> int:
+    """The process of the Python backend that runs the model."""
+    (guard,) = server.processes
+    (triton,) = psutil.Process(guard).children()
+    (stub,) = triton.children()
+    return stub.pid
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_a_guard_that_is_killed_leaves_neither_a_stub_nor_its_memory(
+    doubles: Path, tmp_path: Path
+) -> None:
+    for _ in range(3):
+        with embedded.serve(doubles, log=tmp_path / "log") as server:
+            stub = stub_of(server)
+            os.kill(stub, signal.SIGSTOP)  # it cannot clear up by itself
+            os.kill(server.processes[0], signal.SIGKILL)
+            wait_for(lambda: not server.is_alive(), 10)
+            assert server.end() == (
+                "it was killed by signal 9 (SIGKILL) by another process, or because memory ran out"
+            )
+        assert stub not in processes("/doubles/1/model.py")
+
+
+OWNER = """
+import sys, time
+from pathlib import Path
+from helpers.triton import embedded
+with embedded.serve(Path(sys.argv[1]), log=Path(sys.argv[2])) as server:
+    print(*server.processes, flush=True)
+    time.sleep(99)
+"""
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_the_next_run_removes_what_a_run_left_whose_processes_were_all_killed(
+    doubles: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    before = set(os.listdir("/dev/shm"))
+    command = [sys.executable, "-c", OWNER, str(doubles), str(tmp_path / "log")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as started:
+        assert started.stdout
+        guard = int(started.stdout.readline())
+        triton = psutil.Process(guard).children()[0]
+        stub = triton.children()[0]
+        for pid, number in ((stub.pid, signal.SIGSTOP), (guard, signal.SIGKILL)):
+            os.kill(pid, number)
+        started.kill()
+    wait_for(lambda: not triton.is_running())
+    assert set(os.listdir("/dev/shm")) - before
+    assert len(list((tmp_path / "tmp").iterdir())) == 1
+    with embedded.serve(doubles, log=tmp_path / "log"):
+        assert not stub.is_running() or stub.status() == psutil.STATUS_ZOMBIE
+        assert len(set(os.listdir("/dev/shm")) - before) == 1
+        assert len(list((tmp_path / "tmp").iterdir())) == 1
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.5])
+def test_a_stub_that_is_killed_while_it_starts_is_noticed(seconds: float, tmp_path: Path) -> None:
+    """Triton itself notices it only if the stub was about to load the model."""
+    slow = SESSION.replace("return Session()", "import time; time.sleep(99)")
+    repository = write_doubles(tmp_path / "repository", slow)
+
+    def stubs() -> set[int]:
+        return set(processes("python_backend_stub ", "/doubles/1/model.py", f".{os.getpid()}."))
+
+    def kill() -> None:
+        while not (new := stubs() - others):
+            pass
+        time.sleep(seconds)
+        os.kill(min(new), signal.SIGKILL)
+
+    others = stubs()
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    started = time.monotonic()
+    with (
+        pytest.raises(ServerError, match="Triton ended while it started: .") as raised,
+        embedded.serve(repository, log=tmp_path / "log"),
+    ):
+        pass
+    killer.join()
+    assert time.monotonic() - started < 20
+    assert "\n" not in str(raised.value)
+
+
+def test_a_triton_that_aborts_is_told_with_its_signal_and_last_words(
+    doubles: Path, tmp_path: Path
+) -> None:
+    shape = {"name": "ids", "shape": [10**9, 3, 224, 224], "datatype": "INT64", "data": [1]}
+    with embedded.serve(doubles, log=tmp_path / "log") as server:
+        with suppress(OSError):
+            post(f"{server.url}/v2/models/doubles/infer", json.dumps({"inputs": [shape]}).encode())
+        wait_for(lambda: not server.is_alive(), 20)
+        with pytest.raises(ServerError) as raised:
+            server.infer("doubles", {"ids": ids(1)})
+    assert "which has ended: it was killed by signal 6 (SIGABRT): " in str(raised.value)
+    assert "bad_alloc" in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_killed_perf_analyzer_leaves_no_shared_memory(doubles: Path, tmp_path: Path) -> None:
+    """Its region of the output has no number in its name."""
+
+    def regions() -> list[str]:
+        names = ("ids", "doubled")
+        return [name for name in os.listdir("/dev/shm") if name.startswith(names)]
+
+    def kill(url: str) -> None:
+        wait_for(lambda: "doubled" in regions())
+        for pid in processes("perf_analyzer", f"-u {url}"):
+            os.kill(pid, signal.SIGKILL)  # its guard too
+
+    with embedded.serve(doubles, scenario="offline", log=tmp_path / "log") as server:
+        killer = threading.Thread(target=kill, args=(server.url,))
+        killer.start()
+        with pytest.raises(MeasurementError, match=r"perf_analyzer was killed by signal 9"):
+            measure(server)
+        killer.join()
+        assert regions() == []
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_the_serve_command_says_why_its_server_ended(finished: Project) -> None:
+    command = ("serve", "params/dummy.yaml", "--model", "dummy", "--experiment", "onnx-fp32")
+    with finished.start(*command) as started:
+        assert started.stdout
+        address = started.stdout.readline().partition("http://")[2].partition(";")[0]
+        port = address.rpartition(":")[2]
+        (triton,) = [p for p in processes(f"--http-port={port}") if "guard.py" not in cmdline(p)]
+        os.kill(triton, signal.SIGABRT)
+        output = started.stdout.read()
+    assert started.returncode == 1
+    (line,) = output.splitlines()
+    assert "Triton ended: it was killed by signal 6 (SIGABRT): " in line
+
+
+def cmdline(process: int) -> str:
+    return Path(f"/proc/{process}/cmdline").read_text()

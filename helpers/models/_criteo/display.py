@@ -1,4 +1,4 @@
-"""Showing tables and predictions of click logs, as pictures with words beside them."""
+"""Pictures of the tables and of predictions of click logs, with alternative text."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from helpers.display import COLOURS, INK, mark_decades, number, panels, picture
+from helpers.display import COLOURS, INK, mark_decades, number, picture, subplots
 from helpers.models import Arrays
 from helpers.models._criteo.data import SplitBinary
 
@@ -25,27 +25,20 @@ def show_tables(dataset: SplitBinary) -> "Image":
     """
     rows = np.array(dataset.spec.cardinalities)
     shares, lookups = _frequent(dataset)
-    figure, (left, right) = panels("The tables of the 26 categorical features", 2, 4.7)
+    figure, (left, right) = subplots("The tables of the 26 categorical features", 2, 4.7)
     places = np.arange(len(rows))
     left.barh(places, rows, 0.7, color=COLOURS[0])
-    left.set_xscale("log")
-    left.set_xlim(1, None)
+    left.set(xscale="log", xlim=(1, None), xlabel="rows of the table, log scale", ylabel="feature")
     mark_decades(left.xaxis)
-    left.set_xlabel("rows of the table, log scale")
-    left.set_ylabel("feature")
     large = rows >= 1 / SHARE  # of a smaller table, 1 % is not even a row
-    for chosen, face, label in (
-        (large, COLOURS[1], "of 100 rows or more"),
-        (~large, "white", "smaller: one row"),
-    ):
-        style: dict[str, Any] = {"color": COLOURS[1], "mfc": face, "marker": "o", "ls": ""}
-        right.plot(100 * shares[chosen], places[chosen], label=label, **style)
+    style: dict[str, Any] = {"color": COLOURS[1], "marker": "o", "ls": ""}
+    right.plot(100 * shares[large], places[large], label="of 100 rows or more", **style)
+    style["mfc"] = "white"
+    right.plot(100 * shares[~large], places[~large], label="smaller: one row", **style)
+    right.set(xlim=(0, 102), xlabel="lookups of the top 1 % of rows (%)")
     figure.legend(loc="outside lower right", ncols=2, frameon=False, fontsize=8)
-    right.set_xlim(0, 102)
-    right.set_xlabel("lookups of the top 1 % of rows (%)")
     for axes in (left, right):
-        axes.set_yticks(places[::5])
-        axes.set_ylim(len(rows) - 0.4, -0.6)
+        axes.set(yticks=places[::5], ylim=(len(rows) - 0.4, -0.6))
     text = f"The 26 tables have {rows.min():,} to {rows.max():,} rows, {rows.sum():,} together."
     if large.any():
         text += (
@@ -62,47 +55,38 @@ def show_predictions(
     count: int = 4096,
     batch_size: int = 256,
 ) -> "Image":
-    """Draw the predicted beside the observed share of clicks, by tenths of rising prediction.
+    """Draw the predicted and the observed share of clicks, by tenths of rising prediction.
 
     `infer` maps a batch as the data set gives it to the network's logits: a session's `run`, or a
     client of a server. It gets `count` samples, spread over the set.
     """
-    logits: list[NDArray[Any]] = []
-    clicks: list[NDArray[Any]] = []
-    for samples in dataset.test.batches(batch_size, count):
-        (found,) = infer(dataset.inputs(samples)).values()
-        logits.append(np.asarray(found, dtype=np.float64).reshape(-1))
-        clicks.append(samples.clicks)
-    predicted, observed, deviations = _tenths(np.concatenate(logits), np.concatenate(clicks))
-    figure, (axes, zoom) = panels("Predicted and observed clicks", 2, 3.3)
+    pairs = [
+        (*infer(dataset.inputs(samples)).values(), samples.clicks)
+        for samples in dataset.test.batches(batch_size, count)
+    ]
+    logits = np.concatenate([np.asarray(found, np.float64).reshape(-1) for found, _ in pairs])
+    clicks = np.concatenate([clicked for _, clicked in pairs])
+    predicted, observed, deviations = (100 * each for each in _tenths(logits, clicks))
+    figure, (axes, zoom) = subplots("Predicted and observed clicks", 2, 3.3)
     places = np.arange(1, len(predicted) + 1)
-    axes.bar(places, 100 * observed, 0.7, color=COLOURS[0], label="observed")
-    style: dict[str, Any] = {"color": INK, "marker": "o", "ms": 5, "lw": 1, "label": "predicted"}
-    axes.plot(places, 100 * predicted, **style)
-    axes.set_xticks(places)
-    axes.set_xlabel("tenth of the samples, by rising prediction")
-    axes.set_ylabel("clicks (%)")
-    axes.legend(frameon=False, fontsize=8)
-    top = 105 * max(predicted.max(), observed.max())
+    axes.bar(places, observed, 0.7, color=COLOURS[0], label="observed")
+    axes.plot(places, predicted, color=INK, marker="o", ms=5, lw=1, label="predicted")
+    axes.set(
+        xticks=places, xlabel="tenth of the samples, by rising prediction", ylabel="clicks (%)"
+    )
+    top = 1.05 * max(predicted.max(), observed.max())
     zoom.plot([0, top], [0, top], color=INK, lw=0.8, ls=":", label="as predicted")
-    bars: dict[str, Any] = {
-        "fmt": "o",
-        "color": COLOURS[1],
-        "ms": 5,
-        "lw": 1,
-        "label": "±2 standard errors",
-    }
-    zoom.errorbar(100 * predicted, 100 * observed, 200 * deviations, **bars)
-    zoom.set_xlabel("predicted clicks (%)")
-    zoom.set_ylabel("observed clicks (%)")
-    zoom.legend(frameon=False, fontsize=8)
+    style: dict[str, Any] = {"fmt": "o", "color": COLOURS[1], "ms": 5, "lw": 1}
+    zoom.errorbar(predicted, observed, 2 * deviations, label="±2 standard errors", **style)
+    zoom.set(xlabel="predicted clicks (%)", ylabel="observed clicks (%)")
     for each in (axes, zoom):
+        each.legend(frameon=False, fontsize=8)
         each.yaxis.set_major_formatter(number)
     text = (
-        f"Of {len(np.concatenate(clicks)):,} samples in {len(places)} groups of rising prediction, "
-        f"the lowest has {observed[0]:.1%} clicks where {predicted[0]:.1%} are predicted, the "
-        f"highest {observed[-1]:.1%} where {predicted[-1]:.1%} are; the largest distance is "
-        f"{np.abs(observed - predicted).max():.1%}."
+        f"Of {len(clicks):,} samples in {len(places)} groups of rising prediction, the lowest has "
+        f"{observed[0]:.1f}% clicks where {predicted[0]:.1f}% are predicted, the highest "
+        f"{observed[-1]:.1f}% where {predicted[-1]:.1f}% are; the largest distance is "
+        f"{np.abs(observed - predicted).max():.1f}%."
     )
     return picture(figure, text)
 
@@ -114,9 +98,8 @@ def _frequent(dataset: SplitBinary) -> tuple[NDArray[np.float64], int]:
     (samples,) = dataset.test.batches(SAMPLES, SAMPLES)
     shares = []
     for ids, rows in zip(samples.categorical.T, dataset.spec.cardinalities, strict=True):
-        _, lookups = np.unique(ids, return_counts=True)
-        most = np.sort(lookups)[::-1][: max(1, round(rows * SHARE))]
-        shares.append(most.sum() / len(ids))
+        lookups = np.sort(np.unique(ids, return_counts=True)[1])[::-1]
+        shares.append(lookups[: max(1, round(rows * SHARE))].sum() / len(ids))
     return np.array(shares), len(samples.clicks)
 
 

@@ -3,9 +3,8 @@
 import json
 from pathlib import Path
 from shutil import copyfileobj
-from typing import Any
 
-from helpers.models import Part, Tensor
+from helpers.models import Config, Part, Tensor
 from helpers.models._criteo import checkpoint as checkpoints
 from helpers.models._criteo.lookup import INPUT, LAYOUT, OUTPUT, TABLES, Lookup, load
 from helpers.models._criteo.tables import CATEGORICAL, DIMENSION, NUMERICAL
@@ -13,12 +12,12 @@ from helpers.models._criteo.tables import CATEGORICAL, DIMENSION, NUMERICAL
 __all__ = ["FOLDER", "RUNTIME", "dense", "load", "mapped", "sparse", "write"]
 
 FOLDER = "sparse"
-RUNTIME = ("numpy",)
+RUNTIME: tuple[str, ...] = ("numpy",)
 CHUNK = 16 * 2**20  # bytes
 _WIDTH = CATEGORICAL * DIMENSION
 
 
-def sparse(config: Any) -> Part:
+def sparse(config: Config) -> Part:
     """Describe the lookup: 26 ids to 26 embeddings, one after the other."""
     return Part(
         f"{config.model}_sparse",
@@ -27,7 +26,7 @@ def sparse(config: Any) -> Part:
     )
 
 
-def dense(config: Any) -> Part:
+def dense(config: Config) -> Part:
     """Describe the graph that `build` gives: 13 numbers and the embeddings to a logit."""
     return Part(
         f"{config.model}_dense",
@@ -39,7 +38,7 @@ def dense(config: Any) -> Part:
     )
 
 
-def write(config: Any, checkpoint: Path, path: Path) -> None:
+def write(config: Config, checkpoint: Path, path: Path) -> None:
     """Copy the tables of `checkpoint` into one file in the new folder `path`, a piece at a time.
 
     Raises CheckpointError if a table is missing, surplus or misshapen.
@@ -58,7 +57,7 @@ def write(config: Any, checkpoint: Path, path: Path) -> None:
     (path / LAYOUT).write_text(json.dumps({"cardinalities": cardinalities}) + "\n")
 
 
-def mapped(config: Any, checkpoint: Path) -> Lookup:
+def mapped(config: Config, checkpoint: Path) -> Lookup:
     """Map the tables in the files of `checkpoint` itself; nothing is written.
 
     Raises CheckpointError if a table is missing, surplus or misshapen.

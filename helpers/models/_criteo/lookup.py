@@ -1,8 +1,11 @@
 """The lookup of the embeddings, in memory that is mapped from files; pages are read when used.
 
 It imports nothing of this package: a model repository takes this file along. Whatever else holds
-tables, a hierarchical store say, can take its place by offering the same `load`.
+tables, a hierarchical store say, can take its place by offering the same `load`. It keeps to Python
+3.8, which the images of older releases have.
 """
+
+from __future__ import annotations
 
 import json
 from collections.abc import Mapping
@@ -48,7 +51,7 @@ class Lookup:
 
     def _rows_of(self, ids: Ids) -> NDArray[np.float32]:
         """Give [batch, tables x width] for ids [batch, tables] that have a row."""
-        found = [table[column] for table, column in zip(self._tables, ids.T, strict=True)]
+        found = [table[ids[:, feature]] for feature, table in enumerate(self._tables)]
         return np.concatenate(found, axis=1)
 
 

@@ -1,59 +1,73 @@
-"""What DLRM and DCNv2 offer alike behind the names of `helpers.models.Model`."""
+"""What DLRM and DCNv2 have in common: all but their interaction of the features."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
-from helpers.models import Dataset, Tensor
+from helpers.models import Config, Dataset, Ensemble, Model, Network, Raw, Tensor
 from helpers.models._criteo.tables import CATEGORICAL, NUMERICAL, OWN, TABLES
-
-VARIANTS = (*TABLES, *OWN)  # which rows the tables have
-FRAMEWORK = "tensorflow"
-METRICS = {"auc": "higher"}
-GENERATED = ("generated", "generated-small")
-_STEMS = ("tables", "spec", "data", "generate", "network", "checkpoint", "fit")
-RECIPE = (*(f"_criteo/{stem}" for stem in _STEMS), "_keras/checkpoint")
-BATCH = 4096
+from helpers.models._rounding import bounds
 
 
-def inputs(config: Any) -> tuple[Tensor, ...]:
-    """Name the ids of a sample's 26 categorical features, and its 13 numbers."""
-    return (
-        Tensor("categorical_features", "int32", (CATEGORICAL,)),
-        Tensor("numerical_features", "float32", (NUMERICAL,)),
-    )
-
-
-def outputs(config: Any) -> tuple[Tensor, ...]:
-    """Name the logit of a click."""
-    return (Tensor("DENSE_OUTPUT", "float32", (1,)),)
-
-
-def prepare_dataset(config: Any, folder: Path) -> None:
-    """Generate the set `config.dataset` in `folder`; raise DataError if there is no such set."""
-    from helpers.models._criteo.generate import write
-
-    write(config.dataset, config.variant, folder)
-
-
-def open_dataset(config: Any, folder: Path) -> Dataset:
-    """Open a split-binary folder, made here or by NVIDIA; raise DataError for another layout."""
-    from helpers.models._criteo.data import SplitBinary
-
-    return SplitBinary(folder, TABLES.get(config.variant))
-
-
-def prepare_checkpoint(config: Any, dataset: Path, path: Path) -> None:
-    """Fit a checkpoint to the training part of the set `config.dataset`, lying in `dataset`."""
-    from helpers.models._criteo.fit import fit
-
-    fit(config.dataset, config.model, dataset, path)
-
-
-def build(config: Any, checkpoint: Path) -> Any:
-    """Build the dense network: a Keras model of a dict of `args_0` and `args_1`.
-
-    Raises CheckpointError unless every weight and every table of `checkpoint` has its place.
+class Recommender(Model):
+    """The recommender `title`, whose interaction adds up `interaction` terms, and gives `width`
+    numbers.
     """
-    from helpers.models._criteo.checkpoint import load
 
-    return load(config.model, config.variant, checkpoint)
+    FRAMEWORK = "tensorflow"
+    METRICS: ClassVar = {"auc": "higher"}
+    VARIANTS = (*TABLES, *OWN)  # which rows the tables have
+    RECIPE = (
+        *(f"_criteo/{module}" for module in ("tables", "spec", "data", "network", "checkpoint")),
+        *("_criteo/synthetic/generate", "_criteo/synthetic/fit", "_keras/checkpoint"),
+    )
+    BATCH = 4096
+
+    def __init__(self, title: str, interaction: Sequence[int], width: int) -> None:
+        self.TITLE = title
+        # terms of an output of each layer: of the bottom MLP, the interaction and the top MLP
+        self.BOUNDS = bounds([NUMERICAL, 512, 256, *interaction, width, 1024, 1024, 512, 256])
+
+    def inputs(self, config: Config) -> tuple[Tensor, ...]:
+        """Name the ids of a sample's 26 categorical features, and its 13 numbers."""
+        return (
+            Tensor("categorical_features", "int32", (CATEGORICAL,)),
+            Tensor("numerical_features", "float32", (NUMERICAL,)),
+        )
+
+    def outputs(self, config: Config) -> tuple[Tensor, ...]:
+        """Name the logit of a click."""
+        return (Tensor("DENSE_OUTPUT", "float32", (1,)),)
+
+    def prepare_dataset(self, config: Config, folder: Path) -> None:
+        from helpers.models._criteo.synthetic.generate import write
+
+        write(config.dataset, config.variant, folder)
+
+    def open_dataset(self, config: Config, folder: Path) -> Dataset:
+        from helpers.models._criteo.data import SplitBinary
+
+        return SplitBinary(folder, TABLES.get(config.variant))
+
+    def prepare_checkpoint(self, config: Config, dataset: Path, path: Path) -> None:
+        from helpers.models._criteo.synthetic.fit import fit
+
+        fit(config.dataset, config.model, dataset, path)
+
+    def build(self, config: Config, checkpoint: Path) -> Network:
+        """Build the dense network: a Keras model of a dict of `args_0` and `args_1`."""
+        from helpers.models._criteo.checkpoint import load
+
+        return load(config.model, config.variant, checkpoint)
+
+    @property
+    def raw(self) -> Raw:
+        from helpers.models._criteo import raw
+
+        return raw
+
+    @property
+    def ensemble(self) -> Ensemble:
+        from helpers.models._criteo import ensemble
+
+        return ensemble

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from helpers.models import Network
 from helpers.models._criteo.tables import CATEGORICAL, DIMENSION, NUMERICAL
 from helpers.models._keras import keras as import_keras
 
@@ -17,7 +18,7 @@ EMBEDDINGS = CATEGORICAL * DIMENSION
 MULTIPLE = 8  # both MLPs take inputs of a width that tensor cores like: padded with zeros
 
 
-def network(model: str, seed: int = 0) -> Any:
+def network(model: str, seed: int = 0) -> Network:
     """Build the Keras model of "dlrm" or "dcnv2" with random weights.
 
     It takes a dict of float32: `args_0` [batch, 13], the numerical features, and `args_1`

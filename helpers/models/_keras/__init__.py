@@ -4,6 +4,8 @@ import os
 from types import ModuleType
 from typing import Any
 
+Tensor = Any  # a tf.Tensor, a keras.Variable or an array: TensorFlow has no types
+
 
 def tensorflow() -> Any:
     """Import TensorFlow without its start-up notes."""

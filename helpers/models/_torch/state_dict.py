@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from helpers.errors import CheckpointError
-
-SHOWN = 5  # tensors that an error names; it counts the others
+from helpers.models._tensors import check
 
 
 class Inert:
@@ -36,9 +35,12 @@ def read(path: Path, inert: Collection[str] = ()) -> Any:
     if not path.is_file():
         raise CheckpointError(f"{path} is not a file: give a checkpoint saved by torch.save")
     try:
-        with warnings.catch_warnings(), torch.serialization.safe_globals(_stubs(path, inert)):
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of a pickle protocol that the next lines judge
-            return torch.load(path, map_location="cpu", weights_only=True)
+            names = torch.serialization.get_unsafe_globals_in_checkpoint(path) if inert else []
+            stubs = [(Inert, name) for name in names if name.rpartition(".")[0] in inert]
+            with torch.serialization.safe_globals(stubs):
+                return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # damaged bytes can fail in any way inside the unpickler
         reason = " ".join(str(error).split()).split("WeightsUnpickler error: ")[-1]
         named = re.search(r"GLOBAL ([\w.]+)", reason)
@@ -48,18 +50,6 @@ def read(path: Path, inert: Collection[str] = ()) -> Any:
         else:
             text = f"{path} is not a whole PyTorch checkpoint: {reason[:120] or 'no content'}"
         raise CheckpointError(text) from None
-
-
-def _stubs(path: Path, inert: Collection[str]) -> list[Any]:
-    """Pair each name of the file that is in a module of `inert` with a class that does nothing."""
-    if not inert:
-        return []
-    names = torch.serialization.get_unsafe_globals_in_checkpoint(path)
-    return [
-        (type(name.rpartition(".")[2], (Inert,), {}), name)
-        for name in names
-        if name.rpartition(".")[0] in inert
-    ]
 
 
 def _imported(path: Path) -> str | None:
@@ -113,46 +103,27 @@ def rename(
 def place(
     tensors: Mapping[str, Tensor], network: nn.Module, path: Path, title: str, optional: str = ""
 ) -> None:
-    """Copy the tensors into `network`, every one accounted for.
+    """Copy the tensors into `network`, all of them and into all of it.
 
     Tensors whose name ends in `optional` may be missing. Raises CheckpointError naming every
     tensor that is missing, surplus or misshapen.
     """
     own = network.state_dict()
-    faults = [
-        *(
-            f"missing {name} {_shape(own[name])}"
-            for name in own
-            if name not in tensors and not (optional and name.endswith(optional))
-        ),
-        *(f"surplus {name} {_shape(tensors[name])}" for name in tensors if name not in own),
-        *(
-            f"{name} is {_shape(tensor)} and should be {_shape(own[name])}"
-            for name, tensor in tensors.items()
-            if name in own and not _alike(tensor, own[name])
-        ),
-    ]
-    if faults:
-        more = f"; and {len(faults) - SHOWN} more" if len(faults) > SHOWN else ""
-        raise CheckpointError(f"{path} does not fit {title}: {'; '.join(faults[:SHOWN])}{more}")
-    network.load_state_dict({**own, **tensors})
+    if optional:
+        tensors = {n: t for n, t in own.items() if n.endswith(optional)} | dict(tensors)
+    check(path, title, _shapes(tensors), _shapes(own))
+    network.load_state_dict(tensors)
 
 
 def save(network: nn.Module, path: Path) -> None:
-    """Write the network's state dict to `path`, whole or not at all."""
-    partial = path.with_name(f"{path.name}.partial")
-    try:
-        torch.save({name: t.contiguous() for name, t in network.state_dict().items()}, partial)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    """Write the network's state dict to `path`."""
+    torch.save({name: t.contiguous() for name, t in network.state_dict().items()}, path)
 
 
-def _alike(tensor: Tensor, own: Tensor) -> bool:
-    alike = tensor.shape == own.shape and tensor.is_floating_point() == own.is_floating_point()
-    return bool(alike)
-
-
-def _shape(tensor: Tensor) -> str:
-    kind = "" if tensor.is_floating_point() else f" {str(tensor.dtype).removeprefix('torch.')}"
-    return f"{list(tensor.shape)}{kind}"
+def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, str]:
+    """Spell shapes, and the types that are not of floating point."""
+    kinds = {n: "" if t.is_floating_point() else f" {t.dtype}" for n, t in tensors.items()}
+    return {
+        name: f"{list(tensor.shape)}{kinds[name].replace('torch.', '')}"
+        for name, tensor in tensors.items()
+    }

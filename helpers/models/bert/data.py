@@ -10,14 +10,15 @@ import numpy as np
 
 from helpers.errors import DataError
 from helpers.models import Arrays
+from helpers.models._arrays import spread
 from helpers.models.bert import metric
 from helpers.models.bert.answers import best_spans
 from helpers.models.bert.features import WordPiece, windows
 from helpers.models.bert.squad import FILE, Question, parse
 
 VOCABULARY = "vocab.txt"
-MARKER = "generated.json"  # beside the questions; says that nobody wrote them
-PUBLISHED = "3e85deb501d4e538b6bc56f786231552"  # MD5 of the file that the public gives
+MARKER = "generated.json"  # next to the questions: marks a generated set
+PUBLISHED = "3e85deb501d4e538b6bc56f786231552"  # MD5 of the public file
 
 
 class QuestionSet:
@@ -64,9 +65,8 @@ class QuestionSet:
 
     def batches(self, batch_size: int, limit: int | None = None) -> Iterator[Arrays]:
         """Yield ids, segments and mask, int32 [batch, length] each."""
-        count = len(self) if limit is None else min(limit, len(self))
-        places = [i * len(self) // count for i in range(count)]
-        for first in range(0, count, batch_size):
+        places = spread(len(self), limit).tolist()
+        for first in range(0, len(places), batch_size):
             yield self.batch(places[first : first + batch_size])
 
     def windows_of(self, question: int) -> list[int]:

@@ -3,14 +3,38 @@
 Rajpurkar et al., "SQuAD: 100,000+ Questions for Machine Comprehension of Text".
 """
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated
+
+from pydantic import BaseModel, Field, ValidationError
 
 from helpers.errors import DataError
 
 FILE = "dev-v1.1.json"
+
+
+class _Answer(BaseModel):
+    text: str
+
+
+class _Entry(BaseModel):
+    id: str
+    question: str
+    answers: Annotated[list[_Answer], Field(min_length=1)]
+
+
+class _Paragraph(BaseModel):
+    context: str
+    qas: list[_Entry]
+
+
+class _Article(BaseModel):
+    paragraphs: list[_Paragraph]
+
+
+class _Document(BaseModel):
+    data: list[_Article]
 
 
 @dataclass(frozen=True)
@@ -34,55 +58,23 @@ class Squad:
 def parse(content: bytes, path: Path) -> Squad:
     """Read what the file `path` holds; raise DataError naming the place that is not SQuAD's."""
     try:
-        document = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path} is not JSON: {error}") from None
-    contexts: list[str] = []
-    questions: dict[str, Question] = {}
-    try:
-        for place, article in _entries(document, "data", ""):
-            for where, paragraph in _entries(article, "paragraphs", place):
-                contexts.append(_text(paragraph, "context", where))
-                for spot, entry in _entries(paragraph, "qas", where):
-                    question = _question(entry, spot, len(contexts) - 1)
-                    if question.id in questions:
-                        raise DataError(f"{spot}.id '{question.id}' is there twice")
-                    questions[question.id] = question
-    except DataError as error:
-        raise DataError(f"{path} is not in SQuAD's format: {error}") from None
+        document = _Document.model_validate_json(content)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = "".join(f"[{e}]" if isinstance(e, int) else f".{e}" for e in first["loc"])
+        where = f"{place.removeprefix('.')}: " if place else ""
+        raise DataError(f"{path} is not in SQuAD's format: {where}{first['msg']}") from None
+    paragraphs = [each for article in document.data for each in article.paragraphs]
+    questions = [
+        Question(entry.id, entry.question, place, tuple(answer.text for answer in entry.answers))
+        for place, paragraph in enumerate(paragraphs)
+        for entry in paragraph.qas
+    ]
     if not questions:
         raise DataError(f"{path} is not in SQuAD's format: it holds no question")
-    return Squad(tuple(contexts), tuple(questions.values()))
-
-
-def _question(entry: Any, place: str, context: int) -> Question:
-    answers = [_text(answer, "text", where) for where, answer in _entries(entry, "answers", place)]
-    if not answers:
-        raise DataError(f"{place}.answers is empty")
-    name, text = _text(entry, "id", place), _text(entry, "question", place)
-    return Question(name, text, context, tuple(answers))
-
-
-def _entries(parent: Any, key: str, place: str) -> list[tuple[str, Any]]:
-    """Pair each entry of a list with its place in the file."""
-    found = _value(parent, key, place, list)
-    return [(f"{_joined(place, key)}[{i}]", entry) for i, entry in enumerate(found)]
-
-
-def _text(parent: Any, key: str, place: str) -> str:
-    return str(_value(parent, key, place, str))
-
-
-def _value(parent: Any, key: str, place: str, kind: type) -> Any:
-    if not isinstance(parent, dict):
-        raise DataError(f"{place or 'the whole'} is not an object")
-    if key not in parent:
-        raise DataError(f"{_joined(place, key)} is missing")
-    if not isinstance(parent[key], kind):
-        wanted = "a list" if kind is list else "a text"
-        raise DataError(f"{_joined(place, key)} is not {wanted}")
-    return parent[key]
-
-
-def _joined(place: str, key: str) -> str:
-    return f"{place}.{key}" if place else key
+    known: set[str] = set()
+    for question in questions:
+        if question.id in known:
+            raise DataError(f"{path} is not in SQuAD's format: id '{question.id}' is there twice")
+        known.add(question.id)
+    return Squad(tuple(each.context for each in paragraphs), tuple(questions))

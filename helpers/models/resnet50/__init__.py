@@ -1,68 +1,68 @@
-"""ResNet50 v1.5: what is its own, behind the names of `helpers.models.Model`."""
+"""ResNet50 v1.5, an image classifier."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, ClassVar
 
-from helpers.models import Dataset, Tensor
-from helpers.models.resnet50.generate import SETS, write_images
+from helpers.models import Config, Dataset, Model, Raw, Tensor, float_type
+from helpers.models._rounding import bounds
 
-TITLE = "ResNet50 v1.5"
-VARIANTS = ()
-FRAMEWORK = "torch"
-METRICS = {"top1": "higher", "top5": "higher"}
-# 3 to 4 times the largest differences measured over 64 images on a CPU with AVX-512 and bf16:
-# OpenVINO at fp32 8.7e-6 and 1.1e-6, PyTorch at bf16 4.9e-2 and 1.1e-2, at fp16 6.0e-3 and 1.3e-3
-BOUNDS = {"fp32": (3e-5, 4e-6), "bf16": (0.15, 0.035), "fp16": (0.02, 0.005)}
-GENERATED = tuple(SETS)
-RECIPE = ("network", "textures", "generate", "fit")
-BATCH = 8
+if TYPE_CHECKING:
+    from torch import nn
 
 IMAGES = "validation"  # the folder of the evaluation images inside a set that was made here
+# terms of an output of: the first convolution, the three of each block, the last layer
+_BLOCKS = [each for w, count in ((64, 3), (128, 4), (256, 6), (512, 3)) for each in [w] * count]
+_SUMS = [7 * 7 * 3, *(n for w in _BLOCKS for n in (4 * w, 3 * 3 * w, w)), 2048]
 
 
-def inputs(config: Any) -> tuple[Tensor, ...]:
-    """Name the normalised RGB image."""
-    return (Tensor("INPUT__0", _dtype(config), (3, 224, 224)),)
+class ResNet50(Model):
+    TITLE = "ResNet50 v1.5"
+    FRAMEWORK = "torch"
+    METRICS: ClassVar = {"top1": "higher", "top5": "higher"}
+    RECIPE = (
+        *("network", "data", "_torch/descent"),
+        *("synthetic/textures", "synthetic/generate", "synthetic/fit"),
+    )
+    BATCH = 8
+    BOUNDS = bounds(_SUMS)
+
+    def inputs(self, config: Config) -> tuple[Tensor, ...]:
+        """Name the normalised RGB image."""
+        return (Tensor("INPUT__0", float_type(config), (3, 224, 224)),)
+
+    def outputs(self, config: Config) -> tuple[Tensor, ...]:
+        """Name the logits of ImageNet's 1000 classes."""
+        return (Tensor("OUTPUT__0", float_type(config), (1000,)),)
+
+    def prepare_dataset(self, config: Config, folder: Path) -> None:
+        from helpers.models.resnet50.synthetic.generate import write_images
+
+        write_images(config.dataset, folder / IMAGES)
+
+    def open_dataset(self, config: Config, folder: Path) -> Dataset:
+        from helpers.models.resnet50.data import ImageFolder
+
+        images = folder / IMAGES if (folder / IMAGES).is_dir() else folder
+        return ImageFolder(images, self.inputs(config)[0].name, self.outputs(config)[0].name)
+
+    def prepare_checkpoint(self, config: Config, dataset: Path, path: Path) -> None:
+        from helpers.models.resnet50.synthetic.fit import fit
+
+        fit(config.dataset, path)
+
+    def build(self, config: Config, checkpoint: Path) -> "nn.Module":
+        from helpers.models.resnet50.checkpoint import load
+        from helpers.models.resnet50.network import ResNet50
+
+        network = ResNet50()
+        load(checkpoint, network)
+        return network.eval()
+
+    @property
+    def raw(self) -> Raw:
+        from helpers.models.resnet50 import raw
+
+        return raw
 
 
-def outputs(config: Any) -> tuple[Tensor, ...]:
-    """Name the logits of ImageNet's 1000 classes."""
-    return (Tensor("OUTPUT__0", _dtype(config), (1000,)),)
-
-
-def prepare_dataset(config: Any, folder: Path) -> None:
-    """Generate the set `config.dataset` in `folder`; raise DataError if there is no such set."""
-    write_images(config.dataset, folder / IMAGES)
-
-
-def open_dataset(config: Any, folder: Path) -> Dataset:
-    """Open a set that was made here or a folder of images; raise DataError for another layout."""
-    from helpers.models.resnet50.data import ImageFolder
-
-    images = folder / IMAGES if (folder / IMAGES).is_dir() else folder
-    return ImageFolder(images, inputs(config)[0].name, outputs(config)[0].name)
-
-
-def prepare_checkpoint(config: Any, dataset: Path, path: Path) -> None:
-    """Fit a checkpoint to the set `config.dataset`, from images that are not in `dataset`."""
-    from helpers.models.resnet50.fit import fit
-
-    fit(config.dataset, path)
-
-
-def build(config: Any, checkpoint: Path) -> Any:
-    """Build the network in evaluation mode.
-
-    Raises CheckpointError unless every tensor of `checkpoint` has its place.
-    """
-    from helpers.models.resnet50.checkpoint import load
-    from helpers.models.resnet50.network import ResNet50
-
-    network = ResNet50()
-    load(checkpoint, network)
-    network.eval()
-    return network
-
-
-def _dtype(config: Any) -> str:
-    return "float16" if config.export_precision == "fp16" else "float32"
+MODEL = ResNet50()

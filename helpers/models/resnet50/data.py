@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -11,16 +11,17 @@ from PIL import Image
 
 from helpers.errors import DataError
 from helpers.models import Arrays
-from helpers.models.resnet50.generate import MARKER
+from helpers.models._arrays import spread
 
+MARKER = "generated.json"  # next to the class folders: marks a generated set
 SUFFIXES = {".gif", ".jpeg", ".jpg", ".png"}
 LAYOUT = "expected <folder>/<class>/<image>.JPEG, a class being a number from 0 or a name"
+FORMATS = ("GIF", "JPEG", "PNG")  # no others: a decoder may start programs, such as Ghostscript
 RESIZED, CROPPED, OUTPUTS = 256, 224, 1000
+LONGEST = 16  # times the shorter side: the rest is cut off first, since resizing would enlarge it
 # ImageNet's mean and deviation of red, green and blue, from 0 to 1, as torchvision publishes them
 MEAN = np.array([0.485, 0.456, 0.406], dtype=np.float32)
 DEVIATION = np.array([0.229, 0.224, 0.225], dtype=np.float32)
-
-Batch = tuple[NDArray[np.float32], list[Future[None]]]
 
 
 class ImageFolder:
@@ -33,10 +34,14 @@ class ImageFolder:
     def __init__(self, folder: Path, input_name: str, output_name: str) -> None:
         self._input, self._output = input_name, output_name
         self._origin = "generated" if (folder / MARKER).is_file() else "folder"
-        classes = _classes(folder)
+        try:
+            classes = _classes(folder)
+            files = sorted(
+                (label, path) for each, label in classes.items() for path in _images(each)
+            )
+        except OSError as error:
+            raise DataError(f"{folder} cannot be read: {error}") from None
         self._classes = len(set(classes.values()))
-        files = [(label, path) for path_of, label in classes.items() for path in _images(path_of)]
-        files.sort()
         self._files = [path for _, path in files]
         self._labels = np.array([label for label, _ in files])
 
@@ -50,17 +55,17 @@ class ImageFolder:
 
     def batches(self, batch_size: int, limit: int | None = None) -> Iterator[Arrays]:
         """Yield float32 [batch, 3, 224, 224], the next batch being decoded meanwhile."""
-        count = len(self) if limit is None else min(limit, len(self))
-        files = [self._files[i * len(self) // count] for i in range(count)]
+        files = [self._files[place] for place in spread(len(self), limit)]
+        ready: Iterator[NDArray[np.float32]] | None = None
         pool = ThreadPoolExecutor(os.cpu_count())
         try:
-            coming: Batch | None = None
-            for start in range(0, count, batch_size):
-                ready, coming = coming, _submit(pool, files[start : start + batch_size])
+            for start in range(0, len(files), batch_size):
+                coming = pool.map(preprocess, files[start : start + batch_size])  # starts at once
                 if ready:
-                    yield {self._input: _finished(ready)}
-            if coming:
-                yield {self._input: _finished(coming)}
+                    yield {self._input: np.stack(list(ready))}
+                ready = coming
+            if ready:
+                yield {self._input: np.stack(list(ready))}
         finally:
             pool.shutdown(cancel_futures=True)
 
@@ -90,37 +95,22 @@ def preprocess(path: Path) -> NDArray[np.float32]:
     An image that has 224 x 224 pixels already is taken as it is.
     """
     try:
-        with Image.open(path) as opened:
-            image = (
-                opened.convert("RGBA").convert("RGB")
-                if opened.mode == "P"
-                else opened.convert("RGB")
-            )
+        with Image.open(path, formats=FORMATS) as opened:
+            palette = opened.mode == "P"  # whose transparent colours only RGBA has
+            image = (opened.convert("RGBA") if palette else opened).convert("RGB")
     except Exception as error:  # damaged bytes can fail in any way inside a decoder
         raise DataError(f"{path} cannot be read as an image: {error}") from None
     if image.size != (CROPPED, CROPPED):
         shorter = min(image.size)
+        image = _centre(image, *(min(side, LONGEST * shorter) for side in image.size))
         width, height = (side * RESIZED // shorter for side in image.size)
-        left, top = (width - CROPPED) // 2, (height - CROPPED) // 2
-        image = image.resize((width, height), Image.Resampling.BICUBIC)
-        image = image.crop((left, top, left + CROPPED, top + CROPPED))
+        image = _centre(image.resize((width, height), Image.Resampling.BICUBIC), CROPPED, CROPPED)
     return normalise(np.asarray(image))
 
 
-def _submit(pool: ThreadPoolExecutor, files: list[Path]) -> Batch:
-    images = np.empty((len(files), 3, CROPPED, CROPPED), dtype=np.float32)
-
-    def fill(place: int, path: Path) -> None:
-        images[place] = preprocess(path)
-
-    return images, [pool.submit(fill, place, path) for place, path in enumerate(files)]
-
-
-def _finished(batch: Batch) -> NDArray[np.float32]:
-    images, decoding = batch
-    for future in decoding:
-        future.result()
-    return images
+def _centre(image: Image.Image, width: int, height: int) -> Image.Image:
+    left, top = (image.width - width) // 2, (image.height - height) // 2
+    return image.crop((left, top, left + width, top + height))
 
 
 def _classes(folder: Path) -> dict[Path, int]:
@@ -132,6 +122,8 @@ def _classes(folder: Path) -> dict[Path, int]:
     numbered = all(path.name.isascii() and path.name.isdecimal() for path in found)
     classes = {path: int(path.name) if numbered else rank for rank, path in enumerate(found)}
     for path, label in classes.items():
+        if folder.resolve().is_relative_to(path.resolve()):
+            raise DataError(f"{path} is a link to a folder around {folder}: {LAYOUT}")
         if label >= OUTPUTS:
             raise DataError(f"{path} is class {label}, and ResNet50 knows 0 to {OUTPUTS - 1}")
     return classes

@@ -13,7 +13,7 @@ WIDTHS = (64, 128, 256, 512)
 
 
 class Bottleneck(nn.Module):  # type: ignore[misc, unused-ignore]
-    """1x1, 3x3 and 1x1 convolutions beside a shortcut, projected where the shape changes."""
+    """1x1, 3x3 and 1x1 convolutions and a shortcut, projected where the shape changes."""
 
     def __init__(self, channels: int, width: int, stride: int) -> None:
         super().__init__()

@@ -6,9 +6,9 @@ import tarfile
 from collections.abc import Mapping
 from io import BytesIO, FileIO
 from pathlib import Path
-from typing import Any
 
 from helpers.errors import DataError
+from helpers.models import Config
 from helpers.models.resnet50 import IMAGES
 
 ARCHIVE, DEVKIT = "ILSVRC2012_img_val.tar", "ILSVRC2012_devkit_t12.tar.gz"
@@ -27,7 +27,7 @@ def holds_raw(path: Path) -> bool:
     return (path.name == ARCHIVE and path.is_file()) or (path / ARCHIVE).is_file()
 
 
-def prepare_raw(config: Any, source: Path, folder: Path) -> None:
+def prepare_raw(config: Config, source: Path, folder: Path) -> None:
     """Write each image to `<folder>/validation/<class>/`, with the bytes that ImageNet gives.
 
     NVIDIA's step resizes each image and encodes it as JPEG a second time; here the originals are

@@ -1,75 +1,81 @@
-"""The Temporal Fusion Transformer: what is its own, behind the names of `helpers.models.Model`."""
+"""The Temporal Fusion Transformer, which forecasts quantiles of a time series."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, ClassVar
 
-from helpers.models import Dataset, Tensor
-from helpers.models.tft.variants import HORIZON, LENGTH, QUANTILES
-from helpers.models.tft.variants import VARIANTS as _VARIANTS
+from helpers.models import Config, Dataset, Model, Raw, Tensor, float_type
+from helpers.models._rounding import bounds
+from helpers.models.tft.variants import HORIZON, LENGTH, QUANTILES, VARIANTS
 
-TITLE = "Temporal Fusion Transformer"
-VARIANTS = tuple(_VARIANTS)
-FRAMEWORK = "torch"
-METRICS = {f"p{round(100 * q)}": "lower" for q in QUANTILES}  # q-risks
-# 3 to 4 times the largest differences measured over 64 windows on a CPU with AVX-512 and bf16, both
-# variants: ONNX Runtime and OpenVINO at fp32 3.4e-6 and 2.1e-7 (TorchScript none), TorchScript at
-# bf16 4.2e-2 and 2.8e-3 (OpenVINO 2.9e-2 and 2.4e-3), PyTorch at fp16 5.9e-3 and 5.7e-4
-BOUNDS = {"fp32": (1e-5, 8e-7), "bf16": (0.15, 0.01), "fp16": (0.02, 0.002)}
-GENERATED = ("generated", "generated-small")
-RECIPE = ("variants", "network", "prepare", "generate", "fit")
-BATCH = 64
+if TYPE_CHECKING:
+    from torch import nn
+
+_WIDTH = 128
+# terms of an output of: the embedding; the selection of variables, whose first layer takes four;
+# the LSTM at each hour; gate, enrichment, attention with its scores and gate, and three more layers
+_SUMS = [
+    *(2, 4 * _WIDTH, _WIDTH, _WIDTH, 4),
+    *[2 * _WIDTH] * LENGTH,
+    *[_WIDTH] * 5,
+    *(_WIDTH, _WIDTH // 4, LENGTH, _WIDTH // 4, _WIDTH),
+    *[_WIDTH] * 5,
+]
 
 
-def inputs(config: Any) -> tuple[Tensor, ...]:
-    """Name the three inputs that the network reads, of the eight of NVIDIA's deployment."""
-    return (
-        Tensor("s_cat__0", "int64", (LENGTH, 1)),
-        Tensor("k_cont__3", _dtype(config), (LENGTH, 3)),
-        Tensor("target__6", _dtype(config), (LENGTH, 1)),
+class TFT(Model):
+    TITLE = "Temporal Fusion Transformer"
+    FRAMEWORK = "torch"
+    METRICS: ClassVar = {f"p{round(100 * q)}": "lower" for q in QUANTILES}  # q-risks
+    VARIANTS = tuple(VARIANTS)
+    RECIPE = (
+        *("variants", "network", "data", "prepare", "_torch/descent"),
+        *("synthetic/generate", "synthetic/fit"),
     )
+    BATCH = 64
+    BOUNDS = bounds(_SUMS)
+
+    def inputs(self, config: Config) -> tuple[Tensor, ...]:
+        """Name the three inputs that the network reads, of the eight of NVIDIA's deployment."""
+        return (
+            Tensor("s_cat__0", "int64", (LENGTH, 1)),
+            Tensor("k_cont__3", float_type(config), (LENGTH, 3)),
+            Tensor("target__6", float_type(config), (LENGTH, 1)),
+        )
+
+    def outputs(self, config: Config) -> tuple[Tensor, ...]:
+        """Name the normalised P10, P50 and P90 of the next day."""
+        return (Tensor("target__0", float_type(config), (HORIZON, len(QUANTILES))),)
+
+    def prepare_dataset(self, config: Config, folder: Path) -> None:
+        from helpers.models.tft.synthetic.generate import write_series
+
+        write_series(config.dataset, config.variant, folder)
+
+    def open_dataset(self, config: Config, folder: Path) -> Dataset:
+        from helpers.models.tft.data import Windows
+
+        names = tuple(tensor.name for tensor in (*self.inputs(config), *self.outputs(config)))
+        return Windows(folder, VARIANTS[config.variant], names)
+
+    def prepare_checkpoint(self, config: Config, dataset: Path, path: Path) -> None:
+        from helpers.models.tft.synthetic.fit import fit
+
+        fit(config.dataset, VARIANTS[config.variant], dataset, path)
+
+    def build(self, config: Config, checkpoint: Path) -> "nn.Module":
+        from helpers.models.tft.checkpoint import load
+        from helpers.models.tft.network import TemporalFusionTransformer
+
+        variant = VARIANTS[config.variant]
+        network = TemporalFusionTransformer(variant.cardinality, variant.dropout)
+        load(checkpoint, network)
+        return network.eval()
+
+    @property
+    def raw(self) -> Raw:
+        from helpers.models.tft import raw
+
+        return raw
 
 
-def outputs(config: Any) -> tuple[Tensor, ...]:
-    """Name the normalised P10, P50 and P90 of the next day."""
-    return (Tensor("target__0", _dtype(config), (HORIZON, len(QUANTILES))),)
-
-
-def prepare_dataset(config: Any, folder: Path) -> None:
-    """Generate the set `config.dataset` in `folder`; raise DataError if there is no such set."""
-    from helpers.models.tft.generate import write_series
-
-    write_series(config.dataset, config.variant, folder)
-
-
-def open_dataset(config: Any, folder: Path) -> Dataset:
-    """Open a processed folder, made here or by NVIDIA; raise DataError for another layout."""
-    from helpers.models.tft.data import Windows
-
-    names = tuple(tensor.name for tensor in (*inputs(config), *outputs(config)))
-    return Windows(folder, _VARIANTS[config.variant], names)
-
-
-def prepare_checkpoint(config: Any, dataset: Path, path: Path) -> None:
-    """Fit a checkpoint to the training part of the set `config.dataset`, lying in `dataset`."""
-    from helpers.models.tft.fit import fit
-
-    fit(config.dataset, _VARIANTS[config.variant], dataset, path)
-
-
-def build(config: Any, checkpoint: Path) -> Any:
-    """Build the network in evaluation mode.
-
-    Raises CheckpointError unless every tensor of `checkpoint` has its place.
-    """
-    from helpers.models.tft.checkpoint import load
-    from helpers.models.tft.network import TemporalFusionTransformer
-
-    variant = _VARIANTS[config.variant]
-    network = TemporalFusionTransformer(variant.cardinality, variant.dropout)
-    load(checkpoint, network)
-    network.eval()
-    return network
-
-
-def _dtype(config: Any) -> str:
-    return "float16" if config.export_precision == "fp16" else "float32"
+MODEL = TFT()

@@ -1,4 +1,4 @@
-"""What a TFT checkpoint may look like on disk, and which classes inside it are of no concern."""
+"""What a TFT checkpoint may look like on disk, and which of its classes are not needed."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ from torch import nn
 
 from helpers.models._torch import state_dict
 
-# NVIDIA's file holds its parsed arguments and its configuration beside the tensors: objects of the
+# NVIDIA's file holds its parsed arguments and its configuration as well: objects of the
 # training code, with enumerations, named tuples and what numpy or scikit-learn left in them.
 INERT = (
     *("configuration", "data_utils", "argparse", "enum", "collections"),

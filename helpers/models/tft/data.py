@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from helpers.errors import DataError
 from helpers.models import Arrays
+from helpers.models._arrays import spread
 from helpers.models.tft import pickles
 from helpers.models.tft.variants import (
     CATEGORY,
@@ -27,6 +28,7 @@ GENERATED, PREPARED = "generated.json", "prepared.json"  # say where a set came 
 LAYOUT = "expected NVIDIA's processed folder: test.csv and tgt_scalers.bin"
 
 Floats = NDArray[np.float32]
+Doubles = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 
@@ -116,8 +118,7 @@ class Windows:
 
     def spread(self, limit: int | None = None) -> Integers:
         """Choose `limit` windows, spread evenly over the whole set; all without a limit."""
-        count = len(self) if limit is None else min(limit, len(self))
-        return np.arange(count) * len(self) // max(count, 1)
+        return spread(len(self), limit)
 
     def batches(self, batch_size: int, limit: int | None = None) -> Iterator[Arrays]:
         """Yield int64 [batch, 192, 1], float32 [batch, 192, 3] and float32 [batch, 192, 1]."""
@@ -126,7 +127,7 @@ class Windows:
             arrays = self._rows.windows(chosen[start : start + batch_size])
             yield dict(zip(self._names, arrays, strict=False))
 
-    def unscaled(self, values: NDArray[Any], chosen: Integers) -> NDArray[np.float64]:
+    def unscaled(self, values: Floats | Doubles, chosen: Integers) -> NDArray[np.float64]:
         """Give the scaled values [chosen, ...] of windows in the units of the data."""
         shape = (len(chosen), *[1] * (values.ndim - 1))
         scale, mean = self._scale[chosen].reshape(shape), self._mean[chosen].reshape(shape)
@@ -154,7 +155,7 @@ class Windows:
         }
 
 
-def q_risk(actual: NDArray[Any], forecast: NDArray[Any], q: float) -> float:
+def q_risk(actual: Floats | Doubles, forecast: Floats | Doubles, q: float) -> float:
     """Give twice the quantile loss over the mean absolute target (arXiv 1912.09363, 6.2)."""
     above = actual - forecast
     loss = np.maximum(q * above, (q - 1) * above)

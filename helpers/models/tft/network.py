@@ -18,7 +18,7 @@ EPSILON = 1e-3
 
 
 class Explanation(NamedTuple):
-    """What a forecast rests on, beside the forecast itself."""
+    """A forecast and what it rests on."""
 
     forecast: Tensor  # [batch, 24, 3]
     history_weights: Tensor  # [batch, 168, 4]: of the three known inputs and the target

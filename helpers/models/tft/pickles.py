@@ -21,37 +21,29 @@ def _encoded(text: str, _: str) -> bytes:
     return text.encode("latin1")
 
 
-def _arrays() -> dict[tuple[str, str], Any]:
-    """Name what numpy's own pickles of arrays and scalars need, under the names of 1.x and 2.x."""
-    array, scalar = np.zeros(1), np.float64(0)
-    allowed: dict[tuple[str, str], Any] = {("_codecs", "encode"): _encoded}
-    allowed |= {("numpy", kind.__name__): kind for kind in (np.ndarray, np.dtype)}
-    for package in ("numpy.core", "numpy._core"):
-        allowed[f"{package}.multiarray", "_reconstruct"] = array.__reduce__()[0]
-        allowed[f"{package}.multiarray", "scalar"] = scalar.__reduce__()[0]
-        allowed[f"{package}.numeric", "_frombuffer"] = array.__reduce_ex__(5)[0]
-    return allowed
-
-
-ALLOWED = {
-    **_arrays(),
-    **{
-        (f"sklearn.preprocessing.{module}", kind): Estimator
-        for kind, modules in (
-            ("StandardScaler", ("_data", "data")),
-            ("LabelEncoder", ("_label", "label")),
-        )
-        for module in modules  # the second is that of releases before 0.22
-    },
+_ARRAY, _SCALAR = np.zeros(1), np.float64(0)
+_NUMPY = {  # what numpy's own pickles of arrays and scalars need
+    "multiarray._reconstruct": _ARRAY.__reduce__()[0],
+    "multiarray.scalar": _SCALAR.__reduce__()[0],
+    "numeric._frombuffer": _ARRAY.__reduce_ex__(5)[0],
+}
+_SKLEARN = {"_data": "StandardScaler", "_label": "LabelEncoder"}
+_SKLEARN |= {"data": "StandardScaler", "label": "LabelEncoder"}  # of releases before 0.22
+ALLOWED: dict[str, Any] = {
+    "_codecs.encode": _encoded,
+    "numpy.ndarray": np.ndarray,
+    "numpy.dtype": np.dtype,
+    **{f"numpy.core.{name}": found for name, found in _NUMPY.items()},
+    **{f"numpy._core.{name}": found for name, found in _NUMPY.items()},
+    **{f"sklearn.preprocessing.{module}.{kind}": Estimator for module, kind in _SKLEARN.items()},
 }
 
 
 class _Restricted(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        try:
-            return ALLOWED[module, name]
-        except KeyError:
-            raise pickle.UnpicklingError(f"it names {module}.{name}") from None
+        if (full := f"{module}.{name}") not in ALLOWED:
+            raise pickle.UnpicklingError(f"it names {full}")
+        return ALLOWED[full]
 
 
 def read(path: Path) -> Any:

@@ -10,14 +10,16 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BufferedReader, RawIOBase
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from helpers.display import Progress
 from helpers.errors import DataError
+from helpers.models import Config
 from helpers.models.tft.data import PREPARED
 from helpers.models.tft.prepare import prepare
 from helpers.models.tft.variants import CATEGORY, ID, TIME, VARIANTS
@@ -31,6 +33,7 @@ OCCUPANCY = ("PEMS_train", "PEMS_test")  # each with its labels, in PEMS_trainla
 DAY = 24
 SAMPLES = 6  # of ten minutes in an hour
 CHUNK = 4096  # rows read at a time: 12 MB for 370 customers
+LONGEST_LINE = 2**23  # bytes; a day of PEMS-SF has 1 MB
 
 
 def holds_raw(path: Path) -> bool:
@@ -38,7 +41,7 @@ def holds_raw(path: Path) -> bool:
     return bool(_files(path))
 
 
-def prepare_raw(config: Any, source: Path, folder: Path) -> None:
+def prepare_raw(config: Config, source: Path, folder: Path) -> None:
     """Write the processed folder of `config.variant` into `folder`, an empty folder.
 
     `source` is `LD2011_2014.txt`, zipped or not, or `PEMS-SF.zip`, or a folder with one of them.
@@ -86,20 +89,42 @@ def _kind(path: Path) -> str:
     return "electricity" if POWER in members else "traffic"
 
 
+class _ShortLines(RawIOBase):
+    """A stream that raises ValueError within a line of more than LONGEST_LINE bytes.
+
+    A reader of lines would hold all of it, which may be a thousand times the size of a zip file.
+    """
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file, self._length = file, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        content = self._file.read(len(buffer))
+        _, end, begun = content.rpartition(b"\n")
+        self._length = len(begun) + (0 if end else self._length)
+        if self._length > LONGEST_LINE:
+            raise ValueError(f"a line is longer than {LONGEST_LINE:,} bytes")
+        buffer[: len(content)] = content
+        return len(content)
+
+
 @contextmanager
-def _member(path: Path, name: str) -> Iterator[IO[bytes]]:
-    """Open a member of a zip file, in whatever folder it lies, as a stream; or a plain file."""
+def _member(path: Path, name: str) -> Iterator[BufferedReader]:
+    """Open a member of a zip file, in any of its folders, as a stream; or a plain file."""
     if path.suffix == ".txt":
         with path.open("rb") as file:
-            yield file
+            yield BufferedReader(_ShortLines(file))
         return
     with zipfile.ZipFile(path) as archive:
         found = [each for each in archive.namelist() if Path(each).name == name]
         found = [each for each in found if "__MACOSX" not in each]
         if not found:
             raise DataError(f"{path} lacks {name}")
-        with archive.open(found[0]) as file:
-            yield file
+        with archive.open(found[0]) as member:
+            yield BufferedReader(_ShortLines(member))
 
 
 def _electricity(path: Path) -> "DataFrame":
@@ -249,7 +274,7 @@ def _matrix(path: Path, name: str, line: bytes, stations: int) -> NDArray[np.flo
 def _integers(path: Path, name: str) -> NDArray[np.int64]:
     """Read a member that is one line, `[1 2 ...]`."""
     with _member(path, name) as file:
-        text = file.read().strip()
+        text = file.read(LONGEST_LINE).strip()
     if not (text.startswith(b"[") and text.endswith(b"]")):
         raise DataError(f"{path} is damaged: {name} is no list in brackets")
     return np.array(text[1:-1].split(), dtype=np.int64)

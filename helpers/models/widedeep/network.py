@@ -6,8 +6,9 @@ are added before the sigmoid (Cheng et al., arXiv 1606.07792, equation 3).
 
 from typing import Any
 
+from helpers.models import Network
+from helpers.models._keras import Tensor, tensorflow
 from helpers.models._keras import keras as load_keras
-from helpers.models._keras import tensorflow
 from helpers.models.widedeep.features import HOTNESS, MULTI_HOT, NAMES, NUMERIC, ONE_HOT
 
 keras, tf = load_keras(), tensorflow()
@@ -30,7 +31,7 @@ class Known(Layer):  # type: ignore[misc]
     id 0 and a mask of zero, which is the GPU's outcome everywhere.
     """
 
-    def call(self, ids: list[Any]) -> tuple[list[Any], list[Any]]:
+    def call(self, ids: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         """Turn int32 [batch, 1 or 3] of each table into ids inside it and their float32 masks."""
         widths = [WIDTHS[name] for name in TABLES]
         rows = [
@@ -56,7 +57,7 @@ class Wide(Layer):  # type: ignore[misc]
         self.numeric = self.add_weight(shape=(len(NUMERIC), 1), initializer="zeros", name="numeric")
         self.bias = self.add_weight(shape=(1,), initializer="zeros", name="bias")
 
-    def call(self, numbers: dict[str, Any], ids: list[Any], known: list[Any]) -> Any:
+    def call(self, numbers: dict[str, Tensor], ids: list[Tensor], known: list[Tensor]) -> Tensor:
         """Turn numbers [batch, 1] and the ids and masks of `Known` into [batch, 1]."""
         parts = zip(self.tables.values(), ids, strict=True)
         weights = tf.concat([tf.gather(table.value, i)[..., 0] for table, i in parts], axis=1)
@@ -75,7 +76,7 @@ class Columns(Layer):  # type: ignore[misc]
             for name, shape in TABLES.items()
         }
 
-    def call(self, numbers: dict[str, Any], ids: list[Any], known: list[Any]) -> Any:
+    def call(self, numbers: dict[str, Tensor], ids: list[Tensor], known: list[Tensor]) -> Tensor:
         """Turn numbers [batch, 1] and the ids and masks of `Known` into [batch, 1248].
 
         The embeddings of a list are added up.
@@ -90,7 +91,7 @@ class Columns(Layer):  # type: ignore[misc]
         return tf.concat([columns[name] for name in COLUMNS], axis=1)
 
 
-def wide_and_deep(seed: int | None = None) -> Any:
+def wide_and_deep(seed: int | None = None) -> Network:
     """Build the Keras model: a dict of 29 inputs by name to the probability, float32 [batch, 1].
 
     Numbers are float32 [batch, 1], ids int32 [batch, 1], lists of ids int32 [batch, 3] padded with

@@ -1,6 +1,6 @@
 "use strict";
-// Filters and sorts the table of published rows. What is chosen stands in the address after "#",
-// so that a choice can be linked: #model=tft&gpu=NVIDIA+T4&sort=-throughput (samples/s)
+// Filters and sorts the table of published rows. The choice is kept in the address after "#",
+// so that one can link to it: #model=tft&gpu=NVIDIA+T4&sort=-throughput (samples/s)
 const body = document.querySelector(".rows tbody");
 const heads = [...document.querySelectorAll(".rows thead th")];
 const names = heads.map((head) => head.textContent);
@@ -18,7 +18,7 @@ function number(row, column) {
   return parseFloat(text(row, column).replaceAll(",", ""));
 }
 
-// What is not published comes last either way.
+// Empty cells come last in both orders.
 function compare(column, sign, one, other) {
   const [a, b] = [number(one, column), number(other, column)];
   if (isNaN(a) && isNaN(b)) return sign * collator.compare(text(one, column), text(other, column));

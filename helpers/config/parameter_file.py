@@ -1,0 +1,240 @@
+"""What a parameter file may say: its keys, the fields of an experiment, and the values of each."""
+
+import re
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+
+from helpers import formats, models
+
+Value = JsonValue  # a plain value, as YAML and JSON have it
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+def _known_format(name: str) -> str:
+    if name not in formats.names():
+        raise ValueError(f"unknown format; known are {', '.join(formats.names())}")
+    return name
+
+
+def _known_model(name: str) -> str:
+    if name not in models.names():
+        raise ValueError(f"unknown model; known are {', '.join(models.names())}")
+    return name
+
+
+def _folder_name(name: str) -> str:
+    if not NAME.fullmatch(name):
+        raise ValueError("is the name of a folder too: use letters, digits, '.', '_' and '-'")
+    return name
+
+
+def _one_for_both(count: Value) -> Value:
+    return {"offline": count, "online": count} if isinstance(count, int) else count
+
+
+Count = Annotated[int, Field(ge=1, strict=True)]
+Precision = Literal["fp32", "bf16", "fp16"]
+FormatName = Annotated[str, AfterValidator(_known_format)]
+
+
+class Strict(BaseModel):
+    """Fields that are checked and do not change; an unknown key is an error."""
+
+    model_config = ConfigDict(strict=True, frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_keys(cls, content: object) -> object:
+        for key in content if isinstance(content, dict) else ():
+            if key not in cls.model_fields:
+                raise ValueError(unknown_key(cls, key))
+        return content
+
+
+def unknown_key(schema: type[BaseModel], key: str) -> str:
+    """Say that `schema` has no such key."""
+    return f"unknown key '{key}'; known keys are {', '.join(sorted(schema.model_fields))}"
+
+
+class Instances(Strict):
+    """Model instances per scenario: some published tables used more of them online."""
+
+    offline: Count = 1
+    online: Count = 1
+
+
+class Server(Strict):
+    """Which server to use, and the release of Triton that the figures belong to."""
+
+    kind: Literal["embedded", "docker", "remote"] = "embedded"
+    release: str = "24.10"
+    image: str = ""  # docker: another than NVIDIA's of this release
+    url: str = ""  # remote: host:port of its HTTP endpoint
+    repository: str = ""  # remote: the folder it serves from, where that is on this host
+
+    @field_validator("url")
+    @classmethod
+    def _check_url(cls, url: str) -> str:
+        if not url.isprintable():
+            raise ValueError("holds an unprintable character")
+        urlsplit(f"http://{url.removeprefix('http://')}")  # ValueError: brackets that do not match
+        return url
+
+
+class DataFields(Strict):
+    """What decides which samples there are."""
+
+    dataset: str = "generated"  # a generated set's name, or the path of a real one
+    # of the network, where a model has several; the first of them if it is not given
+    variant: Annotated[str, Field(validate_default=True)] = ""
+    max_seq_length: Count | None = None  # tokens
+
+    @field_validator("variant")
+    @classmethod
+    def _check_variant(cls, name: str, info: ValidationInfo) -> str:
+        known: tuple[str, ...] = info.context["variants"] if info.context else ()
+        if name and info.context and name not in known:
+            has = f"known are {', '.join(known)}" if known else "this model has none"
+            raise ValueError(f"unknown variant; {has}")
+        return name or next(iter(known), "")
+
+
+class CheckpointField(Strict):
+    """The weights."""
+
+    checkpoint: str = "fitted"  # "fitted" to the generated set, or the path of a real one
+
+    @property
+    def caveat(self) -> str:
+        """What must stand beside every accuracy; empty for a real checkpoint."""
+        return " (checkpoint fitted to generated data)" if self.checkpoint == "fitted" else ""
+
+
+class ExportFields(DataFields, CheckpointField):
+    """What the export stage reads."""
+
+    export_format: FormatName
+    export_precision: Precision
+
+
+class ConvertFields(ExportFields):
+    """What the convert stage reads, whatever the format."""
+
+    format: FormatName
+    precision: Precision
+    accelerator: Literal["none", "trt", "openvino", "amp"] = "none"
+    accelerator_precision: Precision | None = None
+
+    @field_validator("format")
+    @classmethod
+    def _check_source(cls, name: str, info: ValidationInfo) -> str:
+        exported, sources = info.data.get("export_format", name), formats.get(name).SOURCES
+        if name != exported and exported not in sources:
+            raise ValueError(f"is made from {' or '.join(sources)}, not from {exported}")
+        return name
+
+    @field_validator("precision")
+    @classmethod
+    def _check_precision(cls, precision: str, info: ValidationInfo) -> str:
+        exported = info.data.get("export_precision", precision)
+        is_served_as_exported = info.data.get("format") == info.data.get("export_format")
+        if is_served_as_exported and precision != exported:
+            raise ValueError(
+                f"differs from export_precision {exported}, but the format is the same"
+            )
+        return precision
+
+
+class DeployFields(ConvertFields):
+    """What the deploy stage reads."""
+
+    capture_cuda_graph: bool = False
+    max_batch_size: Count
+    preferred_batch_sizes: list[Count] = []
+    max_queue_delay_us: Annotated[int, Field(ge=0)] = 0
+    instances: Annotated[Instances, BeforeValidator(_one_for_both)] = Instances()
+    threads: Annotated[int, Field(ge=0)] = 0  # of an instance; 0 shares the cores out evenly
+
+    @field_validator(
+        "preferred_batch_sizes", "batch_sizes", "online_batch_size", check_fields=False
+    )
+    @classmethod
+    def _check_batch_sizes(cls, value: int | list[int], info: ValidationInfo) -> int | list[int]:
+        largest = max([value] if isinstance(value, int) else value, default=0)
+        limit = info.data.get("max_batch_size", largest)
+        if largest > limit:
+            raise ValueError(f"{largest} is above max_batch_size {limit}")
+        return value
+
+
+class LoadFields(DeployFields):
+    """What both performance stages read."""
+
+    request_count: Count = 50  # requests a point, at least
+    distinct_rows: Count = 64  # different real samples that are sent in turn, at most
+
+
+class OfflineFields(LoadFields):
+    """What the stage perf_offline reads."""
+
+    batch_sizes: list[Count] = [1]
+    pairs: Count = 3  # bare and served runs that alternate at each point
+    shared_memory: Literal["none", "system", "cuda"] = "system"
+
+
+class OnlineFields(LoadFields):
+    """What the stage perf_online reads."""
+
+    concurrency: list[Count] = [1]  # clients, each with one request at a time
+    online_batch_size: Count = 1  # samples in a client's request
+
+
+class ReportFields(CheckpointField):
+    """What the report reads itself; the rest comes from the results of the other stages."""
+
+    dataset: str = "generated"
+    latency_budget_ms: Annotated[float, Field(gt=0, strict=False, allow_inf_nan=False)] | None = (
+        None  # at p99
+    )
+
+
+class Experiment(OfflineFields, OnlineFields, ReportFields):
+    """One configuration of one model on a target, as a parameter file gives it."""
+
+    release: str = ""  # of Triton, where the model has another than the server section
+
+
+class ModelSection(Strict):
+    defaults: dict[str, Value] = {}
+    experiments: Annotated[
+        dict[Annotated[str, AfterValidator(_folder_name)], dict[str, Value] | None],
+        Field(min_length=1),
+    ]
+
+
+class ParameterFile(Strict):
+    """The five top-level keys, which are also the parameters of every notebook.
+
+    The fields of an experiment are checked when it is merged with its defaults: see `configure`.
+    """
+
+    gpu: str
+    device: Literal["cpu", "gpu"]
+    server: Server = Server()
+    defaults: dict[str, Value] = {}
+    models: Annotated[
+        dict[Annotated[str, AfterValidator(_known_model)], ModelSection], Field(min_length=1)
+    ]

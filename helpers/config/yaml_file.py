@@ -1,0 +1,94 @@
+"""Reading a YAML file that anybody may have written: plain data, or one line on what is wrong.
+
+PyYAML lets the last of two equal keys win in silence, recurses once for each level, and does not
+limit aliases. So events and nodes are checked before they become data.
+"""
+
+from pathlib import Path
+
+import yaml
+
+from helpers.errors import ParameterError
+
+MAX_BYTES = 1_000_000
+MAX_DEPTH = 20
+MAX_VALUES = 50_000  # with every alias replaced by what it names
+MAX_CHARACTERS = 1_000  # of one key or value
+
+
+def load(path: Path) -> object:
+    """Read the plain data in a YAML file; the text of a `ParameterError` does not name the file."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+        if len(content) > MAX_BYTES:
+            raise ParameterError(f"is larger than {MAX_BYTES / 1e6:.0f} MB")
+        text = content.decode()
+        _check_events(text)
+        loader = yaml.CSafeLoader(text)
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        _check_node(node, {})
+        return loader.construct_document(node)
+    except FileNotFoundError:
+        raise ParameterError("there is no such file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ParameterError(f"cannot be read as text: {error}") from None
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: no such date or number
+        raise ParameterError(f"is not YAML: {' '.join(str(error).split())}") from None
+
+
+def _check_events(text: str) -> None:
+    """Look for what would end the parser, which reads events without recursion and nodes with it,
+    and for tags, which a node no longer tells from the type that its text has.
+    """
+    depth = 0
+    for event in yaml.parse(text, Loader=yaml.CSafeLoader):
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > MAX_DEPTH:
+            raise _error(event, f"is nested more than {MAX_DEPTH} levels deep")
+        if tag := getattr(event, "tag", None):
+            raise _error(event, f"holds the tag '{tag}': tags are not allowed")
+
+
+def _check_node(node: yaml.Node, known: dict[yaml.Node, tuple[int, int]]) -> tuple[int, int]:
+    """Give how many values and levels `node` has, once every alias in it is replaced."""
+    if node in known:
+        return known[node]
+    known[node] = MAX_VALUES, MAX_DEPTH  # counts if the node holds an alias of itself
+    children: list[yaml.Node] = []
+    if isinstance(node, yaml.ScalarNode):
+        _check_text(node)
+    elif isinstance(node, yaml.SequenceNode):
+        children = node.value
+    else:
+        keys: set[str] = set()
+        for key, value in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise _error(key, f"a key is a {key.id}: expected a name")
+            if key.value in keys:
+                raise _error(key, f"duplicate key {key.value!r}")
+            keys |= {key.value} - {"<<"}  # several mappings may be merged into one
+            children += (key, value)
+    counts = [_check_node(child, known) for child in children]
+    values = 1 + sum(count for count, _ in counts)
+    levels = 1 + max((level for _, level in counts), default=0)
+    if values > MAX_VALUES or levels > MAX_DEPTH:
+        raise _error(node, "has too many values once its aliases are replaced")
+    known[node] = values, levels
+    return values, levels
+
+
+def _check_text(node: yaml.ScalarNode) -> None:
+    if len(node.value) > MAX_CHARACTERS:
+        raise _error(node, f"a key or value has more than {MAX_CHARACTERS:,} characters")
+    if not node.value.isprintable():
+        wrong = next(character for character in node.value if not character.isprintable())
+        raise _error(node, f"a key or value holds the unprintable character {wrong!r}")
+
+
+def _error(where: yaml.Node | yaml.Event, message: str) -> ParameterError:
+    line = where.start_mark.line + 1 if where.start_mark else "unknown"
+    return ParameterError(f"line {line}: {message}")

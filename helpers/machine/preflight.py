@@ -1,0 +1,108 @@
+"""Whether an experiment can run on this machine, and if not, why.
+
+Every fact is known where it belongs (a format's packages in `formats`, a release's drivers in
+`config.releases`, a backend's formats in `triton.native`); here they are asked together and in
+order. No answer needs a notebook kernel.
+"""
+
+from functools import cache
+
+from helpers import formats
+from helpers.config import ConvertConfig, StageConfig, releases
+from helpers.machine import gpu
+from helpers.triton import native
+
+# The embedded server brings no compatibility libraries, and its CUDA is 12. Source: CUDA
+# Compatibility, "Minor Version Compatibility".
+LOWEST_FOR_EMBEDDED = "525.60.13"
+
+
+def obstacle(config: ConvertConfig) -> str:
+    """Say in one line why this machine cannot run the experiment; empty if it can."""
+    asked = (gpu_obstacle, _server_obstacle, _precision_obstacle, _backend_obstacle)
+    return next(filter(None, (ask(config) for ask in asked)), "")
+
+
+def gpu_obstacle(config: StageConfig) -> str:
+    """Say why the driver of this machine cannot run the experiment; empty if it can, if that
+    cannot be known, or if no GPU is needed.
+    """
+    if config.device != "gpu":
+        return ""
+    if not gpu.has_driver():
+        return f"it needs {config.gpu}, and this machine has no NVIDIA driver"
+    version, reason = _driver()
+    if blocks_cuda(reason) and config.server.kind == "embedded":  # Docker may run elsewhere
+        return f"it needs {config.gpu}, and NVIDIA's driver does not answer: {reason}"
+    return driver_obstacle(config, version)
+
+
+def driver_obstacle(config: StageConfig, version: str) -> str:
+    """Say why the experiment's server does not run on this version of the driver; empty if it
+    does, or if `version` is none.
+    """
+    if not _parts(version):
+        return ""
+    if config.server.kind == "docker":
+        return releases.driver_obstacle(config.server.release, version)
+    if config.server.kind == "embedded" and _parts(version) < _parts(LOWEST_FOR_EMBEDDED):
+        return (
+            f"driver {version} is too old: Triton {config.server.release}, embedded, needs "
+            f"{LOWEST_FOR_EMBEDDED} or newer"
+        )
+    return ""
+
+
+def blocks_cuda(reason: str) -> bool:
+    """Whether a GPU that is absent for `reason` cannot compute either; without nvidia-ml-py only
+    its records are empty.
+    """
+    return reason not in ("", gpu.NOT_INSTALLED[0])
+
+
+@cache
+def _driver() -> tuple[str, str]:
+    """Return the driver's version and, if there is no GPU to query, the reason; asked once."""
+    with gpu.opened() as device:
+        if device.absent:
+            return "", device.absent[0]
+        return str(device.ask(gpu.QUERIES["driver"])), ""
+
+
+def _parts(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".") if part.isdigit())
+
+
+def _server_obstacle(config: ConvertConfig) -> str:
+    """Say why the server that the target names is not available; empty if it is."""
+    if config.server.kind == "embedded":
+        return ""
+    from helpers.triton import docker, remote  # they load Triton's client: only when it is needed
+
+    return docker.obstacle(config) if config.server.kind == "docker" else remote.obstacle(config)
+
+
+def _precision_obstacle(config: ConvertConfig) -> str:
+    """Say which of the formats does not have its precision on the device; empty if both do."""
+    for name, precision in (
+        (config.export_format, config.export_precision),
+        (config.format, config.precision),
+    ):
+        known = formats.get(name).PRECISIONS.get(config.device, ())
+        if precision not in known:
+            has = f"it has {', '.join(known)}" if known else "it does not run there at all"
+            return f"{name} has no {precision} on a {config.device}: {has}"
+    return ""
+
+
+def _backend_obstacle(config: ConvertConfig) -> str:
+    """Say what the server needs to run the format and does not have; empty if nothing."""
+    exported = formats.missing(config.export_format, "cpu")
+    if native.is_native(config):
+        return native.obstacle(config) or exported
+    if config.accelerator != "none":
+        return (
+            f"accelerator {config.accelerator} needs a native backend, which the embedded server "
+            "does not have"
+        )
+    return exported or formats.missing(config.format, config.device)

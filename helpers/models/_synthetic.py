@@ -1,0 +1,40 @@
+"""What generating data sets and fitting checkpoints have in common for all models."""
+
+import time
+from collections.abc import Mapping
+from typing import SupportsFloat, TypeVar
+
+from helpers.errors import DataError
+
+REPORT_EVERY = 20  # steps
+Found = TypeVar("Found")
+
+
+def size_of(name: str, sets: Mapping[str, Found], otherwise: str) -> Found:
+    """Look up how large the generated set `name` is.
+
+    Raises DataError if there is no such set, naming those that there are, and `otherwise`.
+    """
+    if name not in sets:
+        raise DataError(f"unknown data set '{name}': give one of {', '.join(sets)}{otherwise}")
+    return sets[name]
+
+
+def recipe_of(name: str, recipes: Mapping[str, Found]) -> Found:
+    """Look up how a checkpoint is fitted to the set `name`; raise DataError if there is no way."""
+    if name not in recipes:
+        raise DataError(f"no checkpoint can be fitted to '{name}', only to {', '.join(recipes)}")
+    return recipes[name]
+
+
+class FitProgress:
+    """Prints how far a fit of `steps` steps has come."""
+
+    def __init__(self, steps: int) -> None:
+        self._steps, self._started = steps, time.perf_counter()
+
+    def say(self, step: int, loss: SupportsFloat) -> None:
+        """Print a line for every twentieth step, counted from 1, and for the last one."""
+        if step % REPORT_EVERY == 0 or step == self._steps:
+            seconds = time.perf_counter() - self._started
+            print(f"step {step}/{self._steps}: loss {float(loss):.3f}, {seconds:.0f} s")

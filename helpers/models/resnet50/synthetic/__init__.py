@@ -1,0 +1,1 @@
+"""Textures that stand for photographs, and a network that is fitted to them."""

@@ -1,0 +1,102 @@
+"""Which generated series there are, each fixed by its seed."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from helpers.models._synthetic import size_of
+from helpers.models.tft.data import GENERATED
+from helpers.models.tft.prepare import prepare
+from helpers.models.tft.variants import CATEGORY, HISTORY, ID, VARIANTS, Variant
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+SEED = 1
+DAY, WEEK = 24, 168
+# Of the logarithm of a series' level, which wanders and returns: how far, and in what time. In a
+# week it changes by 0.36 on average, in half a day by 0.1, so last week is a poor forecast.
+DRIFT, RETURN_HOURS = 0.4, 336.0
+NOISE = 0.05  # of the logarithm of a single hour
+
+
+@dataclass(frozen=True)
+class Size:
+    """How long the series of a generated set are."""
+
+    train_days: int
+    test_windows: int  # of each series
+
+
+SIZES = {
+    "generated": {"electricity": Size(35, 6), "traffic": Size(21, 2)},
+    "generated-small": {"electricity": Size(10, 1), "traffic": Size(10, 1)},
+}
+
+
+def write_series(name: str, kind: str, folder: Path) -> None:
+    """Write the set `name` of the variant `kind` as a processed folder with the variant's ids.
+
+    The hours that are forecast in `valid` and `test` come after all those of `train`. Raises
+    DataError if there is no such set.
+    """
+    sizes = size_of(name, SIZES, ", NVIDIA's processed folder or a public raw file")
+    variant, size = VARIANTS[kind], sizes[kind]
+    train = size.train_days
+    valid, test = train - HISTORY // DAY, train + 1 - HISTORY // DAY
+    hours = (train + 2) * DAY + size.test_windows - 1
+    days = ((0, train), (valid, train + 1), (test, train + 3))
+    prepare(_table(kind, variant, hours), variant, days, folder)
+    marker = {"name": name, "variant": kind, "seed": SEED}
+    (folder / GENERATED).write_text(json.dumps(marker) + "\n")
+
+
+def _table(kind: str, variant: Variant, hours: int) -> "DataFrame":
+    """Give the hours of every series, one series after the other."""
+    import pandas as pd
+
+    count, clock = variant.cardinality, np.arange(hours)
+    values = _values(count, hours, np.random.default_rng([SEED, count]))
+    if kind == "electricity":
+        names: Any = [f"MT_{number:03d}" for number in range(1, count + 1)]
+        values = 300 * values
+    else:
+        names = 400_000 + 7 * np.arange(count)
+        values = np.minimum(0.05 * values, 1)
+    ids = np.repeat(np.array(names), hours)
+    time, weekday, since = variant.known
+    return pd.DataFrame(
+        {
+            ID: ids,
+            CATEGORY: ids,
+            time: np.tile(clock % DAY, count),
+            weekday: np.tile(clock // DAY % 7, count),
+            since: np.tile(clock, count),
+            variant.split_column: np.tile(clock // DAY, count),
+            variant.target: values.ravel(),
+        }
+    )
+
+
+def _values(count: int, hours: int, rng: np.random.Generator) -> NDArray[np.float64]:
+    """Draw [count, hours] of about 1: a day, a week, a level that drifts, and noise, multiplied."""
+    clock = np.arange(hours)
+    size, depth, weekend = (
+        rng.uniform(low, high, (count, 1)) for low, high in ((-1, 1), (0.3, 0.8), (0, 0.6))
+    )
+    peak, second = rng.uniform(8, 20, (count, 1)), rng.uniform(0, 0.4, (count, 1))
+    turn = 2 * np.pi * (clock - peak) / DAY
+    day = depth * np.cos(turn) + second * np.cos(2 * turn)
+    week = -weekend * (clock % WEEK >= 5 * DAY)
+    kept = np.exp(-1 / RETURN_HOURS)
+    step = DRIFT * np.sqrt(1 - kept**2)
+    level = np.empty((count, hours))
+    level[:, 0] = DRIFT * rng.standard_normal(count)
+    for hour in range(1, hours):
+        level[:, hour] = kept * level[:, hour - 1] + step * rng.standard_normal(count)
+    noise = NOISE * rng.standard_normal((count, hours))
+    return np.asarray(np.exp(size + day + week + level + noise))

@@ -1,0 +1,1 @@
+"""Displays that stand for outbrain's, and a network that is fitted to them."""

@@ -1,0 +1,87 @@
+"""How a Wide & Deep network is fitted to the generated displays in about a minute on two cores.
+
+Of 91.8 million parameters a batch touches the rows of its ids alone, so the tables are updated
+sparsely, by Adagrad, which takes longer steps for ids that are seldom seen (Duchi et al., 2011).
+"""
+
+from dataclasses import dataclass
+from itertools import compress
+from operator import not_
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from helpers.models import Arrays
+from helpers.models._arrays import concatenate, take
+from helpers.models._keras import Tensor, tensorflow
+from helpers.models._keras import keras as load_keras
+from helpers.models._synthetic import FitProgress, recipe_of
+from helpers.models.widedeep import checkpoint
+from helpers.models.widedeep.data import files_of, read_labels, read_rows
+from helpers.models.widedeep.network import wide_and_deep
+
+SEED = 1
+TABLE_RATE, DENSE_RATE = 0.02, 1e-3  # learning rates of the tables and of everything else
+FLOOR = 1e-8  # that Adagrad's sum of squares starts from; a gradient here is about 1e-5
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How long to fit."""
+
+    steps: int
+    batch_size: int
+
+
+RECIPES = {"generated": Recipe(120, 1024), "generated-small": Recipe(40, 256)}
+
+
+def fit(name: str, dataset: Path, path: Path) -> None:
+    """Fit to `train/*.parquet` of the set `name` in `dataset` and write the checkpoint to `path`.
+
+    It is a new folder. Prints a line every 20 steps. Raises DataError if there is no recipe for the
+    set.
+    """
+    recipe = recipe_of(name, RECIPES)
+    network = wide_and_deep(SEED)
+    _train(network, *_read(dataset), recipe)
+    checkpoint.save(network, path)
+
+
+def _read(dataset: Path) -> tuple[Arrays, Any]:
+    """Read the features and clicks [rows, 1] of the training part."""
+    parts, labels = [], []
+    for path in files_of(dataset, "train"):
+        labels.append(read_labels(path)[1])
+        parts.append(read_rows(path, 0, len(labels[-1])))
+    return concatenate(parts), np.concatenate(labels)[:, None].astype(np.float32)
+
+
+def _train(network: Any, features: Arrays, clicked: Any, recipe: Recipe) -> None:
+    tf, cross_entropy = tensorflow(), load_keras().losses.binary_crossentropy
+    variables = [each.value for each in network.trainable_variables]
+    rate = tf.Variable(1.0)
+    # Only the first version's optimizers update a table's rows without reading all of it.
+    optimizers = tf.compat.v1.train
+    adagrad = optimizers.AdagradOptimizer(lambda: TABLE_RATE * rate, FLOOR)
+    adam = optimizers.AdamOptimizer(lambda: DENSE_RATE * rate)
+
+    @tf.function(autograph=False)  # type: ignore[untyped-decorator, unused-ignore]
+    def step(batch: dict[str, Tensor], labels: Tensor) -> Tensor:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(cross_entropy(labels, network(batch, training=True)))
+        pairs = list(zip(tape.gradient(loss, variables), variables, strict=True))
+        sparse = [isinstance(slope, tf.IndexedSlices) for slope, _ in pairs]
+        adagrad.apply_gradients(compress(pairs, sparse))
+        adam.apply_gradients(compress(pairs, map(not_, sparse)))
+        return loss
+
+    rng, progress = np.random.default_rng(SEED), FitProgress(recipe.steps)
+    times = -(-recipe.steps * recipe.batch_size // len(clicked))
+    order = np.concatenate([rng.permutation(len(clicked)) for _ in range(times)])
+    for number in range(recipe.steps):
+        chosen = order[number * recipe.batch_size :][: recipe.batch_size]
+        rate.assign(min(1.0, 2 * (recipe.steps - number) / recipe.steps))
+        loss = step(take(features, chosen), clicked[chosen])
+        progress.say(number + 1, loss)

@@ -1,0 +1,237 @@
+"""Which published row a measured row is compared with, their ratio, and every reason why the
+comparison may be unfair.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from math import log2
+from typing import TYPE_CHECKING
+
+from helpers.config import ReportConfig, Server, Value
+from helpers.perf import littles_law
+from helpers.report import text
+from helpers.report.nvidia.rows import PublishedRow, breaks, fastest, gpus, published, tables
+from helpers.results import Results, Row
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+PROTOCOL = "HTTP"  # of our measurements, as `helpers.perf.analyzer` asks for it
+ADAPTER = "Python backend"  # in the name of the backend of a row that the adapter served
+ENSEMBLE = "NVIDIA Triton Ensemble (NVIDIA Merlin HPS + NVIDIA TensorRT)"
+FORMATS = {ENSEMBLE: "NVIDIA TensorRT"}  # the graph's, behind the lookup
+ACCELERATORS = {
+    "TensorRT": "NVIDIA TensorRT",  # as ResNet50's tables say
+    "trt": "NVIDIA TensorRT",
+    "amp": "Automatic FP16",
+    "openvino": "OpenVINO",
+}
+SCENARIOS = ("offline", "online")
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A measured row and the published one that it is compared with."""
+
+    ours: Row
+    theirs: PublishedRow
+    reasons: tuple[str, ...]  # why the comparison may be unfair
+
+    @property
+    def ratio(self) -> float:
+        """Our throughput over NVIDIA's."""
+        return (self.ours.throughput or 0) / self.theirs.throughput
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Our rows of a model, NVIDIA's, and the pairs of both."""
+
+    model: str
+    gpu: str  # the target's
+    chosen: str  # NVIDIA's GPU to compare with; "" where nothing is published
+    ours: "DataFrame"
+    published: tuple[PublishedRow, ...]
+    pairs: tuple[Pair, ...]
+
+    @property
+    def is_own(self) -> bool:
+        """Tell whether NVIDIA published the target's own GPU."""
+        return self.gpu == self.chosen
+
+    @property
+    def scenarios(self) -> list[str]:
+        """Name the scenarios that NVIDIA published."""
+        return [name for name in SCENARIOS if any(row.scenario == name for row in self.published)]
+
+    def of(self, scenario: str) -> list[Pair]:
+        """Choose the pairs of a scenario."""
+        return [pair for pair in self.pairs if pair.theirs.scenario == scenario]
+
+    def drawn(self, scenario: str) -> list[PublishedRow]:
+        """Choose NVIDIA's rows for a figure.
+
+        These are the tables of the chosen GPU that ours are compared with, or all of its tables if
+        nothing of ours was measured. If the chosen GPU is not the target's own, the fastest such
+        table of each other GPU is added.
+        """
+        served = {pair.theirs.served for pair in self.of(scenario)}
+        rows = [
+            row
+            for row in self.published
+            if row.scenario == scenario and (not served or row.served in served)
+        ]
+        found = [row for row in rows if row.gpu == self.chosen]
+        if served and not self.is_own:
+            for gpu in gpus([row for row in rows if row.gpu != self.chosen]):
+                found += max(tables(row for row in rows if row.gpu == gpu), key=fastest)
+        return found
+
+
+def compare(config: ReportConfig, found: Results) -> Comparison:
+    """Compare every measured row of a model with the nearest of NVIDIA's.
+
+    Raises `DataError` if the published rows cannot be read.
+    """
+    rows = published(config.model)
+    chosen = choose_gpu(rows, config.gpu, config.device)
+    pairs = [
+        pair(row, result.fingerprint.config if result.fingerprint else {}, rows, chosen)
+        for stages in found.values()
+        for result in stages.values()
+        for row in (result.measurement.rows if result.measurement else ())
+    ]
+    kept = tuple(filter(None, pairs))
+    return Comparison(config.model, config.gpu, chosen, text.frame(found), rows, kept)
+
+
+def choose_gpu(rows: Sequence[PublishedRow], gpu: str, device: str) -> str:
+    """Name NVIDIA's GPU to compare with: the target's own if NVIDIA published it, otherwise the
+    slowest for a processor and the fastest for another GPU; "" if nothing is published.
+    """
+    names = gpus(rows)
+    if gpu in names or not names:
+        return gpu if names else ""
+    return names[0] if device == "cpu" else names[-1]
+
+
+def pair(
+    ours: Row, settings: Mapping[str, Value], rows: Sequence[PublishedRow], gpu: str
+) -> Pair | None:
+    """Find the published row on `gpu` that is nearest to a measured one.
+
+    `settings` is the configuration that ours was measured with. None if nothing was measured, or
+    NVIDIA published nothing of its scenario and data set.
+    """
+    if ours.throughput is None or not (theirs := nearest(ours, rows, gpu)):
+        return None
+    return Pair(ours, theirs, reasons(ours, settings, theirs))
+
+
+def nearest(ours: Row, rows: Sequence[PublishedRow], gpu: str) -> PublishedRow | None:
+    """Choose the table of the same format, then precision, then accelerator, then the fastest; of
+    that table the row of the nearest batch size, then the nearest number of clients.
+    """
+
+    def distance(table: Sequence[PublishedRow]) -> tuple[bool | float, ...]:
+        served = zip(_served(ours), _published(table[0]), strict=True)
+        return (*(one != other for one, other in served), -fastest(table))
+
+    place, datasets = (gpu, ours.scenario), ("", ours.variant)
+    found = [row for row in rows if (row.gpu, row.scenario) == place and row.dataset in datasets]
+    return min(
+        min(tables(found), key=distance, default=()),
+        key=lambda row: (
+            abs(log2(row.batch_size / ours.batch_size)),
+            abs(log2(row.concurrency / ours.concurrency)),
+        ),
+        default=None,
+    )
+
+
+def _served(ours: Row) -> tuple[str, str, str]:
+    """Name format, precision and accelerator of a measured row, most important first."""
+    accelerator = ours.backend_accelerator
+    return ours.model_format, ours.precision, ACCELERATORS.get(accelerator, accelerator)
+
+
+def _published(row: PublishedRow) -> tuple[str, str, str]:
+    """Name the same of a published row as it really was, whatever its label says."""
+    accelerator = ACCELERATORS.get(row.backend_accelerator, row.backend_accelerator)
+    precision = "FP32" if _is_mislabelled(row) else row.precision
+    return FORMATS.get(row.model_format, row.model_format), precision, accelerator
+
+
+def _is_mislabelled(row: PublishedRow) -> bool:
+    """Tell whether a row is one of TFT's TorchScript: exported in fp32, labelled FP16."""
+    return row.model == "tft" and row.model_format.startswith("TorchScript")
+
+
+def reasons(ours: Row, settings: Mapping[str, Value], theirs: PublishedRow) -> tuple[str, ...]:
+    """List every reason why a measured and a published row may not be comparable."""
+    document, is_offline = theirs.document, theirs.scenario == "offline"
+    server = Server.model_validate(settings.get("server") or {})
+    # There is one release of the embedded server.
+    release = Server().release if server.kind == "embedded" else server.release
+    memory = settings.get("shared_memory", "none") if is_offline else document.shared_memory
+    (format_, precision, accelerator), served = _served(ours), _published(theirs)
+    started = theirs.instances if is_offline else document.instances_online or theirs.instances
+    table = "" if started == theirs.instances else f"its table says {theirs.instances}"
+    latency, in_flight = ours.avg_latency_ms, (ours.batch_size, ours.concurrency)
+    law = littles_law(ours.throughput or 0, latency, *in_flight) if latency else None
+    differences = [
+        _differs("GPU", ours.gpu, theirs.gpu),
+        _differs("variant of the network", ours.variant, document.variant or ours.variant),
+        _differs("Triton release", release, document.release),
+        _differs("protocol", PROTOCOL, document.protocol),
+        _differs("shared memory", memory, document.shared_memory),
+        "served by Triton's Python backend, not by a native one" if ADAPTER in ours.backend else "",
+        _differs("format", format_, served[0]),
+        _differs("precision", precision, served[1]),
+        _differs("accelerator", accelerator, served[2]),
+        _differs("batch size", ours.batch_size, theirs.batch_size, "the nearest published"),
+        _differs("number of clients", ours.concurrency, theirs.concurrency, "the nearest"),
+        _differs("number of instances", ours.instances, started, table),
+    ]
+    cuda_graph = ours.cuda_graph if theirs.cuda_graph is None else theirs.cuda_graph
+    used = {True: "used", False: "not used"}
+    particular = {
+        f"NVIDIA's row is labelled {theirs.precision}, but its TorchScript is fp32": (
+            _is_mislabelled(theirs)
+        ),
+        f"CUDA graphs: {used[ours.cuda_graph]}, {used[cuda_graph]} by NVIDIA": (
+            ours.cuda_graph != cuda_graph
+        ),
+        "NVIDIA looks embeddings up in its hierarchical parameter server, we in memory": (
+            theirs.model_format == ENSEMBLE
+        ),
+        f"NVIDIA sent {document.inputs}, we send samples of a data set": document.inputs,
+        "our checkpoint is fitted to generated data": settings.get("checkpoint") == "fitted",
+        f"our row is {ours.verdict}": ours.verdict != "stable",
+        f"our row breaks Little's law ({law or 0:.2f})": breaks(law),
+        f"NVIDIA's row breaks Little's law ({theirs.littles_law or 0:.2f})": (
+            theirs.breaks_littles_law
+        ),
+    }
+    return (*filter(None, differences), *(text for text, holds in particular.items() if holds))
+
+
+def _differs(what: str, ours: Value, theirs: Value, note: str = "") -> str:
+    """Say in what the two sides differ; "" if they do not."""
+    if ours == theirs:
+        return ""
+    one, other = (f"{v:,}" if isinstance(v, int) else str(v or "none") for v in (ours, theirs))
+    other = other.removeprefix("NVIDIA ")  # which the sentence says
+    return f"{what} differs: ours {one}, NVIDIA's {other}{f' ({note})' if note else ''}"
+
+
+def common(pairs: Iterable[Pair]) -> list[str]:
+    """List the reasons that all of some pairs share, in order."""
+    found = [pair.reasons for pair in pairs]
+    return [text for text in found[0] if all(text in each for each in found)] if found else []
+
+
+def by_experiment(pairs: Iterable[Pair]) -> dict[str, list[Pair]]:
+    """Group pairs by our experiment; its pairs follow each other."""
+    return {name: list(own) for name, own in groupby(pairs, lambda pair: pair.ours.experiment)}

@@ -1,0 +1,181 @@
+"""What NVIDIA published: the 1,218 rows of `params/published`, and the circumstances of measuring
+them that its documents and scripts state.
+
+Facts about the documents are those of NVIDIA's DeepLearningExamples at commit 729963dd.
+"""
+
+import csv
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+
+from helpers.errors import DataError
+from helpers.perf import littles_law
+from helpers.results import TableRow
+from helpers.store import ROOT, display_path
+
+FOLDER = ROOT / "params" / "published"
+LITTLES_LAW = (0.8, 1.2)  # a row outside these bounds contradicts itself
+
+Count = Annotated[int, Field(ge=1)]
+
+
+@dataclass(frozen=True)
+class Document:
+    """One of NVIDIA's documents, and what it or its script says about all of its rows."""
+
+    path: str  # within NVIDIA's DeepLearningExamples
+    release: str  # of Triton
+    protocol: str  # between client and server
+    shared_memory: str  # offline: none or system
+    inputs: str = ""  # what was sent, if not the samples of a data set
+    instances_online: int | None = None  # what the script started, if not what the table says
+    variant: str = ""  # of the network, unless the rows' data set names it
+
+
+_CRITEO = "TensorFlow2/Recommendation/DLRM_and_DCNv2/doc/merlin_hps_inference.md"
+DOCUMENTS = {
+    "resnet50": Document(
+        "PyTorch/Classification/ConvNets/triton/resnet50/README.md",
+        *("21.02", "HTTP", "none"),  # the release of its scripts; the document says 20.11
+        instances_online=2,
+    ),
+    "bert": Document(
+        "PyTorch/LanguageModeling/BERT/triton/large/README.md",
+        *("21.10", "gRPC", "system"),
+        variant="large",
+    ),
+    "tft": Document(
+        "PyTorch/Forecasting/TFT/triton/README.md",
+        *("22.11", "HTTP", "system"),
+        inputs="one example over and over",
+    ),
+    "widedeep": Document(
+        "TensorFlow2/Recommendation/WideAndDeep/triton/README.md",
+        *("22.02", "HTTP", "system"),
+        inputs="random ids",  # perf_analyzer's integers, most of them outside the tables
+    ),
+    "dlrm": Document(_CRITEO, "23.02", "HTTP", "system", variant="T3"),
+    "dcnv2": Document(_CRITEO, "23.02", "HTTP", "system", variant="T3"),
+}
+
+
+class PublishedRow(TableRow):
+    """A published row; None or "" where nothing is published.
+
+    Where a table has component columns, its `avg_latency_ms` is their sum, not a measured mean.
+    `concurrency` counts clients with one request of `batch_size` samples each. `dataset` is TFT's,
+    which names the variant of the network too.
+    """
+
+    model_config = ConfigDict(allow_inf_nan=False)
+
+    max_batch_size: Count
+    instances: Count
+    batch_size: Count
+    concurrency: Count
+    throughput: float
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _absent(cls, value: str, info: ValidationInfo) -> str | None:
+        """Read an empty cell as not published; two columns of names are empty texts instead."""
+        if value and value.startswith("-"):
+            raise ValueError("is negative")
+        named = info.field_name in ("dataset", "backend_accelerator")
+        return value if value or named else None
+
+    @property
+    def littles_law(self) -> float | None:
+        """Throughput x average latency over batch x clients: 1 if the row agrees with itself."""
+        if self.avg_latency_ms is None:
+            return None
+        return littles_law(self.throughput, self.avg_latency_ms, self.batch_size, self.concurrency)
+
+    @property
+    def breaks_littles_law(self) -> bool:
+        """Tell whether throughput, latency and clients contradict each other."""
+        return breaks(self.littles_law)
+
+    @property
+    def format(self) -> str:
+        """The format and its accelerator, in a few words."""
+        names = (self.model_format, self.backend_accelerator)
+        return " with ".join(name.replace("NVIDIA ", "") for name in names if name)
+
+    @property
+    def served(self) -> str:
+        """How the model was served, in a few words."""
+        return f"{self.format}, {self.precision}"
+
+    @property
+    def table(self) -> tuple[str, ...]:
+        """What identifies the published table of this row."""
+        return (self.model, self.gpu, self.scenario, self.dataset, self.served)
+
+    @property
+    def document(self) -> Document:
+        """The document that published the row."""
+        return DOCUMENTS[self.model]
+
+
+def breaks(value: float | None) -> bool:
+    """Tell whether a value of Little's law is known and out of bounds."""
+    return value is not None and not LITTLES_LAW[0] <= value <= LITTLES_LAW[1]
+
+
+@cache
+def published(model: str) -> tuple[PublishedRow, ...]:
+    """Read the published rows of a model, in the order of its document; none if there is no file.
+
+    Raises `DataError` with the line of a file that is not as published.
+    """
+    path = FOLDER / f"{model}.csv"
+    return read(path) if path.exists() else ()
+
+
+def read(path: Path) -> tuple[PublishedRow, ...]:
+    """Read one CSV of published rows; raise `DataError` with the line and column at fault."""
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            lines = list(csv.DictReader(file))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{display_path(path)}: cannot be read as CSV: {error}") from None
+    if not lines:
+        raise DataError(f"{display_path(path)}: holds no row")
+    if list(lines[0]) != list(PublishedRow.model_fields):
+        raise DataError(f"{display_path(path)}: line 1: not the columns of the published tables")
+    parsed = []
+    for number, line in enumerate(lines, 2):
+        try:
+            parsed.append(PublishedRow.model_validate(line))
+        except ValidationError as error:
+            first = error.errors()[0]
+            what = ".".join(map(str, first["loc"]))
+            raise DataError(
+                f"{display_path(path)}: line {number}: {what}: {first['msg']}"
+            ) from None
+    return tuple(parsed)
+
+
+def tables(rows: Iterable[PublishedRow]) -> list[list[PublishedRow]]:
+    """Group rows by the table that they were published in."""
+    groups: dict[tuple[str, ...], list[PublishedRow]] = {}
+    for row in rows:
+        groups.setdefault(row.table, []).append(row)
+    return list(groups.values())
+
+
+def fastest(rows: Iterable[PublishedRow]) -> float:
+    """The highest throughput of some rows."""
+    return max(row.throughput for row in rows)
+
+
+def gpus(rows: Sequence[PublishedRow]) -> list[str]:
+    """Name the GPUs of some rows, from the slowest to the fastest by their best throughput."""
+    names = dict.fromkeys(row.gpu for row in rows)
+    return sorted(names, key=lambda gpu: fastest(row for row in rows if row.gpu == gpu))

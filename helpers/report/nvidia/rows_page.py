@@ -1,0 +1,154 @@
+"""The page of all published rows, which needs no run of ours: `outputs/published.html` and its CSV.
+
+One script of the page's own sorts and filters. Its hash is in the page's content security policy,
+so that nothing else can run; without scripts the page is a plain table.
+"""
+
+import hashlib
+from base64 import b64encode
+from collections.abc import Sequence
+from pathlib import Path
+from textwrap import fill
+from typing import TYPE_CHECKING
+
+from helpers.display import ABSENT, COLOURS, GREY, WIDTH, canvas, marker, number, style
+from helpers.report.nvidia import rows as rows_module
+from helpers.report.nvidia.rows import DOCUMENTS, FOLDER, LITTLES_LAW, PublishedRow, published
+from helpers.report.nvidia.rows import tables as published_tables
+from helpers.report.plots import png
+from helpers.report.site import TEMPLATE, render
+from helpers.store import digest, file_digest, write_atomic
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from pandas import DataFrame
+
+LEGEND_WIDTH = 38  # characters of an entry's line
+# Header -> what of a row the column shows, and its format
+COLUMNS = {
+    "model": ("model", ""),
+    "GPU": ("gpu", ""),
+    "scenario": ("scenario", ""),
+    "data set": ("dataset", ""),
+    "format": ("format", ""),
+    "precision": ("precision", ""),
+    "instances": ("instances", ","),
+    "batch size": ("batch_size", ","),
+    "clients": ("concurrency", ","),
+    "throughput (samples/s)": ("throughput", ",.10g"),
+    "p50 (ms)": ("p50_latency_ms", ",.10g"),
+    "p95 (ms)": ("p95_latency_ms", ",.10g"),
+    "p99 (ms)": ("p99_latency_ms", ",.10g"),
+    "average (ms)": ("avg_latency_ms", ",.10g"),
+    "Little's law": ("littles_law", ".3f"),
+}
+FILTERS = ("model", "GPU", "scenario", "format", "precision")
+NUMBERS = 6  # the columns before this one hold words
+TENSORRT = "TensorRT, FP16"  # its latency moves in steps
+STEP, TOP = 81_920, 131_072  # batch sizes of Wide & Deep that cost the same
+
+
+def write_page(outputs: Path) -> Path:
+    """Write the page and `published.csv` into `outputs`, unless both are up to date.
+
+    Raises `DataError` if the published rows cannot be read, `WorkspaceError` if `outputs` cannot
+    be written.
+    """
+    from pandas import DataFrame
+
+    page, data = outputs / "published.html", outputs / "published.csv"
+    made_from = _made_from()
+    if page.exists() and data.exists() and made_from in page.read_text(errors="replace"):
+        return page
+    rows = [row for model in DOCUMENTS for row in published(model)]
+    laws = [None if row.littles_law is None else f"{row.littles_law:.4f}" for row in rows]
+    columns = DataFrame([row.model_dump() for row in rows]).assign(littles_law=laws)
+    write_atomic(data, columns.to_csv(index=False))
+    script = (TEMPLATE / "published.js").read_text()
+    latencies = power_of_two_latencies(published("widedeep"))
+    context = {
+        "made_from": made_from,
+        "script": script,
+        "script_hash": b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        "columns": list(COLUMNS),
+        "filters": [(list(COLUMNS).index(name), name) for name in FILTERS],
+        "words": NUMBERS,
+        "rows": [(row.breaks_littles_law, _cells(row)) for row in rows],
+        "tables": len(published_tables(rows)),
+        "broken": sum(row.breaks_littles_law for row in rows),
+        "bounds": LITTLES_LAW,
+        "documents": [(name, each, len(published(name))) for name, each in DOCUMENTS.items()],
+        "steps": describe(latencies),
+        "costs": latencies[TENSORRT],
+        "picture": b64encode(png(draw(latencies))).decode(),
+        "width": round(WIDTH * 96),
+        "data": data.name,
+    }
+    return write_atomic(page, render("published.html.j2", context))
+
+
+def _made_from() -> str:
+    """Hash everything that the page is made from."""
+    sources = [Path(str(module.__file__)) for module in (rows_module, style)]
+    files = [Path(__file__), *sources, *TEMPLATE.iterdir(), *sorted(FOLDER.glob("*.csv"))]
+    return digest({path.name: file_digest(path) for path in files})
+
+
+def _cells(row: PublishedRow) -> list[str]:
+    """Return a row as the texts of `COLUMNS`."""
+    values = [(getattr(row, name), form) for name, form in COLUMNS.values()]
+    return [ABSENT if value in (None, "") else format(value, form) for value, form in values]
+
+
+def power_of_two_latencies(rows: Sequence[PublishedRow]) -> "DataFrame":
+    """Return the average latency (ms) of Wide & Deep's offline rows above a batch size of one: a
+    row for each batch size, a column for each way of serving and GPU.
+    """
+    from pandas import Series
+
+    return Series(
+        {
+            (row.batch_size, row.served, row.gpu): row.avg_latency_ms
+            for row in rows
+            if row.scenario == "offline" and row.batch_size > 1
+        }
+    ).unstack([1, 2], sort=False)
+
+
+def describe(latencies: "DataFrame") -> str:
+    """Say what the figure shows: this is its alternative text too."""
+    shares = latencies.loc[STEP] / latencies.loc[TOP]
+    parts = [
+        f"{served}: {each.min():.0%} to {each.max():.0%}"
+        for served, each in shares.groupby(level=0, sort=False)
+    ]
+    return (
+        f"A batch of {STEP:,} has {STEP / TOP:.1%} of the samples of a batch of {TOP:,}. Its "
+        f"average latency, as a share of the larger batch's on {len(latencies[TENSORRT].columns)} "
+        f"GPUs: {'; '.join(parts)}. TensorRT's latency moves in powers of two, TensorFlow's with "
+        "the number of samples."
+    )
+
+
+def draw(latencies: "DataFrame") -> "Figure":
+    """Draw latency over batch size, as a share of the largest batch's: steps, or a straight
+    line.
+    """
+    title, share = "Wide & Deep offline: what a batch costs", f"share of batch {TOP:,}'s"
+    figure, axes = canvas(title, "batch size", f"average latency, {share}")
+    looks = dict(zip(latencies[TENSORRT], zip(COLOURS, style.MARKERS, strict=True), strict=False))
+    for (served, gpu), line in (latencies / latencies.loc[TOP]).items():
+        colour, shape = looks[gpu]
+        ls, face = ("-", colour) if served == TENSORRT else (":", "white")
+        axes.plot(line.index, line, color=colour, marker=shape, ls=ls, mfc=face)
+    axes.set_xticks(latencies.index)
+    axes.xaxis.set_major_formatter(number)
+    axes.tick_params(axis="x", labelrotation=30)
+    axes.set_ylim(0, 1.08)
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+    entries = [marker(gpu, *look) for gpu, look in looks.items()]
+    for served in latencies.columns.unique(0):
+        kind, face = ("filled", "") if served == TENSORRT else ("hollow", "white")
+        entries.append(marker(fill(f"{kind}: {served}", LEGEND_WIDTH), GREY, "o", face=face))
+    figure.legend(handles=entries, loc="outside lower left", ncols=2, frameon=False)
+    return figure

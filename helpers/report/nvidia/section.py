@@ -1,0 +1,226 @@
+"""What a report says about NVIDIA's rows, in words, a table and a figure: ours compared with them,
+or they alone if nothing of ours was measured.
+"""
+
+from statistics import median
+from typing import TYPE_CHECKING
+from urllib.parse import urlencode
+
+from helpers.config import Value
+from helpers.display import (
+    GREY,
+    Table,
+    add_legend,
+    canvas,
+    draw_line,
+    empty_figure,
+    legend_handles,
+    mark_decades,
+    mark_sizes,
+    marker,
+    styles,
+    table,
+)
+from helpers.report.findings import measured
+from helpers.report.nvidia.comparison import SCENARIOS, Comparison, Pair, by_experiment, common
+from helpers.report.nvidia.rows import PublishedRow, tables
+from helpers.report.text import escaped, markdown
+
+if TYPE_CHECKING:
+    from IPython.display import Markdown
+    from matplotlib.figure import Figure
+    from pandas import DataFrame
+
+PAGE = "../../published.html"  # from the folder of a model's report
+MARKERS = ("x", "+", "1", "2", "3", "4")  # none of them an experiment's
+AXES = {"offline": "batch size", "online": "samples in flight (clients x samples of a request)"}
+MARKED = 12  # points of a grey line, at most about
+
+
+def in_words(comparison: Comparison) -> "Markdown":
+    """Say what is compared with what, the ratio, and why it may be unfair."""
+    model, gpu, chosen = map(escaped, (comparison.model, comparison.gpu, comparison.chosen))
+    if not comparison.published:
+        return markdown(f"NVIDIA published nothing for {model}.")
+    choice = (
+        f"Compared with NVIDIA's own rows for {gpu}."
+        if comparison.is_own
+        else f"NVIDIA published no rows of {model} for this target's {gpu}; ours are compared "
+        f"with its rows for {chosen}."
+    )
+    link = f"{PAGE}#{urlencode({'model': comparison.model, 'gpu': comparison.chosen})}"
+    lines = [f"**{choice}** [Browse NVIDIA's rows]({link})."]
+    lines += (
+        _unfair(comparison.pairs)
+        if comparison.pairs
+        else [f"Nothing was measured on {gpu}, so only NVIDIA's rows are shown."]
+    )
+    lines += [
+        f"NVIDIA published no {name} rows of {model}."
+        for name in SCENARIOS
+        if name not in comparison.scenarios
+    ]
+    return markdown("\n\n".join(lines))
+
+
+def _unfair(pairs: tuple[Pair, ...]) -> list[str]:
+    """Give the ratio, and the reasons against it: those of all rows, then of each experiment."""
+    ratios, shared = [pair.ratio for pair in pairs], common(pairs)
+    bullets = [f"- {escaped(reason)}\n" for reason in shared]
+    for name, own in by_experiment(pairs).items():
+        labels = " or ".join(dict.fromkeys(pair.theirs.served for pair in own))
+        more = "; ".join(reason for reason in common(own) if reason not in shared)
+        bullets.append(
+            f"- **{escaped(name)}**, compared with {escaped(labels)}"
+            f"{': ' if more else ''}{escaped(more)}\n"
+        )
+    return [
+        f"**Ratio.** Our throughput is {min(ratios):.3g} to {max(ratios):.3g} times NVIDIA's; "
+        f"the median of {len(ratios)} rows is {median(ratios):.3g}.",
+        "**Why this may be unfair**, first for all rows, then for each experiment:",
+        "".join(bullets),
+        "Reasons that concern a single row are in the table. Both sides must keep Little's law "
+        "within 0.8 and 1.2. Latencies are compared by p99, not by the average: where NVIDIA's "
+        "tables have components, their average is the sum of these, not a measured mean.",
+    ]
+
+
+def as_table(comparison: Comparison) -> Table:
+    """Show the pairs, or NVIDIA's rows of the chosen GPU if nothing of ours was measured."""
+    pairs, chosen = comparison.pairs, comparison.chosen
+    if not pairs:
+        rows = [row for row in comparison.published if row.gpu == chosen]
+        return table(_published_rows(rows), f"NVIDIA's rows: {chosen or 'none'}")
+    known = {name: common(own) for name, own in by_experiment(pairs).items()}
+    lines = [_line(pair, known[pair.ours.experiment]) for pair in pairs]
+    caption = f"Ours ({comparison.gpu}) compared with NVIDIA's ({chosen})"
+    return table(lines, caption, {"ratio": ".3g"})
+
+
+def _line(pair: Pair, known: list[str]) -> dict[str, Value]:
+    """Return a pair as a table row; below its verdict are the reasons that are not `known`."""
+    ours, theirs = pair.ours, pair.theirs
+    known = [*known, f"our row is {ours.verdict}"]
+    return {
+        "experiment": ours.experiment,
+        "scenario": ours.scenario,
+        "batch x clients": f"{ours.batch_size:,} x {ours.concurrency:,}",
+        "NVIDIA's": f"{theirs.batch_size:,} x {theirs.concurrency:,}",
+        "ours (samples/s)": ours.throughput,
+        "NVIDIA's (samples/s)": theirs.throughput,
+        "ratio": pair.ratio,
+        "our p99 (ms)": ours.p99_latency_ms,
+        "NVIDIA's p99 (ms)": theirs.p99_latency_ms,
+        "verdict": ours.verdict,
+        "reason": "; ".join(reason for reason in pair.reasons if reason not in known),
+    }
+
+
+def _published_rows(rows: list[PublishedRow]) -> "DataFrame":
+    """Return published rows as a table, without the columns that are empty in all of them."""
+    from pandas import DataFrame
+
+    columns = ["scenario", "dataset", "served", "batch_size", "concurrency", "throughput"]
+    columns += ["p50_latency_ms", "p99_latency_ms"]
+    frame = DataFrame([{name: getattr(row, name) for name in columns} for row in rows])
+    frame["caveat"] = [
+        f"breaks Little's law ({row.littles_law:.2f})" if row.breaks_littles_law else None
+        for row in rows
+    ]
+    return frame.replace("", None).dropna(axis=1, how="all")
+
+
+def draw(comparison: Comparison, scenario: str) -> "Figure":
+    """Draw throughput on a log scale over the samples in flight, which offline are the batch size:
+    ours in colour, NVIDIA's in grey.
+    """
+    title, drawn = f"Compared with NVIDIA's rows, {scenario}", comparison.drawn(scenario)
+    rows = comparison.ours
+    ours = rows[rows["scenario"] == scenario]
+    if not drawn:
+        return empty_figure(title, ours)
+    figure, axes = canvas(title, AXES[scenario], "throughput (samples/s), log scale")
+    several_gpus = bool(comparison.of(scenario)) and not comparison.is_own
+    lines = {
+        (line[0].gpu if several_gpus else f"NVIDIA's {line[0].served}", *line[0].table): line
+        for line in tables(drawn)
+    }
+    names = dict.fromkeys(name for name, *_ in lines)
+    shapes = {name: MARKERS[i % len(MARKERS)] for i, name in enumerate(names)}
+    for (name, *_), line in lines.items():
+        axes.plot(
+            [row.batch_size * row.concurrency for row in line],
+            [row.throughput for row in line],
+            color=GREY,
+            ls="--",
+            lw=0.9,
+            marker=shapes[name],
+            mew=1.2,
+            markevery=-(-len(line) // MARKED),
+        )
+    points = measured(rows, scenario)
+    points = points[points["throughput"] > 0]
+    points = points.assign(x=points["batch_size"] * points["concurrency"])
+    for name, style in styles(rows).items():
+        draw_line(axes, points[points["experiment"] == name], "x", "throughput", style, "full")
+    axes.set_yscale("log")
+    mark_decades(axes.yaxis)
+    mark_sizes(axes, {row.batch_size * row.concurrency for row in drawn} | {*points["x"]})
+    grey = [marker(name, GREY, shape) for name, shape in shapes.items()]
+    add_legend(figure, ours, [*legend_handles(rows, points), *grey])
+    return figure
+
+
+def describe(comparison: Comparison, scenario: str) -> str:
+    """Say what the figure shows: this is its alternative text."""
+    drawn, pairs = comparison.drawn(scenario), comparison.of(scenario)
+    if not drawn:
+        return f"NVIDIA published no {scenario} rows of {comparison.model} for {comparison.chosen}."
+    top = max(drawn, key=lambda row: row.throughput)
+    theirs = (
+        f"Throughput {scenario} on a log scale. NVIDIA's fastest row here reaches "
+        f"{top.throughput:,.0f} samples/s with {top.batch_size * top.concurrency:,} in flight: "
+        f"{top.gpu}, {top.served}."
+    )
+    if not pairs:
+        return f"{theirs} Nothing of ours was measured."
+    ratios = [pair.ratio for pair in pairs]
+    best = max(pairs, key=lambda pair: pair.ours.throughput or 0).ours
+    return (
+        f"{theirs} Ours reaches {best.throughput:,.0f} samples/s with "
+        f"{best.batch_size * best.concurrency:,} in flight: {best.experiment}. Ours are "
+        f"{min(ratios):.3g} to {max(ratios):.3g} times as fast as the nearest rows of "
+        f"{comparison.chosen}."
+    )
+
+
+def data(comparison: Comparison, scenario: str) -> "DataFrame":
+    """Return what the figure shows: the pairs, then NVIDIA's other rows that are drawn."""
+    from pandas import DataFrame
+
+    pairs = comparison.of(scenario)
+    names = {"experiment", "gpu", "scenario", "batch_size", "concurrency", "throughput"}
+    rows: list[dict[str, Value]] = []
+    for pair in pairs:
+        p99, published = pair.ours.p99_latency_ms, pair.theirs.p99_latency_ms
+        rows.append(
+            {
+                **pair.ours.model_dump(include=names),
+                "p99_latency_ms": p99,
+                **_columns(pair.theirs),
+                "throughput_ratio": pair.ratio,
+                "p99_latency_ratio": p99 / published if p99 and published else None,
+                "reasons": "; ".join(pair.reasons),
+            }
+        )
+    others = [row for row in comparison.drawn(scenario) if row not in [p.theirs for p in pairs]]
+    rows += [{"scenario": scenario, **_columns(row)} for row in others]
+    return DataFrame(rows)
+
+
+def _columns(row: PublishedRow) -> dict[str, Value]:
+    """Return a published row as the columns next to ours."""
+    names = ("gpu", "dataset", "served", "batch_size", "concurrency", "throughput")
+    return {
+        f"nvidia_{name}": getattr(row, name) for name in (*names, "p99_latency_ms", "littles_law")
+    }

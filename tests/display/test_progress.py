@@ -1,0 +1,98 @@
+"""Long work says how far it has come: in lines through a pipe, in a live view in a terminal."""
+
+import os
+import pty
+import re
+import subprocess
+import sys
+import termios
+from pathlib import Path
+
+import pytest
+
+from helpers.display import progress
+from helpers.display.progress import Progress
+
+RUN = """
+import time
+from helpers.display import lines_or_live
+say = lines_or_live()
+say("[1/2] a [b] export: running")
+with say.stage(90):
+    for number in range(9):
+        say.printed(f"      line {number}")
+    time.sleep(1.3)
+say("[1/2] a [b] export: done " + "in time " * 20)
+"""
+DONE = "[1/2] a [b] export: done " + "in time " * 20
+
+
+def in_terminal(script: str, **variables: str) -> str:
+    """Run a script in a terminal of 80 columns and return all that it wrote there."""
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (24, 80))
+    environment = {**os.environ, "TERM": "xterm", **variables}
+    environment.pop("COLUMNS", None)
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], stdin=theirs, stdout=theirs, stderr=theirs, env=environment
+    )
+    os.close(theirs)
+    written = b""
+    try:
+        while part := os.read(ours, 65536):
+            written += part
+    except OSError:  # the other end is closed
+        pass
+    os.close(ours)
+    assert process.wait() == 0, written
+    return written.decode().replace("\r\n", "\n")
+
+
+def test_a_pipe_gets_every_line_and_no_control_characters() -> None:
+    done = subprocess.run([sys.executable, "-c", RUN], capture_output=True, text=True)
+
+    printed = "".join(f"      line {number}\n" for number in range(9))
+    assert done.stderr == ""
+    assert done.stdout == f"[1/2] a [b] export: running\n{printed}{DONE}\n"
+
+
+def test_a_terminal_shows_the_running_stage_and_its_last_lines_and_then_removes_them() -> None:
+    written = in_terminal(RUN)
+
+    plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", written)
+    assert plain.startswith("[1/2] a [b] export: running\n")
+    assert "0:01 of about 1:30 (run: 0:01)" in plain
+    assert "line 8" in plain
+    assert "line 2" not in plain  # the last six lines only
+    left = written.rpartition("\x1b[2K")[2]  # what is written after the view is erased
+    assert left == f"{DONE}\n"
+    assert written.count("\x1b[?25l") == written.count("\x1b[?25h") == 1  # the cursor is back
+
+
+@pytest.mark.parametrize("terminal", ["dumb", ""])
+def test_a_terminal_that_cannot_erase_gets_lines(terminal: str) -> None:
+    assert "\x1b" not in in_terminal(RUN, TERM=terminal)
+
+
+def test_a_reader_that_goes_away_is_no_fault_of_the_stage() -> None:
+    script = "from helpers.display import Lines\ntry:\n Lines()('x')\nexcept OSError:\n exit(9)"
+    read, write = os.pipe()
+    os.close(read)
+
+    done = subprocess.run([sys.executable, "-c", script], stdout=write, stderr=subprocess.PIPE)
+
+    os.close(write)
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
+def test_a_long_step_prints_a_line_only_now_and_then(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    times = iter([0.0, 1.0, 6.0, 7.0, 12.5])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(times))
+    step = Progress()
+
+    for number in range(4):
+        step.say(f"{number} of 4 files")
+
+    assert capsys.readouterr().out == "1 of 4 files, 6 s\n3 of 4 files, 12 s\n"

@@ -1,0 +1,174 @@
+"""Artefacts are verified before they are used, and made for what the experiment asks for."""
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from helpers import formats
+from helpers.config import ExportConfig, artefact_folder, resolve
+from helpers.errors import ArtefactError
+from helpers.formats import Build
+from helpers.inference import artefacts, ensemble, require
+from helpers.models import Part, Tensor
+from helpers.store import OUTPUTS_VARIABLE, making
+from helpers.store import artefacts as store
+
+IDS, SCORES = {"IDS": Tensor("IDS", "int32", (1,))}, {"SCORES": Tensor("score", "float32", (1,))}
+FIELDS = {
+    "export_format": "onnx",
+    "export_precision": "fp32",
+    "format": "onnx",
+    "precision": "fp32",
+    "max_batch_size": 8,
+}
+
+
+def config(stage: str, server: dict[str, Any], device: str = "cpu", **fields: Any) -> Any:
+    sections = {"resnet50": {"experiments": {"mine": FIELDS | fields}}}
+    return resolve("resnet50", stage, "Mine", device, server, models=sections)
+
+
+@pytest.fixture
+def deployed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ExportConfig:
+    """An experiment with a converted model of two files."""
+    monkeypatch.setenv(OUTPUTS_VARIABLE, str(tmp_path))
+    found: ExportConfig = config("deploy", {})
+    with making(artefact_folder(found, "convert")) as (folder, _):
+        (folder / "model.onnx").write_bytes(b"weights")
+        (folder / "sparse").mkdir()
+        (folder / "sparse/tables.npy").write_bytes(b"tables")
+    return found
+
+
+@pytest.fixture
+def hashed(deployed: ExportConfig, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the files that are hashed, in order."""
+    names: list[str] = []
+    digest = store.file_digest
+
+    def noted(path: Path) -> str:
+        names.append(path.name)
+        return digest(path)
+
+    monkeypatch.setattr(store, "file_digest", noted)
+    return names
+
+
+def test_an_artefact_is_hashed_once_in_a_process(deployed: ExportConfig, hashed: list[str]) -> None:
+    first, second = require(deployed, "convert"), require(deployed, "convert")
+
+    assert first == second
+    assert hashed == ["model.onnx", "tables.npy"]
+
+
+def test_an_artefact_that_is_made_again_is_hashed_again(
+    deployed: ExportConfig, hashed: list[str]
+) -> None:
+    require(deployed, "convert")
+    with making(artefact_folder(deployed, "convert")) as (folder, _):
+        (folder / "model.onnx").write_bytes(b"another")
+    hashed.clear()
+
+    require(deployed, "convert")
+
+    assert hashed == ["model.onnx"]
+
+
+def test_a_change_after_the_first_verification_is_noticed(deployed: ExportConfig) -> None:
+    path = require(deployed, "convert").folder / "sparse/tables.npy"
+    before = path.stat()
+    time.sleep(0.02)  # the kernel's clock for files has steps of some milliseconds
+    path.write_bytes(b"tablet")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+    with pytest.raises(ArtefactError, match="tables.npy changed after it was made"):
+        require(deployed, "convert")
+
+
+def test_a_file_that_is_removed_after_the_first_verification_is_noticed(
+    deployed: ExportConfig,
+) -> None:
+    (require(deployed, "convert").folder / "model.onnx").unlink()
+
+    with pytest.raises(ArtefactError, match="model.onnx changed after it was made"):
+        require(deployed, "convert")
+
+
+@pytest.mark.parametrize(
+    ("release", "name", "precision", "built"),
+    [
+        ("24.10", "onnx", "fp32", (None, 1, False)),
+        ("24.04", "onnx", "fp32", (13, 1, False)),
+        ("24.10", "trt", "fp16", (None, 8, True)),
+    ],
+)
+def test_a_format_is_told_what_the_server_and_the_experiment_need(
+    release: str,
+    name: str,
+    precision: str,
+    built: tuple[Any, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    builds: list[Build] = []
+
+    def make(self: formats.Format, source: Path, path: Path, build: Build) -> None:
+        assert (source / "saved_model.pb").read_text() == "graph"
+        path.write_text("made")
+        builds.append(build)
+
+    monkeypatch.setenv(OUTPUTS_VARIABLE, str(tmp_path))
+    monkeypatch.setattr(type(formats.get(name)), "make", make)
+    monkeypatch.setattr(artefacts, "open_dataset", lambda _: None)
+    inputs = {"IDS": np.zeros((2, 1), np.int32)}
+    monkeypatch.setattr(artefacts, "example_inputs", lambda *_: inputs)
+    monkeypatch.setattr(ensemble, "parts", lambda config: (Part(config.model, IDS, SCORES),))
+    fields = {"export_format": "tf-savedmodel", "capture_cuda_graph": True}
+    chosen = config(
+        "convert",
+        {"kind": "docker", "release": release},
+        "gpu",
+        format=name,
+        precision=precision,
+        **fields,
+    )
+    with making(artefact_folder(chosen, "export")) as (folder, _):
+        (folder / "model.savedmodel").mkdir()
+        (folder / "model.savedmodel/saved_model.pb").write_text("graph")
+
+    artefacts.convert(chosen, lambda *_: None)
+
+    (build,) = builds
+    assert (build.precision, build.inputs, build.outputs) == (precision, inputs, ("score",))
+    assert (build.opset, build.max_batch_size, build.capture_cuda_graph) == built
+
+
+DOCKER = {"kind": "docker"}
+TRT = {"format": "trt", "precision": "fp16"}
+TORCHSCRIPT = {"format": "ts-trace", "export_format": "ts-trace"}
+
+
+@pytest.mark.parametrize(
+    ("device", "server", "fields", "native", "bare"),
+    [
+        ("cpu", {}, {}, False, True),
+        ("cpu", DOCKER, {}, False, True),
+        ("cpu", DOCKER, {"accelerator": "openvino"}, False, False),
+        ("gpu", DOCKER, {"accelerator": "trt"}, True, False),
+        ("gpu", DOCKER, TRT, True, False),
+        ("gpu", {}, TRT, False, True),
+        ("gpu", DOCKER, TORCHSCRIPT, True, False),  # the PyTorch of these tests is a CPU build
+        ("gpu", {}, TORCHSCRIPT, False, True),
+    ],
+)
+def test_bare_is_measured_only_with_the_runtime_that_serves(
+    device: str, server: dict[str, Any], fields: dict[str, Any], native: bool, bare: bool
+) -> None:
+    chosen = config("perf_offline", server, device, **fields)
+
+    assert ensemble.requires_native_backend(chosen, chosen.format) is native
+    assert ensemble.has_bare_runtime(chosen) is bare

@@ -1,0 +1,22 @@
+"""Shared by the tests of the machine: a GPU that is not there."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from helpers.machine import gpu, preflight
+from helpers.store.paths import OUTPUTS_VARIABLE
+from tests.machine.nvml import Card
+
+
+@pytest.fixture
+def card(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Card:
+    """A GPU with its driver, as far as the package can see."""
+    made = Card()
+    monkeypatch.setitem(sys.modules, "pynvml", made.module())
+    monkeypatch.setattr(gpu, "has_driver", lambda: True)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setenv(OUTPUTS_VARIABLE, str(tmp_path / "outputs"))
+    preflight._driver.cache_clear()
+    return made

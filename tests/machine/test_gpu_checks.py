@@ -1,0 +1,214 @@
+"""A GPU or a driver that does not fit its target is named, with how to fix it."""
+
+import csv
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helpers.__main__ import main
+from helpers.config.loading import resolve
+from helpers.config.schema import ConvertConfig
+from helpers.machine import gpu, gpu_checks
+from helpers.machine.checks import Check
+from helpers.machine.preflight import gpu_obstacle, obstacle
+from helpers.store.paths import ROOT
+from tests.machine.nvml import CAP, QUERIES, THERMAL, Card
+
+TARGET = "NVIDIA DGX A100 (1x A100 80GB)"
+
+
+def config(**changes: Any) -> ConvertConfig:
+    place = {"gpu": TARGET, "device": "gpu"} | changes
+    fields = {
+        "export_format": "ts-trace",
+        "export_precision": "fp16",
+        "format": "ts-trace",
+        "precision": "fp16",
+        "max_batch_size": 8,
+    }
+    models = {"resnet50": {"experiments": {"mine": fields}}}
+    found = resolve("resnet50", "convert", models=models, **place)
+    assert isinstance(found, ConvertConfig)
+    return found
+
+
+def checked() -> dict[str, Check]:
+    return {check.name: check for check in gpu_checks.checks([config()])}
+
+
+def test_a_gpu_that_matches_its_target_is_ok(card: Card) -> None:
+    assert {name: (each.word, each.found) for name, each in checked().items()} == {
+        "NVIDIA driver": ("ok", "535.183.01, CUDA 12.2"),
+        "GPU": ("ok", "NVIDIA A100-SXM4-80GB"),
+        "GPU memory": ("ok", "83.0 of 85.0 GB free, 4 needed"),
+        "GPU processes": ("ok", "0 of others, using 0 MB"),
+        "GPU clocks": ("ok", "reduced by nothing"),
+        "GPU power limit": ("ok", "400 W"),
+        "MIG": ("ok", "off"),
+        "ECC": ("ok", "on"),
+    }
+
+
+FAULTS: dict[str, tuple[dict[str, Any], str, str, str]] = {  # state, check, word, words of the fix
+    "another GPU": ({"name": "Tesla T4"}, "GPU", "WARN", f"for {TARGET}"),
+    "an old driver": ({"driver": "470.223.02"}, "NVIDIA driver", "FIX", "525.60.13 or newer"),
+    "a full memory": ({"used": 82 * 10**9}, "GPU memory", "FIX", "nvidia-smi"),
+    "other processes": ({"processes": [(1, 1), (2, 1)]}, "GPU processes", "WARN", "disturbed"),
+    "heat": ({"reasons": THERMAL | CAP}, "GPU clocks", "WARN", "cooling"),
+    "a low power limit": (
+        {"power_limit": 300_000},
+        "GPU power limit",
+        "WARN",
+        "--power-limit=400.0 as root",
+    ),
+    "MIG": ({"mig": 1}, "MIG", "WARN", "--multi-instance-gpu=0 as root"),
+    "no ECC": ({"ecc": 0}, "ECC", "WARN", "--ecc-config=1 as root"),
+}
+
+
+@pytest.mark.parametrize(("state", "name", "word", "fix"), FAULTS.values(), ids=FAULTS.keys())
+def test_each_fault_is_named_alone_and_with_its_fix(
+    card: Card, state: dict[str, Any], name: str, word: str, fix: str
+) -> None:
+    vars(card).update(state)
+
+    found = checked()
+
+    assert {other: each.word for other, each in found.items() if each.word != "ok"} == {name: word}
+    assert fix in found[name].fix
+    assert found[name].line == f"{name}: {found[name].found}; {found[name].fix}"
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_a_query_without_an_answer_needs_no_fix(card: Card, query: str) -> None:
+    card.refuses = {query: "NotSupported"}
+
+    found = checked()
+
+    wrong = {name for name, each in found.items() if each.word != "ok"}
+    assert wrong == ({"GPU"} if query == "nvmlDeviceGetName" else set())
+
+
+def test_a_driver_that_is_missing_or_does_not_answer_is_named(
+    card: Card, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    card.refuses = {"nvmlInit": "LibRmVersionMismatch"}
+    (check,) = checked().values()
+    assert (check.name, check.word) == ("NVIDIA driver", "FIX")
+    assert "different versions; restart the machine" in check.line
+
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    (check,) = checked().values()
+    assert check.word == "WARN"
+    assert check.line.endswith("nvidia-ml-py is not installed; pip install nvidia-ml-py")
+
+    monkeypatch.setattr(gpu, "has_driver", lambda: False)
+    (check,) = checked().values()
+    assert (check.word, check.found) == ("FIX", "not found")
+
+
+def test_a_warning_is_printed_as_one_and_the_rest_is_ok(
+    card: Card, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    card.ecc, params = 0, tmp_path / "mine.yaml"
+    params.write_text(
+        f"gpu: {TARGET}\ndevice: gpu\nmodels: {{resnet50: {{experiments: {{a: "
+        "{export_format: onnx, export_precision: fp32, format: onnx, precision: fp32, "
+        "max_batch_size: 1}}}}\n"
+    )
+
+    main(["doctor", str(params)])
+
+    lines = capsys.readouterr().out.splitlines()
+    assert [line[:9] for line in lines if line.startswith("WARN")] == ["WARN ECC:"]
+    assert "ok   MIG: off" in lines
+
+
+NAMES = {
+    "NVIDIA A30": "NVIDIA A30",
+    "A30": "NVIDIA A30",
+    "NVIDIA A40": "NVIDIA A40",
+    "Tesla T4": "NVIDIA T4",
+    "NVIDIA T4": "NVIDIA T4",
+    "Tesla V100-SXM2-32GB": "NVIDIA DGX-1 (1x V100 32GB)",
+    "Tesla V100-PCIE-32GB": "NVIDIA V100-PCIE-32GB",
+    "NVIDIA A100-SXM4-80GB": TARGET,
+    "A100-SXM4-80GB": TARGET,
+    "NVIDIA A100-SXM4-40GB": "NVIDIA A100-SXM4-40GB",
+    "NVIDIA H200": "NVIDIA H200",
+}
+
+
+def test_a_device_has_the_name_that_was_published() -> None:
+    assert {name: gpu_checks.target_name(name) for name in NAMES} == NAMES
+
+
+def test_every_published_gpu_is_recognised() -> None:
+    found = set()
+    for path in (ROOT / "params/published").glob("*.csv"):
+        with path.open() as file:
+            found |= {row["gpu"] for row in csv.DictReader(file)}
+
+    assert len(found) == 5
+    assert found <= set(NAMES.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "target", "matches"),
+    [
+        ("NVIDIA H200", "NVIDIA H200", True),
+        ("NVIDIA H200", "NVIDIA H200 (mine)", True),
+        ("NVIDIA A100-SXM4-80GB", "NVIDIA A100-SXM4-80GB", True),
+        ("NVIDIA L4", "NVIDIA L40", False),
+        ("NVIDIA A100-SXM4-40GB", TARGET, False),
+    ],
+)
+def test_a_file_that_was_written_for_this_gpu_matches_it(
+    name: str, target: str, matches: bool
+) -> None:
+    assert gpu_checks.matches_target(name, target) is matches
+
+
+DOCKER = {"server": {"kind": "docker", "release": "24.10"}}
+OBSTACLES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "a new driver": ({}, {}, ""),
+    "the oldest for the embedded server": ({}, {"driver": "525.60.13"}, ""),
+    "one older": ({}, {"driver": "525.60.12"}, "driver 525.60.12 is too old: Triton 24.10"),
+    "old, and in the image's list": (DOCKER, {"driver": "470.57.02"}, ""),
+    "older than that list": (DOCKER, {"driver": "450.248.02"}, "Triton 24.10 needs 560 or newer"),
+    "a server elsewhere": ({"server": {"kind": "remote"}}, {"driver": "410.129"}, ""),
+    "no library": (
+        {},
+        {"refuses": {"nvmlInit": "LibraryNotFound"}},
+        f"it needs {TARGET}, and NVIDIA's driver does not answer: the driver's library",
+    ),
+    "no library here, but perhaps where Docker runs": (
+        DOCKER,
+        {"refuses": {"nvmlInit": "LibraryNotFound"}},
+        "",
+    ),
+    "an unknown version": ({}, {"refuses": {"nvmlSystemGetDriverVersion": "Unknown"}}, ""),
+}
+
+
+@pytest.mark.parametrize(("changes", "state", "reason"), OBSTACLES.values(), ids=OBSTACLES.keys())
+def test_a_driver_that_cannot_run_an_experiment_is_its_obstacle(
+    card: Card, changes: dict[str, Any], state: dict[str, Any], reason: str
+) -> None:
+    vars(card).update(state)
+
+    found = gpu_obstacle(config(**changes))
+
+    assert (reason in found) if reason else found == ""
+    if reason:
+        assert obstacle(config(**changes)) == found
+
+
+def test_without_pynvml_an_experiment_may_still_run(
+    card: Card, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+
+    assert gpu_obstacle(config()) == ""

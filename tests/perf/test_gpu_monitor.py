@@ -1,0 +1,340 @@
+"""A row says what the GPU did meanwhile, and what disturbed it.
+
+No GPU is needed: NVML is a stand-in, and Triton's metrics come from a small HTTP server.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread, active_count
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from helpers.config.loading import resolve
+from helpers.config.schema import StageConfig as Config
+from helpers.perf import analyzer, gpu_monitor, measure
+from helpers.perf.gpu_monitor import Point, changes, from_metrics, observed
+from helpers.perf.statistics import Window, measure_row
+from helpers.results import LATENCY_COMPONENTS, GpuState, Row
+from helpers.triton.client import Server
+from tests.machine.conftest import card as card  # the fixture
+from tests.machine.nvml import BITS, CAP, IDLE, RECORD, UUID, Card
+
+COLUMNS = {
+    *("gpu_utilisation", "gpu_utilisation_max", "gpu_memory_mb", "gpu_memory_max_mb"),
+    *("gpu_power_w", "gpu_power_max_w"),
+}
+
+METRICS = """\
+# HELP nv_gpu_utilization GPU utilization rate [0.0 - 1.0)
+# TYPE nv_gpu_utilization gauge
+nv_gpu_utilization{{gpu_uuid="{uuid}"}} {utilisation}
+nv_gpu_utilization{{gpu_uuid="GPU-other"}} 0.99
+nv_gpu_memory_total_bytes{{gpu_uuid="{uuid}"}} 85000000000.000000
+nv_gpu_memory_used_bytes{{gpu_uuid="{uuid}"}} 3500000000.000000
+nv_gpu_memory_used_bytes{{gpu_uuid="GPU-other"}} 1000000.000000
+nv_gpu_power_usage{{gpu_uuid="{uuid}"}} 250.500000
+nv_gpu_power_limit{{gpu_uuid="{uuid}"}} 400.000000
+nv_inference_count{{model="resnet50",version="1"}} 12.000000
+"""
+
+
+def test_metrics_are_read_for_the_gpu_that_is_measured() -> None:
+    text = METRICS.format(uuid=UUID, utilisation=0.25)
+
+    assert from_metrics(text, UUID) == {
+        "gpu_utilisation": 0.25,
+        "gpu_memory_mb": 3500.0,
+        "gpu_power_w": 250.5,
+    }
+    assert from_metrics(text)["gpu_utilisation"] == 0.99
+    assert from_metrics(text, "GPU-that-is-not-there") == {}
+
+
+@pytest.mark.parametrize("value", ["nan", "Nan", "+Inf"])
+def test_a_metric_without_a_value_is_none(value: str) -> None:
+    assert "gpu_utilisation" not in from_metrics(METRICS.format(uuid=UUID, utilisation=value), UUID)
+
+
+def test_a_server_without_a_gpu_has_no_load() -> None:
+    assert from_metrics('nv_cpu_utilization 0.5\nnv_inference_count{model="a"} 1\n') == {}
+
+
+@dataclass
+class Endpoint:
+    """A stand-in for Triton's metrics: what it answers, and how often it was asked."""
+
+    url: str = ""
+    answers: list[str] = field(default_factory=list)  # in turn; the last one stays
+    asked: int = 0
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Endpoint]:
+    state = Endpoint()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            text = state.answers[min(state.asked, len(state.answers) - 1)]
+            state.asked += 1
+            self.send_response(200 if text else 503)
+            if text == "cut off":
+                self.send_header("Content-Length", "1000")
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    state.url = f"127.0.0.1:{server.server_port}"
+    state.answers = [METRICS.format(uuid=UUID, utilisation=0.25)]
+    yield state
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+class Served(Server):
+    """A server whose answers are nothing."""
+
+    def infer(self, model: str, inputs: Any) -> dict[str, Any]:
+        return {}
+
+
+def served(endpoint: Endpoint) -> Server:
+    return Served("127.0.0.1:9", endpoint.url, Path("log"), processes=(os.getpid(),))
+
+
+def under_way(seconds: float = 1000) -> NDArray[np.int64]:
+    """Requests that are under way around now, one after the other."""
+    ends = time.time_ns() + np.arange(-50, 51) * int(seconds / 100 * 1e9)
+    return np.stack([ends - int(seconds / 100 * 1e9), ends], axis=1)
+
+
+def test_a_point_is_sampled_while_it_runs_and_no_longer(
+    card: Card, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_monitor, "INTERVAL_SECONDS", 0.05)
+    endpoint.answers = [METRICS.format(uuid=UUID, utilisation=u) for u in (0.2, 0.4, 0.9)]
+    threads, point = active_count(), Point()
+
+    with observed("gpu", served(endpoint)) as observer:
+        with observer.watching(point):
+            while endpoint.asked < 3:
+                time.sleep(0.01)
+        assert active_count() == threads
+        taken = len(point.samples)
+        time.sleep(0.2)
+
+    assert len(point.samples) == taken
+    row = point.figures([under_way()])
+    first = [0.2, 0.4, *[0.9] * (taken - 2)]
+    assert row["gpu_utilisation"] == pytest.approx(np.mean(first))
+    assert row["gpu_utilisation_max"] == 0.9
+    assert (row["gpu_memory_mb"], row["gpu_memory_max_mb"]) == (3500.0, 3500.0)
+    assert (row["gpu_power_w"], row["gpu_power_max_w"]) == (250.5, 250.5)
+    assert point.disturbance() == ""
+    assert set(row) == COLUMNS <= set(Row.model_fields)
+    assert observer.record is not None
+    assert observer.record.load_from == ("Triton's metrics",)
+
+
+def test_only_what_was_seen_while_requests_were_under_way_counts() -> None:
+    second = 10**9
+    loads = [{"gpu_utilisation": share} for share in (0.0, 0.5, 0.7, 0.0)]
+    point = Point([(at * second, load) for at, load in zip((0, 2, 3, 9), loads, strict=True)])
+    runs = [np.array([[1, 2], [2, 4]]) * second, np.array([[20, 21]]) * second]
+
+    row = point.figures(runs)
+
+    assert row["gpu_utilisation"] == pytest.approx(0.6)
+    assert row["gpu_utilisation_max"] == 0.7
+    assert "gpu_power_w" not in row
+
+
+@pytest.mark.parametrize("answer", ["", "nv_cpu_utilization 0.5\n", "not a metric\n", "cut off"])
+def test_what_the_server_does_not_say_nvml_does(
+    card: Card, endpoint: Endpoint, answer: str
+) -> None:
+    endpoint.answers, point = [answer], Point()
+    with observed("gpu", served(endpoint)) as observer:
+        observer.look(point)
+
+    row = point.figures([under_way()])
+
+    assert (row["gpu_utilisation"], row["gpu_memory_mb"], row["gpu_power_w"]) == (0.37, 2000, 87.5)
+    assert observer.record is not None
+    assert observer.record.load_from == ("NVML",)
+
+
+def test_a_server_that_is_gone_and_a_driver_that_refuses_leave_the_columns_empty(
+    card: Card, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    point = Point()
+    with observed("gpu", Server("127.0.0.1:9", "127.0.0.1:9", Path("log"))) as observer:
+        observer.look(point)
+
+    assert (point.figures([under_way()]), point.disturbance()) == ({}, "")
+    reason = {"reason": "nvidia-ml-py is not installed"}
+    assert observer.record == GpuState(start=reason, end=reason, changes=(), load_from=())
+
+
+def test_on_a_cpu_nothing_is_looked_at(endpoint: Endpoint, card: Card) -> None:
+    threads, point = active_count(), Point()
+    with observed("cpu", served(endpoint)) as observer, observer.watching(point):
+        assert active_count() == threads
+
+    assert (point.figures([under_way()]), point.disturbance()) == ({}, "")
+    assert observer.record is None
+    assert (endpoint.asked, card.asked_for) == (0, [])
+
+
+# What disturbed a row
+
+
+def row_of(point: Point) -> Row:
+    ends = np.arange(1, 101) * 10**7
+    requests = np.stack([ends - 10**7, ends], axis=1)
+    return measure_row([Window(requests, 1, 1)], 50, point.figures([requests]), point.disturbance())
+
+
+@pytest.mark.parametrize("reasons", [0, IDLE, CAP, IDLE | CAP | 0x2 | 0x10 | 0x100])
+def test_a_card_at_its_power_cap_is_not_disturbed(
+    card: Card, endpoint: Endpoint, reasons: int
+) -> None:
+    card.reasons, card.processes, point = reasons, [(os.getpid(), 1)], Point()
+    with observed("gpu", served(endpoint)) as observer:
+        observer.look(point)
+
+    assert row_of(point).verdict == "stable"
+
+
+@pytest.mark.parametrize("bit", [0x8, 0x20, 0x40, 0x80])
+def test_a_row_on_a_card_that_was_held_back_is_disturbed(
+    card: Card, endpoint: Endpoint, bit: int
+) -> None:
+    point = Point()
+    with observed("gpu", served(endpoint)) as observer:
+        observer.look(point)
+        card.reasons = bit | CAP
+        observer.look(point)
+        card.reasons = IDLE
+        observer.look(point)
+
+    row, words = row_of(point), list(BITS.values())[bit.bit_length() - 1]
+    assert row.verdict == "disturbed"
+    assert row.reason == f"the GPU was held back by {words}: mend its cooling or power supply"
+    assert observer.record is not None
+    assert observer.record.changes == (
+        f"clocks were held down by {', '.join(sorted(['power cap', words]))}",
+    )
+
+
+def test_a_row_on_a_shared_card_is_disturbed(card: Card, endpoint: Endpoint) -> None:
+    card.processes, point = [(os.getpid(), 10**9)], Point()
+    with observed("gpu", served(endpoint)) as observer:
+        observer.look(point)
+        assert row_of(point).verdict == "stable"
+        card.processes.append((1, 5 * 10**9))
+        observer.look(point)
+
+    row = row_of(point)
+    assert row.verdict == "disturbed"
+    assert row.reason == ("1 other process was on the GPU with 5,000 MB: measure again without")
+    assert observer.record is not None
+    assert observer.record.start["other_processes"] == 0
+    assert observer.record.end["other_processes"] == 1
+    assert observer.record.changes == ("other processes on the GPU: 0 before, 1 after",)
+
+
+def test_changes_are_those_that_matter() -> None:
+    after = RECORD | {"power_w": 300.0, "temperature_c": 77, "memory_used_mb": 9, "sm_clock_mhz": 9}
+    assert changes(RECORD, after, {"idle"}) == []
+    assert changes(RECORD, RECORD | {"ecc": "off", "power_limit_w": 300.0}, {"power cap"}) == [
+        "power_limit_w changed from 400.0 to 300.0",
+        "ecc changed from on to off",
+        "clocks were held down by power cap",
+    ]
+    assert changes({"reason": "none"}, {"reason": "none"}, ()) == []
+    assert changes(RECORD, {"reason": "lost"}, ())[0] == (
+        "name changed from NVIDIA A100-SXM4-80GB to None"
+    )
+
+
+# A whole measurement, with stand-ins for the load and the model
+
+
+def config(stage: str = "perf_online", **changes: Any) -> Config:
+    place = {"gpu": "NVIDIA A100-SXM4-80GB", "device": "gpu"}
+    place |= {name: changes.pop(name) for name in ("gpu", "device", "server") if name in changes}
+    fields = {
+        "export_format": "ts-trace",
+        "export_precision": "fp16",
+        "format": "ts-trace",
+        "precision": "fp16",
+    }
+    experiments = {"experiments": {"mine": fields | {"max_batch_size": 8} | changes}}
+    return resolve("resnet50", stage, models={"resnet50": experiments}, **place)
+
+
+@pytest.fixture
+def load(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """One client whose requests take 5 ms, for 0.3 s."""
+
+    def run(point: analyzer.Point, server: Server) -> analyzer.Load:
+        start = time.time_ns()
+        time.sleep(0.3)
+        ends = start + np.arange(1, 61) * 5 * 10**6
+        components = dict.fromkeys(LATENCY_COMPONENTS, 0.0)
+        return analyzer.Load(np.stack([ends - 5 * 10**6, ends], axis=1), components)
+
+    monkeypatch.setattr(gpu_monitor, "INTERVAL_SECONDS", 0.05)
+    monkeypatch.setattr(analyzer, "run", run)
+    monkeypatch.setattr(measure, "_samples", lambda _: {"INPUT__0": np.zeros((4, 2))})
+    monkeypatch.setattr(measure, "bare_session", lambda _: None)
+    monkeypatch.setattr(measure, "run_bare", lambda *_: 200.0)
+    monkeypatch.setattr(measure.background, "wait_until_quiet", lambda: 0.0)
+    monkeypatch.setattr(measure.background, "_host_seconds", lambda: 0.0)
+
+
+@pytest.mark.parametrize("scenario", ["offline", "online"])
+def test_rows_of_a_measurement_have_their_load_and_the_stage_its_record(
+    card: Card, endpoint: Endpoint, load: None, scenario: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    card.processes = [(os.getpid(), 10**9)]
+    how = {"batch_sizes": [1], "pairs": 2} if scenario == "offline" else {"concurrency": [1]}
+    chosen = config(f"perf_{scenario}", **how)
+
+    found = getattr(measure, f"measure_{scenario}")(chosen, served(endpoint))
+
+    (row,) = found.rows
+    assert (row.verdict, row.gpu_utilisation, row.gpu_power_max_w) == ("stable", 0.25, 250.5)
+    assert row.gpu_memory_mb == 3500.0
+    assert found.gpu == GpuState(
+        start=RECORD, end=RECORD, changes=(), load_from=("Triton's metrics",)
+    )
+    assert card.open == 0
+
+
+def test_on_a_cpu_a_row_has_empty_columns(
+    endpoint: Endpoint, load: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chosen = config(device="cpu", precision="fp32", export_precision="fp32", concurrency=[1])
+
+    found = measure.measure_online(chosen, served(endpoint))
+
+    (row,) = found.rows
+    assert {getattr(row, name) for name in COLUMNS} == {None}
+    assert row.throughput == pytest.approx(200)
+    assert (found.gpu, endpoint.asked) == (None, 0)
