@@ -2,63 +2,51 @@
 
 import pickle
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from helpers.errors import DataError
 
+NUMPY = {  # what numpy's pickles of arrays and scalars name; numpy.core is numpy._core since 2.0
+    ("numpy", "ndarray"),
+    ("numpy", "dtype"),
+    ("numpy.core.multiarray", "_reconstruct"),
+    ("numpy.core.multiarray", "scalar"),
+    ("numpy.core.numeric", "_frombuffer"),
+}
+SCIKIT_LEARN = {  # data and label are the modules of releases before 0.22
+    ("sklearn.preprocessing._data", "StandardScaler"),
+    ("sklearn.preprocessing.data", "StandardScaler"),
+    ("sklearn.preprocessing._label", "LabelEncoder"),
+    ("sklearn.preprocessing.label", "LabelEncoder"),
+}
+
 
 class Estimator:
-    """Holds what a scaler or an encoder of scikit-learn had learned: its attributes, no methods."""
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
+    """Holds what a scaler or an encoder of scikit-learn has learned: its attributes, no methods."""
 
 
-def _encoded(text: str, _: str) -> bytes:
+def _encode(text: str, _: str) -> bytes:
     """Give the bytes that a pickle of protocol 2 spells as Latin-1 text."""
     return text.encode("latin1")
 
 
-def _arrays() -> dict[tuple[str, str], Any]:
-    """Name what numpy's own pickles of arrays and scalars need, under the names of 1.x and 2.x."""
-    array, scalar = np.zeros(1), np.float64(0)
-    allowed: dict[tuple[str, str], Any] = {("_codecs", "encode"): _encoded}
-    allowed |= {("numpy", kind.__name__): kind for kind in (np.ndarray, np.dtype)}
-    for package in ("numpy.core", "numpy._core"):
-        allowed[f"{package}.multiarray", "_reconstruct"] = array.__reduce__()[0]
-        allowed[f"{package}.multiarray", "scalar"] = scalar.__reduce__()[0]
-        allowed[f"{package}.numeric", "_frombuffer"] = array.__reduce_ex__(5)[0]
-    return allowed
-
-
-ALLOWED = {
-    **_arrays(),
-    **{
-        (f"sklearn.preprocessing.{module}", kind): Estimator
-        for kind, modules in (
-            ("StandardScaler", ("_data", "data")),
-            ("LabelEncoder", ("_label", "label")),
-        )
-        for module in modules  # the second is that of releases before 0.22
-    },
-}
-
-
 class _Restricted(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        try:
-            return ALLOWED[module, name]
-        except KeyError:
-            raise pickle.UnpicklingError(f"it names {module}.{name}") from None
+    def find_class(self, module: str, name: str) -> object:
+        old = module.replace("numpy._core", "numpy.core")
+        if (old, name) in NUMPY:
+            return super().find_class(old, name)
+        if (module, name) in SCIKIT_LEARN:
+            return Estimator
+        if (module, name) == ("_codecs", "encode"):
+            return _encode
+        raise pickle.UnpicklingError(f"it names {module}.{name}")
 
 
-def read(path: Path) -> Any:
+def read(path: Path) -> object:
     """Read a pickle of numpy arrays, StandardScaler and LabelEncoder objects in plain containers.
 
     Its protocol is 2 or later, as Python 3 writes it. The two classes come back as `Estimator`.
-    Raises DataError for a file that is damaged or names anything else; nothing is imported.
+    Raises DataError for a file that is damaged or names anything else, of which nothing is
+    imported.
     """
     try:
         with path.open("rb") as file:
