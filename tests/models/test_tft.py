@@ -600,7 +600,9 @@ def test_a_limit_is_spread_evenly_over_all_series(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_targets_come_back_in_the_units_of_the_table(kind: str, tmp_path: Path) -> None:
     dataset = opened(kind, folder_of(kind, tmp_path))
-    table = table_of(kind, HOURS).to_pandas().sort_values("hours_from_start")
+    table = pd.DataFrame(table_of(kind, HOURS).to_dict(as_series=False)).sort_values(
+        "hours_from_start"
+    )
     names = sorted(HOURS)
     for window, code in enumerate(dataset.series):
         rows = table[table["id"] == names[code]][VARIANTS[kind].target].to_numpy()[96:]
@@ -612,7 +614,7 @@ def test_targets_come_back_in_the_units_of_the_table(kind: str, tmp_path: Path) 
 @pytest.mark.parametrize("kind", KINDS)
 def test_scaling_and_encoding_are_those_of_scikit_learn(kind: str, tmp_path: Path) -> None:
     folder, variant = folder_of(kind, tmp_path), VARIANTS[kind]
-    table = table_of(kind, HOURS).to_pandas()
+    table = pd.DataFrame(table_of(kind, HOURS).to_dict(as_series=False))
     table["id"] = LabelEncoder().fit_transform(table["id"].astype(str))
     groups = (
         [table["id"] == code for code in range(4)] if variant.scaled_per_id else [table["id"] >= 0]

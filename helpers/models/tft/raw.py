@@ -10,7 +10,6 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from io import BufferedReader, RawIOBase
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -93,42 +92,34 @@ def _variant(path: Path) -> str:
     return "electricity" if POWER in members else "traffic"
 
 
-class _ShortLines(RawIOBase):
-    """A stream that raises ValueError within a line of more than LONGEST_LINE bytes.
-
-    A reader of lines would hold all of it, which may be a thousand times the size of a zip file.
-    """
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file, self._length = file, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        content = self._file.read(len(buffer))
-        _, end, begun = content.rpartition(b"\n")
-        self._length = len(begun) + (0 if end else self._length)
-        if self._length > LONGEST_LINE:
-            raise ValueError(f"a line is longer than {LONGEST_LINE:,} bytes")
-        buffer[: len(content)] = content
-        return len(content)
-
-
 @contextmanager
-def _member(path: Path, name: str) -> Iterator[BufferedReader]:
+def _member(path: Path, name: str) -> Iterator[IO[bytes]]:
     """Open a member of a zip file, in any of its folders, as a stream; or a plain file."""
     if path.suffix == ".txt":
         with path.open("rb") as file:
-            yield BufferedReader(_ShortLines(file))
+            yield file
         return
     with zipfile.ZipFile(path) as archive:
-        for each in archive.namelist():
-            if Path(each).name == name and "__MACOSX" not in each:
-                with archive.open(each) as member:
-                    yield BufferedReader(_ShortLines(member))
-                return
-    raise ValueError(f"it lacks {name}")
+        found = [each for each in archive.namelist() if Path(each).name == name]
+        found = [each for each in found if "__MACOSX" not in each]
+        if not found:
+            raise ValueError(f"it lacks {name}")
+        with archive.open(found[0]) as member:
+            yield member
+
+
+def _lines(file: IO[bytes], size: int = 1) -> Iterator[bytes]:
+    """Yield whole lines: `size` bytes and the rest of the last line at a time.
+
+    Raises ValueError for a line of more than LONGEST_LINE bytes before all of it is in memory: it
+    may be a thousand times the size of its zip file.
+    """
+    while text := file.read(size):
+        if begun := len(text) - 1 - text.rfind(b"\n"):  # bytes of a line that is not whole
+            text += (rest := file.readline(LONGEST_LINE))
+            if begun + len(rest) > LONGEST_LINE:
+                raise ValueError(f"a line is longer than {LONGEST_LINE:,} bytes")
+        yield text
 
 
 def _electricity(path: Path) -> "DataFrame":
@@ -155,15 +146,14 @@ def _hourly_power(path: Path) -> "DataFrame":
 
     progress, rows, hours = Progress(), 0, []
     with _member(path, POWER) as file:
-        _, *names = file.readline().decode().strip().replace('"', "").split(";")
+        _, *names = next(_lines(file), b"").decode().strip().replace('"', "").split(";")
         if not names:
             raise ValueError("its first line names no columns")
         schema = {HOUR: pl.String, **dict.fromkeys(names, pl.Float64)}
         hour = pl.col(HOUR).str.to_datetime("%Y-%m-%d %H:%M:%S").dt.truncate("1h")
         lacking = ~pl.all_horizontal(pl.col(names).is_finite().fill_null(False))
         begun = pl.DataFrame(schema={**schema, HOUR: pl.Datetime})
-        while lines := file.readlines(BLOCK):
-            text = b"".join(lines)
+        for text in _lines(file, BLOCK):
             block = pl.read_csv(
                 text, has_header=False, schema=schema, separator=";", decimal_comma=True
             )
@@ -218,7 +208,7 @@ def _hourly_occupancy(
     hourly = np.empty((sum(map(len, parts)), DAY, stations))
     for name, days in zip(OCCUPANCY, waiting, strict=True):
         with _member(path, name) as file:
-            for line in file:
+            for line in _lines(file):
                 samples = _numbers(name, line)
                 if samples.shape != (stations, DAY * SAMPLES):
                     raise ValueError(f"a day of {name} is not {stations} x {DAY * SAMPLES} numbers")
@@ -239,17 +229,11 @@ def _stacked(
 
     variant = VARIANTS[kind]
     time, weekday, since = variant.known
-    known = hourly.with_columns(clock.alias(time), weekdays.alias(weekday)).with_row_index(since)
-    chosen = known.with_columns((pl.col(since) // DAY).alias(variant.split_column))
-    return (
-        chosen.slice(hours.start, len(hours))
-        .unpivot(
-            index=[*variant.known, variant.split_column],
-            variable_name=ID,
-            value_name=variant.target,
-        )
-        .drop_nulls()
-    )
+    table = hourly.with_columns(clock.alias(time), weekdays.alias(weekday)).with_row_index(since)
+    table = table.slice(hours.start, len(hours))
+    table = table.with_columns((pl.col(since) // DAY).alias(variant.split_column))
+    index = [*variant.known, variant.split_column]
+    return table.unpivot(None, index=index, variable_name=ID, value_name=variant.target).drop_nulls()
 
 
 def _integers(path: Path, name: str) -> NDArray[np.int64]:
