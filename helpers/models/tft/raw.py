@@ -233,7 +233,9 @@ def _stacked(
     table = table.slice(hours.start, len(hours))
     table = table.with_columns((pl.col(since) // DAY).alias(variant.split_column))
     index = [*variant.known, variant.split_column]
-    return table.unpivot(None, index=index, variable_name=ID, value_name=variant.target).drop_nulls()
+    return table.unpivot(
+        None, index=index, variable_name=ID, value_name=variant.target
+    ).drop_nulls()
 
 
 def _integers(path: Path, name: str) -> NDArray[np.int64]:
