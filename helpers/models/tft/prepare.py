@@ -89,8 +89,8 @@ def _write(split: "DataFrame", variant: Variant, path: Path) -> None:
     split.select(columns).with_row_index("").write_csv(path.with_suffix(".csv"))
     time = pl.col(TIME).alias("time")  # of which there are two columns, as in NVIDIA's files
     numbers = split.select(ID, time, variant.target, *variant.known, CATEGORY).cast(pl.Float32)
-    parts = numbers.partition_by(ID, maintain_order=True)
-    _store(path, [part.to_numpy(order="c").view(np.int32) for part in parts])
+    ends = np.flatnonzero(np.diff(split[ID])) + 1
+    _store(path, np.split(numbers.to_numpy(order="c").view(np.int32), ends))
 
 
 def _store(path: Path, content: object) -> None:

@@ -49,7 +49,7 @@ def prepare_raw(config: Config, source: Path, folder: Path) -> None:
     Prints a line every few seconds. Raises DataError for a file that is damaged, shortened, another
     one or the other variant's.
     """
-    from polars.exceptions import PolarsError
+    from polars.exceptions import PanicException, PolarsError
 
     paths = {_variant(path): path for path in reversed(_files(source))}
     if config.variant not in paths:
@@ -58,7 +58,7 @@ def prepare_raw(config: Config, source: Path, folder: Path) -> None:
     path, variant = paths[config.variant], VARIANTS[config.variant]
     try:
         table = _electricity(path) if config.variant == "electricity" else _traffic(path)
-    except (*UNREADABLE, PolarsError) as error:
+    except (*UNREADABLE, PolarsError, PanicException) as error:
         reason = " ".join(str(error).split())[:150]
         raise DataError(f"{path} is damaged: {reason}") from None
     print(f"scaling and writing {len(table):,} hours")
@@ -192,9 +192,10 @@ def _traffic(path: Path) -> "DataFrame":
     weekdays[order] = weekdays.copy()
     hourly = pl.from_numpy(occupancy.reshape(count, -1), schema=[str(each) for each in stations])
     hourly = hourly.fill_nan(None).fill_null(strategy="forward")
-    clock = pl.Series(np.arange(count) % DAY)
+    clock, weekday = np.arange(count) % DAY, np.repeat(weekdays, DAY)
     hours = range(1, min(count - 1, VARIANTS["traffic"].days[-1][1] * DAY))
-    return _stacked("traffic", hourly, clock, pl.Series(np.repeat(weekdays, DAY)), hours)
+    small = (pl.Series(each, dtype=pl.Int8) for each in (clock, weekday))
+    return _stacked("traffic", hourly, *small, hours)
 
 
 def _hourly_occupancy(
@@ -202,7 +203,7 @@ def _hourly_occupancy(
 ) -> NDArray[np.float64]:
     """Average the six samples of each hour, line by line: [days, 24, stations], in order.
 
-    `parts` are the days of the lines of the two files.
+    `parts` says which day each line of the two files is.
     """
     progress, waiting = Progress(), [list(days) for days in parts]
     hourly = np.empty((sum(map(len, parts)), DAY, stations))
@@ -232,10 +233,9 @@ def _stacked(
     table = hourly.with_columns(clock.alias(time), weekdays.alias(weekday)).with_row_index(since)
     table = table.slice(hours.start, len(hours))
     table = table.with_columns((pl.col(since) // DAY).alias(variant.split_column))
-    index = [*variant.known, variant.split_column]
-    return table.unpivot(
-        None, index=index, variable_name=ID, value_name=variant.target
-    ).drop_nulls()
+    kept = [*variant.known, variant.split_column]
+    table = table.unpivot(index=kept, variable_name=ID, value_name=variant.target)
+    return table.drop_nulls()
 
 
 def _integers(path: Path, name: str) -> NDArray[np.int64]:
