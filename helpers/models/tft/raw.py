@@ -161,7 +161,7 @@ def _hourly_power(path: Path) -> "DataFrame":
                 raise ValueError(f"row {rows + 2 + place} lacks values")
             rows += len(block)
             progress.say(f"{rows:,} rows of quarters of an hour")
-            block = begun.vstack(block.with_columns(hour))
+            block = pl.concat([begun, block.with_columns(hour)], rechunk=True)
             if not block[HOUR].is_sorted():
                 raise ValueError(f"its rows up to {rows + 1} are not in order of time")
             last = pl.col(HOUR) == block[HOUR][-1]  # which the next block may go on with
@@ -192,10 +192,10 @@ def _traffic(path: Path) -> "DataFrame":
     weekdays[order] = weekdays.copy()
     hourly = pl.from_numpy(occupancy.reshape(count, -1), schema=[str(each) for each in stations])
     hourly = hourly.fill_nan(None).fill_null(strategy="forward")
-    clock, weekday = np.arange(count) % DAY, np.repeat(weekdays, DAY)
+    clock = pl.Series(np.arange(count) % DAY, dtype=pl.Int8)
+    weekday = pl.Series(np.repeat(weekdays, DAY), dtype=pl.Int8)
     hours = range(1, min(count - 1, VARIANTS["traffic"].days[-1][1] * DAY))
-    small = (pl.Series(each, dtype=pl.Int8) for each in (clock, weekday))
-    return _stacked("traffic", hourly, *small, hours)
+    return _stacked("traffic", hourly, clock, weekday, hours)
 
 
 def _hourly_occupancy(
