@@ -164,9 +164,9 @@ def _hourly_power(path: Path) -> "DataFrame":
             block = pl.concat([begun, block.with_columns(hour)], rechunk=True)
             if not block[HOUR].is_sorted():
                 raise ValueError(f"its rows up to {rows + 1} are not in order of time")
-            last = pl.col(HOUR) == block[HOUR][-1]  # which the next block may go on with
-            hours.append(block.filter(~last).group_by(HOUR, maintain_order=True).mean())
-            begun = block.filter(last)
+            last = block[HOUR].search_sorted(block[HOUR][-1], "left")  # the hour may go on
+            hours.append(block[:last].group_by(HOUR, maintain_order=True).mean())
+            begun = block[last:]
     if not rows:
         raise ValueError("it has no rows")
     return pl.concat([*hours, begun.group_by(HOUR).mean()]).upsample(HOUR, every="1h")
