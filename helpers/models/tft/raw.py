@@ -144,7 +144,7 @@ def _hourly_power(path: Path) -> "DataFrame":
     """Average the quarters of each hour: a column HOUR, and one for each customer."""
     import polars as pl
 
-    progress, rows, hours = Progress(), 0, []
+    progress, rows, hours, mean = Progress(), 0, [], pl.exclude(HOUR).mean()
     with _member(path, POWER) as file:
         _, *names = next(_lines(file), b"").decode().strip().replace('"', "").split(";")
         if not names:
@@ -165,11 +165,12 @@ def _hourly_power(path: Path) -> "DataFrame":
             if not block[HOUR].is_sorted():
                 raise ValueError(f"its rows up to {rows + 1} are not in order of time")
             last = block[HOUR].search_sorted(block[HOUR][-1], "left")  # the hour may go on
-            hours.append(block[:last].group_by(HOUR, maintain_order=True).mean())
+            hours.append(block[:last].group_by_dynamic(HOUR, every="1h").agg(mean))
             begun = block[last:]
     if not rows:
         raise ValueError("it has no rows")
-    return pl.concat([*hours, begun.group_by(HOUR).mean()]).upsample(HOUR, every="1h")
+    hours.append(begun.group_by_dynamic(HOUR, every="1h").agg(mean))
+    return pl.concat(hours).upsample(HOUR, every="1h")
 
 
 def _traffic(path: Path) -> "DataFrame":
