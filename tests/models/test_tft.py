@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 import torch
 from numpy.typing import NDArray
@@ -509,7 +510,7 @@ def test_a_checkpoint_that_tries_to_run_code_leaves_no_trace(
 # The data set
 
 
-def table_of(kind: str, hours: dict[str, int], seed: int = 0) -> pd.DataFrame:
+def table_of(kind: str, hours: dict[str, int], seed: int = 0) -> pl.DataFrame:
     """Draw a standardised table: hourly series of these lengths, all from day 0."""
     rng, variant = np.random.default_rng(seed), VARIANTS[kind]
     parts = []
@@ -517,10 +518,9 @@ def table_of(kind: str, hours: dict[str, int], seed: int = 0) -> pd.DataFrame:
         clock = np.arange(count)
         time, weekday, since = variant.known
         parts.append(
-            pd.DataFrame(
+            pl.DataFrame(
                 {
-                    "id": name,
-                    "categorical_id": name,
+                    "id": [name] * count,
                     time: clock % 24,
                     weekday: clock // 24 % 7,
                     since: clock,
@@ -529,7 +529,7 @@ def table_of(kind: str, hours: dict[str, int], seed: int = 0) -> pd.DataFrame:
                 }
             )
         )
-    return pd.concat(parts, ignore_index=True).sample(frac=1, random_state=0)
+    return pl.concat(parts).sample(fraction=1, shuffle=True, seed=0)
 
 
 DAYS = ((0, 10), (2, 10), (4, 99))
@@ -601,7 +601,9 @@ def test_a_limit_is_spread_evenly_over_all_series(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_targets_come_back_in_the_units_of_the_table(kind: str, tmp_path: Path) -> None:
     dataset = opened(kind, folder_of(kind, tmp_path))
-    table = table_of(kind, HOURS).sort_values("hours_from_start")
+    table = pd.DataFrame(table_of(kind, HOURS).to_dict(as_series=False)).sort_values(
+        "hours_from_start"
+    )
     names = sorted(HOURS)
     for window, code in enumerate(dataset.series):
         rows = table[table["id"] == names[code]][VARIANTS[kind].target].to_numpy()[96:]
@@ -613,7 +615,7 @@ def test_targets_come_back_in_the_units_of_the_table(kind: str, tmp_path: Path) 
 @pytest.mark.parametrize("kind", KINDS)
 def test_scaling_and_encoding_are_those_of_scikit_learn(kind: str, tmp_path: Path) -> None:
     folder, variant = folder_of(kind, tmp_path), VARIANTS[kind]
-    table = table_of(kind, HOURS)
+    table = pd.DataFrame(table_of(kind, HOURS).to_dict(as_series=False))
     table["id"] = LabelEncoder().fit_transform(table["id"].astype(str))
     groups = (
         [table["id"] == code for code in range(4)] if variant.scaled_per_id else [table["id"] >= 0]
@@ -823,7 +825,7 @@ def test_splits_without_a_whole_series_and_too_many_series_are_errors(tmp_path: 
 
 def test_a_series_that_train_lacks_is_left_out(tmp_path: Path) -> None:
     table = table_of("electricity", {"a": 400, "b": 400})
-    table = table[(table["id"] == "a") | (table["days_from_start"] >= 4)]
+    table = table.filter((pl.col("id") == "a") | (pl.col("days_from_start") >= 4))
     prepare(table, VARIANTS["electricity"], DAYS, tmp_path)
     assert opened("electricity", tmp_path).facts["series"] == 1
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from io import BytesIO, FileIO
 from pathlib import Path
 
+from helpers.display import Progress
 from helpers.errors import DataError
 from helpers.models import Config
 from helpers.models.resnet50 import IMAGES
@@ -18,7 +19,6 @@ MD5 = {  # as published in torchvision/datasets/imagenet.py
 }
 TRUTH = "ILSVRC2012_devkit_t12/data/ILSVRC2012_validation_ground_truth.txt"
 SYNSETS = "ILSVRC2012_devkit_t12/data/meta.mat"
-REPORTED = 2_500  # images between two lines of progress
 CHUNK = 1 << 16  # bytes read at once
 
 
@@ -76,8 +76,8 @@ class _Hashed(FileIO):
 def _write(
     members: tarfile.TarFile, labels: Mapping[str, int], folder: Path, archive: Path
 ) -> None:
-    """Write the images in the archive's order; a name that is not in `labels` becomes no file."""
-    missing = dict(labels)
+    """Write the images in the archive's order. A name that is not in `labels` becomes no file."""
+    missing, progress = dict(labels), Progress()
     for member in members:
         if member.name not in missing:
             fault = "twice" if member.name in labels else f"and {DEVKIT} does not list it"
@@ -87,13 +87,10 @@ def _write(
             raise _damaged(archive, f"holds {member.name!r} as something else than a plain file")
         with (folder / str(missing.pop(member.name)) / member.name).open("xb") as target:
             shutil.copyfileobj(image, target, CHUNK)
-        written = len(labels) - len(missing)
-        if written % REPORTED == 0 or not missing:
-            print(f"{written:,} of {len(labels):,} images written")
+        progress.say(f"{len(labels) - len(missing):,} of {len(labels):,} images written")
     if missing:
-        first, *more = sorted(missing)
-        others = f" and {len(more):,} more" if more else ""
-        raise _damaged(archive, f"lacks {first}{others} of {len(labels):,} images")
+        count = f"{len(missing):,} of {len(labels):,} images"
+        raise _damaged(archive, f"lacks {count}, {min(missing)} first")
 
 
 def _labels(devkit: Path) -> dict[str, int]:
@@ -104,25 +101,15 @@ def _labels(devkit: Path) -> dict[str, int]:
     """
     from scipy.io import loadmat  # type: ignore[import-untyped, unused-ignore]
 
-    with _Hashed(devkit) as file:
-        file.compare()
-    try:
-        with tarfile.open(devkit, "r:gz") as members:
-            truth, content = (_content(members, name) for name in (TRUTH, SYNSETS))
-        synsets = loadmat(BytesIO(content), squeeze_me=True)["synsets"]
-        leaves = {int(s["ILSVRC2012_ID"]): str(s["WNID"]) for s in synsets if not s["num_children"]}
-        ranks = {name: rank for rank, name in enumerate(sorted(leaves.values()))}
-        classes = [ranks[leaves[int(line)]] for line in truth.splitlines()]
-    except Exception as error:  # another layout can fail in any way
-        raise _damaged(devkit, f"does not hold ImageNet's labels ({error!r})") from None
+    with _Hashed(devkit) as kit:
+        kit.compare()  # and so its content is known
+    with tarfile.open(devkit) as members:
+        files = {each.name: file.read() for each in members if (file := members.extractfile(each))}
+    synsets = loadmat(BytesIO(files[SYNSETS]), squeeze_me=True)["synsets"]
+    leaves = {int(s["ILSVRC2012_ID"]): str(s["WNID"]) for s in synsets if not s["num_children"]}
+    ranks = {name: rank for rank, name in enumerate(sorted(leaves.values()))}
+    classes = [ranks[leaves[int(line)]] for line in files[TRUTH].splitlines()]
     return {f"ILSVRC2012_val_{n:08d}.JPEG": label for n, label in enumerate(classes, start=1)}
-
-
-def _content(members: tarfile.TarFile, name: str) -> bytes:
-    file = members.extractfile(name)
-    if file is None:
-        raise KeyError(f"{name} is not a plain file")
-    return file.read()
 
 
 def _damaged(path: Path, fault: str) -> DataError:

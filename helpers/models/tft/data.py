@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +24,7 @@ from helpers.models.tft.variants import (
 )
 
 GENERATED, PREPARED = "generated.json", "prepared.json"  # say where a set came from
+ORIGINS = {GENERATED: "generated", PREPARED: "prepared from the public files"}
 LAYOUT = "expected NVIDIA's processed folder: test.csv and tgt_scalers.bin"
 
 Floats = NDArray[np.float32]
@@ -55,29 +55,25 @@ def read_rows(path: Path, variant: Variant) -> Rows:
     Raises DataError for a column that is missing or not made of numbers, a series that the network
     has no embedding for, and a file without a whole window.
     """
-    columns = dict.fromkeys((ID, CATEGORY, TIME, variant.target, *variant.known))
-    table = _read_table(path, tuple(columns), variant)
-    order = np.lexsort((table[TIME], table[ID]))
-    table = {name: values[order] for name, values in table.items()}
-    ids, categories = (_codes(path, name, table[name]) for name in (ID, CATEGORY))
-    if categories.size and not 0 <= categories.min() <= categories.max() < variant.cardinality:
-        wrong = next(code for code in categories if not 0 <= code < variant.cardinality)
-        raise DataError(
-            f"{path} holds {CATEGORY} {wrong}, and the network knows 0 to {variant.cardinality - 1}"
-        )
-    _, first, hours = np.unique(ids, return_index=True, return_counts=True)
-    starts = [
-        start + np.arange(max(0, n - LENGTH + 1)) for start, n in zip(first, hours, strict=True)
-    ]
-    if not sum(map(len, starts)):
+    table = _read_table(path, variant)
+    for name in (ID, CATEGORY):
+        if (table[name] % 1).any():
+            raise DataError(f"{path} has a value in column {name} that is not a whole number")
+    ids, categories = (table[name].astype(np.int64) for name in (ID, CATEGORY))
+    unknown = categories[(categories < 0) | (categories >= variant.cardinality)]
+    if unknown.size:
+        known = f"0 to {variant.cardinality - 1}"
+        raise DataError(f"{path} holds {CATEGORY} {unknown[0]}, and the network knows {known}")
+    starts = np.flatnonzero(ids[LENGTH - 1 :] == ids[: 1 - LENGTH])
+    if not starts.size:
         raise DataError(f"{path} holds no series of {LENGTH} hours")
     return Rows(
         ids,
         categories,
         np.stack([table[name] for name in variant.known], axis=1).astype(np.float32),
         table[variant.target].astype(np.float32),
-        np.concatenate(starts),
-        int((hours < LENGTH).sum()),
+        starts,
+        dropped=len(np.unique(ids)) - len(np.unique(ids[starts])),
     )
 
 
@@ -92,15 +88,12 @@ class Windows:
             raise DataError(f"{folder} holds no test.csv: {LAYOUT}")
         self.variant = variant
         self._names = names
-        marked = [name for name in (GENERATED, PREPARED) if (folder / name).is_file()]
-        origins = {GENERATED: "generated", PREPARED: "prepared from the public files"}
-        self._origin = origins[marked[0]] if marked else "folder"
+        found = (origin for marker, origin in ORIGINS.items() if (folder / marker).is_file())
+        self._origin = next(found, "folder")
         self._rows = read_rows(folder / "test.csv", variant)
-        scalers = _scalers(folder / "tgt_scalers.bin")
         self.series = self._rows.ids[self._rows.starts]  # [windows]: whose each window is
-        known = np.array([_scaler(scalers, code, folder) for code in np.unique(self.series)])
-        place = np.searchsorted(np.unique(self.series), self.series)
-        self._mean, self._scale = known[place, 0], known[place, 1]
+        codes, places = np.unique(self.series, return_inverse=True)
+        self._mean, self._scale = _scalers(folder / "tgt_scalers.bin", codes)[places].T
 
     @property
     def facts(self) -> dict[str, str | int]:
@@ -162,48 +155,44 @@ def q_risk(actual: Floats | Doubles, forecast: Floats | Doubles, q: float) -> fl
     return float(2 * loss.mean() / np.abs(actual).mean())
 
 
-def _read_table(path: Path, columns: tuple[str, ...], variant: Variant) -> dict[str, Any]:
-    import pandas as pd
+def _read_table(path: Path, variant: Variant) -> dict[str, NDArray[np.float64]]:
+    """Read the columns that are needed, in order of series and time."""
+    import polars as pl
 
-    try:
-        header = pd.read_csv(path, nrows=0).columns
-        missing = [name for name in columns if name not in header]
-        if missing:
+    columns = [*dict.fromkeys((ID, CATEGORY, TIME, variant.target, *variant.known))]
+    try:  # a cell that is not a number becomes null
+        numbers = dict.fromkeys(columns, pl.Float64)
+        scan = pl.scan_csv(path, schema_overrides=numbers, ignore_errors=True)
+        header = scan.collect_schema().names()
+        if missing := ", ".join(name for name in columns if name not in header):
             others = [n for n, v in VARIANTS.items() if v is not variant and v.target in header]
             hint = f"; its columns are those of variant {others[0]}" if others else ""
-            raise DataError(f"{path} lacks the column {', '.join(missing)}{hint}")
-        table = pd.read_csv(path, usecols=list(columns))
-    except (ValueError, OSError) as error:  # pandas' own errors are ValueErrors
+            raise DataError(f"{path} lacks the column {missing}{hint}")
+        table = scan.select(columns).sort(ID, TIME, maintain_order=True).collect()
+    except (pl.exceptions.PolarsError, OSError) as error:
         raise DataError(f"{path} cannot be read: {' '.join(str(error).split())[:120]}") from None
-    for name in columns:
-        if table[name].dtype.kind not in "iuf" or not np.isfinite(table[name].to_numpy()).all():
-            raise DataError(f"{path} has a value in column {name} that is not a finite number")
-    return {name: table[name].to_numpy() for name in columns}
+    for column in table:
+        if not column.is_finite().fill_null(False).all():
+            raise DataError(
+                f"{path} has a value in column {column.name} that is not a finite number"
+            )
+    return {column.name: column.to_numpy() for column in table}
 
 
-def _codes(path: Path, name: str, values: NDArray[Any]) -> Integers:
-    codes = values.astype(np.int64)
-    if not np.array_equal(codes, values):
-        raise DataError(f"{path} has a value in column {name} that is not a whole number")
-    return codes
-
-
-def _scalers(path: Path) -> dict[Any, Any]:
-    scalers = pickles.read(path)
+def _scalers(path: Path, codes: Integers) -> NDArray[np.float64]:
+    """Read the mean and scale for each series, [series, 2]: of its own scaler, or the only one's,
+    which stands under the key ''.
+    """
+    scalers, found = pickles.read(path), []
     if not isinstance(scalers, dict):
         raise DataError(f"{path} holds a {type(scalers).__name__}, not a dict of scalers")
-    return scalers
-
-
-def _scaler(scalers: dict[Any, Any], code: int, folder: Path) -> tuple[float, float]:
-    """Give the mean and scale for a series: its own scaler's, or those of the only one, ''."""
-    scaler = scalers.get(code, scalers.get(""))
-    try:
-        mean, scale = (np.asarray(getattr(scaler, name)).item() for name in ("mean_", "scale_"))
-    except (AttributeError, ValueError):
-        raise DataError(
-            f"{folder / 'tgt_scalers.bin'} has no scaler of one target for id {code}"
-        ) from None
-    if not (np.isfinite(mean) and np.isfinite(scale) and scale > 0):
-        raise DataError(f"{folder / 'tgt_scalers.bin'} scales id {code} by {scale} around {mean}")
-    return mean, scale
+    for code in codes:
+        scaler = scalers.get(code, scalers.get(""))
+        try:
+            mean, scale = (np.asarray(getattr(scaler, name)).item() for name in ("mean_", "scale_"))
+        except (AttributeError, ValueError):
+            raise DataError(f"{path} has no scaler of one target for id {code}") from None
+        if not (np.isfinite([mean, scale]).all() and scale > 0):
+            raise DataError(f"{path} scales id {code} by {scale} around {mean}")
+        found.append((mean, scale))
+    return np.array(found)

@@ -1,4 +1,4 @@
-"""What the public files of the two data sets look like, and how they become hourly series.
+"""How the public files of the two data sets become tables of hourly series.
 
 The steps, their order and the ranges of days are those of NVIDIA's scripts, which follow the
 authors of the network (Lim et al., arXiv 1912.09363, appendix B). The files are those of the UCI
@@ -10,7 +10,6 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from io import BufferedReader, RawIOBase
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -22,18 +21,20 @@ from helpers.errors import DataError
 from helpers.models import Config
 from helpers.models.tft.data import PREPARED
 from helpers.models.tft.prepare import prepare
-from helpers.models.tft.variants import CATEGORY, ID, TIME, VARIANTS
+from helpers.models.tft.variants import ID, VARIANTS
 
 if TYPE_CHECKING:
-    from pandas import DataFrame, DatetimeIndex
+    from polars import DataFrame, Series
 
 POWER = "LD2011_2014.txt"
 FILES = (POWER, f"{POWER}.zip", "PEMS-SF.zip")
 OCCUPANCY = ("PEMS_train", "PEMS_test")  # each with its labels, in PEMS_trainlabels and so on
 DAY = 24
+HOUR = ""  # as the first column of the file is called
 SAMPLES = 6  # of ten minutes in an hour
-CHUNK = 4096  # rows read at a time: 12 MB for 370 customers
+BLOCK = 2**22  # bytes of text that are read at a time
 LONGEST_LINE = 2**23  # bytes; a day of PEMS-SF has 1 MB
+UNREADABLE = (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error)  # of a damaged file
 
 
 def holds_raw(path: Path) -> bool:
@@ -48,16 +49,18 @@ def prepare_raw(config: Config, source: Path, folder: Path) -> None:
     Prints a line every few seconds. Raises DataError for a file that is damaged, shortened, another
     one or the other variant's.
     """
-    files = _files(source)
-    kinds = {_kind(path): path for path in reversed(files)}
-    if config.variant not in kinds:
-        held = f"the data of variant {next(iter(kinds))}" if kinds else "no public raw file"
+    from polars.exceptions import PanicException, PolarsError
+
+    paths = {_variant(path): path for path in reversed(_files(source))}
+    if config.variant not in paths:
+        held = f"the data of variant {next(iter(paths))}" if paths else "no public raw file"
         raise DataError(f"{source} holds {held}, and the experiment's is '{config.variant}'")
-    path, variant = kinds[config.variant], VARIANTS[config.variant]
+    path, variant = paths[config.variant], VARIANTS[config.variant]
     try:
         table = _electricity(path) if config.variant == "electricity" else _traffic(path)
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise DataError(f"{path} is damaged: {' '.join(str(error).split())[:120]}") from None
+    except (*UNREADABLE, PolarsError, PanicException) as error:
+        reason = " ".join(str(error).split())[:150]
+        raise DataError(f"{path} is damaged: {reason}") from None
     print(f"scaling and writing {len(table):,} hours")
     try:
         prepare(table, variant, variant.days, folder)
@@ -75,126 +78,99 @@ def _files(path: Path) -> list[Path]:
     return [path / name for name in FILES if (path / name).is_file()]
 
 
-def _kind(path: Path) -> str:
+def _variant(path: Path) -> str:
     """Name the variant that a file is for, by what is in it."""
     if path.suffix == ".txt":
         return "electricity"
     try:
         with zipfile.ZipFile(path) as archive:
             members = {Path(name).name for name in archive.namelist()}
-    except (OSError, zipfile.BadZipFile) as error:
+    except UNREADABLE as error:
         raise DataError(f"{path} is damaged: {error}") from None
     if members.isdisjoint({POWER, *OCCUPANCY}):
         raise DataError(f"{path} holds neither {POWER} nor {OCCUPANCY[0]}: it is another archive")
     return "electricity" if POWER in members else "traffic"
 
 
-class _ShortLines(RawIOBase):
-    """A stream that raises ValueError within a line of more than LONGEST_LINE bytes.
-
-    A reader of lines would hold all of it, which may be a thousand times the size of a zip file.
-    """
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file, self._length = file, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        content = self._file.read(len(buffer))
-        _, end, begun = content.rpartition(b"\n")
-        self._length = len(begun) + (0 if end else self._length)
-        if self._length > LONGEST_LINE:
-            raise ValueError(f"a line is longer than {LONGEST_LINE:,} bytes")
-        buffer[: len(content)] = content
-        return len(content)
-
-
 @contextmanager
-def _member(path: Path, name: str) -> Iterator[BufferedReader]:
+def _member(path: Path, name: str) -> Iterator[IO[bytes]]:
     """Open a member of a zip file, in any of its folders, as a stream; or a plain file."""
     if path.suffix == ".txt":
         with path.open("rb") as file:
-            yield BufferedReader(_ShortLines(file))
+            yield file
         return
     with zipfile.ZipFile(path) as archive:
         found = [each for each in archive.namelist() if Path(each).name == name]
         found = [each for each in found if "__MACOSX" not in each]
         if not found:
-            raise DataError(f"{path} lacks {name}")
+            raise ValueError(f"it lacks {name}")
         with archive.open(found[0]) as member:
-            yield BufferedReader(_ShortLines(member))
+            yield member
+
+
+def _lines(file: IO[bytes], size: int = 1) -> Iterator[bytes]:
+    """Yield whole lines: `size` bytes and the rest of the last line at a time.
+
+    Raises ValueError for a line of more than LONGEST_LINE bytes before all of it is in memory: it
+    may be a thousand times the size of its zip file.
+    """
+    while text := file.read(size):
+        if begun := len(text) - 1 - text.rfind(b"\n"):  # bytes of a line that is not whole
+            text += (rest := file.readline(LONGEST_LINE))
+            if begun + len(rest) > LONGEST_LINE:
+                raise ValueError(f"a line is longer than {LONGEST_LINE:,} bytes")
+        yield text
 
 
 def _electricity(path: Path) -> "DataFrame":
     """Give each customer's hourly mean power, from its first value that is not 0 to its last.
 
-    Hours are counted from the file's first. What is 0 or missing in between is 0.
+    Hours are counted from the file's first. An hour that is missing in between has a power of 0.
     """
-    import pandas as pd
+    import polars as pl
 
-    variant = VARIANTS["electricity"]
-    hourly = _hourly_power(path)
-    first, last = variant.days[0][0] * DAY, variant.days[-1][1] * DAY
-    if len(hourly) < last:
-        raise DataError(
-            f"{path} ends at {hourly.index[-1]}, before day {last // DAY - 1}: it is cut short"
-        )
-    values = hourly.to_numpy()
-    there = np.nan_to_num(values) != 0
-    active = np.logical_or.accumulate(there) & np.logical_or.accumulate(there[::-1])[::-1]
-    active[:first] = active[last:] = False
-    series, hours = np.nonzero(active.T)
-    names, index = np.array(hourly.columns, dtype=object), hourly.index
-    return pd.DataFrame(
-        {
-            ID: names[series],
-            CATEGORY: names[series],
-            "hour": index.hour.to_numpy()[hours],
-            "day_of_week": index.dayofweek.to_numpy()[hours],
-            TIME: hours,
-            variant.split_column: hours // DAY,
-            variant.target: np.nan_to_num(values[hours, series]),
-        }
-    )
+    power, days = _hourly_power(path), VARIANTS["electricity"].days
+    if len(power) < days[-1][1] * DAY:
+        raise ValueError(f"it ends at {power[HOUR][-1]}, before day {days[-1][1] - 1}")
+    clock, value = power.drop_in_place(HOUR).dt, pl.all().fill_null(0)
+    from_first = (value != 0).cum_sum() > 0
+    until_last = (value != 0).cum_sum(reverse=True) > 0
+    used = power.select(pl.when(from_first & until_last).then(value))
+    hours = range(days[0][0] * DAY, days[-1][1] * DAY)
+    return _stacked("electricity", used, clock.hour(), clock.weekday() - 1, hours)
 
 
 def _hourly_power(path: Path) -> "DataFrame":
-    """Average the quarters of each hour, chunk by chunk: [hours, customers]."""
-    import pandas as pd
+    """Average the quarters of each hour: a column HOUR, and one for each customer."""
+    import polars as pl
 
-    progress, parts, rows = Progress(), [], 0
-    begun: list[DataFrame] = []  # the last hour of a chunk, which the next may go on with
-    with (
-        _member(path, POWER) as file,
-        pd.read_csv(file, sep=";", decimal=",", index_col=0, chunksize=CHUNK) as chunks,
-    ):
-        for chunk in chunks:
-            chunk.index = _hours(path, chunk, rows)
-            rows += len(chunk)
-            joined = pd.concat([*begun, chunk])
-            last = joined.index == joined.index[-1]
-            parts.append(joined[~last].groupby(level=0).mean())
-            begun = [joined[last]]
+    progress, rows, hours, mean = Progress(), 0, [], pl.exclude(HOUR).mean()
+    with _member(path, POWER) as file:
+        _, *names = next(_lines(file), b"").decode().strip().replace('"', "").split(";")
+        if not names:
+            raise ValueError("its first line names no columns")
+        schema = {HOUR: pl.String, **dict.fromkeys(names, pl.Float64)}
+        hour = pl.col(HOUR).str.to_datetime("%Y-%m-%d %H:%M:%S").dt.truncate("1h")
+        lacking = ~pl.all_horizontal(pl.col(names).is_finite().fill_null(False))
+        begun = pl.DataFrame(schema={**schema, HOUR: pl.Datetime})
+        for text in _lines(file, BLOCK):
+            block = pl.read_csv(
+                text, has_header=False, schema=schema, separator=";", decimal_comma=True
+            )
+            if (place := block.select(lacking.arg_true().first()).item()) is not None:
+                raise ValueError(f"row {rows + 2 + place} lacks values")
+            rows += len(block)
             progress.say(f"{rows:,} rows of quarters of an hour")
+            block = pl.concat([begun, block.with_columns(hour)], rechunk=True)
+            if not block[HOUR].is_sorted():
+                raise ValueError(f"its rows up to {rows + 1} are not in order of time")
+            last = block[HOUR].search_sorted(block[HOUR][-1], "left")  # the hour may go on
+            hours.append(block[:last].group_by_dynamic(HOUR, every="1h").agg(mean))
+            begun = block[last:]
     if not rows:
-        raise DataError(f"{path} has no rows")
-    return pd.concat([*parts, begun[0].groupby(level=0).mean()]).asfreq("h")
-
-
-def _hours(path: Path, chunk: "DataFrame", before: int) -> "DatetimeIndex":
-    """Give the hour of each row; raise DataError for a row that is not one of numbers."""
-    import pandas as pd
-
-    wrong = [name for name in chunk.columns if chunk[name].dtype.kind not in "if"]
-    if wrong or chunk.columns.empty:
-        column = f"column {wrong[0]} holds text" if wrong else "there are no columns"
-        raise DataError(f"{path} is not the public file: {column} at rows from {before + 2}")
-    gaps = np.flatnonzero(chunk.isna().to_numpy().any(axis=1))
-    if gaps.size:
-        raise DataError(f"{path} is damaged: row {before + 2 + gaps[0]} lacks values")
-    return pd.to_datetime(chunk.index, format="%Y-%m-%d %H:%M:%S").floor("h")
+        raise ValueError("it has no rows")
+    hours.append(begun.group_by_dynamic(HOUR, every="1h").agg(mean))
+    return pl.concat(hours).upsample(HOUR, every="1h")
 
 
 def _traffic(path: Path) -> "DataFrame":
@@ -203,78 +179,78 @@ def _traffic(path: Path) -> "DataFrame":
     `randperm` says which day each line of the train file and then of the test file is, from 1. The
     first and the last hour of all are dropped, as NVIDIA's script does.
     """
-    import pandas as pd
+    import polars as pl
 
-    variant = VARIANTS["traffic"]
     order = _integers(path, "randperm") - 1
     stations = _integers(path, "stations_list")
     labels = [_integers(path, f"{name}labels") for name in OCCUPANCY]
-    days, weekdays = len(order), np.concatenate(labels)
-    if not np.array_equal(np.sort(order), np.arange(days)) or len(weekdays) != days:
-        raise DataError(
-            f"{path} is damaged: randperm is no order of the {len(weekdays)} days with labels"
-        )
+    weekdays, count = np.concatenate(labels), len(order) * DAY
+    if not np.array_equal(np.sort(order), np.arange(len(weekdays))):
+        raise ValueError(f"randperm is no order of the {len(weekdays)} days with labels")
     if len(set(stations)) != len(stations) or not set(weekdays) <= set(range(1, 8)):
-        raise DataError(f"{path} is damaged: a station comes twice or a label is not 1 to 7")
-    hourly = _hourly_occupancy(path, order, [len(each) for each in labels], len(stations))
+        raise ValueError("a station comes twice or a label is not 1 to 7")
+    occupancy = _hourly_occupancy(path, np.split(order, [len(labels[0])]), len(stations))
     weekdays[order] = weekdays.copy()
-    values = pd.DataFrame(hourly.reshape(days * DAY, -1)).ffill().to_numpy()
-    last = min(days * DAY - 1, variant.days[-1][1] * DAY)
-    clock, count = np.arange(1, last), len(stations)
-    ids, (time_of_day, weekday, since) = np.repeat(stations, len(clock)), variant.known
-    return pd.DataFrame(
-        {
-            ID: ids,
-            CATEGORY: ids,
-            time_of_day: np.tile(clock % DAY, count),
-            weekday: np.tile(weekdays[clock // DAY], count),
-            since: np.tile(clock, count),
-            variant.split_column: np.tile(clock // DAY, count),
-            variant.target: values[1:last].T.ravel(),
-        }
-    ).dropna()
+    hourly = pl.from_numpy(occupancy.reshape(count, -1), schema=[str(each) for each in stations])
+    hourly = hourly.fill_nan(None).fill_null(strategy="forward")
+    clock = pl.Series(np.arange(count) % DAY, dtype=pl.Int8)
+    weekday = pl.Series(np.repeat(weekdays, DAY), dtype=pl.Int8)
+    hours = range(1, min(count - 1, VARIANTS["traffic"].days[-1][1] * DAY))
+    return _stacked("traffic", hourly, clock, weekday, hours)
 
 
 def _hourly_occupancy(
-    path: Path, order: NDArray[np.int64], lines: list[int], stations: int
+    path: Path, parts: list[NDArray[np.int64]], stations: int
 ) -> NDArray[np.float64]:
-    """Average the six samples of each hour, line by line: [days, 24, stations], in order."""
-    progress, place = Progress(), 0
-    hourly = np.empty((len(order), DAY, stations))
-    for name, expected in zip(OCCUPANCY, lines, strict=True):
-        end = place + expected
+    """Average the six samples of each hour, line by line: [days, 24, stations], in order.
+
+    `parts` says which day each line of the two files is.
+    """
+    progress, waiting = Progress(), [list(days) for days in parts]
+    hourly = np.empty((sum(map(len, parts)), DAY, stations))
+    for name, days in zip(OCCUPANCY, waiting, strict=True):
         with _member(path, name) as file:
-            for line in file:
-                if place == end:
-                    raise DataError(f"{path} is damaged: {name} has more days than labels")
-                hourly[order[place]] = _matrix(path, name, line, stations)
-                place += 1
-                progress.say(f"{place} of {len(order)} days")
-        if place < end:
-            raise DataError(f"{path} is damaged: {name} ends {end - place} days before its labels")
+            for line in _lines(file):
+                samples = _numbers(name, line)
+                if samples.shape != (stations, DAY * SAMPLES):
+                    raise ValueError(f"a day of {name} is not {stations} x {DAY * SAMPLES} numbers")
+                if not days:
+                    raise ValueError(f"{name} has more days than labels")
+                hourly[days.pop(0)] = samples.reshape(stations, DAY, SAMPLES).mean(axis=-1).T
+                progress.say(f"{sum(map(len, waiting))} of {len(hourly)} days are left")
+        if days:
+            raise ValueError(f"{name} ends {len(days)} days before its labels")
     return hourly
 
 
-def _matrix(path: Path, name: str, line: bytes, stations: int) -> NDArray[np.float64]:
-    """Read a line `[a b ...; c d ...]`, stations by samples, into [24, stations]."""
-    text, shape = line.strip(), (stations, DAY * SAMPLES)
-    rows = [row.split() for row in text[1:-1].split(b";")]
-    if text[:1] + text[-1:] != b"[]" or {len(row) for row in rows} != {shape[1]}:
-        raise DataError(
-            f"{path} is damaged: a day of {name} is not {shape[0]} x {shape[1]} numbers"
-        )
-    samples = np.array(rows, dtype=np.float64)
-    if samples.shape != shape:
-        raise DataError(
-            f"{path} is damaged: a day of {name} is not {shape[0]} x {shape[1]} numbers"
-        )
-    return np.asarray(samples.reshape(stations, DAY, SAMPLES).mean(axis=-1).T)
+def _stacked(
+    kind: str, hourly: "DataFrame", clock: "Series", weekdays: "Series", hours: range
+) -> "DataFrame":
+    """Put `hours` of a column for each series below one another, without those that are null."""
+    import polars as pl
+
+    variant = VARIANTS[kind]
+    time, weekday, since = variant.known
+    table = hourly.with_columns(clock.alias(time), weekdays.alias(weekday)).with_row_index(since)
+    table = table.slice(hours.start, len(hours))
+    table = table.with_columns((pl.col(since) // DAY).alias(variant.split_column))
+    kept = [*variant.known, variant.split_column]
+    table = table.unpivot(index=kept, variable_name=ID, value_name=variant.target)
+    return table.drop_nulls()
 
 
 def _integers(path: Path, name: str) -> NDArray[np.int64]:
     """Read a member that is one line, `[1 2 ...]`."""
     with _member(path, name) as file:
-        text = file.read(LONGEST_LINE).strip()
-    if not (text.startswith(b"[") and text.endswith(b"]")):
-        raise DataError(f"{path} is damaged: {name} is no list in brackets")
-    return np.array(text[1:-1].split(), dtype=np.int64)
+        return np.ravel(_numbers(name, file.read(LONGEST_LINE))).astype(np.int64)
+
+
+def _numbers(name: str, line: bytes) -> NDArray[np.float64]:
+    """Read a line of a member, `[a b ...; c d ...]`, as [rows, columns]."""
+    text = line.strip()
+    if text[:1] + text[-1:] != b"[]":
+        raise ValueError(f"{name} has a line that is not in brackets")
+    try:
+        return np.loadtxt(text[1:-1].decode().split(";"), ndmin=2, comments=None)
+    except ValueError as error:
+        raise ValueError(f"{name} has a line that is no table of numbers: {error}") from None

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from helpers.models._synthetic import size_of
 from helpers.models.tft.data import GENERATED
 from helpers.models.tft.prepare import prepare
-from helpers.models.tft.variants import CATEGORY, HISTORY, ID, VARIANTS, Variant
+from helpers.models.tft.variants import HISTORY, ID, VARIANTS, Variant
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
+    from polars import DataFrame
 
 SEED = 1
 DAY, WEEK = 24, 168
@@ -57,7 +57,7 @@ def write_series(name: str, kind: str, folder: Path) -> None:
 
 def _table(kind: str, variant: Variant, hours: int) -> "DataFrame":
     """Give the hours of every series, one series after the other."""
-    import pandas as pd
+    import polars as pl
 
     count, clock = variant.cardinality, np.arange(hours)
     values = _values(count, hours, np.random.default_rng([SEED, count]))
@@ -69,10 +69,9 @@ def _table(kind: str, variant: Variant, hours: int) -> "DataFrame":
         values = np.minimum(0.05 * values, 1)
     ids = np.repeat(np.array(names), hours)
     time, weekday, since = variant.known
-    return pd.DataFrame(
+    return pl.DataFrame(
         {
             ID: ids,
-            CATEGORY: ids,
             time: np.tile(clock % DAY, count),
             weekday: np.tile(clock // DAY % 7, count),
             since: np.tile(clock, count),
