@@ -204,7 +204,7 @@ def test_it_says_how_far_it_is(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(progress, "SAY_EVERY", 0)
+    monkeypatch.setattr(progress, "LINE_SECONDS", 0)
     prepared(put(), tmp_path)
     assert capsys.readouterr().out.splitlines() == [
         f"{count} of 12 images written, 0 s" for count in range(1, 13)

@@ -362,7 +362,7 @@ def peak():
     return int(re.search(r"VmHWM:\\s*(\\d+)", Path("/proc/self/status").read_text())[1]) / 1024
 small, large = map(Path, sys.argv[1:])
 raw._hourly_power(small)  # loads the parts of polars that are used
-progress.SAY_EVERY, before = 0, peak()
+progress.LINE_SECONDS, before = 0, peak()
 hourly = raw._hourly_power(large)
 power = hourly.drop(raw.HOUR)
 print(peak() - before, *power.shape, power.sum_horizontal()[5])

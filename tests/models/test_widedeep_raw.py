@@ -676,7 +676,7 @@ from helpers.models.widedeep import raw
 from helpers.models.widedeep.raw import files, rows
 def peak():
     return int(re.search(r"VmHWM:\\s*(\\d+)", Path("/proc/self/status").read_text())[1]) / 1024
-progress.SAY_EVERY, files.BLOCK, rows.SPAN, before = 0, 1 << 20, 10_000, peak()
+progress.LINE_SECONDS, files.BLOCK, rows.SPAN, before = 0, 1 << 20, 10_000, peak()
 raw.prepare_raw(None, Path(sys.argv[1]), Path(sys.argv[2]))
 print(peak() - before)
 """

@@ -134,7 +134,7 @@ def test_a_red_rung_fails_its_stage_and_blocks_what_depends_on_it(project: Proje
     result = project.result("onnx-fp32", "export")
     assert result.state == "failed"
     assert result.rungs[0].fault
-    assert project.result("onnx-fp32", "deploy")["state"] == "blocked"
+    assert project.result("onnx-fp32", "deploy").state == "blocked"
 
 
 def test_one_failed_experiment_does_not_stop_the_others(fresh: Project) -> None:
