@@ -1,6 +1,5 @@
 """DLRM through every stage: a lookup and a dense graph on Triton's own ensemble scheduler."""
 
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ from tritonclient.grpc import model_config_pb2 as pb
 from helpers.errors import ServerError
 from helpers.models._criteo import lookup
 from helpers.models._criteo.tables import TABLES
+from helpers.results import Result, read
 from helpers.triton.client import Server
 from helpers.triton.embedded import serve
 from tests.conftest import WATCHED, Project, copy_project, watch
@@ -37,9 +37,10 @@ def repository(finished_dlrm: Project) -> Path:
     return found
 
 
-def result(project: Project, stage: str) -> Any:
-    folder = project.root / "outputs/smoke/dlrm/onnx-fp32"
-    return json.loads((folder / f"{stage}.json").read_text())
+def result(project: Project, stage: str) -> Result:
+    found = read(project.root / f"outputs/smoke/dlrm/onnx-fp32/{stage}.json")
+    assert found
+    return found
 
 
 def tensor(kind: Any, name: str, dtype: int, size: int) -> Any:
@@ -48,14 +49,15 @@ def tensor(kind: Any, name: str, dtype: int, size: int) -> Any:
 
 def test_every_stage_is_green_and_keeps_the_auc(finished_dlrm: Project) -> None:
     deployed = result(finished_dlrm, "deploy")
-    rows = result(finished_dlrm, "perf_offline")["rows"]
+    measurement = result(finished_dlrm, "perf_offline").measurement
 
-    assert deployed["state"] == "done"
-    (score,) = deployed["scores"]
-    assert (score["metric"], score["ok"]) == ("auc", True)
-    assert abs(score["served"] - score["framework"]) < 1e-6
-    assert [row["batch_size"] for row in rows] == [1, 512]
-    assert all(0 < row["served_bare_ratio"] < 2 for row in rows)
+    assert deployed.state == "done"
+    (score,) = deployed.scores
+    assert (score.metric, score.fault) == ("auc", "")
+    assert abs(score.served - score.framework) < 1e-6
+    assert measurement
+    assert [row.batch_size for row in measurement.rows] == [1, 512]
+    assert all(0 < (row.served_bare_ratio or 0) < 2 for row in measurement.rows)
 
 
 @pytest.mark.parametrize("name", ["config.pbtxt", "configs/offline.pbtxt"])
