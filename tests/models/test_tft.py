@@ -1016,8 +1016,8 @@ def test_an_exact_export_of_other_valid_weights_is_within_the_bounds(tmp_path: P
     (batch,) = tft.open_dataset(config, tmp_path).batches(64, 64)
     network = tft.build(config, tmp_path / "c.pt")
     expected, onnx = run(network, batch), formats.get("onnx")
-    given: dict[str, Any] = {"inputs": batch_of(2), "outputs": NAMES[3:]}
-    onnx.make(network, tmp_path / onnx.FILE, precision="fp32", **given)
+    build = Build(precision="fp32", inputs=batch_of(2), outputs=NAMES[3:])
+    onnx.make(network, tmp_path / onnx.FILE, build)
     exported = onnx.load(tmp_path / onnx.FILE, 2, "cpu").run(batch)["target__0"]
     tensors = (torch.from_numpy(array) for array in batch.values())
     with torch.inference_mode():
