@@ -216,7 +216,7 @@ def _sweep(
                 row, own = measure(point, observer)
             except (MeasurementError, ServerError) as error:
                 row, own = failed_row(point, error), {}
-                ended = "" if server.is_alive() else "the server had ended before"
+                ended = "" if server.is_live() else "the server had ended before"
             rows.append(row)
             requests |= own
             print(f"batch {point.batch_size}, {point.concurrency} clients: {_in_words(row)}")

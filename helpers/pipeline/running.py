@@ -114,6 +114,7 @@ def run_job(
         expected = seconds(job)
         say(f"{name}: running, because {why} (about {expected:.0f} s)")
         started, before = time.monotonic(), results.fingerprint(job.config)
+        write_status(job, "failed", "the run was interrupted")  # until it has ended otherwise
         executed = job.result.with_suffix(".ipynb")
         source = notebook_file(job.config.model, job.config.stage)
         with say.stage(expected):
