@@ -12,6 +12,7 @@ from helpers.config import DeployConfig, ExportConfig, StageConfig, command, rel
 from helpers.errors import ArtefactError, ParameterError
 from helpers.models import Arrays, Dataset
 from helpers.store import (
+    ROOT,
     Artefact,
     digest,
     file_digest,
@@ -51,7 +52,7 @@ def recipe_key(config: ExportConfig, kind: str) -> str:
         generated = is_generated(config)
         sources = [models.source(config.model, m) for m in models.get(config.model).RECIPE]
         sources += [] if generated else models.raw_sources(config.model)
-        value |= {path.name: file_digest(path) for path in sources}
+        value |= {str(path.relative_to(ROOT)): file_digest(path) for path in sources}
         if not generated:
             value["files"] = fingerprint(from_root(config.dataset))
     return f"{config.model}-{kind}-{digest(value)[:12]}"
