@@ -1,6 +1,6 @@
 from .comparison import differences
 from .loading import TARGET_VARIABLE, Parameters, configure, parse, read_file, resolve, select
-from .parameter_file import Experiment, Instances, ParameterFile, Server, Value
+from .parameter_file import Experiment, ParameterFile, Server, Value
 from .places import artefact_folder, command, notebook_file, results_folder
 from .schema import (
     STAGE,
@@ -27,7 +27,6 @@ __all__ = [
     "Experiment",
     "ExportConfig",
     "Gpu",
-    "Instances",
     "LoadConfig",
     "OfflineConfig",
     "OnlineConfig",

@@ -80,7 +80,7 @@ class Point:
     def disturbance(self) -> str:
         """Say in one line what disturbed the GPU, and what to do; empty if nothing did."""
         if slowed := sorted(self.held_by & gpu.SLOWED):
-            return f"the GPU was held back by {', '.join(slowed)}: mend its cooling or power supply"
+            return f"the GPU was held back by {', '.join(slowed)}: check its cooling and power"
         if self.others:
             held = f" with {self.others_mb:,.0f} MB" if self.others_mb else ""
             many = "process was" if self.others == 1 else "processes were"

@@ -234,7 +234,7 @@ def test_a_row_on_a_card_that_was_held_back_is_disturbed(
 
     row, words = row_of(point), list(BITS.values())[bit.bit_length() - 1]
     assert row.verdict == "disturbed"
-    assert row.reason == f"the GPU was held back by {words}: mend its cooling or power supply"
+    assert row.reason == f"the GPU was held back by {words}: check its cooling and power"
     assert observer.record is not None
     assert observer.record.changes == (
         f"clocks were held down by {', '.join(sorted(['power cap', words]))}",
