@@ -97,8 +97,21 @@ def accuracy_in_words(found: Results) -> str:
         for name, result in served.items()
         if result.scores
     ]
-    red = [f"{name} ({each.reason})" for name, each in served.items() if each.state == "failed"]
-    verdict = f"Red: {'; '.join(red)}." if red else "All rungs that ran are within their bounds."
+    rungs = [
+        (name, rung)
+        for name, stages in found.items()
+        for result in stages.values()
+        for rung in result.rungs
+    ]
+    red = [f"{name} ({rung.fault})" for name, rung in rungs if rung.fault]
+    red += [f"{name} ({each.reason})" for name, each in served.items() if each.state == "failed"]
+    verdict = (
+        f"Red: {'; '.join(dict.fromkeys(red))}."
+        if red
+        else "All rungs that ran are within their bounds."
+        if rungs
+        else "No rung of the accuracy ladder ran."
+    )
     return f"{'; '.join(parts) or 'Nothing was served'}. {verdict}"
 
 

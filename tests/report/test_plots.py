@@ -16,7 +16,7 @@ from pandas import DataFrame, concat, read_csv
 
 from helpers.display import style, tables
 from helpers.report import findings, plots, text
-from helpers.results import Result, State
+from helpers.results import Difference, Result, Results, Rung, State
 
 PUBLISHED = Path(__file__).parents[2] / "params" / "published" / "resnet50.csv"
 
@@ -276,3 +276,52 @@ def test_stages_that_were_not_done_for_one_reason_say_it_once() -> None:
         "convert failed: a bad weight; deploy, perf_offline skipped: no driver",
         "nothing has run yet",
     ]
+
+
+def test_the_answer_says_whether_rungs_are_red_kept_or_did_not_run() -> None:
+    def stages(state: State, *differences: float, reason: str = "") -> Results:
+        rungs = [
+            Rung(
+                name="export",
+                precision="FP32",
+                samples=64,
+                differences=(
+                    Difference(
+                        output="y",
+                        max_difference=difference,
+                        mean_difference=0.0,
+                        max_bound=0.1,
+                        mean_bound=0.1,
+                    ),
+                ),
+            )
+            for difference in differences
+        ]
+        return {
+            "mine": {
+                stage: Result(
+                    model="bert",
+                    experiment="mine",
+                    stage=stage,
+                    gpu="CPU",
+                    state=state,
+                    reason=reason,
+                    rungs=tuple(rungs) if stage == "export" else (),
+                )
+                for stage in ("export", "deploy")
+            }
+        }
+
+    def said(found: Results) -> str:
+        return text.accuracy_in_words(found).removeprefix("Nothing was served. ")
+
+    assert said(stages("done", 0.05)) == "All rungs that ran are within their bounds."
+    assert said({"mine": {}}) == "No rung of the accuracy ladder ran."
+    assert said(stages("skipped", reason="no GPU")) == "No rung of the accuracy ladder ran."
+    assert said(stages("blocked", 0.05, 0.5)) == (
+        "Red: mine (export FP32: y differs from the framework by 0.5 deviations at most and 0 on "
+        "average; the bounds are 0.1 and 0.1)."
+    )
+    assert said(stages("failed", reason="the server stopped")) == (
+        "Red: mine (the server stopped)."
+    )
