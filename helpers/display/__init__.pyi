@@ -1,24 +1,17 @@
-from .figures import legend_below, paired_bars, picture, subplots
-from .progress import Lines, Progress, lines_or_live
-from .style import (
+from .figures import (
     COLOURS,
     GREY,
     INK,
-    RED,
     WIDTH,
-    add_legend,
     canvas,
-    draw_line,
-    empty_figure,
-    legend_handles,
+    legend_below,
     mark_decades,
-    mark_sizes,
-    marker,
     number,
-    scale,
-    stable,
-    styles,
+    paired_bars,
+    picture,
+    subplots,
 )
+from .progress import Lines, Progress, lines_or_live
 from .tables import ABSENT, Table, pretty, table
 
 __all__ = [
@@ -26,28 +19,18 @@ __all__ = [
     "COLOURS",
     "GREY",
     "INK",
-    "RED",
     "WIDTH",
     "Lines",
     "Progress",
     "Table",
-    "add_legend",
     "canvas",
-    "draw_line",
-    "empty_figure",
     "legend_below",
-    "legend_handles",
     "lines_or_live",
     "mark_decades",
-    "mark_sizes",
-    "marker",
     "number",
     "paired_bars",
     "picture",
     "pretty",
-    "scale",
-    "stable",
-    "styles",
     "subplots",
     "table",
 ]

@@ -1,4 +1,4 @@
-"""Small figures of several subplots for the models' own displays, with alternative text."""
+"""How figures look: palette, white figures of one or several subplots, bars, legends and ticks."""
 
 from collections.abc import Mapping
 from io import BytesIO
@@ -6,28 +6,44 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from helpers.display.style import COLOURS, INK, WIDTH
-
 if TYPE_CHECKING:
     from IPython.display import Image
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
+# Seaborn's colour-blind palette, without its yellow and pink, which are too pale on white.
+COLOURS = ("#0173b2", "#de8f05", "#029e73", "#cc78bc", "#a3480a", "#56b4e9", "#5b5b5b", "#b00068")
+INK, GREY = "#111111", "#5b5b5b"
+WIDTH = 7.0  # inches, of 96 pixels on a page
+
+
+def canvas(title: str, x: str = "", y: str = "", height: float = 4.8) -> tuple["Figure", "Axes"]:
+    """Make a white figure with one pair of axes, `height` inches high."""
+    figure, (axes,) = _white(height, 1)
+    axes.set_title(title, loc="left", fontweight="bold", pad=20)
+    axes.set(xlabel=x, ylabel=y)
+    return figure, axes
+
 
 def subplots(title: str, count: int, tall: float = 2.2) -> tuple["Figure", "list[Axes]"]:
-    """Make a white figure with `count` subplots, two in a row and `tall` inches each; the style is
-    this figure's only.
-    """
+    """Make a white figure with `count` subplots, two in a row and `tall` inches each."""
+    figure, found = _white(0.9 + tall * -(-count // 2), count)
+    figure.suptitle(title, x=0.01, ha="left", fontweight="bold", color=INK)
+    return figure, found
+
+
+def _white(height: float, count: int) -> tuple["Figure", "list[Axes]"]:
+    """Make a figure without a title; its style is its own."""
     import seaborn
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    rows = -(-count // 2)
     with rc_context(seaborn.axes_style("whitegrid", {"grid.color": "#e4e7eb"})):
-        figure = Figure((WIDTH, 0.9 + tall * rows), facecolor="white", layout="constrained")
-        found = [figure.add_subplot(rows, min(count, 2), place + 1) for place in range(count)]
-    figure.suptitle(title, x=0.01, ha="left", fontweight="bold", color=INK)
+        figure = Figure((WIDTH, height), facecolor="white", layout="constrained")
+        grid = (-(-count // 2), min(count, 2))
+        found = [figure.add_subplot(*grid, place) for place in range(1, count + 1)]
     for axes in found:
         seaborn.despine(ax=axes)
     return figure, found
@@ -61,3 +77,17 @@ def picture(figure: "Figure", text: str) -> "Image":
     drawn = BytesIO()
     figure.savefig(drawn, format="png", dpi=192)
     return Image(drawn.getvalue(), width=round(WIDTH * 96), alt=text)  # type: ignore[no-untyped-call]
+
+
+def mark_decades(axis: "Axis") -> None:
+    """Mark 1, 2 and 5 of each decade, or the decades alone if there are many."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    low, high = axis.get_view_interval()
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 2000 * low else (1,)))
+    axis.set_major_formatter(number)
+    axis.set_minor_formatter(NullFormatter())
+
+
+def number(value: float, _: object = None) -> str:
+    return f"{value:,.10g}"

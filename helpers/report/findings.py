@@ -6,13 +6,17 @@ because it is also the alternative text of a figure and must stand alone.
 
 from typing import TYPE_CHECKING
 
-from helpers.display import stable
 from helpers.results import LATENCY_COMPONENTS
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
+    from pandas import DataFrame, Series
 
 UNLIMITED = float("inf")
+
+
+def stable(rows: "DataFrame") -> "Series[bool]":
+    """Tell which rows are stable."""
+    return rows["verdict"] == "stable"
 
 
 def pareto(rows: "DataFrame") -> "DataFrame":
@@ -30,8 +34,6 @@ def best(rows: "DataFrame", latency_budget_ms: float = UNLIMITED) -> "DataFrame"
 
 def measured(rows: "DataFrame", scenario: str, column: str = "throughput") -> "DataFrame":
     """Return a scenario's rows in the order of an axis; none if no row has a value in `column`."""
-    if column not in rows:
-        rows = rows.assign(**{column: float("nan")})
     chosen = rows[rows["scenario"] == scenario].sort_values(["batch_size", "concurrency"])
     return chosen if chosen[column].notna().any() else chosen.head(0)
 

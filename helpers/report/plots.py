@@ -1,82 +1,90 @@
 """What figures of measurements look like: each question is one function from rows to a figure.
 
-Colours and markers come from `helpers.display.style`, captions from `helpers.report.findings`.
+Colours and markers come from `helpers.report.style`, captions from `helpers.report.findings`.
 """
 
-from collections.abc import Callable
 from html import escape
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from helpers.display import (
-    GREY,
-    INK,
-    RED,
-    WIDTH,
-    add_legend,
-    canvas,
-    draw_line,
-    empty_figure,
-    legend_handles,
-    mark_decades,
-    mark_sizes,
-    marker,
-    number,
-    scale,
-    styles,
-)
+from helpers.display import GREY, INK, WIDTH, canvas, mark_decades, number
+from helpers.report import style
 from helpers.report.findings import UNLIMITED, best, measured, pareto
 from helpers.results import LATENCY_COMPONENTS
 from helpers.store import write_atomic
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-    from pandas import DataFrame, Series
-
-    ErrorBars = tuple[Series[float], Series[float]]  # below and above each point
+    from pandas import DataFrame
 
 # In the order of LATENCY_COMPONENTS; what passes outside the server is also hatched.
 COMPONENT_COLOURS = ("#5b5b5b", "#aab2bb", "#de8f05", "#56b4e9", "#0173b2", "#029e73", "#cc78bc")
+RED = "#b3261e"
 RATE, LATENCY = "throughput (samples/s)", "p99 latency (ms)"
 
 
 def throughput_over_batch(rows: "DataFrame") -> "Figure":
     """Draw offline throughput over batch size; bars show the relative `spread` between windows."""
-
-    def bars(line: "DataFrame") -> "ErrorBars":
-        half = line["throughput"] * line.get("spread", 0) / 2  # of the interquartile range
-        return half, half
-
     title, note = "Throughput over batch size, offline", "bar: spread between windows"
-    return _over_batch(rows, title, RATE, "throughput", bars, note)
+    points = measured(rows, "offline")
+    half = points["throughput"] * points["spread"] / 2  # of the interquartile range
+    points = points.assign(below=half, above=half)
+    return _over_batch(rows, points, title, RATE, "throughput", note)
 
 
 def latency_over_batch(rows: "DataFrame") -> "Figure":
     """Draw offline p99 latency over batch size; the bar of a point goes down to its median."""
-
-    def bars(line: "DataFrame") -> "ErrorBars":
-        return line["p99_latency_ms"] - line["p50_latency_ms"], line["p99_latency_ms"] * 0
-
     title, note = "p99 latency over batch size, offline", "bar: from p99 down to p50"
-    return _over_batch(rows, title, LATENCY, "p99_latency_ms", bars, note)
+    points = measured(rows, "offline", "p99_latency_ms")
+    points = points.assign(below=points["p99_latency_ms"] - points["p50_latency_ms"], above=0.0)
+    return _over_batch(rows, points, title, LATENCY, "p99_latency_ms", note)
 
 
 def served_over_bare(rows: "DataFrame") -> "Figure":
     """Draw served over bare throughput by batch size, with the range of the repetitions."""
-    ratio, title = "served_bare_ratio", "Served throughput over the bare runtime's, offline"
-
-    def bars(line: "DataFrame") -> "ErrorBars":
-        return line[ratio] - line["served_bare_min"], line["served_bare_max"] - line[ratio]
-
-    note = "bar: lowest to highest repetition"
-    figure = _over_batch(rows, title, "served / bare throughput", ratio, bars, note, apart=0.1)
-    points = measured(rows, "offline", ratio)
+    title = "Served throughput over the bare runtime's, offline"
+    label, note = "served / bare throughput", "bar: lowest to highest repetition"
+    points = measured(rows, "offline", "served_bare_ratio")
+    ratio, low, high = (points[f"served_bare_{name}"] for name in ("ratio", "min", "max"))
+    points = points.assign(below=ratio - low, above=high - ratio)
+    figure = _over_batch(rows, points, title, label, "served_bare_ratio", note, apart=0.1)
     if not points.empty:
-        low, high = points["served_bare_min"].min(), points["served_bare_max"].max()
-        figure.axes[0].set_ylim(max(0, low - 0.1), max(1, high) + 0.03)
+        figure.axes[0].set_ylim(max(0, low.min() - 0.1), max(1, high.max()) + 0.03)
         figure.axes[0].axhline(1, color=INK, lw=1, zorder=1)
+    return figure
+
+
+def _over_batch(
+    rows: "DataFrame",
+    points: "DataFrame",
+    title: str,
+    label: str,
+    column: str,
+    note: str,
+    apart: float = 0,
+) -> "Figure":
+    """Draw `column` of every experiment over batch size, the lines `apart` by powers of two.
+
+    Error bars reach as far as the columns `below` and `above` of `points` say.
+    """
+    if points.empty:
+        return style.empty_figure(title, rows)
+    figure, axes = canvas(title, "batch size", label)
+    names, looks = points["experiment"].unique(), style.styles(rows)
+    for place, name in enumerate(names):
+        line = points[points["experiment"] == name]
+        x = line["batch_size"] * 2 ** (apart * (place - (len(names) - 1) / 2))
+        bars = line[["below", "above"]].fillna(0).clip(lower=0).T
+        axes.errorbar(x, line[column], bars, fmt="none", ecolor=looks[name][0], lw=1.3, capsize=3)
+        style.draw_line(axes, line.assign(x=x), "x", column, looks[name], "full")
+    style.mark_sizes(axes, points["batch_size"].unique())
+    style.scale(axes, points[column])
+    entries = style.legend_handles(rows, points)
+    if (points[["below", "above"]] > 0).any(axis=None):
+        entries.append(style.marker(note, GREY, "|", size=12))
+    style.add_legend(figure, measured(rows, "offline"), entries)
     return figure
 
 
@@ -91,7 +99,7 @@ def latency_components(rows: "DataFrame") -> "Figure":
     points = measured(rows, "online", "avg_latency_ms")
     title = f"Average latency and throughput online\n{', '.join(names)}"
     if points.empty:
-        return empty_figure(title, rows)
+        return style.empty_figure(title, rows)
     figure, axes = canvas(title, "concurrency (requests in flight)", "average latency (ms)")
     places, base = list(range(len(points))), points["avg_latency_ms"] * 0
     for (column, label), colour in zip(LATENCY_COMPONENTS.items(), COMPONENT_COLOURS, strict=True):
@@ -107,12 +115,12 @@ def latency_components(rows: "DataFrame") -> "Figure":
     right.set_ylabel(RATE)
     right.grid(visible=False)
     right.spines[:].set_visible(False)
-    draw_line(right, points.assign(x=places), "x", "throughput", (INK, "D"), "full")
+    style.draw_line(right, points.assign(x=places), "x", "throughput", (INK, "D"), "full")
     for side, top in ((axes, base.max()), (right, points["throughput"].max())):
         side.set_ylim(0, top * 1.1)
         side.yaxis.set_major_formatter(number)
-    bars = axes.get_legend_handles_labels()[0]
-    add_legend(figure, measured(rows, "online"), [*bars, marker("throughput", INK, "D")])
+    entries = [*axes.get_legend_handles_labels()[0], style.marker("throughput", INK, "D")]
+    style.add_legend(figure, measured(rows, "online"), entries)
     return figure
 
 
@@ -124,12 +132,12 @@ def frontier(rows: "DataFrame", latency_budget_ms: float = UNLIMITED) -> "Figure
     title = "Throughput against p99 latency"
     points = rows.dropna(subset=["throughput", "p99_latency_ms"])
     if points.empty:
-        return empty_figure(title, rows)
+        return style.empty_figure(title, rows)
     figure, axes = canvas(title, f"{LATENCY}, log scale", RATE)
-    for name, style in styles(rows).items():
+    for name, look in style.styles(rows).items():
         for scenario, fill in (("offline", "full"), ("online", "left")):
             line = measured(points[points["experiment"] == name], scenario, "p99_latency_ms")
-            draw_line(axes, line, "p99_latency_ms", "throughput", style, fill)
+            style.draw_line(axes, line, "p99_latency_ms", "throughput", look, fill)
     front = pareto(rows)
     x, y = front["p99_latency_ms"], front["throughput"]
     axes.plot(x, y, drawstyle="steps-post", color=INK, lw=0.9, alpha=0.6, zorder=1)
@@ -140,7 +148,7 @@ def frontier(rows: "DataFrame", latency_budget_ms: float = UNLIMITED) -> "Figure
         text, place = f"budget {latency_budget_ms:,g} ms", axes.get_xaxis_transform()
         axes.text(latency_budget_ms, 1, text, color=RED, ha="center", va="bottom", transform=place)
     mark_decades(axes.xaxis)
-    scale(axes, points["throughput"])
+    style.scale(axes, points["throughput"])
     for _, top in best(rows, latency_budget_ms).iterrows():
         # There is room: no stable point lies above and to the left of it.
         axes.annotate(
@@ -152,9 +160,9 @@ def frontier(rows: "DataFrame", latency_budget_ms: float = UNLIMITED) -> "Figure
             color=INK,
             fontweight="bold",
         )
-    kinds = [marker("offline", GREY, "o"), marker("online", GREY, "o", fill="left")]
-    ring = marker("Pareto point", INK, "o", face="none", size=11)
-    add_legend(figure, rows, [*legend_handles(rows, points), *kinds, ring])
+    kinds = [style.marker("offline", GREY, "o"), style.marker("online", GREY, "o", fill="left")]
+    ring = style.marker("Pareto point", INK, "o", face="none", size=11)
+    style.add_legend(figure, rows, [*style.legend_handles(rows, points), *kinds, ring])
     return figure
 
 
@@ -183,35 +191,3 @@ def png(figure: "Figure") -> bytes:
     # A palette of 128 colours looks the same and makes the page a third of its size.
     Image.open(drawn).convert("RGB").quantize(128).save(picture, "PNG", optimize=True)
     return picture.getvalue()
-
-
-def _over_batch(
-    rows: "DataFrame",
-    title: str,
-    label: str,
-    column: str,
-    bars: Callable[["DataFrame"], "ErrorBars"],
-    note: str,
-    apart: float = 0,
-) -> "Figure":
-    """Draw `column` of every experiment over batch size, the lines `apart` by powers of two."""
-    points = measured(rows, "offline", column)
-    if points.empty:
-        return empty_figure(title, rows)
-    figure, axes = canvas(title, "batch size", label)
-    names, look = points["experiment"].unique(), styles(rows)
-    for place, name in enumerate(names):
-        line = points[points["experiment"] == name]
-        x = line["batch_size"] * 2 ** (apart * (place - (len(names) - 1) / 2))
-        low, high = (bar.fillna(0).clip(lower=0) for bar in bars(line))
-        axes.errorbar(
-            x, line[column], (low, high), fmt="none", ecolor=look[name][0], lw=1.3, capsize=3
-        )
-        draw_line(axes, line.assign(x=x), "x", column, look[name], "full")
-    mark_sizes(axes, points["batch_size"].unique())
-    scale(axes, points[column])
-    entries = legend_handles(rows, points)
-    if any((bar > 0).any() for bar in bars(points)):
-        entries.append(marker(note, GREY, "|", size=12))
-    add_legend(figure, measured(rows, "offline"), entries)
-    return figure

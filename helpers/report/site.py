@@ -5,6 +5,7 @@ content security policy forbids requests and all scripts but the page's own. The
 the same bytes.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -68,15 +69,6 @@ class Target:
     href: str
 
 
-@dataclass(frozen=True)
-class _Cell:
-    """A table cell of a target's index: one stage, or `span` neighbours not done for one reason."""
-
-    first: StageState
-    stages: str
-    span: int
-
-
 def page(
     notebook: Path, html: Path, links: Sequence[Link] = (), *, state: str = "", note: str = ""
 ) -> Path:
@@ -96,7 +88,9 @@ def page(
             f"{display_path(notebook)} cannot be read as a notebook: {cause}"
         ) from cause
     heading = _heading(nb)
-    error = _error(nb)
+    outputs = (output for cell in nb.cells for output in cell.get("outputs", []))
+    errors = [f"{each.ename}: {each.evalue}" for each in outputs if each.output_type == "error"]
+    error = next(iter(errors), "")
     nb.metadata["publish"] = {
         "title": heading or notebook.stem,
         "has_heading": bool(heading),
@@ -123,31 +117,25 @@ def page(
     return write_atomic(html, start + end + rest)
 
 
-def target_index(
-    folder: Path,
-    states: Sequence[StageState],
-    *,
-    gpu: str,
-    note: str = "",
-    links: Sequence[Link] = (Link("../index.html", "All targets"),),
-) -> Path:
+def target_index(folder: Path, states: Sequence[StageState], *, gpu: str) -> Path:
     """Write `folder/index.html`: the reports, then every stage, in the order of `states`."""
-    reports = [each for each in states if each.stage == "report"]
-    models = _models([each for each in states if each.stage != "report"])
-    counts = Counter(report.state for report in reports)
-    for cell in (cell for rows in models.values() for row in rows.values() for cell in row):
-        counts[cell.first.state] += cell.span
+    models: dict[str, dict[str, list[StageState]]] = {}
+    for each in states:
+        if each.stage != "report":
+            models.setdefault(each.model, {}).setdefault(each.experiment, []).append(each)
     context = {
         "target": folder.name,
         "gpu": gpu,
-        "note": note,
-        "links": links,
+        "links": [Link("../index.html", "All targets")],
         "finished": max((each.finished for each in states), default=""),
         "results": "results.csv" if (folder / "results.csv").exists() else "",
-        "counts": _in_order(counts),
-        "reports": reports,
+        "counts": _in_order(Counter(each.state for each in states)),
+        "reports": [each for each in states if each.stage == "report"],
         "stages": [stage.replace("_", " ") for stage in STAGES[:-1]],
-        "models": models,
+        "models": {
+            model: {name: _cells(row) for name, row in rows.items()}
+            for model, rows in models.items()
+        },
     }
     return write_atomic(folder / "index.html", render("target.html.j2", context))
 
@@ -164,43 +152,24 @@ def _heading(nb: "NotebookNode") -> str:
     """Return the notebook's first level-one heading as plain text, or ''."""
     for cell in nb.cells:
         if cell.cell_type == "markdown" and cell.source.startswith("# "):
-            line: str = cell.source.splitlines()[0]
-            return line[2:].replace("`", "").replace("*", "").strip()
+            return re.sub("[`*]", "", cell.source.splitlines()[0][2:]).strip()
     return ""
 
 
-def _error(nb: "NotebookNode") -> str:
-    """Return the first error among the outputs as one line, or ''."""
-    for cell in nb.cells:
-        for output in cell.get("outputs", []):
-            if output.output_type == "error":
-                return f"{output.ename}: {output.evalue}"
-    return ""
-
-
-def _models(states: Sequence[StageState]) -> dict[str, dict[str, list[_Cell]]]:
-    """Group states by model and experiment; both keep the order in which they first appear."""
-    known = {(each.model, each.experiment, each.stage): each for each in states}
-    models: dict[str, dict[str, list[_Cell]]] = {}
-    for model, experiment in dict.fromkeys((each.model, each.experiment) for each in states):
-        places = [(model, experiment, stage) for stage in STAGES[:-1]]
-        row = [known.get(place) or StageState(*place, state="missing") for place in places]
-        models.setdefault(model, {})[experiment] = _cells(row)
-    return models
-
-
-def _cells(states: Iterable[StageState]) -> list[_Cell]:
-    """Lay out one experiment's stages; neighbours not done for the same reason share a cell."""
+def _cells(row: Iterable[StageState]) -> list[tuple[StageState, str, int]]:
+    """Lay out one experiment's stages as table cells: the first stage of each, all of them in
+    words, and how many they are. Neighbours not done for the same reason share a cell.
+    """
 
     def key(state: StageState) -> tuple[str, str]:
         alone = state.state == "done" or state.href
         return ("", state.stage) if alone else (state.state, state.reason)
 
     cells = []
-    for _, group in groupby(states, key):
+    for _, group in groupby(row, key):
         first, *rest = group
         stages = f"{first.stage} to {rest[-1].stage}" if rest else first.stage
-        cells.append(_Cell(first, stages.replace("_", " "), 1 + len(rest)))
+        cells.append((first, stages.replace("_", " "), 1 + len(rest)))
     return cells
 
 

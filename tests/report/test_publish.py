@@ -241,6 +241,7 @@ def stages() -> list[StageState]:
         stage("perf_offline", "blocked", **blocked),
         stage("perf_online", "blocked", **blocked),
         stage("export", "done", experiment="second", finished="2025-03-04 11:20"),
+        *(stage(name, "missing", experiment="second") for name in ("convert", "deploy")),
         stage("report", "done", experiment="", headline="10 samples/s", href="bert/report.html"),
     ]
 
@@ -265,9 +266,9 @@ def test_the_index_shows_every_stage_its_reason_and_its_page(tmp_path: Path) -> 
     assert len(tags.all("h1")) == 1
 
 
-def test_the_index_counts_stages_that_nobody_mentioned_as_not_run(tmp_path: Path) -> None:
+def test_the_index_counts_stages_by_their_state(tmp_path: Path) -> None:
     text = Page(target_index(tmp_path, stages(), gpu="CPU").read_text()).text
-    for count in ("✓ 3 done", "✗ 1 failed", "■ 2 blocked", "– 1 skipped", "○ 4 not run"):
+    for count in ("✓ 3 done", "✗ 1 failed", "■ 2 blocked", "– 1 skipped", "○ 2 not run"):
         assert count in text
 
 

@@ -1,9 +1,8 @@
-from .comparison import Comparison, compare
+from .comparison import compare
 from .rows_page import write_page
 from .section import as_table, data, describe, draw, in_words
 
 __all__ = [
-    "Comparison",
     "as_table",
     "compare",
     "data",

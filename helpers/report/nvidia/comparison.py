@@ -9,7 +9,6 @@ from math import log2
 from typing import TYPE_CHECKING
 
 from helpers.config import ReportConfig, Server, Value
-from helpers.perf import littles_law
 from helpers.report import text
 from helpers.report.nvidia.rows import PublishedRow, breaks, fastest, gpus, published, tables
 from helpers.results import Results, Row
@@ -178,8 +177,6 @@ def reasons(ours: Row, settings: Mapping[str, Value], theirs: PublishedRow) -> t
     (format_, precision, accelerator), served = _served(ours), _published(theirs)
     started = theirs.instances if is_offline else document.instances_online or theirs.instances
     table = "" if started == theirs.instances else f"its table says {theirs.instances}"
-    latency, in_flight = ours.avg_latency_ms, (ours.batch_size, ours.concurrency)
-    law = littles_law(ours.throughput or 0, latency, *in_flight) if latency else None
     differences = [
         _differs("GPU", ours.gpu, theirs.gpu),
         _differs("variant of the network", ours.variant, document.variant or ours.variant),
@@ -209,7 +206,7 @@ def reasons(ours: Row, settings: Mapping[str, Value], theirs: PublishedRow) -> t
         f"NVIDIA sent {document.inputs}, we send samples of a data set": document.inputs,
         "our checkpoint is fitted to generated data": settings.get("checkpoint") == "fitted",
         f"our row is {ours.verdict}": ours.verdict != "stable",
-        f"our row breaks Little's law ({law or 0:.2f})": breaks(law),
+        f"our row breaks Little's law ({ours.littles_law or 0:.2f})": breaks(ours.littles_law),
         f"NVIDIA's row breaks Little's law ({theirs.littles_law or 0:.2f})": (
             theirs.breaks_littles_law
         ),

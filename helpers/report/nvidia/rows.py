@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import Field, TypeAdapter, ValidationError, ValidationInfo, field_validator
 
 from helpers.errors import DataError
 from helpers.perf import littles_law
@@ -64,15 +64,13 @@ DOCUMENTS = {
 }
 
 
-class PublishedRow(TableRow):
+class PublishedRow(TableRow, allow_inf_nan=False):
     """A published row; None or "" where nothing is published.
 
     Where a table has component columns, its `avg_latency_ms` is their sum, not a measured mean.
     `concurrency` counts clients with one request of `batch_size` samples each. `dataset` is TFT's,
     which names the variant of the network too.
     """
-
-    model_config = ConfigDict(allow_inf_nan=False)
 
     max_batch_size: Count
     instances: Count
@@ -140,26 +138,23 @@ def published(model: str) -> tuple[PublishedRow, ...]:
 
 def read(path: Path) -> tuple[PublishedRow, ...]:
     """Read one CSV of published rows; raise `DataError` with the line and column at fault."""
+    file_name = display_path(path)
     try:
         with path.open(newline="", encoding="utf-8") as file:
             lines = list(csv.DictReader(file))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{display_path(path)}: cannot be read as CSV: {error}") from None
+        raise DataError(f"{file_name}: cannot be read as CSV: {error}") from None
     if not lines:
-        raise DataError(f"{display_path(path)}: holds no row")
+        raise DataError(f"{file_name}: holds no row")
     if list(lines[0]) != list(PublishedRow.model_fields):
-        raise DataError(f"{display_path(path)}: line 1: not the columns of the published tables")
-    parsed = []
-    for number, line in enumerate(lines, 2):
-        try:
-            parsed.append(PublishedRow.model_validate(line))
-        except ValidationError as error:
-            first = error.errors()[0]
-            what = ".".join(map(str, first["loc"]))
-            raise DataError(
-                f"{display_path(path)}: line {number}: {what}: {first['msg']}"
-            ) from None
-    return tuple(parsed)
+        raise DataError(f"{file_name}: line 1: not the columns of the published tables")
+    try:
+        return TypeAdapter(tuple[PublishedRow, ...]).validate_python(lines)
+    except ValidationError as error:
+        fault = error.errors()[0]
+        place, *columns = fault["loc"]
+        where = f"line {int(place) + 2}: {'.'.join(map(str, columns))}"
+        raise DataError(f"{file_name}: {where}: {fault['msg']}") from None
 
 
 def tables(rows: Iterable[PublishedRow]) -> list[list[PublishedRow]]:

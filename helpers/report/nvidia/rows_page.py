@@ -11,13 +11,12 @@ from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING
 
-from helpers.display import ABSENT, COLOURS, GREY, WIDTH, canvas, marker, number, style
-from helpers.report.nvidia import rows as rows_module
+from helpers.display import ABSENT, COLOURS, GREY, WIDTH, canvas, number
+from helpers.report import style
 from helpers.report.nvidia.rows import DOCUMENTS, FOLDER, LITTLES_LAW, PublishedRow, published
-from helpers.report.nvidia.rows import tables as published_tables
 from helpers.report.plots import png
 from helpers.report.site import TEMPLATE, render
-from helpers.store import digest, file_digest, write_atomic
+from helpers.store import digest, file_digest, package_files, write_atomic
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -57,7 +56,8 @@ def write_page(outputs: Path) -> Path:
     from pandas import DataFrame
 
     page, data = outputs / "published.html", outputs / "published.csv"
-    made_from = _made_from()
+    files = sorted([*TEMPLATE.iterdir(), *FOLDER.glob("*.csv")])
+    made_from = digest([package_files(), [file_digest(path) for path in files]])
     if page.exists() and data.exists() and made_from in page.read_text(errors="replace"):
         return page
     rows = [row for model in DOCUMENTS for row in published(model)]
@@ -74,7 +74,7 @@ def write_page(outputs: Path) -> Path:
         "filters": [(list(COLUMNS).index(name), name) for name in FILTERS],
         "words": NUMBERS,
         "rows": [(row.breaks_littles_law, _cells(row)) for row in rows],
-        "tables": len(published_tables(rows)),
+        "tables": len({row.table for row in rows}),
         "broken": sum(row.breaks_littles_law for row in rows),
         "bounds": LITTLES_LAW,
         "documents": [(name, each, len(published(name))) for name, each in DOCUMENTS.items()],
@@ -85,13 +85,6 @@ def write_page(outputs: Path) -> Path:
         "data": data.name,
     }
     return write_atomic(page, render("published.html.j2", context))
-
-
-def _made_from() -> str:
-    """Hash everything that the page is made from."""
-    sources = [Path(str(module.__file__)) for module in (rows_module, style)]
-    files = [Path(__file__), *sources, *TEMPLATE.iterdir(), *sorted(FOLDER.glob("*.csv"))]
-    return digest({path.name: file_digest(path) for path in files})
 
 
 def _cells(row: PublishedRow) -> list[str]:
@@ -146,9 +139,9 @@ def draw(latencies: "DataFrame") -> "Figure":
     axes.tick_params(axis="x", labelrotation=30)
     axes.set_ylim(0, 1.08)
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-    entries = [marker(gpu, *look) for gpu, look in looks.items()]
+    entries = [style.marker(gpu, *look) for gpu, look in looks.items()]
     for served in latencies.columns.unique(0):
         kind, face = ("filled", "") if served == TENSORRT else ("hollow", "white")
-        entries.append(marker(fill(f"{kind}: {served}", LEGEND_WIDTH), GREY, "o", face=face))
+        entries.append(style.marker(fill(f"{kind}: {served}", LEGEND_WIDTH), GREY, "o", face=face))
     figure.legend(handles=entries, loc="outside lower left", ncols=2, frameon=False)
     return figure

@@ -7,20 +7,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
 from helpers.config import Value
-from helpers.display import (
-    GREY,
-    Table,
-    add_legend,
-    canvas,
-    draw_line,
-    empty_figure,
-    legend_handles,
-    mark_decades,
-    mark_sizes,
-    marker,
-    styles,
-    table,
-)
+from helpers.display import GREY, Table, canvas, mark_decades, table
+from helpers.report import style
 from helpers.report.findings import measured
 from helpers.report.nvidia.comparison import SCENARIOS, Comparison, Pair, by_experiment, common
 from helpers.report.nvidia.rows import PublishedRow, tables
@@ -34,6 +22,10 @@ if TYPE_CHECKING:
 PAGE = "../../published.html"  # from the folder of a model's report
 MARKERS = ("x", "+", "1", "2", "3", "4")  # none of them an experiment's
 AXES = {"offline": "batch size", "online": "samples in flight (clients x samples of a request)"}
+# Columns of a figure's data, ours and NVIDIA's
+_SAMPLES = ("batch_size", "concurrency", "throughput")
+OURS = ("gpu", "scenario", *_SAMPLES, "experiment", "p99_latency_ms")
+THEIRS = ("gpu", "dataset", "served", *_SAMPLES, "p99_latency_ms", "littles_law")
 MARKED = 12  # points of a grey line, at most about
 
 
@@ -138,7 +130,7 @@ def draw(comparison: Comparison, scenario: str) -> "Figure":
     rows = comparison.ours
     ours = rows[rows["scenario"] == scenario]
     if not drawn:
-        return empty_figure(title, ours)
+        return style.empty_figure(title, ours)
     figure, axes = canvas(title, AXES[scenario], "throughput (samples/s), log scale")
     several_gpus = bool(comparison.of(scenario)) and not comparison.is_own
     lines = {
@@ -161,13 +153,13 @@ def draw(comparison: Comparison, scenario: str) -> "Figure":
     points = measured(rows, scenario)
     points = points[points["throughput"] > 0]
     points = points.assign(x=points["batch_size"] * points["concurrency"])
-    for name, style in styles(rows).items():
-        draw_line(axes, points[points["experiment"] == name], "x", "throughput", style, "full")
+    for name, look in style.styles(rows).items():
+        style.draw_line(axes, points[points["experiment"] == name], "x", "throughput", look, "full")
     axes.set_yscale("log")
     mark_decades(axes.yaxis)
-    mark_sizes(axes, {row.batch_size * row.concurrency for row in drawn} | {*points["x"]})
-    grey = [marker(name, GREY, shape) for name, shape in shapes.items()]
-    add_legend(figure, ours, [*legend_handles(rows, points), *grey])
+    style.mark_sizes(axes, {row.batch_size * row.concurrency for row in drawn} | {*points["x"]})
+    grey = [style.marker(name, GREY, shape) for name, shape in shapes.items()]
+    style.add_legend(figure, ours, [*style.legend_handles(rows, points), *grey])
     return figure
 
 
@@ -199,28 +191,20 @@ def data(comparison: Comparison, scenario: str) -> "DataFrame":
     from pandas import DataFrame
 
     pairs = comparison.of(scenario)
-    names = {"experiment", "gpu", "scenario", "batch_size", "concurrency", "throughput"}
     rows: list[dict[str, Value]] = []
     for pair in pairs:
-        p99, published = pair.ours.p99_latency_ms, pair.theirs.p99_latency_ms
-        rows.append(
-            {
-                **pair.ours.model_dump(include=names),
-                "p99_latency_ms": p99,
-                **_columns(pair.theirs),
-                "throughput_ratio": pair.ratio,
-                "p99_latency_ratio": p99 / published if p99 and published else None,
-                "reasons": "; ".join(pair.reasons),
-            }
-        )
+        ours, theirs = pair.ours.p99_latency_ms, pair.theirs.p99_latency_ms
+        ratios: dict[str, Value] = {
+            "throughput_ratio": pair.ratio,
+            "p99_latency_ratio": ours / theirs if ours and theirs else None,
+            "reasons": "; ".join(pair.reasons),
+        }
+        mine: dict[str, Value] = {name: getattr(pair.ours, name) for name in OURS}
+        rows.append(mine | _theirs(pair.theirs) | ratios)
     others = [row for row in comparison.drawn(scenario) if row not in [p.theirs for p in pairs]]
-    rows += [{"scenario": scenario, **_columns(row)} for row in others]
+    rows += [{"scenario": scenario, **_theirs(row)} for row in others]
     return DataFrame(rows)
 
 
-def _columns(row: PublishedRow) -> dict[str, Value]:
-    """Return a published row as the columns next to ours."""
-    names = ("gpu", "dataset", "served", "batch_size", "concurrency", "throughput")
-    return {
-        f"nvidia_{name}": getattr(row, name) for name in (*names, "p99_latency_ms", "littles_law")
-    }
+def _theirs(row: PublishedRow) -> dict[str, Value]:
+    return {f"nvidia_{name}": getattr(row, name) for name in THEIRS}

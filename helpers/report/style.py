@@ -1,4 +1,4 @@
-"""How points, lines, legends and axes look in every figure.
+"""How the points, lines and legends of measurements look in every figure.
 
 Colour and marker name the experiment; a hollow marker is a point that is not stable. Rows without
 a measurement are not drawn but counted in the legend.
@@ -7,20 +7,18 @@ a measurement are not drawn but counted in the legend.
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
+from helpers.display import COLOURS, GREY, canvas, mark_decades, number
+from helpers.report.findings import stable
+
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
-    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
     from pandas import DataFrame, Series
 
-# Seaborn's colour-blind palette, without its yellow and pink, which are too pale on white.
-COLOURS = ("#0173b2", "#de8f05", "#029e73", "#cc78bc", "#a3480a", "#56b4e9", "#5b5b5b", "#b00068")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p")
 Style = tuple[str, str]  # colour and marker
-INK, GREY, RED = "#111111", "#5b5b5b", "#b3261e"
-WIDTH = 7.0  # inches, of 96 pixels on a page
 
 
 def styles(rows: "DataFrame") -> dict[str, Style]:
@@ -71,27 +69,11 @@ def add_legend(figure: "Figure", rows: "DataFrame", entries: "list[Artist]") -> 
     figure.legend(handles=entries, loc="outside lower left", ncols=columns, frameon=False)
 
 
-def canvas(title: str, x: str = "", y: str = "", height: float = 4.8) -> tuple["Figure", "Axes"]:
-    """Make a white figure with one pair of axes, `height` inches high, in a style of its own."""
-    import seaborn
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
-    with rc_context(seaborn.axes_style("whitegrid", {"grid.color": "#e4e7eb"})):
-        figure = Figure((WIDTH, height), facecolor="white", layout="constrained")
-        axes = figure.add_subplot()
-    seaborn.despine(ax=axes)
-    axes.set_title(title, loc="left", fontweight="bold", pad=20)
-    axes.set_xlabel(x)
-    axes.set_ylabel(y)
-    return figure, axes
-
-
 def empty_figure(title: str, rows: "DataFrame") -> "Figure":
     """Return a low figure which says that nothing was measured, and the first reason."""
     figure, axes = canvas(title, height=1.6)
     axes.set_axis_off()
-    reasons = [text for text in rows.get("reason", ()) if isinstance(text, str) and text]
+    reasons = [text for text in rows["reason"] if isinstance(text, str) and text]
     why = f"\nThe first reason: {reasons[0]}" if reasons else ""
     axes.text(0.5, 0.5, f"Nothing was measured.{why}", ha="center", va="center", wrap=True)
     return figure
@@ -118,24 +100,3 @@ def scale(axes: "Axes", values: "Series[float]") -> None:
     else:
         axes.set_ylim(0, None)
         axes.yaxis.set_major_formatter(number)
-
-
-def mark_decades(axis: "Axis") -> None:
-    """Mark 1, 2 and 5 of each decade, or the decades alone if there are many."""
-    from matplotlib.ticker import LogLocator, NullFormatter
-
-    low, high = axis.get_view_interval()
-    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 2000 * low else (1,)))
-    axis.set_major_formatter(number)
-    axis.set_minor_formatter(NullFormatter())
-
-
-def number(value: float, _: object = None) -> str:
-    return f"{value:,.10g}"
-
-
-def stable(rows: "DataFrame") -> "Series[bool]":
-    """Tell which rows are stable; published rows have no verdict and count as stable."""
-    if "verdict" not in rows:
-        return rows["throughput"].notna()
-    return rows["verdict"].fillna("").isin(["stable", ""])
