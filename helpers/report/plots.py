@@ -151,14 +151,9 @@ def frontier(rows: "DataFrame", latency_budget_ms: float = UNLIMITED) -> "Figure
     style.scale(axes, points["throughput"])
     for _, top in best(rows, latency_budget_ms).iterrows():
         # There is room: no stable point lies above and to the left of it.
+        text, at = f"{top['throughput']:,.0f} samples/s", (top["p99_latency_ms"], top["throughput"])
         axes.annotate(
-            f"{top['throughput']:,.0f} samples/s",
-            (top["p99_latency_ms"], top["throughput"]),
-            xytext=(-9, 8),
-            textcoords="offset points",
-            ha="right",
-            color=INK,
-            fontweight="bold",
+            text, at, (-9, 8), textcoords="offset points", ha="right", color=INK, weight="bold"
         )
     kinds = [style.marker("offline", GREY, "o"), style.marker("online", GREY, "o", fill="left")]
     ring = style.marker("Pareto point", INK, "o", face="none", size=11)

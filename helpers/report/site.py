@@ -118,7 +118,7 @@ def page(
 
 
 def target_index(folder: Path, states: Sequence[StageState], *, gpu: str) -> Path:
-    """Write `folder/index.html`: the reports, then every stage, in the order of `states`."""
+    """Write `folder/index.html` beside results.csv: the reports, then every stage of `states`."""
     models: dict[str, dict[str, list[StageState]]] = {}
     for each in states:
         if each.stage != "report":
@@ -128,7 +128,6 @@ def target_index(folder: Path, states: Sequence[StageState], *, gpu: str) -> Pat
         "gpu": gpu,
         "links": [Link("../index.html", "All targets")],
         "finished": max((each.finished for each in states), default=""),
-        "results": "results.csv" if (folder / "results.csv").exists() else "",
         "counts": _in_order(Counter(each.state for each in states)),
         "reports": [each for each in states if each.stage == "report"],
         "stages": [stage.replace("_", " ") for stage in STAGES[:-1]],
@@ -141,10 +140,8 @@ def target_index(folder: Path, states: Sequence[StageState], *, gpu: str) -> Pat
 
 
 def outputs_index(outputs: Path, targets: Sequence[Target]) -> Path:
-    """Write `outputs/index.html`, which links every target, and NVIDIA's rows if they are there."""
-    published = "published.html" if (outputs / "published.html").exists() else ""
-    counted = [(target, _in_order(target.counts)) for target in targets]
-    context = {"targets": counted, "published": published}
+    """Write `outputs/index.html`, which links every target, and NVIDIA's rows."""
+    context = {"targets": [(target, _in_order(target.counts)) for target in targets]}
     return write_atomic(outputs / "index.html", render("outputs.html.j2", context))
 
 

@@ -1,8 +1,7 @@
-"""What a report says in words and tables: the answer first, then the ladder, the findings and the
-provenance.
-"""
+"""What a report says in words and tables: answer, ladder, metrics, findings and provenance."""
 
 import re
+from collections import defaultdict
 from collections.abc import Mapping
 from html import escape
 from typing import TYPE_CHECKING
@@ -12,7 +11,7 @@ from helpers.config import STAGES, ReportConfig, Value
 from helpers.display import pretty
 from helpers.report import findings
 from helpers.report.findings import UNLIMITED
-from helpers.results import Result, Results, Row
+from helpers.results import Result, Results, Row, Rung
 
 if TYPE_CHECKING:
     from IPython.display import Markdown
@@ -50,9 +49,7 @@ def budget(config: ReportConfig) -> float:
 
 
 def answer(config: ReportConfig, found: Results, rows: "DataFrame") -> "Markdown":
-    """Give the answer in a few lines: the fastest point, the best within the budget, the cost of
-    serving, and accuracy.
-    """
+    """Give the answer: fastest point, best within the budget, cost of serving, and accuracy."""
     offline, online = findings.measured(rows, "offline"), findings.measured(rows, "online")
     limit = config.latency_budget_ms
     lines = [
@@ -97,21 +94,13 @@ def accuracy_in_words(found: Results) -> str:
         for name, result in served.items()
         if result.scores
     ]
-    rungs = [
-        (name, rung)
-        for name, stages in found.items()
-        for result in stages.values()
-        for rung in result.rungs
-    ]
+    rungs = _rungs(found)
     red = [f"{name} ({rung.fault})" for name, rung in rungs if rung.fault]
     red += [f"{name} ({each.reason})" for name, each in served.items() if each.state == "failed"]
-    verdict = (
-        f"Red: {'; '.join(dict.fromkeys(red))}."
-        if red
-        else "All rungs that ran are within their bounds."
-        if rungs
-        else "No rung of the accuracy ladder ran."
-    )
+    if red:
+        verdict = f"Red: {'; '.join(dict.fromkeys(red))}."
+    else:
+        verdict = "All rungs that ran are within their bounds." if rungs else "No rung has run."
     return f"{'; '.join(parts) or 'Nothing was served'}. {verdict}"
 
 
@@ -124,37 +113,31 @@ def configurations(config: ReportConfig, found: Results) -> list[dict[str, Value
         stages = found[name]
         reached = stages.get("perf_offline") or stages.get("deploy")
         settings = reached.fingerprint.config if reached and reached.fingerprint else {}
-        missing: dict[str, list[str]] = {}  # a state and its reason -> the stages that share it
-        for stage in (stage for stage in STAGES if stage in stages):
-            if stages[stage].state != "done":
-                words = f"{stages[stage].state}: {stages[stage].reason}"
-                missing.setdefault(words, []).append(stage)
+        missing = defaultdict(list)  # a state and its reason -> the stages that share it
+        for stage, result in sorted(stages.items(), key=lambda each: STAGES.index(each[0])):
+            if result.state != "done":
+                missing[f"{result.state}: {result.reason}"].append(stage)
+        not_done = "; ".join(f"{', '.join(them)} {why}" for why, them in missing.items())
         converted = stages["convert"].artefact if "convert" in stages else None
-        rows.append(
-            {
-                "experiment": name,
-                **{field: settings.get(field) for field in fields},
-                "size_mb": converted.size_mb if converted else None,
-                "not done": "; ".join(f"{', '.join(them)} {why}" for why, them in missing.items())
-                or ("" if stages else "nothing has run yet"),
-            }
-        )
+        row: dict[str, Value] = {field: settings.get(field) for field in fields}
+        row["size_mb"] = converted.size_mb if converted else None
+        row["not done"] = not_done if stages else "nothing has run yet"
+        rows.append({"experiment": name, **row})
     said = [name for name in rows[0] if any(row[name] not in (None, "", "none") for row in rows)]
     return [{name: row[name] for name in said} for row in rows]
 
 
 def ladder(found: Results) -> list[dict[str, Value]]:
-    """One row for each rung of each experiment: the differences in deviations of the framework's
-    output, and the bounds.
-    """
-    return [
-        {"experiment": name, **row}
-        for name, stages in found.items()
-        for stage in ("export", "convert", "deploy")
-        if stage in stages
-        for rung in stages[stage].rungs
-        for row in rung.rows()
+    """One row for each output of each rung: differences in deviations of the framework's output."""
+    return [{"experiment": name, **row} for name, rung in _rungs(found) for row in rung.rows()]
+
+
+def _rungs(found: Results) -> list[tuple[str, Rung]]:
+    """Every rung that ran with its experiment, in the order of the stages."""
+    ran = [
+        (name, stages[each]) for name, stages in found.items() for each in STAGES if each in stages
     ]
+    return [(name, rung) for name, result in ran for rung in result.rungs]
 
 
 def metrics(found: Results) -> list[dict[str, Value]]:
@@ -168,69 +151,62 @@ def metrics(found: Results) -> list[dict[str, Value]]:
 
 
 def provenance(found: Results) -> dict[str, Value]:
-    """Give the origin of the figures: machine, versions, source, command and inputs; the machine
-    is that of the last stage that ran.
-    """
-    every = [each for stages in found.values() for each in stages.values() if each.machine]
-    if not every:
-        return {"provenance": "nothing has run yet"}
-    last = max(every, key=lambda result: result.finished)
-    versions: dict[str, Value] = {}
-    for result in every:
-        versions |= result.fingerprint.versions if result.fingerprint else {}
-    exports = {name: stages["export"] for name, stages in found.items() if "export" in stages}
-    measured = {
+    """Give the origin of the figures; the machine and source are those of the last stage."""
+    ran = {
         f"{name} {stage}": result
         for name, stages in found.items()
         for stage, result in stages.items()
-        if result.measurement
+        if result.machine
     }
-    hashes = {name: result.facts.get("sha256") for name, result in exports.items()}
+    if not ran:
+        return {"provenance": "nothing has run yet"}
+    last = max(ran.values(), key=lambda result: result.finished)
+    versions: dict[str, Value] = {}
+    exports: dict[str, Value] = {}
+    inputs: dict[str, Value] = {}
+    for name, result in ran.items():
+        versions |= result.fingerprint.versions if result.fingerprint else {}
+        if result.stage == "export" and result.artefact:
+            exports[name] = result.artefact.sha256
+        hashes = result.facts.get("sha256")
+        if isinstance(hashes, dict):
+            inputs |= {f"{result.experiment} {what}": value for what, value in hashes.items()}
     return {
         **last.machine,
         "versions": versions,
         **(last.source.model_dump() if last.source else {}),
-        "measured": f"{min(each.finished for each in every)} to {last.finished}",
-        **gpu_in_words(measured),
-        "SHA-256 of exports": {
-            f"{name} export": result.artefact.sha256
-            for name, result in exports.items()
-            if result.artefact
-        },
-        "SHA-256 of inputs": {
-            f"{name} {what}": value
-            for name, known in hashes.items()
-            if isinstance(known, dict)
-            for what, value in known.items()
-        },
+        "measured": f"{min(each.finished for each in ran.values())} to {last.finished}",
+        **gpu_in_words(ran),
+        "SHA-256 of exports": exports,
+        "SHA-256 of inputs": inputs,
     }
 
 
-def gpu_in_words(measured: Mapping[str, Result]) -> dict[str, Value]:
-    """Give the GPU's state before, during and after all measurements (name -> result), and the
-    changes that matter; empty on a CPU.
+def gpu_in_words(ran: Mapping[str, Result]) -> dict[str, Value]:
+    """Give the GPU's state before, during and after all measurements of `ran` (name -> result), and
+    the changes that matter; empty on a CPU.
     """
     kept = {
-        name: (result.finished, result.measurement, result.measurement.gpu)
-        for name, result in measured.items()
+        name: (result.finished, result.measurement.rows, result.measurement.gpu)
+        for name, result in ran.items()
         if result.measurement and result.measurement.gpu
     }
     if not kept:
         return {}
     in_order = sorted(kept.values(), key=lambda each: each[0])
-    rows = [row for _, measurement, _ in in_order for row in measurement.rows]
     load: dict[str, Value] = {}
     for column, form in GPU_LOAD.items():
-        if values := [value for row in rows if (value := getattr(row, column)) is not None]:
+        every = [getattr(row, column) for _, rows, _ in in_order for row in rows]
+        if values := [value for value in every if value is not None]:
             load[pretty(column)] = f"{min(values):{form}} to {max(values):{form}}"
+    changes: dict[str, Value] = {
+        name: "; ".join(state.changes) for name, (*_, state) in kept.items() if state.changes
+    }
     return {
         "GPU before the first measurement": _pretty(in_order[0][2].start),
         "GPU after the last": _pretty(in_order[-1][2].end),
         "GPU under load, lowest to highest mean": load,
-        "GPU meanwhile": {
-            name: "; ".join(state.changes) for name, (*_, state) in kept.items() if state.changes
-        }
-        or "no change that matters",
+        "GPU meanwhile": changes or "no change that matters",
     }
 
 

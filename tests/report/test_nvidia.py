@@ -27,7 +27,7 @@ from helpers.perf.analyzer import Point, arguments
 from helpers.report import nvidia, site, text
 from helpers.report.nvidia import rows_page
 from helpers.report.nvidia.comparison import PROTOCOL, Comparison, Pair, choose_gpu, nearest, pair
-from helpers.report.nvidia.rows import DOCUMENTS, PublishedRow, gpus, published, read
+from helpers.report.nvidia.rows import DOCUMENTS, PublishedRow, contradictory, gpus, published, read
 from helpers.results import Fingerprint, Measurement, Result, Row
 from helpers.store.hashing import file_digest
 from helpers.store.paths import OUTPUTS_VARIABLE, ROOT
@@ -130,7 +130,7 @@ def test_a_row_has_types_and_a_document() -> None:
 
 
 def test_exactly_ten_rows_break_littles_law() -> None:
-    broken = [row for row in everything() if row.breaks_littles_law]
+    broken = [row for row in everything() if contradictory(row)]
 
     assert [(row.dataset, row.concurrency) for row in broken] == BROKEN
     assert {(row.model, row.gpu, row.scenario, row.backend) for row in broken} == {
@@ -203,7 +203,7 @@ def test_who_repeats_a_published_row_finds_it_with_no_reason_but_nvidias_own(mod
         assert ("labelled FP16" in str(found.reasons)) == (
             row.backend == "PyTorch" and model == "tft"
         )
-        assert ("Little's" in str(found.reasons)) == row.breaks_littles_law
+        assert ("Little's" in str(found.reasons)) == contradictory(row)
 
 
 @pytest.mark.parametrize(
@@ -601,7 +601,7 @@ def test_it_is_written_again_only_when_it_is_another(folder: Path, tmp_path: Pat
 
 
 def test_a_batch_of_81920_costs_what_131072_costs() -> None:
-    latencies = rows_page.power_of_two_latencies(published("widedeep"))
+    latencies = rows_page.power_of_two_latencies()
 
     assert latencies["TensorRT, FP16"].loc[[81920, 131072], A30].to_list() == [18.07, 18.36]
     # A100: 11.56 / 12.63

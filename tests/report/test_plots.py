@@ -309,8 +309,8 @@ def test_the_answer_says_whether_rungs_are_red_kept_or_did_not_run() -> None:
         return text.accuracy_in_words(found).removeprefix("Nothing was served. ")
 
     assert said(stages("done", 0.05)) == "All rungs that ran are within their bounds."
-    assert said({"mine": {}}) == "No rung of the accuracy ladder ran."
-    assert said(stages("skipped", reason="no GPU")) == "No rung of the accuracy ladder ran."
+    assert said({"mine": {}}) == "No rung has run."
+    assert said(stages("skipped", reason="no GPU")) == "No rung has run."
     assert said(stages("blocked", 0.05, 0.5)) == (
         "Red: mine (export FP32: y differs from the framework by 0.5 deviations at most and 0 on "
         "average; the bounds are 0.1 and 0.1)."

@@ -247,7 +247,6 @@ def stages() -> list[StageState]:
 
 
 def test_the_index_shows_every_stage_its_reason_and_its_page(tmp_path: Path) -> None:
-    (tmp_path / "results.csv").write_text("gpu\n")
     text = target_index(tmp_path, stages(), gpu="NVIDIA A30").read_text()
     tags = Page(text)
     links = [tag["href"] for tag in tags.all("a")]
@@ -283,14 +282,16 @@ def test_an_index_of_nothing_says_so(tmp_path: Path) -> None:
         "No stage of this target has run yet." in target_index(tmp_path, [], gpu="CPU").read_text()
     )
     assert "No target has run yet." in outputs_index(tmp_path, []).read_text()
-    assert "results.csv" not in target_index(tmp_path, [], gpu="CPU").read_text()
 
 
 def test_the_first_page_links_the_targets_with_their_counts(tmp_path: Path) -> None:
     counts = {"failed": 1, "done": 2, "blocked": 0}
     text = outputs_index(tmp_path, [Target("cpu <1>", "CPU", counts, "cpu/index.html")]).read_text()
     assert "cpu &lt;1&gt;" in text
-    assert [tag["href"] for tag in Page(text).all("a")] == ["cpu/index.html"]
+    assert [tag["href"] for tag in Page(text).all("a")] == [
+        "cpu/index.html",
+        "published.html",
+    ]
     assert "✓ 2 done ✗ 1 failed" in Page(text).text
     assert "blocked" not in Page(text).text
 

@@ -1,6 +1,4 @@
-"""Which published row a measured row is compared with, their ratio, and every reason why the
-comparison may be unfair.
-"""
+"""Which published row a measured one is compared with, and every reason why that may be unfair."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from helpers.config import ReportConfig, Server, Value
 from helpers.report import text
-from helpers.report.nvidia.rows import PublishedRow, breaks, fastest, gpus, published, tables
+from helpers.report.nvidia.rows import PublishedRow, contradictory, fastest, gpus, published, tables
 from helpers.results import Results, Row
 
 if TYPE_CHECKING:
@@ -19,7 +17,6 @@ if TYPE_CHECKING:
 PROTOCOL = "HTTP"  # of our measurements, as `helpers.perf.analyzer` asks for it
 ADAPTER = "Python backend"  # in the name of the backend of a row that the adapter served
 ENSEMBLE = "NVIDIA Triton Ensemble (NVIDIA Merlin HPS + NVIDIA TensorRT)"
-FORMATS = {ENSEMBLE: "NVIDIA TensorRT"}  # the graph's, behind the lookup
 ACCELERATORS = {
     "TensorRT": "NVIDIA TensorRT",  # as ResNet50's tables say
     "trt": "NVIDIA TensorRT",
@@ -65,15 +62,13 @@ class Comparison:
         return [name for name in SCENARIOS if any(row.scenario == name for row in self.published)]
 
     def of(self, scenario: str) -> list[Pair]:
-        """Choose the pairs of a scenario."""
+        """The pairs of a scenario."""
         return [pair for pair in self.pairs if pair.theirs.scenario == scenario]
 
     def drawn(self, scenario: str) -> list[PublishedRow]:
-        """Choose NVIDIA's rows for a figure.
-
-        These are the tables of the chosen GPU that ours are compared with, or all of its tables if
-        nothing of ours was measured. If the chosen GPU is not the target's own, the fastest such
-        table of each other GPU is added.
+        """NVIDIA's rows for a figure: the tables of the chosen GPU that ours are compared with, or
+        all of its tables if nothing of ours was measured. If the chosen GPU is not the target's
+        own, the fastest such table of each other GPU is added.
         """
         served = {pair.theirs.served for pair in self.of(scenario)}
         rows = [
@@ -95,12 +90,13 @@ def compare(config: ReportConfig, found: Results) -> Comparison:
     """
     rows = published(config.model)
     chosen = choose_gpu(rows, config.gpu, config.device)
-    pairs = [
-        pair(row, result.fingerprint.config if result.fingerprint else {}, rows, chosen)
+    pairs = (
+        pair(row, result.fingerprint.config, rows, chosen)
         for stages in found.values()
         for result in stages.values()
-        for row in (result.measurement.rows if result.measurement else ())
-    ]
+        if result.fingerprint and result.measurement
+        for row in result.measurement.rows
+    )
     kept = tuple(filter(None, pairs))
     return Comparison(config.model, config.gpu, chosen, text.frame(found), rows, kept)
 
@@ -109,19 +105,17 @@ def choose_gpu(rows: Sequence[PublishedRow], gpu: str, device: str) -> str:
     """Name NVIDIA's GPU to compare with: the target's own if NVIDIA published it, otherwise the
     slowest for a processor and the fastest for another GPU; "" if nothing is published.
     """
-    names = gpus(rows)
-    if gpu in names or not names:
-        return gpu if names else ""
+    names = gpus(rows) or [""]
+    if gpu in names:
+        return gpu
     return names[0] if device == "cpu" else names[-1]
 
 
 def pair(
     ours: Row, settings: Mapping[str, Value], rows: Sequence[PublishedRow], gpu: str
 ) -> Pair | None:
-    """Find the published row on `gpu` that is nearest to a measured one.
-
-    `settings` is the configuration that ours was measured with. None if nothing was measured, or
-    NVIDIA published nothing of its scenario and data set.
+    """Find the published row on `gpu` that is nearest to ours, measured with `settings`; None if
+    nothing was measured, or NVIDIA published nothing of its scenario and data set.
     """
     if ours.throughput is None or not (theirs := nearest(ours, rows, gpu)):
         return None
@@ -133,20 +127,17 @@ def nearest(ours: Row, rows: Sequence[PublishedRow], gpu: str) -> PublishedRow |
     that table the row of the nearest batch size, then the nearest number of clients.
     """
 
-    def distance(table: Sequence[PublishedRow]) -> tuple[bool | float, ...]:
+    def to_table(table: Sequence[PublishedRow]) -> tuple[bool | float, ...]:
         served = zip(_served(ours), _published(table[0]), strict=True)
         return (*(one != other for one, other in served), -fastest(table))
 
+    def to_row(row: PublishedRow) -> tuple[float, float]:
+        batches, clients = row.batch_size / ours.batch_size, row.concurrency / ours.concurrency
+        return abs(log2(batches)), abs(log2(clients))
+
     place, datasets = (gpu, ours.scenario), ("", ours.variant)
     found = [row for row in rows if (row.gpu, row.scenario) == place and row.dataset in datasets]
-    return min(
-        min(tables(found), key=distance, default=()),
-        key=lambda row: (
-            abs(log2(row.batch_size / ours.batch_size)),
-            abs(log2(row.concurrency / ours.concurrency)),
-        ),
-        default=None,
-    )
+    return min(min(tables(found), key=to_table, default=()), key=to_row, default=None)
 
 
 def _served(ours: Row) -> tuple[str, str, str]:
@@ -159,7 +150,9 @@ def _published(row: PublishedRow) -> tuple[str, str, str]:
     """Name the same of a published row as it really was, whatever its label says."""
     accelerator = ACCELERATORS.get(row.backend_accelerator, row.backend_accelerator)
     precision = "FP32" if _is_mislabelled(row) else row.precision
-    return FORMATS.get(row.model_format, row.model_format), precision, accelerator
+    # an ensemble's graph, behind the lookup, is TensorRT's
+    model_format = "NVIDIA TensorRT" if row.model_format == ENSEMBLE else row.model_format
+    return model_format, precision, accelerator
 
 
 def _is_mislabelled(row: PublishedRow) -> bool:
@@ -174,7 +167,7 @@ def reasons(ours: Row, settings: Mapping[str, Value], theirs: PublishedRow) -> t
     # There is one release of the embedded server.
     release = Server().release if server.kind == "embedded" else server.release
     memory = settings.get("shared_memory", "none") if is_offline else document.shared_memory
-    (format_, precision, accelerator), served = _served(ours), _published(theirs)
+    model_format, precision, accelerator = zip(_served(ours), _published(theirs), strict=True)
     started = theirs.instances if is_offline else document.instances_online or theirs.instances
     table = "" if started == theirs.instances else f"its table says {theirs.instances}"
     differences = [
@@ -184,32 +177,27 @@ def reasons(ours: Row, settings: Mapping[str, Value], theirs: PublishedRow) -> t
         _differs("protocol", PROTOCOL, document.protocol),
         _differs("shared memory", memory, document.shared_memory),
         "served by Triton's Python backend, not by a native one" if ADAPTER in ours.backend else "",
-        _differs("format", format_, served[0]),
-        _differs("precision", precision, served[1]),
-        _differs("accelerator", accelerator, served[2]),
+        _differs("format", *model_format),
+        _differs("precision", *precision),
+        _differs("accelerator", *accelerator),
         _differs("batch size", ours.batch_size, theirs.batch_size, "the nearest published"),
         _differs("number of clients", ours.concurrency, theirs.concurrency, "the nearest"),
         _differs("number of instances", ours.instances, started, table),
     ]
     cuda_graph = ours.cuda_graph if theirs.cuda_graph is None else theirs.cuda_graph
     used = {True: "used", False: "not used"}
+    is_other_graph, is_mislabelled = ours.cuda_graph != cuda_graph, _is_mislabelled(theirs)
     particular = {
-        f"NVIDIA's row is labelled {theirs.precision}, but its TorchScript is fp32": (
-            _is_mislabelled(theirs)
-        ),
-        f"CUDA graphs: {used[ours.cuda_graph]}, {used[cuda_graph]} by NVIDIA": (
-            ours.cuda_graph != cuda_graph
-        ),
+        f"NVIDIA's row is labelled {theirs.precision}, but its TorchScript is fp32": is_mislabelled,
+        f"CUDA graphs: {used[ours.cuda_graph]}, {used[cuda_graph]} by NVIDIA": is_other_graph,
         "NVIDIA looks embeddings up in its hierarchical parameter server, we in memory": (
             theirs.model_format == ENSEMBLE
         ),
         f"NVIDIA sent {document.inputs}, we send samples of a data set": document.inputs,
         "our checkpoint is fitted to generated data": settings.get("checkpoint") == "fitted",
         f"our row is {ours.verdict}": ours.verdict != "stable",
-        f"our row breaks Little's law ({ours.littles_law or 0:.2f})": breaks(ours.littles_law),
-        f"NVIDIA's row breaks Little's law ({theirs.littles_law or 0:.2f})": (
-            theirs.breaks_littles_law
-        ),
+        f"our row breaks Little's law ({ours.littles_law or 0:.2f})": contradictory(ours),
+        f"NVIDIA's row breaks Little's law ({theirs.littles_law or 0:.2f})": contradictory(theirs),
     }
     return (*filter(None, differences), *(text for text, holds in particular.items() if holds))
 

@@ -15,7 +15,7 @@ from pydantic import Field, TypeAdapter, ValidationError, ValidationInfo, field_
 
 from helpers.errors import DataError
 from helpers.perf import littles_law
-from helpers.results import TableRow
+from helpers.results import Row, TableRow
 from helpers.store import ROOT, display_path
 
 FOLDER = ROOT / "params" / "published"
@@ -95,11 +95,6 @@ class PublishedRow(TableRow, allow_inf_nan=False):
         return littles_law(self.throughput, self.avg_latency_ms, self.batch_size, self.concurrency)
 
     @property
-    def breaks_littles_law(self) -> bool:
-        """Tell whether throughput, latency and clients contradict each other."""
-        return breaks(self.littles_law)
-
-    @property
     def format(self) -> str:
         """The format and its accelerator, in a few words."""
         names = (self.model_format, self.backend_accelerator)
@@ -121,9 +116,10 @@ class PublishedRow(TableRow, allow_inf_nan=False):
         return DOCUMENTS[self.model]
 
 
-def breaks(value: float | None) -> bool:
-    """Tell whether a value of Little's law is known and out of bounds."""
-    return value is not None and not LITTLES_LAW[0] <= value <= LITTLES_LAW[1]
+def contradictory(row: Row | PublishedRow) -> bool:
+    """Tell whether throughput, latency and clients of a row break Little's law."""
+    law = row.littles_law
+    return law is not None and not LITTLES_LAW[0] <= law <= LITTLES_LAW[1]
 
 
 @cache

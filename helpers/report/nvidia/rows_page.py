@@ -6,14 +6,13 @@ so that nothing else can run; without scripts the page is a plain table.
 
 import hashlib
 from base64 import b64encode
-from collections.abc import Sequence
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING
 
 from helpers.display import ABSENT, COLOURS, GREY, WIDTH, canvas, number
 from helpers.report import style
-from helpers.report.nvidia.rows import DOCUMENTS, FOLDER, LITTLES_LAW, PublishedRow, published
+from helpers.report.nvidia.rows import DOCUMENTS, FOLDER, LITTLES_LAW, contradictory, published
 from helpers.report.plots import png
 from helpers.report.site import TEMPLATE, render
 from helpers.store import digest, file_digest, package_files, write_atomic
@@ -65,7 +64,7 @@ def write_page(outputs: Path) -> Path:
     columns = DataFrame([row.model_dump() for row in rows]).assign(littles_law=laws)
     write_atomic(data, columns.to_csv(index=False))
     script = (TEMPLATE / "published.js").read_text()
-    latencies = power_of_two_latencies(published("widedeep"))
+    latencies = power_of_two_latencies()
     context = {
         "made_from": made_from,
         "script": script,
@@ -73,9 +72,15 @@ def write_page(outputs: Path) -> Path:
         "columns": list(COLUMNS),
         "filters": [(list(COLUMNS).index(name), name) for name in FILTERS],
         "words": NUMBERS,
-        "rows": [(row.breaks_littles_law, _cells(row)) for row in rows],
+        "rows": [
+            (
+                contradictory(row),
+                [_cell(getattr(row, name), form) for name, form in COLUMNS.values()],
+            )
+            for row in rows
+        ],
         "tables": len({row.table for row in rows}),
-        "broken": sum(row.breaks_littles_law for row in rows),
+        "broken": sum(contradictory(row) for row in rows),
         "bounds": LITTLES_LAW,
         "documents": [(name, each, len(published(name))) for name, each in DOCUMENTS.items()],
         "steps": describe(latencies),
@@ -87,25 +92,22 @@ def write_page(outputs: Path) -> Path:
     return write_atomic(page, render("published.html.j2", context))
 
 
-def _cells(row: PublishedRow) -> list[str]:
-    """Return a row as the texts of `COLUMNS`."""
-    values = [(getattr(row, name), form) for name, form in COLUMNS.values()]
-    return [ABSENT if value in (None, "") else format(value, form) for value, form in values]
+def _cell(value: object, form: str) -> str:
+    return ABSENT if value in (None, "") else format(value, form)
 
 
-def power_of_two_latencies(rows: Sequence[PublishedRow]) -> "DataFrame":
+def power_of_two_latencies() -> "DataFrame":
     """Return the average latency (ms) of Wide & Deep's offline rows above a batch size of one: a
     row for each batch size, a column for each way of serving and GPU.
     """
     from pandas import Series
 
-    return Series(
-        {
-            (row.batch_size, row.served, row.gpu): row.avg_latency_ms
-            for row in rows
-            if row.scenario == "offline" and row.batch_size > 1
-        }
-    ).unstack([1, 2], sort=False)
+    latencies = {
+        (row.batch_size, row.served, row.gpu): row.avg_latency_ms
+        for row in published("widedeep")
+        if row.scenario == "offline" and row.batch_size > 1
+    }
+    return Series(latencies).unstack([1, 2], sort=False)
 
 
 def describe(latencies: "DataFrame") -> str:
@@ -124,9 +126,7 @@ def describe(latencies: "DataFrame") -> str:
 
 
 def draw(latencies: "DataFrame") -> "Figure":
-    """Draw latency over batch size, as a share of the largest batch's: steps, or a straight
-    line.
-    """
+    """Draw latency over batch size, as a share of the largest batch's: steps or a straight line."""
     title, share = "Wide & Deep offline: what a batch costs", f"share of batch {TOP:,}'s"
     figure, axes = canvas(title, "batch size", f"average latency, {share}")
     looks = dict(zip(latencies[TENSORRT], zip(COLOURS, style.MARKERS, strict=True), strict=False))

@@ -1,6 +1,4 @@
-"""What a report says about NVIDIA's rows, in words, a table and a figure: ours compared with them,
-or they alone if nothing of ours was measured.
-"""
+"""What a report says about NVIDIA's rows: ours compared with them, or they alone without ours."""
 
 from statistics import median
 from typing import TYPE_CHECKING
@@ -11,8 +9,9 @@ from helpers.display import GREY, Table, canvas, mark_decades, table
 from helpers.report import style
 from helpers.report.findings import measured
 from helpers.report.nvidia.comparison import SCENARIOS, Comparison, Pair, by_experiment, common
-from helpers.report.nvidia.rows import PublishedRow, tables
+from helpers.report.nvidia.rows import PublishedRow, contradictory, tables
 from helpers.report.text import escaped, markdown
+from helpers.results import TableRow
 
 if TYPE_CHECKING:
     from IPython.display import Markdown
@@ -23,9 +22,9 @@ PAGE = "../../published.html"  # from the folder of a model's report
 MARKERS = ("x", "+", "1", "2", "3", "4")  # none of them an experiment's
 AXES = {"offline": "batch size", "online": "samples in flight (clients x samples of a request)"}
 # Columns of a figure's data, ours and NVIDIA's
-_SAMPLES = ("batch_size", "concurrency", "throughput")
-OURS = ("gpu", "scenario", *_SAMPLES, "experiment", "p99_latency_ms")
-THEIRS = ("gpu", "dataset", "served", *_SAMPLES, "p99_latency_ms", "littles_law")
+SAMPLES = ("batch_size", "concurrency", "throughput")
+OURS = ("gpu", "scenario", *SAMPLES, "experiment", "p99_latency_ms")
+THEIRS = ("gpu", "dataset", "served", *SAMPLES, "p99_latency_ms", "littles_law")
 MARKED = 12  # points of a grey line, at most about
 
 
@@ -42,16 +41,12 @@ def in_words(comparison: Comparison) -> "Markdown":
     )
     link = f"{PAGE}#{urlencode({'model': comparison.model, 'gpu': comparison.chosen})}"
     lines = [f"**{choice}** [Browse NVIDIA's rows]({link})."]
-    lines += (
-        _unfair(comparison.pairs)
-        if comparison.pairs
-        else [f"Nothing was measured on {gpu}, so only NVIDIA's rows are shown."]
-    )
-    lines += [
-        f"NVIDIA published no {name} rows of {model}."
-        for name in SCENARIOS
-        if name not in comparison.scenarios
-    ]
+    if comparison.pairs:
+        lines += _unfair(comparison.pairs)
+    else:
+        lines.append(f"Nothing was measured on {gpu}, so only NVIDIA's rows are shown.")
+    absent = [name for name in SCENARIOS if name not in comparison.scenarios]
+    lines += [f"NVIDIA published no {name} rows of {model}." for name in absent]
     return markdown("\n\n".join(lines))
 
 
@@ -62,10 +57,8 @@ def _unfair(pairs: tuple[Pair, ...]) -> list[str]:
     for name, own in by_experiment(pairs).items():
         labels = " or ".join(dict.fromkeys(pair.theirs.served for pair in own))
         more = "; ".join(reason for reason in common(own) if reason not in shared)
-        bullets.append(
-            f"- **{escaped(name)}**, compared with {escaped(labels)}"
-            f"{': ' if more else ''}{escaped(more)}\n"
-        )
+        why = f": {escaped(more)}" if more else ""
+        bullets.append(f"- **{escaped(name)}**, compared with {escaped(labels)}{why}\n")
     return [
         f"**Ratio.** Our throughput is {min(ratios):.3g} to {max(ratios):.3g} times NVIDIA's; "
         f"the median of {len(ratios)} rows is {median(ratios):.3g}.",
@@ -83,8 +76,8 @@ def as_table(comparison: Comparison) -> Table:
     if not pairs:
         rows = [row for row in comparison.published if row.gpu == chosen]
         return table(_published_rows(rows), f"NVIDIA's rows: {chosen or 'none'}")
-    known = {name: common(own) for name, own in by_experiment(pairs).items()}
-    lines = [_line(pair, known[pair.ours.experiment]) for pair in pairs]
+    experiments = by_experiment(pairs).values()
+    lines = [_line(pair, common(own)) for own in experiments for pair in own]
     caption = f"Ours ({comparison.gpu}) compared with NVIDIA's ({chosen})"
     return table(lines, caption, {"ratio": ".3g"})
 
@@ -112,13 +105,10 @@ def _published_rows(rows: list[PublishedRow]) -> "DataFrame":
     """Return published rows as a table, without the columns that are empty in all of them."""
     from pandas import DataFrame
 
-    columns = ["scenario", "dataset", "served", "batch_size", "concurrency", "throughput"]
-    columns += ["p50_latency_ms", "p99_latency_ms"]
+    columns = ["scenario", "dataset", "served", *SAMPLES, "p50_latency_ms", "p99_latency_ms"]
     frame = DataFrame([{name: getattr(row, name) for name in columns} for row in rows])
-    frame["caveat"] = [
-        f"breaks Little's law ({row.littles_law:.2f})" if row.breaks_littles_law else None
-        for row in rows
-    ]
+    broken = [row.littles_law if contradictory(row) else None for row in rows]
+    frame["caveat"] = [law and f"breaks Little's law ({law:.2f})" for law in broken]
     return frame.replace("", None).dropna(axis=1, how="all")
 
 
@@ -133,23 +123,13 @@ def draw(comparison: Comparison, scenario: str) -> "Figure":
         return style.empty_figure(title, ours)
     figure, axes = canvas(title, AXES[scenario], "throughput (samples/s), log scale")
     several_gpus = bool(comparison.of(scenario)) and not comparison.is_own
-    lines = {
-        (line[0].gpu if several_gpus else f"NVIDIA's {line[0].served}", *line[0].table): line
-        for line in tables(drawn)
-    }
-    names = dict.fromkeys(name for name, *_ in lines)
-    shapes = {name: MARKERS[i % len(MARKERS)] for i, name in enumerate(names)}
-    for (name, *_), line in lines.items():
-        axes.plot(
-            [row.batch_size * row.concurrency for row in line],
-            [row.throughput for row in line],
-            color=GREY,
-            ls="--",
-            lw=0.9,
-            marker=shapes[name],
-            mew=1.2,
-            markevery=-(-len(line) // MARKED),
-        )
+    shapes: dict[str, str] = {}
+    for line in tables(drawn):
+        name = line[0].gpu if several_gpus else f"NVIDIA's {line[0].served}"
+        shape = shapes.setdefault(name, MARKERS[len(shapes) % len(MARKERS)])
+        x, y = [_in_flight(row) for row in line], [row.throughput for row in line]
+        every = -(-len(line) // MARKED)
+        axes.plot(x, y, color=GREY, ls="--", lw=0.9, marker=shape, mew=1.2, markevery=every)
     points = measured(rows, scenario)
     points = points[points["throughput"] > 0]
     points = points.assign(x=points["batch_size"] * points["concurrency"])
@@ -157,10 +137,15 @@ def draw(comparison: Comparison, scenario: str) -> "Figure":
         style.draw_line(axes, points[points["experiment"] == name], "x", "throughput", look, "full")
     axes.set_yscale("log")
     mark_decades(axes.yaxis)
-    style.mark_sizes(axes, {row.batch_size * row.concurrency for row in drawn} | {*points["x"]})
+    style.mark_sizes(axes, {_in_flight(row) for row in drawn} | {*points["x"]})
     grey = [style.marker(name, GREY, shape) for name, shape in shapes.items()]
     style.add_legend(figure, ours, [*style.legend_handles(rows, points), *grey])
     return figure
+
+
+def _in_flight(row: TableRow) -> int:
+    """The samples under way at once; offline that is the batch size."""
+    return row.batch_size * row.concurrency
 
 
 def describe(comparison: Comparison, scenario: str) -> str:
@@ -171,7 +156,7 @@ def describe(comparison: Comparison, scenario: str) -> str:
     top = max(drawn, key=lambda row: row.throughput)
     theirs = (
         f"Throughput {scenario} on a log scale. NVIDIA's fastest row here reaches "
-        f"{top.throughput:,.0f} samples/s with {top.batch_size * top.concurrency:,} in flight: "
+        f"{top.throughput:,.0f} samples/s with {_in_flight(top):,} in flight: "
         f"{top.gpu}, {top.served}."
     )
     if not pairs:
@@ -180,7 +165,7 @@ def describe(comparison: Comparison, scenario: str) -> str:
     best = max(pairs, key=lambda pair: pair.ours.throughput or 0).ours
     return (
         f"{theirs} Ours reaches {best.throughput:,.0f} samples/s with "
-        f"{best.batch_size * best.concurrency:,} in flight: {best.experiment}. Ours are "
+        f"{_in_flight(best):,} in flight: {best.experiment}. Ours are "
         f"{min(ratios):.3g} to {max(ratios):.3g} times as fast as the nearest rows of "
         f"{comparison.chosen}."
     )
