@@ -103,11 +103,11 @@ def latency_components(rows: "DataFrame") -> "Figure":
     figure, axes = canvas(title, "concurrency (requests in flight)", "average latency (ms)")
     places, base = list(range(len(points))), points["avg_latency_ms"] * 0
     for (column, label), colour in zip(LATENCY_COMPONENTS.items(), COMPONENT_COLOURS, strict=True):
-        height, hatch = points[column].fillna(0), "" if column.startswith("server") else "////"
+        part, hatch = points[column].fillna(0), "" if column.startswith("server") else "////"
         axes.bar(
-            places, height, 0.75, base, label=label, color=colour, ec="white", lw=0.5, hatch=hatch
+            places, part, 0.75, base, color=colour, ec="white", lw=0.5, hatch=hatch, label=label
         )
-        base = base + height
+        base = base + part
     step = -(-len(points) // 16)
     axes.set_xticks(places[::step], [number(value) for value in points["concurrency"][::step]])
     axes.grid(visible=False, axis="x")

@@ -97,10 +97,8 @@ def accuracy_in_words(found: Results) -> str:
     rungs = _rungs(found)
     red = [f"{name} ({rung.fault})" for name, rung in rungs if rung.fault]
     red += [f"{name} ({each.reason})" for name, each in served.items() if each.state == "failed"]
-    if red:
-        verdict = f"Red: {'; '.join(dict.fromkeys(red))}."
-    else:
-        verdict = "All rungs that ran are within their bounds." if rungs else "No rung has run."
+    kept = "All rungs that ran are within their bounds." if rungs else "No rung has run."
+    verdict = f"Red: {'; '.join(dict.fromkeys(red))}." if red else kept
     return f"{'; '.join(parts) or 'Nothing was served'}. {verdict}"
 
 
@@ -134,9 +132,7 @@ def ladder(found: Results) -> list[dict[str, Value]]:
 
 def _rungs(found: Results) -> list[tuple[str, Rung]]:
     """Every rung that ran with its experiment, in the order of the stages."""
-    ran = [
-        (name, stages[each]) for name, stages in found.items() for each in STAGES if each in stages
-    ]
+    ran = [(name, stages[key]) for name, stages in found.items() for key in STAGES if key in stages]
     return [(name, rung) for name, result in ran for rung in result.rungs]
 
 
@@ -183,9 +179,7 @@ def provenance(found: Results) -> dict[str, Value]:
 
 
 def gpu_in_words(ran: Mapping[str, Result]) -> dict[str, Value]:
-    """Give the GPU's state before, during and after all measurements of `ran` (name -> result), and
-    the changes that matter; empty on a CPU.
-    """
+    """Give the GPU's state before, during and after what `ran` measured; empty on a CPU."""
     kept = {
         name: (result.finished, result.measurement.rows, result.measurement.gpu)
         for name, result in ran.items()

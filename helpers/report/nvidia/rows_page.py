@@ -6,6 +6,7 @@ so that nothing else can run; without scripts the page is a plain table.
 
 import hashlib
 from base64 import b64encode
+from collections.abc import Iterator
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from helpers.report import style
 from helpers.report.nvidia.rows import DOCUMENTS, FOLDER, LITTLES_LAW, contradictory, published
 from helpers.report.plots import png
 from helpers.report.site import TEMPLATE, render
+from helpers.results import TableRow
 from helpers.store import digest, file_digest, package_files, write_atomic
 
 if TYPE_CHECKING:
@@ -49,8 +51,7 @@ STEP, TOP = 81_920, 131_072  # batch sizes of Wide & Deep that cost the same
 def write_page(outputs: Path) -> Path:
     """Write the page and `published.csv` into `outputs`, unless both are up to date.
 
-    Raises `DataError` if the published rows cannot be read, `WorkspaceError` if `outputs` cannot
-    be written.
+    Raises `DataError` or `WorkspaceError` if rows cannot be read or `outputs` cannot be written.
     """
     from pandas import DataFrame
 
@@ -72,13 +73,7 @@ def write_page(outputs: Path) -> Path:
         "columns": list(COLUMNS),
         "filters": [(list(COLUMNS).index(name), name) for name in FILTERS],
         "words": NUMBERS,
-        "rows": [
-            (
-                contradictory(row),
-                [_cell(getattr(row, name), form) for name, form in COLUMNS.values()],
-            )
-            for row in rows
-        ],
+        "rows": [(contradictory(row), list(_cells(row))) for row in rows],
         "tables": len({row.table for row in rows}),
         "broken": sum(contradictory(row) for row in rows),
         "bounds": LITTLES_LAW,
@@ -92,8 +87,11 @@ def write_page(outputs: Path) -> Path:
     return write_atomic(page, render("published.html.j2", context))
 
 
-def _cell(value: object, form: str) -> str:
-    return ABSENT if value in (None, "") else format(value, form)
+def _cells(row: TableRow) -> Iterator[str]:
+    """Yield the texts of a row's `COLUMNS`."""
+    for name, form in COLUMNS.values():
+        value = getattr(row, name)
+        yield ABSENT if value in (None, "") else format(value, form)
 
 
 def power_of_two_latencies() -> "DataFrame":

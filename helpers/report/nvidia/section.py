@@ -113,9 +113,7 @@ def _published_rows(rows: list[PublishedRow]) -> "DataFrame":
 
 
 def draw(comparison: Comparison, scenario: str) -> "Figure":
-    """Draw throughput on a log scale over the samples in flight, which offline are the batch size:
-    ours in colour, NVIDIA's in grey.
-    """
+    """Draw throughput over the samples in flight: ours in colour, NVIDIA's in grey."""
     title, drawn = f"Compared with NVIDIA's rows, {scenario}", comparison.drawn(scenario)
     rows = comparison.ours
     ours = rows[rows["scenario"] == scenario]
