@@ -49,7 +49,7 @@ def parts(config: ExportConfig) -> tuple[Part, ...]:
     """List the parts in the order in which they run; the last is the graph that is exported."""
     model, ensemble = models.get(config.model), models.ensemble(config.model)
     if ensemble:
-        return ensemble.sparse(config), ensemble.dense(config)
+        return ensemble.parts(config)
     inputs = {tensor.name: tensor for tensor in model.inputs(config)}
     outputs = {tensor.name: tensor for tensor in model.outputs(config)}
     return (Part(config.model, inputs, outputs),)

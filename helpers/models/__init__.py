@@ -23,13 +23,11 @@ Network = Any  # a torch.nn.Module or a keras.Model: neither framework is import
 
 @dataclass(frozen=True)
 class Tensor:
-    """One input or output on Triton: its name, numpy dtype name and shape without the batch
-    dimension.
-    """
+    """One input or output on Triton."""
 
     name: str
-    dtype: str
-    shape: tuple[int, ...]
+    dtype: str  # as numpy names it
+    shape: tuple[int, ...]  # without the batch dimension
 
 
 @dataclass(frozen=True)
@@ -44,16 +42,11 @@ class Part:
 class Config(Protocol):
     """The fields of an experiment that a model reads."""
 
-    @property
-    def model(self) -> str: ...
-    @property
-    def dataset(self) -> str: ...
-    @property
-    def variant(self) -> str: ...
-    @property
-    def max_seq_length(self) -> int | None: ...
-    @property
-    def export_precision(self) -> str: ...
+    model: str
+    dataset: str
+    variant: str
+    max_seq_length: int | None
+    export_precision: Literal["fp32", "bf16", "fp16"]
 
 
 class Dataset(Protocol):
@@ -62,22 +55,18 @@ class Dataset(Protocol):
     @property
     def facts(self) -> dict[str, str | int]:
         """What a reader should know of it: number of samples and classes, generated or real."""
-        ...
 
     def __len__(self) -> int: ...
 
     def batches(self, batch_size: int, limit: int | None = None) -> Iterator[Arrays]:
-        """Yield every sample once, in order, as arrays with a leading batch dimension; the last
-        batch may be short.
+        """Yield every sample once, in order, as arrays with a leading batch dimension.
 
-        With `limit`, only that many samples, spread evenly over the whole set, are read and
-        yielded.
+        The last batch may be short. With `limit`, only that many samples are read and yielded,
+        spread evenly over the whole set.
         """
-        ...
 
     def score(self, outputs: Arrays) -> dict[str, float]:
         """Score the outputs of all samples, in the order of `batches`, with the task's metrics."""
-        ...
 
 
 class Session(Protocol):
@@ -91,16 +80,13 @@ class Raw(Protocol):
 
     def holds_raw(self, path: Path) -> bool:
         """Tell whether a file or folder holds public raw files, not a prepared set."""
-        ...
 
     def prepare_raw(self, config: Config, source: Path, folder: Path) -> None:
-        """Turn the raw files at `source` into a prepared set in `folder`, an empty folder, within
-        bounded memory.
+        """Turn the raw files at `source` into a prepared set in the empty folder `folder`.
 
-        Prints a line every few seconds. Raises `DataError` for a file that is damaged or not the
-        public one.
+        Uses bounded memory, and prints a line every few seconds. Raises `DataError` for a file
+        that is damaged or not the public one.
         """
-        ...
 
 
 class Ensemble(Protocol):
@@ -113,27 +99,20 @@ class Ensemble(Protocol):
     FOLDER: str  # what `write` makes and `load` takes
     RUNTIME: tuple[str, ...]  # the modules that `load` needs
 
-    def sparse(self, config: Config) -> Part:
-        """Describe the lookup."""
-        ...
-
-    def dense(self, config: Config) -> Part:
-        """Describe the graph that is exported."""
-        ...
+    def parts(self, config: Config) -> tuple[Part, Part]:
+        """Describe the lookup and the graph that is exported."""
 
     def write(self, config: Config, checkpoint: Path, path: Path) -> None:
-        """Write what the lookup needs of `checkpoint` into the new folder `path`, within bounded
-        memory.
+        """Write what the lookup needs of `checkpoint` to the new folder `path`, in bounded memory.
+
+        Raises `CheckpointError` if a table is missing, surplus or misshapen; `mapped` does too.
         """
-        ...
 
     def load(self, path: Path, threads: int, device: str) -> Session:
         """Load what `write` wrote."""
-        ...
 
     def mapped(self, config: Config, checkpoint: Path) -> Session:
-        """Map the lookup in the files of `checkpoint` itself, as a session; write nothing."""
-        ...
+        """Map the lookup in the files of `checkpoint` itself; write nothing."""
 
 
 class Model(ABC):
@@ -144,11 +123,12 @@ class Model(ABC):
     METRICS: ClassVar[dict[str, Literal["higher", "lower"]]]  # name -> whichever is better
     VARIANTS: ClassVar[tuple[str, ...]] = ()  # of the network; the first is the default
     GENERATED: ClassVar[tuple[str, ...]] = ("generated", "generated-small")  # data sets made here
-    RECIPE: ClassVar[tuple[str, ...]]  # modules, as `source` takes them, whose code decides what
-    # is generated and fitted
+    # Modules, as `source` takes them, whose code decides what is generated and fitted.
+    RECIPE: ClassVar[tuple[str, ...]]
     BATCH: ClassVar[int]  # samples that the framework computes at once, for want of memory
-    BOUNDS: dict[str, tuple[float, float]]  # precision -> largest (max, mean) absolute difference
-    # from the framework in fp32, in standard deviations of each output
+    # Precision -> largest (max, mean) absolute difference from the framework in fp32, in standard
+    # deviations of each output.
+    BOUNDS: dict[str, tuple[float, float]]
 
     @abstractmethod
     def inputs(self, config: Config) -> tuple[Tensor, ...]: ...
@@ -158,9 +138,8 @@ class Model(ABC):
 
     @abstractmethod
     def prepare_dataset(self, config: Config, folder: Path) -> None:
-        """Generate the set `config.dataset` in `folder`, an empty folder.
-
-        Raises `DataError` if there is no such set.
+        """Generate the set `config.dataset` in the empty folder `folder`; raise `DataError` if
+        there is none of that name.
         """
 
     @abstractmethod

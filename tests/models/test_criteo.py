@@ -246,7 +246,7 @@ def test_a_file_that_is_none_is_one_line(content: bytes, text: str, folder: Path
 
 def test_a_folder_without_a_description_says_what_was_expected(tmp_path: Path) -> None:
     for root in (tmp_path, tmp_path / "absent"):
-        assert refusal(lambda root=root: data.read(root, "train")) == (  # type: ignore[misc]
+        assert refusal(lambda root=root: data.Part(root, "train")) == (  # type: ignore[misc]
             f"{root} holds no feature_spec.yaml: expected a split-binary folder: "
             "feature_spec.yaml, train and test"
         )
@@ -277,7 +277,7 @@ def test_every_sample_comes_once_in_order_and_the_last_batch_may_be_short(folder
 
 
 def test_the_training_part_is_read_in_any_order(folder: Path) -> None:
-    part, expected = data.read(folder, "train"), drawn(50, seed=50)
+    part, expected = data.Part(folder, "train"), drawn(50, seed=50)
     order = np.random.default_rng(1).permutation(50)
     for found, array in zip(part.take(order), expected, strict=True):
         np.testing.assert_array_equal(found, array[order])
@@ -344,7 +344,7 @@ def test_a_damaged_file_is_one_line_that_names_it(
     found = refusal(lambda: list(SplitBinary(folder).batches(8)))
     assert found.startswith(f"{path if name != 'label.bin' or 'label' in text else ''}")
     assert text in found
-    assert len(list(data.read(folder, "train").batches(8))) == 7  # the other part is not read
+    assert len(list(data.Part(folder, "train").batches(8))) == 7  # the other part is not read
 
 
 def test_a_network_with_other_tables_is_refused(folder: Path) -> None:
@@ -492,7 +492,7 @@ def test_a_set_is_the_same_each_time_and_its_parts_are_not(
     root = small.test._files.label.parents[1]
     for path in sorted(root.rglob("*.*")):
         assert (tmp_path / path.relative_to(root)).read_bytes() == path.read_bytes()
-    train = data.read(root, "train").take(slice(None))
+    train = data.Part(root, "train").take(slice(None))
     test = small.test.take(slice(None))
     assert not (train.numerical[:100] == test.numerical[:100]).all(axis=1).any()
     assert small.facts["origin"] == "generated"
@@ -555,7 +555,7 @@ def test_a_linear_model_of_the_frequent_ids_learns_from_one_part_about_the_other
 
     monkeypatch.setitem(generate.SIZES, "generated", {"train": 40_000, "test": 5_001})
     generate.write("generated", "T15-10k", tmp_path)
-    parts = [data.read(tmp_path, part).take(slice(None)) for part in ("train", "test")]
+    parts = [data.Part(tmp_path, part).take(slice(None)) for part in ("train", "test")]
     encoder = OneHotEncoder(min_frequency=20, handle_unknown="infrequent_if_exist")
     ids = [encoder.fit_transform(parts[0].categorical), encoder.transform(parts[1].categorical)]
     scaler = StandardScaler().fit(parts[0].numerical)

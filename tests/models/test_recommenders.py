@@ -439,7 +439,7 @@ def test_the_framework_session_reads_the_checkpoints_own_tables(
 @pytest.mark.parametrize("model", BOTH)
 def test_the_chain_equals_the_network_that_was_fitted(model: str, tmp_path: Path) -> None:
     dataset = dataset_of(tmp_path / "d", 400)
-    part, recipe = fit.data.read(dataset, "train"), fit.Recipe(3, 64, 1e-3, 0.1)
+    part, recipe = fit.data.Part(dataset, "train"), fit.Recipe(3, 64, 1e-3, 0.1)
     fitted = fit.train(model, ROWS, part, recipe, tmp_path / "c")
     checkpoint.save(model, fitted.dense, ROWS, tmp_path / "c")
     chain, samples = served(model, tmp_path / "c", tmp_path / "s"), samples_of(50)
@@ -943,7 +943,7 @@ def test_the_small_sets_clicks_are_learnt_and_survive_every_format(
     embeddings = session.run({"input_1": batch["categorical_features"]})["output_1"]
     inputs = {"args_0": batch["numerical_features"], "args_1": embeddings}
     expected = run(built, inputs)
-    clicks = fit.data.read(generated, "test").clicks()
+    clicks = fit.data.Part(generated, "test").clicks()
     auc = roc_auc_score(clicks, expected[:, 0])
     assert dataset.score({"DENSE_OUTPUT": expected})["auc"] == pytest.approx(auc, abs=1e-3)
     assert auc > 0.7

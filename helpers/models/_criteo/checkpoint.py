@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
@@ -35,8 +35,8 @@ _DENSE_FILES = re.compile(r"config\.json|checkpoint|dense\.index|dense\.data-\d{
 Table = np.memmap[tuple[int, ...], np.dtype[np.float32]]
 
 
-class _Fields(BaseModel):
-    """The fields of a configuration, of which those of the tables are always needed."""
+class _Config(BaseModel):
+    """A configuration, which has to list the rows of the 26 tables."""
 
     model_config = ConfigDict(strict=True, extra="allow")
     categorical_cardinalities: Annotated[
@@ -68,7 +68,7 @@ def tables(model: str, variant: str, path: Path) -> list[Table]:
     """
     expected = {
         f"feature_{place}.npy": f"<f4 {[rows, DIMENSION]} by rows"
-        for place, rows in enumerate(_configured(model, variant, path))
+        for place, rows in enumerate(_checked_rows(model, variant, path))
     }
     files = sorted(set((path / "sparse").iterdir()) - {path / "sparse/config.json"})
     found = {file.name: _mapped(file) for file in files}
@@ -79,25 +79,32 @@ def tables(model: str, variant: str, path: Path) -> list[Table]:
 
 def save(model: str, dense: "Model", rows: Iterable[int], path: Path) -> None:
     """Write the weights of `dense` and both configurations, for tables of `rows`, to `path`."""
-    common = _common(rows)
-    for name in ("dense", "sparse"):
-        (path / name).mkdir(parents=True, exist_ok=True)
-    # of the cross layers NVIDIA's code wants to be told in either case
-    cross = {"num_cross_layers": None, "cross_layer_projection_dim": None}
-    other = {"transpose": False, "batch_size": None}
-    fields = {**cross, **_architecture(model), **common, **other}
-    (path / "dense/config.json").write_text(json.dumps(fields, indent=4))
-    # the fields other than the tables' sizes choose how NVIDIA's code holds them in memory
-    loading = {
-        "use_mde_embeddings": False,
-        "column_slice_threshold": None,
-        "embedding_zeros_initializer": True,
-        "embedding_trainable": True,
-        # true means one fused table, into which NVIDIA's training code cannot load a checkpoint
-        "concat_embedding": False,
-        "cpu_offloading_threshold_gb": 75,
+    sizes = _sizes(rows)
+    configs: dict[str, dict[str, object]] = {
+        "dense": {
+            # NVIDIA's code wants to be told of the cross layers in either case
+            "num_cross_layers": None,
+            "cross_layer_projection_dim": None,
+            **_architecture(model),
+            **sizes,
+            "transpose": False,
+            "batch_size": None,
+        },
+        # the fields other than the tables' sizes choose how NVIDIA's code holds them in memory
+        "sparse": {
+            **sizes,
+            "use_mde_embeddings": False,
+            "column_slice_threshold": None,
+            "embedding_zeros_initializer": True,
+            "embedding_trainable": True,
+            # true means one fused table, into which NVIDIA's training code cannot load a checkpoint
+            "concat_embedding": False,
+            "cpu_offloading_threshold_gb": 75,
+        },
     }
-    (path / "sparse/config.json").write_text(json.dumps({**common, **loading}, indent=4))
+    for name, config in configs.items():
+        (path / name).mkdir(parents=True, exist_ok=True)
+        (path / name / "config.json").write_text(json.dumps(config, indent=4))
     checkpoint.objects(_weights(dense)).write(str(path / "dense/dense"))
 
 
@@ -110,13 +117,13 @@ def _weights(dense: "Model") -> "dict[str, Variable]":
     }
 
 
-def _common(rows: Iterable[int]) -> dict[str, object]:
+def _sizes(rows: Iterable[int]) -> dict[str, object]:
     """What both configurations say of the tables."""
     return {"categorical_cardinalities": list(rows), "embedding_dim": [DIMENSION] * CATEGORICAL}
 
 
 def _architecture(model: str) -> dict[str, object]:
-    """What a configuration must say of the network, besides the tables."""
+    """What the dense configuration must say of the network."""
     cross = {
         "num_cross_layers": network.CROSS_LAYERS,
         "cross_layer_projection_dim": network.PROJECTION,
@@ -130,36 +137,33 @@ def _architecture(model: str) -> dict[str, object]:
     }
 
 
-def _configured(model: str, variant: str, path: Path) -> list[int]:
+def _checked_rows(model: str, variant: str, path: Path) -> list[int]:
     """Check both configurations; give the rows of the tables."""
     dense, sparse = (path / name / "config.json" for name in ("dense", "sparse"))
-    rows = list(TABLES.get(variant) or _fields(dense)["categorical_cardinalities"])
-    for file, expected in (
-        (dense, _architecture(model) | _common(rows)),
-        (sparse, _common(rows)),
-    ):
-        found = _fields(file)
+    rows = list(TABLES.get(variant) or _read(dense)["categorical_cardinalities"])
+    sizes = _sizes(rows)
+    for file, expected in ((dense, _architecture(model) | sizes), (sparse, sizes)):
+        found = _read(file)
         if found.get("interaction") in INTERACTIONS[model]:
             found["interaction"] = INTERACTIONS[model][0]
         for field, wanted in expected.items():
-            if text := _difference(field, found.get(field), wanted):
+            if found.get(field) != wanted:
+                text = _difference(field, found.get(field), wanted)
                 raise CheckpointError(f"{file} is not {model}'s: {text}")
     return rows
 
 
 def _difference(field: str, found: object, wanted: object) -> str:
-    """Say how a field differs; of a list, its first place that does."""
-    if found == wanted:
-        return ""
+    """Say how a field differs; of a list of the right length, its first place that does."""
     if isinstance(wanted, list) and isinstance(found, list) and len(found) == len(wanted):
         place = next(n for n, value in enumerate(wanted) if found[n] != value)
         field, found, wanted = f"{field}[{place}]", found[place], wanted[place]
     return f"{field} is {json.dumps(found)[:80]} and should be {json.dumps(wanted)[:80]}"
 
 
-def _fields(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> dict[str, Any]:
     try:
-        return _Fields.model_validate_json(path.read_bytes()).model_dump()
+        return _Config.model_validate_json(path.read_bytes()).model_dump()
     except OSError as error:
         raise CheckpointError(
             f"{path} cannot be read ({error.strerror}): a checkpoint is a folder with dense/ and "
@@ -171,11 +175,10 @@ def _fields(path: Path) -> dict[str, Any]:
 
 def _mapped(path: Path) -> Table:
     try:
-        table: Table = NPY.open_memmap(path, mode="r")
+        return cast(Table, NPY.open_memmap(path, mode="r"))
     except Exception as error:  # damaged bytes can fail in any way inside the reader
         line = " ".join(str(error).split())[:200]
         raise CheckpointError(f"{path} is not a whole .npy file of numbers: {line}") from None
-    return table
 
 
 def _layout(table: Table) -> str:

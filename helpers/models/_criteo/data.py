@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from helpers.errors import DataError
 from helpers.models import Arrays
 from helpers.models._criteo import metric, spec
-from helpers.models._criteo.spec import Spec
 from helpers.models._criteo.tables import NUMERICAL
 
 INPUTS = ("categorical_features", "numerical_features")
@@ -29,17 +28,18 @@ class Samples(NamedTuple):
 
 
 class Part:
-    """The samples of one part of a folder, on disk: what is asked for is read, in any order.
+    """The samples of the part "train" or "test" of a split-binary folder, read when asked for.
 
-    Raises DataError for a file that is missing, empty, or of another length than the label's.
+    Raises DataError for another folder, and for a file that is missing, empty, or of another length
+    than the label's.
     """
 
-    def __init__(self, described: Spec, name: str) -> None:
-        self._files = files = described.parts[name]
-        self._tables = described.cardinalities
+    def __init__(self, folder: Path, name: str) -> None:
+        self.spec = spec.read(folder)
+        self._files = files = self.spec.parts[name]
         self._clicks = _mapped(files.label, "uint8")
-        self._numerical = _mapped(files.numerical, "float16", (NUMERICAL,))
-        self._ids = list(map(_mapped, files.categorical, described.dtypes))
+        self._numerical = _mapped(files.numerical, f"({NUMERICAL},)float16")
+        self._ids = list(map(_mapped, files.categorical, self.spec.dtypes))
         paths = (files.numerical, *files.categorical)
         for path, array in zip(paths, (self._numerical, *self._ids), strict=True):
             if len(array) != len(self):
@@ -50,7 +50,7 @@ class Part:
         return len(self._clicks)
 
     def take(self, rows: Rows) -> Samples:
-        """Read the samples `rows`, a slice or indices.
+        """Read the samples `rows`, a slice or indices, in any order.
 
         Raises DataError for an id outside its table, a number that is not finite and a label other
         than 0 and 1.
@@ -61,10 +61,11 @@ class Part:
             raise DataError(f"{self._files.numerical} holds a number that is not finite")
         columns = [ids[rows] for ids in self._ids]
         categorical: NDArray[np.int32] = np.stack(columns, axis=1, dtype=np.int32)
-        wrong = (categorical < 0) | (categorical >= self._tables)
+        tables = self.spec.cardinalities
+        wrong = (categorical < 0) | (categorical >= tables)
         if wrong.any():
             row, place = np.argwhere(wrong)[0]
-            text = f"{categorical[row, place]}, and its table has {self._tables[place]:,} rows"
+            text = f"{categorical[row, place]}, and its table has {tables[place]:,} rows"
             raise DataError(f"{self._files.categorical[place]} holds the id {text}")
         return Samples(categorical, numerical, clicks)
 
@@ -76,31 +77,23 @@ class Part:
         return np.asarray(found, dtype=np.bool_)
 
     def batches(self, batch_size: int, limit: int | None = None) -> Iterator[Samples]:
-        """Read all samples in order, or `limit` of them, spread evenly; the last batch may be
-        short.
-        """
+        """Read all samples in order, or `limit` of them spread evenly, in batches."""
         count = len(self) if limit is None else min(limit, len(self))
         for start in range(0, count, batch_size):
             places = np.arange(start, min(start + batch_size, count))
             yield self.take(places * len(self) // count)
 
 
-def read(folder: Path, part: str) -> Part:
-    """Open the part "train" or "test" of a split-binary folder; raise DataError for another one."""
-    return Part(spec.read(folder), part)
-
-
 class SplitBinary:
     """The part `test` of a split-binary folder, every sample of it; NVIDIA's reader drops a last
     batch that is not full.
 
-    `tables` are the rows of the network's tables, which have to be the folder's. Raises DataError
-    for another layout.
+    `tables` are the rows of the network's tables, which have to be the folder's.
     """
 
     def __init__(self, folder: Path, tables: tuple[int, ...] | None = None) -> None:
-        self.spec = spec.read(folder)
-        self.test = Part(self.spec, "test")
+        self.test = Part(folder, "test")
+        self.spec = self.test.spec
         own = self.spec.cardinalities
         for place, (found, wanted) in enumerate(zip(own, tables or own, strict=True)):
             if found != wanted:
@@ -111,7 +104,6 @@ class SplitBinary:
 
     @property
     def facts(self) -> dict[str, str | int]:
-        """Number of samples, of clicks among them and of rows of all tables, and the origin."""
         return {
             "samples": len(self),
             "clicks": int(self.test.clicks().sum()),
@@ -132,7 +124,7 @@ class SplitBinary:
         return dict(zip(INPUTS, samples[:2], strict=True))
 
     def score(self, outputs: Arrays) -> dict[str, float]:
-        """Give the area under the ROC curve and the mean cross-entropy of the logits of all.
+        """Give the area under the ROC curve and the mean cross-entropy (nats) of all logits.
 
         The output is [samples] or [samples, 1]; raises DataError for another shape, and where all
         samples are clicks or none is.
@@ -148,13 +140,12 @@ class SplitBinary:
 
 @contextmanager
 def writing(folder: Path, cardinalities: tuple[int, ...]) -> Iterator[Callable[[Samples], None]]:
-    """Open the files of a new part in `folder`; what is given appends some samples to them."""
+    """Open the files of a new part in `folder`; give a function that appends samples to them."""
     folder.mkdir()
     dtypes = [spec.id_type(rows) for rows in cardinalities]
     with ExitStack() as stack:
         numerical, label, *ids = (
-            stack.enter_context((folder / name).open("wb"))
-            for name in (spec.NUMERICAL_FILE, spec.LABEL_FILE, *spec.categorical_files())
+            stack.enter_context((folder / name).open("wb")) for name in spec.FEATURES_OF
         )
 
         def append(samples: Samples) -> None:
@@ -166,10 +157,10 @@ def writing(folder: Path, cardinalities: tuple[int, ...]) -> Iterator[Callable[[
         yield append
 
 
-def _mapped(path: Path, dtype: str, columns: tuple[int, ...] = ()) -> NDArray[np.generic]:
-    """Map a file as [samples] or [samples, columns], without reading it."""
-    sample = np.dtype((dtype, columns))
+def _mapped(path: Path, sample: str) -> NDArray[np.generic]:
+    """Map a file of samples of one numpy type, without reading it."""
     try:
         return np.memmap(path, sample, "r")
     except (OSError, ValueError) as error:
-        raise DataError(f"{path} is no file of {sample} samples: {error}") from None
+        text = f"{path} is no file of {np.dtype(sample)} samples: {error}"
+        raise DataError(text) from None

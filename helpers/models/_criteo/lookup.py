@@ -47,9 +47,9 @@ class Lookup:
                 f"{INPUT} has the id {ids[sample, feature]} for feature {feature}, whose table "
                 f"has the rows 0 to {self._rows[feature] - 1}"
             )
-        return {OUTPUT: self._rows_of(ids)}
+        return {OUTPUT: self.rows_of(ids)}
 
-    def _rows_of(self, ids: Ids) -> NDArray[np.float32]:
+    def rows_of(self, ids: Ids) -> NDArray[np.float32]:
         """Give [batch, tables x width] for ids [batch, tables] that have a row."""
         found = [table[ids[:, feature]] for feature, table in enumerate(self._tables)]
         return np.concatenate(found, axis=1)
@@ -71,8 +71,7 @@ class JoinedLookup(Lookup):
         super().__init__(np.split(self._table, ends[:-1]))
         self._first = ends - self._rows
 
-    def _rows_of(self, ids: Ids) -> NDArray[np.float32]:
-        """Give [batch, tables x width] for ids [batch, tables] that have a row."""
+    def rows_of(self, ids: Ids) -> NDArray[np.float32]:
         samples, features, width = *ids.shape, self._table.shape[1]
         found = np.empty((samples, features, width), dtype=np.float32)
         # every id is inside: "clip" only saves the copy that numpy's own check of them needs

@@ -11,9 +11,7 @@ def auc(clicks: NDArray[np.bool_], logits: NDArray[np.float64]) -> float:
     (Keras's AUC). Both arrays are [samples]; a logit that is not a number makes it NaN. `clicks`
     has to hold both kinds.
     """
-    from sklearn.metrics import (  # type: ignore[import-untyped, unused-ignore]
-        roc_auc_score,
-    )
+    from sklearn.metrics import roc_auc_score  # type: ignore[import-untyped, unused-ignore]
 
     return float(roc_auc_score(clicks, logits)) if np.isfinite(logits).all() else float("nan")
 

@@ -5,6 +5,9 @@ from pathlib import Path
 from typing import ClassVar
 
 from helpers.models import Config, Dataset, Ensemble, Model, Network, Raw, Tensor
+from helpers.models._criteo import checkpoint as checkpoints
+from helpers.models._criteo import data, ensemble, raw
+from helpers.models._criteo.synthetic import fit, generate
 from helpers.models._criteo.tables import CATEGORICAL, NUMERICAL, OWN, TABLES
 from helpers.models._rounding import bounds
 
@@ -19,7 +22,8 @@ class Recommender(Model):
     VARIANTS = (*TABLES, *OWN)  # which rows the tables have
     RECIPE = (
         *(f"_criteo/{module}" for module in ("tables", "spec", "data", "network", "checkpoint")),
-        *("_criteo/synthetic/generate", "_criteo/synthetic/fit", "_keras/checkpoint"),
+        *("_criteo/lookup", "_criteo/synthetic/generate", "_criteo/synthetic/fit"),
+        "_keras/checkpoint",
     )
     BATCH = 4096
 
@@ -29,45 +33,31 @@ class Recommender(Model):
         self.BOUNDS = bounds([NUMERICAL, 512, 256, *interaction, width, 1024, 1024, 512, 256])
 
     def inputs(self, config: Config) -> tuple[Tensor, ...]:
-        """Name the ids of a sample's 26 categorical features, and its 13 numbers."""
         return (
             Tensor("categorical_features", "int32", (CATEGORICAL,)),
             Tensor("numerical_features", "float32", (NUMERICAL,)),
         )
 
     def outputs(self, config: Config) -> tuple[Tensor, ...]:
-        """Name the logit of a click."""
-        return (Tensor("DENSE_OUTPUT", "float32", (1,)),)
+        return (Tensor("DENSE_OUTPUT", "float32", (1,)),)  # the logit of a click
 
     def prepare_dataset(self, config: Config, folder: Path) -> None:
-        from helpers.models._criteo.synthetic.generate import write
-
-        write(config.dataset, config.variant, folder)
+        generate.write(config.dataset, config.variant, folder)
 
     def open_dataset(self, config: Config, folder: Path) -> Dataset:
-        from helpers.models._criteo.data import SplitBinary
-
-        return SplitBinary(folder, TABLES.get(config.variant))
+        return data.SplitBinary(folder, TABLES.get(config.variant))
 
     def prepare_checkpoint(self, config: Config, dataset: Path, path: Path) -> None:
-        from helpers.models._criteo.synthetic.fit import fit
-
-        fit(config.dataset, config.model, dataset, path)
+        fit.fit(config.dataset, config.model, dataset, path)
 
     def build(self, config: Config, checkpoint: Path) -> Network:
         """Build the dense network: a Keras model of a dict of `args_0` and `args_1`."""
-        from helpers.models._criteo.checkpoint import load
-
-        return load(config.model, config.variant, checkpoint)
+        return checkpoints.load(config.model, config.variant, checkpoint)
 
     @property
     def raw(self) -> Raw:
-        from helpers.models._criteo import raw
-
         return raw
 
     @property
     def ensemble(self) -> Ensemble:
-        from helpers.models._criteo import ensemble
-
         return ensemble

@@ -18,13 +18,14 @@ import re
 from collections.abc import Iterator
 from os import SEEK_END
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from helpers.display import Progress
 from helpers.errors import DataError
+from helpers.models import Config
 from helpers.models._criteo import spec, tables
 from helpers.models._criteo.data import Samples, writing
 from helpers.models._criteo.tables import CATEGORICAL, NUMERICAL
@@ -48,22 +49,15 @@ CELLS = (  # what each column holds, and as a regular expression
 LINE = "^" + "\t".join(pattern for _, pattern in CELLS) + "$"
 
 
-class Config(Protocol):
-    """What decides how raw days are prepared."""
-
-    @property
-    def variant(self) -> str: ...
-
-
 class Dictionary:
     """The ids of a feature: from 1 on for its kept `hashes` in their order, 0 for all others."""
 
-    def __init__(self, hashes: NDArray[np.uint32]) -> None:
-        order = np.argsort(hashes)
+    def __init__(self, hashes: "Series") -> None:
+        order = np.argsort(hashes.to_numpy())
         # the largest possible hash ends the list, so that each search ends at a place in it
-        self._hashes = np.append(hashes[order], np.uint32(2**32 - 1))
+        self._hashes = np.append(hashes.to_numpy()[order], np.uint32(2**32 - 1))
         self._ids = np.append(order + 1, 0).astype(np.int32)
-        self.rows = len(hashes) + 1  # of the feature's table
+        self.rows = len(self._ids)  # of the feature's table
 
     def look_up(self, hashes: "Series") -> NDArray[np.int32]:
         """Give the ids of hashes, some of which may be missing."""
@@ -81,19 +75,18 @@ def holds_raw(path: Path) -> bool:
 
 
 def prepare_raw(config: Config, source: Path, folder: Path) -> None:
-    """Write the parts `train`, `test` and `validation` of the days in `source` into `folder`, an
-    empty folder.
+    """Write the parts `train`, `test` and `validation` of the days in `source` into `folder`.
 
     `source` holds `day_0`, `day_1` and so on, each plain or as `.gz`; the last of them is the test
     day. The variants with NVIDIA's tables need all 24, the others two at least. Memory is bound by
-    the number of different hashes, at some 20 bytes each, not by the number of lines. Prints a line
-    every few seconds. Raises DataError for days that are missing or damaged, or do not give the
-    variant's tables.
+    the number of different hashes, at some 20 bytes each, not by the number of lines. Raises
+    DataError for days that are missing or damaged, or do not give the variant's tables.
     """
     days, variant = _days(source), config.variant
     *train, last = days
     wrong = f"{source} does not give the tables of variant '{variant}'"
-    instead = f"variant '{tables.own_variant(variant)}' takes those that it gives"
+    own = f"own-{variant}" if f"own-{variant}" in tables.OWN else "own"
+    instead = f"variant '{own}' takes those that it gives"
     published = tables.TABLES.get(variant)
     if variant not in tables.THRESHOLDS or (published and len(days) != DAYS):
         raise DataError(f"{wrong} with its {len(days)} days: {instead}")
@@ -111,13 +104,12 @@ def prepare_raw(config: Config, source: Path, folder: Path) -> None:
     lines = sum(map(len, _read(last, [])))
     if lines < 2:
         raise DataError(f"{last} has {lines} lines, and the last day gives two parts")
-    parts: dict[str, tuple[list[Path], int, int | None]] = {
-        "train": (train, 0, None),
-        "test": ([last], 0, lines // 2),
-        "validation": ([last], lines // 2, None),
-    }
     written = 0
-    for part, (held, start, count) in parts.items():
+    for part, held, start, count in (
+        ("train", train, 0, None),
+        ("test", [last], 0, lines // 2),
+        ("validation", [last], lines // 2, None),
+    ):
         with writing(folder / part, rows) as append:
             for day in held:
                 for frame in _read(day, COLUMNS, start, count):
@@ -126,8 +118,8 @@ def prepare_raw(config: Config, source: Path, folder: Path) -> None:
                     append(Samples(np.stack(ids, axis=1), numbers, frame["label"].to_numpy()))
                     written += len(frame)
                     progress.say(f"{written:,} lines written, of {day.name}")
-    metadata = {"days": len(days), "threshold": threshold}
-    spec.write(folder, rows, {"origin": "prepared from the public files", **metadata})
+    origin = {"origin": "prepared from the public files"}
+    spec.write(folder, rows, {**origin, "days": len(days), "threshold": threshold})
 
 
 def _days(source: Path) -> list[Path]:
@@ -176,8 +168,7 @@ def _dictionaries(
     for name in features:
         kept = merged(name).filter(pl.col("len") >= threshold)
         del counts[name]
-        kept = kept.sort("len", "hash", descending=[True, False])
-        made[name] = Dictionary(kept["hash"].to_numpy())
+        made[name] = Dictionary(kept.sort("len", "hash", descending=[True, False])["hash"])
     return made
 
 

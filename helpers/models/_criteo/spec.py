@@ -19,9 +19,11 @@ from helpers.models._criteo.tables import CATEGORICAL, NUMERICAL
 
 FILE = "feature_spec.yaml"
 PARTS = ("train", "test")
-LAYOUT = f"expected a split-binary folder: {FILE}, train and test"
-NUMERICAL_FILE, LABEL_FILE = "numerical.bin", "label.bin"
 ID_TYPES = ("int8", "int16", "int32")
+NUMBERS = [f"num_{place}" for place in range(NUMERICAL)]
+IDS = [f"cat_{place}.bin" for place in range(CATEGORICAL)]
+# The files of a part that is written here and the features in each, by NVIDIA's names.
+FEATURES_OF = {"numerical.bin": NUMBERS, "label.bin": ["label"], **{name: [name] for name in IDS}}
 
 
 class _Strict(BaseModel):
@@ -77,43 +79,32 @@ class Spec:
     metadata: Mapping[str, object]
 
 
-def categorical_files() -> list[str]:
-    """Name the files of the categorical features, in the order of the tables."""
-    return [f"cat_{place}.bin" for place in range(CATEGORICAL)]
-
-
 def id_type(cardinality: int) -> str:
     """Give the smallest of int8, int16 and int32 whose largest number exceeds `cardinality`."""
     return next(name for name in ID_TYPES if cardinality < np.iinfo(name).max)
 
 
-def write(folder: Path, cardinalities: tuple[int, ...], metadata: Mapping[str, object]) -> Spec:
-    """Write `feature_spec.yaml` for tables of these sizes, with NVIDIA's names, and read it."""
-    ids = categorical_files()  # which are NVIDIA's names of the features, too
-    numbers = [f"num_{place}" for place in range(NUMERICAL)]
-    features: dict[str, dict[str, str | int]] = {
-        **{name: {"dtype": "float16"} for name in numbers},
-        **{
-            name: {"dtype": id_type(rows), "cardinality": rows}
-            for name, rows in zip(ids, cardinalities, strict=True)
-        },
-        "label": {"dtype": "bool"},
+def write(folder: Path, cardinalities: tuple[int, ...], metadata: Mapping[str, object]) -> None:
+    """Write `feature_spec.yaml` for tables of these sizes, with NVIDIA's names."""
+    ids = {
+        name: {"dtype": id_type(rows), "cardinality": rows}
+        for name, rows in zip(IDS, cardinalities, strict=True)
     }
-    groups = {NUMERICAL_FILE: numbers, LABEL_FILE: ["label"]} | {name: [name] for name in ids}
+    numbers = {name: {"dtype": "float16"} for name in NUMBERS}
+    sources = {
+        part: [
+            {"type": "split_binary", "features": list(names), "files": [f"{part}/{file}"]}
+            for file, names in FEATURES_OF.items()
+        ]
+        for part in PARTS
+    }
     content = {
-        "feature_spec": features,
-        "source_spec": {
-            part: [
-                {"type": "split_binary", "features": list(names), "files": [f"{part}/{file}"]}
-                for file, names in groups.items()
-            ]
-            for part in PARTS
-        },
+        "feature_spec": {**ids, **numbers, "label": {"dtype": "bool"}},
+        "source_spec": sources,
         "channel_spec": {"categorical": list(ids), "numerical": list(numbers), "label": ["label"]},
         "metadata": dict(metadata),
     }
     (folder / FILE).write_text(yaml.safe_dump(content))
-    return read(folder)
 
 
 def read(folder: Path) -> Spec:
@@ -123,7 +114,8 @@ def read(folder: Path) -> Spec:
     """
     path = folder / FILE
     if not path.is_file():
-        raise DataError(f"{folder} holds no {FILE}: {LAYOUT}")
+        wanted = f"expected a split-binary folder: {FILE}, train and test"
+        raise DataError(f"{folder} holds no {FILE}: {wanted}")
     try:
         content = _File.model_validate(yaml.safe_load(path.read_text()))
     except ValidationError as error:

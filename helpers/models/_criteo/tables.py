@@ -7,40 +7,30 @@ T3 and T0 in the order of their numbers as text: 0, 1, 10, 11, ..., 19, 2, 20, a
 
 from helpers.errors import ParameterError
 
-NUMERICAL = 13
-CATEGORICAL = 26
+NUMERICAL, CATEGORICAL = 13, 26
 DIMENSION = 128  # of every embedding
-CAP = 10_000  # rows of a table that a laptop has room for
 
-_T15 = """
-    7912889 33823 17139 7339 20046 4 7105 1382 63 5554114 582469 245828 11 2209 10667 104 4 968 15
-    8165896 2675940 7156453 302516 12022 97 35
-"""
-_T3 = """
-    45833188 36747 1572176 345139 11 2209 11268 128 4 975 15 48937457 17246 11316796 40094537 452104
-    12607 105 36 7414 20244 4 7115 1442 63 29275261
-"""
-_T0 = """
-    227605432 39061 3067956 405283 11 2209 11939 155 4 977 15 292775614 17296 40790948 187188510
-    590152 12974 109 37 7425 20266 4 7123 1544 64 130229467
-"""
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(map(int, text.split()))
-
-
-# The first is the CPU target's: the tables of T15, none above CAP.
-TABLES: dict[str, tuple[int, ...]] = {
-    "T15-10k": tuple(min(rows, CAP) for rows in _numbers(_T15)),
-    "T15": _numbers(_T15),
-    "T3": _numbers(_T3),
-    "T0": _numbers(_T0),
+_ROWS = {
+    "T15": """
+        7912889 33823 17139 7339 20046 4 7105 1382 63 5554114 582469 245828 11 2209 10667 104 4 968
+        15 8165896 2675940 7156453 302516 12022 97 35
+    """,
+    "T3": """
+        45833188 36747 1572176 345139 11 2209 11268 128 4 975 15 48937457 17246 11316796 40094537
+        452104 12607 105 36 7414 20244 4 7115 1442 63 29275261
+    """,
+    "T0": """
+        227605432 39061 3067956 405283 11 2209 11939 155 4 977 15 292775614 17296 40790948 187188510
+        590152 12974 109 37 7425 20266 4 7123 1544 64 130229467
+    """,
 }
+_PUBLISHED = {variant: tuple(map(int, rows.split())) for variant, rows in _ROWS.items()}
+# The first is the CPU target's: T15 with no table above what a laptop has room for.
+TABLES = {"T15-10k": tuple(min(rows, 10_000) for rows in _PUBLISHED["T15"]), **_PUBLISHED}
 # Occurrences from which on a hash of raw days has a row of its own. The tables of a variant that is
 # not in TABLES are as large as the user's data set and checkpoint say.
 THRESHOLDS = {"T15": 15, "T3": 3, "T0": 1, "own": 15, "own-T3": 3, "own-T0": 1}
-OWN = tuple(variant for variant in THRESHOLDS if variant not in TABLES)
+OWN = ("own", "own-T3", "own-T0")
 
 
 def sizes(variant: str) -> tuple[int, ...]:
@@ -52,10 +42,4 @@ def sizes(variant: str) -> tuple[int, ...]:
 
 def order(variant: str) -> list[int]:
     """Give the places that the features of the 26 tables have in the logs."""
-    places = range(CATEGORICAL)
-    return sorted(places, key=str) if variant in ("T3", "T0") else list(places)
-
-
-def own_variant(variant: str) -> str:
-    """Name the variant of `OWN` with the threshold of `variant`, or "own" where it has none."""
-    return next(own for own in OWN if THRESHOLDS[own] == THRESHOLDS.get(variant, 15))
+    return sorted(range(CATEGORICAL), key=str if variant in ("T3", "T0") else int)

@@ -6,13 +6,13 @@ that its samples name: neither a table's gradient nor a copy of it is ever made.
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from helpers.models._criteo import checkpoint, data, spec
+from helpers.models._criteo import checkpoint, data
 from helpers.models._criteo.data import Samples
+from helpers.models._criteo.lookup import Lookup
 from helpers.models._criteo.network import network
 from helpers.models._criteo.tables import DIMENSION
 from helpers.models._keras import Tensor, keras, tensorflow
@@ -21,12 +21,10 @@ from helpers.models._synthetic import FitProgress, recipe_of
 SEED = 0
 CHUNK = 2**17  # rows of a table that are drawn at once
 
-Floats = NDArray[np.float32]
-
 
 @dataclass(frozen=True)
 class Recipe:
-    """How long to fit, and how fast."""
+    """How long and how fast to fit."""
 
     steps: int
     batch_size: int
@@ -46,7 +44,7 @@ RECIPES = {
 }
 
 
-class Tables:
+class Tables(Lookup):
     """The 26 tables in the files of a checkpoint, each row with a step size of its own.
 
     Row-wise Adagrad: a row's gradient is divided by the root of the sum, over the steps so far, of
@@ -57,16 +55,11 @@ class Tables:
         folder.mkdir(parents=True)
         rng = np.random.default_rng(SEED)
         paths = [folder / f"feature_{place}.npy" for place in range(len(rows))]
-        self._tables = [_drawn(path, count, rng) for path, count in zip(paths, rows, strict=True)]
+        super().__init__([_drawn(path, n, rng) for path, n in zip(paths, rows, strict=True)])
         self._squares = [np.zeros(count, dtype=np.float32) for count in rows]
 
-    def look_up(self, ids: NDArray[np.int32]) -> Floats:
-        """Give the embeddings, [batch, 3328], of `ids`, [batch, 26]."""
-        found = [table[column] for table, column in zip(self._tables, ids.T, strict=True)]
-        return np.concatenate(found, axis=1)
-
-    def descend(self, ids: NDArray[np.int32], gradient: Floats, rate: float) -> None:
-        """Go down the `gradient`, [batch, 3328], of what `look_up` gave for `ids`."""
+    def descend(self, ids: NDArray[np.int32], gradient: NDArray[np.float32], rate: float) -> None:
+        """Go down the `gradient`, [batch, 3328], of what `rows_of` gave for `ids`."""
         parts = np.split(gradient, len(self._tables), axis=1)
         for table, squares, column, part in zip(
             self._tables, self._squares, ids.T, parts, strict=True
@@ -79,25 +72,20 @@ class Tables:
 
 
 class Recommender:
-    """A network that is being fitted."""
+    """A network that is being fitted: its dense part by Adam, its tables by row-wise Adagrad."""
 
     def __init__(self, model: str, rows: tuple[int, ...], folder: Path) -> None:
         self.dense = network(model, SEED)
         self.tables = Tables(rows, folder / "sparse")
-        self.optimizer = keras().optimizers.Adam()
-        self.optimizer.build(self.dense.trainable_variables)
+        self._optimizer = keras().optimizers.Adam()
+        self._optimizer.build(self.dense.trainable_variables)
         self._tf = tensorflow()
         self._step = self._tf.function(self._descend_dense, autograph=False)
 
-    def logits(self, samples: Samples) -> Tensor:
-        """Give [batch, 1]."""
-        embeddings = self.tables.look_up(samples.categorical)
-        return self.dense({"args_0": samples.numerical, "args_1": embeddings})
-
     def take(self, samples: Samples, rate: float, table_rate: float) -> float:
         """Take one step of descent; give the loss before it."""
-        self.optimizer.learning_rate = rate
-        embeddings = self.tables.look_up(samples.categorical)
+        self._optimizer.learning_rate = rate
+        embeddings = self.tables.rows_of(samples.categorical)
         clicks = samples.clicks[:, None].astype(np.float32)
         tensors = map(self._tf.constant, (samples.numerical, embeddings, clicks))
         loss, slope = self._step(*tensors)
@@ -114,43 +102,36 @@ class Recommender:
             logits = self.dense({"args_0": numerical, "args_1": embeddings}, training=True)
             loss = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(clicks, logits))
         *gradients, slope = tape.gradient(loss, [*weights, embeddings])
-        self.optimizer.apply(gradients, weights)
+        self._optimizer.apply(gradients, weights)
         return loss, slope
 
 
 def fit(name: str, model: str, dataset: Path, path: Path) -> None:
     """Fit "dlrm" or "dcnv2" to the part `train` of the set `name` in `dataset`.
 
-    The checkpoint is written to the new folder `path`. Prints a line every 20 steps. Raises
-    DataError if there is no recipe for the set.
+    The checkpoint is written to the new folder `path`. Raises DataError if there is no recipe.
     """
-    recipe = recipe_of(name, RECIPES)[model]
-    rows = spec.read(dataset).cardinalities
-    fitted = train(model, rows, data.read(dataset, "train"), recipe, path)
-    checkpoint.save(model, fitted.dense, rows, path)
+    recipe, part = recipe_of(name, RECIPES)[model], data.Part(dataset, "train")
+    fitted = train(model, part, recipe, path)
+    checkpoint.save(model, fitted.dense, part.spec.cardinalities, path)
 
 
-def train(
-    model: str, rows: tuple[int, ...], part: data.Part, recipe: Recipe, folder: Path
-) -> Recommender:
+def train(model: str, part: data.Part, recipe: Recipe, folder: Path) -> Recommender:
     """Fit to samples of `part`, drawn at random, with the tables in the new folder `folder`."""
-    recommender, progress = Recommender(model, rows, folder), FitProgress(recipe.steps)
-    rng = np.random.default_rng(SEED)
+    recommender = Recommender(model, part.spec.cardinalities, folder)
+    progress, rng = FitProgress(recipe.steps), np.random.default_rng(SEED)
     for step in range(1, recipe.steps + 1):
-        chosen = rng.integers(0, len(part), recipe.batch_size)
+        samples = part.take(rng.integers(0, len(part), recipe.batch_size))
         cooling = float(0.5 * (1 + np.cos(np.pi * (step - 1) / recipe.steps)))
-        loss = recommender.take(
-            part.take(chosen), recipe.learning_rate * cooling, recipe.table_rate * cooling
-        )
-        progress.say(step, loss)
+        rates = recipe.learning_rate * cooling, recipe.table_rate * cooling
+        progress.say(step, recommender.take(samples, *rates))
     return recommender
 
 
-def _drawn(path: Path, rows: int, rng: np.random.Generator) -> "np.memmap[Any, Any]":
+def _drawn(path: Path, rows: int, rng: np.random.Generator) -> checkpoint.Table:
     """Make the file of a table, drawn evenly from -sqrt(1 / rows) to sqrt(1 / rows)."""
-    table: np.memmap[Any, Any] = checkpoint.NPY.open_memmap(
-        path, "w+", np.float32, (rows, DIMENSION)
-    )
+    shape = (rows, DIMENSION)
+    table: checkpoint.Table = checkpoint.NPY.open_memmap(path, "w+", np.float32, shape)
     for start in range(0, rows, CHUNK):
         part = table[start : start + CHUNK]
         part[:] = (2 * rng.random(part.shape, dtype=np.float32) - 1) * rows**-0.5
