@@ -19,7 +19,7 @@ import yaml
 from helpers import models
 from helpers.display import progress
 from helpers.errors import DataError
-from helpers.models._criteo import data, raw, tables
+from helpers.models._criteo import raw, tables
 from helpers.models._criteo.data import SplitBinary
 
 Line = list[str]
@@ -110,7 +110,7 @@ def check_part(
         (folder / "test").rename(folder / "first")
         (folder / "validation").rename(folder / "test")
         part = "test"
-    found = data.Part(folder, part).take(slice(None))
+    found = SplitBinary(folder, part=part).take(slice(None))
     for array, expected in zip(found, expected_part(lines, ids, order), strict=True):
         np.testing.assert_array_equal(array, expected)
 
@@ -222,7 +222,7 @@ def test_a_missing_number_is_0_and_not_the_logarithm_of_3(tmp_path: Path) -> Non
     lines[0][0][1:6] = ["", "0", "-1", "-2", "-3"]
     lines[0][0][6:8] = ["-17", "97"]
     folder = prepared(written(tmp_path / "days", lines), tmp_path / "out")
-    found = data.Part(folder, "train").take(slice(None)).numerical[0, :7]
+    found = SplitBinary(folder, part="train").take(slice(None)).numerical[0, :7]
     expected = [0, math.log(3), math.log(2), 0, 0, 0, math.log(100)]
     np.testing.assert_allclose(found, expected, rtol=1e-3)
 
@@ -234,7 +234,7 @@ def test_a_hash_of_zeros_is_a_hash_and_a_missing_one_is_none(tmp_path: Path) -> 
     for line in days[1]:
         line[14:16] = ["00000000", "ffffffff"]
     folder = prepared(written(tmp_path / "days", days), tmp_path / "out")
-    train, test = (data.Part(folder, part).take(slice(None)) for part in ("train", "test"))
+    train, test = (SplitBinary(folder, part=part).take(slice(None)) for part in ("train", "test"))
     np.testing.assert_array_equal(train.categorical[:, 0], [0, 1, 1, 1] * 5)
     assert SplitBinary(folder).spec.cardinalities[:2] == (2, 1)
     assert test.categorical[:, :2].tolist() == [[1, 0]] * 2
@@ -247,7 +247,7 @@ def test_the_test_day_counts_for_no_frequency(tmp_path: Path) -> None:
             line[20] = word
     folder = prepared(written(tmp_path / "days", days), tmp_path / "out")
     assert SplitBinary(folder).spec.cardinalities[6] == 2
-    assert data.Part(folder, "test").take(slice(None)).categorical[:, 6].tolist() == [0] * 20
+    assert SplitBinary(folder, part="test").take(slice(None)).categorical[:, 6].tolist() == [0] * 20
 
 
 def test_plain_and_zipped_days_and_a_last_line_without_end_are_the_same(tmp_path: Path) -> None:
@@ -470,5 +470,5 @@ def test_four_times_the_lines_take_no_more_memory(tmp_path: Path) -> None:
             check=True,
         )
         peaks.append(float(done.stdout.splitlines()[-1]))
-        assert len(data.Part(folder, "train")) == 4000 * times
+        assert len(SplitBinary(folder, part="train")) == 4000 * times
     assert peaks[1] < peaks[0] + 100  # megabytes

@@ -26,7 +26,7 @@ from helpers.formats import Build
 from helpers.inference.frameworks import framework_session
 from helpers.models import Part, Tensor
 from helpers.models._criteo import checkpoint, lookup, spec
-from helpers.models._criteo.data import Samples, writing
+from helpers.models._criteo.data import Samples, SplitBinary, writing
 from helpers.models._criteo.network import network
 from helpers.models._criteo.synthetic import fit
 from helpers.models._criteo.tables import TABLES
@@ -88,6 +88,11 @@ def run(network: Any, batch: dict[str, Any]) -> NDArray[np.float32]:
     return np.asarray(network(batch))
 
 
+def logits_of(fitted: fit.Recommender, samples: Samples) -> NDArray[np.float32]:
+    embeddings = fitted.tables.rows_of(samples.categorical)
+    return run(fitted.dense, {"args_0": samples.numerical, "args_1": embeddings})
+
+
 def samples_of(size: int, rows: tuple[int, ...] = ROWS, seed: int = 0) -> Samples:
     rng = np.random.default_rng(seed)
     ids = rng.integers(0, rows, (size, 26)).astype(np.int32)
@@ -119,12 +124,13 @@ def test_both_packages_are_found_and_say_what_they_are(model: str, title: str) -
 def test_the_parts_meet_in_the_embeddings(model: str) -> None:
     found, config = models.ensemble(model), config_of(model)
     assert found is not None
-    assert found.sparse(config) == Part(
+    lookup_part, graph = found.parts(config)
+    assert lookup_part == Part(
         f"{model}_sparse",
         {"categorical_features": Tensor("input_1", "int32", (26,))},
         {"LOOKUP_VECTORS": Tensor("output_1", "float32", (3328,))},
     )
-    assert found.dense(config) == Part(
+    assert graph == Part(
         f"{model}_dense",
         {
             "numerical_features": Tensor("args_0", "float32", (13,)),
@@ -439,11 +445,11 @@ def test_the_framework_session_reads_the_checkpoints_own_tables(
 @pytest.mark.parametrize("model", BOTH)
 def test_the_chain_equals_the_network_that_was_fitted(model: str, tmp_path: Path) -> None:
     dataset = dataset_of(tmp_path / "d", 400)
-    part, recipe = fit.data.Part(dataset, "train"), fit.Recipe(3, 64, 1e-3, 0.1)
-    fitted = fit.train(model, ROWS, part, recipe, tmp_path / "c")
+    part, recipe = SplitBinary(dataset, part="train"), fit.Recipe(3, 64, 1e-3, 0.1)
+    fitted = fit.train(model, part, recipe, tmp_path / "c")
     checkpoint.save(model, fitted.dense, ROWS, tmp_path / "c")
     chain, samples = served(model, tmp_path / "c", tmp_path / "s"), samples_of(50)
-    expected = np.asarray(fitted.logits(samples))
+    expected = logits_of(fitted, samples)
     np.testing.assert_array_equal(chain(samples), expected)
     assert expected.std() > 0.01
 
@@ -846,7 +852,7 @@ def test_rows_descend_by_row_wise_adagrad(tmp_path: Path) -> None:
     for rate in (0.3, 0.2):
         ids = rng.integers(0, rows, (20, 2)).astype(np.int32)
         looked_up = np.concatenate([expected[n][ids[:, n]] for n in range(2)], axis=1)
-        np.testing.assert_allclose(tables.look_up(ids), looked_up, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(tables.rows_of(ids), looked_up, rtol=1e-5, atol=1e-6)
         gradient = rng.standard_normal((20, 256)).astype(np.float32)
         tables.descend(ids, gradient, rate)
         for n, count in enumerate(rows):
@@ -892,7 +898,7 @@ def test_the_gradient_is_that_of_the_mean_cross_entropy(tmp_path: Path) -> None:
     """The loss is the mean of -log of what the logit says of the click; the tables go down it."""
     fitted = fit.Recommender("dlrm", ROWS, tmp_path / "c")
     samples = samples_of(200)
-    logits = np.asarray(fitted.logits(samples))[:, 0].astype(np.float64)
+    logits = logits_of(fitted, samples)[:, 0].astype(np.float64)
     p = 1 / (1 + np.exp(-logits))
     expected = -np.log(np.where(samples.clicks, p, 1 - p)).mean()
     losses = [fitted.take(samples, 1e-3, 0.05) for _ in range(8)]
@@ -943,7 +949,7 @@ def test_the_small_sets_clicks_are_learnt_and_survive_every_format(
     embeddings = session.run({"input_1": batch["categorical_features"]})["output_1"]
     inputs = {"args_0": batch["numerical_features"], "args_1": embeddings}
     expected = run(built, inputs)
-    clicks = fit.data.Part(generated, "test").clicks()
+    clicks = SplitBinary(generated, part="test").clicks()
     auc = roc_auc_score(clicks, expected[:, 0])
     assert dataset.score({"DENSE_OUTPUT": expected})["auc"] == pytest.approx(auc, abs=1e-3)
     assert auc > 0.7

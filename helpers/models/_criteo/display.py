@@ -61,8 +61,8 @@ def show_predictions(
     client of a server. It gets `count` samples, spread over the set.
     """
     pairs = [
-        (*infer(dataset.inputs(samples)).values(), samples.clicks)
-        for samples in dataset.test.batches(batch_size, count)
+        (*infer(samples.inputs).values(), samples.clicks)
+        for samples in dataset.samples(batch_size, count)
     ]
     logits = np.concatenate([np.asarray(found, np.float64).reshape(-1) for found, _ in pairs])
     clicks = np.concatenate([clicked for _, clicked in pairs])
@@ -95,7 +95,7 @@ def _frequent(dataset: SplitBinary) -> tuple[NDArray[np.float64], int]:
     """Give each table's share of lookups that go to its most frequent 1 % of rows, and of how many
     samples; a table of less than 100 rows has one such row.
     """
-    (samples,) = dataset.test.batches(SAMPLES, SAMPLES)
+    (samples,) = dataset.samples(SAMPLES, SAMPLES)
     shares = []
     for ids, rows in zip(samples.categorical.T, dataset.spec.cardinalities, strict=True):
         lookups = np.sort(np.unique(ids, return_counts=True)[1])[::-1]

@@ -28,11 +28,11 @@ def network(model: str, seed: int = 0) -> Network:
     draws = keras.random.SeedGenerator(seed)  # each initializer's draws are its own
     numerical = keras.Input((NUMERICAL,), name="args_0")
     embeddings = keras.Input((EMBEDDINGS,), name="args_1")
-    bottom = _mlp(keras, _padded(keras, numerical), BOTTOM, "bottom_mlp_layers", "relu", draws)
+    bottom = _mlp(keras, numerical, BOTTOM, "bottom_mlp_layers", "relu", draws)
     both = keras.layers.Concatenate()([bottom, embeddings])
     interaction = {"dlrm": _dot, "dcnv2": _cross}[model]
     x = interaction(keras, bottom, both, draws)
-    logit = _mlp(keras, _padded(keras, x), TOP, "top_mlp", "linear", draws)
+    logit = _mlp(keras, x, TOP, "top_mlp", "linear", draws)
     return keras.Model({"args_0": numerical, "args_1": embeddings}, logit)
 
 
@@ -71,7 +71,9 @@ def _cross(keras: Any, _: Any, both: Any, draws: Any) -> Any:
 
 
 def _mlp(keras: Any, x: Any, widths: tuple[int, ...], name: str, last: str, draws: Any) -> Any:
-    """Stack dense layers with ReLU, the last one with the activation `last`."""
+    """Pad `x` and stack dense layers with ReLU on it, the last one with the activation `last`."""
+    if missing := -x.shape[-1] % MULTIPLE:
+        x = keras.ops.pad(x, ((0, 0), (0, missing)))
     for place, width in enumerate(widths):
         x = keras.layers.Dense(
             width,
@@ -81,8 +83,3 @@ def _mlp(keras: Any, x: Any, widths: tuple[int, ...], name: str, last: str, draw
             name=f"{name}.{place}",
         )(x)
     return x
-
-
-def _padded(keras: Any, x: Any) -> Any:
-    missing = -x.shape[-1] % MULTIPLE
-    return keras.ops.pad(x, ((0, 0), (0, missing))) if missing else x

@@ -61,21 +61,12 @@ class _File(_Strict):
 
 
 @dataclass(frozen=True)
-class Files:
-    """Where the features of one part lie."""
-
-    categorical: tuple[Path, ...]  # one of each feature, in the order of the tables
-    numerical: Path
-    label: Path
-
-
-@dataclass(frozen=True)
 class Spec:
     """What a checked `feature_spec.yaml` says."""
 
     cardinalities: tuple[int, ...]  # rows of the tables, in their order
     dtypes: tuple[str, ...]  # of the ids, likewise
-    parts: dict[str, Files]  # of "train" and "test"
+    parts: dict[str, list[Path]]  # files of "train" and "test": the numbers, the label, each id
     metadata: Mapping[str, object]
 
 
@@ -155,14 +146,13 @@ def first_fault(error: ValidationError) -> str:
     return f"{where}: {first['msg'][0].lower()}{first['msg'][1:]}"
 
 
-def _files(path: Path, content: _File, part: str) -> Files:
-    """Find the file of every feature of a part."""
+def _files(path: Path, content: _File, part: str) -> list[Path]:
+    """Find the files of a part, in the order of `Spec.parts`."""
     channels, found = content.channel_spec, []
-    for names in (*([name] for name in channels.categorical), channels.numerical, channels.label):
+    for names in (channels.numerical, channels.label, *([name] for name in channels.categorical)):
         held = [each for each in getattr(content.source_spec, part) if each.features == names]
         if len(held) != 1:
             text = f"should have one file of {', '.join(names)}, and has {len(held)}"
             raise DataError(f"{path}: source_spec.{part} {text}")
         found.append(path.parent / held[0].files[0])
-    *ids, numbers, label = found
-    return Files(tuple(ids), numbers, label)
+    return found

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from helpers.models._criteo import checkpoint, data
-from helpers.models._criteo.data import Samples
+from helpers.models._criteo import checkpoint
+from helpers.models._criteo.data import Samples, SplitBinary
 from helpers.models._criteo.lookup import Lookup
 from helpers.models._criteo.network import network
 from helpers.models._criteo.tables import DIMENSION
@@ -111,12 +111,12 @@ def fit(name: str, model: str, dataset: Path, path: Path) -> None:
 
     The checkpoint is written to the new folder `path`. Raises DataError if there is no recipe.
     """
-    recipe, part = recipe_of(name, RECIPES)[model], data.Part(dataset, "train")
+    recipe, part = recipe_of(name, RECIPES)[model], SplitBinary(dataset, part="train")
     fitted = train(model, part, recipe, path)
     checkpoint.save(model, fitted.dense, part.spec.cardinalities, path)
 
 
-def train(model: str, part: data.Part, recipe: Recipe, folder: Path) -> Recommender:
+def train(model: str, part: SplitBinary, recipe: Recipe, folder: Path) -> Recommender:
     """Fit to samples of `part`, drawn at random, with the tables in the new folder `folder`."""
     recommender = Recommender(model, part.spec.cardinalities, folder)
     progress, rng = FitProgress(recipe.steps), np.random.default_rng(SEED)
