@@ -70,8 +70,6 @@ class Dataset(Protocol):
 
 
 class Session(Protocol):
-    """Something that computes."""
-
     def run(self, inputs: Arrays) -> Arrays: ...
 
 
@@ -84,8 +82,8 @@ class Raw(Protocol):
     def prepare_raw(self, config: Config, source: Path, folder: Path) -> None:
         """Turn the raw files at `source` into a prepared set in the empty folder `folder`.
 
-        Uses bounded memory, and prints a line every few seconds. Raises `DataError` for a file
-        that is damaged or not the public one.
+        Uses bounded memory and prints a line every few seconds. Raises `DataError` for a file that
+        is damaged or not the public one.
         """
 
 
@@ -138,23 +136,17 @@ class Model(ABC):
 
     @abstractmethod
     def prepare_dataset(self, config: Config, folder: Path) -> None:
-        """Generate the set `config.dataset` in the empty folder `folder`; raise `DataError` if
-        there is none of that name.
-        """
+        """Generate the set `config.dataset` in `folder`; raise `DataError` if there is none."""
 
     @abstractmethod
     def open_dataset(self, config: Config, folder: Path) -> Dataset:
-        """Open a data set that was generated, prepared from raw files, or prepared by the user.
-
-        Raises `DataError` for another layout.
-        """
+        """Open a generated or prepared data set; raise `DataError` for another layout."""
 
     @abstractmethod
     def prepare_checkpoint(self, config: Config, dataset: Path, path: Path) -> None:
-        """Fit a small checkpoint to the generated set `config.dataset`, which lies in `dataset`.
+        """Fit a small checkpoint to the generated set in `dataset`; `path` is its file or folder.
 
-        It is written to `path`, a file or a folder, and a line is printed every 20 steps. Raises
-        `DataError` if there is no such set.
+        Prints a line every 20 steps. Raises `DataError` if no such set is generated.
         """
 
     @abstractmethod
@@ -184,9 +176,7 @@ def float_type(config: Config) -> str:
 
 def names() -> list[str]:
     """Name every model of the package, sorted."""
-    return sorted(
-        module.name for module in iter_modules(__path__) if module.ispkg and module.name[0] != "_"
-    )
+    return sorted(m.name for m in iter_modules(__path__) if m.ispkg and m.name[0] != "_")
 
 
 def get(name: str) -> Model:
@@ -207,9 +197,7 @@ def ensemble(name: str) -> Ensemble | None:
 
 
 def source(name: str, module: str) -> Path:
-    """Find the file of a module of the model `name`, such as "network", "synthetic/fit", or
-    "_<shared>/network" for one that several models share.
-    """
+    """Find the file of a module of a model: "network", or "_<shared>/network" for a shared one."""
     folder = Path(__file__).parent
     return (folder if module[0] == "_" else folder / name) / f"{module}.py"
 

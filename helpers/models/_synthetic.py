@@ -11,9 +11,8 @@ Found = TypeVar("Found")
 
 
 def size_of(name: str, sets: Mapping[str, Found], otherwise: str) -> Found:
-    """Look up how large the generated set `name` is.
-
-    Raises DataError if there is no such set, naming those that there are, and `otherwise`.
+    """Look up the size of the generated set `name`; raise DataError naming all sets if it is none,
+    and what else can be given (`otherwise`).
     """
     if name not in sets:
         raise DataError(f"unknown data set '{name}': give one of {', '.join(sets)}{otherwise}")

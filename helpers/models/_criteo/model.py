@@ -6,7 +6,9 @@ from typing import ClassVar
 
 from helpers.models import Config, Dataset, Ensemble, Model, Network, Raw, Tensor
 from helpers.models._criteo import checkpoint as checkpoints
-from helpers.models._criteo import data, ensemble, raw
+from helpers.models._criteo import data
+from helpers.models._criteo import ensemble as criteo_ensemble
+from helpers.models._criteo import raw as criteo_raw
 from helpers.models._criteo.synthetic import fit, generate
 from helpers.models._criteo.tables import CATEGORICAL, NUMERICAL, OWN, TABLES
 from helpers.models._rounding import bounds
@@ -26,6 +28,8 @@ class Recommender(Model):
         "_keras/checkpoint",
     )
     BATCH = 4096
+    raw: ClassVar[Raw] = criteo_raw
+    ensemble: ClassVar[Ensemble] = criteo_ensemble
 
     def __init__(self, title: str, interaction: Sequence[int], width: int) -> None:
         self.TITLE = title
@@ -53,11 +57,3 @@ class Recommender(Model):
     def build(self, config: Config, checkpoint: Path) -> Network:
         """Build the dense network: a Keras model of a dict of `args_0` and `args_1`."""
         return checkpoints.load(config.model, config.variant, checkpoint)
-
-    @property
-    def raw(self) -> Raw:
-        return raw
-
-    @property
-    def ensemble(self) -> Ensemble:
-        return ensemble

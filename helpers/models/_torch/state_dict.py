@@ -16,7 +16,7 @@ from helpers.models._tensors import check
 
 
 class Inert:
-    """Stands for an object of the training code: it takes anything and does nothing."""
+    """Stands for an object of the training code: takes anything and does nothing."""
 
     def __init__(self, *_: Any, **__: Any) -> None: ...
 
@@ -44,12 +44,10 @@ def read(path: Path, inert: Collection[str] = ()) -> Any:
     except Exception as error:  # damaged bytes can fail in any way inside the unpickler
         reason = " ".join(str(error).split()).split("WeightsUnpickler error: ")[-1]
         named = re.search(r"GLOBAL ([\w.]+)", reason)
-        tried = named[1] if named else _imported(path)
-        if tried:
-            text = f"{path} was refused: it tries to run {tried}; save its state dict alone"
-        else:
-            text = f"{path} is not a whole PyTorch checkpoint: {reason[:120] or 'no content'}"
-        raise CheckpointError(text) from None
+        text = f"is not a whole PyTorch checkpoint: {reason[:120] or 'no content'}"
+        if tried := named[1] if named else _imported(path):
+            text = f"was refused: it tries to run {tried}; save its state dict alone"
+        raise CheckpointError(f"{path} {text}") from None
 
 
 def _imported(path: Path) -> str | None:
@@ -75,15 +73,12 @@ def unwrap(content: Any, path: Path) -> dict[str, Tensor]:
         if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
             content = content[key]
             break
+    no_dict = f"{path} holds no state dict"
     if not isinstance(content, Mapping) or not content:
-        raise CheckpointError(
-            f"{path} holds no state dict, neither bare nor as 'state_dict' or 'model'"
-        )
+        raise CheckpointError(f"{no_dict}, neither bare nor as 'state_dict' or 'model'")
     for name, value in content.items():
         if not isinstance(name, str) or not isinstance(value, Tensor):
-            raise CheckpointError(
-                f"{path} holds no state dict: {name!r} is a {type(value).__name__}"
-            )
+            raise CheckpointError(f"{no_dict}: {name!r} is a {type(value).__name__}")
     return rename(content, r"^module\.", "", path)
 
 
