@@ -299,11 +299,10 @@ def test_a_limit_is_spread_evenly_over_the_set(folder: Path) -> None:
     )
 
 
-def test_what_writing_writes_is_what_numpy_wrote(folder: Path, tmp_path: Path) -> None:
+def test_a_part_is_written_as_numpy_wrote_it(folder: Path, tmp_path: Path) -> None:
     samples = drawn(23, seed=23)
-    with data.writing(tmp_path / "again", ROWS) as append:
-        append(Samples(*(array[:9] for array in samples)))
-        append(Samples(*(array[9:] for array in samples)))
+    batches = [Samples(*(array[rows] for array in samples)) for rows in (slice(9), slice(9, None))]
+    data.write_part(tmp_path / "again", ROWS, batches)
     names = sorted(path.name for path in (folder / "test").iterdir())
     assert sorted(path.name for path in (tmp_path / "again").iterdir()) == names
     assert len(names) == 28
@@ -362,14 +361,12 @@ def test_a_large_set_is_read_within_bounded_memory(tmp_path: Path) -> None:
     spec.write(tmp_path, (5,) * 26, {})
     ids, rng = np.zeros(400_000, dtype=np.int8), np.random.default_rng(0)
     for part in ("train", "test"):
-        with data.writing(tmp_path / part, (5,) * 26) as append:
-            append(
-                Samples(
-                    np.broadcast_to(ids[:, None], (len(ids), 26)),
-                    np.ones((len(ids), 13), dtype=np.float32),
-                    rng.random(len(ids)) < 0.5,
-                )
-            )
+        samples = Samples(
+            np.broadcast_to(ids[:, None], (len(ids), 26)),
+            np.ones((len(ids), 13), dtype=np.float32),
+            rng.random(len(ids)) < 0.5,
+        )
+        data.write_part(tmp_path / part, (5,) * 26, [samples])
     dataset = SplitBinary(tmp_path)
     tracemalloc.start()
     count = sum(len(batch["categorical_features"]) for batch in dataset.batches(1024))
@@ -609,8 +606,7 @@ def test_tables_that_are_all_small_are_shown_too(tmp_path: Path) -> None:
     rows = (1, *range(3, 28))
     spec.write(tmp_path, rows, {})
     for part in ("train", "test"):
-        with data.writing(tmp_path / part, rows) as append:
-            append(drawn(40, rows))
+        data.write_part(tmp_path / part, rows, [drawn(40, rows)])
     text = shown(display.show_tables(SplitBinary(tmp_path)))
     assert text == f"The 26 tables have 1 to 27 rows, {sum(rows)} together."
 

@@ -26,7 +26,7 @@ from helpers.formats import Build
 from helpers.inference.frameworks import framework_session
 from helpers.models import Part, Tensor
 from helpers.models._criteo import checkpoint, lookup, spec
-from helpers.models._criteo.data import Samples, SplitBinary, writing
+from helpers.models._criteo.data import Samples, SplitBinary, write_part
 from helpers.models._criteo.network import network
 from helpers.models._criteo.synthetic import fit
 from helpers.models._criteo.tables import TABLES
@@ -837,8 +837,7 @@ def dataset_of(folder: Path, count: int) -> Path:
         logits = 4 * (samples.categorical[:, 4] > 2) - 2 + 2 * samples.numerical[:, 0]
         clicks = np.random.default_rng(seed).random(size) < 1 / (1 + np.exp(-logits))
         folder.mkdir(exist_ok=True)
-        with writing(folder / part, ROWS) as append:
-            append(samples._replace(clicks=clicks))
+        write_part(folder / part, ROWS, [samples._replace(clicks=clicks)])
     spec.write(folder, ROWS, {})
     return folder
 

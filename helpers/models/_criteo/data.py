@@ -1,7 +1,7 @@
 """How the samples of a split-binary folder lie on disk, are read in batches, and are scored."""
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
@@ -142,23 +142,19 @@ def cross_entropy(clicks: NDArray[np.bool_], logits: NDArray[np.float64]) -> flo
         return float(np.logaddexp(0, np.where(clicks, -logits, logits)).mean())
 
 
-@contextmanager
-def writing(folder: Path, cardinalities: tuple[int, ...]) -> Iterator[Callable[[Samples], None]]:
-    """Open the files of a new part in `folder`; give a function that appends samples to them."""
+def write_part(folder: Path, cardinalities: Sequence[int], batches: Iterable[Samples]) -> None:
+    """Write the files of a new part into the new folder `folder`, one batch at a time."""
     folder.mkdir()
     dtypes = [spec.id_type(rows) for rows in cardinalities]
     with ExitStack() as stack:
         numerical, label, *ids = (
             stack.enter_context((folder / name).open("wb")) for name in spec.FEATURES_OF
         )
-
-        def append(samples: Samples) -> None:
+        for samples in batches:
             numerical.write(samples.numerical.astype("<f2").tobytes())
             label.write(samples.clicks.tobytes())
             for file, dtype, column in zip(ids, dtypes, samples.categorical.T, strict=True):
                 file.write(column.astype(dtype).tobytes())
-
-        yield append
 
 
 def _mapped(path: Path, sample: str) -> NDArray[np.generic]:

@@ -27,7 +27,7 @@ from helpers.display import Progress
 from helpers.errors import DataError
 from helpers.models import Config
 from helpers.models._criteo import spec, tables
-from helpers.models._criteo.data import Samples, writing
+from helpers.models._criteo.data import Samples, write_part
 from helpers.models._criteo.tables import CATEGORICAL, NUMERICAL
 
 if TYPE_CHECKING:
@@ -105,19 +105,20 @@ def prepare_raw(config: Config, source: Path, folder: Path) -> None:
     if lines < 2:
         raise DataError(f"{last} has {lines} lines, and the last day gives two parts")
     written = 0
-    for part, held, start, count in (
-        ("train", train, 0, None),
-        ("test", [last], 0, lines // 2),
-        ("validation", [last], lines // 2, None),
-    ):
-        with writing(folder / part, rows) as append:
-            for day in held:
-                for frame in _read(day, COLUMNS, start, count):
-                    ids = [known.look_up(frame[name]) for name, known in dictionaries.items()]
-                    numbers = frame.select(NUMBERS).to_numpy()
-                    append(Samples(np.stack(ids, axis=1), numbers, frame["label"].to_numpy()))
-                    written += len(frame)
-                    progress.say(f"{written:,} lines written, of {day.name}")
+
+    def samples(days: list[Path], start: int = 0, count: int | None = None) -> Iterator[Samples]:
+        nonlocal written
+        for day in days:
+            for frame in _read(day, COLUMNS, start, count):
+                ids = [known.look_up(frame[name]) for name, known in dictionaries.items()]
+                numbers = frame.select(NUMBERS).to_numpy()
+                yield Samples(np.stack(ids, axis=1), numbers, frame["label"].to_numpy())
+                written += len(frame)
+                progress.say(f"{written:,} lines written, of {day.name}")
+
+    write_part(folder / "train", rows, samples(train))
+    write_part(folder / "test", rows, samples([last], 0, lines // 2))
+    write_part(folder / "validation", rows, samples([last], lines // 2))
     origin = {"origin": "prepared from the public files"}
     spec.write(folder, rows, {**origin, "days": len(days), "threshold": threshold})
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from helpers.models._criteo import spec
-from helpers.models._criteo.data import Samples, writing
+from helpers.models._criteo.data import Samples, write_part
 from helpers.models._criteo.tables import CATEGORICAL, NUMERICAL, sizes
 from helpers.models._synthetic import size_of
 
@@ -44,9 +44,9 @@ def write(name: str, variant: str, folder: Path) -> None:
     tables = sizes(variant)
     for place, (part, count) in enumerate(counts.items()):
         rng = np.random.default_rng([SEED, place, count])
-        with writing(folder / part, tables) as append:
-            for start in range(0, count, CHUNK):
-                append(draw(rng, min(CHUNK, count - start), tables))
+        starts = range(0, count, CHUNK)
+        batches = (draw(rng, min(CHUNK, count - start), tables) for start in starts)
+        write_part(folder / part, tables, batches)
     metadata = {"origin": "generated", "name": name, "variant": variant, "seed": SEED}
     spec.write(folder, tables, metadata)
 
