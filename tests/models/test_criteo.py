@@ -619,9 +619,9 @@ def test_predictions_are_shown_beside_what_was_observed(small: SplitBinary) -> N
         found = generate.logits(batch["categorical_features"], batch["numerical_features"])
         return {"DENSE_OUTPUT": found.astype(np.float32)[:, None]}
 
-    text = shown(display.show_predictions(small, infer, count=1000, batch_size=300))
-    assert sizes_seen == [300, 300, 300, 100]
-    assert text.startswith("Of 1,000 samples in 10 groups of rising prediction, the lowest has ")
+    text = shown(display.show_predictions(small, infer))
+    assert sizes_seen == [256] * 8 + [77]
+    assert text.startswith("Of 2,125 samples in 10 groups of rising prediction, the lowest has ")
 
 
 def test_tenths_are_those_of_a_slow_count() -> None:

@@ -28,8 +28,21 @@ if TYPE_CHECKING:
     from keras import Model, Variable
 
 NPY: Any = np.lib.format  # writes and reads the headers of .npy files
-# As NVIDIA's configuration has it; its own kernel computes what the second name does.
-INTERACTIONS = {"dlrm": ("dot_tensorflow", "dot_custom_cuda"), "dcnv2": ("cross",)}
+# What the dense configuration must say of the network.
+_BOTH = {
+    "bottom_mlp_dims": list(network.BOTTOM),
+    "top_mlp_dims": list(network.TOP),
+    "num_numerical_features": NUMERICAL,
+}
+_CROSS = {
+    "num_cross_layers": network.CROSS_LAYERS,
+    "cross_layer_projection_dim": network.PROJECTION,
+}
+ARCHITECTURE: dict[str, dict[str, object]] = {
+    "dlrm": {"interaction": "dot_tensorflow", **_BOTH},
+    "dcnv2": {"interaction": "cross", **_BOTH, **_CROSS},
+}
+SYNONYMS = {"dot_custom_cuda": "dot_tensorflow"}  # NVIDIA's own kernel computes the same
 _DENSE_FILES = re.compile(r"config\.json|checkpoint|dense\.index|dense\.data-\d{5}-of-\d{5}")
 
 Table = np.memmap[tuple[int, ...], np.dtype[np.float32]]
@@ -85,7 +98,7 @@ def save(model: str, dense: "Model", rows: Iterable[int], path: Path) -> None:
             # NVIDIA's code wants to be told of the cross layers in either case
             "num_cross_layers": None,
             "cross_layer_projection_dim": None,
-            **_architecture(model),
+            **ARCHITECTURE[model],
             **sizes,
             "transpose": False,
             "batch_size": None,
@@ -122,33 +135,17 @@ def _sizes(rows: Iterable[int]) -> dict[str, object]:
     return {"categorical_cardinalities": list(rows), "embedding_dim": [DIMENSION] * CATEGORICAL}
 
 
-def _architecture(model: str) -> dict[str, object]:
-    """What the dense configuration must say of the network."""
-    cross = {
-        "num_cross_layers": network.CROSS_LAYERS,
-        "cross_layer_projection_dim": network.PROJECTION,
-    }
-    return {
-        "interaction": INTERACTIONS[model][0],
-        "bottom_mlp_dims": list(network.BOTTOM),
-        "top_mlp_dims": list(network.TOP),
-        "num_numerical_features": NUMERICAL,
-        **(cross if model == "dcnv2" else {}),
-    }
-
-
 def _checked_rows(model: str, variant: str, path: Path) -> list[int]:
     """Check both configurations; give the rows of the tables."""
     dense, sparse = (path / name / "config.json" for name in ("dense", "sparse"))
     rows = list(TABLES.get(variant) or _read(dense)["categorical_cardinalities"])
     sizes = _sizes(rows)
-    for file, expected in ((dense, _architecture(model) | sizes), (sparse, sizes)):
-        found = _read(file)
-        if found.get("interaction") in INTERACTIONS[model]:
-            found["interaction"] = INTERACTIONS[model][0]
+    for file, expected in ((dense, ARCHITECTURE[model] | sizes), (sparse, sizes)):
+        fields = _read(file)
         for field, wanted in expected.items():
-            if found.get(field) != wanted:
-                text = _difference(field, found.get(field), wanted)
+            found = fields.get(field)
+            if wanted not in (found, SYNONYMS.get(str(found))):
+                text = _difference(field, found, wanted)
                 raise CheckpointError(f"{file} is not {model}'s: {text}")
     return rows
 

@@ -14,15 +14,12 @@ if TYPE_CHECKING:
     from IPython.display import Image
 
 SHARE = 0.01  # of a table's rows: those that are looked up most
-SAMPLES = 32_768  # that lookups are counted in
-GROUPS = 10
+COUNTED, PREDICTED = 32_768, 4_096  # samples, spread over the set
+BATCH, GROUPS = 256, 10
 
 
 def show_tables(dataset: SplitBinary) -> "Image":
-    """Draw the rows of each table, and the share of lookups that the most frequent 1 % of them get.
-
-    The lookups are those of up to 32,768 samples, spread over the set.
-    """
+    """Draw the rows of each table, and the share of lookups that its most frequent 1 % get."""
     rows = np.array(dataset.spec.cardinalities)
     shares, lookups = _frequent(dataset)
     figure, (left, right) = subplots("The tables of the 26 categorical features", 2, 4.7)
@@ -49,21 +46,14 @@ def show_tables(dataset: SplitBinary) -> "Image":
     return picture(figure, text)
 
 
-def show_predictions(
-    dataset: SplitBinary,
-    infer: Callable[[Arrays], Arrays],
-    count: int = 4096,
-    batch_size: int = 256,
-) -> "Image":
+def show_predictions(dataset: SplitBinary, infer: Callable[[Arrays], Arrays]) -> "Image":
     """Draw the predicted and the observed share of clicks, by tenths of rising prediction.
 
     `infer` maps a batch as the data set gives it to the network's logits: a session's `run`, or a
-    client of a server. It gets `count` samples, spread over the set.
+    client of a server.
     """
-    pairs = [
-        (*infer(samples.inputs).values(), samples.clicks)
-        for samples in dataset.samples(batch_size, count)
-    ]
+    batches = dataset.samples(BATCH, PREDICTED)
+    pairs = [(*infer(samples.inputs).values(), samples.clicks) for samples in batches]
     logits = np.concatenate([np.asarray(found, np.float64).reshape(-1) for found, _ in pairs])
     clicks = np.concatenate([clicked for _, clicked in pairs])
     predicted, observed, deviations = (100 * each for each in _tenths(logits, clicks))
@@ -92,10 +82,10 @@ def show_predictions(
 
 
 def _frequent(dataset: SplitBinary) -> tuple[NDArray[np.float64], int]:
-    """Give each table's share of lookups that go to its most frequent 1 % of rows, and of how many
-    samples; a table of less than 100 rows has one such row.
+    """Give the share of each table's lookups that its most frequent 1 % of rows (one at least) get,
+    and in how many samples.
     """
-    (samples,) = dataset.samples(SAMPLES, SAMPLES)
+    (samples,) = dataset.samples(COUNTED, COUNTED)
     shares = []
     for ids, rows in zip(samples.categorical.T, dataset.spec.cardinalities, strict=True):
         lookups = np.sort(np.unique(ids, return_counts=True)[1])[::-1]
@@ -106,12 +96,10 @@ def _frequent(dataset: SplitBinary) -> tuple[NDArray[np.float64], int]:
 def _tenths(
     logits: NDArray[np.float64], clicks: NDArray[np.bool_]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Give the predicted and the observed share of clicks of each tenth of the samples, by rising
-    logit, and the standard error of the latter.
-    """
-    order = np.array_split(np.argsort(logits, kind="stable"), min(GROUPS, len(logits)))
+    """Give each tenth's predicted share of clicks, the observed one and its standard error."""
+    groups = np.array_split(np.argsort(logits, kind="stable"), min(GROUPS, len(logits)))
     probability = np.exp(-np.logaddexp(0, -logits))
-    predicted = np.array([probability[group].mean() for group in order])
-    observed = np.array([clicks[group].mean() for group in order])
-    sizes = np.array([len(group) for group in order])
+    predicted = np.array([probability[group].mean() for group in groups])
+    observed = np.array([clicks[group].mean() for group in groups])
+    sizes = np.array([len(group) for group in groups])
     return predicted, observed, np.sqrt(observed * (1 - observed) / sizes)

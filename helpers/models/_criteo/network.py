@@ -4,6 +4,7 @@ Layers are named after the places that their weights have in NVIDIA's checkpoint
 a slash: `top_mlp.0` is `top_mlp/0`.
 """
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -60,12 +61,9 @@ def _cross(keras: Any, _: Any, both: Any, draws: Any) -> Any:
     for place in range(CROSS_LAYERS):
         name = f"interact_op.cross_layers.{place}"
         normal = keras.initializers.TruncatedNormal(stddev=0.05, seed=draws)
-        x_u = keras.layers.Dense(
-            PROJECTION, use_bias=False, kernel_initializer=normal, name=f"{name}._dense_u"
-        )(x)
-        x_v = keras.layers.Dense(
-            both.shape[-1], kernel_initializer=normal, name=f"{name}._dense_v"
-        )(x_u)
+        dense = partial(keras.layers.Dense, kernel_initializer=normal)
+        x_u = dense(PROJECTION, use_bias=False, name=f"{name}._dense_u")(x)
+        x_v = dense(both.shape[-1], name=f"{name}._dense_v")(x_u)
         x = keras.layers.Add()([keras.layers.Multiply()([both, x_v]), x])
     return x
 

@@ -19,7 +19,11 @@ from helpers.models._criteo.tables import CATEGORICAL, NUMERICAL
 
 FILE = "feature_spec.yaml"
 PARTS = ("train", "test")
-ID_TYPES = ("int8", "int16", "int32")
+TYPES = {
+    "categorical": ("int8", "int16", "int32"),
+    "numerical": ("float16",),
+    "label": ("bool", "int8"),
+}
 NUMBERS = [f"num_{place}" for place in range(NUMERICAL)]
 IDS = [f"cat_{place}.bin" for place in range(CATEGORICAL)]
 # The files of a part that is written here and the features in each, by NVIDIA's names.
@@ -72,7 +76,7 @@ class Spec:
 
 def id_type(cardinality: int) -> str:
     """Give the smallest of int8, int16 and int32 whose largest number exceeds `cardinality`."""
-    return next(name for name in ID_TYPES if cardinality < np.iinfo(name).max)
+    return next(name for name in TYPES["categorical"] if cardinality < np.iinfo(name).max)
 
 
 def write(folder: Path, cardinalities: tuple[int, ...], metadata: Mapping[str, object]) -> None:
@@ -113,27 +117,23 @@ def read(folder: Path) -> Spec:
         raise DataError(f"{path}: {first_fault(error)}") from None
     except (yaml.YAMLError, OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path} is no YAML: {' '.join(str(error).split())[:120]}") from None
-    channels, features = content.channel_spec, content.feature_spec
-    named = [*channels.categorical, *channels.numerical, *channels.label]
+    channels, features = content.channel_spec.model_dump(), content.feature_spec
+    named = [name for names in channels.values() for name in names]
     for name in [*named, *features]:
         if named.count(name) != 1 or name not in features:
             raise DataError(f"{path}: {name} should be once in feature_spec and in channel_spec")
-    for names, dtypes in (
-        (channels.categorical, ID_TYPES),
-        (channels.numerical, ("float16",)),
-        (channels.label, ("bool", "int8")),
-    ):
-        for name in names:
+    for channel, dtypes in TYPES.items():
+        for name in channels[channel]:
             if (dtype := features[name].dtype) not in dtypes:
                 raise DataError(f"{path}: {name} is {dtype} and should be {' or '.join(dtypes)}")
-    tables = [features[name] for name in channels.categorical]
-    for name, table in zip(channels.categorical, tables, strict=True):
+    tables = {name: features[name] for name in channels["categorical"]}
+    for name, table in tables.items():
         if not 0 <= (table.cardinality or 0) - 1 <= np.iinfo(table.dtype).max:
             text = f"is {table.dtype} and has an impossible cardinality, {table.cardinality}"
             raise DataError(f"{path}: {name} {text}")
     return Spec(
-        tuple(table.cardinality or 0 for table in tables),
-        tuple(table.dtype for table in tables),
+        tuple(table.cardinality or 0 for table in tables.values()),
+        tuple(table.dtype for table in tables.values()),
         {part: _files(path, content, part) for part in PARTS},
         content.metadata or {},
     )

@@ -45,9 +45,8 @@ def load(prefix: Path, title: str, weights: Mapping[str, "Variable"]) -> None:
     except CheckpointError:
         raise
     except Exception as error:  # damaged bytes can fail in any way inside the reader
-        line = " ".join(str(error).split())[:200]
-        text = f"{prefix}.index and its data cannot be read{place}: {line}"
-        raise CheckpointError(text) from None
+        text = f"cannot be read{place}: {' '.join(str(error).split())[:200]}"
+        raise CheckpointError(f"{prefix}.index and its data {text}") from None
 
 
 def objects(weights: Mapping[str, "Variable"]) -> "Checkpoint":
