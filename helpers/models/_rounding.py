@@ -30,8 +30,6 @@ def bounds(sums: Sequence[int]) -> dict[str, tuple[float, float]]:
     found = {}
     for precision, u in UNIT_ROUNDOFF.items():
         n = sum(sums) if precision == "fp32" else 2 * len(sums)
-        largest, mean = (
-            expm1(each * sqrt(n) * u + n * u * u / (1 - u)) for each in (LARGEST, MEAN)
-        )
-        found[precision] = (largest, mean)
+        root, rest = sqrt(n), n * u * u / (1 - u)
+        found[precision] = expm1(LARGEST * root * u + rest), expm1(MEAN * root * u + rest)
     return found

@@ -22,7 +22,7 @@ from helpers.errors import DataError, ParameterError
 from helpers.models._criteo import data, display, spec
 from helpers.models._criteo.data import INPUTS, OUTPUT, Samples, SplitBinary
 from helpers.models._criteo.synthetic import generate
-from helpers.models._criteo.tables import TABLES, sizes
+from helpers.models._criteo.tables import TABLES
 
 ROWS = (126, 127, 128, 32_766, 32_767, 40_000, *range(3, 23))  # of tables, around the types' ends
 TYPES = ("int8", "int16", "int16", "int16", "int32", "int32", *["int8"] * 20)
@@ -65,7 +65,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> SplitBinary:
     """The generated small set, which tests only read."""
     root = tmp_path_factory.mktemp("small")
     generate.write("generated-small", "T15-10k", root)
-    return SplitBinary(root, sizes("T15-10k"))
+    return SplitBinary(root, TABLES["T15-10k"])
 
 
 def refusal(act: Callable[[], Any]) -> str:
@@ -82,16 +82,14 @@ def refusal(act: Callable[[], Any]) -> str:
     ("variant", "rows"), [("T15", 32_709_138), ("T3", 177_944_291), ("T0", 882_774_575)]
 )
 def test_the_tables_have_the_published_number_of_rows(variant: str, rows: int) -> None:
-    assert len(sizes(variant)) == 26
-    assert sum(sizes(variant)) == rows
+    assert len(TABLES[variant]) == 26
+    assert sum(TABLES[variant]) == rows
 
 
 def test_the_laptops_tables_are_those_of_t15_none_above_10000() -> None:
     assert next(iter(TABLES)) == "T15-10k"
-    pairs = zip(sizes("T15-10k"), sizes("T15"), strict=True)
+    pairs = zip(TABLES["T15-10k"], TABLES["T15"], strict=True)
     assert all(mine == (rows if rows < 10_000 else 10_000) for mine, rows in pairs)
-    with pytest.raises(ParameterError, match="unknown tables 'own': this package has T15-10k, T15"):
-        sizes("own")
 
 
 # The description
@@ -511,7 +509,7 @@ def test_numbers_are_logarithms_of_counts_and_some_are_missing(small: SplitBinar
 
 
 def test_clicks_are_as_likely_as_planted_and_no_score_beats_that() -> None:
-    samples = generate.draw(np.random.default_rng(5), 100_000, sizes("T15-10k"))
+    samples = generate.draw(np.random.default_rng(5), 100_000, TABLES["T15-10k"])
     planted = generate.logits(samples.categorical, samples.numerical)
     probability = 1 / (1 + np.exp(-planted))
     for group in np.array_split(np.argsort(planted), 20):
@@ -522,9 +520,9 @@ def test_clicks_are_as_likely_as_planted_and_no_score_beats_that() -> None:
 
 
 def test_both_the_numbers_and_the_ids_and_their_pairs_tell_of_clicks() -> None:
-    samples = generate.draw(np.random.default_rng(6), 50_000, sizes("T15-10k"))
+    samples = generate.draw(np.random.default_rng(6), 50_000, TABLES["T15-10k"])
     planted = generate.logits(samples.categorical, samples.numerical)
-    other = generate.draw(np.random.default_rng(7), 50_000, sizes("T15-10k"))
+    other = generate.draw(np.random.default_rng(7), 50_000, TABLES["T15-10k"])
     whole = roc_auc_score(samples.clicks, planted)
     for place in (0, 1):
         mixed = list(samples[:2])
@@ -574,7 +572,7 @@ def test_another_name_and_tables_of_no_list_are_refused(tmp_path: Path) -> None:
     assert refusal(lambda: generate.write("other", "T15-10k", tmp_path)).startswith(
         "unknown data set 'other': give one of generated, generated-small, "
     )
-    with pytest.raises(ParameterError, match="unknown tables 'own'"):
+    with pytest.raises(ParameterError, match="unknown tables 'own': this package has T15-10k, T15"):
         generate.write("generated", "own", tmp_path)
 
 
@@ -592,7 +590,7 @@ def shown(picture: Any) -> str:
 def test_the_tables_are_shown_with_how_skewed_their_lookups_are(small: SplitBinary) -> None:
     text = shown(display.show_tables(small))
     assert text.startswith("The 26 tables have 4 to 10,000 rows, ")
-    assert f"{sum(sizes('T15-10k')):,} together. In 2,125 samples " in text
+    assert f"{sum(TABLES['T15-10k']):,} together. In 2,125 samples " in text
     shares, lookups = display._frequent(small)
     ids = small.take(slice(None)).categorical
     assert lookups == len(ids)

@@ -69,9 +69,8 @@ class Dictionary:
 
 def holds_raw(path: Path) -> bool:
     """Tell whether `path` is a folder with day files, and not a prepared one."""
-    if not path.is_dir() or (path / spec.FILE).exists():
-        return False
-    return any(DAY.fullmatch(each.name) for each in path.iterdir())
+    unprepared = path.is_dir() and not (path / spec.FILE).exists()
+    return unprepared and any(DAY.fullmatch(each.name) for each in path.iterdir())
 
 
 def prepare_raw(config: Config, source: Path, folder: Path) -> None:

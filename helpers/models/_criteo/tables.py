@@ -5,8 +5,6 @@ ids that occur fewer than 15, 3 or 1 times into one. T15 has the features in the
 T3 and T0 in the order of their numbers as text: 0, 1, 10, 11, ..., 19, 2, 20, and so on.
 """
 
-from helpers.errors import ParameterError
-
 NUMERICAL, CATEGORICAL = 13, 26
 DIMENSION = 128  # of every embedding
 
@@ -31,13 +29,6 @@ TABLES = {"T15-10k": tuple(min(rows, 10_000) for rows in _PUBLISHED["T15"]), **_
 # not in TABLES are as large as the user's data set and checkpoint say.
 THRESHOLDS = {"T15": 15, "T3": 3, "T0": 1, "own": 15, "own-T3": 3, "own-T0": 1}
 OWN = ("own", "own-T3", "own-T0")
-
-
-def sizes(variant: str) -> tuple[int, ...]:
-    """Give the rows of the 26 tables of `variant`; raise ParameterError if there is no such one."""
-    if variant not in TABLES:
-        raise ParameterError(f"unknown tables '{variant}': this package has {', '.join(TABLES)}")
-    return TABLES[variant]
 
 
 def order(variant: str) -> list[int]:

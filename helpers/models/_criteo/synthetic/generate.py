@@ -11,9 +11,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from helpers.errors import ParameterError
 from helpers.models._criteo import spec
 from helpers.models._criteo.data import Samples, write_part
-from helpers.models._criteo.tables import CATEGORICAL, NUMERICAL, sizes
+from helpers.models._criteo.tables import CATEGORICAL, NUMERICAL, TABLES
 from helpers.models._synthetic import size_of
 
 SEED = 1
@@ -38,10 +39,12 @@ Ids = NDArray[np.int32] | NDArray[np.int64]
 def write(name: str, variant: str, folder: Path) -> None:
     """Write the set `name` with the tables of `variant` into `folder`, an empty folder.
 
-    Raises DataError if there is no such set.
+    Raises DataError if there is no such set, ParameterError if the variant has no tables here.
     """
     counts = size_of(name, SIZES, ", a split-binary folder or the public day files")
-    tables = sizes(variant)
+    if variant not in TABLES:
+        raise ParameterError(f"unknown tables '{variant}': this package has {', '.join(TABLES)}")
+    tables = TABLES[variant]
     for place, (part, count) in enumerate(counts.items()):
         rng = np.random.default_rng([SEED, place, count])
         starts = range(0, count, CHUNK)
