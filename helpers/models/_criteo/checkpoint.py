@@ -131,7 +131,7 @@ def _weights(dense: "Model") -> "dict[str, Variable]":
 
 
 def _sizes(rows: Iterable[int]) -> dict[str, object]:
-    """What both configurations say of the tables."""
+    """Give the fields of both configurations that describe the tables."""
     return {"categorical_cardinalities": list(rows), "embedding_dim": [DIMENSION] * CATEGORICAL}
 
 

@@ -79,15 +79,14 @@ class Recommender:
         self.tables = Tables(rows, folder / "sparse")
         self._optimizer = keras().optimizers.Adam()
         self._optimizer.build(self.dense.trainable_variables)
-        self._tf = tensorflow()
-        self._step = self._tf.function(self._descend_dense, autograph=False)
+        self._step = tensorflow().function(self._descend_dense, autograph=False)
 
     def take(self, samples: Samples, rate: float, table_rate: float) -> float:
         """Take one step of descent; give the loss before it."""
         self._optimizer.learning_rate = rate
         embeddings = self.tables.rows_of(samples.categorical)
         clicks = samples.clicks[:, None].astype(np.float32)
-        tensors = map(self._tf.constant, (samples.numerical, embeddings, clicks))
+        tensors = map(tensorflow().constant, (samples.numerical, embeddings, clicks))
         loss, slope = self._step(*tensors)
         self.tables.descend(samples.categorical, slope.numpy(), table_rate)
         return float(loss)
@@ -96,7 +95,7 @@ class Recommender:
         self, numerical: Tensor, embeddings: Tensor, clicks: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Take the dense network's step; give the loss and its gradient by the embeddings."""
-        tf, weights = self._tf, self.dense.trainable_variables
+        tf, weights = tensorflow(), self.dense.trainable_variables
         with tf.GradientTape() as tape:
             tape.watch(embeddings)
             logits = self.dense({"args_0": numerical, "args_1": embeddings}, training=True)
