@@ -20,11 +20,12 @@ from sklearn.metrics.pairwise import cosine_similarity
 
 from helpers import models
 from helpers.errors import DataError
+from helpers.models._tables import LONGEST_LINE
 from helpers.models.widedeep import MODEL as widedeep
 from helpers.models.widedeep import raw
 from helpers.models.widedeep.features import MULTI_HOT, NAMES, NUMERIC, ONE_HOT
 from helpers.models.widedeep.raw import files, rows, statistics, tables
-from helpers.models.widedeep.raw.hashing import row_of
+from helpers.models.widedeep.raw.tables import row_of
 
 CONFIG: Any = SimpleNamespace(dataset="x", export_precision="fp32")
 DAY_MS = 86_400_000
@@ -435,14 +436,14 @@ def test_medians_of_counts_are_numpys(days: list[int]) -> None:
 
 
 def test_similarity_by_hand() -> None:
-    table = pl.LazyFrame(
+    table = pl.DataFrame(
         {
             "document_id": pl.Series([7, 1, 7, 1, 9], dtype=pl.Int32),
             "topic_id": pl.Series([1, 1, 2, 3, 3], dtype=pl.Int32),
             "confidence_level": [0.5, 0.2, 0.1, 0.3, 0.0],
         }
     )
-    documents, weights = tables.read_labels(table, "topics")
+    documents, weights = tables.read_labels([table[:2], table[2:]], "topics")
     two, one = math.log(10 / 2), math.log(10)  # ids go to 9; labels 1 and 3 are in two documents
     first = (0.2 * two, 0.0, 0.3 * two)
     seventh = (0.5 * two, 0.1 * one, 0.0)
@@ -592,9 +593,9 @@ def test_a_line_without_an_end_is_not_gathered(
     monkeypatch.setattr(files, "BLOCK", 1 << 16)
     source = world.write(tmp_path / "source")
     with (source / "events.csv").open("ab") as file:
-        file.write(bytes(1 << 18))
+        file.write(bytes(LONGEST_LINE + (1 << 17)))
     found = refusal(source, tmp_path / "out")
-    assert found == "events.csv is damaged: 65536 bytes without the end of a line"
+    assert found == "events.csv is damaged: a line is longer than 8,388,608 bytes"
 
 
 def test_a_time_that_no_calendar_has_counts_as_missing(world: World, tmp_path: Path) -> None:

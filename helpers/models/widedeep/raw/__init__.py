@@ -1,5 +1,68 @@
-"""Kaggle's outbrain-click-prediction, from its CSV files to the rows that the network takes."""
+"""How outbrain's public files become the rows that the network takes, within bounded memory.
 
-from helpers.models.widedeep.raw.prepare import holds_raw, prepare_raw
+The steps are those of NVIDIA's NVTabular pipeline for Wide & Deep. Memory holds the documents
+with their labels, the ads and one span of displays: 1.3 GB for as many as the public files have,
+whatever the number of clicks. The disk takes as much again as the result, for what is between.
 
-__all__ = ["holds_raw", "prepare_raw"]
+Where the original depends on a GPU or on a library's details, this differs: ids are hashed by
+another function (`hashed`), those of lists directly rather than by their rank in the training
+part; the uniform number that keeps a display from training is NumPy's (seed 0, one a display, in
+order of display ids); medians are exact; training rows are shuffled within a span only.
+"""
+
+import json
+import shutil
+from itertools import pairwise
+from pathlib import Path
+
+from helpers.display import Progress
+from helpers.models._tables import PREPARED
+
+PARTS = 8  # files of the validation part, as NVIDIA's
+
+
+def find(folder: Path, name: str) -> Path | None:
+    """Give the path of a file in `folder`, plain or zipped."""
+    paths = [folder / f"{name}.csv", folder / f"{name}.csv.zip"]
+    return next((path for path in paths if path.is_file()), None)
+
+
+def holds_raw(path: Path) -> bool:
+    """Tell whether `path` is a folder with Kaggle's clicks, rather than a prepared set."""
+    return find(path, "clicks_train") is not None and not any(path.glob("valid/*.parquet"))
+
+
+def prepare_raw(config: object, source: Path, folder: Path) -> None:
+    """Write `train/part_*.parquet` and the eight of `valid/` into `folder`, an empty folder.
+
+    `source` holds the seven files, each `.csv` or `.csv.zip`. A row has the 29 features (int32,
+    float32, lists of up to three int32), `clicked` and `display_id` (int32); validation rows are in
+    order of `display_id`. Prints a line every few seconds. Raises DataError for a file that is
+    missing, damaged or another one, and for an id that the file it refers to lacks.
+    """
+    import polars as pl
+
+    from helpers.models.widedeep.raw import rows, statistics, tables
+    from helpers.models.widedeep.raw.files import Files
+
+    progress, scratch = Progress(), folder / "scratch"
+    files = Files(source, progress)
+    try:
+        documents = tables.read_tables(files)
+        counts = rows.join(files, documents, scratch, progress)
+        learnt = statistics.learn(pl.scan_parquet(scratch / "train"), documents.ads)
+        paths = sorted((scratch / "train").iterdir())
+        parts = {f"train/{path.name}": pl.scan_parquet(path) for path in paths}
+        bounds = [counts["valid"] * number // PARTS for number in range(PARTS + 1)]
+        for number, (first, end) in enumerate(pairwise(bounds)):
+            valid = pl.scan_parquet(scratch / "valid").slice(first, end - first)
+            parts[f"valid/part_{number}.parquet"] = valid
+        for number, (name, part) in enumerate(parts.items(), start=1):
+            learnt.features(part).sink_parquet(folder / name, mkdir=True)
+            progress.say(f"features: {number} of {len(parts)} files")
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    names = [path.name for path in files.paths.values()]
+    split = {"last_training_day": rows.TRAINING_DAYS, "kept_out": rows.KEPT_OUT, "seed": rows.SEED}
+    facts = {"files": names, "rows": counts, "split": split, "statistics": learnt.facts}
+    (folder / PREPARED).write_text(json.dumps(facts, indent=1) + "\n")

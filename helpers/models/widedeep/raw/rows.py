@@ -5,20 +5,16 @@ sorted, and however long they are.
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+import polars as pl
 
 from helpers.display import Progress
 from helpers.errors import DataError
 from helpers.models.widedeep.features import CLICKED, DISPLAY, MULTI_HOT, ONE_HOT
 from helpers.models.widedeep.raw.files import Files, refuse_repeated
-from helpers.models.widedeep.raw.hashing import row_of
 from helpers.models.widedeep.raw.statistics import AGES
-from helpers.models.widedeep.raw.tables import KINDS, Tables
-
-if TYPE_CHECKING:
-    from polars import DataFrame, Expr
+from helpers.models.widedeep.raw.tables import KINDS, Tables, row_of
 
 SPAN = 100_000  # display ids: about 520,000 rows of the public clicks
 TRAINING_DAYS = 10  # the last day, counted from 0, whose displays may train
@@ -40,8 +36,6 @@ def join(files: Files, tables: Tables, folder: Path, progress: Progress) -> dict
     DataError for a display without an event or with two, an ad that promoted_content.csv lacks, and
     a part without rows.
     """
-    import polars as pl
-
     ages = zip(AGES, ("published", "published_promo"), strict=True)
     columns = {name: age(pl.col("timestamp"), pl.col(time)) for name, time in ages}
     for kind in KINDS:
@@ -51,10 +45,7 @@ def join(files: Files, tables: Tables, folder: Path, progress: Progress) -> dict
     for part in counts:
         (folder / part).mkdir()
     for number, span in enumerate(spans):
-        clicks, events = (_read(folder / name, span) for name in ("clicks_train", "events"))
-        refuse_repeated(events, DISPLAY, files.paths["events"])
-        _refuse_lost(clicks, events, DISPLAY, files, "events")
-        _refuse_lost(clicks, tables.ads, "ad_id", files, "promoted_content")
+        clicks, events = _read(files, tables, folder, span)
         displays = clicks[DISPLAY].unique(maintain_order=True)
         draws = pl.DataFrame({DISPLAY: displays, "draw": random.random(len(displays))})
         events = draws.join(events, on=DISPLAY).join(tables.documents, on="document_id", how="left")
@@ -78,36 +69,38 @@ def join(files: Files, tables: Tables, folder: Path, progress: Progress) -> dict
 
 def _partition(files: Files, folder: Path) -> list[int]:
     """Write clicks and events into `folder` by spans of display ids; give the spans of clicks."""
-    import polars as pl
-
     for name in ("events", "clicks_train"):
-        spans = pl.PartitionBy(folder / name, key={"span": pl.col(DISPLAY) // SPAN})
-        rows = files.scan(name).select(pl.exclude("uuid"))
-        rows.sink_parquet(spans, compression="lz4", mkdir=True)
-    return sorted(int(path.name.partition("=")[2]) for path in (folder / "clicks_train").iterdir())
+        for number, block in enumerate(files.read(name)):
+            path = folder / name / f"{number:05d}"
+            spans = pl.PartitionBy(path, key={"span": pl.col(DISPLAY) // SPAN})
+            rows = block.lazy().select(pl.exclude("uuid"))
+            rows.sink_parquet(spans, compression="lz4", mkdir=True)
+    paths = (folder / "clicks_train").glob("*/span=*")
+    return sorted({int(path.name.partition("=")[2]) for path in paths})
 
 
-def _read(folder: Path, span: int) -> "DataFrame":
-    """Read the rows of a span in order of displays; those of one keep the file's order."""
-    import polars as pl
+def _read(
+    files: Files, tables: Tables, folder: Path, span: int
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Read the clicks and events of a span in order of displays; those of one keep the file's."""
+    found = []
+    for name in ("clicks_train", "events"):
+        rows = pl.scan_parquet(folder / name, hive_partitioning=True).filter(pl.col("span") == span)
+        found.append(rows.drop("span").sort(DISPLAY, maintain_order=True).collect())
+    clicks, events = found
+    refuse_repeated(events, DISPLAY, files.paths["events"])
+    for key, table, name in (
+        (DISPLAY, events, "events"),
+        ("ad_id", tables.ads, "promoted_content"),
+    ):
+        if len(lost := clicks.join(table, on=key, how="anti", maintain_order="left")):
+            path, other = files.paths["clicks_train"], files.paths[name].name
+            raise DataError(f"{path} holds {key} {lost[key][0]}, which {other} lacks")
+    return clicks, events
 
-    rows = pl.scan_parquet(folder, hive_partitioning=True).filter(pl.col("span") == span)
-    return rows.drop("span").sort(DISPLAY, maintain_order=True).collect()
 
-
-def _refuse_lost(
-    clicks: "DataFrame", table: "DataFrame", key: str, files: Files, name: str
-) -> None:
-    """Raise DataError for a click whose key is not in `table`, which is of the file `name`."""
-    if len(lost := clicks.join(table, on=key, how="anti", maintain_order="left")):
-        path, other = files.paths["clicks_train"], files.paths[name].name
-        raise DataError(f"{path} holds {key} {lost[key][0]}, which {other} lacks")
-
-
-def _of_event() -> "dict[str, Expr]":
+def _of_event() -> dict[str, pl.Expr]:
     """Give whether a display trains, and the features of its event and document."""
-    import polars as pl
-
     trains = (pl.col("timestamp") // DAY <= TRAINING_DAYS) & (pl.col("draw") > KEPT_OUT)
     ids = {name: pl.col(name) for name in ("document_id", "source_id", "publisher_id")}
     ids["platform"] = pl.col("platform").fill_null(1) - 1  # from 0, a missing one the first
@@ -118,12 +111,10 @@ def _of_event() -> "dict[str, Expr]":
     return {"trains": trains, **columns, **labels}
 
 
-def age(timestamp: "Expr", published: "Expr") -> "Expr":
+def age(timestamp: pl.Expr, published: pl.Expr) -> pl.Expr:
     """Give whole days from publication to the event, 0 outside 0 to `OLDEST`, null if unknown.
 
     `timestamp` counts milliseconds from the start of events.csv, `published` from 1970.
     """
-    import polars as pl
-
     days = (timestamp + EPOCH - published) // DAY
     return pl.when(days.is_null() | days.is_between(0, OLDEST)).then(days).otherwise(0)

@@ -5,15 +5,12 @@ validation row never adds to a statistic.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+import polars as pl
 
-from helpers.models.widedeep.features import CLICKED, ONE_HOT
-from helpers.models.widedeep.raw.hashing import row_of
-
-if TYPE_CHECKING:
-    from polars import DataFrame, LazyFrame
+from helpers.models.widedeep.features import CLICKED, DISPLAY, NAMES, ONE_HOT
+from helpers.models.widedeep.raw.tables import row_of
 
 # Each key that a rate of clicks is taken by -> the number of rows below which the rate counts as 0.
 THRESHOLDS = {
@@ -32,12 +29,20 @@ AGES = ("publish_time_days_since_published", "publish_time_promo_days_since_publ
 class Statistics:
     """The features that follow from an ad alone, and what fills an age that is not known."""
 
-    ads: "DataFrame"  # `ad` (its id), the six keys hashed, rates and standardised counts
+    ads: pl.DataFrame  # `ad` (its id), the six keys hashed, rates and standardised counts
     medians: dict[str, float]  # age -> days
     facts: dict[str, object]
 
+    def features(self, rows: pl.LazyFrame) -> pl.LazyFrame:
+        """Turn joined rows into the features, the click and the display."""
+        rows = rows.rename({"ad_id": "ad"})
+        rows = rows.join(self.ads.lazy(), on="ad", how="left", maintain_order="left")
+        medians = self.medians.items()
+        ages = (pl.col(name).fill_null(days).log1p().cast(pl.Float32) for name, days in medians)
+        return rows.with_columns(ages).select(*NAMES, pl.col(CLICKED).cast(pl.Int32), DISPLAY)
 
-def learn(rows: "LazyFrame", ads: "DataFrame") -> Statistics:
+
+def learn(rows: pl.LazyFrame, ads: pl.DataFrame) -> Statistics:
     """Take the statistics of training rows: `ad_id`, whether it was clicked, ages in whole days.
 
     rate = clicks / rows, 0 below the threshold and for what never was in a training row.
@@ -45,8 +50,6 @@ def learn(rows: "LazyFrame", ads: "DataFrame") -> Statistics:
     sample (divided by n - 1). The median is exact, where NVIDIA's is dask's approximation. A
     missing key is a key like others. Memory holds a row for each ad and for each age.
     """
-    import polars as pl
-
     shown = rows.group_by("ad_id").agg(shown=pl.len(), clicks=pl.col(CLICKED).sum())
     ads = ads.join(shown.collect(engine="streaming"), on="ad_id", how="left").sort("ad_id")
     ads = ads.select(*THRESHOLDS, pl.col("shown", "clicks").fill_null(0))
@@ -71,10 +74,8 @@ def learn(rows: "LazyFrame", ads: "DataFrame") -> Statistics:
     return Statistics(ads.with_columns(ad="ad_id", **hashed), medians, facts)
 
 
-def median(rows: "LazyFrame", name: str) -> float:
+def median(rows: pl.LazyFrame, name: str) -> float:
     """Give the median of a column of few distinct numbers, null not counted; 0 of nothing."""
-    import polars as pl
-
     counts = rows.drop_nulls(name).group_by(name).len().sort(name).collect(engine="streaming")
     if not (total := int(counts["len"].sum())):
         return 0.0

@@ -7,23 +7,21 @@ two documents is the cosine of their weights, and 0 if one has no labels or none
 (where NVTabular may divide by 0).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from hashlib import blake2b
 
 import numpy as np
+import polars as pl
+from scipy.sparse import csr_matrix  # type: ignore[import-untyped, unused-ignore]
 
 from helpers.errors import DataError
 from helpers.models.widedeep.features import HOTNESS, MULTI_HOT
 from helpers.models.widedeep.raw.files import Files, refuse_repeated
-from helpers.models.widedeep.raw.hashing import hashed
-
-if TYPE_CHECKING:
-    from polars import DataFrame, Expr, LazyFrame, Series
-    from scipy.sparse import csr_matrix  # type: ignore[import-untyped, unused-ignore]
 
 KINDS = {"topics": "topic_id", "entities": "entity_id", "categories": "category_id"}
 TIME = r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d+)?$"
+MISSING = -1  # stands for a number that is missing, and is hashed as it is
 
 
 @dataclass(frozen=True)
@@ -34,18 +32,16 @@ class Tables:
     of label, the first three hashed (`topic_id_list`) and its row in the weights (`topics_row`).
     """
 
-    documents: "DataFrame"
-    ads: "DataFrame"
-    weights: "dict[str, csr_matrix]"  # kind -> [documents + 1, labels]; the last row is empty
+    documents: pl.DataFrame
+    ads: pl.DataFrame
+    weights: dict[str, csr_matrix]  # kind -> [documents + 1, labels]; the last row is empty
 
-    def similarity(self, kind: str) -> "Expr":
+    def similarity(self, kind: str) -> pl.Expr:
         """Give the cosine (Float32) of a row's two documents, by their rows in the weights."""
-        import polars as pl
-
         weights = self.weights[kind]
         nothing = weights.shape[0] - 1
 
-        def cosines(pair: "Sequence[Series]") -> "Series":
+        def cosines(pair: Sequence[pl.Series]) -> pl.Series:
             left, right = (weights[rows.fill_null(nothing).to_numpy()] for rows in pair)
             return pl.Series(left.multiply(right).sum(axis=1).A1, dtype=pl.Float32)
 
@@ -55,28 +51,24 @@ class Tables:
 
 def read_tables(files: Files) -> Tables:
     """Read the five files of documents and ads."""
-    import polars as pl
-
     documents, weights = _read_meta(files), {}
     for kind in KINDS:
-        labels, weights[kind] = read_labels(files.scan(f"documents_{kind}"), kind)
+        labels, weights[kind] = read_labels(files.read(f"documents_{kind}"), kind)
         documents = documents.join(labels, on="document_id", how="full", coalesce=True)
     promoted = documents.select(pl.exclude(MULTI_HOT).name.suffix("_promo"))
-    ads = files.scan("promoted_content").rename({"document_id": "document_id_promo"}).collect()
+    ads = pl.concat(files.read("promoted_content")).rename({"document_id": "document_id_promo"})
     ads = ads.join(promoted, on="document_id_promo", how="left", maintain_order="left")
     refuse_repeated(ads, "ad_id", files.paths["promoted_content"])
     return Tables(documents, ads, weights)
 
 
-def _read_meta(files: Files) -> "DataFrame":
+def _read_meta(files: Files) -> pl.DataFrame:
     """Read documents_meta.csv; a document without a publisher gets one of its own, as NVIDIA's.
 
     A time that no calendar has counts as missing; raises DataError for one of another form.
     """
-    import polars as pl
-
     path = files.paths["documents_meta"]
-    meta = files.scan("documents_meta").collect(engine="streaming")
+    meta = pl.concat(files.read("documents_meta"))
     times = meta["publish_time"]
     if len(wrong := times.filter(~times.str.contains(TIME))):
         raise DataError(f"{path} is damaged: publish_time {wrong[0][:40]!r}")
@@ -85,22 +77,15 @@ def _read_meta(files: Files) -> "DataFrame":
     own = publisher.is_null().cum_sum() + publisher.max().fill_null(0) + 1
     seconds = pl.col("publish_time").str.slice(0, 19)
     published = seconds.str.to_datetime("%Y-%m-%d %H:%M:%S", time_unit="ms", strict=False)
-    return meta.select(
-        "document_id",
-        "source_id",
-        pl.coalesce(publisher, own),
-        published=published.dt.timestamp("ms"),
-    )
+    published = published.dt.timestamp("ms").alias("published")
+    return meta.select("document_id", "source_id", pl.coalesce(publisher, own), published)
 
 
-def read_labels(table: "LazyFrame", kind: str) -> "tuple[DataFrame, csr_matrix]":
+def read_labels(blocks: Iterable[pl.DataFrame], kind: str) -> tuple[pl.DataFrame, csr_matrix]:
     """Give the documents of a table (document_id, label, confidence_level), and the weights."""
-    import polars as pl
-    from scipy.sparse import csr_matrix
-
     feature = f"{KINDS[kind]}_list"
     label = hashed(pl.col(KINDS[kind])).alias(feature)
-    rows = table.select("document_id", label, "confidence_level").collect(engine="streaming")
+    rows = pl.concat(block.select("document_id", label, "confidence_level") for block in blocks)
     codes = rows.select(pl.col(feature).unique().sort()).with_row_index("code")
     rows = rows.join(codes, on=feature, how="left", maintain_order="left")
     rows = rows.sort("document_id", maintain_order=True)
@@ -116,3 +101,36 @@ def read_labels(table: "LazyFrame", kind: str) -> "tuple[DataFrame, csr_matrix]"
     matrix = csr_matrix((weights, code, np.append(starts, starts[-1])), shape)
     matrix.sum_duplicates()
     return documents.drop("len").with_row_index(f"{kind}_row"), matrix
+
+
+def row_of(ids: pl.Expr, size: int) -> pl.Expr:
+    """Give the row of an embedding's table, 0 to `size` - 1 (Int32), of each number or text.
+
+    NVIDIA's pipeline uses cuDF's hash, which exists on a GPU only. This one gives other rows,
+    equally spread, and the same ones on every machine and with every version of every library.
+    """
+    return (hashed(ids) % size).cast(pl.Int32)
+
+
+def hashed(ids: pl.Expr) -> pl.Expr:
+    """Give the hash (UInt64) of each whole number or text."""
+    return ids.map_batches(_hash, return_dtype=pl.UInt64, is_elementwise=True)
+
+
+def _hash(ids: pl.Series) -> pl.Series:
+    """Hash numbers, taken as 64 bits in two's complement, with the first output of SplitMix64
+    seeded with the number (Steele, Lea and Flood, "Fast splittable pseudorandom number generators",
+    2014, figure 17, with the variant's constants); texts with the first 8 bytes of BLAKE2b as a
+    little-endian number, a missing one as the empty one.
+    """
+    if ids.dtype == pl.String:
+        texts = ids.fill_null("")
+        known = texts.unique()
+        digests = b"".join(blake2b(text.encode(), digest_size=8).digest() for text in known)
+        hashes = pl.Series(np.frombuffer(digests, dtype="<u8"))
+        return texts.replace_strict(known, hashes, return_dtype=pl.UInt64)
+    mixed = ids.fill_null(MISSING).cast(pl.Int64).to_numpy().view(np.uint64)
+    mixed = mixed + np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return pl.Series(ids.name, mixed ^ (mixed >> np.uint64(31)))
