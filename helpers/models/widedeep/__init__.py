@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from helpers.models import Config, Dataset, Model, Network, Raw, Tensor
 from helpers.models._rounding import bounds
-from helpers.models.widedeep.features import HOTNESS, MULTI_HOT, NAMES, NUMERIC
+from helpers.models.widedeep.features import HOTNESS, MULTI_HOT, NUMERIC, ONE_HOT
 
 
 class WideAndDeep(Model):
@@ -24,14 +24,9 @@ class WideAndDeep(Model):
 
         NVIDIA exports fp32 whatever the precision, and TensorRT makes it fp16 inside.
         """
-        return tuple(
-            Tensor(
-                name,
-                "float32" if name in NUMERIC else "int32",
-                (HOTNESS if name in MULTI_HOT else 1,),
-            )
-            for name in NAMES
-        )
+        numbers = tuple(Tensor(name, "float32", (1,)) for name in NUMERIC)
+        ids = tuple(Tensor(name, "int32", (1,)) for name in ONE_HOT)
+        return numbers + ids + tuple(Tensor(name, "int32", (HOTNESS,)) for name in MULTI_HOT)
 
     def outputs(self, config: Config) -> tuple[Tensor, ...]:
         """Name the probability of a click."""

@@ -1,9 +1,9 @@
 """How a folder of Parquet files becomes batches, and how predictions are scored."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,23 +11,13 @@ from numpy.typing import NDArray
 from helpers.errors import DataError
 from helpers.models import Arrays
 from helpers.models._arrays import concatenate, spread, take
-from helpers.models.widedeep.features import (
-    CLICKED,
-    DISPLAY,
-    HOTNESS,
-    MULTI_HOT,
-    NAMES,
-    NUMERIC,
-    ONE_HOT,
-    PAD,
-)
+from helpers.models._tables import origin, reading, require
+from helpers.models.widedeep.features import CLICKED, DISPLAY, HOTNESS, MULTI_HOT, NAMES, PAD, ROWS
 from helpers.models.widedeep.metric import first_click_ranks, mean_average_precision
 
 if TYPE_CHECKING:
-    from polars import DataFrame, Series
+    from polars import DataFrame, DataType, Series
 
-GENERATED, PREPARED = "generated.json", "prepared.json"
-ORIGINS = {GENERATED: "generated", PREPARED: "prepared from the public files"}
 LAYOUT = "expected NVIDIA's prepared folder: valid/*.parquet"
 SLICE = 1 << 18  # rows that are in memory at once
 
@@ -43,9 +33,7 @@ class Displays:
     """
 
     def __init__(self, folder: Path, output: str) -> None:
-        self._output = output
-        origins = [origin for file, origin in ORIGINS.items() if (folder / file).is_file()]
-        self._origin = [*origins, "folder"][0]
+        self._output, self._origin = output, origin(folder)
         self._files = files_of(folder, "valid")
         displays, clicked = zip(*map(read_labels, self._files), strict=True)
         self._starts = np.cumsum([0, *map(len, displays)])
@@ -78,8 +66,16 @@ class Displays:
                 yield take(rows, slice(start, start + batch_size))
 
     def rows(self, places: Integers) -> Arrays:
-        """Give the features of the rows at `places`, which ascend."""
-        return concatenate(self._parts(places))
+        """Read the features of the rows at `places`, which ascend, a slice of a file at a time."""
+        parts = []
+        for path, (start, end) in zip(self._files, pairwise(self._starts.tolist()), strict=True):
+            for first in range(start, end, SLICE):
+                low, high = np.searchsorted(places, (first, min(first + SLICE, end)))
+                if low < high:
+                    chosen = places[low:high] - places[low]
+                    rows = read_rows(path, int(places[low] - start), int(chosen[-1]) + 1)
+                    parts.append(take(rows, chosen))
+        return concatenate(parts)
 
     def score(self, outputs: Arrays) -> dict[str, float]:
         """Give MAP@12 over all displays that have a click.
@@ -91,16 +87,6 @@ class Displays:
             raise DataError(f"{self._output} is {list(found.shape)} and should be {[len(self), 1]}")
         ranks = first_click_ranks(self.displays, self.clicked, found[:, 0])
         return {"map12": mean_average_precision(ranks)}
-
-    def _parts(self, places: Integers) -> Iterator[Arrays]:
-        """Read the rows at `places`, which ascend, a slice of a file at a time."""
-        for path, start, end in zip(self._files, self._starts, self._starts[1:], strict=False):
-            for first in range(start, end, SLICE):
-                low, high = np.searchsorted(places, (first, min(first + SLICE, end)))
-                if low < high:
-                    chosen = places[low:high] - places[low]
-                    rows = read_rows(path, int(places[low] - start), int(chosen[-1]) + 1)
-                    yield take(rows, chosen)
 
 
 def files_of(folder: Path, part: str) -> list[Path]:
@@ -115,13 +101,13 @@ def read_labels(path: Path) -> tuple[Integers, NDArray[np.bool_]]:
     """Read each row's display and whether it was clicked; check that the features are there too."""
     import polars as pl
 
-    with _reading(path):
+    with reading(path):
         _check_schema(path, pl.read_parquet_schema(path))
         table = pl.read_parquet(path, columns=[DISPLAY, CLICKED])
     _check_nulls(path, table)
-    if not table[CLICKED].cast(pl.Float64).is_in([0.0, 1.0]).all():
-        raise DataError(f"{path} has a value in column {CLICKED} that is not 0 or 1")
-    return table[DISPLAY].cast(pl.Int64).to_numpy(), table[CLICKED].cast(pl.Boolean).to_numpy()
+    clicked = table[CLICKED].cast(pl.Float64)
+    require(clicked.is_in([0.0, 1.0]).all(), path, CLICKED, "not 0 or 1")
+    return table[DISPLAY].cast(pl.Int64).to_numpy(), clicked.cast(pl.Boolean).to_numpy()
 
 
 def read_rows(path: Path, first: int, count: int) -> Arrays:
@@ -132,19 +118,19 @@ def read_rows(path: Path, first: int, count: int) -> Arrays:
     """
     import polars as pl
 
-    with _reading(path):
+    with reading(path):
         table = pl.scan_parquet(path).select(NAMES).slice(first, count).collect()
     _check_nulls(path, table)
     arrays: Arrays = {}
-    for name in NUMERIC:
-        arrays[name] = table[name].cast(pl.Float32).to_numpy()[:, None]
-        if not np.isfinite(arrays[name]).all():
-            raise DataError(f"{path} has a value in column {name} that is not a finite number")
-    for name, (rows, _) in (ONE_HOT | MULTI_HOT).items():
+    for name in NAMES:
+        if name not in ROWS:
+            arrays[name] = table[name].cast(pl.Float32).to_numpy()[:, None]
+            require(np.isfinite(arrays[name]).all(), path, name, "not a finite number")
+            continue
         least, column = (PAD, _padded(path, table[name])) if name in MULTI_HOT else (0, table[name])
-        ids = column.to_numpy().reshape(len(table), -1)
-        if (wrong := ids[(ids < least) | (ids >= rows)]).size:
-            raise DataError(f"{path} holds {name} {wrong[0]}, and its table has 0 to {rows - 1}")
+        ids, last = column.to_numpy().reshape(len(table), -1), ROWS[name] - 1
+        if (wrong := ids[(ids < least) | (ids > last)]).size:
+            raise DataError(f"{path} holds {name} {wrong[0]}, and its table has 0 to {last}")
         arrays[name] = ids.astype(np.int32)
     return arrays
 
@@ -154,8 +140,7 @@ def _padded(path: Path, lists: "Series") -> "Series":
     import polars as pl
 
     lists = lists.cast(pl.List(pl.Int64))
-    longest = lists.list.len().max()
-    if isinstance(longest, int) and longest > HOTNESS:
+    if (longest := lists.list.len().to_numpy().max(initial=0)) > HOTNESS:
         raise DataError(f"{path} has {longest} ids in a list of {lists.name}, and {HOTNESS} fit")
     padding = pl.Series(lists.name, [[PAD] * HOTNESS], pl.List(pl.Int64))
     padded = lists.list.concat(padding).list.head(HOTNESS)
@@ -163,7 +148,7 @@ def _padded(path: Path, lists: "Series") -> "Series":
     return padded.list.to_array(HOTNESS)
 
 
-def _check_schema(path: Path, schema: Mapping[str, Any]) -> None:
+def _check_schema(path: Path, schema: "Mapping[str, DataType]") -> None:
     import polars as pl
 
     names = (*NAMES, DISPLAY, CLICKED)
@@ -172,28 +157,17 @@ def _check_schema(path: Path, schema: Mapping[str, Any]) -> None:
     for name in names:
         kind = schema[name]
         if name in MULTI_HOT:
-            expected, fits = "lists of integers", isinstance(kind, pl.List | pl.Array)
-            fits = fits and kind.inner.is_integer()
-        elif name in ONE_HOT or name == DISPLAY:
+            expected = "lists of integers"
+            fits = isinstance(kind, pl.List | pl.Array) and kind.inner.is_integer()
+        elif name in (*ROWS, DISPLAY):
             expected, fits = "integers", kind.is_integer()
         else:
-            clicks = name == CLICKED and kind == pl.Boolean
-            expected, fits = "numbers", kind.is_numeric() or clicks
+            expected = "numbers"
+            fits = kind.is_numeric() or (name == CLICKED and kind == pl.Boolean)
         if not fits:
             raise DataError(f"{path} has {kind} in column {name}, where {expected} are expected")
 
 
 def _check_nulls(path: Path, table: "DataFrame") -> None:
     for column in table:
-        if column.null_count():
-            raise DataError(f"{path} has a value in column {column.name} that is missing")
-
-
-@contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    from polars.exceptions import PanicException, PolarsError
-
-    try:
-        yield
-    except (PolarsError, PanicException, OSError) as error:  # a few damages make polars panic
-        raise DataError(f"{path} cannot be read: {' '.join(str(error).split())[:120]}") from None
+        require(not column.null_count(), path, column.name, "missing")

@@ -40,6 +40,8 @@ MULTI_HOT = {
     "entity_id_list": (10_000, 64),
     "category_id_list": (100, 64),
 }
+TABLES = ONE_HOT | MULTI_HOT
+ROWS = {name: rows for name, (rows, _) in TABLES.items()}
 HOTNESS = 3  # ids of a multi-hot feature
 PAD = -1  # what fills a shorter list
 

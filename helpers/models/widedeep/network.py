@@ -9,7 +9,7 @@ from typing import Any
 from helpers.models import Network
 from helpers.models._keras import Tensor, tensorflow
 from helpers.models._keras import keras as load_keras
-from helpers.models.widedeep.features import HOTNESS, MULTI_HOT, NAMES, NUMERIC, ONE_HOT
+from helpers.models.widedeep.features import HOTNESS, MULTI_HOT, NAMES, NUMERIC, TABLES
 
 keras, tf = load_keras(), tensorflow()
 Layer: Any = keras.layers.Layer
@@ -17,7 +17,6 @@ Layer: Any = keras.layers.Layer
 LAYERS, UNITS, DROPOUT = 5, 1024, 0.1
 OUTPUT = "wide_deep_model"
 
-TABLES = {**ONE_HOT, **MULTI_HOT}
 WIDTHS = {name: HOTNESS if name in MULTI_HOT else 1 for name in NAMES}
 # NVIDIA's layers sort their columns by name, and an embedding's name is `<feature>_embedding`.
 SORTED_NUMERIC = tuple(sorted(NUMERIC))
@@ -34,11 +33,7 @@ class Known(Layer):  # type: ignore[misc]
     def call(self, ids: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         """Turn int32 [batch, 1 or 3] of each table into ids inside it and their float32 masks."""
         widths = [WIDTHS[name] for name in TABLES]
-        rows = [
-            count
-            for (count, _), width in zip(TABLES.values(), widths, strict=True)
-            for _ in range(width)
-        ]
+        rows = [count for name, (count, _) in TABLES.items() for _ in range(WIDTHS[name])]
         everything = tf.concat(ids, axis=1)
         inside = (everything >= 0) & (everything < tf.constant(rows))
         safe = tf.where(inside, everything, 0)
@@ -104,11 +99,8 @@ def wide_and_deep(seed: int | None = None) -> Network:
     numbers = {name: inputs[name] for name in NUMERIC}
     ids, known = Known(name="known")([inputs[name] for name in TABLES])
     draws = keras.random.SeedGenerator(seed or 0)  # no two layers draw the same numbers
-    tables: Any = "zeros"
-    kernels: Any = "zeros"
-    if seed is not None:
-        tables = keras.initializers.RandomUniform(-0.05, 0.05, draws)
-        kernels = keras.initializers.HeNormal(draws)
+    tables = "zeros" if seed is None else keras.initializers.RandomUniform(-0.05, 0.05, draws)
+    kernels = "zeros" if seed is None else keras.initializers.HeNormal(draws)
     wide = Wide(name="wide")(numbers, ids, known)
     x = Columns(tables, name="columns")(numbers, ids, known)
     for place in range(1, LAYERS + 1):

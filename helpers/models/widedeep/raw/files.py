@@ -20,8 +20,8 @@ FILES = {
     "documents_entities": (5_537_552, "document_id,entity_id,confidence_level"),
     "documents_categories": (5_481_475, "document_id,category_id,confidence_level"),
 }
-TYPES = {"timestamp": pl.Int64, "confidence_level": pl.Float64}  # the others have Int32
-TYPES |= dict.fromkeys(("clicked", "platform"), pl.Int8)
+TYPES: dict[str, type[pl.DataType]] = {"timestamp": pl.Int64, "confidence_level": pl.Float64}
+TYPES |= {"clicked": pl.Int8, "platform": pl.Int8}  # those that are not named are pl.Int32
 TYPES |= dict.fromkeys(("entity_id", "geo_location", "publish_time", "uuid"), pl.String)
 OPTIONAL = {"platform", "geo_location", "source_id", "publisher_id", "publish_time"}
 LARGEST = {"clicked": 1}  # values of a column; no number may be negative

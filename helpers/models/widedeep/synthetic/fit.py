@@ -5,8 +5,6 @@ sparsely, by Adagrad, which takes longer steps for ids that are seldom seen (Duc
 """
 
 from dataclasses import dataclass
-from itertools import compress
-from operator import not_
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +36,9 @@ RECIPES = {"generated": Recipe(120, 1024), "generated-small": Recipe(40, 256)}
 
 
 def fit(name: str, dataset: Path, path: Path) -> None:
-    """Fit to `train/*.parquet` of the set `name` in `dataset` and write the checkpoint to `path`.
+    """Fit to `train/*.parquet` of the set `name` in `dataset`; write to the new folder `path`.
 
-    It is a new folder. Prints a line every 20 steps. Raises DataError if there is no recipe for the
-    set.
+    Prints a line every 20 steps. Raises DataError if there is no recipe for the set.
     """
     recipe = recipe_of(name, RECIPES)
     network = wide_and_deep(SEED)
@@ -72,9 +69,9 @@ def _train(network: Any, features: Arrays, clicked: Any, recipe: Recipe) -> None
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean(cross_entropy(labels, network(batch, training=True)))
         pairs = list(zip(tape.gradient(loss, variables), variables, strict=True))
-        sparse = [isinstance(slope, tf.IndexedSlices) for slope, _ in pairs]
-        adagrad.apply_gradients(compress(pairs, sparse))
-        adam.apply_gradients(compress(pairs, map(not_, sparse)))
+        sparse = [pair for pair in pairs if isinstance(pair[0], tf.IndexedSlices)]
+        adagrad.apply_gradients(sparse)
+        adam.apply_gradients([pair for pair in pairs if not isinstance(pair[0], tf.IndexedSlices)])
         return loss
 
     rng, progress = np.random.default_rng(SEED), FitProgress(recipe.steps)

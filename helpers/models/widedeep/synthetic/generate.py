@@ -13,15 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from helpers.models._synthetic import size_of
-from helpers.models.widedeep.data import GENERATED
+from helpers.models._tables import GENERATED
 from helpers.models.widedeep.features import (
     CLICKED,
     DISPLAY,
     HOTNESS,
     MULTI_HOT,
     NUMERIC,
-    ONE_HOT,
     PAD,
+    ROWS,
 )
 
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ SELDOM = 5  # appearances below which there is no rate
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
-ROWS = {name: rows for name, (rows, _) in (ONE_HOT | MULTI_HOT).items()}
 
 
 @dataclass(frozen=True)
