@@ -19,6 +19,7 @@ from polars.testing import assert_frame_equal
 
 from helpers import models
 from helpers.errors import DataError
+from helpers.models._tables import LONGEST_LINE
 from helpers.models.tft import MODEL as tft
 from helpers.models.tft import raw
 from helpers.models.tft.data import Windows
@@ -292,8 +293,8 @@ def test_a_damaged_text_is_one_line(
         ("PEMS_testlabels", "[1 2 3 4 9]", "a station comes twice or a label is not 1 to 7"),
         ("PEMS_train", "[1 2;3 4]\n", "a day of PEMS_train is not 3 x 144 numbers"),
         ("PEMS_test", "", "PEMS_test ends 5 days before its labels"),
-        ("PEMS_test", None, "is damaged: it lacks PEMS_test"),
-        ("PEMS_testlabels", None, "is damaged: it lacks PEMS_testlabels"),
+        ("PEMS_test", None, "lacks PEMS_test"),
+        ("PEMS_testlabels", None, "lacks PEMS_testlabels"),
     ],
 )
 def test_a_damaged_member_is_one_line(
@@ -338,19 +339,17 @@ def test_a_truncated_or_altered_zip_is_one_line(tmp_path: Path) -> None:
 
 def test_a_line_without_end_is_refused_before_all_of_it_is_in_memory(tmp_path: Path) -> None:
     """Repeated bytes: a zip file of 3 MB could hold a line of 3 GB."""
-    text, pems, members = tmp_path / raw.POWER, Pems(), ("PEMS_train", "randperm")
-    text.write_bytes(b'"";"MT_001"\n' + b"1" * (raw.LONGEST_LINE + 2**21))
+    text, pems = tmp_path / raw.POWER, Pems()
+    text.write_bytes(b'"";"MT_001"\n' + b"1" * (LONGEST_LINE + 2**21))
     endless = "is damaged: a line is longer than 8,388,608 bytes"
     assert refusal("electricity", text, tmp_path / "a") == endless
     source = zipped(text, tmp_path / "power.zip")
     assert source.stat().st_size < 20_000
     assert refusal("electricity", source, tmp_path / "b") == endless
-    for name, said in zip(
-        members, (endless, "is damaged: randperm has a line that is not"), strict=True
-    ):
-        pems.members[name] = "[" + "1 " * (raw.LONGEST_LINE // 2 + 2**20) + "]"
+    for name in ("PEMS_train", "randperm"):
+        pems.members[name] = "[" + "1 " * (LONGEST_LINE // 2 + 2**20) + "]"
         source = pems.write(tmp_path / "PEMS-SF.zip")
-        assert refusal("traffic", source, tmp_path / name).startswith(said)
+        assert refusal("traffic", source, tmp_path / name) == endless
 
 
 GROWTH = """

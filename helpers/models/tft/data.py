@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from helpers.errors import DataError
 from helpers.models import Arrays
 from helpers.models._arrays import spread
+from helpers.models._tables import origin, reading, require
 from helpers.models.tft import pickles
 from helpers.models.tft.variants import (
     CATEGORY,
@@ -23,8 +24,6 @@ from helpers.models.tft.variants import (
     Variant,
 )
 
-GENERATED, PREPARED = "generated.json", "prepared.json"  # say where a set came from
-ORIGINS = {GENERATED: "generated", PREPARED: "prepared from the public files"}
 LAYOUT = "expected NVIDIA's processed folder: test.csv and tgt_scalers.bin"
 
 Floats = NDArray[np.float32]
@@ -57,8 +56,7 @@ def read_rows(path: Path, variant: Variant) -> Rows:
     """
     table = _read_table(path, variant)
     for name in (ID, CATEGORY):
-        if (table[name] % 1).any():
-            raise DataError(f"{path} has a value in column {name} that is not a whole number")
+        require(not (table[name] % 1).any(), path, name, "not a whole number")
     ids, categories = (table[name].astype(np.int64) for name in (ID, CATEGORY))
     unknown = categories[(categories < 0) | (categories >= variant.cardinality)]
     if unknown.size:
@@ -86,10 +84,7 @@ class Windows:
     def __init__(self, folder: Path, variant: Variant, names: tuple[str, ...]) -> None:
         if not (folder / "test.csv").is_file():
             raise DataError(f"{folder} holds no test.csv: {LAYOUT}")
-        self.variant = variant
-        self._names = names
-        found = (origin for marker, origin in ORIGINS.items() if (folder / marker).is_file())
-        self._origin = next(found, "folder")
+        self.variant, self._names, self._origin = variant, names, origin(folder)
         self._rows = read_rows(folder / "test.csv", variant)
         self.series = self._rows.ids[self._rows.starts]  # [windows]: whose each window is
         codes, places = np.unique(self.series, return_inverse=True)
@@ -160,22 +155,18 @@ def _read_table(path: Path, variant: Variant) -> dict[str, NDArray[np.float64]]:
     import polars as pl
 
     columns = [*dict.fromkeys((ID, CATEGORY, TIME, variant.target, *variant.known))]
-    try:  # a cell that is not a number becomes null
-        numbers = dict.fromkeys(columns, pl.Float64)
-        scan = pl.scan_csv(path, schema_overrides=numbers, ignore_errors=True)
+    numbers = dict.fromkeys(columns, pl.Float64)
+    with reading(path):
+        scan = pl.scan_csv(path, schema_overrides=numbers, ignore_errors=True)  # others are null
         header = scan.collect_schema().names()
         if missing := ", ".join(name for name in columns if name not in header):
             others = [n for n, v in VARIANTS.items() if v is not variant and v.target in header]
             hint = f"; its columns are those of variant {others[0]}" if others else ""
             raise DataError(f"{path} lacks the column {missing}{hint}")
         table = scan.select(columns).sort(ID, TIME, maintain_order=True).collect()
-    except (pl.exceptions.PolarsError, OSError) as error:
-        raise DataError(f"{path} cannot be read: {' '.join(str(error).split())[:120]}") from None
     for column in table:
-        if not column.is_finite().fill_null(False).all():
-            raise DataError(
-                f"{path} has a value in column {column.name} that is not a finite number"
-            )
+        finite = column.is_finite().fill_null(False).all()
+        require(finite, path, column.name, "not a finite number")
     return {column.name: column.to_numpy() for column in table}
 
 

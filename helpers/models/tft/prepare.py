@@ -2,20 +2,18 @@
 
 import pickle
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+import polars as pl
+from sklearn import preprocessing  # type: ignore[import-untyped, unused-ignore]
 
 from helpers.errors import DataError
 from helpers.models.tft.variants import CATEGORY, ID, LENGTH, SPLITS, TIME, Variant
 
-if TYPE_CHECKING:
-    from polars import DataFrame
-
 Days = tuple[tuple[int, int], ...]
 
 
-def prepare(table: "DataFrame", variant: Variant, days: Days, folder: Path) -> None:
+def prepare(table: pl.DataFrame, variant: Variant, days: Days, folder: Path) -> None:
     """Encode, split, scale and write train, valid and test as CSV and binary, with the scalers.
 
     `table` has a row for each hour of each series: `id`, the split column, the known inputs and the
@@ -23,12 +21,6 @@ def prepare(table: "DataFrame", variant: Variant, days: Days, folder: Path) -> N
     are left out of it, and so are those that train lacks, having no scaler. Raises DataError if
     nothing is left of a split, or more series than the network has embeddings.
     """
-    import polars as pl
-    from sklearn.preprocessing import (  # type: ignore[import-untyped, unused-ignore]
-        LabelEncoder,
-        StandardScaler,
-    )
-
     names = table[ID].cast(pl.String).unique().sort()
     table = table.with_columns(pl.col(ID).cast(pl.String).cast(pl.Enum(names))).sort(ID, TIME)
     splits = _split(table, variant, days)
@@ -36,13 +28,13 @@ def prepare(table: "DataFrame", variant: Variant, days: Days, folder: Path) -> N
     if len(kept) > variant.cardinality:
         raise DataError(f"{len(kept)} series, and the network knows {variant.cardinality}")
     for file, column, series in (("id_encoders", ID, names), ("cat_encodings", CATEGORY, kept)):
-        _store(folder / file, {column: LabelEncoder().fit(series.to_numpy())})
+        _store(folder / file, {column: preprocessing.LabelEncoder().fit(series.to_numpy())})
     places = pl.col(ID).cast(pl.String).cast(pl.Enum(kept)).to_physical()
     for name, rows in splits.items():
         splits[name] = rows.with_columns(pl.col(ID).to_physical(), places.alias(CATEGORY))
     for file, columns in (("real_scalers", variant.known), ("tgt_scalers", (variant.target,))):
         scalers = {
-            key: StandardScaler().fit(rows.select(columns).to_numpy())
+            key: preprocessing.StandardScaler().fit(rows.select(columns).to_numpy())
             for key, rows in _by_scaler(splits["train"], variant).items()
         }
         _store(folder / file, scalers)
@@ -57,10 +49,8 @@ def prepare(table: "DataFrame", variant: Variant, days: Days, folder: Path) -> N
         _write(split, variant, folder / name)
 
 
-def _split(table: "DataFrame", variant: Variant, days: Days) -> dict[str, "DataFrame"]:
-    import polars as pl
-
-    splits: dict[str, DataFrame] = {}
+def _split(table: pl.DataFrame, variant: Variant, days: Days) -> dict[str, pl.DataFrame]:
+    splits: dict[str, pl.DataFrame] = {}
     for name, (first, last) in zip(SPLITS, days, strict=True):
         rows = table.filter(pl.col(variant.split_column).is_between(first, last - 1))
         rows = rows.filter(pl.len().over(ID) >= LENGTH)
@@ -74,17 +64,15 @@ def _split(table: "DataFrame", variant: Variant, days: Days) -> dict[str, "DataF
     return splits
 
 
-def _by_scaler(rows: "DataFrame", variant: Variant) -> dict[int | str, "DataFrame"]:
+def _by_scaler(rows: pl.DataFrame, variant: Variant) -> dict[int | str, pl.DataFrame]:
     """Divide rows into those that share a scaler: by series, or all of them under the key ''."""
     if not variant.scaled_per_id:
         return {"": rows}
     return {part[ID][0]: part for part in rows.partition_by(ID, maintain_order=True)}
 
 
-def _write(split: "DataFrame", variant: Variant, path: Path) -> None:
+def _write(split: pl.DataFrame, variant: Variant, path: Path) -> None:
     """Write the rows as CSV and, by series, as float32 viewed as int32."""
-    import polars as pl
-
     columns = [ID, CATEGORY, *variant.known, variant.split_column, variant.target]
     split.select(columns).with_row_index("").write_csv(path.with_suffix(".csv"))
     time = pl.col(TIME).alias("time")  # of which there are two columns, as in NVIDIA's files

@@ -6,12 +6,9 @@ archive: ElectricityLoadDiagrams20112014 and PEMS-SF, whose pages describe their
 """
 
 import json
-import zipfile
-import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
+from zipfile import ZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +16,7 @@ from numpy.typing import NDArray
 from helpers.display import Progress
 from helpers.errors import DataError
 from helpers.models import Config
-from helpers.models.tft.data import PREPARED
-from helpers.models.tft.prepare import prepare
+from helpers.models._tables import PREPARED, reading, text_blocks
 from helpers.models.tft.variants import ID, VARIANTS
 
 if TYPE_CHECKING:
@@ -33,8 +29,6 @@ DAY = 24
 HOUR = ""  # as the first column of the file is called
 SAMPLES = 6  # of ten minutes in an hour
 BLOCK = 2**22  # bytes of text that are read at a time
-LONGEST_LINE = 2**23  # bytes; a day of PEMS-SF has 1 MB
-UNREADABLE = (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error)  # of a damaged file
 
 
 def holds_raw(path: Path) -> bool:
@@ -49,18 +43,15 @@ def prepare_raw(config: Config, source: Path, folder: Path) -> None:
     Prints a line every few seconds. Raises DataError for a file that is damaged, shortened, another
     one or the other variant's.
     """
-    from polars.exceptions import PanicException, PolarsError
+    from helpers.models.tft.prepare import prepare
 
     paths = {_variant(path): path for path in reversed(_files(source))}
     if config.variant not in paths:
         held = f"the data of variant {next(iter(paths))}" if paths else "no public raw file"
         raise DataError(f"{source} holds {held}, and the experiment's is '{config.variant}'")
     path, variant = paths[config.variant], VARIANTS[config.variant]
-    try:
+    with reading(path, "is damaged"):
         table = _electricity(path) if config.variant == "electricity" else _traffic(path)
-    except (*UNREADABLE, PolarsError, PanicException) as error:
-        reason = " ".join(str(error).split())[:150]
-        raise DataError(f"{path} is damaged: {reason}") from None
     print(f"scaling and writing {len(table):,} hours")
     try:
         prepare(table, variant, variant.days, folder)
@@ -82,44 +73,11 @@ def _variant(path: Path) -> str:
     """Name the variant that a file is for, by what is in it."""
     if path.suffix == ".txt":
         return "electricity"
-    try:
-        with zipfile.ZipFile(path) as archive:
-            members = {Path(name).name for name in archive.namelist()}
-    except UNREADABLE as error:
-        raise DataError(f"{path} is damaged: {error}") from None
+    with reading(path, "is damaged"), ZipFile(path) as archive:
+        members = {Path(name).name for name in archive.namelist()}
     if members.isdisjoint({POWER, *OCCUPANCY}):
         raise DataError(f"{path} holds neither {POWER} nor {OCCUPANCY[0]}: it is another archive")
     return "electricity" if POWER in members else "traffic"
-
-
-@contextmanager
-def _member(path: Path, name: str) -> Iterator[IO[bytes]]:
-    """Open a member of a zip file, in any of its folders, as a stream; or a plain file."""
-    if path.suffix == ".txt":
-        with path.open("rb") as file:
-            yield file
-        return
-    with zipfile.ZipFile(path) as archive:
-        found = [each for each in archive.namelist() if Path(each).name == name]
-        found = [each for each in found if "__MACOSX" not in each]
-        if not found:
-            raise ValueError(f"it lacks {name}")
-        with archive.open(found[0]) as member:
-            yield member
-
-
-def _lines(file: IO[bytes], size: int = 1) -> Iterator[bytes]:
-    """Yield whole lines: `size` bytes and the rest of the last line at a time.
-
-    Raises ValueError for a line of more than LONGEST_LINE bytes before all of it is in memory: it
-    may be a thousand times the size of its zip file.
-    """
-    while text := file.read(size):
-        if begun := len(text) - 1 - text.rfind(b"\n"):  # bytes of a line that is not whole
-            text += (rest := file.readline(LONGEST_LINE))
-            if begun + len(rest) > LONGEST_LINE:
-                raise ValueError(f"a line is longer than {LONGEST_LINE:,} bytes")
-        yield text
 
 
 def _electricity(path: Path) -> "DataFrame":
@@ -145,28 +103,28 @@ def _hourly_power(path: Path) -> "DataFrame":
     import polars as pl
 
     progress, rows, hours, mean = Progress(), 0, [], pl.exclude(HOUR).mean()
-    with _member(path, POWER) as file:
-        _, *names = next(_lines(file), b"").decode().strip().replace('"', "").split(";")
-        if not names:
-            raise ValueError("its first line names no columns")
-        schema = {HOUR: pl.String, **dict.fromkeys(names, pl.Float64)}
-        hour = pl.col(HOUR).str.to_datetime("%Y-%m-%d %H:%M:%S").dt.truncate("1h")
-        lacking = ~pl.all_horizontal(pl.col(names).is_finite().fill_null(False))
-        begun = pl.DataFrame(schema={**schema, HOUR: pl.Datetime})
-        for text in _lines(file, BLOCK):
-            block = pl.read_csv(
-                text, has_header=False, schema=schema, separator=";", decimal_comma=True
-            )
-            if (place := block.select(lacking.arg_true().first()).item()) is not None:
-                raise ValueError(f"row {rows + 2 + place} lacks values")
-            rows += len(block)
-            progress.say(f"{rows:,} rows of quarters of an hour")
-            block = pl.concat([begun, block.with_columns(hour)], rechunk=True)
-            if not block[HOUR].is_sorted():
-                raise ValueError(f"its rows up to {rows + 1} are not in order of time")
-            last = block[HOUR].search_sorted(block[HOUR][-1], "left")  # the hour may go on
-            hours.append(block[:last].group_by_dynamic(HOUR, every="1h").agg(mean))
-            begun = block[last:]
+    texts = text_blocks(path, POWER, BLOCK)
+    _, *names = next(texts, b"").decode().strip().replace('"', "").split(";")
+    if not names:
+        raise ValueError("its first line names no columns")
+    schema = {HOUR: pl.String, **dict.fromkeys(names, pl.Float64)}
+    hour = pl.col(HOUR).str.to_datetime("%Y-%m-%d %H:%M:%S").dt.truncate("1h")
+    lacking = ~pl.all_horizontal(pl.col(names).is_finite().fill_null(False))
+    begun = pl.DataFrame(schema={**schema, HOUR: pl.Datetime})
+    for text in texts:
+        block = pl.read_csv(
+            text, has_header=False, schema=schema, separator=";", decimal_comma=True
+        )
+        if (place := block.select(lacking.arg_true().first()).item()) is not None:
+            raise ValueError(f"row {rows + 2 + place} lacks values")
+        rows += len(block)
+        progress.say(f"{rows:,} rows of quarters of an hour")
+        block = pl.concat([begun, block.with_columns(hour)], rechunk=True)
+        if not block[HOUR].is_sorted():
+            raise ValueError(f"its rows up to {rows + 1} are not in order of time")
+        last = block[HOUR].search_sorted(block[HOUR][-1], "left")  # the hour may go on
+        hours.append(block[:last].group_by_dynamic(HOUR, every="1h").agg(mean))
+        begun = block[last:]
     if not rows:
         raise ValueError("it has no rows")
     hours.append(begun.group_by_dynamic(HOUR, every="1h").agg(mean))
@@ -206,20 +164,20 @@ def _hourly_occupancy(
 
     `parts` says which day each line of the two files is.
     """
-    progress, waiting = Progress(), [list(days) for days in parts]
-    hourly = np.empty((sum(map(len, parts)), DAY, stations))
-    for name, days in zip(OCCUPANCY, waiting, strict=True):
-        with _member(path, name) as file:
-            for line in _lines(file):
-                samples = _numbers(name, line)
-                if samples.shape != (stations, DAY * SAMPLES):
-                    raise ValueError(f"a day of {name} is not {stations} x {DAY * SAMPLES} numbers")
-                if not days:
-                    raise ValueError(f"{name} has more days than labels")
-                hourly[days.pop(0)] = samples.reshape(stations, DAY, SAMPLES).mean(axis=-1).T
-                progress.say(f"{sum(map(len, waiting))} of {len(hourly)} days are left")
-        if days:
-            raise ValueError(f"{name} ends {len(days)} days before its labels")
+    progress, hourly = Progress(), np.empty((sum(map(len, parts)), DAY, stations))
+    for name, days in zip(OCCUPANCY, parts, strict=True):
+        read = 0
+        for line in text_blocks(path, name):
+            samples = _numbers(name, line)
+            if samples.shape != (stations, DAY * SAMPLES):
+                raise ValueError(f"a day of {name} is not {stations} x {DAY * SAMPLES} numbers")
+            if read == len(days):
+                raise ValueError(f"{name} has more days than labels")
+            hourly[days[read]] = samples.reshape(stations, DAY, SAMPLES).mean(axis=-1).T
+            read += 1
+            progress.say(f"{name}: {read} of {len(days)} days")
+        if read < len(days):
+            raise ValueError(f"{name} ends {len(days) - read} days before its labels")
     return hourly
 
 
@@ -241,8 +199,7 @@ def _stacked(
 
 def _integers(path: Path, name: str) -> NDArray[np.int64]:
     """Read a member that is one line, `[1 2 ...]`."""
-    with _member(path, name) as file:
-        return np.ravel(_numbers(name, file.read(LONGEST_LINE))).astype(np.int64)
+    return np.ravel(_numbers(name, next(text_blocks(path, name), b""))).astype(np.int64)
 
 
 def _numbers(name: str, line: bytes) -> NDArray[np.float64]:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from helpers.models._synthetic import size_of
-from helpers.models.tft.data import GENERATED
+from helpers.models._tables import GENERATED
 from helpers.models.tft.prepare import prepare
 from helpers.models.tft.variants import HISTORY, ID, VARIANTS, Variant
 
