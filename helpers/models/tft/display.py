@@ -7,16 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from helpers.display import (
-    COLOURS,
-    GREY,
-    INK,
-    legend_below,
-    number,
-    paired_bars,
-    picture,
-    subplots,
-)
+from helpers.display import COLOURS, GREY, INK, legend_below, number, paired_bars, picture, subplots
 from helpers.models import Arrays, Config
 from helpers.models.tft.data import Windows
 from helpers.models.tft.variants import HISTORY, HORIZON, LENGTH
