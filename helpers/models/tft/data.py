@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,14 +55,12 @@ def read_rows(path: Path, variant: Variant) -> Rows:
     Raises DataError for a column that is missing or not made of numbers, a series that the network
     has no embedding for, and a file without a whole window.
     """
-    table = _read_table(path, variant)
+    table, last = _read_table(path, variant), variant.cardinality - 1
     for name in (ID, CATEGORY):
         require(not (table[name] % 1).any(), path, name, "not a whole number")
     ids, categories = (table[name].astype(np.int64) for name in (ID, CATEGORY))
-    unknown = categories[(categories < 0) | (categories >= variant.cardinality)]
-    if unknown.size:
-        known = f"0 to {variant.cardinality - 1}"
-        raise DataError(f"{path} holds {CATEGORY} {unknown[0]}, and the network knows {known}")
+    if (unknown := categories[(categories < 0) | (categories > last)]).size:
+        raise DataError(f"{path} holds {CATEGORY} {unknown[0]}, and the network knows 0 to {last}")
     starts = np.flatnonzero(ids[LENGTH - 1 :] == ids[: 1 - LENGTH])
     if not starts.size:
         raise DataError(f"{path} holds no series of {LENGTH} hours")
@@ -88,7 +87,7 @@ class Windows:
         self._rows = read_rows(folder / "test.csv", variant)
         self.series = self._rows.ids[self._rows.starts]  # [windows]: whose each window is
         codes, places = np.unique(self.series, return_inverse=True)
-        self._mean, self._scale = _scalers(folder / "tgt_scalers.bin", codes)[places].T
+        self._scalers = _scalers(folder / "tgt_scalers.bin", codes)[places]  # mean and scale
 
     @property
     def facts(self) -> dict[str, str | int]:
@@ -117,8 +116,8 @@ class Windows:
 
     def unscaled(self, values: Floats | Doubles, chosen: Integers) -> NDArray[np.float64]:
         """Give the scaled values [chosen, ...] of windows in the units of the data."""
-        shape = (len(chosen), *[1] * (values.ndim - 1))
-        scale, mean = self._scale[chosen].reshape(shape), self._mean[chosen].reshape(shape)
+        shape = (2, len(chosen), *[1] * (values.ndim - 1))
+        mean, scale = self._scalers[chosen].T.reshape(shape)
         return np.asarray(values * scale + mean, dtype=np.float64)
 
     def targets(self, chosen: Integers) -> NDArray[np.float64]:
@@ -130,11 +129,9 @@ class Windows:
 
         The outputs are [windows, 24, 3]; raises DataError for another shape.
         """
-        found, expected = outputs[self._names[-1]], (len(self), HORIZON, len(QUANTILES))
-        if found.shape != expected:
-            raise DataError(
-                f"{self._names[-1]} is {list(found.shape)} and should be {list(expected)}"
-            )
+        name, expected = self._names[-1], (len(self), HORIZON, len(QUANTILES))
+        if (found := outputs[name]).shape != expected:
+            raise DataError(f"{name} is {list(found.shape)} and should be {list(expected)}")
         everything = self.spread()
         actual = self.targets(everything)[:, HISTORY:]
         return {
@@ -154,36 +151,35 @@ def _read_table(path: Path, variant: Variant) -> dict[str, NDArray[np.float64]]:
     """Read the columns that are needed, in order of series and time."""
     import polars as pl
 
-    columns = [*dict.fromkeys((ID, CATEGORY, TIME, variant.target, *variant.known))]
-    numbers = dict.fromkeys(columns, pl.Float64)
+    numbers = dict.fromkeys((ID, CATEGORY, TIME, variant.target, *variant.known), pl.Float64)
     with reading(path):
         scan = pl.scan_csv(path, schema_overrides=numbers, ignore_errors=True)  # others are null
         header = scan.collect_schema().names()
-        if missing := ", ".join(name for name in columns if name not in header):
+        if missing := ", ".join(name for name in numbers if name not in header):
             others = [n for n, v in VARIANTS.items() if v is not variant and v.target in header]
             hint = f"; its columns are those of variant {others[0]}" if others else ""
             raise DataError(f"{path} lacks the column {missing}{hint}")
-        table = scan.select(columns).sort(ID, TIME, maintain_order=True).collect()
+        table = scan.select(*numbers).sort(ID, TIME, maintain_order=True).collect()
     for column in table:
         finite = column.is_finite().fill_null(False).all()
         require(finite, path, column.name, "not a finite number")
-    return {column.name: column.to_numpy() for column in table}
+    return {name: table[name].to_numpy() for name in numbers}
 
 
 def _scalers(path: Path, codes: Integers) -> NDArray[np.float64]:
     """Read the mean and scale for each series, [series, 2]: of its own scaler, or the only one's,
     which stands under the key ''.
     """
-    scalers, found = pickles.read(path), []
+    scalers, found = pickles.read(path), np.empty((len(codes), 2))
     if not isinstance(scalers, dict):
         raise DataError(f"{path} holds a {type(scalers).__name__}, not a dict of scalers")
-    for code in codes:
-        scaler = scalers.get(code, scalers.get(""))
+    for place, code in enumerate(codes):
+        scaler: Any = scalers.get(code, scalers.get(""))
         try:
-            mean, scale = (np.asarray(getattr(scaler, name)).item() for name in ("mean_", "scale_"))
+            found[place] = scaler.mean_.item(), scaler.scale_.item()
         except (AttributeError, ValueError):
             raise DataError(f"{path} has no scaler of one target for id {code}") from None
+        mean, scale = found[place]
         if not (np.isfinite([mean, scale]).all() and scale > 0):
             raise DataError(f"{path} scales id {code} by {scale} around {mean}")
-        found.append((mean, scale))
-    return np.array(found)
+    return found

@@ -54,9 +54,8 @@ def show_forecasts(dataset: Windows, infer: Callable[[Arrays], Arrays], count: i
     forecasts = dataset.unscaled(np.asarray(scaled, dtype=np.float64), chosen)
     actual, ahead = dataset.targets(chosen), HOURS[HISTORY:]
     figure, drawn = subplots("Forecasts of a day and what came", len(chosen))
-    for axes, series, line, day in zip(
-        drawn, dataset.series[chosen], actual, forecasts, strict=True
-    ):
+    panels = zip(drawn, dataset.series[chosen], actual, forecasts, strict=True)
+    for axes, series, line, day in panels:
         low, median, high = day.T
         axes.plot(HOURS[TAIL], line[TAIL], **PAST)
         axes.fill_between(ahead, low, high, label="P10 to P90", color=COLOURS[1], alpha=0.3, lw=0)
@@ -82,9 +81,8 @@ def show_weights(config: Config, dataset: Windows, checkpoint: Path) -> "Image":
     figure, (left, right) = subplots("What the network looks at", 2)
     pairs = {f"history, {HISTORY} hours": history, f"future, {HORIZON} hours": future}
     paired_bars(left, pairs, across=True)
-    left.set(xlabel="mean selection weight (share)")
+    left.set(xlabel="mean selection weight (share)", ylim=(len(names) + 0.5, 0.5))
     left.set_yticks(range(1, len(names) + 1), names)
-    left.set_ylim(len(names) + 0.5, 0.5)
     left.set_title("Inputs", loc="left", fontsize=10)
     left.legend(frameon=False, fontsize=8)
     right.plot(HOURS, attention * 100, color=COLOURS[0], lw=1, marker="o", ms=2.5)

@@ -1,12 +1,19 @@
 """Reading scalers out of scikit-learn's pickles, without scikit-learn and without trust."""
 
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from helpers.errors import DataError
+
+NUMPY = {  # what numpy's own pickles of arrays and scalars need
+    "_codecs": ("encode",),
+    "numpy": ("ndarray", "dtype"),
+    "numpy.core.multiarray": ("_reconstruct", "scalar"),
+    "numpy.core.numeric": ("_frombuffer",),
+}
+SKLEARN = r"sklearn\.preprocessing\._?(data\.StandardScaler|label\.LabelEncoder)"
 
 
 class Estimator:
@@ -16,41 +23,21 @@ class Estimator:
         self.__dict__.update(state)
 
 
-def _encoded(text: str, _: str) -> bytes:
-    """Give the bytes that a pickle of protocol 2 spells as Latin-1 text."""
-    return text.encode("latin1")
-
-
-_ARRAY, _SCALAR = np.zeros(1), np.float64(0)
-_NUMPY = {  # what numpy's own pickles of arrays and scalars need
-    "multiarray._reconstruct": _ARRAY.__reduce__()[0],
-    "multiarray.scalar": _SCALAR.__reduce__()[0],
-    "numeric._frombuffer": _ARRAY.__reduce_ex__(5)[0],
-}
-_SKLEARN = {"_data": "StandardScaler", "_label": "LabelEncoder"}
-_SKLEARN |= {"data": "StandardScaler", "label": "LabelEncoder"}  # of releases before 0.22
-ALLOWED: dict[str, Any] = {
-    "_codecs.encode": _encoded,
-    "numpy.ndarray": np.ndarray,
-    "numpy.dtype": np.dtype,
-    **{f"numpy.core.{name}": found for name, found in _NUMPY.items()},
-    **{f"numpy._core.{name}": found for name, found in _NUMPY.items()},
-    **{f"sklearn.preprocessing.{module}.{kind}": Estimator for module, kind in _SKLEARN.items()},
-}
-
-
 class _Restricted(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        if (full := f"{module}.{name}") not in ALLOWED:
-            raise pickle.UnpicklingError(f"it names {full}")
-        return ALLOWED[full]
+        if re.fullmatch(SKLEARN, f"{module}.{name}"):
+            return Estimator
+        known = module.replace("numpy._core", "numpy.core")  # as NumPy 2 calls it
+        if name not in NUMPY.get(known, ()):
+            raise pickle.UnpicklingError(f"it names {module}.{name}")
+        return super().find_class(known, name)
 
 
 def read(path: Path) -> Any:
     """Read a pickle of numpy arrays, StandardScaler and LabelEncoder objects in plain containers.
 
     Its protocol is 2 or later, as Python 3 writes it. The two classes come back as `Estimator`.
-    Raises DataError for a file that is damaged or names anything else; nothing is imported.
+    Raises DataError for a file that is damaged or names anything else; nothing else is imported.
     """
     try:
         with path.open("rb") as file:

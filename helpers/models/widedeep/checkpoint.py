@@ -25,14 +25,13 @@ LINEAR, DEEP = (f"model/{half}_model/layer_with_weights" for half in ("linear", 
 def variables(network: "Model") -> dict[str, "Variable"]:
     """Give each variable of the network under its name in a checkpoint."""
     wide, columns = network.get_layer("wide"), network.get_layer("columns")
-    tables = {f"{LINEAR}-0/{name}": table for name, table in wide.tables.items()}
-    tables[f"{LINEAR}-0/numeric"] = wide.numeric
-    deep = {f"{DEEP}-0/{name}": table for name, table in columns.tables.items()}
-    found = {f"{name}.Sembedding_weights": table for name, table in (tables | deep).items()}
+    found: dict[str, Variable] = {}
+    for half, tables in ((LINEAR, wide.tables | {"numeric": wide.numeric}), (DEEP, columns.tables)):
+        found |= {f"{half}-0/{name}.Sembedding_weights": table for name, table in tables.items()}
     found[f"{LINEAR}-0/bias"] = wide.bias
     for layer in network.layers:
-        if layer.name.startswith("dense_"):
-            place = layer.name.removeprefix("dense_")
+        name, _, place = layer.name.partition("_")
+        if name == "dense":
             found |= {f"{DEEP}-{place}/{weight.name}": weight for weight in layer.weights}
     return found
 
@@ -63,9 +62,9 @@ def _prefix(path: Path) -> Path:
     if latest := tensorflow().train.latest_checkpoint(str(folder)):
         return Path(latest)
     indices = sorted(path.rglob("*.index"))
-    if len(indices) > 1:
-        text = f"{len(indices)} checkpoints and no file 'checkpoint' that names the latest"
-        raise CheckpointError(f"{path} holds {text}")
-    if not indices:
-        raise CheckpointError(f"{path} is no TensorFlow checkpoint: give its folder or its prefix")
-    return indices[0].with_suffix("")
+    if len(indices) == 1:
+        return indices[0].with_suffix("")
+    found = "is no TensorFlow checkpoint: give its folder or its prefix"
+    if indices:
+        found = f"holds {len(indices)} checkpoints and no file 'checkpoint' that names the latest"
+    raise CheckpointError(f"{path} {found}")

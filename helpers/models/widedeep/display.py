@@ -27,12 +27,13 @@ COLUMNS = {  # of a table of ads -> the feature that it shows
     "categories": "category_id_list",
 }
 ROWS = 5_000  # that a picture is drawn from
-Cell = str | int | float
+Row = dict[str, str | int | float]
+Infer = Callable[[Arrays], Arrays]  # a batch to the network's output: a session's or a client's run
 
 
-def show_displays(dataset: Displays, count: int = 3) -> list[dict[str, Cell]]:
+def show_displays(dataset: Displays, count: int = 3) -> list[Row]:
     """Give a row for each ad of `count` displays, spread over the set: features, and the click."""
-    rows: list[dict[str, Cell]] = []
+    rows: list[Row] = []
     for places in _displays(dataset, count):
         features = dataset.rows(places)
         for number, place in enumerate(places):
@@ -42,15 +43,12 @@ def show_displays(dataset: Displays, count: int = 3) -> list[dict[str, Cell]]:
     return rows
 
 
-def show_ranking(
-    dataset: Displays, infer: Callable[[Arrays], Arrays], count: int = 3
-) -> list[dict[str, Cell]]:
+def show_ranking(dataset: Displays, infer: Infer, count: int = 3) -> list[Row]:
     """Rank the ads of `count` displays, spread over the set, by the probability that `infer` gives.
 
-    `infer` turns a batch of the data set into the network's output: a session's `run`, or a client
-    of a server. Gives a row for each ad.
+    Gives a row for each ad.
     """
-    rows: list[dict[str, Cell]] = []
+    rows: list[Row] = []
     for places in _displays(dataset, count):
         features = dataset.rows(places)
         predicted, ads = _predicted(infer, features), features["ad_id"][:, 0]
@@ -67,9 +65,7 @@ def show_ranking(
     return rows
 
 
-def show_ranks(
-    dataset: Displays, infer: Callable[[Arrays], Arrays], batch_size: int = 64
-) -> "Image":
+def show_ranks(dataset: Displays, infer: Infer, batch_size: int = 64) -> "Image":
     """Draw in which place the clicked ad is, and where chance would put it.
 
     Whole displays are taken from all over the set, until they have about 5,000 rows.
@@ -82,15 +78,13 @@ def show_ranks(
     displays, clicked = dataset.displays[places], dataset.clicked[places]
     ranks = first_click_ranks(displays, clicked, predicted)
     chance = _chance(displays, clicked)
-    last = max(int(ranks.max()), len(chance))
-    found = np.bincount(ranks, minlength=last + 1)[1:] / len(ranks)
-    chance = np.pad(chance, (0, last - len(chance)))
-    random = (chance / np.arange(1, last + 1))[:CUT].sum()
-    figure, axes = canvas(
-        "Where the clicked ad is ranked", "place in its display", "share of displays (%)"
-    )
+    numbers = np.arange(1, len(chance) + 1)
+    found = np.bincount(ranks, minlength=len(chance) + 1)[1:] / len(ranks)
+    random = (chance / numbers)[:CUT].sum()
+    title = "Where the clicked ad is ranked"
+    figure, axes = canvas(title, "place in its display", "share of displays (%)")
     paired_bars(axes, {"ranked by the network": found * 100, "by chance": chance * 100})
-    axes.set_xticks(range(1, last + 1))
+    axes.set_xticks(numbers)
     legend_below(figure, axes)
     text = (
         f"In {len(ranks):,} displays the clicked ad is ranked first in {found[0]:.0%} and in the "
@@ -119,7 +113,7 @@ def _displays(dataset: Displays, count: int) -> Iterator[NDArray[np.int64]]:
         yield np.sort(rows[place])
 
 
-def _predicted(infer: Callable[[Arrays], Arrays], batch: Arrays) -> NDArray[np.float64]:
+def _predicted(infer: Infer, batch: Arrays) -> NDArray[np.float64]:
     (output,) = infer(batch).values()
     return np.asarray(output, dtype=np.float64)[:, 0]
 
@@ -128,7 +122,7 @@ def _clicked(dataset: Displays, place: int) -> str:
     return "clicked" if dataset.clicked[place] else ""
 
 
-def _plain(values: NDArray[np.generic]) -> Cell:
+def _plain(values: NDArray[np.generic]) -> str | float:
     """Give a number as it is; ids as text, without padding."""
     if values.dtype.kind == "f":
         return float(values[0])
