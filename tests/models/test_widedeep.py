@@ -850,7 +850,7 @@ def test_fitting_says_how_far_it_is_and_leaves_no_random_state_changed(
 ) -> None:
     from helpers.models.widedeep.synthetic import fit
 
-    monkeypatch.setitem(fit.RECIPES, "generated-small", fit.Recipe(1, 8))
+    monkeypatch.setitem(fit.RECIPES, "generated-small", (1, 8))
     np.random.seed(5)
     widedeep.prepare_checkpoint(config_of(), small, tmp_path / "c")
     assert np.random.rand() == np.random.RandomState(5).rand()

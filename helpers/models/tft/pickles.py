@@ -19,9 +19,6 @@ SKLEARN = r"sklearn\.preprocessing\._?(data\.StandardScaler|label\.LabelEncoder)
 class Estimator:
     """Holds what a scaler or an encoder of scikit-learn had learned: its attributes, no methods."""
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-
 
 class _Restricted(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:

@@ -18,7 +18,6 @@ from helpers.models.widedeep.metric import first_click_ranks, mean_average_preci
 if TYPE_CHECKING:
     from polars import DataFrame, DataType, Series
 
-LAYOUT = "expected NVIDIA's prepared folder: valid/*.parquet"
 SLICE = 1 << 18  # rows that are in memory at once
 
 Integers = NDArray[np.int64]
@@ -27,20 +26,23 @@ Integers = NDArray[np.int64]
 class Displays:
     """The rows of `valid/*.parquet`, in the order of the files' names: an ad in its display each.
 
-    `output` is the name of the network's. The features are read when they are asked for, in slices.
-    Raises DataError for another layout, a column that is missing or of another type, a file that
-    cannot be read, and a value that the network has no place for.
+    `output` is the name of the network's; `part` may also be "train". The features are read when
+    they are asked for, in slices. Raises DataError for another layout, a column that is missing or
+    of another type, a file that cannot be read, and a value that the network has no place for.
     """
 
-    def __init__(self, folder: Path, output: str) -> None:
+    def __init__(self, folder: Path, output: str, part: str = "valid") -> None:
         self._output, self._origin = output, origin(folder)
-        self._files = files_of(folder, "valid")
+        self._files = sorted(path for path in (folder / part).glob("*.parquet") if path.is_file())
+        if not self._files:
+            layout = "expected NVIDIA's prepared folder: valid/*.parquet"
+            raise DataError(f"{folder} holds no {part}/*.parquet: {layout}")
         displays, clicked = zip(*map(read_labels, self._files), strict=True)
         self._starts = np.cumsum([0, *map(len, displays)])
         self.displays, self.clicked = np.concatenate(displays), np.concatenate(clicked)  # [rows]
         if not self.clicked.any():
             what = "no click" if len(self) else "no rows"
-            raise DataError(f"{folder / 'valid'} holds {what}, so that there is nothing to score")
+            raise DataError(f"{folder / part} holds {what}, so that there is nothing to score")
 
     @property
     def facts(self) -> dict[str, str | int]:
@@ -87,14 +89,6 @@ class Displays:
             raise DataError(f"{self._output} is {list(found.shape)} and should be {[len(self), 1]}")
         ranks = first_click_ranks(self.displays, self.clicked, found[:, 0])
         return {"map12": mean_average_precision(ranks)}
-
-
-def files_of(folder: Path, part: str) -> list[Path]:
-    """Name the Parquet files of `part`, "train" or "valid", sorted; raise DataError if none."""
-    found = sorted(path for path in (folder / part).glob("*.parquet") if path.is_file())
-    if not found:
-        raise DataError(f"{folder} holds no {part}/*.parquet: {LAYOUT}")
-    return found
 
 
 def read_labels(path: Path) -> tuple[Integers, NDArray[np.bool_]]:

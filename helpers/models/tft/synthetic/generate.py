@@ -1,7 +1,6 @@
 """Which generated series there are, each fixed by its seed."""
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,19 +21,9 @@ DAY, WEEK = 24, 168
 # week it changes by 0.36 on average, in half a day by 0.1, so last week is a poor forecast.
 DRIFT, RETURN_HOURS = 0.4, 336.0
 NOISE = 0.05  # of the logarithm of a single hour
-
-
-@dataclass(frozen=True)
-class Size:
-    """How long the series of a generated set are."""
-
-    train_days: int
-    test_windows: int  # of each series
-
-
-SIZES = {
-    "generated": {"electricity": Size(35, 6), "traffic": Size(21, 2)},
-    "generated-small": {"electricity": Size(10, 1), "traffic": Size(10, 1)},
+SIZES = {  # days to train, and windows to test of each series
+    "generated": {"electricity": (35, 6), "traffic": (21, 2)},
+    "generated-small": {"electricity": (10, 1), "traffic": (10, 1)},
 }
 
 
@@ -45,12 +34,10 @@ def write_series(name: str, kind: str, folder: Path) -> None:
     DataError if there is no such set.
     """
     sizes = size_of(name, SIZES, ", NVIDIA's processed folder or a public raw file")
-    variant, size = VARIANTS[kind], sizes[kind]
-    train = size.train_days
-    valid, test = train - HISTORY // DAY, train + 1 - HISTORY // DAY
-    hours = (train + 2) * DAY + size.test_windows - 1
-    days = ((0, train), (valid, train + 1), (test, train + 3))
-    prepare(_table(kind, variant, hours), variant, days, folder)
+    (train, windows), variant, history = sizes[kind], VARIANTS[kind], HISTORY // DAY
+    days = ((0, train), (train - history, train + 1), (train + 1 - history, train + 3))
+    table = _table(kind, variant, (train + 2) * DAY + windows - 1)
+    prepare(table, variant, days, folder)
     marker = {"name": name, "variant": kind, "seed": SEED}
     (folder / GENERATED).write_text(json.dumps(marker) + "\n")
 
@@ -67,11 +54,10 @@ def _table(kind: str, variant: Variant, hours: int) -> "DataFrame":
     else:
         names = 400_000 + 7 * np.arange(count)
         values = np.minimum(0.05 * values, 1)
-    ids = np.repeat(np.array(names), hours)
     time, weekday, since = variant.known
     return pl.DataFrame(
         {
-            ID: ids,
+            ID: np.repeat(np.array(names), hours),
             time: np.tile(clock % DAY, count),
             weekday: np.tile(clock // DAY % 7, count),
             since: np.tile(clock, count),

@@ -4,35 +4,23 @@ Of 91.8 million parameters a batch touches the rows of its ids alone, so the tab
 sparsely, by Adagrad, which takes longer steps for ids that are seldom seen (Duchi et al., 2011).
 """
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from helpers.models import Arrays
-from helpers.models._arrays import concatenate, take
+from helpers.models import Network
+from helpers.models._arrays import take
 from helpers.models._keras import Tensor, tensorflow
 from helpers.models._keras import keras as load_keras
 from helpers.models._synthetic import FitProgress, recipe_of
 from helpers.models.widedeep import checkpoint
-from helpers.models.widedeep.data import files_of, read_labels, read_rows
-from helpers.models.widedeep.network import wide_and_deep
+from helpers.models.widedeep.data import Displays
+from helpers.models.widedeep.network import OUTPUT, wide_and_deep
 
 SEED = 1
 TABLE_RATE, DENSE_RATE = 0.02, 1e-3  # learning rates of the tables and of everything else
 FLOOR = 1e-8  # that Adagrad's sum of squares starts from; a gradient here is about 1e-5
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """How long to fit."""
-
-    steps: int
-    batch_size: int
-
-
-RECIPES = {"generated": Recipe(120, 1024), "generated-small": Recipe(40, 256)}
+RECIPES = {"generated": (120, 1024), "generated-small": (40, 256)}  # steps, and batch size
 
 
 def fit(name: str, dataset: Path, path: Path) -> None:
@@ -40,22 +28,15 @@ def fit(name: str, dataset: Path, path: Path) -> None:
 
     Prints a line every 20 steps. Raises DataError if there is no recipe for the set.
     """
-    recipe = recipe_of(name, RECIPES)
+    steps, batch_size = recipe_of(name, RECIPES)
     network = wide_and_deep(SEED)
-    _train(network, *_read(dataset), recipe)
+    _train(network, Displays(dataset, OUTPUT, "train"), steps, batch_size)
     checkpoint.save(network, path)
 
 
-def _read(dataset: Path) -> tuple[Arrays, Any]:
-    """Read the features and clicks [rows, 1] of the training part."""
-    parts, labels = [], []
-    for path in files_of(dataset, "train"):
-        labels.append(read_labels(path)[1])
-        parts.append(read_rows(path, 0, len(labels[-1])))
-    return concatenate(parts), np.concatenate(labels)[:, None].astype(np.float32)
-
-
-def _train(network: Any, features: Arrays, clicked: Any, recipe: Recipe) -> None:
+def _train(network: Network, displays: Displays, steps: int, batch_size: int) -> None:
+    features = displays.rows(np.arange(len(displays)))
+    clicked = displays.clicked[:, None].astype(np.float32)
     tf, cross_entropy = tensorflow(), load_keras().losses.binary_crossentropy
     variables = [each.value for each in network.trainable_variables]
     rate = tf.Variable(1.0)
@@ -74,11 +55,11 @@ def _train(network: Any, features: Arrays, clicked: Any, recipe: Recipe) -> None
         adam.apply_gradients([pair for pair in pairs if not isinstance(pair[0], tf.IndexedSlices)])
         return loss
 
-    rng, progress = np.random.default_rng(SEED), FitProgress(recipe.steps)
-    times = -(-recipe.steps * recipe.batch_size // len(clicked))
+    rng, progress = np.random.default_rng(SEED), FitProgress(steps)
+    times = -(-steps * batch_size // len(clicked))
     order = np.concatenate([rng.permutation(len(clicked)) for _ in range(times)])
-    for number in range(recipe.steps):
-        chosen = order[number * recipe.batch_size :][: recipe.batch_size]
-        rate.assign(min(1.0, 2 * (recipe.steps - number) / recipe.steps))
+    for number in range(steps):
+        chosen = order[number * batch_size :][:batch_size]
+        rate.assign(min(1.0, 2 * (steps - number) / steps))
         loss = step(take(features, chosen), clicked[chosen])
         progress.say(number + 1, loss)

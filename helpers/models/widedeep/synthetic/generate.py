@@ -5,7 +5,6 @@ for some categories. In each display one ad is clicked, by chance: the better, t
 """
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,17 +35,8 @@ SELDOM = 5  # appearances below which there is no rate
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Size:
-    """How many displays a generated set has."""
-
-    train: int
-    valid: int
-
-
-SIZES = {"generated": Size(24_000, 3_200), "generated-small": Size(1_500, 250)}
+Columns = dict[str, NDArray[Any]]
+SIZES = {"generated": (24_000, 3_200), "generated-small": (1_500, 250)}  # displays, of both parts
 
 
 def write_displays(name: str, folder: Path) -> None:
@@ -56,14 +46,11 @@ def write_displays(name: str, folder: Path) -> None:
     Raises DataError if there is no such set.
     """
     known = ", NVIDIA's prepared folder or the folder of outbrain's CSV files"
-    size, rng = size_of(name, SIZES, known), np.random.default_rng(SEED)
-    displays = size.train + size.valid
-    table = _table(displays, rng)
-    valid = np.sort(rng.choice(displays, size.valid, replace=False)) + 1
-    for part, ids, files in (
-        ("train", np.setdiff1d(np.arange(1, displays + 1), valid), TRAIN_FILES),
-        ("valid", valid, VALID_FILES),
-    ):
+    sizes, rng = size_of(name, SIZES, known), np.random.default_rng(SEED)
+    table = _table(displays := sum(sizes), rng)
+    valid = np.sort(rng.choice(displays, sizes[1], replace=False)) + 1
+    train = np.setdiff1d(np.arange(1, displays + 1), valid)
+    for part, ids, files in (("train", train, TRAIN_FILES), ("valid", valid, VALID_FILES)):
         (folder / part).mkdir()
         for place, chosen in enumerate(np.array_split(ids, files)):
             rows = table.filter(table[DISPLAY].is_in(chosen))
@@ -77,17 +64,12 @@ def power_law(rng: np.random.Generator, rows: int, count: int) -> Integers:
     return np.asarray(ranks * SCATTER % rows)
 
 
-@dataclass(frozen=True)
-class Catalogue:
-    """Every ad that there is."""
+def draw_ads(rng: np.random.Generator) -> tuple[Columns, Columns, Floats]:
+    """Draw ads, each of a campaign and promoting a document, and count their appearances.
 
-    columns: dict[str, NDArray[Any]]  # ids and numbers, [ads] each
-    lists: dict[str, Integers]  # of the promoted document, [documents, 3], padded
-    quality: Floats  # [ads]
-
-
-def draw_catalogue(rng: np.random.Generator) -> Catalogue:
-    """Draw ads, each of a campaign and promoting a document, and count their appearances."""
+    Gives their ids and numbers, [ads] each; the lists of the promoted documents, [documents, 3]
+    each, padded; and how good the ads are, [ads].
+    """
     ads = np.arange(ROWS["ad_id"])
     ids = {"ad_id": ads}
     for name, of in (
@@ -115,10 +97,10 @@ def draw_catalogue(rng: np.random.Generator) -> Catalogue:
     numbers["publish_time_promo_days_since_published"] = age[ids["document_id_promo"]]
     given = {name: values for name, values in numbers.items() if name in NUMERIC}
     lists = {name: _lists(rng, ROWS["document_id_promo"], ROWS[name]) for name in MULTI_HOT}
-    return Catalogue({**ids, **given}, lists, quality)
+    return {**ids, **given}, lists, quality
 
 
-def draw_pages(rng: np.random.Generator, count: int) -> dict[str, NDArray[Any]]:
+def draw_pages(rng: np.random.Generator, count: int) -> Columns:
     """Draw who looks at which document, [count] each."""
     ids = {"platform": rng.choice(3, count, p=(0.4, 0.5, 0.1))}  # of four rows one is unused
     ids["document_id"] = power_law(rng, ROWS["document_id"], count)
@@ -160,24 +142,21 @@ def _table(displays: int, rng: np.random.Generator) -> "DataFrame":
 
     shown = rng.choice(ADS, displays, p=(1 / ADS) / (1 / ADS).sum())
     display = np.repeat(np.arange(displays), shown)
-    catalogue, ad = draw_catalogue(rng), _different_ads(rng, display)
+    (ads, labels, quality), ad = draw_ads(rng), _different_ads(rng, display)
     columns = {name: values[display] for name, values in draw_pages(rng, displays).items()}
-    columns |= {name: values[ad] for name, values in catalogue.columns.items()}
-    lists = {name: ids[columns["document_id_promo"]] for name, ids in catalogue.lists.items()}
+    columns |= {name: values[ad] for name, values in ads.items()}
+    lists = {name: ids[columns["document_id_promo"]] for name, ids in labels.items()}
     for name in ("categories", "topics", "entities"):
         alike = rng.random(len(ad)) * (rng.random(len(ad)) < 0.5)
         columns[f"document_id_document_id_promo_sim_{name}"] = alike
     taste = rng.standard_normal((ROWS["platform"], ROWS["category_id_list"]))
     categories = lists["category_id_list"]
     liked = np.where(categories == PAD, 0, taste[columns["platform"][:, None], categories])
-    score = 2 * catalogue.quality[ad] + liked.sum(axis=1) + rng.gumbel(size=len(ad))
+    score = 2 * quality[ad] + liked.sum(axis=1) + rng.gumbel(size=len(ad))
     score += 2 * columns["document_id_document_id_promo_sim_topics"]
     best = np.maximum.reduceat(score, np.cumsum(shown) - shown)
     columns |= {DISPLAY: display + 1, CLICKED: score == best[display]}
     kinds = {DISPLAY: np.int64} | dict.fromkeys(NUMERIC, np.float32)
-    padded = pl.DataFrame(
-        {name: values.astype(kinds.get(name, np.int32)) for name, values in columns.items()}
-        | {name: ids.astype(np.int32) for name, ids in lists.items()}
-    )
+    typed = {n: each.astype(kinds.get(n, np.int32)) for n, each in (columns | lists).items()}
     cut = pl.col(list(lists)).arr.to_list().list.eval(pl.element().filter(pl.element() != PAD))
-    return padded.with_columns(cut)
+    return pl.DataFrame(typed).with_columns(cut)
