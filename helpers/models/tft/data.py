@@ -1,7 +1,6 @@
 """How a folder that NVIDIA's preprocessing wrote becomes windows, and how forecasts are scored."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,93 +24,70 @@ from helpers.models.tft.variants import (
     Variant,
 )
 
-LAYOUT = "expected NVIDIA's processed folder: test.csv and tgt_scalers.bin"
-
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class Rows:
-    """The hours of every series, one series after the other, each in order of time."""
-
-    ids: Integers  # [rows]: the code of the series
-    categories: Integers  # [rows]: its row in the network's embedding
-    known: Floats  # [rows, 3], scaled
-    target: Floats  # [rows], scaled
-    starts: Integers  # [windows]: the first row of each window of 192 hours
-    dropped: int  # series that are shorter than a window
-
-    def windows(self, chosen: Integers) -> tuple[Integers, Floats, Floats]:
-        """Copy windows out: categories, known and target, each [chosen, 192, 1 or 3]."""
-        rows = self.starts[chosen, None] + np.arange(LENGTH)
-        return self.categories[rows, None], self.known[rows], self.target[rows, None]
-
-
-def read_rows(path: Path, variant: Variant) -> Rows:
-    """Read a split, such as `test.csv`: every series has a window at each of its hours but 191.
-
-    Raises DataError for a column that is missing or not made of numbers, a series that the network
-    has no embedding for, and a file without a whole window.
-    """
-    table, last = _read_table(path, variant), variant.cardinality - 1
-    for name in (ID, CATEGORY):
-        require(not (table[name] % 1).any(), path, name, "not a whole number")
-    ids, categories = (table[name].astype(np.int64) for name in (ID, CATEGORY))
-    if (unknown := categories[(categories < 0) | (categories > last)]).size:
-        raise DataError(f"{path} holds {CATEGORY} {unknown[0]}, and the network knows 0 to {last}")
-    starts = np.flatnonzero(ids[LENGTH - 1 :] == ids[: 1 - LENGTH])
-    if not starts.size:
-        raise DataError(f"{path} holds no series of {LENGTH} hours")
-    return Rows(
-        ids,
-        categories,
-        np.stack([table[name] for name in variant.known], axis=1).astype(np.float32),
-        table[variant.target].astype(np.float32),
-        starts,
-        dropped=len(np.unique(ids)) - len(np.unique(ids[starts])),
-    )
-
-
 class Windows:
     """The windows of `test.csv`, by series and start, and the scalers of `tgt_scalers.bin`.
 
-    `names` are those of the three inputs and the output. Raises DataError for another layout.
+    A series has a window at each of its hours but the last 191. `names` are those of the three
+    inputs and the output; `split` may also be "train". Raises DataError for another layout, a
+    column that is missing or not made of numbers, a series that the network has no embedding for,
+    and a file without a whole window.
     """
 
-    def __init__(self, folder: Path, variant: Variant, names: tuple[str, ...]) -> None:
-        if not (folder / "test.csv").is_file():
-            raise DataError(f"{folder} holds no test.csv: {LAYOUT}")
-        self.variant, self._names, self._origin = variant, names, origin(folder)
-        self._rows = read_rows(folder / "test.csv", variant)
-        self.series = self._rows.ids[self._rows.starts]  # [windows]: whose each window is
+    def __init__(
+        self, folder: Path, variant: Variant, names: tuple[str, ...], split: str = "test"
+    ) -> None:
+        self.variant, self._names = variant, names
+        path, last = folder / f"{split}.csv", variant.cardinality - 1
+        if not path.is_file():
+            layout = "expected NVIDIA's processed folder: test.csv and tgt_scalers.bin"
+            raise DataError(f"{folder} holds no {path.name}: {layout}")
+        table = _read_table(path, variant)
+        for name in (ID, CATEGORY):
+            require(not (table[name] % 1).any(), path, name, "not a whole number")
+        # of each row: its series, and the row of that in the network's embedding
+        ids, self._categories = (table[name].astype(np.int64) for name in (ID, CATEGORY))
+        if (unknown := self._categories[(self._categories < 0) | (self._categories > last)]).size:
+            found = f"{CATEGORY} {unknown[0]}"
+            raise DataError(f"{path} holds {found}, and the network knows 0 to {last}")
+        known = [table[name] for name in variant.known]
+        self._known = np.stack(known, axis=1).astype(np.float32)  # [rows, 3], scaled
+        self._target = table[variant.target].astype(np.float32)  # [rows], scaled
+        self._starts = np.flatnonzero(ids[LENGTH - 1 :] == ids[: 1 - LENGTH])  # first rows
+        if not len(self):
+            raise DataError(f"{path} holds no series of {LENGTH} hours")
+        self.series = ids[self._starts]  # [windows]: whose each window is
         codes, places = np.unique(self.series, return_inverse=True)
         self._scalers = _scalers(folder / "tgt_scalers.bin", codes)[places]  # mean and scale
-
-    @property
-    def facts(self) -> dict[str, str | int]:
-        """Number of series, windows and hours, series too short to be used, and the origin."""
-        return {
-            "series": len(np.unique(self.series)),
+        self.facts: dict[str, str | int] = {
+            "series": len(codes),
             "windows": len(self),
-            "hours": len(self._rows.ids),
-            "series dropped": self._rows.dropped,
-            "origin": self._origin,
+            "hours": len(ids),
+            "series dropped": len(np.unique(ids)) - len(codes),  # shorter than a window
+            "origin": origin(folder),
         }
 
     def __len__(self) -> int:
-        return len(self._rows.starts)
+        return len(self._starts)
 
     def spread(self, limit: int | None = None) -> Integers:
         """Choose `limit` windows, spread evenly over the whole set; all without a limit."""
         return spread(len(self), limit)
 
+    def cut(self, chosen: Integers) -> tuple[Integers, Floats, Floats]:
+        """Copy windows out: categories, known and target, each [chosen, 192, 1 or 3]."""
+        rows = self._starts[chosen, None] + np.arange(LENGTH)
+        return self._categories[rows, None], self._known[rows], self._target[rows, None]
+
     def batches(self, batch_size: int, limit: int | None = None) -> Iterator[Arrays]:
         """Yield int64 [batch, 192, 1], float32 [batch, 192, 3] and float32 [batch, 192, 1]."""
         chosen = self.spread(limit)
         for start in range(0, len(chosen), batch_size):
-            arrays = self._rows.windows(chosen[start : start + batch_size])
+            arrays = self.cut(chosen[start : start + batch_size])
             yield dict(zip(self._names, arrays, strict=False))
 
     def unscaled(self, values: Floats | Doubles, chosen: Integers) -> NDArray[np.float64]:
@@ -122,7 +98,7 @@ class Windows:
 
     def targets(self, chosen: Integers) -> NDArray[np.float64]:
         """Give the target of windows, history and horizon [chosen, 192], in units of the data."""
-        return self.unscaled(self._rows.windows(chosen)[2][..., 0], chosen)
+        return self.unscaled(self.cut(chosen)[2][..., 0], chosen)
 
     def score(self, outputs: Arrays) -> dict[str, float]:
         """Give the q-risk of P10, P50 and P90 over all windows and hours, in units of the data.

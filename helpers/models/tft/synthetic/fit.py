@@ -10,7 +10,7 @@ from torch import Tensor
 from helpers.models._synthetic import FitProgress, recipe_of
 from helpers.models._torch import state_dict
 from helpers.models._torch.descent import descend
-from helpers.models.tft.data import read_rows
+from helpers.models.tft.data import Windows
 from helpers.models.tft.network import TemporalFusionTransformer
 from helpers.models.tft.variants import HISTORY, QUANTILES, Variant
 
@@ -36,8 +36,7 @@ RECIPES = {
 def fit(name: str, variant: Variant, dataset: Path, path: Path) -> None:
     """Fit to `train.csv` of the set `name` in `dataset` and write the state dict to `path`.
 
-    Prints a line every 20 steps. Raises DataError if there is no
-    recipe for the set.
+    Prints a line every 20 steps. Raises DataError if there is no recipe for the set.
     """
     recipe = recipe_of(name, RECIPES)
     with torch.random.fork_rng(devices=[]):
@@ -60,13 +59,13 @@ def quantile_loss(forecast: Tensor, target: Tensor) -> Tensor:
 def _train(
     network: TemporalFusionTransformer, variant: Variant, dataset: Path, recipe: Recipe
 ) -> None:
-    rows, rng = read_rows(dataset / "train.csv", variant), np.random.default_rng(SEED)
+    windows, rng = Windows(dataset, variant, (), "train"), np.random.default_rng(SEED)
     optimizer = torch.optim.AdamW(network.parameters(), lr=recipe.learning_rate, fused=True)
     network.train()
     progress = FitProgress(recipe.steps)
     for step in range(1, recipe.steps + 1):
-        chosen = rng.integers(0, len(rows.starts), recipe.batch_size)
-        s_cat, k_cont, target = (torch.from_numpy(array) for array in rows.windows(chosen))
+        chosen = rng.integers(0, len(windows), recipe.batch_size)
+        s_cat, k_cont, target = map(torch.from_numpy, windows.cut(chosen))
         with torch.autocast("cpu", dtype=torch.bfloat16):
             forecast = network(s_cat, k_cont, target)
         loss = quantile_loss(forecast.float(), target[:, HISTORY:])
