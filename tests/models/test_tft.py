@@ -935,7 +935,7 @@ def test_fitting_leaves_torch_as_it_was_and_no_other_file(
     from helpers.models.tft.synthetic import fit
 
     folder = folder_of("electricity", tmp_path / "data")
-    monkeypatch.setitem(fit.RECIPES, "generated-small", fit.Recipe(2, 4, 1e-3))
+    monkeypatch.setitem(fit.RECIPES, "generated-small", (2, 4, 1e-3))
     state = torch.get_rng_state()
     tft.prepare_checkpoint(config_of("electricity"), folder, tmp_path / "c.pt")
     assert torch.equal(torch.get_rng_state(), state)

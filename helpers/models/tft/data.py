@@ -101,9 +101,8 @@ class Windows:
         return self.unscaled(self.cut(chosen)[2][..., 0], chosen)
 
     def score(self, outputs: Arrays) -> dict[str, float]:
-        """Give the q-risk of P10, P50 and P90 over all windows and hours, in units of the data.
-
-        The outputs are [windows, 24, 3]; raises DataError for another shape.
+        """Give the q-risk of P10, P50 and P90 over all windows and hours, in units of the data;
+        raise DataError for outputs not [windows, 24, 3].
         """
         name, expected = self._names[-1], (len(self), HORIZON, len(QUANTILES))
         if (found := outputs[name]).shape != expected:

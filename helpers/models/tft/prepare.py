@@ -57,9 +57,8 @@ def _split(table: pl.DataFrame, variant: Variant, days: Days) -> dict[str, pl.Da
         if splits:
             rows = rows.join(splits["train"], on=ID, how="semi", maintain_order="left")
         if rows.is_empty():
-            raise DataError(
-                f"no series has {LENGTH} hours in the days {first} to {last - 1} of {name}"
-            )
+            days_of = f"in the days {first} to {last - 1} of {name}"
+            raise DataError(f"no series has {LENGTH} hours {days_of}")
         splits[name] = rows
     return splits
 

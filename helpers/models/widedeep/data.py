@@ -80,10 +80,7 @@ class Displays:
         return concatenate(parts)
 
     def score(self, outputs: Arrays) -> dict[str, float]:
-        """Give MAP@12 over all displays that have a click.
-
-        The output is [rows, 1]; raises DataError for another shape.
-        """
+        """Give MAP@12 over all displays with a click; raise DataError for outputs not [rows, 1]."""
         found = outputs[self._output]
         if found.shape != (len(self), 1):
             raise DataError(f"{self._output} is {list(found.shape)} and should be {[len(self), 1]}")

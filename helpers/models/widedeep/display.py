@@ -44,24 +44,16 @@ def show_displays(dataset: Displays, count: int = 3) -> list[Row]:
 
 
 def show_ranking(dataset: Displays, infer: Infer, count: int = 3) -> list[Row]:
-    """Rank the ads of `count` displays, spread over the set, by the probability that `infer` gives.
-
-    Gives a row for each ad.
-    """
+    """Give a row for each ad of `count` displays, ranked by the probability that `infer` gives."""
     rows: list[Row] = []
     for places in _displays(dataset, count):
         features = dataset.rows(places)
         predicted, ads = _predicted(infer, features), features["ad_id"][:, 0]
         for rank, number in enumerate(np.argsort(-predicted, kind="stable"), start=1):
-            rows.append(
-                {
-                    "display": str(dataset.displays[places[number]]),
-                    "place": rank,
-                    "ad": str(ads[number]),
-                    "probability": float(predicted[number]),
-                    "clicked": _clicked(dataset, places[number]),
-                }
-            )
+            place = places[number]
+            row: Row = {"display": str(dataset.displays[place]), "place": rank}
+            row |= {"ad": str(ads[number]), "probability": float(predicted[number])}
+            rows.append(row | {"clicked": _clicked(dataset, place)})
     return rows
 
 

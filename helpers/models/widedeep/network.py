@@ -19,7 +19,6 @@ OUTPUT = "wide_deep_model"
 
 WIDTHS = {name: HOTNESS if name in MULTI_HOT else 1 for name in NAMES}
 # NVIDIA's layers sort their columns by name, and an embedding's name is `<feature>_embedding`.
-SORTED_NUMERIC = tuple(sorted(NUMERIC))
 COLUMNS = tuple(sorted([*NUMERIC, *(f"{name}_embedding" for name in TABLES)]))
 
 
@@ -57,7 +56,7 @@ class Wide(Layer):  # type: ignore[misc]
         parts = zip(self.tables.values(), ids, strict=True)
         weights = tf.concat([tf.gather(table.value, i)[..., 0] for table, i in parts], axis=1)
         linear = tf.reduce_sum(weights * tf.concat(known, axis=1), axis=1, keepdims=True)
-        sorted_numbers = tf.concat([numbers[name] for name in SORTED_NUMERIC], axis=1)
+        sorted_numbers = tf.concat([numbers[name] for name in sorted(NUMERIC)], axis=1)
         return linear + tf.matmul(sorted_numbers, self.numeric.value) + self.bias.value
 
 
