@@ -337,6 +337,15 @@ def test_a_truncated_or_altered_zip_is_one_line(tmp_path: Path) -> None:
     assert refusal("traffic", source, tmp_path / "b").startswith("is damaged: ")
 
 
+def test_an_encrypted_zip_is_one_line(tmp_path: Path) -> None:
+    source = Pems().write(tmp_path / "PEMS-SF.zip")
+    content = bytearray(source.read_bytes())
+    for mark, place in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):  # each header of randperm
+        content[content.index(mark) + place] |= 1
+    source.write_bytes(content)
+    assert refusal("traffic", source, tmp_path / "out") == "is encrypted"
+
+
 def test_a_line_without_end_is_refused_before_all_of_it_is_in_memory(tmp_path: Path) -> None:
     """Repeated bytes: a zip file of 3 MB could hold a line of 3 GB."""
     text, pems = tmp_path / raw.POWER, Pems()

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
-from sklearn import preprocessing  # type: ignore[import-untyped, unused-ignore]
 
 from helpers.errors import DataError
 from helpers.models.tft.variants import CATEGORY, ID, LENGTH, SPLITS, TIME, Variant
@@ -21,6 +20,9 @@ def prepare(table: pl.DataFrame, variant: Variant, days: Days, folder: Path) -> 
     are left out of it, and so are those that train lacks, having no scaler. Raises DataError if
     nothing is left of a split, or more series than the network has embeddings.
     """
+    # loaded late, as it loads pandas
+    from sklearn import preprocessing  # type: ignore[import-untyped, unused-ignore]
+
     names = table[ID].cast(pl.String).unique().sort()
     table = table.with_columns(pl.col(ID).cast(pl.String).cast(pl.Enum(names))).sort(ID, TIME)
     splits = _split(table, variant, days)

@@ -2,18 +2,16 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from helpers.models._synthetic import size_of
 from helpers.models._tables import GENERATED
 from helpers.models.tft.prepare import prepare
 from helpers.models.tft.variants import HISTORY, ID, VARIANTS, Variant
-
-if TYPE_CHECKING:
-    from polars import DataFrame
 
 SEED = 1
 DAY, WEEK = 24, 168
@@ -42,10 +40,8 @@ def write_series(name: str, kind: str, folder: Path) -> None:
     (folder / GENERATED).write_text(json.dumps(marker) + "\n")
 
 
-def _table(kind: str, variant: Variant, hours: int) -> "DataFrame":
+def _table(kind: str, variant: Variant, hours: int) -> pl.DataFrame:
     """Give the hours of every series, one series after the other."""
-    import polars as pl
-
     count, clock = variant.cardinality, np.arange(hours)
     values = _values(count, hours, np.random.default_rng([SEED, count]))
     if kind == "electricity":
