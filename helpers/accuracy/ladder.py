@@ -148,7 +148,7 @@ def compare(config: ExportConfig, artefact: Artefact) -> Rung:
 
 def _by_server(config: ConvertConfig, artefact: Artefact) -> Arrays:
     """Serve an artefact just as it is, one instance without a batcher, for the ladder's samples."""
-    from helpers.triton import SCENARIOS, serve, write_repository
+    from helpers.triton import serve, write_repository
 
     largest = config.max_batch_size if isinstance(config, EngineConfig) else BATCH
     plain = {"stage": "deploy", "accelerator": "none", "threads": 1, "max_batch_size": largest}
@@ -156,7 +156,7 @@ def _by_server(config: ConvertConfig, artefact: Artefact) -> Arrays:
         {name: getattr(config, name) for name in ConvertConfig.model_fields} | plain
     )
     with TemporaryDirectory(dir=outputs(), prefix=".served-") as folder:
-        write_repository(Path(folder), alone, artefact, dict.fromkeys(SCENARIOS, 1))
+        write_repository(Path(folder), alone, artefact)
         repository = Artefact(Path(folder), {}, artefact.facts)
         batches = requests(alone, open_dataset(config), min(BATCH, largest), SAMPLES)
         with serve(alone, repository, "offline") as server:

@@ -139,10 +139,11 @@ def missing(name: str, device: str) -> str:
         if device != "gpu":
             continue
         wheel = _GPU_WHEELS.get(runtime, runtime)
-        if not _version(wheel):
+        found = installed_version(wheel)
+        if not found:
             return f"{name} on a gpu needs {wheel}, which is not installed"
-        if _version(wheel).endswith("+cpu"):
-            return f"{name} on a gpu needs {wheel} with CUDA, and {_version(wheel)} is installed"
+        if found.endswith("+cpu"):
+            return f"{name} on a gpu needs {wheel} with CUDA, and {found} is installed"
     return ""
 
 
@@ -151,10 +152,10 @@ def distribution(module: str) -> str:
     names of their own.
     """
     candidates = (module, f"{module}-cpu", f"{module}-gpu")
-    return next((name for name in candidates if _version(name)), module)
+    return next((name for name in candidates if installed_version(name)), module)
 
 
-def _version(name: str) -> str:
+def installed_version(name: str) -> str:
     """Look up the version of a distribution; empty if it is not installed."""
     try:
         return version(name)

@@ -155,7 +155,7 @@ def convert(config: ConvertConfig, run_in_image: RunInImage) -> Artefact:
         )
     folder = artefact_folder(config, "convert")
     with making(folder) as (temporary, facts):
-        ensemble.link_files(exported, temporary)
+        ensemble.link_files(exported, temporary, exported.files)
         facts.update(
             format=config.format, precision=config.precision, seconds=0.0, note="taken as exported"
         )

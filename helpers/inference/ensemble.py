@@ -4,7 +4,7 @@ Each component has its own session. A chain of them is a session too, and does i
 Triton's ensemble scheduler does between models.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -120,13 +120,12 @@ def write_preprocessing(config: ExportConfig, source: Path | Artefact, folder: P
     if isinstance(source, Path):
         ensemble.write(config, source, folder / ensemble.FOLDER)
     else:
-        link_files(source, folder, lambda name: Path(name).parts[0] == ensemble.FOLDER)
+        names = [name for name in source.files if Path(name).parts[0] == ensemble.FOLDER]
+        link_files(source, folder, names)
 
 
-def link_files(
-    source: Artefact, folder: Path, wanted: Callable[[str], bool] = lambda _: True
-) -> None:
-    """Put the files of an artefact that are `wanted` into `folder`, without copies if possible."""
-    for name in filter(wanted, source.files):
+def link_files(source: Artefact, folder: Path, names: Iterable[str]) -> None:
+    """Put files of an artefact into `folder`, without copies if possible."""
+    for name in names:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         link_or_copy(source.folder / name, folder / name)

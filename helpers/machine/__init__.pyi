@@ -1,6 +1,5 @@
-from .checks import Check, examine
+from .checks import Check, examine, this_gpu
 from .gpu import has_driver
-from .gpu_checks import this_gpu
 from .preflight import obstacle
 from .provenance import COMMAND_VARIABLE
 

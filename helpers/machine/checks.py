@@ -1,21 +1,34 @@
-"""What `doctor` checks: what a target needs of this machine, and how to fix what is missing."""
+"""What `doctor` checks: what a target needs of this machine and its GPU, and how to fix what is
+missing.
+"""
 
 import platform
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from helpers.config import ConvertConfig
-from helpers.errors import DeploymentError
-from helpers.machine import preflight
+from helpers.config import ConvertConfig, Gpu
+from helpers.errors import DeploymentError, DeviceError
+from helpers.machine import gpu, preflight
 from helpers.store import outputs
-from helpers.triton import containers
+from helpers.triton import containers, embedded
+
+if TYPE_CHECKING:
+    from pydantic import JsonValue
 
 GLIBC = (2, 35)
-SHM_GB = 1.0
-DISK_GB = 5.0
+SHM_GB, DISK_GB, GPU_GB = 1.0, 5.0, 4.0
+INSTALL = "pip install -r docker/requirements.lock"
+NO_DRIVER = "install NVIDIA's driver, or use params/cpu.yaml"
+NAMES = {  # what NVML says, without the maker's name -> as published and in params/
+    "V100-SXM2-32GB": "NVIDIA DGX-1 (1x V100 32GB)",
+    "A100-SXM4-80GB": "NVIDIA DGX A100 (1x A100 80GB)",
+    "H100 80GB HBM3": "NVIDIA H100",
+}
 
 
 @dataclass(frozen=True)
@@ -50,16 +63,14 @@ def examine(configs: Sequence[ConvertConfig]) -> list[Check]:
     found = [
         _python(),
         _glibc(),
-        _triton(),
-        _analyzer(),
+        _installed("Triton", lambda: embedded.wheel() / "bin/tritonserver"),
+        _installed("perf_analyzer", lambda: Path(sys.executable).with_name("perf_analyzer")),
         _processor(),
         _space("/dev/shm", Path("/dev/shm"), SHM_GB, shm),
         _space("disk", outputs(), DISK_GB, disk),
     ]
     if on_gpu := [config for config in configs if config.device == "gpu"]:
-        from helpers.machine import gpu_checks
-
-        found += gpu_checks.checks(on_gpu)
+        found += gpu_checks(on_gpu)
     if in_docker := [config for config in configs if config.server.kind == "docker"]:
         found += _docker(in_docker)
     for config in configs:
@@ -70,10 +81,10 @@ def examine(configs: Sequence[ConvertConfig]) -> list[Check]:
 
 
 def _glibc() -> Check:
-    found = platform.libc_ver()[1] or "unknown"
-    new_enough = found != "unknown" and tuple(int(part) for part in found.split(".")[:2]) >= GLIBC
+    found = platform.libc_ver()[1]
+    new_enough = bool(found) and tuple(int(part) for part in found.split(".")[:2]) >= GLIBC
     fix = "perf_analyzer and Triton need 2.35: use Ubuntu 22.04 or Debian 12, or newer"
-    return Check("glibc", new_enough, found, fix)
+    return Check("glibc", new_enough, found or "unknown", fix)
 
 
 def _python() -> Check:
@@ -81,21 +92,12 @@ def _python() -> Check:
     return Check("Python", known, platform.python_version(), "use Python 3.11 or 3.12")
 
 
-def _triton() -> Check:
-    from helpers.triton import embedded
-
-    fix = "pip install -r docker/requirements.lock"
+def _installed(name: str, path: Callable[[], Path]) -> Check:
     try:
-        found = (embedded.wheel() / "bin/tritonserver").exists()
-    except DeploymentError as error:
-        return Check("Triton", False, str(error), fix)
-    return Check("Triton", found, "installed" if found else "not installed", fix)
-
-
-def _analyzer() -> Check:
-    found = (Path(sys.executable).parent / "perf_analyzer").exists()
-    fix = "pip install -r docker/requirements.lock"
-    return Check("perf_analyzer", found, "installed" if found else "not installed", fix)
+        found = path().exists()
+    except DeploymentError:
+        found = False
+    return Check(name, found, "installed" if found else "not installed", INSTALL)
 
 
 def _space(name: str, path: Path, needed_gb: float, fix: str) -> Check:
@@ -112,23 +114,109 @@ def _processor() -> Check:
     return Check("processor", True, found)
 
 
-def _docker(configs: Sequence[ConvertConfig]) -> list[Check]:
+def _docker(configs: Sequence[ConvertConfig]) -> Iterator[Check]:
     """Check the Docker engine and, if it answers, the image of every release."""
+    engine = _asked("Docker", "engine {}", containers.engine)
+    yield engine
+    servers = {each.server.image or each.server.release: each.server for each in configs}
+    for name, server in servers.items() if engine.ok else ():
+        image = partial(containers.require_image, server)
+        yield _asked(f"image {name}", "{} is here", image)
+
+
+def _asked(name: str, found: str, ask: Callable[[], str]) -> Check:
     try:
-        found = [Check("Docker", True, f"engine {containers.engine()}")]
+        return Check(name, True, found.format(ask()))
     except DeploymentError as error:
-        return [_failed("Docker", error)]
-    for name, config in {
-        each.server.image or each.server.release: each for each in configs
-    }.items():
-        try:
-            image = containers.require_image(config)
-            found.append(Check(f"image {name}", True, f"{image} is here"))
-        except DeploymentError as error:
-            found.append(_failed(f"image {name}", error))
-    return found
+        reason, _, fix = str(error).rpartition(": ")
+        return Check(name, False, reason, fix)
 
 
-def _failed(name: str, error: DeploymentError) -> Check:
-    found, _, fix = str(error).rpartition(": ")
-    return Check(name, False, found, fix)
+def matches_target(name: str, target: str) -> bool:
+    """Whether a target is for the device `name`, by either of its names; text in brackets after
+    the name is ignored.
+    """
+    known = (name, target_name(name))
+    return target in known or target.startswith(tuple(f"{each} (" for each in known))
+
+
+def target_name(name: str) -> str:
+    """Spell a device's name as the published tables and the parameter files do: NVML's names change
+    with the driver, and some results were published under the name of the whole machine.
+    """
+    name = name.removeprefix("NVIDIA ").removeprefix("Tesla ")
+    return NAMES.get(name, f"NVIDIA {name}")
+
+
+def this_gpu() -> Gpu:
+    """Ask the driver for the GPU of this machine that CUDA takes first.
+
+    Raises `DeviceError` where there is no driver, no GPU, or not the package that asks.
+    """
+    if not gpu.has_driver():
+        raise DeviceError(f"no NVIDIA driver here: {NO_DRIVER}")
+    with gpu.opened() as device:
+        if device.absent:
+            raise DeviceError(": ".join(device.absent))
+        name, memory_mb = (device.ask(gpu.QUERIES[each]) for each in ("name", "memory_total_mb"))
+        architecture = device.ask(lambda nvml, handle: nvml.nvmlDeviceGetArchitecture(handle))
+    if not isinstance(memory_mb, int) or isinstance(architecture, str):
+        raise DeviceError(f"the driver does not tell what GPU this is: {NO_DRIVER}")
+    return Gpu(str(name), architecture, memory_mb * 1e6 / 2**30)
+
+
+def gpu_checks(configs: Sequence[ConvertConfig]) -> list[Check]:
+    """Check the driver and the GPU that these experiments need."""
+    if not gpu.has_driver():
+        return [Check("NVIDIA driver", False, "not found", NO_DRIVER)]
+    with gpu.opened() as device:
+        if device.absent:
+            reason, fix = device.absent
+            ok = not preflight.blocks_cuda(reason)
+            return [Check("NVIDIA driver", ok, f"found, but {reason}", fix, warn=True)]
+        return list(_gpu_checks(device.record(), configs))
+
+
+def _gpu_checks(found: "dict[str, JsonValue]", configs: Sequence[ConvertConfig]) -> Iterator[Check]:
+    name, driver, wanted = str(found["name"]), str(found["driver"]), configs[0].gpu
+    reasons = (preflight.driver_obstacle(config.server, driver) for config in configs)
+    reason = next(filter(None, reasons), "")
+    yield Check("NVIDIA driver", not reason, f"{driver}, CUDA {found['cuda']}", reason)
+    other = (
+        f"the parameter file is for {wanted}, whose results are not comparable: triton-notebooks "
+        "params new writes a file for this GPU"
+    )
+    yield Check("GPU", True, name, other, warn=not matches_target(name, wanted))
+    total, used = found["memory_total_mb"], found["memory_used_mb"]
+    if isinstance(total, int) and isinstance(used, int):
+        free = (total - used) / 1000
+        text = f"{free:.1f} of {total / 1000:.1f} GB free, {GPU_GB:.0f} needed"
+        fix = "stop the processes that use it: nvidia-smi lists them"
+        yield Check("GPU memory", free >= GPU_GB, text, fix)
+    # A fact that the driver does not tell is a text that says so.
+    others, memory = found["other_processes"], found["other_memory_mb"]
+    known = isinstance(others, int)
+    text = f"{others} of others, using {memory} MB" if known else str(others)
+    fix = "stop them: rows measured meanwhile are marked as disturbed"
+    yield Check("GPU processes", True, text, fix, warn=known and others != 0)
+    throttled = found["throttle_reasons"]
+    words = [str(each) for each in throttled] if isinstance(throttled, list) else []
+    known = isinstance(throttled, list)
+    text = f"reduced by {', '.join(words) or 'nothing'}" if known else str(throttled)
+    fix = "check its cooling and power supply: rows measured meanwhile are marked as disturbed"
+    yield Check("GPU clocks", True, text, fix, warn=bool(gpu.SLOWED & set(words)))
+    limit, default = found["power_limit_w"], found["power_limit_default_w"]
+    low = isinstance(limit, float) and isinstance(default, float) and limit < default
+    text = f"{limit:g} W" if isinstance(limit, float) else str(limit)
+    fix = f"the default is {default} W: nvidia-smi --power-limit={default} as root sets it"
+    yield Check("GPU power limit", True, text, fix, warn=low)
+    fix = (
+        "results will be of one slice of the GPU: nvidia-smi --multi-instance-gpu=0 as root turns "
+        "it off"
+    )
+    yield Check("MIG", True, str(found["mig"]), fix, warn=found["mig"] == "on")
+    fix = (
+        "the default is on, which costs bandwidth: nvidia-smi --ecc-config=1 as root turns it on "
+        "after a restart"
+    )
+    yield Check("ECC", True, str(found["ecc"]), fix, warn=found["ecc"] == "off")

@@ -6,11 +6,13 @@ order. No answer needs a notebook kernel.
 """
 
 from functools import cache
+from pathlib import Path
 
 from helpers import formats
-from helpers.config import ConvertConfig, StageConfig, releases
+from helpers.config import ConvertConfig, Server, StageConfig, releases
+from helpers.errors import DeploymentError
 from helpers.machine import gpu
-from helpers.triton import native
+from helpers.triton import containers, native
 
 # The embedded server brings no compatibility libraries, and its CUDA is 12. Source: CUDA
 # Compatibility, "Minor Version Compatibility".
@@ -19,8 +21,12 @@ LOWEST_FOR_EMBEDDED = "525.60.13"
 
 def obstacle(config: ConvertConfig) -> str:
     """Say in one line why this machine cannot run the experiment; empty if it can."""
-    asked = (gpu_obstacle, _server_obstacle, _precision_obstacle, _backend_obstacle)
-    return next(filter(None, (ask(config) for ask in asked)), "")
+    return (
+        gpu_obstacle(config)
+        or server_obstacle(config.server)
+        or _precision_obstacle(config)
+        or _backend_obstacle(config)
+    )
 
 
 def gpu_obstacle(config: StageConfig) -> str:
@@ -34,20 +40,20 @@ def gpu_obstacle(config: StageConfig) -> str:
     version, reason = _driver()
     if blocks_cuda(reason) and config.server.kind == "embedded":  # Docker may run elsewhere
         return f"it needs {config.gpu}, and NVIDIA's driver does not answer: {reason}"
-    return driver_obstacle(config, version)
+    return driver_obstacle(config.server, version)
 
 
-def driver_obstacle(config: StageConfig, version: str) -> str:
-    """Say why the experiment's server does not run on this version of the driver; empty if it
-    does, or if `version` is none.
+def driver_obstacle(server: Server, version: str) -> str:
+    """Say why the server does not run on this version of the driver; empty if it does, or if
+    `version` is none.
     """
     if not _parts(version):
         return ""
-    if config.server.kind == "docker":
-        return releases.driver_obstacle(config.server.release, version)
-    if config.server.kind == "embedded" and _parts(version) < _parts(LOWEST_FOR_EMBEDDED):
+    if server.kind == "docker":
+        return releases.driver_obstacle(server.release, version)
+    if server.kind == "embedded" and _parts(version) < _parts(LOWEST_FOR_EMBEDDED):
         return (
-            f"driver {version} is too old: Triton {config.server.release}, embedded, needs "
+            f"driver {version} is too old: Triton {server.release}, embedded, needs "
             f"{LOWEST_FOR_EMBEDDED} or newer"
         )
     return ""
@@ -73,13 +79,22 @@ def _parts(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".") if part.isdigit())
 
 
-def _server_obstacle(config: ConvertConfig) -> str:
-    """Say why the server that the target names is not available; empty if it is."""
-    if config.server.kind == "embedded":
-        return ""
-    from helpers.triton import docker, remote  # they load Triton's client: only when it is needed
+@cache
+def server_obstacle(server: Server) -> str:
+    """Say why the server that a target names is not available; empty if it is.
 
-    return docker.obstacle(config) if config.server.kind == "docker" else remote.obstacle(config)
+    Each is asked once in a process: a parameter file has dozens of experiments.
+    """
+    try:
+        if server.kind == "docker":
+            containers.require_image(server)
+        elif server.kind == "remote":
+            from helpers.triton import remote  # loads Triton's client: only where it is needed
+
+            remote.connect(server.url, Path())
+    except DeploymentError as error:
+        return str(error)
+    return ""
 
 
 def _precision_obstacle(config: ConvertConfig) -> str:

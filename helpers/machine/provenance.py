@@ -4,7 +4,6 @@ import os
 import platform
 import subprocess
 from collections.abc import Iterable
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,13 +39,8 @@ def runtimes(config: StageConfig) -> tuple[str, ...]:
 
 def versions(names: Iterable[str]) -> dict[str, str]:
     """Look up installed versions, Python's first."""
-    found = {"python": platform.python_version()}
-    for name in names:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = "not installed"
-    return found
+    found = {name: formats.installed_version(name) or "not installed" for name in names}
+    return {"python": platform.python_version(), **found}
 
 
 def git_commit() -> str:

@@ -1,15 +1,12 @@
-from .client import Server
 from .conversion import convert
-from .deployment import deploy
 from .embedded import libraries
 from .guard import sweep
-from .log import exit_reason, last_lines
-from .process import SETTINGS, guarded
-from .repository import SCENARIOS, write_repository
+from .process import SETTINGS, exit_reason, guarded, last_lines
+from .repository import deploy, write_repository
+from .server import Server
 from .serving import asking, client_example, serve, serve_elsewhere
 
 __all__ = [
-    "SCENARIOS",
     "SETTINGS",
     "Server",
     "asking",

@@ -1,9 +1,8 @@
 """Containers by the `docker` command: the engine, its images, and one container's life.
 
 A container runs in the foreground of its client, and the client under a guard: its output goes
-straight to the log, and it is stopped when its owner ends, killed or not. Every container has a
-label. By it, one that is left all the same is removed at the end of the block, or by a later run
-once its owner has ended.
+straight to the log, and it is stopped when its owner ends, killed or not. One that is left all the
+same is removed at the end of the block, or by a later run, which knows it by its label.
 """
 
 import csv
@@ -17,14 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from helpers.config import StageConfig, releases
+from helpers.config import Server, StageConfig, releases
 from helpers.errors import ServerError
 from helpers.store import outputs
 from helpers.triton import owner, process
-from helpers.triton.log import exit_reason
 
-LABEL = "triton-notebooks"
-OWNER = f"{LABEL}.owner"
+OWNER = "triton-notebooks.owner"  # a label: who started the container
 HOST_OUTPUTS_VARIABLE = "TRITON_NOTEBOOKS_HOST_OUTPUTS"  # set by docker/compose.yaml
 ANSWER_SECONDS = 60
 
@@ -55,9 +52,8 @@ class Container:
         """Describe how it ended; empty while it runs, is about to, or is being removed: then its
         client has not printed its last words yet.
         """
-        code = self.client.poll()
-        if code is not None:
-            return f"it {exit_reason(code)}"
+        if reason := process.end_of(self.client):
+            return reason
         state = self._state("Status")  # empty if the engine has not made it yet
         alive = state in ("", "created", "running", "removing")
         return "" if alive else f"its container is {state}"
@@ -112,19 +108,16 @@ def engine() -> str:
     return answer.stdout.strip()
 
 
-def image(config: StageConfig) -> str:
-    """Name the image that serves the experiment; raise `ParameterError` for an unknown release."""
-    year, month = releases.number(config.server.release)
-    return config.server.image or f"nvcr.io/nvidia/tritonserver:{year}.{month:02}-py3"
+def require_image(server: Server) -> str:
+    """Return the image of a target's server if the engine has it. It is many gigabytes, so nothing
+    pulls it unasked.
 
-
-def require_image(config: StageConfig) -> str:
-    """Return the image if the engine has it. It is many gigabytes, so nothing pulls it unasked.
-
-    Raises `ServerError` with the command that pulls it.
+    Raises `ServerError` with the command that pulls it, and `ParameterError` for an unknown
+    release.
     """
     engine()
-    name = image(config)
+    year, month = releases.number(server.release)
+    name = server.image or f"nvcr.io/nvidia/tritonserver:{year}.{month:02}-py3"
     if docker("image", "inspect", "--format={{.Id}}", name).returncode:
         raise ServerError(f"image {name} is not on this machine: docker pull {name}")
     return name
@@ -135,14 +128,14 @@ def host_path(path: Path) -> Path:
     mounted from another place. Raises `ServerError` for a path outside that folder.
     """
     outside = os.environ.get(HOST_OUTPUTS_VARIABLE)
-    if outside and path.is_relative_to(outputs()):
-        return Path(outside) / path.relative_to(outputs())
-    if outside:
+    if not outside:
+        return path
+    if not path.is_relative_to(outputs()):
         raise ServerError(
             f"the engine's host does not know {path} of this container: keep it in {outputs()}, "
             f"which {HOST_OUTPUTS_VARIABLE} places there"
         )
-    return path
+    return Path(outside) / path.relative_to(outputs())
 
 
 @contextmanager
@@ -158,17 +151,16 @@ def run(
 
     `sweep` holds patterns of names under /dev/shm that it may leave behind. Raises `ServerError`.
     """
-    chosen, name = require_image(config), f"{LABEL}-{uuid.uuid4().hex[:12]}"
+    chosen, name = require_image(config.server), f"triton-notebooks-{uuid.uuid4().hex[:12]}"
     remove_leftovers()
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     arguments = [
         *("docker", "run", "--rm", "--init", "--pull=never", f"--name={name}"),
-        *(f"--label={LABEL}={name}", f"--label={OWNER}={owner.token()}"),
+        f"--label={OWNER}={owner.token()}",
         # the host's user: owns what the container writes, and the memory that it shares
         *(f"--user={os.getuid()}:{os.getgid()}", "--env=HOME=/tmp"),
         *("--ulimit=memlock=-1", "--ulimit=stack=67108864"),  # for pinned memory, as NVIDIA says
-        *(["--gpus=all"] if config.device == "gpu" else []),
-        *([f"--env=CUDA_VISIBLE_DEVICES={visible}"] if visible and config.device == "gpu" else []),
+        # the variable has the value that it has here, if it has one
+        *(["--gpus=all", "--env=CUDA_VISIBLE_DEVICES"] if config.device == "gpu" else []),
         *(*options, *(each.option() for each in mounts), chosen, *command),
     ]
     try:
@@ -179,22 +171,14 @@ def run(
             yield Container(name, client)
     finally:
         with suppress(ServerError):  # an engine that has gone took its containers along
-            _remove([container for container, _ in _listed(f"{LABEL}={name}")])
+            docker("rm", "--force", name)
 
 
 def remove_leftovers() -> None:
-    """Remove the containers whose owners have ended without removing them."""
-    _remove([container for container, holder in _listed(LABEL) if owner.is_dead(holder)])
-
-
-def _listed(label: str) -> list[tuple[str, str]]:
-    """List the containers that have `label`, also ended ones, each with its owner."""
+    """Remove the containers, also ended ones, whose owners have ended without removing them."""
     form = f'{{{{.ID}}}} {{{{.Label "{OWNER}"}}}}'
-    answer = docker("ps", "--all", f"--filter=label={label}", f"--format={form}")
-    pairs = (line.partition(" ") for line in answer.stdout.splitlines() if line)
-    return [(container, holder) for container, _, holder in pairs]
-
-
-def _remove(containers: Sequence[str]) -> None:
-    if containers:
-        docker("rm", "--force", *containers)
+    answer = docker("ps", "--all", f"--filter=label={OWNER}", f"--format={form}")
+    for line in answer.stdout.splitlines():
+        container, _, holder = line.partition(" ")
+        if owner.is_dead(holder):
+            docker("rm", "--force", container)

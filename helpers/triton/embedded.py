@@ -1,12 +1,12 @@
-"""The embedded server: the Triton binary of PyPI's `nvidia-pytriton`, its Python backend and this
-interpreter's packages.
+"""The embedded server kind: the Triton binary of PyPI's `nvidia-pytriton`, its Python backend and
+this interpreter's packages.
 """
 
 import os
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -14,19 +14,10 @@ import psutil
 
 from helpers.errors import ServerError
 from helpers.store import temporary_folder
-from helpers.triton import process
-from helpers.triton.client import Server
-from helpers.triton.log import exit_reason
-from helpers.triton.ports import free_ports, require_free
-from helpers.triton.temporary import SHARED_MEMORY, new_name, remove_leftovers
+from helpers.triton import owner, process
+from helpers.triton.server import COMMON_FLAGS, Server, free_ports
 
 READY_SECONDS = 300  # a model that takes longer to load is considered stuck
-STUB_SECONDS = 5.0  # in which Triton itself reports a stub that could not start, if it does
-
-# For every Triton that this package starts, of whatever release. Without model control it loads the
-# repository's models, and nobody who reaches the port can load others, whose code would run as this
-# user.
-COMMON_FLAGS = ("--model-control-mode=none", "--allow-grpc=false", "--exit-timeout-secs=5")
 
 
 def wheel() -> Path:
@@ -52,33 +43,28 @@ def link_backend(folder: Path) -> None:
     stub = wheel() / "python_backend_stubs" / version / "triton_python_backend_stub"
     if not stub.exists():
         raise ServerError(f"the embedded Triton has no Python backend for Python {version}")
-    backend = folder / "python"
+    backend, installed = folder / "python", wheel() / "backends/python"
     backend.mkdir()
-    for source in (
-        wheel() / "backends/python/libtriton_python.so",
-        wheel() / "backends/python/triton_python_backend_utils.py",
-        stub,
-    ):
-        (backend / source.name).symlink_to(source)
+    for name in ("libtriton_python.so", "triton_python_backend_utils.py"):
+        (backend / name).symlink_to(installed / name)
+    (backend / stub.name).symlink_to(stub)
 
 
 @contextmanager
 def serve(
-    repository: Path, *, log: Path, scenario: str = "online", http_port: int | None = None
+    repository: Path, *, log: Path, scenario: str = "online", port: int = 0
 ) -> Iterator[Server]:
     """Serve the models of `repository` on 127.0.0.1 for as long as the block lasts; every process
     ends with it.
 
-    The ports are free ones unless `http_port` names one. Raises `ServerError` with the server's
-    last lines if it does not become ready.
+    It answers at `port`, or for 0 at a free one. Raises `ServerError` with the server's last lines
+    if it does not become ready.
     """
-    remove_leftovers(SHARED_MEMORY)
-    regions = new_name()
+    regions = owner.new_regions()
     with temporary_folder() as folder, log.open("wb") as output:
         link_backend(folder)
         (folder / "models").symlink_to(repository.absolute())
-        free_http, metrics = free_ports(2)
-        http = require_free(http_port) if http_port else free_http
+        http, metrics = free_ports(port, 0)
         command = [
             str(wheel() / "bin/tritonserver"),
             f"--model-repository={folder}/models",
@@ -96,19 +82,15 @@ def serve(
         path = f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}"
         env = {**os.environ, "PATH": path, **process.SETTINGS}
         with process.guarded(command, log=output, env=env, sweep=[f"{regions}*"]) as started:
-
-            def end() -> str:
-                code = started.poll()
-                return "" if code is None else f"it {exit_reason(code)}"
-
+            end = partial(process.end_of, started)
             server = Server(
                 f"127.0.0.1:{http}", f"127.0.0.1:{metrics}", log, end, processes=(started.pid,)
             )
-            wait_until_ready(server, READY_SECONDS, lambda: _dead_stubs(started.pid))
+            server.wait_until_ready(READY_SECONDS, partial(_has_dead_stubs, started.pid))
             yield server
 
 
-def _dead_stubs(guard: int) -> bool:
+def _has_dead_stubs(guard: int) -> bool:
     """Whether a stub, a process of the Python backend, has ended. Triton does not always notice; it
     then waits for it without an end, and never takes its exit code.
     """
@@ -116,25 +98,3 @@ def _dead_stubs(guard: int) -> bool:
         stubs = [stub for server in psutil.Process(guard).children() for stub in server.children()]
         return any(stub.status() == psutil.STATUS_ZOMBIE for stub in stubs)
     return False
-
-
-def wait_until_ready(
-    server: Server, seconds: float, has_dead_stubs: Callable[[], bool] = lambda: False
-) -> None:
-    """Wait until the server and its models are ready; raise `ServerError` if it ends, is not ready
-    after `seconds`, or has dead stubs for `STUB_SECONDS`.
-    """
-    started = healthy = time.monotonic()
-    while (now := time.monotonic()) < started + seconds:
-        if not server.is_alive():
-            raise ServerError(f"Triton ended while it started: {server.last_words()}")
-        if server.is_all_ready() and server.is_alive():
-            return
-        if not has_dead_stubs():
-            healthy = now
-        if now > healthy + STUB_SECONDS:
-            raise ServerError(
-                f"a Python process of Triton ended while it started: {server.last_words()}"
-            )
-        time.sleep(0.05)
-    raise ServerError(f"Triton was not ready after {seconds:.0f} s: {server.last_words()}")

@@ -46,38 +46,35 @@ def processes_in_session(session: int) -> list[int]:
     return found
 
 
-def shared_memory_users(servers: bool) -> dict[str, list[int]]:
+def shared_memory_users(servers: bool) -> dict[str, set[int]]:
     """Map each path under /dev/shm that is in use to the processes that use it.
 
     `servers` says whether a Triton counts: it maps what its clients make, and keeps it when they
     end.
     """
-    users: dict[str, list[int]] = {}
+    users: dict[str, set[int]] = {}
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            lines = (entry / "maps").read_text().splitlines()
             if servers or (entry / "comm").read_text().strip() != "tritonserver":
-                for path in {
-                    line[line.index("/dev/shm/") :] for line in lines if "/dev/shm/" in line
-                }:
-                    users.setdefault(path, []).append(int(entry.name))
+                for line in (entry / "maps").read_text().splitlines():
+                    if "/dev/shm/" in line:
+                        path = line[line.index("/dev/shm/") :]
+                        users.setdefault(path, set()).add(int(entry.name))
     return users
 
 
-def sweep(patterns: Sequence[str]) -> list[str]:
-    """Remove this user's files of /dev/shm that match a pattern and that no client uses; return
-    their names.
-    """
-    shm = Path("/dev/shm")
-    matching = [path for path in shm.iterdir() if any(fnmatch(path.name, p) for p in patterns)]
+def sweep(patterns: Sequence[str]) -> None:
+    """Remove this user's files of /dev/shm that match a pattern and that no client uses."""
+    matching = [
+        path
+        for path in Path("/dev/shm").iterdir()
+        if any(fnmatch(path.name, pattern) for pattern in patterns)
+    ]
     used = shared_memory_users(servers=False) if matching else {}
-    removed = []
     for path in matching:
         with suppress(OSError):
             if str(path) not in used and path.stat().st_uid == os.getuid():
                 path.unlink()
-                removed.append(path.name)
-    return removed
 
 
 def end_session(session: int, seconds: float = GRACE_SECONDS) -> None:
@@ -94,11 +91,10 @@ def end_session(session: int, seconds: float = GRACE_SECONDS) -> None:
 
 def end(child: "subprocess.Popen[bytes]") -> None:
     """End the child, by force if it does not comply, and everything in its session."""
-    if child.poll() is None:
-        child.send_signal(signal.SIGTERM)
-        with suppress(subprocess.TimeoutExpired):
-            child.wait(GRACE_SECONDS)
-    if child.poll() is None:
+    child.terminate()
+    try:
+        child.wait(GRACE_SECONDS)
+    except subprocess.TimeoutExpired:
         child.kill()
         child.wait()
     end_session(os.getsid(0))

@@ -7,13 +7,12 @@ instance_state.cc (which graphs it captures), server/docs/user_guide/model_confi
 model_config.proto. A server without those backends cannot load any of it.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from helpers.config import ConvertConfig, DeployConfig, StageConfig, releases
 from helpers.errors import ServerError
-from helpers.models import Tensor
 
 if TYPE_CHECKING:
     from tritonclient.grpc.model_config_pb2 import ModelConfig
@@ -30,15 +29,20 @@ FIRST_WITH_ENGINE_CACHE = "21.09"
 @dataclass(frozen=True)
 class Backend:
     """How a format is served: the backend's name, the platform's if it has one, its parameters
-    ("threads" stands for their number), and its accelerators, each with the device that it is for.
+    ("threads" stands for their number), and the accelerators that it has.
     """
 
     name: str
     platform: str
     parameters: Mapping[str, str]
-    accelerators: tuple[tuple[str, str], ...] = ()
+    accelerators: tuple[str, ...] = ()
 
 
+ACCELERATORS = {  # our name -> the device that it is for, and Triton's name
+    "trt": ("gpu", "tensorrt"),
+    "openvino": ("cpu", "openvino"),
+    "amp": ("gpu", "auto_mixed_precision"),
+}
 _PYTORCH = {"INTRA_OP_THREAD_COUNT": "threads", "INTER_OP_THREAD_COUNT": "1"}
 _ONNXRUNTIME = {"intra_op_thread_count": "threads", "inter_op_thread_count": "1"}
 _TENSORFLOW = {
@@ -48,13 +52,11 @@ _TENSORFLOW = {
 }
 _OPENVINO = {"INFERENCE_NUM_THREADS": "threads", "NUM_STREAMS": "1", "PERFORMANCE_HINT": "LATENCY"}
 _LIBTORCH = Backend("pytorch", "pytorch_libtorch", _PYTORCH)
-_SAVED = Backend("tensorflow", "tensorflow_savedmodel", _TENSORFLOW)
-_IN_ONNXRUNTIME = (("trt", "gpu"), ("openvino", "cpu"))
 BACKENDS = {
-    "onnx": Backend("onnxruntime", "onnxruntime_onnx", _ONNXRUNTIME, _IN_ONNXRUNTIME),
+    "onnx": Backend("onnxruntime", "onnxruntime_onnx", _ONNXRUNTIME, ("trt", "openvino")),
     "openvino": Backend("openvino", "", _OPENVINO),
-    "tf-savedmodel": replace(_SAVED, accelerators=(("amp", "gpu"),)),
-    "tf-trt": _SAVED,
+    "tf-savedmodel": Backend("tensorflow", "tensorflow_savedmodel", _TENSORFLOW, ("amp",)),
+    "tf-trt": Backend("tensorflow", "tensorflow_savedmodel", _TENSORFLOW),
     "trt": Backend("tensorrt", "tensorrt_plan", {}),
     "ts-script": _LIBTORCH,
     "ts-trace": _LIBTORCH,
@@ -76,21 +78,16 @@ def obstacle(config: ConvertConfig) -> str:
             f"{config.format} needs Triton's TensorFlow backend, and {release} has none: "
             f"set release to {releases.LAST_WITH_TENSORFLOW} or older"
         )
-    chosen = config.accelerator
-    if chosen != "none" and (chosen, config.device) not in backend.accelerators:
-        known = ", ".join(f"{name} on a {device}" for name, device in backend.accelerators)
-        return (
-            f"{config.format} has no accelerator {chosen} on a {config.device}: "
-            f"it has {known or 'none'}"
-        )
+    chosen, known = config.accelerator, backend.accelerators
+    if chosen != "none" and not (chosen in known and ACCELERATORS[chosen][0] == config.device):
+        has = ", ".join(f"{name} on a {ACCELERATORS[name][0]}" for name in known) or "none"
+        return f"{config.format} has no accelerator {chosen} on a {config.device}: it has {has}"
     return ""
 
 
-def complete(
-    message: "ModelConfig", config: DeployConfig, inputs: Iterable[Tensor], file: str, threads: int
-) -> None:
-    """Add to a `ModelConfig` what the format's own backend needs; raise `ServerError` if the
-    release has none.
+def complete(message: "ModelConfig", config: DeployConfig, file: str, threads: int) -> None:
+    """Add to a `ModelConfig` with inputs what the format's own backend needs; raise `ServerError`
+    if the release has none.
     """
     if reason := obstacle(config):
         raise ServerError(reason)
@@ -102,17 +99,20 @@ def complete(
     if backend.name == "openvino" and config.precision == "bf16":
         # where a processor has bf16, OpenVINO uses it for fp32 too, and no parameter forbids that
         message.parameters["HINT_BF16"].string_value = "YES"
-    accelerators = message.optimization.execution_accelerators
-    if config.accelerator == "trt":
-        accelerators.gpu_execution_accelerator.add(name="tensorrt", parameters=_tensorrt(config))
-    elif config.accelerator == "openvino":
-        accelerators.cpu_execution_accelerator.add(name="openvino")
-    elif config.accelerator == "amp":
-        accelerators.gpu_execution_accelerator.add(name="auto_mixed_precision")
+    if config.accelerator != "none":
+        device, name = ACCELERATORS[config.accelerator]
+        used = message.optimization.execution_accelerators
+        getattr(used, f"{device}_execution_accelerator").add(
+            name=name, parameters=_tensorrt(config) if name == "tensorrt" else {}
+        )
     if config.format == "trt" and config.capture_cuda_graph:
-        _capture(message, config, inputs)
-    if not message.optimization.ByteSize():
-        message.ClearField("optimization")
+        # Of one sample, the preferred batch sizes and the largest. With a batcher the backend does
+        # so by itself; so it is the same without one.
+        message.optimization.cuda.graphs = True
+        for size in sorted({1, *config.preferred_batch_sizes, config.max_batch_size}):
+            spec = message.optimization.cuda.graph_spec.add(batch_size=size)
+            for tensor in message.input:
+                spec.input[tensor.name].dim.extend(tensor.dims)
 
 
 def _tensorrt(config: DeployConfig) -> dict[str, str]:
@@ -124,15 +124,3 @@ def _tensorrt(config: DeployConfig) -> dict[str, str]:
         path = ENGINE_CACHE.format(model=config.model, experiment=config.experiment)
         found |= {"trt_engine_cache_enable": "1", "trt_engine_cache_path": path}
     return found
-
-
-def _capture(message: "ModelConfig", config: DeployConfig, inputs: Iterable[Tensor]) -> None:
-    """Capture CUDA graphs of one sample, the preferred batch sizes and the largest. With a batcher
-    the backend does so by itself; so it is the same without one.
-    """
-    cuda, tensors = message.optimization.cuda, list(inputs)
-    cuda.graphs = True
-    for size in sorted({1, *config.preferred_batch_sizes, config.max_batch_size}):
-        spec = cuda.graph_spec.add(batch_size=size)
-        for tensor in tensors:
-            spec.input[tensor.name].dim.extend(tensor.shape)

@@ -1,5 +1,5 @@
-"""Which process holds a container, a copied model or a temporary file, in a form that lets a later
-run tell whether it is still alive.
+"""Which process owns a container, a copied model or shared memory, in a form that lets a later run
+tell whether it is still alive, and remove what it left.
 
     <boot id>.<pid namespace>.<process id>.<its start in clock ticks since boot>
 
@@ -8,7 +8,15 @@ another host.
 """
 
 import os
+import re
+import signal
+import uuid
+from contextlib import suppress
 from pathlib import Path
+
+from helpers.triton import guard
+
+PREFIX = "triton-notebooks-"  # of our servers' shared memory
 
 
 def _started(process: str) -> str:
@@ -32,8 +40,21 @@ def token() -> str:
 
 def is_dead(owner: str) -> bool:
     """Whether the owner has ended; False for one that cannot be seen from here."""
-    rest, _, started = owner.rpartition(".")
-    place, _, process = rest.rpartition(".")
-    if not (started and process.isdigit() and place == _place()):
-        return False
-    return _started(process) != started
+    found = re.fullmatch(r"(.+)\.(\d+)\.(\d+)", owner)
+    return bool(found and found[1] == _place() and found[3] != _started(found[2]))
+
+
+def new_regions() -> str:
+    """Return a prefix for the shared memory of a server, which names this process.
+
+    First it removes what this user's ended processes left under such names. A stub that outlived
+    its server still uses its shared memory: it is killed.
+    """
+    for path in Path("/dev/shm").glob(f"{PREFIX}*"):
+        with suppress(OSError):
+            holder = path.name.removeprefix(PREFIX).partition("-")[0]
+            if path.lstat().st_uid == os.getuid() and is_dead(holder):
+                for process in guard.shared_memory_users(servers=True).get(str(path), ()):
+                    os.kill(process, signal.SIGKILL)
+                path.unlink()
+    return f"{PREFIX}{token()}-{uuid.uuid4().hex[:8]}"

@@ -1,5 +1,9 @@
-"""Running a command that ends with its caller: the caller's side of `guard`."""
+"""Running a command that ends with its caller, by `guard`, and saying why it ended: what its exit
+code means, and the last lines of its log that tell.
+"""
 
+import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +22,17 @@ SETTINGS = {
     "OMP_WAIT_POLICY": "PASSIVE",
     "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
     "MALLOC_TRIM_THRESHOLD_": str(512 << 20),
+}
+ERROR = re.compile(r"[EF]\d+ ")  # Triton's severities, followed by the date
+# Tables, information, warnings, stack frames, and what Triton says at every start without a GPU
+# and at every ordinary end.
+NOISE = re.compile(
+    r"[+|]|[IW]\d+ |\d+# |E\d+ .*CudaDriverHelper has not been initialized"
+    r"|Error: Failed to initialize NVML|Signal \((2|15)\) received"
+)
+MEANING = {
+    signal.SIGBUS: " because /dev/shm is full or too small",
+    signal.SIGKILL: " by another process, or because memory ran out",
 }
 
 
@@ -42,11 +57,43 @@ def guarded(
         env=env,
         start_new_session=True,
     )
+    assert process.stdin
     try:
         yield process
     finally:
-        if process.stdin and not process.stdin.closed:
-            process.stdin.close()
+        process.stdin.close()
         if process.wait() < 0:  # the guard itself was killed: its work is left to us
             guard.end_session(process.pid, ORPHAN_SECONDS)
             guard.sweep(sweep)
+
+
+def exit_reason(code: int) -> str:
+    """Say what a command with this exit code did: "was killed by signal 9 (SIGKILL)", for one.
+
+    Codes above 128 and below 0 stand for signals.
+    """
+    number = -code if code < 0 else code - 128
+    if number not in set(signal.Signals):
+        return f"{'failed' if code else 'ended'} (exit code {code})"
+    name = signal.Signals(number)
+    return f"was killed by signal {number} ({name.name}){MEANING.get(name, '')}"
+
+
+def end_of(process: "subprocess.Popen[bytes]") -> str:
+    """Describe how a process ended; empty while it runs."""
+    code = process.poll()
+    return "" if code is None else f"it {exit_reason(code)}"
+
+
+def last_lines(log: Path, count: int = 6) -> str:
+    """Join the lines of a log that tell why its command ended, at most `count`, for an error.
+
+    Lines of severity "error" or "fatal" come first. A log of nothing but information and warnings
+    is shown with its last two.
+    """
+    lines = list(filter(None, map(str.strip, log.read_text(errors="replace").splitlines())))
+    telling = [line for line in lines if not NOISE.match(line)]
+    errors = [line for line in telling if ERROR.match(line)][-count:]
+    others = [line for line in telling if not ERROR.match(line)]
+    chosen = errors + others[len(others) - (count - len(errors)) :] if telling else lines[-2:]
+    return " / ".join(chosen) or "its log is empty"

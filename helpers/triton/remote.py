@@ -4,17 +4,16 @@ package is to copy its models there.
 
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from socket import create_connection
 
-from helpers.config import DeployConfig, StageConfig
+from helpers.config import DeployConfig
 from helpers.errors import ServerError
 from helpers.store import explained, from_root, link_or_copy
 from helpers.triton import owner
-from helpers.triton.client import Server
+from helpers.triton.server import Server
 
 METRICS_PORT = 8002  # Triton's own
 HERE = ("127.0.0.1", "localhost")
@@ -33,41 +32,39 @@ def address(url: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def obstacle(config: StageConfig) -> str:
-    """Say in one line why the server cannot be used; empty if it answers.
-
-    Each server is asked once in a process: a parameter file has dozens of experiments.
-    """
-    return _obstacle(config.server.url)
-
-
-@cache
-def _obstacle(url: str) -> str:
-    try:
-        _require_answer(_server(url, Path()))
-    except ServerError as error:
-        return str(error)
-    return ""
+def connect(url: str, log: Path) -> Server:
+    """Find the server at `url`; raise `ServerError` if none answers, soon if its host is silent."""
+    host, port = address(url)
+    here = host in HERE
+    server = Server(
+        f"{host}:{port}",
+        f"{host}:{METRICS_PORT}",
+        log,
+        is_local=here,
+        processes=_listeners(port) if here else (),
+    )
+    with suppress(OSError, UnicodeError):  # UnicodeError: no name that could be looked up
+        create_connection((host, port), CONNECT_SECONDS).close()
+        if server.is_live():
+            return server
+    raise ServerError(
+        f"no Triton answers at {server.url}: start it, or set server.url to where it runs"
+    )
 
 
 @contextmanager
 def serve(
-    repository: Path,
-    *,
-    config: DeployConfig,
-    log: Path,
-    scenario: str = "online",
-    http_port: int | None = None,
+    repository: Path, *, config: DeployConfig, log: Path, scenario: str = "online", port: int = 0
 ) -> Iterator[Server]:
     """Yield the server at `server.url`, which serves the experiment's model during the block.
 
     If `server.repository` names its folder on this host, the models of `repository` are copied
     there as `scenario` is configured, loaded, unloaded and removed. Otherwise the model must be
-    there already. `http_port` has no meaning here: the port is the server's. Raises `ServerError`.
+    there already. `port` has no meaning here: it is the server's. Raises `ServerError`.
     """
     log.write_text(f"the log of {config.server.url} is kept where it runs\n")
-    asked, model = _require_answer(_server(config.server.url, log)), config.model
-    server = replace(asked, end=lambda: "" if asked.is_live() else "it gives no answer")
+    found, model = connect(config.server.url, log), config.model
+    server = replace(found, end=lambda: "" if found.is_live() else "it gives no answer")
     if not config.server.repository:
         if not server.is_ready(model):
             raise ServerError(
@@ -86,33 +83,6 @@ def serve(
                     server.unload(name)
 
 
-def _server(url: str, log: Path) -> Server:
-    """Describe the server at `url`, without asking it."""
-    host, port = address(url)
-    here = host in HERE
-    return Server(
-        f"{host}:{port}",
-        f"{host}:{METRICS_PORT}",
-        log,
-        is_local=here,
-        processes=_listeners(port) if here else (),
-    )
-
-
-def _require_answer(server: Server) -> Server:
-    """Return `server` if it answers; raise `ServerError` otherwise, soon if its host is silent."""
-    try:
-        create_connection(address(server.url), CONNECT_SECONDS).close()
-        answers = server.is_live()
-    except (OSError, UnicodeError):  # UnicodeError: no name that could be looked up
-        answers = False
-    if not answers:
-        raise ServerError(
-            f"no Triton answers at {server.url}: start it, or set server.url to where it runs"
-        )
-    return server
-
-
 def _listeners(port: int) -> tuple[int, ...]:
     """Find the processes of this host that listen on `port`, as far as this user may see them."""
     import psutil
@@ -127,18 +97,22 @@ def _copied(repository: Path, target: Path, scenario: str) -> Iterator[list[str]
     """Copy every model of `repository` into `target` for as long as the block lasts; yield their
     names.
     """
-    copied: list[Path] = []
-    try:
-        for source in sorted(path for path in repository.iterdir() if path.is_dir()):
-            copied.append(_claim(target / source.name))
-            _copy(source, copied[-1], scenario)
-        yield [path.name for path in copied]
-    finally:
-        for path in copied:
-            shutil.rmtree(path, ignore_errors=True)
+    with ExitStack() as copied:
+        models = sorted(path for path in repository.iterdir() if path.is_dir())
+        for source in models:
+            folder = target / source.name
+            _claim(folder)
+            copied.callback(shutil.rmtree, folder, ignore_errors=True)
+            with explained(folder):
+                shutil.copytree(source, folder, copy_function=link_or_copy, dirs_exist_ok=True)
+                chosen = source / "configs" / f"{scenario}.pbtxt"
+                if chosen.exists():
+                    (folder / "config.pbtxt").unlink()  # it may be one file with the source's
+                    shutil.copyfile(chosen, folder / "config.pbtxt")
+        yield [source.name for source in models]
 
 
-def _claim(folder: Path) -> Path:
+def _claim(folder: Path) -> None:
     """Make a model's folder in the server's repository; one whose owner has ended is replaced."""
     mark = folder / MARK
     if mark.is_file() and owner.is_dead(mark.read_text()):
@@ -150,13 +124,3 @@ def _claim(folder: Path) -> Path:
     with explained(folder):
         folder.mkdir()
         mark.write_text(owner.token())
-    return folder
-
-
-def _copy(source: Path, target: Path, scenario: str) -> None:
-    with explained(target):
-        shutil.copytree(source, target, copy_function=link_or_copy, dirs_exist_ok=True)
-        chosen = source / "configs" / f"{scenario}.pbtxt"
-        if chosen.exists():
-            (target / "config.pbtxt").unlink()  # it may be one file with the source's
-            shutil.copyfile(chosen, target / "config.pbtxt")

@@ -1,5 +1,5 @@
-"""Writing a model repository: `config.pbtxt` from Triton's own message, and the artefact, with the
-adapter and the format's runtime unless the server has a backend for it.
+"""The deploy stage: a model repository, with `config.pbtxt` from Triton's own message and the
+artefact, with the adapter and the format's runtime unless the server has a backend for it.
 
     repository/requirements.txt                packages of the Python that serves it
     repository/<model>/config.pbtxt            the online scenario: dynamic batching
@@ -12,7 +12,6 @@ lookup always runs in the Python backend.
 
 import shutil
 from collections.abc import Iterable
-from importlib.metadata import PackageNotFoundError, version
 from inspect import getfile
 from pathlib import Path
 
@@ -20,10 +19,10 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
 from helpers import formats, models
-from helpers.config import DeployConfig
-from helpers.inference import Component, ensemble, served_dtype
+from helpers.config import DeployConfig, artefact_folder
+from helpers.inference import Component, ensemble, require, served_dtype, threads
 from helpers.models import Tensor
-from helpers.store import Artefact, link_or_copy
+from helpers.store import Artefact, making
 from helpers.triton import native
 
 COMPANIONS = ("adapter.py",)  # copied into every repository: a change of it is a change here
@@ -36,8 +35,56 @@ _TYPES = {
 }
 
 
+def deploy(config: DeployConfig) -> Artefact:
+    """Write the model repository of the experiment."""
+    converted = require(config, "convert")
+    with making(artefact_folder(config, "deploy")) as (temporary, facts):
+        write_repository(temporary, config, converted)
+        facts["model"] = config.model
+        facts["threads"] = {scenario: threads(config, scenario) for scenario in SCENARIOS}
+    return require(config, "deploy")
+
+
+def write_repository(folder: Path, config: DeployConfig, artefact: Artefact) -> None:
+    """Write the repository of one model into the empty `folder`; `artefact` is the converted model.
+
+    The repository holds no symbolic link, no absolute path and no import of this package.
+    """
+    components = ensemble.components(config, config.format)
+    graph = components[-1]
+    in_python = [each for each in components if each is not graph or not native.is_native(config)]
+    for component in components:
+        messages = [model_config(config, each, component, component is graph) for each in SCENARIOS]
+        served = _write_configs(folder / component.part.name, *messages)
+        others = {each.file for each in components if each is not component}
+        names = [name for name in artefact.files if Path(name).parts[0] not in others]
+        ensemble.link_files(artefact, served, names)
+        if component in in_python:
+            shutil.copyfile(Path(__file__).with_name("adapter.py"), served / "model.py")
+            shutil.copyfile(getfile(component.load), served / "runtime.py")
+    if len(components) > 1:
+        message = ensemble_config(config, components)
+        _write_configs(folder / config.model, message, message)
+    modules = [module for each in in_python for module in ("numpy", *each.modules)]
+    if graph in in_python and config.device == "gpu":
+        modules.append("torch")  # the adapter's, for tensors on the GPU
+    distributions = dict.fromkeys(map(formats.distribution, modules))
+    versions = {name: formats.installed_version(name) for name in distributions}
+    lines = [f"{name}=={found}\n" if found else f"{name}\n" for name, found in versions.items()]
+    (folder / "requirements.txt").write_text("".join(lines))
+
+
+def _write_configs(model: Path, offline: pb.ModelConfig, online: pb.ModelConfig) -> Path:
+    """Write a model's two configurations; return the folder of its one version."""
+    (model / "configs").mkdir(parents=True)
+    (model / "1").mkdir()
+    (model / "configs/offline.pbtxt").write_text(text_format.MessageToString(offline))
+    (model / "config.pbtxt").write_text(text_format.MessageToString(online))
+    return model / "1"
+
+
 def model_config(
-    config: DeployConfig, scenario: str, component: Component, threads: int, batched: bool
+    config: DeployConfig, scenario: str, component: Component, batched: bool
 ) -> pb.ModelConfig:
     """Build Triton's `ModelConfig` of a component for `scenario` ("offline" or "online").
 
@@ -45,37 +92,36 @@ def model_config(
     as the batch that it is, without waiting for others. Raises `ServerError` if the server's
     release has no backend for the format.
     """
-    part = component.part
+    part, in_gpu = component.part, config.device == "gpu"
     message = _message(config, part.name, part.inputs.values(), part.outputs.values())
     if batched and native.is_native(config):
-        native.complete(message, config, part.inputs.values(), component.file, threads)
+        native.complete(message, config, component.file, threads(config, scenario))
     else:
         message.backend = "python"
-        parameters = {"file": component.file, "threads": str(threads), "device": config.device}
-        if batched and config.device == "gpu":
+        parameters = {
+            "file": component.file,
+            "threads": str(threads(config, scenario)),
+            "device": config.device,
+        }
+        if batched and in_gpu:
             parameters["FORCE_CPU_ONLY_INPUT_TENSORS"] = "no"  # tensors on the GPU stay there
         for name, value in parameters.items():
             message.parameters[name].string_value = value
-    count = config.instances.offline if scenario == "offline" else config.instances.online
-    group = pb.ModelInstanceGroup
-    if config.device == "gpu":
-        message.instance_group.add(count=count, kind=group.KIND_GPU, gpus=[0])  # of those visible
-    else:
-        message.instance_group.add(count=count, kind=group.KIND_CPU)
+    message.instance_group.add(
+        count=getattr(config.instances, scenario),
+        kind=pb.ModelInstanceGroup.KIND_GPU if in_gpu else pb.ModelInstanceGroup.KIND_CPU,
+        gpus=[0] if in_gpu else [],  # of those visible
+    )
     if scenario == "online" and batched:
         message.dynamic_batching.preferred_batch_size.extend(config.preferred_batch_sizes)
         message.dynamic_batching.max_queue_delay_microseconds = config.max_queue_delay_us
     for batch_size in sorted({1, *config.preferred_batch_sizes}):
         warmup = message.model_warmup.add(name=f"batch_{batch_size}", batch_size=batch_size)
-        for tensor in part.inputs.values():
+        for tensor in message.input:
             entry = warmup.inputs[tensor.name]
-            entry.data_type, entry.zero_data = _type(config, tensor), True
-            entry.dims.extend(tensor.shape)
+            entry.data_type, entry.zero_data = tensor.data_type, True
+            entry.dims.extend(tensor.dims)
     return message
-
-
-def _type(config: DeployConfig, tensor: Tensor) -> pb.DataType:
-    return _TYPES[served_dtype(config, tensor.dtype)]
 
 
 def ensemble_config(config: DeployConfig, components: Iterable[Component]) -> pb.ModelConfig:
@@ -96,59 +142,6 @@ def _message(
     message = pb.ModelConfig(name=name, max_batch_size=config.max_batch_size)
     for field, tensors in ((message.input, inputs), (message.output, outputs)):
         for tensor in tensors:
-            field.add(name=tensor.name, data_type=_type(config, tensor), dims=tensor.shape)
+            data_type = _TYPES[served_dtype(config, tensor.dtype)]
+            field.add(name=tensor.name, data_type=data_type, dims=tensor.shape)
     return message
-
-
-def write_repository(
-    folder: Path, config: DeployConfig, artefact: Artefact, threads: dict[str, int]
-) -> None:
-    """Write the repository of one model into the empty `folder`; `artefact` is the
-    converted model.
-
-    The repository holds no symbolic link, no absolute path and no import of this package.
-    """
-    components = ensemble.components(config, config.format)
-    graph = components[-1]
-    in_python = [each for each in components if each is not graph or not native.is_native(config)]
-    for component in components:
-        messages = {
-            scenario: model_config(
-                config, scenario, component, threads[scenario], component is graph
-            )
-            for scenario in SCENARIOS
-        }
-        served = _write_configs(folder / component.part.name, messages)
-        others = {each.file for each in components if each is not component}
-        for name in artefact.files:
-            if Path(name).parts[0] not in others:
-                (served / name).parent.mkdir(parents=True, exist_ok=True)
-                link_or_copy(artefact.folder / name, served / name)
-        if component in in_python:
-            shutil.copyfile(Path(__file__).with_name("adapter.py"), served / "model.py")
-            shutil.copyfile(getfile(component.load), served / "runtime.py")
-    if len(components) > 1:
-        message = ensemble_config(config, components)
-        _write_configs(folder / config.model, dict.fromkeys(SCENARIOS, message))
-    modules = [module for each in in_python for module in ("numpy", *each.modules)]
-    if graph in in_python and config.device == "gpu":
-        modules.append("torch")  # the adapter's, for tensors on the GPU
-    (folder / "requirements.txt").write_text("".join(map(_requirement, dict.fromkeys(modules))))
-
-
-def _requirement(module: str) -> str:
-    """Return a line for pip, without a version if the package is not installed here."""
-    name = formats.distribution(module)
-    try:
-        return f"{name}=={version(name)}\n"
-    except PackageNotFoundError:
-        return f"{name}\n"
-
-
-def _write_configs(model: Path, messages: dict[str, pb.ModelConfig]) -> Path:
-    """Write a model's two configurations; return the folder of its one version."""
-    (model / "configs").mkdir(parents=True)
-    (model / "1").mkdir()
-    for scenario, name in (("online", "config.pbtxt"), ("offline", "configs/offline.pbtxt")):
-        (model / name).write_text(text_format.MessageToString(messages[scenario]))
-    return model / "1"

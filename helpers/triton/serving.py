@@ -5,15 +5,16 @@ elsewhere.
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
+from importlib import import_module
 from pathlib import Path
-from typing import Protocol
 
 from helpers.config import DeployConfig, StageConfig, artefact_folder, results_folder
+from helpers.errors import ServerError
 from helpers.inference import request
 from helpers.models import Arrays
 from helpers.store import Artefact, find_artefact
 from helpers.triton import embedded
-from helpers.triton.client import Server
+from helpers.triton.server import Server
 
 
 @contextmanager
@@ -31,38 +32,30 @@ def serve(
     The log is kept next to the stage's result, or in `log`. Raises `ServerError` with the server's
     last lines, or before anything is loaded if the model was built for another release.
     """
-    converted = find_artefact(artefact_folder(config, "convert"))
-    for artefact in (repository, *([converted] if converted else [])):
-        if "release" in artefact.facts:
-            from helpers.triton.docker import require_same_release
-
-            require_same_release(artefact.facts, config)
+    _require_same_release(config, repository)
     log = log or results_folder(config) / f"{config.stage}_server.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    start = _kind(config)
-    with start(repository.folder, log=log, scenario=scenario, http_port=http_port) as server:
+    start: Callable[..., AbstractContextManager[Server]] = embedded.serve
+    if config.server.kind != "embedded":  # a stage does not depend on the code of other kinds
+        kind = import_module(f"helpers.triton.{config.server.kind}")
+        start = partial(kind.serve, config=config)
+    with start(repository.folder, log=log, scenario=scenario, port=http_port or 0) as server:
         yield server
 
 
-class Kind(Protocol):
-    """What each kind of server implements: serve the models of `repository` during the block."""
-
-    def __call__(
-        self, repository: Path, *, log: Path, scenario: str, http_port: int | None
-    ) -> AbstractContextManager[Server]: ...
-
-
-def _kind(config: DeployConfig) -> Kind:
-    """Choose the kind of server; a stage does not depend on the code of the others."""
-    if config.server.kind == "docker":
-        from helpers.triton import docker
-
-        return partial(docker.serve, config=config)
-    if config.server.kind == "remote":
-        from helpers.triton import remote
-
-        return partial(remote.serve, config=config)
-    return embedded.serve
+def _require_same_release(config: DeployConfig, repository: Artefact) -> None:
+    """Raise `ServerError` if the model was built for another release than the server's: a TensorRT
+    engine is loaded by the very TensorRT that built it, and by no other.
+    """
+    serving = config.server.release
+    for artefact in (repository, find_artefact(artefact_folder(config, "convert"))):
+        built = artefact.facts.get("release", serving) if artefact else serving
+        if built != serving:
+            raise ServerError(
+                f"{config.model} {config.experiment} was built in release {built}, which the "
+                f"server's {serving} cannot load: convert it again, or set server.release to "
+                f"{built}"
+            )
 
 
 def asking(config: DeployConfig, server: Server) -> Callable[[Arrays], Arrays]:
@@ -88,12 +81,14 @@ def serve_elsewhere(config: StageConfig) -> str:
 CLIENT = """\
 import numpy as np
 import tritonclient.http as http
+from tritonclient.utils import triton_to_np_dtype
 
 client = http.InferenceServerClient("127.0.0.1:8000")
 metadata = client.get_model_metadata("{model}")
 inputs = []
 for entry in metadata["inputs"]:
-    array = np.zeros([1, *entry["shape"][1:]], {dtypes}[entry["datatype"]])  # your sample here
+    dtype = triton_to_np_dtype(entry["datatype"])
+    array = np.zeros([1, *entry["shape"][1:]], dtype)  # your sample here
     inputs.append(http.InferInput(entry["name"], list(array.shape), entry["datatype"]))
     inputs[-1].set_data_from_numpy(array)
 print(client.infer("{model}", inputs).as_numpy(metadata["outputs"][0]["name"]).shape)
@@ -101,8 +96,5 @@ print(client.infer("{model}", inputs).as_numpy(metadata["outputs"][0]["name"]).s
 
 
 def client_example(config: StageConfig) -> str:
-    """Write a client of ten lines for the served model: it asks the server for names, shapes and
-    types.
-    """
-    dtypes = '{"FP16": "float16", "FP32": "float32", "INT32": "int32", "INT64": "int64"}'
-    return CLIENT.format(model=config.model, dtypes=dtypes)
+    """Write a short client of the served model: it asks the server for names, shapes and types."""
+    return CLIENT.format(model=config.model)

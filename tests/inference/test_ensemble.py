@@ -14,8 +14,8 @@ from helpers.errors import ServerError
 from helpers.models._criteo import lookup
 from helpers.models._criteo.tables import TABLES
 from helpers.results import Result, read
-from helpers.triton.client import Server
 from helpers.triton.embedded import serve
+from helpers.triton.server import Server
 from tests.conftest import WATCHED, Project, copy_project, watch
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone]

@@ -10,7 +10,7 @@ import pytest
 from helpers.__main__ import main
 from helpers.config.loading import resolve
 from helpers.config.schema import ConvertConfig
-from helpers.machine import gpu, gpu_checks
+from helpers.machine import checks, gpu
 from helpers.machine.checks import Check
 from helpers.machine.preflight import gpu_obstacle, obstacle
 from helpers.store.paths import ROOT
@@ -35,7 +35,7 @@ def config(**changes: Any) -> ConvertConfig:
 
 
 def checked() -> dict[str, Check]:
-    return {check.name: check for check in gpu_checks.checks([config()])}
+    return {check.name: check for check in checks.gpu_checks([config()])}
 
 
 def test_a_gpu_that_matches_its_target_is_ok(card: Card) -> None:
@@ -142,7 +142,7 @@ NAMES = {
 
 
 def test_a_device_has_the_name_that_was_published() -> None:
-    assert {name: gpu_checks.target_name(name) for name in NAMES} == NAMES
+    assert {name: checks.target_name(name) for name in NAMES} == NAMES
 
 
 def test_every_published_gpu_is_recognised() -> None:
@@ -168,7 +168,7 @@ def test_every_published_gpu_is_recognised() -> None:
 def test_a_file_that_was_written_for_this_gpu_matches_it(
     name: str, target: str, matches: bool
 ) -> None:
-    assert gpu_checks.matches_target(name, target) is matches
+    assert checks.matches_target(name, target) is matches
 
 
 DOCKER = {"server": {"kind": "docker", "release": "24.10"}}

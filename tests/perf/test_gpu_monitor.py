@@ -23,7 +23,7 @@ from helpers.perf import analyzer, gpu_monitor, measure
 from helpers.perf.gpu_monitor import Point, changes, from_metrics, observed
 from helpers.perf.statistics import Window, measure_row
 from helpers.results import LATENCY_COMPONENTS, GpuState, Row
-from helpers.triton.client import Server
+from helpers.triton.server import Server
 from tests.machine.conftest import card as card  # the fixture
 from tests.machine.nvml import BITS, CAP, IDLE, RECORD, UUID, Card
 

@@ -1,10 +1,12 @@
 """A repository that serves in a second: the adapter around a session of a few lines."""
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from helpers.machine import preflight
 from helpers.store import ROOT
 
 SESSION = """
@@ -41,6 +43,14 @@ def write_doubles(folder: Path, session: str = SESSION, device: str = "cpu") -> 
     shutil.copyfile(ROOT / "helpers/triton/adapter.py", version / "model.py")
     (version / "runtime.py").write_text(session)
     return folder
+
+
+@pytest.fixture(autouse=True)
+def asked_again() -> Iterator[None]:
+    """What a test learned of a server does not hold in the next one."""
+    preflight.server_obstacle.cache_clear()
+    yield
+    preflight.server_obstacle.cache_clear()
 
 
 @pytest.fixture(scope="session")

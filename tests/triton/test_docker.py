@@ -30,7 +30,7 @@ from helpers.perf import background
 from helpers.store.artefacts import Artefact
 from helpers.store.paths import OUTPUTS_VARIABLE
 from helpers.triton import containers, docker, owner, serving
-from helpers.triton.client import Server
+from helpers.triton.server import Server
 from tests.conftest import HERE, Project, interruptible, processes, wait_for
 
 IMAGE = "nvcr.io/nvidia/tritonserver:24.10-py3"
@@ -165,7 +165,6 @@ def test_a_container_serves_for_as_long_as_the_block_lasts(
         "--init",
         "--pull=never",
         f"--name={container['name']}",
-        f"--label=triton-notebooks={container['name']}",
         f"--label=triton-notebooks.owner={owner.token()}",
         f"--user={USER}",
         "--env=HOME=/tmp",
@@ -194,7 +193,7 @@ def test_a_gpu_is_given_to_a_gpu_target_only(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     call = served(engine, repository, config(device="gpu"))
     assert options(call)["--gpus"] == ["all"]
-    assert options(call)["--env"] == ["HOME=/tmp", "CUDA_VISIBLE_DEVICES=1"]
+    assert options(call)["--env"] == ["HOME=/tmp", "CUDA_VISIBLE_DEVICES"]
     (engine.folder / "calls").unlink()
     call = served(engine, repository, config())
     assert "--gpus" not in options(call)
@@ -260,7 +259,7 @@ def test_the_real_client_understands_what_is_asked(
 ) -> None:
     """It reads its command line before it looks for an engine, and is led to one that is not."""
     served(engine, repository, config("perf_offline", "gpu"), "offline")
-    docker.run_in_image(config("convert"), ["true"], {tmp_path: "/build"})
+    docker.run_in_image(config("convert"), IMAGE, tmp_path, ["true"])
     containers.docker("rm", "--force", "one", "two")
     lines = (engine.folder / "calls").read_text().splitlines()
     calls = {call[0]: call for call in map(json.loads, lines)}
@@ -373,7 +372,7 @@ def test_ctrl_c_takes_it_along_too(
     holder.wait(30)
     assert "KeyboardInterrupt" in (tmp_path / "stderr").read_text()
     assert engine.containers() == []
-    assert engine.calls("ps")[-1][2].startswith("--filter=label=triton-notebooks=triton-notebooks-")
+    assert engine.calls("rm")[-1][2].startswith("triton-notebooks-")
 
 
 def test_what_a_dead_owner_left_is_removed_and_what_a_living_one_holds_is_not(
@@ -445,7 +444,7 @@ def test_no_docker_command(
 def test_no_engine(engine: StandIn, repository: Path, fault: str, words: str) -> None:
     engine.say("fault", fault)
     assert refused(repository, config()) == words
-    assert docker.obstacle(config()) == words
+    assert preflight.server_obstacle(config().server) == words
     assert engine.calls("run") == []
 
 
@@ -482,17 +481,17 @@ def test_an_image_that_is_not_there(
     engine: StandIn, repository: Path, server: dict[str, str], words: str
 ) -> None:
     assert refused(repository, config(**server)) == words
-    assert docker.obstacle(config(**server)) == words
+    assert preflight.server_obstacle(config(**server).server) == words
     assert engine.calls("run") == []
 
 
 def test_a_port_that_is_taken(engine: StandIn, repository: Path, tmp_path: Path) -> None:
     with docker.serve(repository, config=config(), log=tmp_path / "log") as server:
         port = int(server.url.rpartition(":")[2])
-        assert refused(repository, config(), http_port=port) == (
+        assert refused(repository, config(), port=port) == (
             f"port {port} of 127.0.0.1 is taken (Address already in use): give another, or none"
         )
-    with docker.serve(repository, config=config(), log=tmp_path / "log", http_port=port) as server:
+    with docker.serve(repository, config=config(), log=tmp_path / "log", port=port) as server:
         assert server.url == f"127.0.0.1:{port}"
 
 
@@ -602,12 +601,11 @@ def test_what_a_server_works_is_no_load_from_others() -> None:
 
 def test_a_command_runs_in_the_image_and_may_write(engine: StandIn, tmp_path: Path) -> None:
     (tmp_path / "build").mkdir()
-    said = docker.run_in_image(
-        config("convert", device="gpu"),
-        ["sh", "-c", "echo plan >/build/model.plan; echo built"],
-        {tmp_path / "build": "/build"},
+    (tmp_path / "build/script").write_text("cp $1 $1.plan\n")
+    (tmp_path / "build/model").write_text("plan\n")
+    docker.run_in_image(
+        config("convert", device="gpu"), IMAGE, tmp_path / "build", ["sh", "script", "model"]
     )
-    assert said == "built\n"
     assert (tmp_path / "build/model.plan").read_text() == "plan\n"
     (call,) = engine.calls("run")
     assert command(call)[0] == IMAGE
@@ -629,10 +627,11 @@ def test_a_command_runs_in_the_image_and_may_write(engine: StandIn, tmp_path: Pa
     ],
 )
 def test_a_command_that_fails_in_the_image_is_one_line(
-    engine: StandIn, script: str, words: str
+    engine: StandIn, tmp_path: Path, script: str, words: str
 ) -> None:
+    (tmp_path / "script").write_text(script)
     with pytest.raises(ServerError) as raised:
-        docker.run_in_image(config("convert", device="gpu"), ["sh", "-c", script], {})
+        docker.run_in_image(config("convert", device="gpu"), IMAGE, tmp_path, ["sh", "script"])
     assert str(raised.value) == words
 
 
@@ -650,7 +649,8 @@ def test_an_engine_of_another_release_is_an_error_before_anything_is_loaded(
     assert engine.calls("run") == []
     with serving.serve(config(), Artefact(repository, {}, {"release": "24.10"})) as server:
         assert server.is_live()
-    docker.require_same_release({}, config())
+    with serving.serve(config(), Artefact(repository, {}, {})) as server:
+        assert server.is_live()
 
 
 def test_the_release_of_the_conversion_counts_where_the_repository_names_none(
@@ -669,7 +669,7 @@ def test_the_release_of_the_conversion_counts_where_the_repository_names_none(
 
 
 def test_doctor_names_the_engine_and_every_image(engine: StandIn) -> None:
-    chosen = [config("convert"), config("convert", fields={"release": "22.02"})]
+    chosen = [config("convert", fields={"release": "22.02"}), config("convert")]
     found = {check.name: (check.ok, check.line) for check in checks.examine(chosen)}
     missing = "nvcr.io/nvidia/tritonserver:22.02-py3"
     assert found["Docker"] == (True, "Docker: engine 28.2.2")

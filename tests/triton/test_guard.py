@@ -41,9 +41,10 @@ def test_a_stale_region_is_swept_and_one_in_use_is_not(name: str) -> None:
     for path in (stale, used, other):
         path.write_bytes(b"x" * 4096)
     with used.open("r+b") as file, mmap.mmap(file.fileno(), 0):
-        assert sweep([f"{name}_[0-9]*"]) == [stale.name]
+        sweep([f"{name}_[0-9]*"])
         assert (stale.exists(), used.exists(), other.exists()) == (False, True, True)
-    assert sweep([f"{name}_[0-9]*"]) == [used.name]
+    sweep([f"{name}_[0-9]*"])
+    assert (used.exists(), other.exists()) == (False, True)
 
 
 def test_the_exit_code_is_the_commands(tmp_path: Path) -> None:

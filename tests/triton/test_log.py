@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.triton.log import exit_reason, last_lines
+from helpers.triton.process import exit_reason, last_lines
 
 START = """\
 W1122 07:32:30.228209 30269 pinned_memory_manager.cc:273] "Unable to allocate pinned memory"

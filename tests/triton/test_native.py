@@ -64,8 +64,9 @@ def published(path: Path, stage: str, model: str, experiment: str) -> Config:
 
 
 def messages(config: Config, scenario: str) -> list[Any]:
+    config = config.model_copy(update={"threads": 2})
     components = ensemble.components(config, config.format)
-    return [model_config(config, scenario, each, 2, each is components[-1]) for each in components]
+    return [model_config(config, scenario, each, each is components[-1]) for each in components]
 
 
 def reference(name: str) -> Any:
@@ -232,7 +233,7 @@ def test_on_a_gpu_the_adapter_keeps_tensors_there(artefact: Artefact, tmp_path: 
     chosen = config(kind="embedded", device="gpu", format="onnx", precision="fp32")
 
     lookup, graph = messages(chosen, "online")
-    write_repository(tmp_path / "served", chosen, artefact, dict.fromkeys(SCENARIOS, 2))
+    write_repository(tmp_path / "served", chosen, artefact)
 
     assert graph.parameters["FORCE_CPU_ONLY_INPUT_TENSORS"].string_value == "no"
     assert "FORCE_CPU_ONLY_INPUT_TENSORS" not in lookup.parameters
@@ -247,7 +248,7 @@ def test_on_a_gpu_the_adapter_keeps_tensors_there(artefact: Artefact, tmp_path: 
 def test_a_native_repository_holds_the_artefact_and_no_code(
     artefact: Artefact, tmp_path: Path
 ) -> None:
-    write_repository(tmp_path / "served", config(), artefact, dict.fromkeys(SCENARIOS, 2))
+    write_repository(tmp_path / "served", config(), artefact)
 
     files = {str(p.relative_to(tmp_path / "served")) for p in tmp_path.rglob("served/**/*.*")}
     configs = ("config.pbtxt", "configs/offline.pbtxt")
@@ -296,7 +297,7 @@ def test_a_request_has_the_types_that_the_engine_takes(
 def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine with a Docker engine and a GPU whose driver is new enough."""
     monkeypatch.setattr(preflight, "gpu_obstacle", lambda config: "")
-    monkeypatch.setattr(preflight, "_server_obstacle", lambda config: "")
+    monkeypatch.setattr(preflight, "server_obstacle", lambda server: "")
 
 
 OBSTACLES = {

@@ -13,7 +13,7 @@ from tritonclient.grpc import model_config_pb2 as pb
 from helpers import formats
 from helpers.config.loading import resolve
 from helpers.config.schema import StageConfig as Config
-from helpers.inference import ensemble
+from helpers.inference import cores, ensemble
 from helpers.inference.ensemble import Component
 from helpers.models import Part, Tensor
 from helpers.store.artefacts import find_artefact, making
@@ -23,7 +23,6 @@ from tests.conftest import run_time_code
 
 INPUTS = (Tensor("IMAGE", "float32", (3, 8, 8)), Tensor("IDS", "int64", (26,)))
 OUTPUTS = (Tensor("SCORES", "float16", (10,)),)
-THREADS = {"offline": 4, "online": 2}
 
 
 def config(**fields: Any) -> Config:
@@ -45,13 +44,16 @@ def config(**fields: Any) -> Config:
 
 @pytest.fixture(autouse=True)
 def these_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the model, its one part has the tensors of this file."""
+    """Whatever the model and the machine, its one part has the tensors of this file, and there are
+    four cores.
+    """
+    monkeypatch.setattr(cores, "physical_cores", lambda: 4)
     inputs, outputs = ({each.name: each for each in tensors} for tensors in (INPUTS, OUTPUTS))
     monkeypatch.setattr(ensemble, "parts", lambda config: (Part(config.model, inputs, outputs),))
 
 
-def message_of(config: Config, scenario: str, threads: int) -> Any:
-    return model_config(config, scenario, component(config), threads, batched=True)
+def message_of(config: Config, scenario: str) -> Any:
+    return model_config(config, scenario, component(config), batched=True)
 
 
 def component(config: Config) -> Component:
@@ -66,7 +68,7 @@ def repository(folder: Path, config: Config) -> Path:
     assert artefact
     written = folder / "repository"
     written.mkdir()
-    write_repository(written, config, artefact, THREADS)
+    write_repository(written, config, artefact)
     return written
 
 
@@ -116,7 +118,7 @@ def test_both_scenarios_parse_back_as_tritons_message(tmp_path: Path) -> None:
 def test_without_preferred_sizes_and_delay_there_is_still_a_batcher_online() -> None:
     plain = config(preferred_batch_sizes=[], max_queue_delay_us=0)
 
-    found = {scenario: message_of(plain, scenario, 1) for scenario in SCENARIOS}
+    found = {scenario: message_of(plain, scenario) for scenario in SCENARIOS}
 
     assert {name: message.HasField("dynamic_batching") for name, message in found.items()} == {
         "offline": False,
@@ -128,7 +130,7 @@ def test_without_preferred_sizes_and_delay_there_is_still_a_batcher_online() -> 
 def test_on_a_gpu_target_the_instances_are_on_the_gpu() -> None:
     on_gpu = config().model_copy(update={"device": "gpu"})
 
-    message = message_of(on_gpu, "offline", 1)
+    message = message_of(on_gpu, "offline")
 
     assert message.instance_group[0].kind == pb.ModelInstanceGroup.KIND_GPU
     assert message.parameters["device"].string_value == "gpu"
@@ -181,7 +183,7 @@ def test_it_can_be_taken_away(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", [name for name in formats.names() if name != "onnx"])
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_another_format_differs_in_the_file_and_nothing_else(name: str, scenario: str) -> None:
-    messages = [message_of(config(format=each), scenario, 3) for each in ("onnx", name)]
+    messages = [message_of(config(format=each), scenario) for each in ("onnx", name)]
     for message in messages:
         message.name = "either"
 

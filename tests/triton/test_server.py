@@ -25,8 +25,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from helpers.errors import MeasurementError, ServerError
 from helpers.perf import analyzer
 from helpers.triton import embedded
-from helpers.triton.client import Server
-from helpers.triton.ports import free_ports
+from helpers.triton.server import Server, free_ports
 from helpers.triton.serving import CLIENT
 from tests.conftest import Project, processes, run_time_code, wait_for
 from tests.dummy import weights
@@ -149,8 +148,7 @@ def test_a_repository_carried_away_is_served_without_this_package(
     texts = [ast.unparse(run_time_code(p)) for p in (tmp_path / "away").rglob("*.py")]
     assert not any("import helpers" in text or "from helpers" in text for text in texts)
     with embedded.serve(tmp_path / "away", log=tmp_path / "log") as started:
-        dtypes = '{"FP32": "float32"}'
-        client = CLIENT.format(model="dummy", dtypes=dtypes).replace("127.0.0.1:8000", started.url)
+        client = CLIENT.format(model="dummy").replace("127.0.0.1:8000", started.url)
         ended = subprocess.run(
             [sys.executable, "-I", "-c", client], capture_output=True, text=True, timeout=60
         )
@@ -210,7 +208,7 @@ def measure(server: Server) -> int:
 def test_a_proxy_in_the_environment_changes_nothing(
     doubles: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (port,) = free_ports(1)  # nobody listens there
+    (port,) = free_ports(0)  # nobody listens there
     for name in ("http_proxy", "HTTP_PROXY", "https_proxy", "all_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, f"http://127.0.0.1:{port}")
     for name in ("no_proxy", "NO_PROXY"):

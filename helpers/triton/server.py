@@ -1,10 +1,14 @@
-"""Talking to a running Triton over HTTP, wherever it runs."""
+"""A Triton server, wherever it runs: ports for one, waiting until it is ready, talking to it over
+HTTP.
+"""
 
+import time
 from collections.abc import Callable, Iterable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from http.client import HTTPException
 from pathlib import Path
+from socket import SO_REUSEADDR, SOL_SOCKET, socket
 from typing import Any, TypedDict, TypeVar
 from urllib.request import ProxyHandler, build_opener
 
@@ -14,10 +18,15 @@ from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from helpers.errors import ServerError
 from helpers.models import Arrays
-from helpers.triton.log import last_lines
+from helpers.triton.process import last_lines
 
 TIMEOUT_SECONDS = 600.0
+STUB_SECONDS = 5.0  # in which Triton itself reports a stub that could not start, if it does
 OPENER = build_opener(ProxyHandler({}))  # a server is never asked through the user's proxy
+# For every Triton that this package starts, of whatever release. Without model control it loads the
+# repository's models, and nobody who reaches the port can load others, whose code would run as this
+# user.
+COMMON_FLAGS = ("--model-control-mode=none", "--allow-grpc=false", "--exit-timeout-secs=5")
 
 T = TypeVar("T")
 
@@ -63,18 +72,35 @@ class Server:
 
     def is_live(self) -> bool:
         """Whether the server answers."""
-        return self._health("live", seconds=10)
+        return self._health("live")
 
-    def is_all_ready(self) -> bool:
-        """Whether the server and every model that it was started with answer requests."""
-        return self._health("ready", seconds=5)
-
-    def _health(self, state: str, seconds: float) -> bool:
+    def _health(self, state: str) -> bool:
         try:
-            with OPENER.open(f"http://{self.url}/v2/health/{state}", timeout=seconds) as answer:
+            with OPENER.open(f"http://{self.url}/v2/health/{state}", timeout=10) as answer:
                 return bool(answer.status == 200)
         except (OSError, HTTPException):  # nobody listens, or it ends in mid-answer
             return False
+
+    def wait_until_ready(
+        self, seconds: float, has_dead_stubs: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Wait until the server and its models are ready; raise `ServerError` if it ends, is not
+        ready after `seconds`, or has dead stubs for `STUB_SECONDS`.
+        """
+        started = healthy = time.monotonic()
+        while (now := time.monotonic()) < started + seconds:
+            if not self.is_alive():
+                raise ServerError(f"Triton ended while it started: {self.last_words()}")
+            if self._health("ready") and self.is_alive():
+                return
+            if not has_dead_stubs():
+                healthy = now
+            if now > healthy + STUB_SECONDS:
+                raise ServerError(
+                    f"a Python process of Triton ended while it started: {self.last_words()}"
+                )
+            time.sleep(0.05)
+        raise ServerError(f"Triton was not ready after {seconds:.0f} s: {self.last_words()}")
 
     def load(self, model: str) -> None:
         """Load `model` from the server's repository, under explicit model control."""
@@ -130,9 +156,29 @@ def _infer(client: Any, model: str, inputs: Arrays) -> Arrays:
     tensors = []
     for name, array in inputs.items():
         tensor = http.InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype))
-        tensor.set_data_from_numpy(array, binary_data=True)
-        tensors.append(tensor)
+        tensors.append(tensor.set_data_from_numpy(array))
     result = client.infer(model, tensors)
     return {
-        entry["name"]: result.as_numpy(entry["name"]) for entry in result.get_response()["outputs"]
+        each["name"]: result.as_numpy(each["name"]) for each in result.get_response()["outputs"]
     }
+
+
+def free_ports(*wanted: int) -> list[int]:
+    """Return different ports of 127.0.0.1 that nothing listens on: those `wanted`, any for a 0.
+
+    Raises `ServerError` if one is taken.
+    """
+    ports = []
+    with ExitStack() as opened:  # all at once, so that the ports differ
+        for port in wanted:
+            each = opened.enter_context(socket())
+            if port:
+                each.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
+            try:
+                each.bind(("127.0.0.1", port))
+            except OSError as error:
+                raise ServerError(
+                    f"port {port} of 127.0.0.1 is taken ({error.strerror}): give another, or none"
+                ) from None
+            ports.append(each.getsockname()[1])
+    return ports
