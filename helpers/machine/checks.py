@@ -1,6 +1,4 @@
-"""What `doctor` checks: what a target needs of this machine and its GPU, and how to fix what is
-missing.
-"""
+"""What `doctor` checks: what a target needs of this machine, and how to fix what is missing."""
 
 import platform
 import shutil
@@ -9,16 +7,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from pydantic import JsonValue
 
 from helpers.config import ConvertConfig, Gpu
 from helpers.errors import DeploymentError, DeviceError
 from helpers.machine import gpu, preflight
 from helpers.store import outputs
 from helpers.triton import containers, embedded
-
-if TYPE_CHECKING:
-    from pydantic import JsonValue
 
 GLIBC = (2, 35)
 SHM_GB, DISK_GB, GPU_GB = 1.0, 5.0, 4.0
@@ -82,9 +78,8 @@ def examine(configs: Sequence[ConvertConfig]) -> list[Check]:
 
 def _glibc() -> Check:
     found = platform.libc_ver()[1]
-    new_enough = bool(found) and tuple(int(part) for part in found.split(".")[:2]) >= GLIBC
     fix = "perf_analyzer and Triton need 2.35: use Ubuntu 22.04 or Debian 12, or newer"
-    return Check("glibc", new_enough, found or "unknown", fix)
+    return Check("glibc", preflight.numbers(found) >= GLIBC, found or "unknown", fix)
 
 
 def _python() -> Check:
@@ -133,9 +128,7 @@ def _asked(name: str, found: str, ask: Callable[[], str]) -> Check:
 
 
 def matches_target(name: str, target: str) -> bool:
-    """Whether a target is for the device `name`, by either of its names; text in brackets after
-    the name is ignored.
-    """
+    """Whether a target is for the device `name`; text in brackets after the name is ignored."""
     known = (name, target_name(name))
     return target in known or target.startswith(tuple(f"{each} (" for each in known))
 
@@ -165,58 +158,53 @@ def this_gpu() -> Gpu:
     return Gpu(str(name), architecture, memory_mb * 1e6 / 2**30)
 
 
-def gpu_checks(configs: Sequence[ConvertConfig]) -> list[Check]:
+def gpu_checks(configs: Sequence[ConvertConfig]) -> Iterator[Check]:
     """Check the driver and the GPU that these experiments need."""
     if not gpu.has_driver():
-        return [Check("NVIDIA driver", False, "not found", NO_DRIVER)]
+        yield Check("NVIDIA driver", False, "not found", NO_DRIVER)
+        return
     with gpu.opened() as device:
-        if device.absent:
-            reason, fix = device.absent
-            ok = not preflight.blocks_cuda(reason)
-            return [Check("NVIDIA driver", ok, f"found, but {reason}", fix, warn=True)]
-        return list(_gpu_checks(device.record(), configs))
-
-
-def _gpu_checks(found: "dict[str, JsonValue]", configs: Sequence[ConvertConfig]) -> Iterator[Check]:
+        found, absent = device.record(), device.absent
+    if absent:
+        ok = not preflight.blocks_cuda(absent[0])
+        yield Check("NVIDIA driver", ok, f"found, but {absent[0]}", absent[1], warn=True)
+        return
     name, driver, wanted = str(found["name"]), str(found["driver"]), configs[0].gpu
     reasons = (preflight.driver_obstacle(config.server, driver) for config in configs)
     reason = next(filter(None, reasons), "")
     yield Check("NVIDIA driver", not reason, f"{driver}, CUDA {found['cuda']}", reason)
-    other = (
+    fix = (
         f"the parameter file is for {wanted}, whose results are not comparable: triton-notebooks "
         "params new writes a file for this GPU"
     )
-    yield Check("GPU", True, name, other, warn=not matches_target(name, wanted))
+    yield Check("GPU", True, name, fix, warn=not matches_target(name, wanted))
     total, used = found["memory_total_mb"], found["memory_used_mb"]
     if isinstance(total, int) and isinstance(used, int):
         free = (total - used) / 1000
         text = f"{free:.1f} of {total / 1000:.1f} GB free, {GPU_GB:.0f} needed"
         fix = "stop the processes that use it: nvidia-smi lists them"
         yield Check("GPU memory", free >= GPU_GB, text, fix)
-    # A fact that the driver does not tell is a text that says so.
     others, memory = found["other_processes"], found["other_memory_mb"]
-    known = isinstance(others, int)
-    text = f"{others} of others, using {memory} MB" if known else str(others)
+    text = _text(others, f"{others} of others, using {memory} MB")
     fix = "stop them: rows measured meanwhile are marked as disturbed"
-    yield Check("GPU processes", True, text, fix, warn=known and others != 0)
+    yield Check("GPU processes", True, text, fix, warn=isinstance(others, int) and others > 0)
     throttled = found["throttle_reasons"]
     words = [str(each) for each in throttled] if isinstance(throttled, list) else []
-    known = isinstance(throttled, list)
-    text = f"reduced by {', '.join(words) or 'nothing'}" if known else str(throttled)
+    text = _text(throttled, f"reduced by {', '.join(words) or 'nothing'}")
     fix = "check its cooling and power supply: rows measured meanwhile are marked as disturbed"
     yield Check("GPU clocks", True, text, fix, warn=bool(gpu.SLOWED & set(words)))
     limit, default = found["power_limit_w"], found["power_limit_default_w"]
     low = isinstance(limit, float) and isinstance(default, float) and limit < default
-    text = f"{limit:g} W" if isinstance(limit, float) else str(limit)
     fix = f"the default is {default} W: nvidia-smi --power-limit={default} as root sets it"
+    text = f"{limit:g} W" if isinstance(limit, float) else str(limit)
     yield Check("GPU power limit", True, text, fix, warn=low)
-    fix = (
-        "results will be of one slice of the GPU: nvidia-smi --multi-instance-gpu=0 as root turns "
-        "it off"
-    )
-    yield Check("MIG", True, str(found["mig"]), fix, warn=found["mig"] == "on")
-    fix = (
-        "the default is on, which costs bandwidth: nvidia-smi --ecc-config=1 as root turns it on "
-        "after a restart"
-    )
-    yield Check("ECC", True, str(found["ecc"]), fix, warn=found["ecc"] == "off")
+    mig, ecc = str(found["mig"]), str(found["ecc"])
+    fix = "results are of one slice of the GPU: nvidia-smi --multi-instance-gpu=0 as root ends it"
+    yield Check("MIG", True, mig, fix, warn=mig == "on")
+    fix = "the default is on, and costs bandwidth: nvidia-smi --ecc-config=1 as root, then restart"
+    yield Check("ECC", True, ecc, fix, warn=ecc == "off")
+
+
+def _text(fact: JsonValue, text: str) -> str:
+    """Choose what to say of a fact: one that the driver does not tell is a text that says so."""
+    return fact if isinstance(fact, str) else text

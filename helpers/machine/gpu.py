@@ -14,10 +14,9 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
-if TYPE_CHECKING:
-    from pydantic import JsonValue
+from pydantic import JsonValue
 
 Answer = TypeVar("Answer")
 Query = Callable[[ModuleType, object], Answer]  # of pynvml and a device's handle
@@ -78,7 +77,7 @@ def _cuda(version: int) -> str:
     return f"{version // 1000}.{version % 1000 // 10}"
 
 
-QUERIES: "dict[str, Query[JsonValue]]" = {
+QUERIES: dict[str, Query[JsonValue]] = {
     "name": lambda n, gpu: n.nvmlDeviceGetName(gpu),
     "driver": lambda n, _: n.nvmlSystemGetDriverVersion(),
     "cuda": lambda n, _: _cuda(n.nvmlSystemGetCudaDriverVersion_v2()),
@@ -119,7 +118,7 @@ class Device:
     absent: tuple[str, str] | None = None
     _family: set[int] = field(default_factory=set)
 
-    def record(self) -> "dict[str, JsonValue]":
+    def record(self) -> dict[str, JsonValue]:
         """Record the present state; `{"reason": ...}` if there is no GPU to query."""
         if self.absent:
             return {"reason": self.absent[0]}
@@ -149,9 +148,7 @@ class Device:
         return set() if isinstance(answer, str) else set(answer)
 
     def others(self) -> dict[str, int | str]:
-        """Count the computing processes that are not ours, and their memory; a desktop's graphics
-        do not count.
-        """
+        """Count the computing processes that are not ours, not graphics, and their memory."""
         listed = self.ask(lambda n, gpu: n.nvmlDeviceGetComputeRunningProcesses(gpu))
         if isinstance(listed, str) or self.own is None:
             unknown = listed if isinstance(listed, str) else OWN_NOT_LISTED

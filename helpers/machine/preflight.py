@@ -44,14 +44,12 @@ def gpu_obstacle(config: StageConfig) -> str:
 
 
 def driver_obstacle(server: Server, version: str) -> str:
-    """Say why the server does not run on this version of the driver; empty if it does, or if
-    `version` is none.
-    """
-    if not _parts(version):
+    """Say why the server does not run on this driver; empty if it does, or `version` is none."""
+    if not numbers(version):
         return ""
     if server.kind == "docker":
         return releases.driver_obstacle(server.release, version)
-    if server.kind == "embedded" and _parts(version) < _parts(LOWEST_FOR_EMBEDDED):
+    if server.kind == "embedded" and numbers(version) < numbers(LOWEST_FOR_EMBEDDED):
         return (
             f"driver {version} is too old: Triton {server.release}, embedded, needs "
             f"{LOWEST_FOR_EMBEDDED} or newer"
@@ -75,7 +73,8 @@ def _driver() -> tuple[str, str]:
         return str(device.ask(gpu.QUERIES["driver"])), ""
 
 
-def _parts(version: str) -> tuple[int, ...]:
+def numbers(version: str) -> tuple[int, ...]:
+    """Read the numbers of a version, for comparing it with another."""
     return tuple(int(part) for part in version.split(".") if part.isdigit())
 
 

@@ -5,19 +5,17 @@ import platform
 import subprocess
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from pydantic import JsonValue
 
 from helpers import formats, models
 from helpers.config import ConvertConfig, DeployConfig, ExportConfig, StageConfig
 from helpers.store import ROOT
 
-if TYPE_CHECKING:
-    from pydantic import JsonValue
-
 COMMAND_VARIABLE = "TRITON_NOTEBOOKS_COMMAND"  # set by the batch command for its kernels
 SERVING = ("nvidia-pytriton", "tritonclient")
 REPORTING = ("matplotlib", "seaborn", "pandas", "nbconvert")
-NO_ACCELERATOR: "dict[str, JsonValue]" = {"accelerators_per_node": 0, "accelerator_model_name": ""}
+NO_ACCELERATOR: dict[str, JsonValue] = {"accelerators_per_node": 0, "accelerator_model_name": ""}
 INSTRUCTIONS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8")
 
 
@@ -44,9 +42,7 @@ def versions(names: Iterable[str]) -> dict[str, str]:
 
 
 def git_commit() -> str:
-    """Return the commit of the source, with "-dirty" if files differ from it; "unknown" without
-    git.
-    """
+    """Return the source's commit, with "-dirty" if files differ from it; "unknown" without git."""
     try:
         answer = subprocess.run(
             ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
@@ -66,7 +62,7 @@ def _cpuinfo(field: str) -> str:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith(field)), "")
 
 
-def machine(gpu: str, device: str = "cpu") -> "dict[str, JsonValue]":
+def machine(gpu: str, device: str = "cpu") -> dict[str, JsonValue]:
     """Describe this machine in the fields of MLPerf's system description, without a host or user
     name.
 
@@ -91,7 +87,7 @@ def machine(gpu: str, device: str = "cpu") -> "dict[str, JsonValue]":
     }
 
 
-def _accelerator() -> "dict[str, JsonValue]":
+def _accelerator() -> dict[str, JsonValue]:
     """Describe the one GPU that is used, in the same fields."""
     from helpers.machine import gpu
 

@@ -68,9 +68,7 @@ class Container:
 
 
 def docker(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    """Run the docker command, whatever its exit code; raise `ServerError` if there is none or it
-    gives no answer.
-    """
+    """Run the docker command, whatever its exit code; raise `ServerError` if it never answers."""
     try:
         return subprocess.run(
             ["docker", *arguments],
@@ -109,15 +107,13 @@ def engine() -> str:
 
 
 def require_image(server: Server) -> str:
-    """Return the image of a target's server if the engine has it. It is many gigabytes, so nothing
-    pulls it unasked.
+    """Return the server's image if the engine has it; nothing pulls its many gigabytes unasked.
 
-    Raises `ServerError` with the command that pulls it, and `ParameterError` for an unknown
-    release.
+    Raises `ServerError` with the command that pulls it, `ParameterError` for an unknown release.
     """
     engine()
-    year, month = releases.number(server.release)
-    name = server.image or f"nvcr.io/nvidia/tritonserver:{year}.{month:02}-py3"
+    releases.number(server.release)
+    name = server.image or f"nvcr.io/nvidia/tritonserver:{server.release}-py3"
     if docker("image", "inspect", "--format={{.Id}}", name).returncode:
         raise ServerError(f"image {name} is not on this machine: docker pull {name}")
     return name

@@ -1,6 +1,4 @@
-"""The docker server kind: Triton of an exact release, with its native backends, in a container of
-NVIDIA's image.
-"""
+"""The docker server kind: an exact release with its native backends, in NVIDIA's image."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -76,12 +74,7 @@ def explained(error: ServerError, log: Path, config: StageConfig) -> ServerError
 def serve(
     repository: Path, *, config: DeployConfig, log: Path, scenario: str = "online", port: int = 0
 ) -> Iterator[Server]:
-    """Serve the models of `repository` on 127.0.0.1 for as long as the block lasts; the container
-    ends with it.
-
-    It answers at `port`, or for 0 at a free one. Raises `ServerError` with the container's last
-    lines if it does not become ready.
-    """
+    """Serve the models of `repository` for `serving.serve`; the container ends with the block."""
     command = command_line(releases.number(config.server.release))
     http, metrics = free_ports(port, 0)
     options = [f"--publish=127.0.0.1:{http}:8000", f"--publish=127.0.0.1:{metrics}:8002"]

@@ -1,6 +1,4 @@
-"""The embedded server kind: the Triton binary of PyPI's `nvidia-pytriton`, its Python backend and
-this interpreter's packages.
-"""
+"""The embedded server kind: Triton of the wheel `nvidia-pytriton`, with this Python's packages."""
 
 import os
 import sys
@@ -21,9 +19,7 @@ READY_SECONDS = 300  # a model that takes longer to load is considered stuck
 
 
 def wheel() -> Path:
-    """Return the folder `tritonserver` of the installed wheel, without importing any of its
-    Python.
-    """
+    """Return the installed wheel's folder `tritonserver`, without importing its Python."""
     spec = find_spec("pytriton")
     if spec is None or not spec.submodule_search_locations:
         raise ServerError("the embedded Triton is not installed: pip install nvidia-pytriton")
@@ -36,9 +32,7 @@ def libraries() -> Path:
 
 
 def link_backend(folder: Path) -> None:
-    """Put together a Python backend whose stub matches this interpreter: three links, nothing
-    written to site-packages.
-    """
+    """Link a Python backend whose stub matches this interpreter, outside of site-packages."""
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     stub = wheel() / "python_backend_stubs" / version / "triton_python_backend_stub"
     if not stub.exists():
@@ -54,12 +48,7 @@ def link_backend(folder: Path) -> None:
 def serve(
     repository: Path, *, log: Path, scenario: str = "online", port: int = 0
 ) -> Iterator[Server]:
-    """Serve the models of `repository` on 127.0.0.1 for as long as the block lasts; every process
-    ends with it.
-
-    It answers at `port`, or for 0 at a free one. Raises `ServerError` with the server's last lines
-    if it does not become ready.
-    """
+    """Serve the models of `repository` for `serving.serve`; all processes end with the block."""
     regions = owner.new_regions()
     with temporary_folder() as folder, log.open("wb") as output:
         link_backend(folder)
@@ -72,20 +61,17 @@ def serve(
             f"--backend-config=python,shm-region-prefix-name={regions}",
             *COMMON_FLAGS,
             *(["--model-config-name=offline"] if scenario == "offline" else []),
-            "--http-address=127.0.0.1",
-            f"--http-port={http}",
-            "--metrics-address=127.0.0.1",
-            f"--metrics-port={metrics}",
+            *("--http-address=127.0.0.1", f"--http-port={http}"),
+            *("--metrics-address=127.0.0.1", f"--metrics-port={metrics}"),
             "--metrics-interval-ms=500",  # how often it asks the GPU; a point may take seconds
             "--disable-auto-complete-config",
         ]
         path = f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}"
         env = {**os.environ, "PATH": path, **process.SETTINGS}
         with process.guarded(command, log=output, env=env, sweep=[f"{regions}*"]) as started:
+            urls = f"127.0.0.1:{http}", f"127.0.0.1:{metrics}"
             end = partial(process.end_of, started)
-            server = Server(
-                f"127.0.0.1:{http}", f"127.0.0.1:{metrics}", log, end, processes=(started.pid,)
-            )
+            server = Server(*urls, log, end, processes=(started.pid,))
             server.wait_until_ready(READY_SECONDS, partial(_has_dead_stubs, started.pid))
             yield server
 

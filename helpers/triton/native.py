@@ -86,9 +86,7 @@ def obstacle(config: ConvertConfig) -> str:
 
 
 def complete(message: "ModelConfig", config: DeployConfig, file: str, threads: int) -> None:
-    """Add to a `ModelConfig` with inputs what the format's own backend needs; raise `ServerError`
-    if the release has none.
-    """
+    """Complete a `ModelConfig` that has its inputs; raise `ServerError` if it has no backend."""
     if reason := obstacle(config):
         raise ServerError(reason)
     backend = BACKENDS[config.format]

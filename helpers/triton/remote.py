@@ -36,13 +36,9 @@ def connect(url: str, log: Path) -> Server:
     """Find the server at `url`; raise `ServerError` if none answers, soon if its host is silent."""
     host, port = address(url)
     here = host in HERE
-    server = Server(
-        f"{host}:{port}",
-        f"{host}:{METRICS_PORT}",
-        log,
-        is_local=here,
-        processes=_listeners(port) if here else (),
-    )
+    urls = f"{host}:{port}", f"{host}:{METRICS_PORT}"
+    processes = _listeners(port) if here else ()
+    server = Server(*urls, log, is_local=here, processes=processes)
     with suppress(OSError, UnicodeError):  # UnicodeError: no name that could be looked up
         create_connection((host, port), CONNECT_SECONDS).close()
         if server.is_live():
@@ -94,16 +90,14 @@ def _listeners(port: int) -> tuple[int, ...]:
 
 @contextmanager
 def _copied(repository: Path, target: Path, scenario: str) -> Iterator[list[str]]:
-    """Copy every model of `repository` into `target` for as long as the block lasts; yield their
-    names.
-    """
+    """Copy every model of `repository` into `target` for the time of the block; yield the names."""
     with ExitStack() as copied:
         models = sorted(path for path in repository.iterdir() if path.is_dir())
         for source in models:
             folder = target / source.name
-            _claim(folder)
-            copied.callback(shutil.rmtree, folder, ignore_errors=True)
             with explained(folder):
+                _claim(folder)
+                copied.callback(shutil.rmtree, folder, ignore_errors=True)
                 shutil.copytree(source, folder, copy_function=link_or_copy, dirs_exist_ok=True)
                 chosen = source / "configs" / f"{scenario}.pbtxt"
                 if chosen.exists():
@@ -121,6 +115,5 @@ def _claim(folder: Path) -> None:
         raise ServerError(f"{folder} is there already: remove it, or give another repository")
     if not folder.parent.is_dir():
         raise ServerError(f"server.repository is {folder.parent}: there is no such folder")
-    with explained(folder):
-        folder.mkdir()
-        mark.write_text(owner.token())
+    folder.mkdir()
+    mark.write_text(owner.token())

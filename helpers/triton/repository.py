@@ -15,8 +15,10 @@ from collections.abc import Iterable
 from inspect import getfile
 from pathlib import Path
 
+import numpy as np
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
+from tritonclient.utils import np_to_triton_dtype
 
 from helpers import formats, models
 from helpers.config import DeployConfig, artefact_folder
@@ -27,12 +29,6 @@ from helpers.triton import native
 
 COMPANIONS = ("adapter.py",)  # copied into every repository: a change of it is a change here
 SCENARIOS = ("offline", "online")
-_TYPES = {
-    "float16": pb.TYPE_FP16,
-    "float32": pb.TYPE_FP32,
-    "int32": pb.TYPE_INT32,
-    "int64": pb.TYPE_INT64,
-}
 
 
 def deploy(config: DeployConfig) -> Artefact:
@@ -142,6 +138,6 @@ def _message(
     message = pb.ModelConfig(name=name, max_batch_size=config.max_batch_size)
     for field, tensors in ((message.input, inputs), (message.output, outputs)):
         for tensor in tensors:
-            data_type = _TYPES[served_dtype(config, tensor.dtype)]
-            field.add(name=tensor.name, data_type=data_type, dims=tensor.shape)
+            dtype = np_to_triton_dtype(np.dtype(served_dtype(config, tensor.dtype)))
+            field.add(name=tensor.name, data_type=f"TYPE_{dtype}", dims=tensor.shape)
     return message

@@ -1,6 +1,4 @@
-"""A Triton server, wherever it runs: ports for one, waiting until it is ready, talking to it over
-HTTP.
-"""
+"""A Triton server, wherever it runs: ports for one, waiting until it is ready, talking to it."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -130,9 +128,7 @@ class Server:
         return self._call(lambda client: _infer(client, model, inputs))
 
     def infer_all(self, model: str, batches: Iterable[Arrays]) -> Arrays:
-        """Send batch after batch over one connection; return the outputs of all samples, in
-        order.
-        """
+        """Send batch after batch over one connection; return all samples' outputs, in order."""
         answers = self._call(lambda client: [_infer(client, model, batch) for batch in batches])
         return {name: np.concatenate([answer[name] for answer in answers]) for name in answers[0]}
 

@@ -1,6 +1,4 @@
-"""Serving a deployed experiment with the kind of server that its target names, and how to serve it
-elsewhere.
-"""
+"""Serving an experiment with the kind of server that its target names, and how to elsewhere."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -27,10 +25,11 @@ def serve(
     http_port: int | None = None,
 ) -> Iterator[Server]:
     """Serve `repository` for as long as the block lasts, as `scenario` ("offline" or "online") is
-    configured.
+    configured, at `http_port` of 127.0.0.1 or a free one.
 
     The log is kept next to the stage's result, or in `log`. Raises `ServerError` with the server's
-    last lines, or before anything is loaded if the model was built for another release.
+    last lines if it does not become ready, or before anything is loaded if the model was built for
+    another release.
     """
     _require_same_release(config, repository)
     log = log or results_folder(config) / f"{config.stage}_server.log"
@@ -59,9 +58,7 @@ def _require_same_release(config: DeployConfig, repository: Artefact) -> None:
 
 
 def asking(config: DeployConfig, server: Server) -> Callable[[Arrays], Arrays]:
-    """Return a function that sends a batch of the data set to the served model and returns its
-    outputs.
-    """
+    """Return a function that sends a batch of the data set to the model and returns its outputs."""
     return lambda batch: server.infer(config.model, request(config, batch))
 
 
