@@ -54,17 +54,7 @@ class Check:
 
 def examine(configs: Sequence[ConvertConfig]) -> list[Check]:
     """Check this machine for what these experiments need."""
-    shm = "give it more: mount -o remount,size=2G /dev/shm"
-    disk = "free some, or give --outputs on another disk"
-    found = [
-        _python(),
-        _glibc(),
-        _installed("Triton", lambda: embedded.wheel() / "bin/tritonserver"),
-        _installed("perf_analyzer", lambda: Path(sys.executable).with_name("perf_analyzer")),
-        _processor(),
-        _space("/dev/shm", Path("/dev/shm"), SHM_GB, shm),
-        _space("disk", outputs(), DISK_GB, disk),
-    ]
+    found = [*_host()]
     if on_gpu := [config for config in configs if config.device == "gpu"]:
         found += gpu_checks(on_gpu)
     if in_docker := [config for config in configs if config.server.kind == "docker"]:
@@ -76,15 +66,21 @@ def examine(configs: Sequence[ConvertConfig]) -> list[Check]:
     return found
 
 
-def _glibc() -> Check:
-    found = platform.libc_ver()[1]
-    fix = "perf_analyzer and Triton need 2.35: use Ubuntu 22.04 or Debian 12, or newer"
-    return Check("glibc", preflight.numbers(found) >= GLIBC, found or "unknown", fix)
-
-
-def _python() -> Check:
+def _host() -> Iterator[Check]:
     known = sys.version_info[:2] in ((3, 11), (3, 12))
-    return Check("Python", known, platform.python_version(), "use Python 3.11 or 3.12")
+    yield Check("Python", known, platform.python_version(), "use Python 3.11 or 3.12")
+    glibc = platform.libc_ver()[1]
+    fix = "perf_analyzer and Triton need 2.35: use Ubuntu 22.04 or Debian 12, or newer"
+    yield Check("glibc", preflight.numbers(glibc) >= GLIBC, glibc or "unknown", fix)
+    yield _installed("Triton", lambda: embedded.wheel() / "bin/tritonserver")
+    yield _installed("perf_analyzer", lambda: Path(sys.executable).with_name("perf_analyzer"))
+    flags = Path("/proc/cpuinfo").read_text()
+    bf16 = "avx512_bf16" in flags or "amx_bf16" in flags
+    text = "has bf16 instructions" if bf16 else "has no bf16 instructions: bf16 is not faster"
+    yield Check("processor", True, text)
+    fix = "give it more: mount -o remount,size=2G /dev/shm"
+    yield _space("/dev/shm", Path("/dev/shm"), SHM_GB, fix)
+    yield _space("disk", outputs(), DISK_GB, "free some, or give --outputs on another disk")
 
 
 def _installed(name: str, path: Callable[[], Path]) -> Check:
@@ -100,13 +96,6 @@ def _space(name: str, path: Path, needed_gb: float, fix: str) -> Check:
         path = path.parent
     free = shutil.disk_usage(path).free / 1e9
     return Check(name, free >= needed_gb, f"{free:.1f} GB free, {needed_gb:.0f} needed", fix)
-
-
-def _processor() -> Check:
-    flags = Path("/proc/cpuinfo").read_text()
-    bf16 = "avx512_bf16" in flags or "amx_bf16" in flags
-    found = "has bf16 instructions" if bf16 else "has no bf16 instructions: bf16 is not faster"
-    return Check("processor", True, found)
 
 
 def _docker(configs: Sequence[ConvertConfig]) -> Iterator[Check]:

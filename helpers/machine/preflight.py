@@ -21,18 +21,11 @@ LOWEST_FOR_EMBEDDED = "525.60.13"
 
 def obstacle(config: ConvertConfig) -> str:
     """Say in one line why this machine cannot run the experiment; empty if it can."""
-    return (
-        gpu_obstacle(config)
-        or server_obstacle(config.server)
-        or _precision_obstacle(config)
-        or _backend_obstacle(config)
-    )
+    return gpu_obstacle(config) or server_obstacle(config.server) or _format_obstacle(config)
 
 
 def gpu_obstacle(config: StageConfig) -> str:
-    """Say why the driver of this machine cannot run the experiment; empty if it can, if that
-    cannot be known, or if no GPU is needed.
-    """
+    """Say why this machine's driver cannot run the experiment; empty if it can or is not known."""
     if config.device != "gpu":
         return ""
     if not gpu.has_driver():
@@ -96,8 +89,8 @@ def server_obstacle(server: Server) -> str:
     return ""
 
 
-def _precision_obstacle(config: ConvertConfig) -> str:
-    """Say which of the formats does not have its precision on the device; empty if both do."""
+def _format_obstacle(config: ConvertConfig) -> str:
+    """Say what the formats or the server's backends for them do not have; empty if nothing."""
     for name, precision in (
         (config.export_format, config.export_precision),
         (config.format, config.precision),
@@ -106,11 +99,6 @@ def _precision_obstacle(config: ConvertConfig) -> str:
         if precision not in known:
             has = f"it has {', '.join(known)}" if known else "it does not run there at all"
             return f"{name} has no {precision} on a {config.device}: {has}"
-    return ""
-
-
-def _backend_obstacle(config: ConvertConfig) -> str:
-    """Say what the server needs to run the format and does not have; empty if nothing."""
     exported = formats.missing(config.export_format, "cpu")
     if native.is_native(config):
         return native.obstacle(config) or exported

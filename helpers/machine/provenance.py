@@ -3,7 +3,6 @@
 import os
 import platform
 import subprocess
-from collections.abc import Iterable
 from pathlib import Path
 
 from pydantic import JsonValue
@@ -19,24 +18,19 @@ NO_ACCELERATOR: dict[str, JsonValue] = {"accelerators_per_node": 0, "accelerator
 INSTRUCTIONS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8")
 
 
-def runtimes(config: StageConfig) -> tuple[str, ...]:
-    """Return the distributions whose versions decide what this stage computes."""
-    if not isinstance(config, ExportConfig):
-        return REPORTING
-    modules = ["numpy", models.get(config.model).FRAMEWORK]
-    modules += formats.get(config.export_format).RUNTIME
-    if isinstance(config, ConvertConfig):
-        modules += formats.get(config.format).RUNTIME
-    if ensemble := models.ensemble(config.model):
-        modules += ensemble.RUNTIME
-    chosen = [formats.distribution(module) for module in modules]
-    if isinstance(config, DeployConfig):
-        chosen += SERVING
-    return tuple(dict.fromkeys(chosen))
-
-
-def versions(names: Iterable[str]) -> dict[str, str]:
-    """Look up installed versions, Python's first."""
+def versions(config: StageConfig) -> dict[str, str]:
+    """Look up the versions that decide what this stage computes, Python's first."""
+    names: tuple[str, ...] = REPORTING
+    if isinstance(config, ExportConfig):
+        modules = ["numpy", models.get(config.model).FRAMEWORK]
+        modules += formats.get(config.export_format).RUNTIME
+        if isinstance(config, ConvertConfig):
+            modules += formats.get(config.format).RUNTIME
+        if ensemble := models.ensemble(config.model):
+            modules += ensemble.RUNTIME
+        names = tuple(map(formats.distribution, modules))
+        if isinstance(config, DeployConfig):
+            names += SERVING
     found = {name: formats.installed_version(name) or "not installed" for name in names}
     return {"python": platform.python_version(), **found}
 

@@ -19,7 +19,7 @@ def fingerprint(config: StageConfig) -> Fingerprint:
     return Fingerprint(
         config=config.cache_fields(config.stage),
         notebook=digest([(cell["cell_type"], cell["source"]) for cell in cells]),
-        versions=provenance.versions(provenance.runtimes(config)),
+        versions=provenance.versions(config),
         inputs=inputs(config, config.stage)
         if isinstance(config, ExportConfig)
         else _report_inputs(config),

@@ -8,8 +8,7 @@ model_config.proto. A server without those backends cannot load any of it.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from helpers.config import ConvertConfig, DeployConfig, StageConfig, releases
 from helpers.errors import ServerError
@@ -26,8 +25,7 @@ ENGINE_CACHE = "/tmp/tensorrt-{model}-{experiment}"
 FIRST_WITH_ENGINE_CACHE = "21.09"
 
 
-@dataclass(frozen=True)
-class Backend:
+class Backend(NamedTuple):
     """How a format is served: the backend's name, the platform's if it has one, its parameters
     ("threads" stands for their number), and the accelerators that it has.
     """

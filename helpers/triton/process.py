@@ -1,6 +1,4 @@
-"""Running a command that ends with its caller, by `guard`, and saying why it ended: what its exit
-code means, and the last lines of its log that tell.
-"""
+"""Running a command that ends with its caller, by `guard`, and saying why it ended."""
 
 import re
 import signal

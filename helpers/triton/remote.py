@@ -1,6 +1,4 @@
-"""The remote server kind: a Triton that somebody else started, with explicit model control if this
-package is to copy its models there.
-"""
+"""The remote server kind: a Triton that somebody else started."""
 
 import shutil
 from collections.abc import Iterator
@@ -55,8 +53,9 @@ def serve(
     """Yield the server at `server.url`, which serves the experiment's model during the block.
 
     If `server.repository` names its folder on this host, the models of `repository` are copied
-    there as `scenario` is configured, loaded, unloaded and removed. Otherwise the model must be
-    there already. `port` has no meaning here: it is the server's. Raises `ServerError`.
+    there as `scenario` is configured, loaded (it needs explicit model control), unloaded and
+    removed. Otherwise the model must be there already. `port` has no meaning here: it is the
+    server's. Raises `ServerError`.
     """
     log.write_text(f"the log of {config.server.url} is kept where it runs\n")
     found, model = connect(config.server.url, log), config.model

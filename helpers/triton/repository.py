@@ -88,17 +88,13 @@ def model_config(
     as the batch that it is, without waiting for others. Raises `ServerError` if the server's
     release has no backend for the format.
     """
-    part, in_gpu = component.part, config.device == "gpu"
+    part, in_gpu, count = component.part, config.device == "gpu", threads(config, scenario)
     message = _message(config, part.name, part.inputs.values(), part.outputs.values())
     if batched and native.is_native(config):
-        native.complete(message, config, component.file, threads(config, scenario))
+        native.complete(message, config, component.file, count)
     else:
         message.backend = "python"
-        parameters = {
-            "file": component.file,
-            "threads": str(threads(config, scenario)),
-            "device": config.device,
-        }
+        parameters = {"file": component.file, "threads": str(count), "device": config.device}
         if batched and in_gpu:
             parameters["FORCE_CPU_ONLY_INPUT_TENSORS"] = "no"  # tensors on the GPU stay there
         for name, value in parameters.items():

@@ -43,9 +43,7 @@ def serve(
 
 
 def _require_same_release(config: DeployConfig, repository: Artefact) -> None:
-    """Raise `ServerError` if the model was built for another release than the server's: a TensorRT
-    engine is loaded by the very TensorRT that built it, and by no other.
-    """
+    """Raise `ServerError` for another release's model: only its TensorRT loads such an engine."""
     serving = config.server.release
     for artefact in (repository, find_artefact(artefact_folder(config, "convert"))):
         built = artefact.facts.get("release", serving) if artefact else serving
