@@ -51,9 +51,7 @@ def driver_obstacle(server: Server, version: str) -> str:
 
 
 def blocks_cuda(reason: str) -> bool:
-    """Whether a GPU that is absent for `reason` cannot compute either; without nvidia-ml-py only
-    its records are empty.
-    """
+    """Whether a GPU absent for `reason` cannot compute: it can if only nvidia-ml-py is missing."""
     return reason not in ("", gpu.NOT_INSTALLED[0])
 
 

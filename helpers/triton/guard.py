@@ -65,11 +65,8 @@ def shared_memory_users(servers: bool) -> dict[str, set[int]]:
 
 def sweep(patterns: Sequence[str]) -> None:
     """Remove this user's files of /dev/shm that match a pattern and that no client uses."""
-    matching = [
-        path
-        for path in Path("/dev/shm").iterdir()
-        if any(fnmatch(path.name, pattern) for pattern in patterns)
-    ]
+    shared = Path("/dev/shm").iterdir()
+    matching = [path for path in shared if any(fnmatch(path.name, each) for each in patterns)]
     used = shared_memory_users(servers=False) if matching else {}
     for path in matching:
         with suppress(OSError):
