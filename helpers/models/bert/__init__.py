@@ -26,8 +26,8 @@ class BERT(Model):
     VARIANTS = tuple(SIZES)
     GENERATED = ("generated", "generated-few", "generated-small")  # the second for slow variants
     RECIPE = (
-        *("sizes", "network", "features", "_torch/descent", "synthetic/synthetic_qa"),
-        *("synthetic/generate", "synthetic/fit", "synthetic/expand_checkpoint"),
+        *("sizes", "network", "features", "_torch/descent"),
+        *("synthetic/generate", "synthetic/fit"),
     )
     BATCH = 8
     BOUNDS = bounds(_SUMS)
@@ -59,10 +59,7 @@ class BERT(Model):
         return QuestionSet(folder, _length(config), SIZES[config.variant].rows, *names)
 
     def prepare_checkpoint(self, config: Config, dataset: Path, path: Path) -> None:
-        """Fit the small network to paragraphs that are not in `dataset`.
-
-        The larger variants compute what the fitted small network computes.
-        """
+        """Fit the network to paragraphs that are not in `dataset`."""
         from helpers.models.bert.synthetic.fit import fit
 
         fit(config.dataset, config.variant, dataset, path)

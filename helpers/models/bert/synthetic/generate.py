@@ -1,24 +1,66 @@
-"""Which generated sets of questions there are, on disk and in memory, each fixed by its seed."""
+"""Which questions are generated, each set fixed by its seed, and the paragraphs that answer them.
+
+A paragraph says of one person each of a few facts, in one sentence each, among others.
+"""
 
 import json
+import re
 import string
-from collections.abc import Iterator
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
+from numpy.random import Generator
 
 from helpers.models._synthetic import size_of
 from helpers.models.bert.data import MARKER, VOCABULARY
 from helpers.models.bert.features import SPECIAL
 from helpers.models.bert.squad import FILE
-from helpers.models.bert.synthetic.synthetic_qa import SYLLABLES, Paragraph, words, write_paragraph
 
-EVALUATION_SEED = 1
-TRAINING_SEED = 2
-FACTS = (3, 6)  # of a paragraph, from and below
-SHORT, LONG = (0, 6), (40, 58)  # unrelated sentences, from and below
+SEED = 1
+SETS = {"generated": 72, "generated-few": 4, "generated-small": 7}  # paragraphs
+SHORT, LONG = (0, 6), (40, 58)  # unrelated sentences of a paragraph, from and below
 LONG_EVERY = 7  # a paragraph of so many is long and needs several windows
-SETS = {"generated": 90, "generated-few": 5, "generated-small": 8}  # paragraphs
+FACTS = (  # a sentence with the answer in brackets, and its question
+    ("{name} was born in [{place}{ending}].", "Where was {name} born?"),
+    ("{name} died on [{day} {month} {year}].", "When did {name} die?"),
+    ("{name} worked as a [{rank} {job}].", "What did {name} work as?"),
+    ("{name} invented the [{material} {thing}].", "Which invention made {name} famous?"),
+    ("{name} owned [{number}] boats.", "How many boats did {name} own?"),
+)
+WORDS = {
+    "name": "Ada Boris Clara Edwin Flora Hugo Irma Jonas Lena Otto Ruth Victor",
+    "place": "Bal Dor Gar Hel Lan Mar Nor Quin Ros Tal Val Wel",
+    "ending": "bury ford ham stead ton wick",
+    "day": " ".join(map(str, range(1, 29))),
+    "month": "January March April June July August October November December",
+    "year": " ".join(map(str, range(1700, 2000))),
+    "rank": "chief city coastal court garden junior naval private royal senior",
+    "job": "baker banker carpenter chemist judge mason painter pilot surgeon weaver",
+    "material": "brass copper folding glass hanging iron paper rotating silent steel",
+    "thing": "camera clock compass engine kite lamp loom organ pump telescope",
+    "number": "two three four five six seven eight nine ten twelve twenty",
+}
+FILLERS = (
+    "Few people of that time ever saw the sea.",
+    "Most of the old papers were lost in a fire.",
+    "The river was too low during most of the summer.",
+    "A road to the coast was built only much later.",
+    "Some letters from these years are kept in the library.",
+    "Neither the weather nor the war made much of a change.",
+)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A question, its answer, and the place of the answer's first character in the paragraph."""
+
+    question: str
+    answer: str
+    start: int
 
 
 def write_questions(name: str, folder: Path) -> None:
@@ -27,50 +69,50 @@ def write_questions(name: str, folder: Path) -> None:
     Raises DataError if there is no such set.
     """
     count = size_of(name, SETS, f" or a folder that holds {FILE} and {VOCABULARY}")
-    paragraphs = [
-        evaluation_paragraph([EVALUATION_SEED, place], long=place % LONG_EVERY == 3)
-        for place in range(count)
-    ]
-    articles = [_article(place, each) for place, each in enumerate(paragraphs)]
-    document = {"version": "1.1", "data": articles}
+    paragraphs = []
+    for place in range(count):
+        rng = np.random.default_rng([SEED, place])
+        context, asked = write_paragraph(rng, long=place % LONG_EVERY == LONG_EVERY // 2)
+        questions = [
+            {
+                "id": f"{place:04d}-{number}",
+                "question": each.question,
+                "answers": [{"answer_start": each.start, "text": each.answer}],
+            }
+            for number, each in enumerate(asked)
+        ]
+        paragraphs.append({"context": context, "qas": questions})
+    document = {"version": "1.1", "data": [{"title": name, "paragraphs": paragraphs}]}
     (folder / FILE).write_text(json.dumps(document, indent=1) + "\n")
     (folder / VOCABULARY).write_text("\n".join(vocabulary()) + "\n")
-    (folder / MARKER).write_text(json.dumps({"name": name, "seed": EVALUATION_SEED}) + "\n")
+    (folder / MARKER).write_text(json.dumps({"name": name, "seed": SEED}) + "\n")
 
 
-def evaluation_paragraph(seed: list[int], long: bool) -> Paragraph:
-    """Write the paragraph that `seed` fixes."""
-    rng = np.random.default_rng(seed)
-    return write_paragraph(
-        rng, int(rng.integers(*FACTS)), int(rng.integers(*(LONG if long else SHORT)))
-    )
+def write_paragraph(rng: Generator, long: bool) -> tuple[str, list[Asked]]:
+    """State every fact about one person among unrelated sentences, in any order."""
+    words = {kind: _pick(rng, each.split()) for kind, each in WORDS.items()}
+    fillers = int(rng.integers(*(LONG if long else SHORT)))
+    sentences = [*FACTS, *((_pick(rng, FILLERS), "") for _ in range(fillers))]
+    context, asked = "", []
+    for place in rng.permutation(len(sentences)):
+        sentence, question = (each.format_map(words) for each in sentences[place])
+        if question:
+            before, answer, after = re.split(r"[\[\]]", sentence)
+            asked.append(Asked(question, answer, len(context) + len(before)))
+            sentence = before + answer + after
+        context += f"{sentence} "
+    return context.rstrip(), asked
 
 
 def vocabulary() -> list[str]:
     """List the tokens: words, and pieces into which any other word of a-z and 0-9 splits."""
-    characters = string.ascii_lowercase + string.digits
-    pieces = [*characters, *SYLLABLES, *(f"{number:02d}" for number in range(100))]
-    tokens = [*SPECIAL, *string.punctuation, *words(), *pieces, *(f"##{each}" for each in pieces)]
+    texts = [*FILLERS, *WORDS.values(), *(text for fact in FACTS for text in fact)]
+    words = re.findall("[a-z]+", " ".join(texts).lower())
+    pairs = [f"{number:02d}" for number in range(100)]  # of a year's digits
+    pieces = [*string.ascii_lowercase, *string.digits, *pairs, *WORDS["ending"].split()]
+    tokens = [*SPECIAL, *string.punctuation, *words, *pieces, *(f"##{each}" for each in pieces)]
     return list(dict.fromkeys(tokens))
 
 
-def _article(place: int, paragraph: Paragraph) -> dict[str, object]:
-    questions = [
-        {
-            "id": f"{place:04d}-{number}",
-            "question": asked.question,
-            "answers": list(_annotated(paragraph.context, asked.answer, asked.start)),
-        }
-        for number, asked in enumerate(paragraph.asked)
-    ]
-    return {
-        "title": paragraph.title,
-        "paragraphs": [{"context": paragraph.context, "qas": questions}],
-    }
-
-
-def _annotated(context: str, answer: str, start: int) -> Iterator[dict[str, object]]:
-    """Give the answer, and once more with the word before it, as annotators differ."""
-    yield {"answer_start": start, "text": answer}
-    before = context[: max(start - 1, 0)].rfind(" ") + 1
-    yield {"answer_start": before, "text": context[before : start + len(answer)]}
+def _pick(rng: Generator, values: Sequence[T]) -> T:
+    return values[int(rng.integers(len(values)))]
