@@ -793,13 +793,13 @@ def test_questions_can_be_shown_with_their_answers(dataset: QuestionSet) -> None
 
     seen: list[Any] = []
     rows = show_answers(dataset, infer, count=4)
-    questions = dataset.squad.questions
+    questions = dataset.questions
     chosen = [questions[i * len(questions) // 4] for i in range(4)]
     assert [row["question"] for row in rows] == [each.text for each in chosen]
     assert [row["expected"] for row in rows] == [each.answers[0] for each in chosen]
     assert len(seen) == sum(row["windows"] for row in show_features(dataset, count=4))
     for row, each in zip(rows, chosen, strict=True):
-        context = dataset.squad.contexts[each.context]
+        context = dataset.contexts[each.context]
         assert context.startswith(row["answer"])
         assert row["answer"]
         assert row["context"].strip("… ") in context
@@ -854,7 +854,7 @@ def test_the_generated_questions_need_windows_and_have_their_answers_in_place(
     assert np.histogram(places, bins=5, range=(0, 1))[0].min() > len(places) / 20
     several = {window.question for window in dataset.windows if window.start}
     assert 0.1 < len(several) / int(facts["questions"]) < 0.2
-    unknown = dataset.tokenizer.encode((*dataset.squad.contexts, "Xyzzy 123."))
+    unknown = dataset.tokenizer.encode((*dataset.contexts, "Xyzzy 123."))
     assert all(1 not in text.ids for text in unknown)
 
 

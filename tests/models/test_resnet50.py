@@ -21,9 +21,8 @@ from helpers import models
 from helpers.errors import CheckpointError, DataError
 from helpers.models import Tensor
 from helpers.models.resnet50 import MODEL as resnet50
-from helpers.models.resnet50.checkpoint import load
 from helpers.models.resnet50.data import ImageFolder
-from helpers.models.resnet50.network import ResNet50
+from helpers.models.resnet50.network import ResNet50, load
 from helpers.models.resnet50.synthetic.generate import CLASSES, SETS, training_batch, write_images
 
 NAMES = Path(__file__).parent / "data" / "resnet50_names.tsv"

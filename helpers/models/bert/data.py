@@ -13,8 +13,8 @@ from helpers.models import Arrays
 from helpers.models._arrays import spread
 from helpers.models.bert import metric
 from helpers.models.bert.answers import best_spans
-from helpers.models.bert.features import WordPiece, windows
-from helpers.models.bert.squad import FILE, Question, parse
+from helpers.models.bert.features import Window, WordPiece, windows
+from helpers.models.bert.squad import FILE, parse
 
 VOCABULARY = "vocab.txt"
 MARKER = "generated.json"  # next to the questions: marks a generated set
@@ -36,26 +36,21 @@ class QuestionSet:
         path = _only(folder, FILE)
         content = path.read_bytes()
         self.tokenizer = WordPiece(_only(folder, VOCABULARY), rows)
-        self.squad = parse(content, path)
+        self.contexts, self.questions = parse(content, path)
         self._origin = _origin(content, path.with_name(MARKER))
-        self._contexts = self.tokenizer.encode(self.squad.contexts)
-        self._queries = self.tokenizer.encode([each.text for each in self.squad.questions])
-        self.windows = [
-            window
-            for place, (question, query) in enumerate(
-                zip(self.squad.questions, self._queries, strict=True)
-            )
-            for window in windows(
-                place, len(query.ids), len(self._contexts[question.context].ids), length
-            )
-        ]
+        self._contexts = self.tokenizer.encode(self.contexts)
+        self._queries = self.tokenizer.encode([each.text for each in self.questions])
+        self.windows: list[Window] = []
+        for place, question in enumerate(self.questions):
+            query, context = self._queries[place], self._contexts[question.context]
+            self.windows += windows(place, len(query.ids), len(context.ids), length)
 
     @property
     def facts(self) -> dict[str, str | int]:
         """Number of paragraphs, questions and windows, and where the questions are from."""
         return {
-            "paragraphs": len(self.squad.contexts),
-            "questions": len(self.squad.questions),
+            "paragraphs": len(self.contexts),
+            "questions": len(self.questions),
             "features": len(self),
             "origin": self._origin,
         }
@@ -82,9 +77,8 @@ class QuestionSet:
         rows = []
         for place in places:
             window = self.windows[place]
-            question = window.question
-            context = self._contexts[self.squad.questions[question].context]
-            query = self._queries[question]
+            query = self._queries[window.question]
+            context = self._contexts[self.questions[window.question].context]
             rows.append(self.tokenizer.sequence(query, context, window, self.length))
         return dict(zip(self._inputs, map(np.stack, zip(*rows, strict=True)), strict=True))
 
@@ -101,22 +95,20 @@ class QuestionSet:
                 raise DataError(f"{name} is {found} and should be {expected}")
         start, end = (outputs[name] for name in self._outputs)
         spans = best_spans(chosen, start, end)
-        questions = self.squad.questions
-        return {
-            questions[place].id: self._text(questions[place], span) for place, span in spans.items()
-        }
+        return {self.questions[place].id: self._text(place, span) for place, span in spans.items()}
 
     def score(self, outputs: Arrays) -> dict[str, float]:
         """Give SQuAD v1.1's F1 and exact match over every question, in percent."""
         found = self.answers(outputs)
-        return metric.score((found[each.id], each.answers) for each in self.squad.questions)
+        return metric.score((found[each.id], each.answers) for each in self.questions)
 
-    def _text(self, question: Question, span: tuple[int, int] | None) -> str:
+    def _text(self, question: int, span: tuple[int, int] | None) -> str:
         """Cut the answer out of the paragraph as it was written."""
         if span is None:
             return ""
-        spans = self._contexts[question.context].spans
-        return self.squad.contexts[question.context][spans[span[0], 0] : spans[span[1], 1]]
+        context = self.questions[question].context
+        characters = self._contexts[context].spans
+        return self.contexts[context][characters[span[0], 0] : characters[span[1], 1]]
 
 
 def _only(folder: Path, name: str) -> Path:

@@ -17,10 +17,10 @@ def show_answers(
     Gives one row for each question; every window over its paragraph is run, one at a time.
     """
     rows = []
-    for place in spread(len(dataset.squad.questions), count).tolist():
-        question, windows = dataset.squad.questions[place], dataset.windows_of(place)
+    for place in spread(len(dataset.questions), count).tolist():
+        question, windows = dataset.questions[place], dataset.windows_of(place)
         outputs = concatenate(infer(dataset.batch([window])) for window in windows)
-        context, expected = dataset.squad.contexts[question.context], question.answers[0]
+        context, expected = dataset.contexts[question.context], question.answers[0]
         rows.append(
             {
                 "question": question.text,
@@ -35,8 +35,8 @@ def show_answers(
 def show_features(dataset: QuestionSet, count: int = 5) -> list[dict[str, str | int]]:
     """Say of `count` questions, spread over the set, what tokens and windows they make."""
     rows: list[dict[str, str | int]] = []
-    for place in spread(len(dataset.squad.questions), count).tolist():
-        question, windows = dataset.squad.questions[place], dataset.windows_of(place)
+    for place in spread(len(dataset.questions), count).tolist():
+        question, windows = dataset.questions[place], dataset.windows_of(place)
         last = dataset.windows[windows[-1]]
         rows.append(
             {

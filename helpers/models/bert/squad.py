@@ -3,6 +3,7 @@
 Rajpurkar et al., "SQuAD: 100,000+ Questions for Machine Comprehension of Text".
 """
 
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -39,7 +40,7 @@ class _Document(BaseModel):
 
 @dataclass(frozen=True)
 class Question:
-    """A question, the place of its paragraph in `Squad.contexts`, and the accepted answers."""
+    """A question, the place of its paragraph among all, and the accepted answers."""
 
     id: str
     text: str
@@ -47,16 +48,11 @@ class Question:
     answers: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Squad:
-    """Every paragraph and every question of a file, in order."""
+def parse(content: bytes, path: Path) -> tuple[list[str], list[Question]]:
+    """Read the paragraphs and questions that the file `path` holds, in order.
 
-    contexts: tuple[str, ...]
-    questions: tuple[Question, ...]
-
-
-def parse(content: bytes, path: Path) -> Squad:
-    """Read what the file `path` holds; raise DataError naming the place that is not SQuAD's."""
+    Raises DataError naming the place that is not SQuAD's.
+    """
     try:
         document = _Document.model_validate_json(content)
     except ValidationError as error:
@@ -72,9 +68,7 @@ def parse(content: bytes, path: Path) -> Squad:
     ]
     if not questions:
         raise DataError(f"{path} is not in SQuAD's format: it holds no question")
-    known: set[str] = set()
-    for question in questions:
-        if question.id in known:
-            raise DataError(f"{path} is not in SQuAD's format: id '{question.id}' is there twice")
-        known.add(question.id)
-    return Squad(tuple(each.context for each in paragraphs), tuple(questions))
+    name, count = Counter(question.id for question in questions).most_common(1)[0]
+    if count > 1:
+        raise DataError(f"{path} is not in SQuAD's format: id '{name}' is there twice")
+    return [each.context for each in paragraphs], questions

@@ -19,10 +19,7 @@ class ResNet50(Model):
     TITLE = "ResNet50 v1.5"
     FRAMEWORK = "torch"
     METRICS: ClassVar = {"top1": "higher", "top5": "higher"}
-    RECIPE = (
-        *("network", "data", "_torch/descent"),
-        *("synthetic/textures", "synthetic/generate", "synthetic/fit"),
-    )
+    RECIPE = ("network", "data", "_torch/descent", "synthetic/generate", "synthetic/fit")
     BATCH = 8
     BOUNDS = bounds(_SUMS)
 
@@ -51,8 +48,7 @@ class ResNet50(Model):
         fit(config.dataset, path)
 
     def build(self, config: Config, checkpoint: Path) -> "nn.Module":
-        from helpers.models.resnet50.checkpoint import load
-        from helpers.models.resnet50.network import ResNet50
+        from helpers.models.resnet50.network import ResNet50, load
 
         network = ResNet50()
         load(checkpoint, network)

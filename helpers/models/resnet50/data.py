@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -56,15 +57,11 @@ class ImageFolder:
     def batches(self, batch_size: int, limit: int | None = None) -> Iterator[Arrays]:
         """Yield float32 [batch, 3, 224, 224], the next batch being decoded meanwhile."""
         files = [self._files[place] for place in spread(len(self), limit)]
-        ready: Iterator[NDArray[np.float32]] | None = None
+        parts = (files[start : start + batch_size] for start in range(0, len(files), batch_size))
         pool = ThreadPoolExecutor(os.cpu_count())
         try:
-            for start in range(0, len(files), batch_size):
-                coming = pool.map(preprocess, files[start : start + batch_size])  # starts at once
-                if ready:
-                    yield {self._input: np.stack(list(ready))}
-                ready = coming
-            if ready:
+            started = (pool.map(preprocess, part) for part in parts)
+            for ready, _ in pairwise(chain(started, [iter(())])):  # of a pair, both are started
                 yield {self._input: np.stack(list(ready))}
         finally:
             pool.shutdown(cancel_futures=True)

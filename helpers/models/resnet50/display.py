@@ -1,22 +1,17 @@
 """Showing images of an evaluation set as the network sees them."""
 
-from typing import TYPE_CHECKING
+import numpy as np
+from PIL import Image
 
 from helpers.models import Dataset
 from helpers.models.resnet50.data import DEVIATION, MEAN
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
 
 SIDE = 112
 GAP = 4
 
 
-def show_images(dataset: Dataset, count: int = 10) -> "Image":
+def show_images(dataset: Dataset, count: int = 10) -> Image.Image:
     """Lay `count` images, spread over the whole set, side by side, after resizing and cropping."""
-    import numpy as np
-    from PIL import Image
-
     (batch,) = dataset.batches(count, limit=count)
     (images,) = batch.values()
     sheet = Image.new("RGB", (len(images) * (SIDE + GAP) - GAP, SIDE), "white")

@@ -4,12 +4,17 @@ He et al., "Deep Residual Learning for Image Recognition", table 1. "v1.5" puts 
 the 3x3 convolution of its first block, not on the 1x1 before it.
 """
 
+from pathlib import Path
+
 import torch
 from torch import Tensor, nn
+
+from helpers.models._torch import state_dict
 
 EXPANSION = 4  # a block's outputs per inner channel
 BLOCKS = (3, 4, 6, 3)
 WIDTHS = (64, 128, 256, 512)
+OPTIONAL = ".num_batches_tracked"  # only training uses it; files of 2017 lack it
 
 
 class Bottleneck(nn.Module):  # type: ignore[misc, unused-ignore]
@@ -64,3 +69,18 @@ class ResNet50(nn.Module):  # type: ignore[misc, unused-ignore]
 def _stage(channels: int, width: int, blocks: int, stride: int) -> nn.Sequential:
     rest = [Bottleneck(width * EXPANSION, width, stride=1) for _ in range(blocks - 1)]
     return nn.Sequential(Bottleneck(channels, width, stride), *rest)
+
+
+def load(path: Path, network: nn.Module) -> None:
+    """Copy the tensors of the file `path` into `network`, every one accounted for.
+
+    The file holds a state dict, bare or under "state_dict" or "model", its names with or without a
+    leading `module.`. They are torchvision's and NVIDIA NGC's (`layer1.0.conv1.weight`) or those of
+    NVIDIA's current code (`layers.0.0.conv1.weight`). Raises CheckpointError if the file cannot be
+    read or would run code, or if a tensor is missing, surplus or misshapen.
+    """
+    tensors = state_dict.unwrap(state_dict.read(path), path)
+    tensors = state_dict.rename(
+        tensors, r"^layers\.([0-3])\.", lambda match: f"layer{int(match[1]) + 1}.", path
+    )
+    state_dict.place(tensors, network, path, "ResNet50", OPTIONAL)

@@ -50,7 +50,7 @@ def fit(name: str, variant: str, dataset: Path, path: Path) -> None:
         layer.attention.output.dense.weight.data *= DAMPING
         layer.output.dense.weight.data *= DAMPING
     encoder.layer = layers[:FITTED]
-    _train(network, round(steps * scale), LEARNING_RATE * scale, tokenizer)
+    _train(network, round(steps * scale), LEARNING_RATE * scale**0.5, tokenizer)
     encoder.layer = layers
     state_dict.save(network, path)
 

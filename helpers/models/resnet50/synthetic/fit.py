@@ -1,6 +1,5 @@
 """How a ResNet50 is fitted to the generated textures in about a minute on two cores."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -21,18 +20,7 @@ COOL_DOWN = 0.4  # last part of the steps, in which the learning rate falls to 0
 UNUSED_BIAS = -7.0  # of the outputs that no texture has, so that no step is spent on learning that
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """How long to fit, and on what."""
-
-    steps: int
-    pixels: int  # side of a training crop
-
-
-RECIPES = {
-    "generated": Recipe(steps=180, pixels=64),
-    "generated-small": Recipe(steps=24, pixels=48),
-}
+RECIPES = {"generated": (180, 64), "generated-small": (24, 48)}  # steps; side of a crop in pixels
 
 
 def fit(name: str, path: Path) -> None:
@@ -40,11 +28,11 @@ def fit(name: str, path: Path) -> None:
 
     Prints a line every 20 steps. Raises DataError if there is no recipe for the set.
     """
-    recipe = recipe_of(name, RECIPES)
+    steps, pixels = recipe_of(name, RECIPES)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
         network = _fresh_network()
-    _train(network, recipe)
+    _train(network, steps, pixels)
     state_dict.save(network, path)
 
 
@@ -61,16 +49,16 @@ def _fresh_network() -> ResNet50:
     return network
 
 
-def _train(network: ResNet50, recipe: Recipe) -> None:
+def _train(network: ResNet50, steps: int, pixels: int) -> None:
     optimizer = torch.optim.AdamW(network.parameters(), lr=LEARNING_RATE, fused=True)
     network.train()
-    progress = FitProgress(recipe.steps)
-    for step in range(1, recipe.steps + 1):
-        images, labels = training_batch(step, BATCH_SIZE, recipe.pixels)
+    progress = FitProgress(steps)
+    for step in range(1, steps + 1):
+        images, labels = training_batch(step, BATCH_SIZE, pixels)
         inputs = torch.from_numpy(normalise(images)).to(memory_format=torch.channels_last)
         with torch.autocast("cpu", dtype=torch.bfloat16):
             logits = network(inputs)
         loss = cross_entropy(logits.float(), torch.from_numpy(labels))
-        left = (recipe.steps - step + 1) / recipe.steps
+        left = (steps - step + 1) / steps
         descend(optimizer, loss, LEARNING_RATE * min(1.0, left / COOL_DOWN))
         progress.say(step, loss.detach())
