@@ -919,7 +919,7 @@ def within(reference: list[Floats], found: list[Floats], precision: str) -> bool
 
 
 @pytest.mark.parametrize("variant", ["small", "base"])
-def test_fitting_leaves_torch_as_it_was_and_no_other_file(
+def test_fitting_leaves_torch_as_it_was_and_the_other_layers_change_little(
     generated: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variant: str
 ) -> None:
     from helpers.models.bert.synthetic import fit
@@ -934,6 +934,12 @@ def test_fitting_leaves_torch_as_it_was_and_no_other_file(
     built = bert.build(config, tmp_path / "checkpoint")
     rows = len(built.bert.embeddings.word_embeddings.weight)
     assert rows == SIZES[variant].rows
+    inputs = some_inputs(2, 128)
+    every_layer = run(built, inputs)
+    built.bert.encoder.layer = built.bert.encoder.layer[: fit.FITTED]
+    for logits, fitted_alone in zip(every_layer, run(built, inputs), strict=True):
+        assert not np.array_equal(logits, fitted_alone)
+        assert np.corrcoef(logits.ravel(), fitted_alone.ravel())[0, 1] > 0.9
 
 
 @pytest.mark.slow

@@ -22,8 +22,7 @@ Span = tuple[int, int]
 def best_spans(
     windows: Sequence[Window], start: NDArray[np.generic], end: NDArray[np.generic]
 ) -> dict[int, Span | None]:
-    """Give the first and last token of the paragraph for each question, or None if no span is
-    allowed.
+    """Give each question's first and last token of the paragraph; None if no span is allowed.
 
     `windows` holds all windows of each question, one after the other; `start` and `end` are
     [windows, tokens]. A logit that is not a number belongs to no span.

@@ -1,6 +1,4 @@
-"""How a folder with SQuAD's questions and a vocabulary becomes batches, and how outputs become
-scores.
-"""
+"""How SQuAD's questions and a vocabulary become batches, and how outputs become scores."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -22,8 +20,7 @@ PUBLISHED = "3e85deb501d4e538b6bc56f786231552"  # MD5 of the public file
 
 
 class QuestionSet:
-    """The questions of `dev-v1.1.json`, tokenized with `vocab.txt`; both lie anywhere below a
-    folder.
+    """The questions of `dev-v1.1.json`, tokenized with `vocab.txt`, from anywhere in a folder.
 
     A sample is a window of `length` tokens over one question's paragraph. Raises DataError for
     another layout, a damaged file, or a vocabulary of more than `rows` tokens.

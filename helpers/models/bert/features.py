@@ -21,9 +21,7 @@ Ints = NDArray[np.int32]
 
 @dataclass(frozen=True)
 class Text:
-    """The tokens of a text: ids int32 [tokens], and [tokens, 2] of first and past-last
-    character.
-    """
+    """A text's tokens: ids int32 [tokens], first and past-last character int32 [tokens, 2]."""
 
     ids: Ints
     spans: Ints
@@ -31,9 +29,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Window:
-    """A part of a question's paragraph: `length` tokens from `start`, which lie from `offset` in
-    the sequence.
-    """
+    """A part of a question's paragraph: `length` tokens from `start`, at `offset` in a sequence."""
 
     question: int
     start: int
@@ -81,9 +77,7 @@ class WordPiece:
     def sequence(
         self, query: Text, context: Text, window: Window, length: int
     ) -> tuple[Ints, Ints, Ints]:
-        """Lay out [CLS] query [SEP] window [SEP] and zeros: ids, segments and mask, int32
-        [length].
-        """
+        """Lay out [CLS] query [SEP] window [SEP] [PAD]: ids, segments, mask, int32 [length]."""
         end = window.offset + window.length
         ids = np.full(length, self.pad, dtype=np.int32)
         ids[0], ids[window.offset - 1], ids[end] = self.cls, self.sep, self.sep
@@ -95,9 +89,7 @@ class WordPiece:
 
 
 def windows(question: int, query: int, context: int, length: int) -> list[Window]:
-    """Slide over a paragraph of `context` tokens, for a query of `query` tokens and sequences of
-    `length`.
-    """
+    """Slide over a paragraph; `query`, `context` and the sequences' `length` count tokens."""
     offset = min(query, QUERY_TOKENS) + 2
     room = length - offset - 1
     found, start = [], 0
@@ -121,5 +113,4 @@ def fullest(windows: Sequence[Window]) -> Ints:
         left = np.arange(window.length)
         score = np.minimum(left, left[::-1]) + 0.01 * window.length
         scores[place, window.start : window.start + window.length] = score
-    best: Ints = scores.argmax(axis=0).astype(np.int32)
-    return best
+    return np.asarray(scores.argmax(axis=0), dtype=np.int32)

@@ -14,9 +14,7 @@ NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def score(pairs: Iterable[tuple[str, Sequence[str]]]) -> dict[str, float]:
-    """Give mean F1 and exact match, in percent, of pairs of a prediction and its accepted
-    answers.
-    """
+    """Give mean F1 and exact match, in percent, of predictions and their accepted answers."""
     every = [
         (
             max(f1(prediction, answer) for answer in answers),

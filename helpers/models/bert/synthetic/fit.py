@@ -24,9 +24,9 @@ from helpers.models.bert.synthetic.generate import LONG_EVERY, Asked, write_para
 SEED = 0
 TRAINING_SEED = 2
 FITTED = 2  # layers
-DAMPING = 0.05  # factor on the output weights of the other layers
+DAMPING = 0.05  # factor on the first output weights of the other layers
 STEPS = {"generated": 280, "generated-few": 280, "generated-small": 80}  # of the small network
-LEARNING_RATE = 2e-3  # likewise; a wider network takes smaller and fewer steps
+LEARNING_RATE = 2e-3  # of the small network; a wider one takes fewer and smaller steps
 WARM_UP = 0.1  # first part of the steps, in which the learning rate rises; then it falls to 0
 BATCH_SIZE = 16
 TOKENS = 384  # of a window
@@ -59,7 +59,7 @@ def _train(
     network: QuestionAnswering, steps: int, learning_rate: float, tokenizer: WordPiece
 ) -> None:
     for module in network.modules():
-        if isinstance(module, nn.LayerNorm):  # as they are, the next layer's changes nothing
+        if isinstance(module, nn.LayerNorm):  # gain 1, bias 0: a second one changes nothing
             module.requires_grad_(False)
     learned = [each for each in network.parameters() if each.requires_grad]
     optimizer = torch.optim.AdamW(learned, fused=True)
