@@ -939,7 +939,7 @@ def test_fitting_leaves_torch_as_it_was_and_the_other_layers_change_little(
     built.bert.encoder.layer = built.bert.encoder.layer[: fit.FITTED]
     for logits, fitted_alone in zip(every_layer, run(built, inputs), strict=True):
         assert not np.array_equal(logits, fitted_alone)
-        assert np.corrcoef(logits.ravel(), fitted_alone.ravel())[0, 1] > 0.9
+        assert differences(fitted_alone, logits)[0] < 0.2
 
 
 @pytest.mark.slow
