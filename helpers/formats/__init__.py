@@ -1,7 +1,7 @@
 """What a format is to the rest of the package, and how to find one by its name.
 
-A format is a module `helpers.formats.<name>` (with `-` written `_`) whose `FORMAT` implements
-`Format`; it knows nothing about models. A module `_<name>` is part of one.
+A format is a module `helpers.formats.<name>` (with `-` written `_`) that implements `Format`; it
+knows nothing about models. A module `_<name>` is part of one.
 
 The file that defines `load` is copied into model repositories as `runtime.py` and imported there
 without this package, so it imports `helpers` below `TYPE_CHECKING` only.
@@ -9,12 +9,13 @@ without this package, so it imports `helpers` below `TYPE_CHECKING` only.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import iter_modules
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,37 +61,15 @@ class Build:
 
 
 class Format(Protocol):
-    """A format: what its artefacts are, how one is made, and how one is loaded."""
+    """The module of a format: what its artefacts are, how one is made, and how one is loaded."""
 
-    @property
-    def FILE(self) -> str:
-        """The file or folder of an artefact that `load` takes."""
-
-    @property
-    def SOURCES(self) -> tuple[str, ...]:
-        """The frameworks ("torch", "tensorflow") or formats that it is made from."""
-
-    @property
-    def PRECISIONS(self) -> Mapping[str, tuple[str, ...]]:
-        """The precisions that it has on each device ("cpu", "gpu")."""
-
-    @property
-    def RUNTIME(self) -> tuple[str, ...]:
-        """The modules whose versions decide what the artefact computes."""
-
-    @property
-    def SHOWN(self) -> tuple[str, str]:
-        """The names of the runtime and the format in published tables."""
-
-    @property
-    def BUILT_FOR(self) -> tuple[str, ...]:
-        """The fields of an experiment that decide what is made, beyond those that every conversion
-        reads; empty for most formats.
-        """
-
-    @property
-    def IMAGE(self) -> str:
-        """The image in which it is made for a server of `{release}`; empty if any process can."""
+    FILE: str  # the file or folder of an artefact that `load` takes
+    SOURCES: tuple[str, ...]  # the frameworks ("torch", "tensorflow") or formats it is made from
+    PRECISIONS: Mapping[str, tuple[str, ...]]  # on each device ("cpu", "gpu") that it runs on
+    RUNTIME: tuple[str, ...]  # the modules whose versions decide what the artefact computes
+    SHOWN: tuple[str, str]  # the names of the runtime and the format in published tables
+    BUILT_FOR: tuple[str, ...]  # see `built_for`
+    IMAGE: str  # in which it is made for a server of `{release}`; empty if any process can
 
     def make(self, source: Source, path: Path, build: Build) -> None:
         """Write the artefact to `path` from a framework's network or the file of a source format.
@@ -108,6 +87,7 @@ class Format(Protocol):
 _GPU_WHEELS = {"onnxruntime": "onnxruntime-gpu"}
 
 
+@cache
 def names() -> list[str]:
     """List the formats of the package, sorted, as parameter files spell them."""
     found = (module.name for module in iter_modules(__path__))
@@ -118,8 +98,7 @@ def get(name: str) -> Format:
     """Import the format `name`; raise `ParameterError` if there is none."""
     if name not in names():
         raise ParameterError(f"unknown format '{name}': this package has {', '.join(names())}")
-    found: Format = import_module(f"{__name__}.{name.replace('-', '_')}").FORMAT
-    return found
+    return cast(Format, import_module(f"{__name__}.{name.replace('-', '_')}"))
 
 
 def built_for(name: str) -> tuple[str, ...]:
@@ -134,7 +113,7 @@ def missing(name: str, device: str) -> str:
     none.
     """
     for runtime in get(name).RUNTIME:
-        if find_spec(runtime.replace("-", "_")) is None:
+        if find_spec(runtime) is None:
             return f"{name} needs {runtime}, which is not installed"
         if device != "gpu":
             continue

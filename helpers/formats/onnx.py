@@ -14,12 +14,20 @@ from contextlib import contextmanager
 from copy import deepcopy
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import torch
 
-    from helpers.formats import Array, Arrays, Build, Format, Source
+    from helpers.formats import Array, Arrays, Build, Source
+
+FILE = "model.onnx"
+SOURCES = ("torch", "tf-savedmodel")
+PRECISIONS = {"cpu": ("fp32",), "gpu": ("fp32", "fp16")}
+RUNTIME = ("onnxruntime",)
+SHOWN = ("ONNX Runtime", "ONNX")
+BUILT_FOR = ()
+IMAGE = ""
 
 TF2ONNX_OPSET = 17  # unless the server needs an older one
 LARGE = 100_000  # bytes; weights above this size are hidden from tf2onnx
@@ -77,32 +85,18 @@ class OnnxSession:
         return {name: tensors[name] for name in self._outputs}
 
 
-def load(path: Path, threads: int, device: str) -> OnnxSession:
-    return OnnxSession(path, threads, device)
+load = OnnxSession
 
 
-class Onnx:
-    FILE = "model.onnx"
-    SOURCES = ("torch", "tf-savedmodel")
-    PRECISIONS: ClassVar = {"cpu": ("fp32",), "gpu": ("fp32", "fp16")}
-    RUNTIME = ("onnxruntime",)
-    SHOWN = ("ONNX Runtime", "ONNX")
-    BUILT_FOR = ()
-    IMAGE = ""
-    load = staticmethod(load)
-
-    def make(self, source: Source, path: Path, build: Build) -> None:
-        """Export a PyTorch network, or convert a SavedModel. The weights are inside the one file,
-        which limits it to 2 GB.
-        """
-        if isinstance(source, Path):
-            with _silent_stderr():
-                _convert(source, path, build)
-        else:
-            _export(source, path, build)
-
-
-FORMAT: Format = Onnx()
+def make(source: Source, path: Path, build: Build) -> None:
+    """Export a PyTorch network, or convert a SavedModel. The weights are inside the one file,
+    which limits it to 2 GB.
+    """
+    if isinstance(source, Path):
+        with _silent_stderr():
+            _convert(source, path, build)
+    else:
+        _export(source, path, build)
 
 
 def _export(network: torch.nn.Module, path: Path, build: Build) -> None:

@@ -7,10 +7,18 @@ where `load` reads it.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from helpers.formats import Arrays, Build, Format, Source
+    from helpers.formats import Arrays, Build, Source
+
+FILE = "model.xml"
+SOURCES = ("onnx", "tf-savedmodel")
+PRECISIONS = {"cpu": ("fp32", "bf16")}
+RUNTIME = ("openvino",)
+SHOWN = ("OpenVINO", "OpenVINO IR")
+BUILT_FOR = ()
+IMAGE = ""
 
 _PRECISION = ["deployment", "inference_precision"]
 _HINTS = {"fp32": "f32", "bf16": "bf16"}
@@ -19,7 +27,7 @@ _HINTS = {"fp32": "f32", "bf16": "bf16"}
 class OpenVinoSession:
     """A compiled model with one stream, so that one request uses all threads."""
 
-    def __init__(self, path: Path, threads: int) -> None:
+    def __init__(self, path: Path, threads: int, device: str) -> None:
         import openvino
 
         core = openvino.Core()
@@ -38,27 +46,13 @@ class OpenVinoSession:
         return {name: results[index] for index, name in enumerate(self._outputs)}
 
 
-def load(path: Path, threads: int, device: str) -> OpenVinoSession:
-    return OpenVinoSession(path, threads)
+load = OpenVinoSession
 
 
-class OpenVino:
-    FILE = "model.xml"
-    SOURCES = ("onnx", "tf-savedmodel")
-    PRECISIONS: ClassVar = {"cpu": ("fp32", "bf16")}
-    RUNTIME = ("openvino",)
-    SHOWN = ("OpenVINO", "OpenVINO IR")
-    BUILT_FOR = ()
-    IMAGE = ""
-    load = staticmethod(load)
+def make(source: Source, path: Path, build: Build) -> None:
+    """Convert the file `source`, whose tensors already have their names."""
+    import openvino
 
-    def make(self, source: Source, path: Path, build: Build) -> None:
-        """Convert the file `source`, whose tensors already have their names."""
-        import openvino
-
-        model = openvino.convert_model(source)
-        model.set_rt_info(_HINTS[build.precision], _PRECISION)
-        openvino.save_model(model, path, compress_to_fp16=False)
-
-
-FORMAT: Format = OpenVino()
+    model = openvino.convert_model(source)
+    model.set_rt_info(_HINTS[build.precision], _PRECISION)
+    openvino.save_model(model, path, compress_to_fp16=False)

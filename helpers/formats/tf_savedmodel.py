@@ -9,12 +9,20 @@ import logging
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import tensorflow
 
-    from helpers.formats import Arrays, Build, Format, Source
+    from helpers.formats import Arrays, Build, Source
+
+FILE = "model.savedmodel"  # a folder, with the name that Triton's TensorFlow backend expects
+SOURCES = ("tensorflow",)
+PRECISIONS = {"cpu": ("fp32",), "gpu": ("fp32",)}
+RUNTIME = ("tensorflow",)
+SHOWN = ("TensorFlow", "TensorFlow SavedModel")
+BUILT_FOR = ()
+IMAGE = ""
 
 SIGNATURE = "serving_default"
 
@@ -42,42 +50,28 @@ class SavedModelSession:
         return {name: result.numpy() for name, result in results.items()}
 
 
-def load(path: Path, threads: int, device: str) -> SavedModelSession:
-    return SavedModelSession(path, threads, device)
+load = SavedModelSession
 
 
-class SavedModel:
-    FILE = "model.savedmodel"  # a folder, with the name that Triton's TensorFlow backend expects
-    SOURCES = ("tensorflow",)
-    PRECISIONS: ClassVar = {"cpu": ("fp32",), "gpu": ("fp32",)}
-    RUNTIME = ("tensorflow",)
-    SHOWN = ("TensorFlow", "TensorFlow SavedModel")
-    BUILT_FOR = ()
-    IMAGE = ""
-    load = staticmethod(load)
+def make(source: Source, path: Path, build: Build) -> None:
+    """Save a Keras model that takes a dict of tensors; the batch dimension is left open."""
+    import tensorflow as tf
 
-    def make(self, source: Source, path: Path, build: Build) -> None:
-        """Save a Keras model that takes a dict of tensors; the batch dimension is left open."""
-        import tensorflow as tf
+    assert not isinstance(source, Path)
+    # its log names folders of this machine
+    logging.getLogger("tensorflow").setLevel(logging.ERROR)
 
-        assert not isinstance(source, Path)
-        # its log names folders of this machine
-        logging.getLogger("tensorflow").setLevel(logging.ERROR)
+    def compute(**tensors: tensorflow.Tensor) -> dict[str, tensorflow.Tensor]:
+        results = source(tensors, training=False)
+        results = results if isinstance(results, (list, tuple)) else (results,)
+        return dict(zip(build.outputs, results, strict=True))
 
-        def compute(**tensors: tensorflow.Tensor) -> dict[str, tensorflow.Tensor]:
-            results = source(tensors, training=False)
-            results = results if isinstance(results, (list, tuple)) else (results,)
-            return dict(zip(build.outputs, results, strict=True))
-
-        specs = {
-            name: tf.TensorSpec((None, *array.shape[1:]), array.dtype, name)
-            for name, array in build.inputs.items()
-        }
-        module = tf.Module()
-        module.variables_of_network = source.variables
-        module.compute = tf.function(compute)
-        signature = module.compute.get_concrete_function(**specs)
-        tf.saved_model.save(module, str(path), signatures={SIGNATURE: signature})
-
-
-FORMAT: Format = SavedModel()
+    specs = {
+        name: tf.TensorSpec((None, *array.shape[1:]), array.dtype, name)
+        for name, array in build.inputs.items()
+    }
+    module = tf.Module()
+    module.variables_of_network = source.variables
+    module.compute = tf.function(compute)
+    signature = module.compute.get_concrete_function(**specs)
+    tf.saved_model.save(module, str(path), signatures={SIGNATURE: signature})

@@ -2,26 +2,22 @@
 PyTorch.
 """
 
-from __future__ import annotations
+from pathlib import Path
 
-from typing import TYPE_CHECKING
+from helpers.formats import Build, Source, ts_trace
 
-from helpers.formats import Format
-from helpers.formats.ts_trace import TorchScriptTrace
+FILE = ts_trace.FILE
+SOURCES = ts_trace.SOURCES
+PRECISIONS = ts_trace.PRECISIONS
+RUNTIME = ts_trace.RUNTIME
+SHOWN = ("PyTorch", "TorchScript Script")
+BUILT_FOR = ()
+IMAGE = ""
+load = ts_trace.load
 
-if TYPE_CHECKING:
+
+def make(source: Source, path: Path, build: Build) -> None:
+    """Save the network's own code, compiled."""
     import torch
 
-
-class TorchScript(TorchScriptTrace):
-    SHOWN = ("PyTorch", "TorchScript Script")
-
-    def compile(
-        self, module: torch.nn.Module, arguments: tuple[torch.Tensor, ...]
-    ) -> torch.jit.ScriptModule:
-        import torch
-
-        return torch.jit.script(module)
-
-
-FORMAT: Format = TorchScript()
+    ts_trace.save(source, path, build, lambda module, _: torch.jit.script(module))

@@ -14,12 +14,24 @@ from collections.abc import Mapping
 from copy import deepcopy
 from inspect import Parameter, Signature
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import torch
 
-    from helpers.formats import Array, Arrays, Build, Format, Source
+    from helpers.formats import Array, Arrays, Build, Source
+
+    Compile = Callable[[torch.nn.Module, tuple[torch.Tensor, ...]], torch.jit.ScriptModule]
+
+FILE = "model.pt"
+SOURCES = ("torch",)
+PRECISIONS = {"cpu": ("fp32", "bf16"), "gpu": ("fp32", "fp16")}
+RUNTIME = ("torch",)
+SHOWN = ("PyTorch", "TorchScript Trace")
+BUILT_FOR = ()
+IMAGE = ""
 
 _TENSORS = "tensors.json"  # names of inputs and outputs, which TorchScript itself does not keep
 
@@ -56,49 +68,32 @@ class TorchScriptSession:
         return dict(zip(self._outputs, results, strict=True))
 
 
-def load(path: Path, threads: int, device: str) -> TorchScriptSession:
-    return TorchScriptSession(path, threads, device)
+load = TorchScriptSession
 
 
-class TorchScriptTrace:
-    FILE = "model.pt"
-    SOURCES = ("torch",)
-    PRECISIONS: ClassVar = {"cpu": ("fp32", "bf16"), "gpu": ("fp32", "fp16")}
-    RUNTIME = ("torch",)
-    SHOWN = ("PyTorch", "TorchScript Trace")
-    BUILT_FOR = ()
-    IMAGE = ""
-    load = staticmethod(load)
+def make(source: Source, path: Path, build: Build) -> None:
+    """Save the operations of one run; control flow that depends on the inputs is fixed."""
+    import torch
 
-    def compile(
-        self, module: torch.nn.Module, arguments: tuple[torch.Tensor, ...]
-    ) -> torch.jit.ScriptModule:
-        """Record one run on `arguments`; control flow that depends on them is fixed."""
-        import torch
-
-        return torch.jit.trace(module, arguments)
-
-    def make(self, source: Source, path: Path, build: Build) -> None:
-        """Compile a PyTorch network, freeze its weights into the graph and save it."""
-        import torch
-
-        assert not isinstance(source, Path)
-        dtypes = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-        dtype, is_bf16 = dtypes[build.precision], build.precision == "bf16"
-        arguments = tuple(torch.from_numpy(array) for array in build.inputs.values())
-        names = {"inputs": list(build.inputs), "outputs": list(build.outputs)}
-        with warnings.catch_warnings(), torch.no_grad():
-            # PyTorch deprecates TorchScript; it is measured because figures of it are published
-            warnings.simplefilter("ignore")
-            compiled = self.compile(
-                deepcopy(source).to(dtype), _to_bf16(arguments) if is_bf16 else arguments
-            )
-            wrapped = _wrapped(compiled, names["inputs"], is_bf16)
-            frozen = torch.jit.freeze(torch.jit.trace(wrapped, arguments).eval())
-            torch.jit.save(frozen, str(path), _extra_files={_TENSORS: json.dumps(names)})
+    save(source, path, build, torch.jit.trace)
 
 
-FORMAT: Format = TorchScriptTrace()
+def save(source: Source, path: Path, build: Build, compiled: Compile) -> None:
+    """Compile a PyTorch network, freeze its weights into the graph and save it."""
+    import torch
+
+    assert not isinstance(source, Path)
+    dtypes = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+    module, is_bf16 = deepcopy(source).to(dtypes[build.precision]), build.precision == "bf16"
+    arguments = tuple(torch.from_numpy(array) for array in build.inputs.values())
+    names = {"inputs": list(build.inputs), "outputs": list(build.outputs)}
+    with warnings.catch_warnings(), torch.no_grad():
+        # PyTorch deprecates TorchScript; it is measured because figures of it are published
+        warnings.simplefilter("ignore")
+        graph = compiled(module, _to_bf16(arguments) if is_bf16 else arguments)
+        wrapped = _wrapped(graph, names["inputs"], is_bf16)
+        frozen = torch.jit.freeze(torch.jit.trace(wrapped, arguments).eval())
+        torch.jit.save(frozen, str(path), _extra_files={_TENSORS: json.dumps(names)})
 
 
 def _to_bf16(tensors: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:

@@ -7,6 +7,7 @@ knows nothing about formats or servers. A package or module `_<name>` holds what
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from inspect import getfile
 from pathlib import Path
@@ -174,6 +175,7 @@ def float_type(config: Config) -> str:
     return "float16" if config.export_precision == "fp16" else "float32"
 
 
+@cache
 def names() -> list[str]:
     """Name every model of the package, sorted."""
     return sorted(m.name for m in iter_modules(__path__) if m.ispkg and m.name[0] != "_")

@@ -152,7 +152,9 @@ def graded(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
         'MODEL = SimpleNamespace(METRICS={"auc": "higher", "risk": "lower"})\n'
     )
     monkeypatch.setattr(models, "__path__", [*models.__path__, str(tmp_path)])
+    models.names.cache_clear()
     yield config.model_copy(update={"model": "graded"})
+    models.names.cache_clear()
     sys.modules.pop("helpers.models.graded", None)
 
 

@@ -5,7 +5,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from inspect import getfile
+from inspect import getfile, signature
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +157,18 @@ def test_an_answer_stays_as_it_was_when_the_next_one_comes(
 
 
 @pytest.mark.parametrize("name", formats.names())
+def test_the_module_of_a_format_has_all_that_a_format_has(name: str) -> None:
+    module = formats.get(name)
+
+    missing = [each for each in formats.Format.__annotations__ if not hasattr(module, each)]
+    functions = {"make": ["source", "path", "build"], "load": ["path", "threads", "device"]}
+    assert missing == []
+    assert {each: list(signature(getattr(module, each)).parameters) for each in functions} == (
+        functions
+    )
+
+
+@pytest.mark.parametrize("name", formats.names())
 def test_the_runtime_of_a_format_imports_nothing_of_this_package(name: str) -> None:
     tree = run_time_code(Path(getfile(formats.get(name).load)))
 
@@ -239,18 +251,14 @@ def load(path, threads, device):
     return Multiplication(int(path.read_text()))
 
 
-class Text:
-    FILE, SOURCES, RUNTIME = "model.txt", ("torch",), ("numpy",)
-    SHOWN = ("Multiplication", "Text")
-    PRECISIONS = {"cpu": ("fp32",)}
-    BUILT_FOR, IMAGE = (), ""
-    load = staticmethod(load)
-
-    def make(self, source, path, build):
-        path.write_text(str(source))
+def make(source, path, build):
+    path.write_text(str(source))
 
 
-FORMAT = Text()
+FILE, SOURCES, RUNTIME = "model.txt", ("torch",), ("numpy",)
+SHOWN = ("Multiplication", "Text")
+PRECISIONS = {"cpu": ("fp32",)}
+BUILT_FOR, IMAGE = (), ""
 '''
 
 
@@ -260,7 +268,9 @@ def dummy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     path = tmp_path / "dummy_one.py"
     path.write_text(DUMMY)
     monkeypatch.setattr(formats, "__path__", [*formats.__path__, str(tmp_path)])
+    formats.names.cache_clear()
     yield path
+    formats.names.cache_clear()
     sys.modules.pop("helpers.formats.dummy_one", None)
 
 

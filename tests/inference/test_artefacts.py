@@ -116,13 +116,13 @@ def test_a_format_is_told_what_the_server_and_the_experiment_need(
 ) -> None:
     builds: list[Build] = []
 
-    def make(self: formats.Format, source: Path, path: Path, build: Build) -> None:
+    def make(source: Path, path: Path, build: Build) -> None:
         assert (source / "saved_model.pb").read_text() == "graph"
         path.write_text("made")
         builds.append(build)
 
     monkeypatch.setenv(OUTPUTS_VARIABLE, str(tmp_path))
-    monkeypatch.setattr(type(formats.get(name)), "make", make)
+    monkeypatch.setattr(formats.get(name), "make", make)
     monkeypatch.setattr(artefacts, "open_dataset", lambda _: None)
     inputs = {"IDS": np.zeros((2, 1), np.int32)}
     monkeypatch.setattr(artefacts, "example_inputs", lambda *_: inputs)
