@@ -1,7 +1,6 @@
 from .comparison import differences
 from .loading import TARGET_VARIABLE, Parameters, configure, parse, read_file, resolve, select
 from .parameter_file import Experiment, ParameterFile, Server, Value
-from .places import artefact_folder, command, notebook_file, results_folder
 from .schema import (
     STAGE,
     STAGES,
@@ -14,6 +13,10 @@ from .schema import (
     OnlineConfig,
     ReportConfig,
     StageConfig,
+    artefact_folder,
+    command,
+    notebook_file,
+    results_folder,
 )
 from .targets import Gpu, write_new
 

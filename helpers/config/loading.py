@@ -6,15 +6,14 @@ A parameter file comes from disk (the batch command) or from a notebook's seven 
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from helpers import models as known_models
+from helpers import formats
 from helpers.config import yaml_file
-from helpers.config.parameter_file import Experiment, ParameterFile, Value, unknown_key
-from helpers.config.schema import StageConfig, config_class, fields_for
-from helpers.config.validation import validated
+from helpers.config.parameter_file import Experiment, ParameterFile, Value, unknown_key, validated
+from helpers.config.schema import STAGE, EngineConfig, StageConfig, fields_for
 from helpers.errors import ParameterError
 from helpers.store import ROOT, content_name, display_path, outputs, package_files, require_unlocked
 
@@ -26,13 +25,11 @@ Fields = dict[str, Value]
 
 @dataclass(frozen=True)
 class Parameters:
-    """The content of a parameter file, the name of its folder under outputs/, and how an error
-    names it.
-    """
+    """A parameter file."""
 
     file: ParameterFile
-    target: str
-    place: str
+    target: str  # the folder under outputs/
+    place: str  # how an error names the file
 
     def experiments(self, model: str) -> tuple[str, ...]:
         """Name the experiments of a model; none if the file does not have the model."""
@@ -41,7 +38,7 @@ class Parameters:
     def experiment(self, model: str, name: str) -> Experiment:
         """Check an experiment with all its defaults; raise `ParameterError`."""
         place = f"{self.place}: models.{model}.experiments.{name}"
-        return validated(Experiment, self.merged(model, name), place, _context(model))
+        return validated(Experiment, self.merged(model, name), place, model)
 
     def merged(self, model: str, name: str) -> Fields:
         """Merge the fields of an experiment over those of its model and of the file."""
@@ -49,23 +46,16 @@ class Parameters:
         return self.file.defaults | section.defaults | (section.experiments[name] or {})
 
 
-def _context(model: str) -> dict[str, tuple[str, ...]]:
-    return {"variants": known_models.get(model).VARIANTS}
-
-
 def read_file(path: Path) -> Parameters:
     """Read a parameter file and check all of it; raise `ParameterError` with one line that names
     the file, the key, its value and what was expected.
     """
-    try:
-        content = yaml_file.load(path)
-        if not isinstance(content, dict):
-            found = "is empty" if content is None else f"holds a {type(content).__name__}"
-            keys = ", ".join(ParameterFile.model_fields)
-            raise ParameterError(f"{found}; expected the keys {keys}")
-    except ParameterError as error:
-        raise ParameterError(f"{display_path(path)}: {error}") from None
-    parameters = parse(content, path.stem, display_path(path))
+    content, place = yaml_file.load(path), display_path(path)
+    if not isinstance(content, dict):
+        found = "is empty" if content is None else f"holds a {type(content).__name__}"
+        keys = ", ".join(ParameterFile.model_fields)
+        raise ParameterError(f"{place}: {found}; expected the keys {keys}")
+    parameters = parse(content, path.stem, place)
     for model in parameters.file.models:
         for name in parameters.experiments(model):
             parameters.experiment(model, name)
@@ -128,17 +118,17 @@ def resolve(
     if models:
         content: dict[str, object] = {"gpu": gpu, "device": device, "models": models}
         content |= {"server": server or {}, "defaults": defaults or {}}
-        parameters = parse(content, target or target_name(gpu), "parameters")
-        return configure(parameters, model, experiment, stage, overrides)
-    for name, value in (("defaults", defaults), ("server", server)):
-        if value:
-            raise ParameterError(f"{name} is given without models: use overrides")
-    path = file_for(gpu)
-    if path is None:
+        parameters = parse(content, target, "parameters")
+    elif defaults or server:
+        given = "defaults" if defaults else "server"
+        raise ParameterError(f"{given} is given without models: use overrides")
+    elif path := file_for(gpu):
+        parameters = read_file(path)
+    else:
         raise ParameterError(
             f"gpu is {gpu!r}, which no file in {display_path(FILES)} has: give models too"
         )
-    parameters = replace(read_file(path), target=target or target_name(gpu))
+    parameters = replace(parameters, target=target or target_name(gpu))
     return configure(parameters, model, experiment, stage, overrides)
 
 
@@ -157,21 +147,19 @@ def configure(
     """
     file, place, names = parameters.file, parameters.place, parameters.experiments(model)
     if not names:
-        raise ParameterError(f"{place}: models.{model}: is missing; there are {_list(file.models)}")
+        known = ", ".join(file.models)
+        raise ParameterError(f"{place}: models.{model}: is missing; there are {known}")
     name = experiment or names[0]
     if name not in names:
-        raise ParameterError(
-            f"{place}: unknown experiment '{name}' of {model}: there are {_list(names)}"
-        )
+        known = ", ".join(names)
+        raise ParameterError(f"{place}: unknown experiment '{name}' of {model}: there are {known}")
     place += f": models.{model}.experiments.{name}"
     fields = parameters.merged(model, name) | dict(overrides or {})
     if unknown := set(fields) - set(Experiment.model_fields):
         raise ParameterError(f"{place}: {unknown_key(Experiment, min(unknown))}")
-    release = fields.get("release")
-    format_name = str(fields.get("format", ""))
-    chosen: dict[str, object] = {
-        field: fields[field] for field in fields_for(stage, format_name) if field in fields
-    }
+    release, format_name = fields.get("release"), str(fields.get("format", ""))
+    read = fields_for(stage, format_name)
+    chosen: dict[str, object] = {key: value for key, value in fields.items() if key in read}
     chosen |= {
         "model": model,
         "experiment": name,
@@ -182,7 +170,10 @@ def configure(
         "server": file.server.model_dump() | ({"release": release} if release else {}),
         "experiments": names,
     }
-    return validated(config_class(stage, format_name), chosen, place, _context(model))
+    schema = STAGE[stage].config
+    if stage == "convert" and formats.built_for(format_name):
+        schema = EngineConfig
+    return validated(schema, chosen, place, model)
 
 
 def select(
@@ -192,23 +183,18 @@ def select(
     it does not have.
     """
     sections = parameters.file.models
-    for model in models:
-        if model not in sections:
-            raise ParameterError(f"--model {model}: {parameters.place} has {_list(sections)}")
-    known = {name for model in models or sections for name in sections[model].experiments}
-    for name in experiments:
-        if name not in known:
-            raise ParameterError(
-                f"--experiment {name}: {parameters.place} has {_list(sorted(known))}"
-            )
-    return [
+    pairs = [
         (model, name)
         for model, section in sections.items()
         if not models or model in models
         for name in section.experiments
-        if not experiments or name in experiments
     ]
-
-
-def _list(names: Iterable[str]) -> str:
-    return ", ".join(names)
+    known = sorted({name for _, name in pairs})
+    for option, wanted, names in (
+        ("--model", models, list(sections)),
+        ("--experiment", experiments, known),
+    ):
+        for name in wanted:
+            if name not in names:
+                raise ParameterError(f"{option} {name}: {parameters.place} has {', '.join(names)}")
+    return [pair for pair in pairs if not experiments or pair[1] in experiments]

@@ -1,7 +1,9 @@
-"""What a parameter file may say: its keys, the fields of an experiment, and the values of each."""
+"""What a parameter file may say: its keys, the fields of an experiment, and the values of each; and
+a line that names the first fault of one.
+"""
 
 import re
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -11,13 +13,19 @@ from pydantic import (
     ConfigDict,
     Field,
     JsonValue,
+    ValidationError,
     ValidationInfo,
     field_validator,
     model_validator,
 )
 
 from helpers import formats, models
+from helpers.errors import ParameterError
 
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
+M = TypeVar("M", bound=BaseModel)
 Value = JsonValue  # a plain value, as YAML and JSON have it
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -105,8 +113,10 @@ class DataFields(Strict):
     @field_validator("variant")
     @classmethod
     def _check_variant(cls, name: str, info: ValidationInfo) -> str:
-        known: tuple[str, ...] = info.context["variants"] if info.context else ()
-        if name and info.context and name not in known:
+        if info.context is None:  # one configuration is made from another
+            return name
+        known = models.get(info.context["model"]).VARIANTS
+        if name and name not in known:
             has = f"known are {', '.join(known)}" if known else "this model has none"
             raise ValueError(f"unknown variant; {has}")
         return name or next(iter(known), "")
@@ -238,3 +248,39 @@ class ParameterFile(Strict):
     models: Annotated[
         dict[Annotated[str, AfterValidator(_known_model)], ModelSection], Field(min_length=1)
     ]
+
+
+WORDS = {  # kinds of pydantic's errors whose own message speaks of Python or JSON
+    "missing": "is missing",
+    "too_short": "is empty; give at least one",
+    "model_type": "should be a mapping of keys to values",
+    "dict_type": "should be a mapping of keys to values",
+    "invalid-json-value": "should be text in quotes, a number, true, false, a list or a mapping",
+}
+LONGEST = 100  # characters of a wrong value that are shown
+
+
+def validated(schema: type[M], value: object, place: str, model: str = "") -> M:
+    """Give `value`, the whole file or what it says of `model`, as an instance of `schema`.
+
+    Raises a `ParameterError` that begins with `place`: the file, and the keys that lead to `value`.
+    """
+    try:
+        return schema.model_validate(value, context={"model": model} if model else None)
+    except ValidationError as error:
+        raise ParameterError(_line(place, error.errors()[0])) from None
+
+
+def _line(place: str, error: "ErrorDetails") -> str:
+    kind, value = error["type"], error["input"]
+    keys = [str(key) for key in error["loc"] if key != "[key]"]
+    # keys follow a file's name after a colon, and other keys after a dot
+    where = f"{place}{'.' if ': ' in place else ': '}{'.'.join(keys)}" if keys else place
+    message = WORDS.get(kind) or error["msg"].removeprefix("Value error, ")
+    message = message.replace("Input should", "should")
+    if kind == "string_type" and isinstance(value, int | float):
+        message += "; quote it as you wrote it, YAML drops a number's last zero"
+    if kind == "missing" or isinstance(value, dict) or error["loc"][-1:] == ("[key]",):
+        return f"{where}: {message}"
+    shown = repr(value)
+    return f"{where} is {shown[:LONGEST]}{'...' if len(shown) > LONGEST else ''}: {message}"

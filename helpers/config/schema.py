@@ -1,27 +1,16 @@
-"""The stages, and the configuration that each gets from a parameter file."""
+"""The stages: the configuration that each gets from a parameter file, and where its files are."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from helpers import formats
+from helpers.config import parameter_file as fields
 from helpers.config import releases
-from helpers.config.parameter_file import (
-    ConvertFields,
-    Count,
-    DataFields,
-    DeployFields,
-    ExportFields,
-    OfflineFields,
-    OnlineFields,
-    ReportFields,
-    Server,
-    Strict,
-    Value,
-)
-from helpers.store import content_name, digest
+from helpers.store import ROOT, content_name, digest, outputs
 
 
-class StageConfig(Strict):
+class StageConfig(fields.Strict):
     """Which stage of which experiment this is; each stage has a subclass with what it reads."""
 
     model: str
@@ -30,7 +19,7 @@ class StageConfig(Strict):
     target: str  # the folder under outputs/
     gpu: str
     device: Literal["cpu", "gpu"]
-    server: Server
+    server: fields.Server
     experiments: tuple[str, ...]  # of the same model on this target
 
     @property
@@ -38,21 +27,25 @@ class StageConfig(Strict):
         """The newest ONNX opset that this server reads; None if it reads today's."""
         return None if self.server.kind == "embedded" else releases.opset(self.server.release)
 
-    def summary(self) -> dict[str, Value]:
+    def summary(self) -> dict[str, fields.Value]:
         """What a reader should know: the experiment, and every field that the stage reads."""
-        head: dict[str, Value] = {"model": self.model, "target": self.target, "gpu": self.gpu}
+        head: dict[str, fields.Value] = {
+            "model": self.model,
+            "target": self.target,
+            "gpu": self.gpu,
+        }
         if self.stage != "report":
             head["experiment"] = self.experiment
-        fields = self.model_dump(include=self.fields_for(self.stage))
-        return head | {name: value for name, value in fields.items() if value not in (None, "", [])}
+        read = self.model_dump(include=self.fields_for(self.stage))
+        return head | {name: value for name, value in read.items() if value not in (None, "", [])}
 
     def fields_for(self, stage: str) -> set[str]:
         """Name the fields that `stage`, this one or an earlier one, reads of this experiment."""
         return fields_for(stage, getattr(self, "format", ""))
 
-    def cache_fields(self, stage: str) -> dict[str, Value]:
+    def cache_fields(self, stage: str) -> dict[str, fields.Value]:
         """Plain values of what decides the outcome of `stage`, this one or an earlier one."""
-        chosen: dict[str, Value] = {"model": self.model}
+        chosen: dict[str, fields.Value] = {"model": self.model}
         if stage not in ("data", "export"):
             chosen["device"] = self.device
         # A file that is built for one server depends on the server's release too.
@@ -73,11 +66,11 @@ class StageConfig(Strict):
         return f"{self.model}-{stage}-{digest(self.cache_fields(stage))[:12]}"
 
 
-class ExportConfig(StageConfig, ExportFields):
+class ExportConfig(StageConfig, fields.ExportFields):
     """The export stage of an experiment."""
 
 
-class ConvertConfig(ExportConfig, ConvertFields):
+class ConvertConfig(ExportConfig, fields.ConvertFields):
     """The convert stage of an experiment."""
 
 
@@ -86,26 +79,26 @@ class EngineConfig(ConvertConfig):
     format says which of these fields it reads: see `formats.built_for`.
     """
 
-    max_batch_size: Count
+    max_batch_size: fields.Count
     capture_cuda_graph: bool = False
 
 
-class DeployConfig(DeployFields, ConvertConfig):
+class DeployConfig(fields.DeployFields, ConvertConfig):
     """The deploy stage of an experiment."""
 
 
-class OfflineConfig(OfflineFields, DeployConfig):
+class OfflineConfig(fields.OfflineFields, DeployConfig):
     """The stage perf_offline of an experiment."""
 
 
-class OnlineConfig(OnlineFields, DeployConfig):
+class OnlineConfig(fields.OnlineFields, DeployConfig):
     """The stage perf_online of an experiment."""
 
 
 LoadConfig = OfflineConfig | OnlineConfig
 
 
-class ReportConfig(ReportFields, StageConfig):
+class ReportConfig(fields.ReportFields, StageConfig):
     """The report of a model."""
 
 
@@ -116,28 +109,20 @@ class Stage:
     """
 
     config: type[StageConfig]
-    fields: type[Strict]
     needs: str = ""
     makes_artefact: bool = False
 
 
 # In the order in which they run.
 STAGE = {
-    "export": Stage(ExportConfig, ExportFields, makes_artefact=True),
-    "convert": Stage(ConvertConfig, ConvertFields, "export", makes_artefact=True),
-    "deploy": Stage(DeployConfig, DeployFields, "convert", makes_artefact=True),
-    "perf_offline": Stage(OfflineConfig, OfflineFields, "deploy"),
-    "perf_online": Stage(OnlineConfig, OnlineFields, "deploy"),
-    "report": Stage(ReportConfig, ReportFields),
+    "export": Stage(ExportConfig, makes_artefact=True),
+    "convert": Stage(ConvertConfig, "export", makes_artefact=True),
+    "deploy": Stage(DeployConfig, "convert", makes_artefact=True),
+    "perf_offline": Stage(OfflineConfig, "deploy"),
+    "perf_online": Stage(OnlineConfig, "deploy"),
+    "report": Stage(ReportConfig),
 }
 STAGES = tuple(STAGE)
-
-
-def config_class(stage: str, format_name: str) -> type[StageConfig]:
-    """Choose the class of the configuration of `stage`."""
-    if stage == "convert" and formats.built_for(format_name):
-        return EngineConfig
-    return STAGE[stage].config
 
 
 def fields_for(stage: str, format_name: str) -> set[str]:
@@ -146,6 +131,28 @@ def fields_for(stage: str, format_name: str) -> set[str]:
     A conversion reads what its format is built for too: a changed `max_batch_size` makes an engine
     again, and no ONNX file.
     """
-    fields = DataFields if stage == "data" else STAGE[stage].fields
+    schema = fields.DataFields if stage == "data" else STAGE[stage].config
     built = formats.built_for(format_name) if stage == "convert" else ()
-    return {*fields.model_fields, *built}
+    return {*schema.model_fields, *built} - set(StageConfig.model_fields)
+
+
+def results_folder(config: StageConfig) -> Path:
+    """Where the results of the experiment are; those of a report are with the model."""
+    base = outputs() / config.target / config.model
+    return base if config.stage == "report" else base / config.experiment
+
+
+def notebook_file(model: str, stage: str) -> Path:
+    """Where the notebook of `stage` is."""
+    return ROOT / "notebooks" / model / f"{stage}.ipynb"
+
+
+def artefact_folder(config: StageConfig, stage: str) -> Path:
+    """Where the artefact of `stage` is or will be."""
+    return outputs() / config.target / "artefacts" / config.key(stage)
+
+
+def command(config: StageConfig, stage: str) -> str:
+    """The command that runs `stage` of this experiment."""
+    only = f"--model {config.model} --experiment {config.experiment} --stage {stage}"
+    return f"triton-notebooks run params/{config.target}.yaml {only}"

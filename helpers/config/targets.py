@@ -24,7 +24,7 @@ class Gpu:
 
 
 VOLTA, TURING, AMPERE, HOPPER = 5, 6, 7, 9
-KNOWN = (
+KNOWN = (  # those of one architecture with rising memory
     Gpu("NVIDIA-DGX-1-V100-32GB", VOLTA, 32),
     Gpu("NVIDIA-T4", TURING, 15),
     Gpu("NVIDIA-A30", AMPERE, 24),
@@ -44,17 +44,13 @@ def nearest(gpu: Gpu) -> Gpu:
     """
     newer = [known.architecture for known in KNOWN if known.architecture >= gpu.architecture]
     architecture = min(newer, default=max(known.architecture for known in KNOWN))
-    alike = sorted(
-        (known for known in KNOWN if known.architecture == architecture),
-        key=lambda known: known.memory_gib,
-    )
+    alike = [known for known in KNOWN if known.architecture == architecture]
     fitting = [known for known in alike if known.memory_gib * SHARE <= gpu.memory_gib]
     return fitting[-1] if fitting else alike[0]
 
 
 def write_new(name: str, found: Gpu) -> Path:
-    """Write the parameter file `name` for the GPU that was found, named after it if `name` is
-    empty.
+    """Write the parameter file `name`, by default the GPU's, for the GPU that was found.
 
     It is a copy of the nearest known GPU's with another `gpu`; no file is ever overwritten. Raises
     `ParameterError` for a name that cannot be taken.
@@ -77,15 +73,13 @@ def write_new(name: str, found: Gpu) -> Path:
         "# batches may not fit into less memory; an old release may not know a new GPU.\n"
     )
     with explained(path), NamedTemporaryFile("w", dir=path.parent, prefix=f".{stem}.") as file:
-        file.write(text + _renamed(source.read_text(), spelled))
+        # the source's text without the comment on top of it, with another `gpu`
+        line = yaml.safe_dump({"gpu": spelled}, width=1000).strip()
+        file.write(
+            text + re.sub(r"(?ms)\A.*?^gpu:[^\n]*", lambda _: line, source.read_text(), count=1)
+        )
         file.flush()
         loading.read_file(Path(file.name))
         os.chmod(file.name, 0o644)
         os.link(file.name, path)  # an error if the file was written meanwhile
     return path
-
-
-def _renamed(text: str, gpu: str) -> str:
-    """Give a parameter file's text with another GPU, without the comment on top of it."""
-    line = yaml.safe_dump({"gpu": gpu}, width=1000).strip()
-    return re.sub(r"(?ms)\A.*?^gpu:[^\n]*", lambda _: line, text, count=1)

@@ -9,6 +9,7 @@ from pathlib import Path
 import yaml
 
 from helpers.errors import ParameterError
+from helpers.store import display_path
 
 MAX_BYTES = 1_000_000
 MAX_DEPTH = 20
@@ -17,7 +18,7 @@ MAX_CHARACTERS = 1_000  # of one key or value
 
 
 def load(path: Path) -> object:
-    """Read the plain data in a YAML file; the text of a `ParameterError` does not name the file."""
+    """Read the plain data in a YAML file; raise `ParameterError` that names the file."""
     try:
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
@@ -32,11 +33,14 @@ def load(path: Path) -> object:
         _check_node(node, {})
         return loader.construct_document(node)
     except FileNotFoundError:
-        raise ParameterError("there is no such file") from None
+        reason = "there is no such file"
     except (OSError, UnicodeDecodeError) as error:
-        raise ParameterError(f"cannot be read as text: {error}") from None
+        reason = f"cannot be read as text: {error}"
     except (yaml.YAMLError, ValueError) as error:  # ValueError: no such date or number
-        raise ParameterError(f"is not YAML: {' '.join(str(error).split())}") from None
+        reason = f"is not YAML: {' '.join(str(error).split())}"
+    except ParameterError as error:
+        reason = str(error)
+    raise ParameterError(f"{display_path(path)}: {reason}")
 
 
 def _check_events(text: str) -> None:
@@ -60,7 +64,10 @@ def _check_node(node: yaml.Node, known: dict[yaml.Node, tuple[int, int]]) -> tup
     known[node] = MAX_VALUES, MAX_DEPTH  # counts if the node holds an alias of itself
     children: list[yaml.Node] = []
     if isinstance(node, yaml.ScalarNode):
-        _check_text(node)
+        if len(node.value) > MAX_CHARACTERS:
+            raise _error(node, f"a key or value has more than {MAX_CHARACTERS:,} characters")
+        if wrong := [each for each in node.value if not each.isprintable()]:
+            raise _error(node, f"a key or value holds the unprintable character {wrong[0]!r}")
     elif isinstance(node, yaml.SequenceNode):
         children = node.value
     else:
@@ -79,14 +86,6 @@ def _check_node(node: yaml.Node, known: dict[yaml.Node, tuple[int, int]]) -> tup
         raise _error(node, "has too many values once its aliases are replaced")
     known[node] = values, levels
     return values, levels
-
-
-def _check_text(node: yaml.ScalarNode) -> None:
-    if len(node.value) > MAX_CHARACTERS:
-        raise _error(node, f"a key or value has more than {MAX_CHARACTERS:,} characters")
-    if not node.value.isprintable():
-        wrong = next(character for character in node.value if not character.isprintable())
-        raise _error(node, f"a key or value holds the unprintable character {wrong!r}")
 
 
 def _error(where: yaml.Node | yaml.Event, message: str) -> ParameterError:
