@@ -9,35 +9,33 @@ framework's: the rule of MLPerf Inference (github.com/mlcommons/inference_polici
 from collections.abc import Iterable
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from helpers import models
 from helpers.config import ConvertConfig, DeployConfig, EngineConfig, ExportConfig
 from helpers.errors import ArtefactError
+from helpers.formats import Array, Arrays, Session
 from helpers.inference import (
     Prepared,
     ensemble,
     framework_session,
     open_dataset,
     physical_cores,
-    recipe_key,
+    recipe_folder,
     requests,
 )
-from helpers.models import Arrays
 from helpers.results import Difference, Rung, Score
 from helpers.store import Artefact, find_artefact, making, outputs
 
 if TYPE_CHECKING:
     from helpers.triton import Server
 
-Array = NDArray[Any]
-
 SAMPLES = 64
 KEPT_SHARE = 0.99
 BATCH = 8
+SAMPLES_FILE = "samples.npz"
 
 
 def difference(
@@ -90,29 +88,21 @@ def scores(
     )
 
 
-def concatenate(batches: Iterable[Arrays]) -> Arrays:
-    """Join the outputs of many batches, in order."""
-    parts = list(batches)
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+def _run(session: Session, batches: Iterable[Arrays]) -> Arrays:
+    """Compute batch after batch; give the outputs of all samples, in order."""
+    found = [session.run(batch) for batch in batches]
+    return {name: np.concatenate([each[name] for each in found]) for name in found[0]}
 
 
 def framework_reference(config: ExportConfig, prepared: Prepared) -> Artefact:
-    """Run the fp32 network in its framework over the whole evaluation set, once; the outcome is
-    kept in outputs/data.
-    """
-    folder = outputs() / "data" / recipe_key(config, "reference")
+    """Run the fp32 network in its framework over the whole evaluation set, once, and keep it."""
+    folder, dataset = recipe_folder(config, "reference"), prepared.dataset
     if find_artefact(folder) is None:
-        model = models.get(config.model)
-        session = framework_session(model, config, prepared.checkpoint)
+        session = framework_session(config, prepared.checkpoint)
         with making(folder) as (temporary, facts):
-            everything = concatenate(
-                session.run(batch) for batch in prepared.dataset.batches(model.BATCH)
-            )
-            few = concatenate(
-                session.run(batch) for batch in prepared.dataset.batches(BATCH, SAMPLES)
-            )
-            np.savez(temporary / "samples.npz", **few)
-            facts.update(prepared.dataset.score(everything))
+            everything = _run(session, dataset.batches(models.get(config.model).BATCH))
+            np.savez(temporary / SAMPLES_FILE, **_run(session, dataset.batches(BATCH, SAMPLES)))
+            facts.update(dataset.score(everything))
     found = find_artefact(folder)
     assert found is not None
     return found
@@ -120,13 +110,11 @@ def framework_reference(config: ExportConfig, prepared: Prepared) -> Artefact:
 
 def _reference(config: ExportConfig) -> tuple[Arrays, dict[str, float]]:
     """Load what the framework computed: the outputs on the ladder's samples, and the metrics."""
-    artefact = find_artefact(outputs() / "data" / recipe_key(config, "reference"))
+    artefact = find_artefact(recipe_folder(config, "reference"))
     if artefact is None:
         raise ArtefactError(f"{config.model} has no framework reference yet: run its export stage")
-    with np.load(artefact.folder / "samples.npz") as arrays:
-        metrics = {
-            name: value for name, value in artefact.facts.items() if isinstance(value, float)
-        }
+    metrics = {name: value for name, value in artefact.facts.items() if isinstance(value, float)}
+    with np.load(artefact.folder / SAMPLES_FILE) as arrays:
         return dict(arrays), metrics
 
 
@@ -135,14 +123,14 @@ def compare(config: ExportConfig, artefact: Artefact) -> Rung:
     process, or where that has none in a server's backend.
     """
     name, precision = (str(artefact.facts[fact]) for fact in ("format", "precision"))
-    step = "exported" if config.stage == "export" else "converted"
+    is_export = config.stage == "export"
     if isinstance(config, ConvertConfig) and ensemble.requires_native_backend(config, name):
-        return rung(step, config, precision, _by_server(config, artefact), _reference(config)[0])
-    device = "cpu" if config.stage == "export" else config.device
-    session = ensemble.load(config, name, lambda _: artefact.folder, physical_cores(), device)
-    found = concatenate(
-        session.run(batch) for batch in requests(config, open_dataset(config), BATCH, SAMPLES)
-    )
+        found = _by_server(config, artefact)
+    else:
+        device, cores = "cpu" if is_export else config.device, physical_cores()
+        session = ensemble.load(config, name, lambda _: artefact.folder, cores, device)
+        found = _run(session, requests(config, open_dataset(config), BATCH, SAMPLES))
+    step = "exported" if is_export else "converted"
     return rung(step, config, precision, found, _reference(config)[0])
 
 
@@ -166,19 +154,12 @@ def _by_server(config: ConvertConfig, artefact: Artefact) -> Arrays:
 def compare_served(config: DeployConfig, server: "Server") -> Rung:
     """Send the ladder's samples through Triton."""
     size = min(BATCH, config.max_batch_size)
-    batches = requests(config, open_dataset(config), size, SAMPLES)
-    return rung(
-        "served",
-        config,
-        config.precision,
-        server.infer_all(config.model, batches),
-        _reference(config)[0],
-    )
+    found = server.infer_all(config.model, requests(config, open_dataset(config), size, SAMPLES))
+    return rung("served", config, config.precision, found, _reference(config)[0])
 
 
 def evaluate(config: DeployConfig, server: "Server") -> tuple[Score, ...]:
     """Send the whole evaluation set through Triton and score it with the task's metrics."""
     dataset = open_dataset(config)
-    batches = requests(config, dataset, config.max_batch_size)
-    outputs_of_all = server.infer_all(config.model, batches)
-    return scores(config, _reference(config)[1], dataset.score(outputs_of_all))
+    found = server.infer_all(config.model, requests(config, dataset, config.max_batch_size))
+    return scores(config, _reference(config)[1], dataset.score(found))

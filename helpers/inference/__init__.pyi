@@ -1,34 +1,30 @@
 from .artefacts import convert, export, inputs, require
-from .cores import physical_cores, threads
 from .datasets import (
     Prepared,
-    checkpoint_file,
-    dataset_folder,
-    is_made,
+    checkpoint_place,
+    dataset_place,
     open_dataset,
     prepare,
-    recipe_key,
+    recipe_folder,
     request,
     requests,
     served_dtype,
 )
-from .ensemble import Component
-from .frameworks import framework_session
+from .ensemble import Component, framework_session, physical_cores, threads
 
 __all__ = [
     "Component",
     "Prepared",
-    "checkpoint_file",
+    "checkpoint_place",
     "convert",
-    "dataset_folder",
+    "dataset_place",
     "export",
     "framework_session",
     "inputs",
-    "is_made",
     "open_dataset",
     "physical_cores",
     "prepare",
-    "recipe_key",
+    "recipe_folder",
     "request",
     "requests",
     "require",

@@ -7,21 +7,14 @@ from functools import partial
 from pathlib import Path
 
 from helpers import formats, models
-from helpers.config import (
-    STAGE,
-    ConvertConfig,
-    EngineConfig,
-    ExportConfig,
-    artefact_folder,
-    command,
-)
+from helpers.config import STAGE, ConvertConfig, ExportConfig, artefact_folder, command
 from helpers.errors import ArtefactError, DeploymentError, FormatError
 from helpers.formats import Build, Source
 from helpers.inference import ensemble
 from helpers.inference.datasets import (
     Prepared,
-    checkpoint_name,
-    dataset_name,
+    checkpoint_place,
+    dataset_place,
     example_inputs,
     open_dataset,
 )
@@ -31,7 +24,7 @@ from helpers.store import Artefact, find_artefact, making, verify
 # Runs a command in a container of an image: takes the image, a folder, and the command, whose words
 # after the first are names of files in that folder.
 RunInImage = Callable[[str, Path, list[str]], None]
-Stamps = dict[str, tuple[int, int, int, int]]
+Stamps = list[tuple[int, int]]
 
 _verified: dict[Path, tuple[str, Stamps]] = {}  # by folder, for this process
 
@@ -58,16 +51,12 @@ def require(config: ExportConfig, stage: str) -> Artefact:
 
 
 def _stamps(artefact: Artefact) -> Stamps:
-    """Give what changes whenever a file of the artefact does: not even a program that restores the
-    time of modification can set the time of the last change of its status (ctime).
+    """Give each file's number and the time of the last change of its status (ctime), which not even
+    a program that restores the time of modification can set.
     """
-    found = {}
-    for name in artefact.files:
-        path = artefact.folder / name
-        if path.is_file():
-            status = path.stat()
-            found[name] = status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
-    return found
+    paths = (artefact.folder / name for name in artefact.files)
+    found = (path.stat() for path in paths if path.is_file())
+    return [(status.st_ino, status.st_ctime_ns) for status in found]
 
 
 def _made(folder: Path) -> Artefact:
@@ -79,19 +68,19 @@ def _made(folder: Path) -> Artefact:
 
 def _make(
     config: ExportConfig,
-    stage: str,
     source: Source,
     origin: Path | Artefact,
     dataset: Dataset,
-    name: str,
-    precision: str,
     run_in_image: RunInImage | None = None,
 ) -> Artefact:
-    """Write the artefact of `stage` in the format `name` from `source`. The parts before the graph
-    come from `origin`, a checkpoint or an earlier artefact.
+    """Write the export, or the conversion of a `ConvertConfig`, from `source`. The parts before the
+    graph come from `origin`, a checkpoint or an earlier artefact.
     """
-    fmt, graph = formats.get(name), ensemble.parts(config)[-1]
-    folder, release = artefact_folder(config, stage), config.server.release
+    name, precision = config.export_format, config.export_precision
+    if isinstance(config, ConvertConfig):
+        name, precision = config.format, config.precision
+    fmt, graph, release = formats.get(name), ensemble.parts(config)[-1], config.server.release
+    folder = artefact_folder(config, config.stage)
     with making(folder) as (temporary, facts):
         started = time.monotonic()
         ensemble.write_preprocessing(config, origin, temporary)
@@ -100,13 +89,8 @@ def _make(
             inputs=ensemble.graph_inputs(config, temporary, example_inputs(config, dataset)),
             outputs=tuple(tensor.name for tensor in graph.outputs.values()),
             opset=config.opset,
+            **config.model_dump(include=set(fmt.BUILT_FOR)),
         )
-        if isinstance(config, EngineConfig):
-            build = replace(
-                build,
-                max_batch_size=config.max_batch_size,
-                capture_cuda_graph=config.capture_cuda_graph,
-            )
         if fmt.IMAGE and run_in_image and config.server.kind != "embedded":
             facts["release"] = release
             image = fmt.IMAGE.format(release=release)
@@ -126,33 +110,16 @@ def _make(
 
 def export(config: ExportConfig, prepared: Prepared) -> Artefact:
     """Export the trained network to `config.export_format` in `config.export_precision`."""
-    return _make(
-        config,
-        "export",
-        models.get(config.model).build(config, prepared.checkpoint),
-        prepared.checkpoint,
-        prepared.dataset,
-        config.export_format,
-        config.export_precision,
-    )
+    network = models.get(config.model).build(config, prepared.checkpoint)
+    return _make(config, network, prepared.checkpoint, prepared.dataset)
 
 
 def convert(config: ConvertConfig, run_in_image: RunInImage) -> Artefact:
-    """Convert the export to the format that is served. If that is the export's own format, its
-    files are taken as they are.
-    """
+    """Convert the export to the format that is served, or take its files if that is its own."""
     exported = require(config, "export")
     if config.format != config.export_format:
-        return _make(
-            config,
-            "convert",
-            exported.folder / formats.get(config.export_format).FILE,
-            exported,
-            open_dataset(config),
-            config.format,
-            config.precision,
-            run_in_image,
-        )
+        source = exported.folder / formats.get(config.export_format).FILE
+        return _make(config, source, exported, open_dataset(config), run_in_image)
     folder = artefact_folder(config, "convert")
     with making(folder) as (temporary, facts):
         ensemble.link_files(exported, temporary, exported.files)
@@ -163,12 +130,10 @@ def convert(config: ConvertConfig, run_in_image: RunInImage) -> Artefact:
 
 
 def inputs(config: ExportConfig, stage: str) -> dict[str, str]:
-    """Identify what `stage` works on: hashes of artefacts, names of what the package generates,
-    fingerprints of the user's files.
-    """
-    found = {"dataset": dataset_name(config)}
+    """Identify what `stage` works on: its data set, and its checkpoint or the artefact before."""
+    found = {"dataset": dataset_place(config).name}
     if stage == "export":
-        return found | {"checkpoint": checkpoint_name(config)}
+        return found | {"checkpoint": checkpoint_place(config).name}
     before = STAGE[stage].needs
     artefact = find_artefact(artefact_folder(config, before))
     return found | {before: artefact.sha256 if artefact else "missing"}

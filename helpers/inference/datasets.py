@@ -13,7 +13,6 @@ from helpers.errors import ArtefactError, ParameterError
 from helpers.models import Arrays, Dataset
 from helpers.store import (
     ROOT,
-    Artefact,
     digest,
     file_digest,
     find_artefact,
@@ -27,6 +26,31 @@ EXAMPLE_BATCH = 2  # samples for an exporter, which would take a batch of one fo
 
 
 @dataclass(frozen=True)
+class Place:
+    """Where a data set or a checkpoint is."""
+
+    path: Path
+    made: Path | None = None  # the folder in outputs/data, if the package makes it
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether the package has yet to make it."""
+        return self.made is not None and find_artefact(self.made) is None
+
+    @property
+    def name(self) -> str:
+        """The name of its recipe, or the fingerprint of the user's files."""
+        return self.made.name if self.made else fingerprint(self.path)
+
+    @property
+    def sha256(self) -> str:
+        """The hash of what was made or of a user's file; of a user's folder, the fingerprint."""
+        if self.made and (artefact := find_artefact(self.made)):
+            return artefact.sha256
+        return file_digest(self.path) if self.path.is_file() else fingerprint(self.path)
+
+
+@dataclass(frozen=True)
 class Prepared:
     """A data set and a checkpoint on disk, ready to use."""
 
@@ -35,103 +59,87 @@ class Prepared:
     hashes: dict[str, str]  # of the two, for the record of what was measured
 
 
-def recipe_key(config: ExportConfig, kind: str) -> str:
-    """Name the folder of a "dataset", "checkpoint" or "reference" (`kind`) that the package makes.
+def recipe_folder(config: ExportConfig, kind: str) -> Path:
+    """Give the folder of a "dataset", "checkpoint" or "reference" (`kind`) that the package makes.
 
-    The name has a hash of the fields and source files that decide its content, so that a change of
+    Its name has a hash of the fields and source files that decide its content, so that a change of
     them leads to a new folder.
     """
     value: dict[str, object] = dict(config.cache_fields("data"))
     if kind == "reference":
         value |= {
             "source": [file_digest(path) for path in models.sources(config.model)],
-            "dataset": dataset_name(config),
-            "checkpoint": checkpoint_name(config),
+            "dataset": dataset_place(config).name,
+            "checkpoint": checkpoint_place(config).name,
         }
     else:
-        generated = is_generated(config)
+        generated = _is_generated(config)
         sources = [models.source(config.model, m) for m in models.get(config.model).RECIPE]
         sources += [] if generated else models.raw_sources(config.model)
         value |= {str(path.relative_to(ROOT)): file_digest(path) for path in sources}
         if not generated:
             value["files"] = fingerprint(from_root(config.dataset))
-    return f"{config.model}-{kind}-{digest(value)[:12]}"
+    return outputs() / "data" / f"{config.model}-{kind}-{digest(value)[:12]}"
 
 
-def is_generated(config: ExportConfig) -> bool:
-    """Whether the experiment's data set is one that the package generates."""
+def _is_generated(config: ExportConfig) -> bool:
     return config.dataset in models.get(config.model).GENERATED
 
 
-def is_made(config: ExportConfig) -> bool:
-    """Whether the package makes the data set, by generating it or from raw files."""
-    raw = models.raw(config.model)
-    return is_generated(config) or bool(raw and raw.holds_raw(from_root(config.dataset)))
+def dataset_place(config: ExportConfig) -> Place:
+    """Find the data set: a generated one, one that is made from raw files, or the user's."""
+    given, raw = from_root(config.dataset), models.raw(config.model)
+    if _is_generated(config) or (raw and raw.holds_raw(given)):
+        folder = recipe_folder(config, "dataset")
+        return Place(folder, made=folder)
+    return Place(given)
 
 
-def dataset_folder(config: ExportConfig) -> Path:
-    """Give the path of the data set, which may have to be made first."""
-    if is_made(config):
-        return outputs() / "data" / recipe_key(config, "dataset")
-    return from_root(config.dataset)
-
-
-def checkpoint_file(config: ExportConfig) -> Path:
-    """Give the path of the checkpoint, which may have to be fitted first.
+def checkpoint_place(config: ExportConfig) -> Place:
+    """Find the checkpoint: a fitted one, or the user's.
 
     Raises `ParameterError` if one would have to be fitted to a data set that is not generated.
     """
     if config.checkpoint != "fitted":
-        return from_root(config.checkpoint)
-    if not is_generated(config):
+        return Place(from_root(config.checkpoint))
+    if not _is_generated(config):
         raise ParameterError(
             f"checkpoint 'fitted' needs a generated data set, and dataset is '{config.dataset}': "
             "give the path of a checkpoint"
         )
-    return outputs() / "data" / recipe_key(config, "checkpoint") / "checkpoint"
+    folder = recipe_folder(config, "checkpoint")
+    return Place(folder / "checkpoint", made=folder)
 
 
 def prepare(config: ExportConfig) -> Prepared:
-    """Open the data set and find the checkpoint; what the package makes is made once and kept in
-    outputs/data.
-    """
-    model = models.get(config.model)
-    folder, checkpoint = dataset_folder(config), checkpoint_file(config)
-    if is_made(config) and find_artefact(folder) is None:
-        with making(folder) as (temporary, _):
-            if is_generated(config):
+    """Open the data set and find the checkpoint; what the package makes is made once, and kept."""
+    model, raw = models.get(config.model), models.raw(config.model)
+    data, checkpoint = dataset_place(config), checkpoint_place(config)
+    if data.made and data.is_missing:
+        with making(data.made) as (temporary, _):
+            if _is_generated(config):
                 print(f"generating the data set '{config.dataset}'")
                 model.prepare_dataset(config, temporary)
-            elif raw := models.raw(config.model):
+            elif raw:
                 print(f"preparing {config.dataset}")
                 raw.prepare_raw(config, from_root(config.dataset), temporary)
-    dataset = model.open_dataset(config, folder)
-    if config.checkpoint == "fitted" and find_artefact(checkpoint.parent) is None:
+    dataset = model.open_dataset(config, data.path)
+    if checkpoint.made and checkpoint.is_missing:
         print("fitting a small checkpoint to it")
-        with making(checkpoint.parent) as (temporary, facts):
+        with making(checkpoint.made) as (temporary, facts):
             started = time.monotonic()
-            model.prepare_checkpoint(config, folder, temporary / checkpoint.name)
+            model.prepare_checkpoint(config, data.path, temporary / checkpoint.path.name)
             facts["fitted_seconds"] = round(time.monotonic() - started, 1)
-    fitted = find_artefact(checkpoint.parent) if config.checkpoint == "fitted" else None
-    hashes = {
-        "dataset": _content(folder, find_artefact(folder) if is_made(config) else None),
-        "checkpoint": _content(checkpoint, fitted),
-    }
-    return Prepared(dataset, checkpoint, hashes)
-
-
-def _content(path: Path, made: Artefact | None) -> str:
-    """Hash what was made or a user's file; of a user's folder, give the fingerprint."""
-    if made:
-        return made.sha256
-    return file_digest(path) if path.is_file() else fingerprint(path)
+    hashes = {"dataset": data.sha256, "checkpoint": checkpoint.sha256}
+    return Prepared(dataset, checkpoint.path, hashes)
 
 
 def open_dataset(config: ExportConfig) -> Dataset:
     """Open the data set; raise `ArtefactError` if the export stage has yet to make it."""
-    if is_made(config) and find_artefact(dataset_folder(config)) is None:
+    place = dataset_place(config)
+    if place.is_missing:
         raise ArtefactError(f"{config.model} has no data set yet: run {command(config, 'export')}")
-    return models.get(config.model).open_dataset(config, dataset_folder(config))
+    return models.get(config.model).open_dataset(config, place.path)
 
 
 def requests(
@@ -146,29 +154,14 @@ def request(config: ExportConfig, batch: Arrays) -> Arrays:
     """Choose from a batch what the network takes: its inputs in its order, contiguous, in the types
     of the exported graph or, for a stage that has a server, of the served one.
     """
-    return {
-        tensor.name: np.ascontiguousarray(
-            batch[tensor.name], dtype=served_dtype(config, tensor.dtype)
-        )
-        for tensor in models.get(config.model).inputs(config)
-    }
+    tensors = models.get(config.model).inputs(config)
+    types = {tensor.name: served_dtype(config, tensor.dtype) for tensor in tensors}
+    return {name: np.ascontiguousarray(batch[name], dtype) for name, dtype in types.items()}
 
 
 def example_inputs(config: ExportConfig, dataset: Dataset) -> Arrays:
     """Take a small real batch, which an exporter traces or infers shapes from."""
     return next(requests(config, dataset, EXAMPLE_BATCH, EXAMPLE_BATCH))
-
-
-def dataset_name(config: ExportConfig) -> str:
-    """Identify the data set by its `recipe_key`, or by the user's files."""
-    folder = dataset_folder(config)
-    return folder.name if is_made(config) else fingerprint(folder)
-
-
-def checkpoint_name(config: ExportConfig) -> str:
-    """Identify the checkpoint by its `recipe_key`, or by the user's files."""
-    path = checkpoint_file(config)
-    return path.parent.name if config.checkpoint == "fitted" else fingerprint(path)
 
 
 def served_dtype(config: StageConfig, dtype: str) -> str:

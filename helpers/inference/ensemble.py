@@ -1,9 +1,11 @@
-"""The components of a served model: one graph, or a lookup and the graph after it.
+"""The components of a served model: one graph, or a lookup and the graph after it; how they run in
+this process, in their runtimes or in the framework, and with how many threads.
 
 Each component has its own session. A chain of them is a session too, and does in one process what
 Triton's ensemble scheduler does between models.
 """
 
+import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +13,7 @@ from pathlib import Path
 from helpers import formats, models
 from helpers.config import DeployConfig, ExportConfig, StageConfig
 from helpers.formats import Arrays, Session
-from helpers.models import Part
+from helpers.models import Network, Part
 from helpers.store import Artefact, link_or_copy
 
 
@@ -98,18 +100,14 @@ def has_bare_runtime(config: DeployConfig) -> bool:
     return config.accelerator == "none" and not requires_native_backend(config, config.format)
 
 
-def preprocessing(config: ExportConfig, folder: Path) -> Chain:
-    """Load the parts before the graph from `folder`; for most models there is none."""
-    ensemble, (*lookups, _) = models.ensemble(config.model), parts(config)
-    if ensemble is None:
-        return Chain(())
-    return Chain([(part, ensemble.load(folder / ensemble.FOLDER, 1, "cpu")) for part in lookups])
-
-
 def graph_inputs(config: ExportConfig, folder: Path, batch: Arrays) -> Arrays:
     """Turn a request into the inputs of the graph; `folder` contains the parts before it."""
-    tensors = preprocessing(config, folder).run_all(batch)
-    return {own.name: tensors[name] for name, own in parts(config)[-1].inputs.items()}
+    ensemble, (*lookups, graph) = models.ensemble(config.model), parts(config)
+    tensors = batch
+    if ensemble:
+        lookup = ensemble.load(folder / ensemble.FOLDER, 1, "cpu")
+        tensors = Chain([(part, lookup) for part in lookups]).run_all(batch)
+    return {own.name: tensors[name] for name, own in graph.inputs.items()}
 
 
 def write_preprocessing(config: ExportConfig, source: Path | Artefact, folder: Path) -> None:
@@ -125,7 +123,62 @@ def write_preprocessing(config: ExportConfig, source: Path | Artefact, folder: P
 
 
 def link_files(source: Artefact, folder: Path, names: Iterable[str]) -> None:
-    """Put files of an artefact into `folder`, without copies if possible."""
+    """Put the files `names` of an artefact into `folder`, without copies if possible."""
     for name in names:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         link_or_copy(source.folder / name, folder / name)
+
+
+@dataclass(frozen=True)
+class FrameworkSession:
+    """A PyTorch or Keras network in evaluation mode on the CPU, in fp32."""
+
+    network: Network
+    framework: str
+    graph: Part
+
+    def run(self, inputs: Arrays) -> Arrays:
+        if self.framework == "torch":
+            import torch
+
+            arrays = (torch.from_numpy(inputs[own.name]) for own in self.graph.inputs.values())
+            with torch.inference_mode():
+                results = self.network(*(a.float() if a.is_floating_point() else a for a in arrays))
+        else:
+            results = self.network(inputs, training=False)
+        tensors = results if isinstance(results, (list, tuple)) else (results,)
+        names = (own.name for own in self.graph.outputs.values())
+        return {name: tensor.numpy() for name, tensor in zip(names, tensors, strict=True)}
+
+
+def framework_session(config: ExportConfig, checkpoint: Path) -> Session:
+    """Load the model from `checkpoint` in its framework: the reference of the accuracy ladder. A
+    lookup before the graph reads its tables from the checkpoint's own files.
+    """
+    model, ensemble = models.get(config.model), models.ensemble(config.model)
+    *lookups, graph = parts(config)
+    network = model.build(config, checkpoint)
+    if model.FRAMEWORK == "torch":
+        network = network.float()
+    session = FrameworkSession(network, model.FRAMEWORK, graph)
+    if ensemble is None:
+        return session
+    return Chain(
+        [*((part, ensemble.mapped(config, checkpoint)) for part in lookups), (graph, session)]
+    )
+
+
+def physical_cores() -> int:
+    """Count the physical cores of this process: hyper-threads do not speed up dense arithmetic."""
+    import psutil
+
+    allowed = len(os.sched_getaffinity(0))
+    return max(1, min(allowed, psutil.cpu_count(logical=False) or allowed))
+
+
+def threads(config: DeployConfig, scenario: str) -> int:
+    """Give the threads of an instance in `scenario` ("offline" or "online"): those configured, or
+    an equal share of the cores.
+    """
+    count = config.instances.offline if scenario == "offline" else config.instances.online
+    return config.threads or max(1, physical_cores() // count)

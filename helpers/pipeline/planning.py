@@ -17,7 +17,7 @@ from helpers.config import (
     configure,
     results_folder,
 )
-from helpers.inference import checkpoint_file, dataset_folder, is_made
+from helpers.inference import checkpoint_place, dataset_place
 from helpers.machine import obstacle
 from helpers.store import ROOT, file_digest, find_artefact, is_unchanged
 
@@ -127,10 +127,7 @@ def stale(job: Job) -> str:
 
 
 def _data_is_there(config: ExportConfig) -> bool:
-    fitted = (
-        config.checkpoint != "fitted" or find_artefact(checkpoint_file(config).parent) is not None
-    )
-    return fitted and (not is_made(config) or find_artefact(dataset_folder(config)) is not None)
+    return not (checkpoint_place(config).is_missing or dataset_place(config).is_missing)
 
 
 def parameters(job: Job) -> dict[str, Any]:

@@ -17,12 +17,7 @@ from helpers.config.loading import configure, read_file, resolve, select
 from helpers.config.parameter_file import Experiment, ParameterFile
 from helpers.config.schema import STAGE, STAGES, StageConfig
 from helpers.errors import ParameterError
-from helpers.inference.datasets import (
-    checkpoint_file,
-    checkpoint_name,
-    dataset_folder,
-    dataset_name,
-)
+from helpers.inference import checkpoint_place, dataset_place
 from helpers.pipeline.planning import plan
 from helpers.store.paths import OUTPUTS_VARIABLE, ROOT, display_path
 
@@ -570,7 +565,7 @@ def test_a_moved_data_set_and_checkpoint_keep_every_key_and_changed_ones_do_not(
     def keys(folder: Path) -> list[str]:
         fields = {"dataset": str(folder / "images"), "checkpoint": str(folder / "my.pth")}
         configs = {stage: config(stage, fields=fields) for stage in STAGES}
-        names = [dataset_name(configs["export"]), checkpoint_name(configs["export"])]
+        names = [place(configs["export"]).name for place in (dataset_place, checkpoint_place)]
         return [*(each.key(stage) for stage, each in configs.items()), *names]
 
     (tmp_path / "here/images").mkdir(parents=True)
@@ -593,6 +588,6 @@ def test_relative_paths_are_relative_to_the_project_wherever_one_stands(
     found = config("export", fields={"dataset": "datasets/mine", "checkpoint": "weights/my.pth"})
     absolute = config("export", fields={"checkpoint": str(tmp_path / "my.pth")})
 
-    assert dataset_folder(found) == ROOT / "datasets/mine"
-    assert checkpoint_file(found) == ROOT / "weights/my.pth"
-    assert checkpoint_file(absolute) == tmp_path / "my.pth"
+    assert dataset_place(found).path == ROOT / "datasets/mine"
+    assert checkpoint_place(found).path == ROOT / "weights/my.pth"
+    assert checkpoint_place(absolute).path == tmp_path / "my.pth"

@@ -23,7 +23,7 @@ from helpers import formats, models
 from helpers.accuracy.ladder import difference
 from helpers.errors import CheckpointError, DataError
 from helpers.formats import Build
-from helpers.inference.frameworks import framework_session
+from helpers.inference import framework_session
 from helpers.models import Part, Tensor
 from helpers.models._criteo import checkpoint, lookup, spec
 from helpers.models._criteo.data import Samples, SplitBinary, write_part
@@ -426,7 +426,7 @@ def test_the_framework_session_reads_the_checkpoints_own_tables(
     model, rows = made[0], (2000,) * 26
     path, samples = write_checkpoint(model, tmp_path / "c", rows), samples_of(50, rows)
     before = bytes_written()
-    session = framework_session(models.get(model), config_of(model), path)
+    session = framework_session(config_of(model), path)
     found = session.run(
         {"categorical_features": samples.categorical, "numerical_features": samples.numerical}
     )
