@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 SAMPLES = 64
 KEPT_SHARE = 0.99
 BATCH = 8
-SAMPLES_FILE = "samples.npz"
+SAMPLES_FILE = "samples.npz"  # what the framework computed of them
 
 
 def difference(
@@ -47,7 +47,8 @@ def difference(
     """
     largest = mean = None
     if found.shape == reference.shape and np.isfinite(found).all():
-        apart = np.abs(found.astype(np.float64) - reference) / reference.std(dtype=np.float64)
+        apart = np.abs(found.astype(np.float64) - reference.astype(np.float64))
+        apart /= reference.std(dtype=np.float64)
         largest, mean = float(apart.max()), float(apart.mean())
     return Difference(
         output=output,
@@ -119,9 +120,7 @@ def _reference(config: ExportConfig) -> tuple[Arrays, dict[str, float]]:
 
 
 def compare(config: ExportConfig, artefact: Artefact) -> Rung:
-    """Run an exported or converted artefact on the ladder's samples, in its own runtime: in this
-    process, or where that has none in a server's backend.
-    """
+    """Run an export or a conversion on the ladder's samples: here, or by a server's own backend."""
     name, precision = (str(artefact.facts[fact]) for fact in ("format", "precision"))
     is_export = config.stage == "export"
     if isinstance(config, ConvertConfig) and ensemble.requires_native_backend(config, name):

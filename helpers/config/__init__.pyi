@@ -1,6 +1,6 @@
 from .comparison import differences
 from .loading import TARGET_VARIABLE, Parameters, configure, parse, read_file, resolve, select
-from .parameter_file import Experiment, ParameterFile, Server, Value
+from .parameter_file import Server, Value
 from .schema import (
     STAGE,
     STAGES,
@@ -27,13 +27,11 @@ __all__ = [
     "ConvertConfig",
     "DeployConfig",
     "EngineConfig",
-    "Experiment",
     "ExportConfig",
     "Gpu",
     "LoadConfig",
     "OfflineConfig",
     "OnlineConfig",
-    "ParameterFile",
     "Parameters",
     "ReportConfig",
     "Server",

@@ -24,20 +24,13 @@ def differences(first: Path, second: Path) -> list[str]:
 
 def _machine(file: ParameterFile) -> Fields:
     """Give what a file says of the machine, without the release: a model may have its own."""
-    server = file.server.model_dump(exclude={"release"})
-    return {"gpu": file.gpu, "device": file.device, **_flat("server", server)}
+    return file.model_dump(exclude={"defaults": True, "models": True, "server": {"release"}})
 
 
 def resolved(parameters: Parameters, model: str, name: str) -> Fields:
     """Give every field of an experiment with its value, whatever stage reads it."""
     fields: Fields = parameters.experiment(model, name).model_dump()
-    fields["release"] = fields["release"] or parameters.file.server.release
-    return fields | _flat("instances", fields.pop("instances"))
-
-
-def _flat(name: str, fields: Value) -> Fields:
-    assert isinstance(fields, dict)
-    return {f"{name}.{key}": value for key, value in fields.items()}
+    return fields | {"release": fields["release"] or parameters.file.server.release}
 
 
 def _model_changes(first: Parameters, second: Parameters, model: str) -> Iterator[str]:
@@ -62,10 +55,12 @@ def _model_changes(first: Parameters, second: Parameters, model: str) -> Iterato
         yield from (f"{name} {line}" for line in lines if line not in shared)
 
 
-def _changes(before: Fields, after: Fields) -> Iterator[str]:
-    for name, value in before.items():
-        if value != after[name]:
-            yield f"{name}: {_text(value)} -> {_text(after[name])}"
+def _changes(before: Value, after: Value, name: str = "") -> Iterator[str]:
+    if isinstance(before, dict) and isinstance(after, dict):
+        for key, value in before.items():
+            yield from _changes(value, after[key], f"{name}.{key}" if name else key)
+    elif before != after:
+        yield f"{name}: {_text(before)} -> {_text(after)}"
 
 
 def _text(value: Value) -> str:

@@ -47,9 +47,7 @@ class Parameters:
 
 
 def read_file(path: Path) -> Parameters:
-    """Read a parameter file and check all of it; raise `ParameterError` with one line that names
-    the file, the key, its value and what was expected.
-    """
+    """Read and check a parameter file; a `ParameterError` names file, key, value and fault."""
     content, place = yaml_file.load(path), display_path(path)
     if not isinstance(content, dict):
         found = "is empty" if content is None else f"holds a {type(content).__name__}"
@@ -139,8 +137,7 @@ def configure(
     stage: str,
     overrides: Mapping[str, Value] | None = None,
 ) -> StageConfig:
-    """Give `stage` its configuration of one experiment, the first of the model if `experiment` is
-    empty.
+    """Give `stage` its configuration of one experiment, by default the first of the model.
 
     Only the fields that the stage reads are checked, and must be there; the others must be known.
     Raises `ParameterError`.
@@ -179,9 +176,7 @@ def configure(
 def select(
     parameters: Parameters, models: Sequence[str], experiments: Sequence[str]
 ) -> list[tuple[str, str]]:
-    """Choose model and experiment names of a parameter file; raise `ParameterError` for a name that
-    it does not have.
-    """
+    """Choose models and experiments, by default all; `ParameterError` if the file has none such."""
     sections = parameters.file.models
     pairs = [
         (model, name)

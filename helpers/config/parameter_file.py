@@ -1,23 +1,11 @@
-"""What a parameter file may say: its keys, the fields of an experiment, and the values of each; and
-a line that names the first fault of one.
-"""
+"""What a parameter file may say: its keys and the values of each; and a line on a fault in it."""
 
 import re
 from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 from urllib.parse import urlsplit
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    JsonValue,
-    ValidationError,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+import pydantic
+from pydantic import Field
 
 from helpers import formats, models
 from helpers.errors import ParameterError
@@ -25,8 +13,8 @@ from helpers.errors import ParameterError
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
-M = TypeVar("M", bound=BaseModel)
-Value = JsonValue  # a plain value, as YAML and JSON have it
+M = TypeVar("M", bound=pydantic.BaseModel)
+Value = pydantic.JsonValue  # a plain value, as YAML and JSON have it
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -55,15 +43,15 @@ def _one_for_both(count: Value) -> Value:
 
 Count = Annotated[int, Field(ge=1, strict=True)]
 Precision = Literal["fp32", "bf16", "fp16"]
-FormatName = Annotated[str, AfterValidator(_known_format)]
+FormatName = Annotated[str, pydantic.AfterValidator(_known_format)]
 
 
-class Strict(BaseModel):
+class Strict(pydantic.BaseModel):
     """Fields that are checked and do not change; an unknown key is an error."""
 
-    model_config = ConfigDict(strict=True, frozen=True)
+    model_config = pydantic.ConfigDict(strict=True, frozen=True)
 
-    @model_validator(mode="before")
+    @pydantic.model_validator(mode="before")
     @classmethod
     def _check_keys(cls, content: object) -> object:
         for key in content if isinstance(content, dict) else ():
@@ -72,7 +60,7 @@ class Strict(BaseModel):
         return content
 
 
-def unknown_key(schema: type[BaseModel], key: str) -> str:
+def unknown_key(schema: type[pydantic.BaseModel], key: str) -> str:
     """Say that `schema` has no such key."""
     return f"unknown key '{key}'; known keys are {', '.join(sorted(schema.model_fields))}"
 
@@ -93,7 +81,7 @@ class Server(Strict):
     url: str = ""  # remote: host:port of its HTTP endpoint
     repository: str = ""  # remote: the folder it serves from, where that is on this host
 
-    @field_validator("url")
+    @pydantic.field_validator("url")
     @classmethod
     def _check_url(cls, url: str) -> str:
         if not url.isprintable():
@@ -110,9 +98,9 @@ class DataFields(Strict):
     variant: Annotated[str, Field(validate_default=True)] = ""
     max_seq_length: Count | None = None  # tokens
 
-    @field_validator("variant")
+    @pydantic.field_validator("variant")
     @classmethod
-    def _check_variant(cls, name: str, info: ValidationInfo) -> str:
+    def _check_variant(cls, name: str, info: pydantic.ValidationInfo) -> str:
         if info.context is None:  # one configuration is made from another
             return name
         known = models.get(info.context["model"]).VARIANTS
@@ -148,17 +136,17 @@ class ConvertFields(ExportFields):
     accelerator: Literal["none", "trt", "openvino", "amp"] = "none"
     accelerator_precision: Precision | None = None
 
-    @field_validator("format")
+    @pydantic.field_validator("format")
     @classmethod
-    def _check_source(cls, name: str, info: ValidationInfo) -> str:
+    def _check_source(cls, name: str, info: pydantic.ValidationInfo) -> str:
         exported, sources = info.data.get("export_format", name), formats.get(name).SOURCES
         if name != exported and exported not in sources:
             raise ValueError(f"is made from {' or '.join(sources)}, not from {exported}")
         return name
 
-    @field_validator("precision")
+    @pydantic.field_validator("precision")
     @classmethod
-    def _check_precision(cls, precision: str, info: ValidationInfo) -> str:
+    def _check_precision(cls, precision: str, info: pydantic.ValidationInfo) -> str:
         exported = info.data.get("export_precision", precision)
         is_served_as_exported = info.data.get("format") == info.data.get("export_format")
         if is_served_as_exported and precision != exported:
@@ -175,14 +163,16 @@ class DeployFields(ConvertFields):
     max_batch_size: Count
     preferred_batch_sizes: list[Count] = []
     max_queue_delay_us: Annotated[int, Field(ge=0)] = 0
-    instances: Annotated[Instances, BeforeValidator(_one_for_both)] = Instances()
+    instances: Annotated[Instances, pydantic.BeforeValidator(_one_for_both)] = Instances()
     threads: Annotated[int, Field(ge=0)] = 0  # of an instance; 0 shares the cores out evenly
 
-    @field_validator(
+    @pydantic.field_validator(
         "preferred_batch_sizes", "batch_sizes", "online_batch_size", check_fields=False
     )
     @classmethod
-    def _check_batch_sizes(cls, value: int | list[int], info: ValidationInfo) -> int | list[int]:
+    def _check_batch_sizes(
+        cls, value: int | list[int], info: pydantic.ValidationInfo
+    ) -> int | list[int]:
         largest = max([value] if isinstance(value, int) else value, default=0)
         limit = info.data.get("max_batch_size", largest)
         if largest > limit:
@@ -230,7 +220,7 @@ class Experiment(OfflineFields, OnlineFields, ReportFields):
 class ModelSection(Strict):
     defaults: dict[str, Value] = {}
     experiments: Annotated[
-        dict[Annotated[str, AfterValidator(_folder_name)], dict[str, Value] | None],
+        dict[Annotated[str, pydantic.AfterValidator(_folder_name)], dict[str, Value] | None],
         Field(min_length=1),
     ]
 
@@ -246,7 +236,8 @@ class ParameterFile(Strict):
     server: Server = Server()
     defaults: dict[str, Value] = {}
     models: Annotated[
-        dict[Annotated[str, AfterValidator(_known_model)], ModelSection], Field(min_length=1)
+        dict[Annotated[str, pydantic.AfterValidator(_known_model)], ModelSection],
+        Field(min_length=1),
     ]
 
 
@@ -267,7 +258,7 @@ def validated(schema: type[M], value: object, place: str, model: str = "") -> M:
     """
     try:
         return schema.model_validate(value, context={"model": model} if model else None)
-    except ValidationError as error:
+    except pydantic.ValidationError as error:
         raise ParameterError(_line(place, error.errors()[0])) from None
 
 

@@ -1,9 +1,6 @@
-"""What differs between the releases of Triton that parameter files name: backends, TensorRT, and
-the drivers that each runs on.
-"""
+"""What differs between Triton's releases: backends, TensorRT, and the drivers they run on."""
 
 import re
-from typing import NamedTuple
 
 from helpers.errors import ParameterError
 
@@ -21,28 +18,22 @@ FIRST_WITH_TENSORRT_10 = "24.05"
 FIRST_WITH_NEW_OPSETS, OLD_OPSET = "24.05", 13
 
 
-class Drivers(NamedTuple):
-    """The drivers that a release runs on: any from one on, and older ones for data centres."""
-
-    any_from: Version
-    older: tuple[Version, ...]  # of each such branch the first
-
-
+# The first driver that a release runs on, and for data centres the first of each older branch: see
 # "Driver Requirements" of Triton's release notes, each row until the next
 # (docs.nvidia.com/deeplearning/triton-inference-server/release-notes/rel-<YY>-<MM>.html)
 DRIVERS = {
-    "21.02": Drivers((460, 27), ((418, 40), (440, 33), (450, 51))),
-    "21.04": Drivers((465, 19), ((418, 40), (440, 33), (450, 51), (460, 27))),
-    "21.10": Drivers((470, 0), ((418, 40), (440, 33), (450, 51), (460, 27))),
-    "21.11": Drivers((495, 0), ((418, 40), (440, 33), (450, 51), (460, 27), (470, 57))),
-    "22.01": Drivers((510, 0), ((418, 40), (440, 33), (450, 51), (460, 27), (470, 57))),
-    "22.05": Drivers((515, 0), ((450, 51), (470, 57), (510, 47))),
-    "22.10": Drivers((520, 0), ((450, 51), (470, 57), (510, 47), (515, 65))),
-    "23.05": Drivers((530, 0), ((450, 51), (470, 57), (510, 47), (515, 65), (525, 85))),
-    "23.08": Drivers((535, 0), ((450, 51), (470, 57), (510, 47), (525, 85))),
-    "24.03": Drivers((545, 0), ((470, 57), (525, 85), (535, 86))),
-    "24.10": Drivers((560, 0), ((470, 57), (525, 85), (535, 86), (545, 23))),
-    "25.04": Drivers((575, 0), ((470, 57), (525, 85), (535, 86), (545, 23))),
+    "21.02": ((460, 27), ((418, 40), (440, 33), (450, 51))),
+    "21.04": ((465, 19), ((418, 40), (440, 33), (450, 51), (460, 27))),
+    "21.10": ((470, 0), ((418, 40), (440, 33), (450, 51), (460, 27))),
+    "21.11": ((495, 0), ((418, 40), (440, 33), (450, 51), (460, 27), (470, 57))),
+    "22.01": ((510, 0), ((418, 40), (440, 33), (450, 51), (460, 27), (470, 57))),
+    "22.05": ((515, 0), ((450, 51), (470, 57), (510, 47))),
+    "22.10": ((520, 0), ((450, 51), (470, 57), (510, 47), (515, 65))),
+    "23.05": ((530, 0), ((450, 51), (470, 57), (510, 47), (515, 65), (525, 85))),
+    "23.08": ((535, 0), ((450, 51), (470, 57), (510, 47), (525, 85))),
+    "24.03": ((545, 0), ((470, 57), (525, 85), (535, 86))),
+    "24.10": ((560, 0), ((470, 57), (525, 85), (535, 86), (545, 23))),
+    "25.04": ((575, 0), ((470, 57), (525, 85), (535, 86), (545, 23))),
 }
 
 
@@ -70,19 +61,15 @@ def has_tensorrt_10(release: str) -> bool:
 
 
 def opset(release: str) -> int | None:
-    """Give the ONNX opset that the release's server can read; None if it reads today's, and for an
-    unknown name: the server will report that.
-    """
+    """Give the ONNX opset that a release needs; None if it reads today's, or for another name."""
     if not _NAME.fullmatch(release):
         return None
     return OLD_OPSET if number(release) < number(FIRST_WITH_NEW_OPSETS) else None
 
 
 def driver_obstacle(release: str, version: str) -> str:
-    """Say in one line why the release does not run on this version of the driver; empty if it does,
-    and for a release that is older than the table.
-    """
-    major, minor, *_ = (int(part) for part in f"{version}.0".split("."))
+    """Say why a release does not run on this driver; empty if it does or is not in the table."""
+    major, minor, *_ = map(int, f"{version}.0".split("."))
     driver = (major, minor)
     rows = [row for name, row in DRIVERS.items() if number(name) <= number(release)]
     if not rows:

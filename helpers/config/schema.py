@@ -75,9 +75,7 @@ class ConvertConfig(ExportConfig, fields.ConvertFields):
 
 
 class EngineConfig(ConvertConfig):
-    """The convert stage where a file is built for one experiment, such as a TensorRT engine; the
-    format says which of these fields it reads: see `formats.built_for`.
-    """
+    """The convert stage of a format that is built for an experiment: see `formats.built_for`."""
 
     max_batch_size: fields.Count
     capture_cuda_graph: bool = False
@@ -104,13 +102,11 @@ class ReportConfig(fields.ReportFields, StageConfig):
 
 @dataclass(frozen=True)
 class Stage:
-    """A stage: its configuration, the stage whose result it needs, and whether it leaves an
-    artefact that later stages read.
-    """
+    """What a stage reads and leaves."""
 
     config: type[StageConfig]
-    needs: str = ""
-    makes_artefact: bool = False
+    needs: str = ""  # the stage whose result it needs
+    makes_artefact: bool = False  # that later stages read
 
 
 # In the order in which they run.

@@ -33,9 +33,7 @@ Source: TypeAlias = "torch.nn.Module | keras.Model | Path"
 
 
 class Session(Protocol):
-    """A loaded model. The accuracy ladder, the bare measurement and the server's adapter all call
-    `run`.
-    """
+    """A loaded model, as the ladder, the bare measurement and the server's adapter use it."""
 
     def run(self, inputs: Arrays) -> Arrays:
         """Compute the outputs of a batch of any size."""
@@ -43,16 +41,13 @@ class Session(Protocol):
 
 @dataclass(frozen=True)
 class Build:
-    """What an artefact is made for.
-
-    A format ignores what does not concern it: `opset` is for those that write ONNX, and only those
-    that name fields in `BUILT_FOR` are given anything but the defaults of what follows.
-    """
+    """What an artefact is made for; a format ignores what does not concern it."""
 
     precision: str
     inputs: Arrays  # a small real batch, in the network's order
     outputs: tuple[str, ...]  # names, in the order in which the network returns them
     opset: int | None = None  # of ONNX, where the server needs an old one
+    # not the defaults only for a format that names them in `BUILT_FOR`
     max_batch_size: int = 1
     capture_cuda_graph: bool = False
     # Runs a command in the server's image: takes a folder, then the command's first word and names
@@ -72,15 +67,10 @@ class Format(Protocol):
     IMAGE: str  # in which it is made for a server of `{release}`; empty if any process can
 
     def make(self, source: Source, path: Path, build: Build) -> None:
-        """Write the artefact to `path` from a framework's network or the file of a source format.
-
-        Raises whatever the exporter raises.
-        """
+        """Write the artefact to `path`; raise whatever the exporter raises."""
 
     def load(self, path: Path, threads: int, device: str) -> Session:
-        """Load the artefact for `device` ("cpu" or "gpu") with `threads` threads within an
-        operator.
-        """
+        """Load the artefact for `device` ("cpu", "gpu"), with `threads` threads in an operator."""
 
 
 # Wheels with GPU support, where their name differs from the module's
@@ -102,16 +92,12 @@ def get(name: str) -> Format:
 
 
 def built_for(name: str) -> tuple[str, ...]:
-    """List the fields of an experiment, beyond those that every conversion reads, that decide what
-    is made in this format; empty for an unknown format.
-    """
+    """List the fields that a conversion to this format reads, beyond those that every one reads."""
     return get(name).BUILT_FOR if name in names() else ()
 
 
 def missing(name: str, device: str) -> str:
-    """Say in one line which package this process lacks to run the format on `device`; empty if
-    none.
-    """
+    """Say in one line which package the format lacks here to run on `device`; empty if none."""
     for runtime in get(name).RUNTIME:
         if find_spec(runtime) is None:
             return f"{name} needs {runtime}, which is not installed"
@@ -127,9 +113,7 @@ def missing(name: str, device: str) -> str:
 
 
 def distribution(module: str) -> str:
-    """Name the installed distribution of a runtime's module: builds for a CPU or a GPU may have
-    names of their own.
-    """
+    """Name the installed distribution of a module, whose builds for a CPU or GPU may differ."""
     candidates = (module, f"{module}-cpu", f"{module}-gpu")
     return next((name for name in candidates if installed_version(name)), module)
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 FACTS = "engine.json"  # in the folder of an engine: what built it and for what
 TIMINGS = ".tensorrt-timings"  # TensorRT's timing cache
-WORKSPACE_BYTES = 8 * 2**30  # as NVIDIA's BERT and Wide & Deep; more than any layer needs
+WORKSPACE_BYTES = 8 * 2**30  # scratch: as NVIDIA's BERT and Wide & Deep; no layer needs more
 MAX_GRAPHS = 16  # each has an execution context, with memory of its own
 SAVED_MODEL = ".savedmodel"  # the suffix of what TF-TRT makes
 _SIGNATURE = "serving_default"
@@ -36,10 +36,10 @@ _DRIVER = Path("/proc/driver/nvidia/version")
 
 
 class Request(TypedDict):
-    """What to build. `source` and `target` are names in the folder of the request."""
+    """What to build."""
 
-    source: str  # an ONNX file for an engine, a SavedModel for TF-TRT
-    target: str
+    source: str  # in the folder of the request: an ONNX file for an engine, a SavedModel for TF-TRT
+    target: str  # in that folder too
     precision: str
     profile: dict[str, dict[str, list[int]]]  # see `profile`
     cuda_graphs: bool  # whether a session of the engine captures CUDA graphs
@@ -54,8 +54,7 @@ def require_driver() -> None:
 def profile(inputs: Arrays, max_batch_size: int) -> dict[str, dict[str, list[int]]]:
     """Give the minimum, optimal and maximum shape of each input.
 
-    A batch of one is the minimum. The engine is tuned for the largest batch, as in NVIDIA's
-    conversions.
+    The engine is tuned for the largest batch, as in NVIDIA's conversions.
     """
     found = {}
     for name, array in inputs.items():
@@ -101,7 +100,10 @@ def _build_engine(request: Request, folder: Path) -> None:
     parser = trt.OnnxParser(network, logger)
     checked(parser.parse_from_file(str(folder / request["source"])), "read the ONNX file")
     config = builder.create_builder_config()
-    _limit_workspace(trt, config)
+    if hasattr(config, "set_memory_pool_limit"):
+        config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, WORKSPACE_BYTES)
+    else:  # before 8.4
+        config.max_workspace_size = WORKSPACE_BYTES
     _set_precision(trt, config, request["precision"])
     shapes = builder.create_optimization_profile()
     for name, each in request["profile"].items():
@@ -122,14 +124,6 @@ def _build_engine(request: Request, folder: Path) -> None:
         "tensorrt": trt.__version__,
     }
     (folder / FACTS).write_text(json.dumps(facts, indent=1) + "\n")
-
-
-def _limit_workspace(trt: Any, config: Any) -> None:
-    """Limit the scratch memory of a layer."""
-    if hasattr(config, "set_memory_pool_limit"):
-        config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, WORKSPACE_BYTES)
-    else:  # before 8.4
-        config.max_workspace_size = WORKSPACE_BYTES
 
 
 def _set_precision(trt: Any, config: Any, precision: str) -> None:
@@ -198,10 +192,8 @@ class TensorRtSession:
         import torch
 
         if trt.__version__ != facts["tensorrt"]:
-            raise RuntimeError(
-                f"TensorRT {facts['tensorrt']} built the engine and this is {trt.__version__}: "
-                "convert again"
-            )
+            made, here = facts["tensorrt"], trt.__version__
+            raise RuntimeError(f"TensorRT {made} built the engine, this is {here}: convert again")
         self._torch = torch
         self._runtime = trt.Runtime(trt.Logger(trt.Logger.ERROR))
         self._engine = self._runtime.deserialize_cuda_engine(path.read_bytes())
@@ -224,9 +216,7 @@ class TensorRtSession:
         return {name: each.cpu().numpy() for name, each in self.run_on_device(inputs).items()}
 
     def run_on_device(self, inputs: Mapping[str, Array | torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Like `run`, but inputs may be tensors on the GPU and outputs stay there until the next
-        call.
-        """
+        """Like `run`, but inputs may be on the GPU and outputs stay there until the next call."""
         torch = self._torch
         size = len(inputs[self._inputs[0]])
         with torch.inference_mode(), torch.cuda.stream(self._stream):

@@ -31,13 +31,10 @@ IMAGE = ""
 
 TF2ONNX_OPSET = 17  # unless the server needs an older one
 LARGE = 100_000  # bytes; weights above this size are hidden from tf2onnx
-_OUTPUT_DTYPES = {"tensor(float)": "float32", "tensor(float16)": "float16"}
 
 
 class OnnxSession:
-    """An ONNX Runtime session. Its idle threads sleep: spinning, they would slow down a server on
-    the same machine.
-    """
+    """An ONNX Runtime session. Its idle threads sleep: spinning, they would slow down a server."""
 
     def __init__(self, path: Path, threads: int, device: str) -> None:
         import onnxruntime
@@ -52,9 +49,7 @@ class OnnxSession:
             str(path), options, providers=[(provider, chosen)]
         )
         if provider not in self._session.get_providers():
-            raise RuntimeError(
-                f"ONNX Runtime has no {provider} here: it would take the CPU instead"
-            )
+            raise RuntimeError(f"ONNX Runtime has no {provider}: it would take the CPU instead")
         self._device = "cuda" if device == "gpu" else "cpu"
         self._outputs = [output.name for output in self._session.get_outputs()]
 
@@ -70,9 +65,9 @@ class OnnxSession:
         device = self._device
         tensors = {name: torch.as_tensor(each, device=device) for name, each in inputs.items()}
         size = len(next(iter(tensors.values())))
+        dtypes = {"tensor(float)": torch.float32, "tensor(float16)": torch.float16}
         for output in self._session.get_outputs():
-            dtype = getattr(torch, _OUTPUT_DTYPES[output.type])
-            shape = (size, *output.shape[1:])
+            shape, dtype = (size, *output.shape[1:]), dtypes[output.type]
             tensors[output.name] = torch.empty(shape, dtype=dtype, device=device)
         binding = self._session.io_binding()
         for name, tensor in tensors.items():
@@ -89,9 +84,7 @@ load = OnnxSession
 
 
 def make(source: Source, path: Path, build: Build) -> None:
-    """Export a PyTorch network, or convert a SavedModel. The weights are inside the one file,
-    which limits it to 2 GB.
-    """
+    """Export a network or convert a SavedModel to one file with its weights, of 2 GB at most."""
     if isinstance(source, Path):
         with _silent_stderr():
             _convert(source, path, build)

@@ -28,9 +28,7 @@ SIGNATURE = "serving_default"
 
 
 class SavedModelSession:
-    """A loaded signature. TensorFlow has one thread pool per process, whose size the first session
-    sets.
-    """
+    """A loaded signature. A process has one thread pool, whose size the first session sets."""
 
     def __init__(self, path: Path, threads: int, device: str) -> None:
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")

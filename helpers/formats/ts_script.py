@@ -1,6 +1,4 @@
-"""TorchScript by scripting: the network's Python code is compiled with its control flow, and run by
-PyTorch.
-"""
+"""TorchScript by scripting: the network's Python code with its control flow, run by PyTorch."""
 
 from pathlib import Path
 

@@ -10,14 +10,7 @@ from helpers import formats, models
 from helpers.config import STAGE, ConvertConfig, ExportConfig, artefact_folder, command
 from helpers.errors import ArtefactError, DeploymentError, FormatError
 from helpers.formats import Build, Source
-from helpers.inference import ensemble
-from helpers.inference.datasets import (
-    Prepared,
-    checkpoint_place,
-    dataset_place,
-    example_inputs,
-    open_dataset,
-)
+from helpers.inference import datasets, ensemble
 from helpers.models import Dataset
 from helpers.store import Artefact, find_artefact, making, verify
 
@@ -73,9 +66,7 @@ def _make(
     dataset: Dataset,
     run_in_image: RunInImage | None = None,
 ) -> Artefact:
-    """Write the export, or the conversion of a `ConvertConfig`, from `source`. The parts before the
-    graph come from `origin`, a checkpoint or an earlier artefact.
-    """
+    """Write the artefact of a stage from `source`, and the parts before the graph from `origin`."""
     name, precision = config.export_format, config.export_precision
     if isinstance(config, ConvertConfig):
         name, precision = config.format, config.precision
@@ -86,7 +77,9 @@ def _make(
         ensemble.write_preprocessing(config, origin, temporary)
         build = Build(
             precision,
-            inputs=ensemble.graph_inputs(config, temporary, example_inputs(config, dataset)),
+            inputs=ensemble.graph_inputs(
+                config, temporary, datasets.example_inputs(config, dataset)
+            ),
             outputs=tuple(tensor.name for tensor in graph.outputs.values()),
             opset=config.opset,
             **config.model_dump(include=set(fmt.BUILT_FOR)),
@@ -108,7 +101,7 @@ def _make(
     return _made(folder)
 
 
-def export(config: ExportConfig, prepared: Prepared) -> Artefact:
+def export(config: ExportConfig, prepared: datasets.Prepared) -> Artefact:
     """Export the trained network to `config.export_format` in `config.export_precision`."""
     network = models.get(config.model).build(config, prepared.checkpoint)
     return _make(config, network, prepared.checkpoint, prepared.dataset)
@@ -119,7 +112,7 @@ def convert(config: ConvertConfig, run_in_image: RunInImage) -> Artefact:
     exported = require(config, "export")
     if config.format != config.export_format:
         source = exported.folder / formats.get(config.export_format).FILE
-        return _make(config, source, exported, open_dataset(config), run_in_image)
+        return _make(config, source, exported, datasets.open_dataset(config), run_in_image)
     folder = artefact_folder(config, "convert")
     with making(folder) as (temporary, facts):
         ensemble.link_files(exported, temporary, exported.files)
@@ -131,9 +124,9 @@ def convert(config: ConvertConfig, run_in_image: RunInImage) -> Artefact:
 
 def inputs(config: ExportConfig, stage: str) -> dict[str, str]:
     """Identify what `stage` works on: its data set, and its checkpoint or the artefact before."""
-    found = {"dataset": dataset_place(config).name}
+    found = {"dataset": datasets.dataset_place(config).name}
     if stage == "export":
-        return found | {"checkpoint": checkpoint_place(config).name}
+        return found | {"checkpoint": datasets.checkpoint_place(config).name}
     before = STAGE[stage].needs
     artefact = find_artefact(artefact_folder(config, before))
     return found | {before: artefact.sha256 if artefact else "missing"}

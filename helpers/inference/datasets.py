@@ -7,20 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from helpers import models
+from helpers import models, store
 from helpers.config import DeployConfig, ExportConfig, StageConfig, command, releases
 from helpers.errors import ArtefactError, ParameterError
 from helpers.models import Arrays, Dataset
-from helpers.store import (
-    ROOT,
-    digest,
-    file_digest,
-    find_artefact,
-    fingerprint,
-    from_root,
-    making,
-    outputs,
-)
 
 EXAMPLE_BATCH = 2  # samples for an exporter, which would take a batch of one for a constant
 
@@ -35,19 +25,19 @@ class Place:
     @property
     def is_missing(self) -> bool:
         """Whether the package has yet to make it."""
-        return self.made is not None and find_artefact(self.made) is None
+        return self.made is not None and store.find_artefact(self.made) is None
 
     @property
     def name(self) -> str:
         """The name of its recipe, or the fingerprint of the user's files."""
-        return self.made.name if self.made else fingerprint(self.path)
+        return self.made.name if self.made else store.fingerprint(self.path)
 
     @property
     def sha256(self) -> str:
         """The hash of what was made or of a user's file; of a user's folder, the fingerprint."""
-        if self.made and (artefact := find_artefact(self.made)):
+        if self.made and (artefact := store.find_artefact(self.made)):
             return artefact.sha256
-        return file_digest(self.path) if self.path.is_file() else fingerprint(self.path)
+        return store.file_digest(self.path) if self.path.is_file() else store.fingerprint(self.path)
 
 
 @dataclass(frozen=True)
@@ -68,7 +58,7 @@ def recipe_folder(config: ExportConfig, kind: str) -> Path:
     value: dict[str, object] = dict(config.cache_fields("data"))
     if kind == "reference":
         value |= {
-            "source": [file_digest(path) for path in models.sources(config.model)],
+            "source": [store.file_digest(path) for path in models.sources(config.model)],
             "dataset": dataset_place(config).name,
             "checkpoint": checkpoint_place(config).name,
         }
@@ -76,10 +66,10 @@ def recipe_folder(config: ExportConfig, kind: str) -> Path:
         generated = _is_generated(config)
         sources = [models.source(config.model, m) for m in models.get(config.model).RECIPE]
         sources += [] if generated else models.raw_sources(config.model)
-        value |= {str(path.relative_to(ROOT)): file_digest(path) for path in sources}
+        value |= {str(path.relative_to(store.ROOT)): store.file_digest(path) for path in sources}
         if not generated:
-            value["files"] = fingerprint(from_root(config.dataset))
-    return outputs() / "data" / f"{config.model}-{kind}-{digest(value)[:12]}"
+            value["files"] = store.fingerprint(store.from_root(config.dataset))
+    return store.outputs() / "data" / f"{config.model}-{kind}-{store.digest(value)[:12]}"
 
 
 def _is_generated(config: ExportConfig) -> bool:
@@ -88,7 +78,7 @@ def _is_generated(config: ExportConfig) -> bool:
 
 def dataset_place(config: ExportConfig) -> Place:
     """Find the data set: a generated one, one that is made from raw files, or the user's."""
-    given, raw = from_root(config.dataset), models.raw(config.model)
+    given, raw = store.from_root(config.dataset), models.raw(config.model)
     if _is_generated(config) or (raw and raw.holds_raw(given)):
         folder = recipe_folder(config, "dataset")
         return Place(folder, made=folder)
@@ -101,7 +91,7 @@ def checkpoint_place(config: ExportConfig) -> Place:
     Raises `ParameterError` if one would have to be fitted to a data set that is not generated.
     """
     if config.checkpoint != "fitted":
-        return Place(from_root(config.checkpoint))
+        return Place(store.from_root(config.checkpoint))
     if not _is_generated(config):
         raise ParameterError(
             f"checkpoint 'fitted' needs a generated data set, and dataset is '{config.dataset}': "
@@ -116,17 +106,17 @@ def prepare(config: ExportConfig) -> Prepared:
     model, raw = models.get(config.model), models.raw(config.model)
     data, checkpoint = dataset_place(config), checkpoint_place(config)
     if data.made and data.is_missing:
-        with making(data.made) as (temporary, _):
+        with store.making(data.made) as (temporary, _):
             if _is_generated(config):
                 print(f"generating the data set '{config.dataset}'")
                 model.prepare_dataset(config, temporary)
             elif raw:
                 print(f"preparing {config.dataset}")
-                raw.prepare_raw(config, from_root(config.dataset), temporary)
+                raw.prepare_raw(config, store.from_root(config.dataset), temporary)
     dataset = model.open_dataset(config, data.path)
     if checkpoint.made and checkpoint.is_missing:
         print("fitting a small checkpoint to it")
-        with making(checkpoint.made) as (temporary, facts):
+        with store.making(checkpoint.made) as (temporary, facts):
             started = time.monotonic()
             model.prepare_checkpoint(config, data.path, temporary / checkpoint.path.name)
             facts["fitted_seconds"] = round(time.monotonic() - started, 1)
@@ -151,9 +141,7 @@ def requests(
 
 
 def request(config: ExportConfig, batch: Arrays) -> Arrays:
-    """Choose from a batch what the network takes: its inputs in its order, contiguous, in the types
-    of the exported graph or, for a stage that has a server, of the served one.
-    """
+    """Choose from a batch the network's inputs, in its order, contiguous, in the `served_dtype`."""
     tensors = models.get(config.model).inputs(config)
     types = {tensor.name: served_dtype(config, tensor.dtype) for tensor in tensors}
     return {name: np.ascontiguousarray(batch[name], dtype) for name, dtype in types.items()}

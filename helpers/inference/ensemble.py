@@ -60,12 +60,11 @@ def parts(config: ExportConfig) -> tuple[Part, ...]:
 def components(config: ExportConfig, format_name: str) -> tuple[Component, ...]:
     """List the components of an artefact whose graph has the format `format_name`."""
     fmt, (*lookups, graph) = formats.get(format_name), parts(config)
-    found = [Component(graph, fmt.FILE, fmt.load, fmt.RUNTIME)]
+    found = Component(graph, fmt.FILE, fmt.load, fmt.RUNTIME)
     if ensemble := models.ensemble(config.model):
-        found[:0] = [
-            Component(part, ensemble.FOLDER, ensemble.load, ensemble.RUNTIME) for part in lookups
-        ]
-    return tuple(found)
+        lookup = Component(lookups[0], ensemble.FOLDER, ensemble.load, ensemble.RUNTIME)
+        return lookup, found
+    return (found,)
 
 
 def load(
@@ -102,12 +101,11 @@ def has_bare_runtime(config: DeployConfig) -> bool:
 
 def graph_inputs(config: ExportConfig, folder: Path, batch: Arrays) -> Arrays:
     """Turn a request into the inputs of the graph; `folder` contains the parts before it."""
-    ensemble, (*lookups, graph) = models.ensemble(config.model), parts(config)
-    tensors = batch
-    if ensemble:
+    *lookups, graph = parts(config)
+    if ensemble := models.ensemble(config.model):
         lookup = ensemble.load(folder / ensemble.FOLDER, 1, "cpu")
-        tensors = Chain([(part, lookup) for part in lookups]).run_all(batch)
-    return {own.name: tensors[name] for name, own in graph.inputs.items()}
+        batch = Chain([(lookups[0], lookup)]).run_all(batch)
+    return {own.name: batch[name] for name, own in graph.inputs.items()}
 
 
 def write_preprocessing(config: ExportConfig, source: Path | Artefact, folder: Path) -> None:
@@ -152,20 +150,12 @@ class FrameworkSession:
 
 
 def framework_session(config: ExportConfig, checkpoint: Path) -> Session:
-    """Load the model from `checkpoint` in its framework: the reference of the accuracy ladder. A
-    lookup before the graph reads its tables from the checkpoint's own files.
-    """
-    model, ensemble = models.get(config.model), models.ensemble(config.model)
-    *lookups, graph = parts(config)
-    network = model.build(config, checkpoint)
-    if model.FRAMEWORK == "torch":
-        network = network.float()
-    session = FrameworkSession(network, model.FRAMEWORK, graph)
-    if ensemble is None:
-        return session
-    return Chain(
-        [*((part, ensemble.mapped(config, checkpoint)) for part in lookups), (graph, session)]
-    )
+    """Load a checkpoint in its framework; a lookup reads the checkpoint's own files."""
+    model, (*lookups, graph) = models.get(config.model), parts(config)
+    session = FrameworkSession(model.build(config, checkpoint), model.FRAMEWORK, graph)
+    if ensemble := models.ensemble(config.model):
+        return Chain([(lookups[0], ensemble.mapped(config, checkpoint)), (graph, session)])
+    return session
 
 
 def physical_cores() -> int:
@@ -177,8 +167,6 @@ def physical_cores() -> int:
 
 
 def threads(config: DeployConfig, scenario: str) -> int:
-    """Give the threads of an instance in `scenario` ("offline" or "online"): those configured, or
-    an equal share of the cores.
-    """
+    """Give the threads of an instance in a scenario: as configured, or its share of the cores."""
     count = config.instances.offline if scenario == "offline" else config.instances.online
     return config.threads or max(1, physical_cores() // count)

@@ -21,7 +21,7 @@ from helpers.config import artefact_folder
 from helpers.config.loading import resolve
 from helpers.config.schema import StageConfig as Config
 from helpers.formats import Build, _tensorrt
-from helpers.inference import artefacts
+from helpers.inference import datasets
 from helpers.store.artefacts import Artefact, making
 from helpers.store.paths import OUTPUTS_VARIABLE
 from helpers.triton import convert
@@ -212,8 +212,8 @@ def test_convert_builds_in_a_container_and_notes_the_release(
 
     monkeypatch.setenv(OUTPUTS_VARIABLE, str(tmp_path / "outputs"))
     monkeypatch.setattr("helpers.triton.docker.run_in_image", run_in_image)
-    monkeypatch.setattr(artefacts, "open_dataset", lambda _: None)
-    monkeypatch.setattr(artefacts, "example_inputs", lambda *_: {"INPUT__0": INPUTS["IMAGE"]})
+    monkeypatch.setattr(datasets, "open_dataset", lambda _: None)
+    monkeypatch.setattr(datasets, "example_inputs", lambda *_: {"INPUT__0": INPUTS["IMAGE"]})
     chosen = config(release="23.02", format=name, precision=precision, export_format=export)
     with making(artefact_folder(chosen, "export")) as (folder, _):
         exported = folder / formats.get(export).FILE

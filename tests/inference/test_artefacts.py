@@ -12,7 +12,7 @@ from helpers import formats
 from helpers.config import ExportConfig, artefact_folder, resolve
 from helpers.errors import ArtefactError
 from helpers.formats import Build
-from helpers.inference import artefacts, ensemble, require
+from helpers.inference import artefacts, datasets, ensemble, require
 from helpers.models import Part, Tensor
 from helpers.store import OUTPUTS_VARIABLE, making
 from helpers.store import artefacts as store
@@ -123,9 +123,9 @@ def test_a_format_is_told_what_the_server_and_the_experiment_need(
 
     monkeypatch.setenv(OUTPUTS_VARIABLE, str(tmp_path))
     monkeypatch.setattr(formats.get(name), "make", make)
-    monkeypatch.setattr(artefacts, "open_dataset", lambda _: None)
+    monkeypatch.setattr(datasets, "open_dataset", lambda _: None)
     inputs = {"IDS": np.zeros((2, 1), np.int32)}
-    monkeypatch.setattr(artefacts, "example_inputs", lambda *_: inputs)
+    monkeypatch.setattr(datasets, "example_inputs", lambda *_: inputs)
     monkeypatch.setattr(ensemble, "parts", lambda config: (Part(config.model, IDS, SCORES),))
     fields = {"export_format": "tf-savedmodel", "capture_cuda_graph": True}
     chosen = config(
