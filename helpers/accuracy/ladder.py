@@ -74,19 +74,13 @@ def scores(
     config: ExportConfig, framework: dict[str, float], served: dict[str, float]
 ) -> tuple[Score, ...]:
     """Hold the served metrics against the framework's: 99 % of them must be kept."""
-    better = models.get(config.model).METRICS
-    return tuple(
-        Score(
-            metric=name,
-            framework=framework[name],
-            served=served[name],
-            bound=framework[name] * KEPT_SHARE
-            if better[name] == "higher"
-            else framework[name] / KEPT_SHARE,
-            better=better[name],
-        )
-        for name in better
-    )
+    found = []
+    for name, better in models.get(config.model).METRICS.items():
+        right, got = framework[name], served[name]
+        bound = right * KEPT_SHARE if better == "higher" else right / KEPT_SHARE
+        score = Score(metric=name, framework=right, served=got, bound=bound, better=better)
+        found.append(score)
+    return tuple(found)
 
 
 def _run(session: Session, batches: Iterable[Arrays]) -> Arrays:

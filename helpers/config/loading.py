@@ -77,7 +77,7 @@ def file_for(gpu: str) -> Path | None:
     return None
 
 
-def target_name(gpu: str) -> str:
+def _target(gpu: str) -> str:
     """Name a target's folder: as the parameter file is named, else after the GPU."""
     if given := os.environ.get(TARGET_VARIABLE):
         return given
@@ -95,38 +95,32 @@ def resolve(
     models: Mapping[str, Value] | None = None,
     experiment: str = "",
     overrides: Mapping[str, Value] | None = None,
-    *,
-    target: str = "",
 ) -> StageConfig:
     """Give `stage` its configuration of one experiment: the first call of every notebook.
 
     Without `models` the parameter file of `gpu` is read; without `experiment` its first is taken.
-    `target` names the folder of results where it is known. `overrides` replaces single fields, for
-    exploring. Raises `ParameterError`, and `WorkspaceError` while a run of the batch command that
-    did not start this notebook holds the outputs folder.
+    `overrides` replaces single fields, for exploring. Raises `ParameterError`, and `WorkspaceError`
+    while a run of the batch command that did not start this notebook holds the outputs folder.
     """
     require_unlocked(outputs())
     content_name.cache_clear()  # the user's files may be others than an hour ago
     package_files()  # as they are now, before the stage runs
     if isinstance(overrides, str):
-        raise ParameterError(
-            f"overrides is the text {overrides!r}: "
-            "give a dict, with papermill by -y 'overrides: {...}'"
-        )
+        how = "give a dict, with papermill by -y 'overrides: {...}'"
+        raise ParameterError(f"overrides is the text {overrides!r}: {how}")
     if models:
         content: dict[str, object] = {"gpu": gpu, "device": device, "models": models}
         content |= {"server": server or {}, "defaults": defaults or {}}
-        parameters = parse(content, target, "parameters")
+        parameters = parse(content, "", "parameters")
     elif defaults or server:
         given = "defaults" if defaults else "server"
         raise ParameterError(f"{given} is given without models: use overrides")
     elif path := file_for(gpu):
         parameters = read_file(path)
     else:
-        raise ParameterError(
-            f"gpu is {gpu!r}, which no file in {display_path(FILES)} has: give models too"
-        )
-    parameters = replace(parameters, target=target or target_name(gpu))
+        files = display_path(FILES)
+        raise ParameterError(f"gpu is {gpu!r}, which no file in {files} has: give models too")
+    parameters = replace(parameters, target=_target(gpu))
     return configure(parameters, model, experiment, stage, overrides)
 
 

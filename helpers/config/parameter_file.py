@@ -44,6 +44,9 @@ def _one_for_both(count: Value) -> Value:
 Count = Annotated[int, Field(ge=1, strict=True)]
 Precision = Literal["fp32", "bf16", "fp16"]
 FormatName = Annotated[str, pydantic.AfterValidator(_known_format)]
+ModelName = Annotated[str, pydantic.AfterValidator(_known_model)]
+FolderName = Annotated[str, pydantic.AfterValidator(_folder_name)]
+Milliseconds = Annotated[float, Field(gt=0, strict=False, allow_inf_nan=False)]
 
 
 class Strict(pydantic.BaseModel):
@@ -206,9 +209,7 @@ class ReportFields(CheckpointField):
     """What the report reads itself; the rest comes from the results of the other stages."""
 
     dataset: str = "generated"
-    latency_budget_ms: Annotated[float, Field(gt=0, strict=False, allow_inf_nan=False)] | None = (
-        None  # at p99
-    )
+    latency_budget_ms: Milliseconds | None = None  # at p99
 
 
 class Experiment(OfflineFields, OnlineFields, ReportFields):
@@ -219,10 +220,7 @@ class Experiment(OfflineFields, OnlineFields, ReportFields):
 
 class ModelSection(Strict):
     defaults: dict[str, Value] = {}
-    experiments: Annotated[
-        dict[Annotated[str, pydantic.AfterValidator(_folder_name)], dict[str, Value] | None],
-        Field(min_length=1),
-    ]
+    experiments: Annotated[dict[FolderName, dict[str, Value] | None], Field(min_length=1)]
 
 
 class ParameterFile(Strict):
@@ -235,10 +233,7 @@ class ParameterFile(Strict):
     device: Literal["cpu", "gpu"]
     server: Server = Server()
     defaults: dict[str, Value] = {}
-    models: Annotated[
-        dict[Annotated[str, pydantic.AfterValidator(_known_model)], ModelSection],
-        Field(min_length=1),
-    ]
+    models: Annotated[dict[ModelName, ModelSection], Field(min_length=1)]
 
 
 WORDS = {  # kinds of pydantic's errors whose own message speaks of Python or JSON

@@ -7,6 +7,7 @@ from typing import Literal
 from helpers import formats
 from helpers.config import parameter_file as fields
 from helpers.config import releases
+from helpers.config.parameter_file import Value
 from helpers.store import ROOT, content_name, digest, outputs
 
 
@@ -27,13 +28,9 @@ class StageConfig(fields.Strict):
         """The newest ONNX opset that this server reads; None if it reads today's."""
         return None if self.server.kind == "embedded" else releases.opset(self.server.release)
 
-    def summary(self) -> dict[str, fields.Value]:
+    def summary(self) -> dict[str, Value]:
         """What a reader should know: the experiment, and every field that the stage reads."""
-        head: dict[str, fields.Value] = {
-            "model": self.model,
-            "target": self.target,
-            "gpu": self.gpu,
-        }
+        head: dict[str, Value] = {"model": self.model, "target": self.target, "gpu": self.gpu}
         if self.stage != "report":
             head["experiment"] = self.experiment
         read = self.model_dump(include=self.fields_for(self.stage))
@@ -43,9 +40,9 @@ class StageConfig(fields.Strict):
         """Name the fields that `stage`, this one or an earlier one, reads of this experiment."""
         return fields_for(stage, getattr(self, "format", ""))
 
-    def cache_fields(self, stage: str) -> dict[str, fields.Value]:
+    def cache_fields(self, stage: str) -> dict[str, Value]:
         """Plain values of what decides the outcome of `stage`, this one or an earlier one."""
-        chosen: dict[str, fields.Value] = {"model": self.model}
+        chosen: dict[str, Value] = {"model": self.model}
         if stage not in ("data", "export"):
             chosen["device"] = self.device
         # A file that is built for one server depends on the server's release too.

@@ -1,6 +1,6 @@
 """What a format is to the rest of the package, and how to find one by its name.
 
-A format is a module `helpers.formats.<name>` (with `-` written `_`) that implements `Format`; it
+A format is a module `helpers.formats.<name>` (with `-` written `_`) with the names of `Format`; it
 knows nothing about models. A module `_<name>` is part of one.
 
 The file that defines `load` is copied into model repositories as `runtime.py` and imported there
@@ -15,7 +15,7 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import iter_modules
-from typing import TYPE_CHECKING, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,22 +55,21 @@ class Build:
     in_image: Callable[[Path, list[str]], None] | None = None
 
 
-class Format(Protocol):
-    """The module of a format: what its artefacts are, how one is made, and how one is loaded."""
+@dataclass(frozen=True)
+class Format:
+    """What its artefacts are, how one is made, and how one is loaded: the names in its module."""
 
     FILE: str  # the file or folder of an artefact that `load` takes
     SOURCES: tuple[str, ...]  # the frameworks ("torch", "tensorflow") or formats it is made from
     PRECISIONS: Mapping[str, tuple[str, ...]]  # on each device ("cpu", "gpu") that it runs on
     RUNTIME: tuple[str, ...]  # the modules whose versions decide what the artefact computes
     SHOWN: tuple[str, str]  # the names of the runtime and the format in published tables
-    BUILT_FOR: tuple[str, ...]  # see `built_for`
-    IMAGE: str  # in which it is made for a server of `{release}`; empty if any process can
-
-    def make(self, source: Source, path: Path, build: Build) -> None:
-        """Write the artefact to `path`; raise whatever the exporter raises."""
-
-    def load(self, path: Path, threads: int, device: str) -> Session:
-        """Load the artefact for `device` ("cpu", "gpu"), with `threads` threads in an operator."""
+    # Writes the artefact of a source to a path; raises whatever the exporter raises
+    make: Callable[[Source, Path, Build], None]
+    # Loads it with some threads within an operator for a device ("cpu", "gpu")
+    load: Callable[[Path, int, str], Session]
+    BUILT_FOR: tuple[str, ...] = ()  # see `built_for`
+    IMAGE: str = ""  # in which it is made for a server of `{release}`; empty if any process can
 
 
 # Wheels with GPU support, where their name differs from the module's
@@ -88,7 +87,9 @@ def get(name: str) -> Format:
     """Import the format `name`; raise `ParameterError` if there is none."""
     if name not in names():
         raise ParameterError(f"unknown format '{name}': this package has {', '.join(names())}")
-    return cast(Format, import_module(f"{__name__}.{name.replace('-', '_')}"))
+    module = import_module(f"{__name__}.{name.replace('-', '_')}")
+    known = Format.__dataclass_fields__
+    return Format(**{each: getattr(module, each) for each in known if hasattr(module, each)})
 
 
 def built_for(name: str) -> tuple[str, ...]:

@@ -26,8 +26,6 @@ SOURCES = ("torch", "tf-savedmodel")
 PRECISIONS = {"cpu": ("fp32",), "gpu": ("fp32", "fp16")}
 RUNTIME = ("onnxruntime",)
 SHOWN = ("ONNX Runtime", "ONNX")
-BUILT_FOR = ()
-IMAGE = ""
 
 TF2ONNX_OPSET = 17  # unless the server needs an older one
 LARGE = 100_000  # bytes; weights above this size are hidden from tf2onnx
@@ -45,9 +43,7 @@ class OnnxSession:
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         provider = "CUDAExecutionProvider" if device == "gpu" else "CPUExecutionProvider"
         chosen = {"use_tf32": "0"} if device == "gpu" else {}  # fp32 is fp32
-        self._session = onnxruntime.InferenceSession(
-            str(path), options, providers=[(provider, chosen)]
-        )
+        self._session = onnxruntime.InferenceSession(str(path), options, [(provider, chosen)])
         if provider not in self._session.get_providers():
             raise RuntimeError(f"ONNX Runtime has no {provider}: it would take the CPU instead")
         self._device = "cuda" if device == "gpu" else "cpu"
@@ -57,9 +53,7 @@ class OnnxSession:
         return dict(zip(self._outputs, self._session.run(self._outputs, inputs), strict=True))
 
     def run_on_device(self, inputs: Mapping[str, Array | torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Like `run`, but inputs may be tensors on the device and outputs stay there. Outputs have
-        the batch size of the inputs and otherwise a fixed shape.
-        """
+        """Like `run`, but inputs may be on the device, and outputs, each of a fixed shape, stay."""
         import torch
 
         device = self._device

@@ -17,8 +17,6 @@ SOURCES = ("onnx", "tf-savedmodel")
 PRECISIONS = {"cpu": ("fp32", "bf16")}
 RUNTIME = ("openvino",)
 SHOWN = ("OpenVINO", "OpenVINO IR")
-BUILT_FOR = ()
-IMAGE = ""
 
 _PRECISION = ["deployment", "inference_precision"]
 _HINTS = {"fp32": "f32", "bf16": "bf16"}

@@ -21,8 +21,6 @@ SOURCES = ("tensorflow",)
 PRECISIONS = {"cpu": ("fp32",), "gpu": ("fp32",)}
 RUNTIME = ("tensorflow",)
 SHOWN = ("TensorFlow", "TensorFlow SavedModel")
-BUILT_FOR = ()
-IMAGE = ""
 
 SIGNATURE = "serving_default"
 

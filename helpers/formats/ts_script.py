@@ -9,8 +9,6 @@ SOURCES = ts_trace.SOURCES
 PRECISIONS = ts_trace.PRECISIONS
 RUNTIME = ts_trace.RUNTIME
 SHOWN = ("PyTorch", "TorchScript Script")
-BUILT_FOR = ()
-IMAGE = ""
 load = ts_trace.load
 
 

@@ -30,8 +30,6 @@ SOURCES = ("torch",)
 PRECISIONS = {"cpu": ("fp32", "bf16"), "gpu": ("fp32", "fp16")}
 RUNTIME = ("torch",)
 SHOWN = ("PyTorch", "TorchScript Trace")
-BUILT_FOR = ()
-IMAGE = ""
 
 _TENSORS = "tensors.json"  # names of inputs and outputs, which TorchScript itself does not keep
 

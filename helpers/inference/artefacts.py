@@ -17,9 +17,9 @@ from helpers.store import Artefact, find_artefact, making, verify
 # Runs a command in a container of an image: takes the image, a folder, and the command, whose words
 # after the first are names of files in that folder.
 RunInImage = Callable[[str, Path, list[str]], None]
-Stamps = list[tuple[int, int]]
+EXAMPLE_BATCH = 2  # samples for an exporter, which would take a batch of one for a constant
 
-_verified: dict[Path, tuple[str, Stamps]] = {}  # by folder, for this process
+_verified: dict[Path, tuple[str, list[tuple[int, int]]]] = {}  # by folder, for this process
 
 
 def require(config: ExportConfig, stage: str) -> Artefact:
@@ -29,13 +29,11 @@ def require(config: ExportConfig, stage: str) -> Artefact:
     that names the command which makes the artefact.
     """
     artefact = find_artefact(artefact_folder(config, stage))
+    name = f"{config.model} {config.experiment}"
     if artefact is None:
-        raise ArtefactError(
-            f"{config.model} {config.experiment} has no result of {stage} yet: "
-            f"run {command(config, stage)}"
-        )
+        raise ArtefactError(f"{name} has no result of {stage} yet: run {command(config, stage)}")
     if reason := artefact.facts.get("red"):
-        raise ArtefactError(f"{stage} of {config.model} {config.experiment} did not hold: {reason}")
+        raise ArtefactError(f"{stage} of {name} did not hold: {reason}")
     state = artefact.sha256, _stamps(artefact)
     if _verified.get(artefact.folder) != state:
         verify(artefact)
@@ -43,7 +41,7 @@ def require(config: ExportConfig, stage: str) -> Artefact:
     return artefact
 
 
-def _stamps(artefact: Artefact) -> Stamps:
+def _stamps(artefact: Artefact) -> list[tuple[int, int]]:
     """Give each file's number and the time of the last change of its status (ctime), which not even
     a program that restores the time of modification can set.
     """
@@ -75,11 +73,10 @@ def _make(
     with making(folder) as (temporary, facts):
         started = time.monotonic()
         ensemble.write_preprocessing(config, origin, temporary)
+        batch = next(datasets.requests(config, dataset, EXAMPLE_BATCH, EXAMPLE_BATCH))
         build = Build(
             precision,
-            inputs=ensemble.graph_inputs(
-                config, temporary, datasets.example_inputs(config, dataset)
-            ),
+            inputs=ensemble.graph_inputs(config, temporary, batch),
             outputs=tuple(tensor.name for tensor in graph.outputs.values()),
             opset=config.opset,
             **config.model_dump(include=set(fmt.BUILT_FOR)),

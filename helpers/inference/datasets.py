@@ -12,8 +12,6 @@ from helpers.config import DeployConfig, ExportConfig, StageConfig, command, rel
 from helpers.errors import ArtefactError, ParameterError
 from helpers.models import Arrays, Dataset
 
-EXAMPLE_BATCH = 2  # samples for an exporter, which would take a batch of one for a constant
-
 
 @dataclass(frozen=True)
 class Place:
@@ -63,12 +61,11 @@ def recipe_folder(config: ExportConfig, kind: str) -> Path:
             "checkpoint": checkpoint_place(config).name,
         }
     else:
-        generated = _is_generated(config)
         sources = [models.source(config.model, m) for m in models.get(config.model).RECIPE]
-        sources += [] if generated else models.raw_sources(config.model)
-        value |= {str(path.relative_to(store.ROOT)): store.file_digest(path) for path in sources}
-        if not generated:
+        if not _is_generated(config):
+            sources += models.raw_sources(config.model)
             value["files"] = store.fingerprint(store.from_root(config.dataset))
+        value |= {str(path.relative_to(store.ROOT)): store.file_digest(path) for path in sources}
     return store.outputs() / "data" / f"{config.model}-{kind}-{store.digest(value)[:12]}"
 
 
@@ -93,10 +90,8 @@ def checkpoint_place(config: ExportConfig) -> Place:
     if config.checkpoint != "fitted":
         return Place(store.from_root(config.checkpoint))
     if not _is_generated(config):
-        raise ParameterError(
-            f"checkpoint 'fitted' needs a generated data set, and dataset is '{config.dataset}': "
-            "give the path of a checkpoint"
-        )
+        found = f"a generated data set, and dataset is '{config.dataset}'"
+        raise ParameterError(f"checkpoint 'fitted' needs {found}: give the path of a checkpoint")
     folder = recipe_folder(config, "checkpoint")
     return Place(folder / "checkpoint", made=folder)
 
@@ -145,11 +140,6 @@ def request(config: ExportConfig, batch: Arrays) -> Arrays:
     tensors = models.get(config.model).inputs(config)
     types = {tensor.name: served_dtype(config, tensor.dtype) for tensor in tensors}
     return {name: np.ascontiguousarray(batch[name], dtype) for name, dtype in types.items()}
-
-
-def example_inputs(config: ExportConfig, dataset: Dataset) -> Arrays:
-    """Take a small real batch, which an exporter traces or infers shapes from."""
-    return next(requests(config, dataset, EXAMPLE_BATCH, EXAMPLE_BATCH))
 
 
 def served_dtype(config: StageConfig, dtype: str) -> str:

@@ -213,7 +213,7 @@ def test_convert_builds_in_a_container_and_notes_the_release(
     monkeypatch.setenv(OUTPUTS_VARIABLE, str(tmp_path / "outputs"))
     monkeypatch.setattr("helpers.triton.docker.run_in_image", run_in_image)
     monkeypatch.setattr(datasets, "open_dataset", lambda _: None)
-    monkeypatch.setattr(datasets, "example_inputs", lambda *_: {"INPUT__0": INPUTS["IMAGE"]})
+    monkeypatch.setattr(datasets, "requests", lambda *_: iter([{"INPUT__0": INPUTS["IMAGE"]}]))
     chosen = config(release="23.02", format=name, precision=precision, export_format=export)
     with making(artefact_folder(chosen, "export")) as (folder, _):
         exported = folder / formats.get(export).FILE

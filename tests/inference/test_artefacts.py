@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from helpers import formats
 from helpers.config import ExportConfig, artefact_folder, resolve
 from helpers.errors import ArtefactError
 from helpers.formats import Build
@@ -122,10 +121,10 @@ def test_a_format_is_told_what_the_server_and_the_experiment_need(
         builds.append(build)
 
     monkeypatch.setenv(OUTPUTS_VARIABLE, str(tmp_path))
-    monkeypatch.setattr(formats.get(name), "make", make)
+    monkeypatch.setattr(f"helpers.formats.{name}.make", make)
     monkeypatch.setattr(datasets, "open_dataset", lambda _: None)
     inputs = {"IDS": np.zeros((2, 1), np.int32)}
-    monkeypatch.setattr(datasets, "example_inputs", lambda *_: inputs)
+    monkeypatch.setattr(datasets, "requests", lambda *_: iter([inputs]))
     monkeypatch.setattr(ensemble, "parts", lambda config: (Part(config.model, IDS, SCORES),))
     fields = {"export_format": "tf-savedmodel", "capture_cuda_graph": True}
     chosen = config(

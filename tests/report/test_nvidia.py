@@ -328,7 +328,7 @@ def test_what_was_not_measured_or_not_published_has_no_pair() -> None:
 
 def measured(model: str, gpu: str, *rows: Row, **settings: Any) -> Comparison:
     """The comparison for some rows of one experiment on a target."""
-    config = resolve(model, "report", target="t").model_copy(update={"gpu": gpu})
+    config = resolve(model, "report").model_copy(update={"target": "t", "gpu": gpu})
     kept = settings_of(row_of(model)) | settings
     result = Result(
         model=model,
@@ -467,7 +467,9 @@ def test_the_data_of_a_figure_are_the_pairs_and_what_else_is_drawn(
 
 
 def test_a_report_depends_on_the_published_rows() -> None:
-    inputs = results.fingerprint(resolve("bert", "report", target="none")).inputs
+    inputs = results.fingerprint(
+        resolve("bert", "report").model_copy(update={"target": "none"})
+    ).inputs
     path = ROOT / "params/published/bert.csv"
 
     assert inputs == {"params/published/bert.csv": file_digest(path)}
@@ -481,7 +483,7 @@ def test_text_from_parameters_and_data_is_shown_as_it_is_and_is_never_markup(
 ) -> None:
     row = as_ours(row_of("bert", gpu=T4), gpu=HOSTILE, experiment=HOSTILE)
     comparison = measured("bert", HOSTILE, row)
-    config = resolve("bert", "report", target="t").model_copy(update={"gpu": HOSTILE})
+    config = resolve("bert", "report").model_copy(update={"target": "t", "gpu": HOSTILE})
     result = Result(
         model="bert", experiment="x", stage="deploy", gpu="", state="failed", reason=HOSTILE
     )
