@@ -178,10 +178,9 @@ def select(
         if not models or model in models
         for name in section.experiments
     ]
-    known = sorted({name for _, name in pairs})
     for option, wanted, names in (
         ("--model", models, list(sections)),
-        ("--experiment", experiments, known),
+        ("--experiment", experiments, sorted({name for _, name in pairs})),
     ):
         for name in wanted:
             if name not in names:

@@ -150,12 +150,9 @@ class ConvertFields(ExportFields):
     @pydantic.field_validator("precision")
     @classmethod
     def _check_precision(cls, precision: str, info: pydantic.ValidationInfo) -> str:
-        exported = info.data.get("export_precision", precision)
-        is_served_as_exported = info.data.get("format") == info.data.get("export_format")
-        if is_served_as_exported and precision != exported:
-            raise ValueError(
-                f"differs from export_precision {exported}, but the format is the same"
-            )
+        first = info.data.get("export_precision", precision)
+        if info.data.get("format") == info.data.get("export_format") and precision != first:
+            raise ValueError(f"differs from export_precision {first}, but the format is the same")
         return precision
 
 
@@ -247,10 +244,7 @@ LONGEST = 100  # characters of a wrong value that are shown
 
 
 def validated(schema: type[M], value: object, place: str, model: str = "") -> M:
-    """Give `value`, the whole file or what it says of `model`, as an instance of `schema`.
-
-    Raises a `ParameterError` that begins with `place`: the file, and the keys that lead to `value`.
-    """
+    """Check `value`, a file or what it says of `model`; a `ParameterError` begins with `place`."""
     try:
         return schema.model_validate(value, context={"model": model} if model else None)
     except pydantic.ValidationError as error:

@@ -42,12 +42,9 @@ _NAME = re.compile(r"(\d\d)\.(0[1-9]|1[0-2])")
 
 def number(release: str) -> Version:
     """Read a release's year and month; raise `ParameterError` for another name."""
-    found = _NAME.fullmatch(release)
-    if not found:
-        raise ParameterError(
-            f"unknown release '{release}': Triton's are named YY.MM, such as 24.10"
-        )
-    return int(found[1]), int(found[2])
+    if found := _NAME.fullmatch(release):
+        return int(found[1]), int(found[2])
+    raise ParameterError(f"unknown release '{release}': Triton's are named YY.MM, such as 24.10")
 
 
 def has_tensorflow(release: str) -> bool:
@@ -62,9 +59,8 @@ def has_tensorrt_10(release: str) -> bool:
 
 def opset(release: str) -> int | None:
     """Give the ONNX opset that a release needs; None if it reads today's, or for another name."""
-    if not _NAME.fullmatch(release):
-        return None
-    return OLD_OPSET if number(release) < number(FIRST_WITH_NEW_OPSETS) else None
+    is_old = _NAME.fullmatch(release) and number(release) < number(FIRST_WITH_NEW_OPSETS)
+    return OLD_OPSET if is_old else None
 
 
 def driver_obstacle(release: str, version: str) -> str:

@@ -60,9 +60,8 @@ def write_new(name: str, found: Gpu) -> Path:
         raise ParameterError(f"NAME {name}: use letters, digits, '.', '_' and '-', and no folder")
     path = loading.FILES / f"{stem}.yaml"
     if path.exists():
-        raise ParameterError(
-            f"{display_path(path)} is there already: give another NAME than {stem}"
-        )
+        taken = display_path(path)
+        raise ParameterError(f"{taken} is there already: give another NAME than {stem}")
     source = loading.FILES / f"{nearest(found).name}.yaml"
     loading.read_file(source)
     # the notebooks find a file by its GPU, so no two files may have the same
@@ -75,9 +74,8 @@ def write_new(name: str, found: Gpu) -> Path:
     with explained(path), NamedTemporaryFile("w", dir=path.parent, prefix=f".{stem}.") as file:
         # the source's text without the comment on top of it, with another `gpu`
         line = yaml.safe_dump({"gpu": spelled}, width=1000).strip()
-        file.write(
-            text + re.sub(r"(?ms)\A.*?^gpu:[^\n]*", lambda _: line, source.read_text(), count=1)
-        )
+        copied = re.sub(r"(?ms)\A.*?^gpu:[^\n]*", lambda _: line, source.read_text(), count=1)
+        file.write(text + copied)
         file.flush()
         loading.read_file(Path(file.name))
         os.chmod(file.name, 0o644)

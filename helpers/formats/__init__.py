@@ -102,13 +102,11 @@ def missing(name: str, device: str) -> str:
     for runtime in get(name).RUNTIME:
         if find_spec(runtime) is None:
             return f"{name} needs {runtime}, which is not installed"
-        if device != "gpu":
-            continue
         wheel = _GPU_WHEELS.get(runtime, runtime)
         found = installed_version(wheel)
-        if not found:
+        if device == "gpu" and not found:
             return f"{name} on a gpu needs {wheel}, which is not installed"
-        if found.endswith("+cpu"):
+        if device == "gpu" and found.endswith("+cpu"):
             return f"{name} on a gpu needs {wheel} with CUDA, and {found} is installed"
     return ""
 

@@ -53,7 +53,7 @@ class OnnxSession:
         return dict(zip(self._outputs, self._session.run(self._outputs, inputs), strict=True))
 
     def run_on_device(self, inputs: Mapping[str, Array | torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Like `run`, but inputs may be on the device, and outputs, each of a fixed shape, stay."""
+        """Like `run`, but inputs may be on the device; outputs, fixed but for the batch, stay."""
         import torch
 
         device = self._device
@@ -183,9 +183,8 @@ def _convert(source: Path, path: Path, build: Build) -> None:
         opset=build.opset or TF2ONNX_OPSET,
         tensors_to_rename=names,
     )
-    inputs_of_model = [each for each in model.graph.input if each.name not in weights]
-    del model.graph.input[:]
-    model.graph.input.extend(inputs_of_model)
+    for each in [each for each in model.graph.input if each.name in weights]:
+        model.graph.input.remove(each)
     model.graph.initializer.extend(
         onnx.numpy_helper.from_array(array, name) for name, array in weights.items()
     )

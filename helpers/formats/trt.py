@@ -26,8 +26,7 @@ load = _tensorrt.load
 
 
 def make(source: Source, path: Path, build: Build) -> None:
-    """Build an engine, or TF-TRT's SavedModel if `path` is one, in this process or by
-    `build.in_image`.
+    """Build an engine, or TF-TRT's SavedModel if `path` is one, here or by `build.in_image`.
 
     The timing cache is next to the artefact, so that all artefacts of a target share it. Raises
     RuntimeError with the reason if it fails.

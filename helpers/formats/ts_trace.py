@@ -10,15 +10,13 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from inspect import Parameter, Signature
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import torch
 
     from helpers.formats import Array, Arrays, Build, Source
@@ -99,9 +97,7 @@ def _to_bf16(tensors: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
 
 
 def _wrapped(module: torch.nn.Module, names: list[str], is_bf16: bool) -> torch.nn.Module:
-    """Wrap a compiled module so that the arguments of `forward` have these names; around a bf16
-    module, floating-point tensors are cast from and to fp32.
-    """
+    """Name the arguments of a compiled module's `forward`; with bf16, cast from and to fp32."""
     import torch
 
     class Wrapped(torch.nn.Module):  # type: ignore[misc]

@@ -42,9 +42,7 @@ def require(config: ExportConfig, stage: str) -> Artefact:
 
 
 def _stamps(artefact: Artefact) -> list[tuple[int, int]]:
-    """Give each file's number and the time of the last change of its status (ctime), which not even
-    a program that restores the time of modification can set.
-    """
+    """Give inode and ctime of each file; not even a program that restores its times sets ctime."""
     paths = (artefact.folder / name for name in artefact.files)
     found = (path.stat() for path in paths if path.is_file())
     return [(status.st_ino, status.st_ctime_ns) for status in found]
@@ -90,10 +88,9 @@ def _make(
         except (DeploymentError, OSError):
             raise
         except Exception as error:  # exporters raise anything
+            what = f"{name} {precision} of {config.model}"
             line = " ".join(str(error).split())[:300]
-            raise FormatError(
-                f"{name} {precision} of {config.model} failed: {type(error).__name__}: {line}"
-            ) from error
+            raise FormatError(f"{what} failed: {type(error).__name__}: {line}") from error
         facts.update(format=name, precision=precision, seconds=round(time.monotonic() - started, 1))
     return _made(folder)
 
@@ -113,9 +110,8 @@ def convert(config: ConvertConfig, run_in_image: RunInImage) -> Artefact:
     folder = artefact_folder(config, "convert")
     with making(folder) as (temporary, facts):
         ensemble.link_files(exported, temporary, exported.files)
-        facts.update(
-            format=config.format, precision=config.precision, seconds=0.0, note="taken as exported"
-        )
+        facts.update(format=config.format, precision=config.precision, seconds=0.0)
+        facts["note"] = "taken as exported"
     return _made(folder)
 
 

@@ -130,9 +130,8 @@ def open_dataset(config: ExportConfig) -> Dataset:
 def requests(
     config: ExportConfig, dataset: Dataset, batch_size: int, limit: int | None = None
 ) -> Iterator[Arrays]:
-    """Yield the data set's batches as `request` gives them."""
-    for batch in dataset.batches(batch_size, limit):
-        yield request(config, batch)
+    """Give the data set's batches, each as `request` gives it."""
+    return (request(config, batch) for batch in dataset.batches(batch_size, limit))
 
 
 def request(config: ExportConfig, batch: Arrays) -> Arrays:

@@ -83,9 +83,7 @@ def load(
 
 
 def requires_native_backend(config: StageConfig, format_name: str) -> bool:
-    """Whether only the server's own backend can run a file of the format: because this process
-    lacks the runtime, or because the file is made for the server's version of it.
-    """
+    """Whether only the server can run the format: this process has no runtime, or another one."""
     if config.server.kind == "embedded":
         return False
     return bool(formats.built_for(format_name) or formats.missing(format_name, config.device))
@@ -111,11 +109,9 @@ def graph_inputs(config: ExportConfig, folder: Path, batch: Arrays) -> Arrays:
 def write_preprocessing(config: ExportConfig, source: Path | Artefact, folder: Path) -> None:
     """Write the parts before the graph into `folder`, from a checkpoint or an artefact."""
     ensemble = models.ensemble(config.model)
-    if ensemble is None:
-        return
-    if isinstance(source, Path):
+    if ensemble and isinstance(source, Path):
         ensemble.write(config, source, folder / ensemble.FOLDER)
-    else:
+    elif ensemble and isinstance(source, Artefact):
         names = [name for name in source.files if Path(name).parts[0] == ensemble.FOLDER]
         link_files(source, folder, names)
 
