@@ -21,6 +21,7 @@ FILES = ROOT / "params"
 TARGET_VARIABLE = "TRITON_NOTEBOOKS_TARGET"  # set by the batch command: the parameter file's name
 
 Fields = dict[str, Value]
+Given = Mapping[str, Value] | None  # a parameter of a notebook
 
 
 @dataclass(frozen=True)
@@ -90,11 +91,11 @@ def resolve(
     stage: str,
     gpu: str = "CPU",
     device: str = "cpu",
-    server: Mapping[str, Value] | None = None,
-    defaults: Mapping[str, Value] | None = None,
-    models: Mapping[str, Value] | None = None,
+    server: Given = None,
+    defaults: Given = None,
+    models: Given = None,
     experiment: str = "",
-    overrides: Mapping[str, Value] | None = None,
+    overrides: Given = None,
 ) -> StageConfig:
     """Give `stage` its configuration of one experiment: the first call of every notebook.
 
@@ -125,11 +126,7 @@ def resolve(
 
 
 def configure(
-    parameters: Parameters,
-    model: str,
-    experiment: str,
-    stage: str,
-    overrides: Mapping[str, Value] | None = None,
+    parameters: Parameters, model: str, experiment: str, stage: str, overrides: Given = None
 ) -> StageConfig:
     """Give `stage` its configuration of one experiment, by default the first of the model.
 

@@ -68,16 +68,12 @@ def components(config: ExportConfig, format_name: str) -> tuple[Component, ...]:
 
 
 def load(
-    config: ExportConfig,
-    format_name: str,
-    folder_of: Callable[[Component], Path],
-    threads: int,
-    device: str,
+    config: ExportConfig, name: str, folder: Callable[[Component], Path], threads: int, device: str
 ) -> Session:
-    """Load an artefact's components in this process, each from the folder `folder_of` gives."""
+    """Load an artefact of the format `name` in this process; `folder` says where a part is."""
     steps = [
-        (each.part, each.load(folder_of(each) / each.file, threads, device))
-        for each in components(config, format_name)
+        (each.part, each.load(folder(each) / each.file, threads, device))
+        for each in components(config, name)
     ]
     return Chain(steps) if len(steps) > 1 else steps[0][1]
 

@@ -160,9 +160,9 @@ def seconds(job: Job) -> float:
     if found and found.seconds:
         return found.seconds
     config = job.config
-    ready = not isinstance(config, ExportConfig) or _data_is_there(config)
-    extra = DATA_SECONDS if config.stage == "export" and not ready else 0
-    return FIRST_SECONDS[config.stage] + extra
+    if config.stage == "export" and isinstance(config, ExportConfig) and not _data_is_there(config):
+        return FIRST_SECONDS["export"] + DATA_SECONDS
+    return FIRST_SECONDS[config.stage]
 
 
 def explain(path: Path, jobs: list[Job], force: bool, say: Callable[[str], None]) -> None:
