@@ -16,8 +16,7 @@ import pytest
 from helpers import models
 from helpers.config.loading import resolve
 from helpers.config.parameter_file import ParameterFile
-from helpers.config.places import notebook_file
-from helpers.config.schema import STAGES
+from helpers.config.schema import STAGES, notebook_file
 from helpers.store.paths import ROOT
 
 with warnings.catch_warnings():

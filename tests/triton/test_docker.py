@@ -656,7 +656,7 @@ def test_an_engine_of_another_release_is_an_error_before_anything_is_loaded(
 def test_the_release_of_the_conversion_counts_where_the_repository_names_none(
     engine: StandIn, repository: Path
 ) -> None:
-    from helpers.config.places import artefact_folder
+    from helpers.config.schema import artefact_folder
     from helpers.store.artefacts import making
 
     with making(artefact_folder(config(), "convert")) as (_, facts):
