@@ -5,23 +5,23 @@ Its stability gate is switched off, because an unstable point would leave no rec
 `statistics` judges instead.
 """
 
-import base64
 import csv
 import json
 import mmap
 import os
 import re
 import sys
+from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from helpers.errors import MeasurementError, ServerError
 from helpers.models import Arrays
+from helpers.perf.statistics import Window
 from helpers.results import LATENCY_COMPONENTS
 from helpers.store import temporary_folder
 from helpers.triton import Server, exit_reason, guarded, last_lines, libraries, sweep
@@ -32,44 +32,21 @@ ATTEMPTS = 4
 TIMES = re.compile(rb'"timestamp":(\d+)|"response_timestamps":\[([\d,]*)\]')
 
 
-@dataclass(frozen=True)
-class Load:
-    """What one run of perf_analyzer saw: start and end of each request (ns, [n, 2]) and mean
-    latency by component (ms).
-    """
-
-    requests: NDArray[np.int64]
-    components: dict[str, float]
-
-
 @contextmanager
-def input_data(samples: Sequence[Arrays]) -> Iterator[Path]:
-    """Write real samples, without their batch dimension, as perf_analyzer's JSON; it sends them in
-    turn.
-    """
-    rows = [
-        {
-            name: {
-                "content": {"b64": base64.b64encode(a.tobytes()).decode()},
-                "shape": list(a.shape),
-            }
-            for name, a in s.items()
-        }
-        for s in samples
-    ]
+def input_data(samples: Arrays) -> Iterator[Path]:
+    """Write a batch of real samples as perf_analyzer's JSON; it sends them in turn."""
+    columns = {
+        name: [
+            {"content": {"b64": b64encode(row.tobytes()).decode()}, "shape": row.shape}
+            for row in array
+        ]
+        for name, array in samples.items()
+    }
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     with temporary_folder() as folder:
         path = folder / "inputs.json"
         path.write_text(json.dumps({"data": rows}))
         yield path
-
-
-def split(batch: Arrays) -> list[Arrays]:
-    """Split a batch into its samples."""
-    count = len(next(iter(batch.values())))
-    return [
-        {name: np.ascontiguousarray(array[i]) for name, array in batch.items()}
-        for i in range(count)
-    ]
 
 
 def shared_memory_patterns(inputs: Sequence[str], outputs: Sequence[str]) -> list[str]:
@@ -80,8 +57,8 @@ def shared_memory_patterns(inputs: Sequence[str], outputs: Sequence[str]) -> lis
 
 
 @dataclass(frozen=True)
-class Point:
-    """One point of a sweep: who is asked, with what, and by how many clients at once.
+class LoadPoint:
+    """One point of a sweep: which model is asked, with what data, and by how many clients at once.
 
     `regions` are the patterns of `shared_memory_patterns`; `interval_ms` is the length of a window.
     """
@@ -95,7 +72,7 @@ class Point:
     shared_memory: str = "none"
 
 
-def arguments(point: Point, url: str, folder: Path) -> list[str]:
+def arguments(point: LoadPoint, url: str, folder: Path) -> list[str]:
     """Return perf_analyzer's command line; its records go to `folder`."""
     return [
         str(Path(sys.executable).parent / "perf_analyzer"),
@@ -110,8 +87,8 @@ def arguments(point: Point, url: str, folder: Path) -> list[str]:
     ]
 
 
-def run(point: Point, server: Server) -> Load:
-    """Load the server for three windows and return every request.
+def run(point: LoadPoint, server: Server) -> Window:
+    """Load the server for three windows; return every request and the mean latency by component.
 
     Shared memory that an earlier run left behind is swept before, and this run's after. Raises
     `ServerError` if Triton ended meanwhile, `MeasurementError` if perf_analyzer did not measure.
@@ -125,12 +102,12 @@ def run(point: Point, server: Server) -> Load:
             if code:
                 words = last_lines(folder / "log", 2)
                 raise MeasurementError(f"perf_analyzer {exit_reason(code)}: {words}")
-            if load := _read(folder):
-                return load
+            if window := _read(folder, point):
+                return window
     raise MeasurementError(f"perf_analyzer left no record of its requests, {ATTEMPTS} times")
 
 
-def _perform(point: Point, server: Server, folder: Path) -> int:
+def _perform(point: LoadPoint, server: Server, folder: Path) -> int:
     """Run perf_analyzer to its end; return its exit code."""
     for library in ("libb64.so.0d", "libcudart.so.12"):
         stem = library.partition(".")[0]
@@ -145,7 +122,7 @@ def _perform(point: Point, server: Server, folder: Path) -> int:
         return analyzer.wait()
 
 
-def _read(folder: Path) -> Load | None:
+def _read(folder: Path, point: LoadPoint) -> Window | None:
     """Read what a run left; None if its record of requests is cut off or empty.
 
     Beside the times, perf_analyzer records every tensor: over HTTP all values of all inputs, so
@@ -166,9 +143,10 @@ def _read(folder: Path) -> Load | None:
     times = [(s, int(e[-1])) for s, e in zip(starts, ends, strict=True) if e[-1]]
     if not times:
         raise MeasurementError("perf_analyzer saw no request through: its windows are too short")
-    with (folder / "out.csv").open() as file_of_components:
-        row = next(csv.DictReader(file_of_components))
+    with (folder / "out.csv").open() as csv_file:
+        row = next(csv.DictReader(csv_file))
     # "Network+Server Send/Recv", in microseconds, is our network_server_send_recv_ms.
     named = {re.sub(r"\W", "_", f"{name} ms").lower(): value for name, value in row.items()}
     components = {name: float(named[name]) / 1000 for name in LATENCY_COMPONENTS}
-    return Load(np.array(sorted(times, key=lambda pair: pair[1]), dtype=np.int64), components)
+    requests = np.array(sorted(times, key=lambda pair: pair[1]), dtype=np.int64)
+    return Window(requests, point.batch_size, point.concurrency, components=components)

@@ -2,17 +2,15 @@
 measurement at a time on a host.
 """
 
-import fcntl
 import os
-import resource
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
+from filelock import FileLock
 
 from helpers.perf.statistics import OTHERS_CORES
 
@@ -25,50 +23,42 @@ def _host_seconds() -> float:
     guests included.
     """
     times = psutil.cpu_times()
-    return sum(
-        getattr(times, name, 0.0) for name in ("user", "nice", "system", "irq", "softirq", "steal")
-    )
+    return times.user + times.nice + times.system + times.irq + times.softirq + times.steal
 
 
 def _own_seconds(servers: Sequence[int]) -> float:
     """Processor seconds of this process, of `servers` and of the descendants of all, the ended ones
     included.
     """
-    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
-    own = resource.getrusage(resource.RUSAGE_SELF)
-    total = own.ru_utime + own.ru_stime + ended.ru_utime + ended.ru_stime
-    family = psutil.Process().children(recursive=True)
-    for number in servers:
+    family = set()
+    for number in (os.getpid(), *servers):
         with suppress(psutil.Error):
-            server = psutil.Process(number)
-            family += [server, *server.children(recursive=True)]
-    for each in dict.fromkeys(family):
+            process = psutil.Process(number)
+            family |= {process, *process.children(recursive=True)}
+    total = 0.0
+    for process in family:
         with suppress(psutil.Error):
-            times = each.cpu_times()
+            times = process.cpu_times()
             total += times.user + times.system + times.children_user + times.children_system
     return total
 
 
-@dataclass
-class Load:
-    """Processor time that processes other than ours took, in cores; filled when the block that it
-    watches ends.
+def monitor_background(servers: Sequence[int] = ()) -> Callable[[], float]:
+    """Begin to monitor the load from others: host time minus the time of this process, of the
+    processes `servers`, which serve us, and of all their descendants. Call the function that is
+    returned for the number of cores that others have used since then, on average.
     """
 
-    others_cores: float = float("nan")
+    def clocks() -> tuple[float, float]:
+        return time.monotonic(), _host_seconds() - _own_seconds(servers)
 
+    started, before = clocks()
 
-@contextmanager
-def watched(servers: Sequence[int] = ()) -> Iterator[Load]:
-    """Watch a block for load from others: host time minus the time of this process, of the
-    processes `servers`, which serve us, and of all their descendants.
-    """
-    load = Load()
-    host, own, started = _host_seconds(), _own_seconds(servers), time.monotonic()
-    yield load
-    elapsed = time.monotonic() - started
-    others = (_host_seconds() - host) - (_own_seconds(servers) - own)
-    load.others_cores = max(0.0, others / elapsed)
+    def others_cores() -> float:
+        now, after = clocks()
+        return max(0.0, (after - before) / (now - started))
+
+    return others_cores
 
 
 def wait_until_quiet() -> float:
@@ -77,16 +67,12 @@ def wait_until_quiet() -> float:
     """
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
-        with watched() as load:
-            time.sleep(QUIET_SECONDS)
-        if load.others_cores <= OTHERS_CORES or time.monotonic() > deadline:
-            return load.others_cores
+        others_cores = monitor_background()
+        time.sleep(QUIET_SECONDS)
+        if (remained := others_cores()) <= OTHERS_CORES or time.monotonic() > deadline:
+            return remained
 
 
-@contextmanager
-def alone() -> Iterator[None]:
-    """Let one measurement run at a time on this host; a second one waits here for its turn."""
-    path = Path(tempfile.gettempdir()) / f"triton-notebooks-{os.getuid()}.lock"
-    with path.open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+def exclusive_lock() -> FileLock:
+    """The lock that lets one measurement run at a time on this host; a second one waits for it."""
+    return FileLock(Path(tempfile.gettempdir()) / f"triton-notebooks-{os.getuid()}.lock")

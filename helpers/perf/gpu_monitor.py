@@ -24,15 +24,10 @@ from helpers.results import GpuState
 from helpers.triton import Server
 
 INTERVAL_SECONDS = 0.5
-METRICS = {  # Triton's name -> our column, and the factor to its unit
-    "nv_gpu_utilization": ("gpu_utilisation", 1.0),
-    "nv_gpu_memory_used_bytes": ("gpu_memory_mb", 1e-6),
-    "nv_gpu_power_usage": ("gpu_power_w", 1.0),
-}
-MAXIMA = {
-    "gpu_utilisation": "gpu_utilisation_max",
-    "gpu_memory_mb": "gpu_memory_max_mb",
-    "gpu_power_w": "gpu_power_max_w",
+METRICS = {  # Triton's name -> our columns of the mean and the maximum, the factor to their unit
+    "nv_gpu_utilization": ("gpu_utilisation", "gpu_utilisation_max", 1.0),
+    "nv_gpu_memory_used_bytes": ("gpu_memory_mb", "gpu_memory_max_mb", 1e-6),
+    "nv_gpu_power_usage": ("gpu_power_w", "gpu_power_max_w", 1.0),
 }
 SETTINGS = (  # what should not change meanwhile
     *("name", "driver", "cuda", "memory_total_mb", "sm_clock_max_mhz", "memory_clock_max_mhz"),
@@ -50,13 +45,13 @@ def from_metrics(text: str, uuid: str = "") -> dict[str, float]:
         for sample in family.samples:
             ours = sample.name in METRICS and (not uuid or sample.labels.get("gpu_uuid") == uuid)
             if ours and math.isfinite(sample.value):
-                column, factor = METRICS[sample.name]
+                column, _, factor = METRICS[sample.name]
                 found[column] = max(found.get(column, 0.0), sample.value * factor)
     return found
 
 
 @dataclass
-class Point:
+class GpuObservation:
     """What was seen during one point: samples of the load with their time (ns since the epoch),
     what held the clocks down, and at most how many others with how much memory (MB).
     """
@@ -71,7 +66,7 @@ class Point:
         spans = [(run[:, 0].min(), run[:, 1].max()) for run in runs]
         busy = [load for at, load in self.samples if any(a <= at <= b for a, b in spans)]
         row: dict[str, float] = {}
-        for column, largest in MAXIMA.items():
+        for column, largest, _ in METRICS.values():
             values = [load[column] for load in busy if column in load]
             if values:
                 row |= {column: float(np.mean(values)), largest: max(values)}
@@ -102,13 +97,13 @@ class Observer:
     sources: set[str] = field(default_factory=set)
 
     @contextmanager
-    def watching(self, point: Point) -> Iterator[None]:
-        """Sample into `point` for as long as the block lasts."""
+    def watching(self, observation: GpuObservation) -> Iterator[None]:
+        """Sample into `observation` for as long as the block lasts."""
         if self.device is None:
             yield
             return
         ended = Event()
-        thread = Thread(target=self._sample, args=(point, ended), daemon=True)
+        thread = Thread(target=self._sample, args=(observation, ended), daemon=True)
         thread.start()
         try:
             yield
@@ -116,14 +111,13 @@ class Observer:
             ended.set()
             thread.join()
 
-    def _sample(self, point: Point, ended: Event) -> None:
+    def _sample(self, observation: GpuObservation, ended: Event) -> None:
         while not ended.wait(INTERVAL_SECONDS):
-            self.look(point)
+            self.look(observation)
 
-    def look(self, point: Point) -> None:
+    def look(self, observation: GpuObservation) -> None:
         """Take one sample."""
-        if self.device is None:
-            return
+        assert self.device
         try:
             told = from_metrics(self.server.metrics(), self.uuid)
         except (OSError, ValueError, HTTPException):  # the load generator says if it is gone
@@ -131,14 +125,14 @@ class Observer:
         asked = self.device.load()
         self.sources |= {"Triton's metrics"} if told else set()
         self.sources |= {"NVML"} if asked.keys() - told.keys() else set()
-        point.samples.append((time.time_ns(), asked | told))
-        point.held_by |= (held := self.device.throttle_reasons())
+        observation.samples.append((time.time_ns(), asked | told))
+        observation.held_by |= (held := self.device.throttle_reasons())
         self.held_by |= held
         others = self.device.others()
         if isinstance(others["other_processes"], int):
-            point.others = max(point.others, others["other_processes"])
+            observation.others = max(observation.others, others["other_processes"])
         if not isinstance(others["other_memory_mb"], str):
-            point.others_mb = max(point.others_mb, others["other_memory_mb"])
+            observation.others_mb = max(observation.others_mb, others["other_memory_mb"])
 
 
 @contextmanager

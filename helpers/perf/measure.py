@@ -18,10 +18,10 @@ from helpers.formats import Session
 from helpers.inference import ensemble, open_dataset, requests, require, threads
 from helpers.models import Arrays
 from helpers.perf import analyzer, background, gpu_monitor, statistics
-from helpers.perf.analyzer import Point
-from helpers.perf.gpu_monitor import Observer
+from helpers.perf.analyzer import LoadPoint
+from helpers.perf.gpu_monitor import GpuObservation, Observer
 from helpers.perf.statistics import Window
-from helpers.results import LATENCY_COMPONENTS, Measurement, Row
+from helpers.results import Measurement, Row
 from helpers.triton import Server
 
 REQUESTS_A_CLIENT = 5  # at least, online: fewer show more of the start than of the steady state
@@ -30,7 +30,9 @@ NOT_SHARED = "inputs sent over HTTP: a remote host shares no memory with this on
 BARE_SECONDS = 0.6  # a bare run takes at least this long and three calls
 EXTRA_PAIRS = 2  # where the pairs saw too few requests
 
-Measured = tuple[Row, dict[str, NDArray[np.generic]]]  # and start and end of every request
+Load = Callable[[LoadPoint], Window]  # puts the load of a point on the server
+Runs = tuple[list[Window], list[float]]  # of one point: served, and bare throughputs
+Measure = Callable[[LoadPoint, Load], Runs]
 
 
 def _samples(config: LoadConfig) -> Arrays:
@@ -39,15 +41,14 @@ def _samples(config: LoadConfig) -> Arrays:
     return samples
 
 
-def count_of(samples: Arrays) -> int:
-    """Count the samples of a batch."""
+def _count(samples: Arrays) -> int:
     return len(next(iter(samples.values())))
 
 
-def take(samples: Arrays, start: int, count: int) -> Arrays:
-    """Take `count` rows from `start` on, beginning again after the last."""
-    chosen = np.arange(start, start + count) % count_of(samples)
-    return {name: np.ascontiguousarray(array[chosen]) for name, array in samples.items()}
+def _batch(samples: Arrays, start: int, size: int) -> Arrays:
+    """Give `size` samples from `start` on, beginning again after the last."""
+    chosen = range(start, start + size)
+    return {name: array.take(chosen, axis=0, mode="wrap") for name, array in samples.items()}
 
 
 def run_bare(session: Session, batches: list[Arrays], seconds: float) -> float:
@@ -99,32 +100,28 @@ def measure_offline(config: OfflineConfig, server: Server) -> Measurement:
     samples, session = _samples(config), bare_session(config)
     shared_memory = config.shared_memory if server.is_local else "none"
 
-    def measure(point: Point, observer: Observer) -> Measured:
-        row, requests = _offline_point(config, server, session, point, samples, observer)
-        if shared_memory != config.shared_memory:
-            reason = "; ".join(filter(None, (row.reason, NOT_SHARED)))
-            row = row.model_copy(update={"reason": reason})
-        return row, requests
+    def measure(point: LoadPoint, load: Load) -> Runs:
+        return _offline_runs(config, server, session, samples, point, load)
 
     points = [{"batch_size": size, "shared_memory": shared_memory} for size in config.batch_sizes]
     return _sweep(config, server, samples, points, measure)
 
 
-def _offline_point(
+def _offline_runs(
     config: OfflineConfig,
     server: Server,
     session: Session | None,
-    point: Point,
     samples: Arrays,
-    observer: Observer,
-) -> Measured:
+    point: LoadPoint,
+    load: Load,
+) -> Runs:
     """Run bare, served, bare, ..., bare; each served run is compared with its neighbours.
 
     Windows are sized by the requests that are still missing and by how long a served request took
     so far, at first by the bare time. Where requests are missing at the end, pairs are added.
     """
     size = point.batch_size
-    batches = [take(samples, start, size) for start in range(0, count_of(samples), size)]
+    batches = [_batch(samples, start, size) for start in range(0, _count(samples), size)]
     if session:
         run_bare(session, batches, 0)  # the first calls of a new shape are slow
         request_seconds = 1 / run_bare(session, batches, 0)
@@ -133,32 +130,15 @@ def _offline_point(
         request_seconds = _seconds(lambda: server.infer(config.model, batches[0]))
     bare = [size * run_bare(session, batches, BARE_SECONDS)] if session else []
     runs: list[Window] = []
-    loads: list[analyzer.Load] = []
-    seen, missing = gpu_monitor.Point(), config.request_count
+    missing = config.request_count
     while len(runs) < config.pairs or (missing > 0 and len(runs) < config.pairs + EXTRA_PAIRS):
         interval = interval_ms(max(missing, 1), max(config.pairs - len(runs), 1), request_seconds)
-        with background.watched(server.processes) as others, observer.watching(seen):
-            loads.append(analyzer.run(replace(point, interval_ms=interval), server))
-        runs.append(Window(loads[-1].requests, size, 1, others.others_cores))
-        missing -= len(loads[-1].requests)
+        runs.append(load(replace(point, interval_ms=interval)))
+        missing -= len(runs[-1].requests)
         request_seconds = float(runs[-1].latencies_ms.mean()) / 1000
         if session:
             bare.append(size * run_bare(session, batches, BARE_SECONDS))
-    figures = _components(loads) | seen.figures([run.requests for run in runs])
-    row = statistics.measure_row(runs, config.request_count, figures, seen.disturbance())
-    requests: dict[str, NDArray[np.generic]] = {
-        f"batch_{size}_{i}": run.requests for i, run in enumerate(runs)
-    }
-    if not session:
-        return row, requests
-    ratios = statistics.ratios(bare, [run.throughput for run in runs])
-    compared = {
-        "bare_throughput": float(np.median(bare)),
-        "served_bare_ratio": float(np.median(ratios)),
-        "served_bare_min": min(ratios),
-        "served_bare_max": max(ratios),
-    }
-    return row.model_copy(update=compared), requests | {f"batch_{size}_bare_0": np.array(bare)}
+    return runs, bare
 
 
 def measure_online(config: OnlineConfig, server: Server) -> Measurement:
@@ -167,23 +147,16 @@ def measure_online(config: OnlineConfig, server: Server) -> Measurement:
     A point that cannot be measured, and every point after the server's end, is a row with the
     reason.
     """
-    samples = _samples(config)
-    one = take(samples, 0, config.online_batch_size)
+    samples, size = _samples(config), config.online_batch_size
+    one = _batch(samples, 0, size)
     seconds = [_seconds(lambda: server.infer(config.model, one))]  # a request, at each point so far
 
-    def measure(point: Point, observer: Observer) -> Measured:
-        clients, seen = point.concurrency, gpu_monitor.Point()
-        count = max(config.request_count, clients * REQUESTS_A_CLIENT)
-        timed = replace(point, interval_ms=interval_ms(count, 1, seconds[-1]))
-        with background.watched(server.processes) as others, observer.watching(seen):
-            load = analyzer.run(timed, server)
-        run = Window(load.requests, point.batch_size, clients, others.others_cores)
-        seconds.append(float(run.latencies_ms.mean()) / 1000 / clients)
-        figures = _components([load]) | seen.figures([load.requests])
-        row = statistics.measure_row([run], config.request_count, figures, seen.disturbance())
-        return row, {f"clients_{clients}_0": load.requests}
+    def measure(point: LoadPoint, load: Load) -> Runs:
+        count = max(config.request_count, point.concurrency * REQUESTS_A_CLIENT)
+        run = load(replace(point, interval_ms=interval_ms(count, 1, seconds[-1])))
+        seconds.append(float(run.latencies_ms.mean()) / 1000 / point.concurrency)
+        return [run], []
 
-    size = config.online_batch_size
     points = [{"batch_size": size, "concurrency": clients} for clients in config.concurrency]
     return _sweep(config, server, samples, points, measure)
 
@@ -193,7 +166,7 @@ def _sweep(
     server: Server,
     samples: Arrays,
     points: Sequence[Mapping[str, Any]],
-    measure: Callable[[Point, Observer], Measured],
+    measure: Measure,
 ) -> Measurement:
     """Measure point after point, with the machine for this measurement alone."""
     outputs = [tensor.name for tensor in models.get(config.model).outputs(config)]
@@ -203,45 +176,86 @@ def _sweep(
     before: list[float] = []
     ended = ""
     with (
-        background.alone(),
-        analyzer.input_data(analyzer.split(samples)) as data,
+        background.exclusive_lock(),
+        analyzer.input_data(samples) as data,
         gpu_monitor.observed(config.device, server) as observer,
     ):
         for fields in points:
-            point = replace(Point(config.model, data, regions), **fields)
+            point = replace(LoadPoint(config.model, data, regions), **fields)
             before.append(background.wait_until_quiet())
             try:
                 if ended:
                     raise MeasurementError(ended)
-                row, own = measure(point, observer)
+                row, own = _measure_point(config, server, observer, point, measure)
+                requests |= own
             except (MeasurementError, ServerError) as error:
-                row, own = failed_row(point, error), {}
+                row = Row(
+                    batch_size=point.batch_size,
+                    concurrency=point.concurrency,
+                    verdict="failed",
+                    reason=str(error),
+                )
                 ended = "" if server.is_live() else "the server had ended before"
             rows.append(row)
-            requests |= own
             print(f"batch {point.batch_size}, {point.concurrency} clients: {_in_words(row)}")
-    counted = _counted(config.model, server)
+    try:
+        counted = server.statistics(config.model)
+    except ServerError:  # it has ended
+        counted = None
     return Measurement(
         rows=tuple(rows),
-        distinct_rows=count_of(samples),
+        distinct_rows=_count(samples),
         background_before=max(before),
-        server_samples=counted.get("inference_count"),
-        server_executions=counted.get("execution_count"),
+        server_samples=counted and counted["inference_count"],
+        server_executions=counted and counted["execution_count"],
         gpu=observer.record,
         requests=requests,
     )
 
 
-def _counted(model: str, server: Server) -> dict[str, int]:
-    """What the server counted; empty if it has ended."""
-    try:
-        statistics = server.statistics(model)
-    except ServerError:
+def _measure_point(
+    config: LoadConfig, server: Server, observer: Observer, point: LoadPoint, measure: Measure
+) -> tuple[Row, dict[str, NDArray[np.generic]]]:
+    """Measure one point, and observe what else the machine does meanwhile; give also the start and
+    end of every request.
+    """
+    seen = GpuObservation()
+
+    def load(timed: LoadPoint) -> Window:
+        others_cores = background.monitor_background(server.processes)
+        with observer.watching(seen):
+            run = analyzer.run(timed, server)
+        return replace(run, others_cores=others_cores())
+
+    runs, bare = measure(point, load)
+    figures = seen.figures([run.requests for run in runs]) | _compared(runs, bare)
+    row = statistics.measure_row(runs, config.request_count, figures, seen.disturbance())
+    name = f"clients_{point.concurrency}"
+    if isinstance(config, OfflineConfig):
+        name = f"batch_{point.batch_size}"
+        if point.shared_memory != config.shared_memory:
+            reason = "; ".join(filter(None, (row.reason, NOT_SHARED)))
+            row = row.model_copy(update={"reason": reason})
+    requests: dict[str, NDArray[np.generic]] = {
+        f"{name}_{i}": run.requests for i, run in enumerate(runs)
+    }
+    return row, requests | ({f"{name}_bare_0": np.array(bare)} if bare else {})
+
+
+def _compared(runs: list[Window], bare: list[float]) -> dict[str, float]:
+    """Compare served runs with the bare ones around them; empty without bare ones."""
+    if not bare:
         return {}
-    return {name: int(statistics[name]) for name in ("inference_count", "execution_count")}
+    ratios = statistics.ratios(bare, [run.throughput for run in runs])
+    return {
+        "bare_throughput": float(np.median(bare)),
+        "served_bare_ratio": float(np.median(ratios)),
+        "served_bare_min": min(ratios),
+        "served_bare_max": max(ratios),
+    }
 
 
-def _seconds(call: Callable[[], Any]) -> float:
+def _seconds(call: Callable[[], object]) -> float:
     """Time a call, on average over three after a first one."""
     call()
     started = time.perf_counter()
@@ -256,22 +270,3 @@ def _in_words(row: Row) -> str:
     ratio = f", {row.served_bare_ratio:.3f} of bare" if row.served_bare_ratio else ""
     figures = f"{row.throughput:.1f} inferences/s, p99 {row.p99_latency_ms:.0f} ms{ratio}"
     return f"{figures}, {row.verdict}"
-
-
-def _components(loads: list[analyzer.Load]) -> dict[str, float]:
-    """Average the components of several runs, weighted by their requests."""
-    weights = [len(load.requests) for load in loads]
-    return {
-        name: float(np.average([load.components[name] for load in loads], weights=weights))
-        for name in LATENCY_COMPONENTS
-    }
-
-
-def failed_row(point: Point, error: Exception) -> Row:
-    """Keep the place of a point that was not measured, with the reason."""
-    return Row(
-        batch_size=point.batch_size,
-        concurrency=point.concurrency,
-        verdict="failed",
-        reason=str(error),
-    )

@@ -7,16 +7,16 @@ the slope of completed requests over time.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from math import nan
 
 import numpy as np
 from numpy.typing import NDArray
 
 from helpers.results import Row, Verdict
 
-STABLE_SPREAD = (
-    0.10  # of throughput between windows; perf_analyzer's own default for --stability-percentage
-)
+# Of throughput between windows; perf_analyzer's own default for --stability-percentage.
+STABLE_SPREAD = 0.10
 LITTLE_BOUND = 0.10
 WINDOWS = 3  # that one run is cut into
 OTHERS_CORES = 0.2  # processor time that others may take in a window, in cores
@@ -24,14 +24,15 @@ OTHERS_CORES = 0.2  # processor time that others may take in a window, in cores
 
 @dataclass(frozen=True)
 class Window:
-    """The requests of one window: start and end of each in nanoseconds, shape [n, 2], in order of
-    their end.
+    """The requests of one run of the load, or of a part of it: start and end of each in
+    nanoseconds, shape [n, 2], in order of their end.
     """
 
     requests: NDArray[np.int64]
     batch_size: int
     concurrency: int
     others_cores: float = 0.0  # processor time taken by processes that are not ours
+    components: Mapping[str, float] = field(default_factory=dict)  # of the mean latency (ms)
 
     @property
     def latencies_ms(self) -> NDArray[np.float64]:
@@ -46,13 +47,9 @@ class Window:
         that arrive a batch at a time do not bias it. NaN with fewer than three requests or two
         points in time.
         """
-        ends = (
-            (self.requests[:, 1] - self.requests[0, 1]) / 1e9
-            if len(self.requests) > 2
-            else np.zeros(1)
-        )
-        if ends[-1] <= 0:
-            return float("nan")
+        ends = (self.requests[:, 1] - self.requests[:1, 1]) / 1e9
+        if len(ends) < 3 or ends[-1] == 0:
+            return nan
         return float(np.polyfit(ends, np.arange(len(ends)), 1)[0] * self.batch_size)
 
 
@@ -73,7 +70,7 @@ def spread(values: list[float]) -> float:
     its own --stability-percentage. NaN for fewer than two values, or if one is NaN.
     """
     if len(values) < 2:
-        return float("nan")
+        return nan
     low, middle, high = np.percentile(values, (25, 50, 75))
     return float((high - low) / middle)
 
@@ -99,32 +96,24 @@ def verdict(row: Row, request_count: int, disturbance: str = "") -> tuple[Verdic
     """Judge a row: "stable", or the first thing that keeps it from being believed, with the reason
     and what to do. `disturbance` says what disturbed the GPU meanwhile; empty if nothing did.
     """
-    requests, cores = row.requests or 0, _number(row.background_cpu_cores)
-    law, varied = _number(row.littles_law), _number(row.spread)
-    if not requests >= request_count:
-        return (
-            "few requests",
-            f"{requests} of {request_count} requests: measure again on a freer machine",
-        )
+    cores, law, varied = (
+        nan if each is None else each
+        for each in (row.background_cpu_cores, row.littles_law, row.spread)
+    )
+    if not (row.requests or 0) >= request_count:
+        reason = f"{row.requests} of {request_count} requests: measure again on a freer machine"
+        return "few requests", reason
     if not cores <= OTHERS_CORES:
         return "disturbed", f"other processes used {cores:.2f} cores: end them and measure again"
     if disturbance:
         return "disturbed", disturbance
     if not abs(law - 1) <= LITTLE_BOUND:
-        return (
-            "unstable",
-            f"throughput x latency is {law:.2f} of batch x clients: no steady load",
-        )
+        reason = f"throughput x latency is {law:.2f} of batch x clients: no steady load"
+        return "unstable", reason
     if not varied <= STABLE_SPREAD:
-        return (
-            "unstable",
-            f"throughput varied by {varied:.0%} between windows: raise request_count",
-        )
+        reason = f"throughput varied by {varied:.0%} between windows: raise request_count"
+        return "unstable", reason
     return "stable", ""
-
-
-def _number(value: float | None) -> float:
-    return float("nan") if value is None else value
 
 
 def measure_row(
@@ -133,13 +122,17 @@ def measure_row(
     figures: Mapping[str, float] | None = None,
     disturbance: str = "",
 ) -> Row:
-    """Put the runs of one point together: throughput (median), latencies over all requests, spread.
+    """Put the runs of one point together: throughput (median), latencies over all requests and
+    their components, spread. `figures` are further columns, such as the GPU's load meanwhile.
 
     The spread is between the runs, or between `WINDOWS` windows of the one run there is.
-    `figures` are further columns that were measured meanwhile: latency components, the GPU's load.
     """
-    first = runs[0]
+    first, counts = runs[0], [len(run.requests) for run in runs]
     latencies = np.concatenate([run.latencies_ms for run in runs])
+    components = {
+        name: float(np.average([run.components[name] for run in runs], weights=counts))
+        for name in first.components
+    }
     parts = runs if len(runs) > 1 else windows(first, WINDOWS)
     throughput, mean = float(np.median([run.throughput for run in runs])), float(latencies.mean())
     p50, p90, p95, p99 = (float(np.percentile(latencies, q)) for q in (50, 90, 95, 99))
@@ -154,9 +147,9 @@ def measure_row(
         avg_latency_ms=mean,
         verdict="stable",
         spread=spread([part.throughput for part in parts]),
-        requests=len(latencies),
+        requests=sum(counts),
         background_cpu_cores=float(np.max([run.others_cores for run in runs])),
         littles_law=littles_law(throughput, mean, first.batch_size, first.concurrency),
-    ).model_copy(update=dict(figures or {}))
+    ).model_copy(update={**components, **(figures or {})})
     word, reason = verdict(row, request_count, disturbance)
     return row.model_copy(update={"verdict": word, "reason": reason})

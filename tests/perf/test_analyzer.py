@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from helpers.perf.analyzer import _read
+from helpers.perf.analyzer import LoadPoint, _read
 from helpers.results import LATENCY_COMPONENTS, TableRow
 
 HEADER = (  # of perf_analyzer's CSV
@@ -20,9 +20,10 @@ def test_requests_and_components_of_latency_are_read_in_the_units_of_a_row(tmp_p
     )
     (tmp_path / "out.json").write_text(f'{{"requests":[{times}]}}')
 
-    load = _read(tmp_path)
+    load = _read(tmp_path, LoadPoint("m", tmp_path, [], batch_size=8, concurrency=2))
 
     assert load
+    assert (load.batch_size, load.concurrency) == (8, 2)
     np.testing.assert_array_equal(load.requests, [[10, 90], [100, 200]])
     assert load.components == {
         "client_send_ms": 0.001,

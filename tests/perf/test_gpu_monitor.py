@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from helpers.config.loading import resolve
 from helpers.config.schema import StageConfig as Config
 from helpers.perf import analyzer, gpu_monitor, measure
-from helpers.perf.gpu_monitor import Point, changes, from_metrics, observed
+from helpers.perf.gpu_monitor import GpuObservation, changes, from_metrics, observed
 from helpers.perf.statistics import Window, measure_row
 from helpers.results import LATENCY_COMPONENTS, GpuState, Row
 from helpers.triton.server import Server
@@ -126,7 +126,7 @@ def test_a_point_is_sampled_while_it_runs_and_no_longer(
 ) -> None:
     monkeypatch.setattr(gpu_monitor, "INTERVAL_SECONDS", 0.05)
     endpoint.answers = [METRICS.format(uuid=UUID, utilisation=u) for u in (0.2, 0.4, 0.9)]
-    threads, point = active_count(), Point()
+    threads, point = active_count(), GpuObservation()
 
     with observed("gpu", served(endpoint)) as observer:
         with observer.watching(point):
@@ -152,7 +152,9 @@ def test_a_point_is_sampled_while_it_runs_and_no_longer(
 def test_only_what_was_seen_while_requests_were_under_way_counts() -> None:
     second = 10**9
     loads = [{"gpu_utilisation": share} for share in (0.0, 0.5, 0.7, 0.0)]
-    point = Point([(at * second, load) for at, load in zip((0, 2, 3, 9), loads, strict=True)])
+    point = GpuObservation(
+        [(at * second, load) for at, load in zip((0, 2, 3, 9), loads, strict=True)]
+    )
     runs = [np.array([[1, 2], [2, 4]]) * second, np.array([[20, 21]]) * second]
 
     row = point.figures(runs)
@@ -166,7 +168,7 @@ def test_only_what_was_seen_while_requests_were_under_way_counts() -> None:
 def test_what_the_server_does_not_say_nvml_does(
     card: Card, endpoint: Endpoint, answer: str
 ) -> None:
-    endpoint.answers, point = [answer], Point()
+    endpoint.answers, point = [answer], GpuObservation()
     with observed("gpu", served(endpoint)) as observer:
         observer.look(point)
 
@@ -181,7 +183,7 @@ def test_a_server_that_is_gone_and_a_driver_that_refuses_leave_the_columns_empty
     card: Card, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    point = Point()
+    point = GpuObservation()
     with observed("gpu", Server("127.0.0.1:9", "127.0.0.1:9", Path("log"))) as observer:
         observer.look(point)
 
@@ -191,7 +193,7 @@ def test_a_server_that_is_gone_and_a_driver_that_refuses_leave_the_columns_empty
 
 
 def test_on_a_cpu_nothing_is_looked_at(endpoint: Endpoint, card: Card) -> None:
-    threads, point = active_count(), Point()
+    threads, point = active_count(), GpuObservation()
     with observed("cpu", served(endpoint)) as observer, observer.watching(point):
         assert active_count() == threads
 
@@ -203,7 +205,7 @@ def test_on_a_cpu_nothing_is_looked_at(endpoint: Endpoint, card: Card) -> None:
 # What disturbed a row
 
 
-def row_of(point: Point) -> Row:
+def row_of(point: GpuObservation) -> Row:
     ends = np.arange(1, 101) * 10**7
     requests = np.stack([ends - 10**7, ends], axis=1)
     return measure_row([Window(requests, 1, 1)], 50, point.figures([requests]), point.disturbance())
@@ -213,7 +215,7 @@ def row_of(point: Point) -> Row:
 def test_a_card_at_its_power_cap_is_not_disturbed(
     card: Card, endpoint: Endpoint, reasons: int
 ) -> None:
-    card.reasons, card.processes, point = reasons, [(os.getpid(), 1)], Point()
+    card.reasons, card.processes, point = reasons, [(os.getpid(), 1)], GpuObservation()
     with observed("gpu", served(endpoint)) as observer:
         observer.look(point)
 
@@ -224,7 +226,7 @@ def test_a_card_at_its_power_cap_is_not_disturbed(
 def test_a_row_on_a_card_that_was_held_back_is_disturbed(
     card: Card, endpoint: Endpoint, bit: int
 ) -> None:
-    point = Point()
+    point = GpuObservation()
     with observed("gpu", served(endpoint)) as observer:
         observer.look(point)
         card.reasons = bit | CAP
@@ -242,7 +244,7 @@ def test_a_row_on_a_card_that_was_held_back_is_disturbed(
 
 
 def test_a_row_on_a_shared_card_is_disturbed(card: Card, endpoint: Endpoint) -> None:
-    card.processes, point = [(os.getpid(), 10**9)], Point()
+    card.processes, point = [(os.getpid(), 10**9)], GpuObservation()
     with observed("gpu", served(endpoint)) as observer:
         observer.look(point)
         assert row_of(point).verdict == "stable"
@@ -292,12 +294,13 @@ def config(stage: str = "perf_online", **changes: Any) -> Config:
 def load(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """One client whose requests take 5 ms, for 0.3 s."""
 
-    def run(point: analyzer.Point, server: Server) -> analyzer.Load:
+    def run(point: analyzer.LoadPoint, server: Server) -> Window:
         start = time.time_ns()
         time.sleep(0.3)
         ends = start + np.arange(1, 61) * 5 * 10**6
         components = dict.fromkeys(LATENCY_COMPONENTS, 0.0)
-        return analyzer.Load(np.stack([ends - 5 * 10**6, ends], axis=1), components)
+        requests = np.stack([ends - 5 * 10**6, ends], axis=1)
+        return Window(requests, point.batch_size, point.concurrency, components=components)
 
     monkeypatch.setattr(gpu_monitor, "INTERVAL_SECONDS", 0.05)
     monkeypatch.setattr(analyzer, "run", run)

@@ -1,5 +1,6 @@
 """Measuring a point: as many requests as were asked for, whatever the server's pace."""
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,8 +10,7 @@ import pytest
 from helpers.config import OfflineConfig, resolve
 from helpers.models import Arrays
 from helpers.perf import analyzer, measure
-from helpers.perf.gpu_monitor import Observer
-from helpers.results import LATENCY_COMPONENTS
+from helpers.perf.statistics import Window
 
 CALL_SECONDS = 0.002
 
@@ -35,14 +35,13 @@ def test_a_server_slower_than_the_bare_runtime_still_gets_its_requests(
     """
     wanted = 2000  # long enough for the shortest interval to have no say
 
-    def run(point: analyzer.Point, server: Any) -> analyzer.Load:
+    def load(point: analyzer.LoadPoint) -> Window:
         seconds = CALL_SECONDS * slower
         count = int(3 * point.interval_ms / 1000 * analyzer.WINDOW_STRETCH / seconds)
         ends = (np.arange(1, count + 1) * seconds * 1e9).astype(np.int64)
         requests = np.stack([ends - int(seconds * 1e9), ends], axis=1)
-        return analyzer.Load(requests, dict.fromkeys(LATENCY_COMPONENTS, 0.0))
+        return Window(requests, 1, 1)
 
-    monkeypatch.setattr(analyzer, "run", run)
     monkeypatch.setattr(measure, "BARE_SECONDS", 0.02)
     config = resolve(
         "resnet50", "perf_offline", overrides={"pairs": pairs, "request_count": wanted}
@@ -50,11 +49,10 @@ def test_a_server_slower_than_the_bare_runtime_still_gets_its_requests(
     assert isinstance(config, OfflineConfig)
     server: Any = SimpleNamespace(processes=(), infer=lambda model, inputs: inputs)
     samples = {"INPUT__0": np.zeros((2, 3), np.float32)}
-    point = analyzer.Point("resnet50", data=None, regions=[])  # type: ignore[arg-type]
+    point = analyzer.LoadPoint("resnet50", Path("inputs.json"), [])
 
-    row, requests = measure._offline_point(config, server, Bare(), point, samples, Observer(server))
+    runs, bare = measure._offline_runs(config, server, Bare(), samples, point, load)
 
-    assert row.requests is not None
-    assert row.requests >= wanted
-    assert row.verdict != "few requests"
-    assert len(requests) - 1 <= pairs + measure.EXTRA_PAIRS  # and the bare runs
+    assert sum(len(run.requests) for run in runs) >= wanted
+    assert pairs <= len(runs) <= pairs + measure.EXTRA_PAIRS
+    assert len(bare) == len(runs) + 1

@@ -23,7 +23,7 @@ from helpers.__main__ import main
 from helpers.config.loading import resolve
 from helpers.display import table
 from helpers.errors import DataError
-from helpers.perf.analyzer import Point, arguments
+from helpers.perf.analyzer import LoadPoint, arguments
 from helpers.report import nvidia, site, text
 from helpers.report.nvidia import rows_page
 from helpers.report.nvidia.comparison import PROTOCOL, Comparison, Pair, choose_gpu, nearest, pair
@@ -258,7 +258,7 @@ def test_what_is_particular_about_a_table_is_a_reason(
 
 
 def test_our_protocol_is_the_one_that_the_load_is_made_with() -> None:
-    line = arguments(Point("m", Path("d"), []), "127.0.0.1:1", Path("f"))
+    line = arguments(LoadPoint("m", Path("d"), []), "127.0.0.1:1", Path("f"))
 
     assert line[line.index("-i") + 1].upper() == PROTOCOL
 

@@ -731,10 +731,10 @@ def test_a_real_triton_answers_as_each_scenario_is_configured(real: Any) -> None
 def test_a_real_triton_that_dies_while_it_is_measured(engine: StandIn, real: Any) -> None:
     from helpers.perf import analyzer
 
-    samples = [{"ids": np.ones(2, dtype=np.int64)}]
+    samples = {"ids": np.ones((1, 2), dtype=np.int64)}
     with real("perf_offline", "offline") as server, analyzer.input_data(samples) as data:
         regions = analyzer.shared_memory_patterns(["ids"], ["doubled"])
-        point = analyzer.Point("doubles", data, regions, shared_memory="system")
+        point = analyzer.LoadPoint("doubles", data, regions, shared_memory="system")
         assert len(analyzer.run(point, server).requests) > 10
         (container,) = engine.containers()
         os.kill(container["pid"], signal.SIGKILL)

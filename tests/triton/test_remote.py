@@ -19,7 +19,7 @@ from helpers.config.schema import StageConfig as Config
 from helpers.errors import ServerError, WorkspaceError
 from helpers.machine import preflight
 from helpers.perf import measure
-from helpers.results import Row
+from helpers.perf.statistics import Window
 from helpers.triton import embedded, owner, remote
 from helpers.triton.server import Server, free_ports
 from tests.conftest import wait_for
@@ -208,15 +208,15 @@ def test_a_row_says_that_its_inputs_went_over_http(
     """The point that is measured is looked at; measuring itself is tested elsewhere."""
     points = []
 
-    def point(config: Any, server: Any, session: Any, point: Any, *rest: Any) -> Any:
+    def runs(config: Any, server: Any, session: Any, samples: Any, point: Any, load: Any) -> Any:
         points.append(point)
-        row = Row(batch_size=1, concurrency=1, verdict="stable", throughput=1.0, p99_latency_ms=1.0)
-        return row, {}
+        ends = np.arange(1, 101) * 10**7
+        return [Window(np.stack([ends - 10**7, ends], axis=1), 1, 1)], []
 
     samples = {"INPUT__0": np.zeros((1, 3), dtype=np.float32)}
     monkeypatch.setattr(measure, "_samples", lambda config: samples)
     monkeypatch.setattr(measure, "bare_session", lambda config: None)
-    monkeypatch.setattr(measure, "_offline_point", point)
+    monkeypatch.setattr(measure, "_offline_runs", runs)
     monkeypatch.setattr(measure.background, "wait_until_quiet", lambda: 0.0)
     chosen = config("perf_offline", {"shared_memory": asked})
     server = Server("127.0.0.1:1", "127.0.0.1:1", Path("log"), is_local=local)

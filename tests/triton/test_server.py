@@ -198,10 +198,12 @@ def test_nobody_who_reaches_the_port_loads_or_unloads_a_model(
 
 def measure(server: Server) -> int:
     """Load the server with perf_analyzer over shared memory; return how many requests it saw."""
-    samples = [{"ids": np.array([number, 2], np.int64)} for number in range(3)]
+    samples = {"ids": np.array([[number, 2] for number in range(3)])}
     regions = analyzer.shared_memory_patterns(["ids"], ["doubled"])
     with analyzer.input_data(samples) as data:
-        point = analyzer.Point("doubles", data, regions, interval_ms=300, shared_memory="system")
+        point = analyzer.LoadPoint(
+            "doubles", data, regions, interval_ms=300, shared_memory="system"
+        )
         return len(analyzer.run(point, server).requests)
 
 
