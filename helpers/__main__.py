@@ -87,9 +87,9 @@ def run(
         say=lines_or_live(),
     )
     if not dry_run:
-        parts = ", ".join(f"{count} {name}" for name, count in vars(outcome).items() if count)
+        parts = ", ".join(f"{count} {name}" for name, count in outcome.items() if count)
         say(f"{parts or 'nothing to do'}; pages: {display_path(outputs / 'index.html')}")
-    return 1 if outcome.failed or outcome.blocked else 0
+    return 1 if outcome["failed"] or outcome["blocked"] else 0
 
 
 @app.command()

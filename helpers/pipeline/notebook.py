@@ -7,34 +7,18 @@ executed, and its result says "done".
 
 import io
 import logging
-import os
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from helpers import errors
 from helpers.errors import StageError
 from helpers.results import Result, read
 from helpers.store import temporary_folder
 
 START_SECONDS = 120
 RELAYED_LINES = 6
-
-
-@contextmanager
-def environment(**variables: str) -> Iterator[None]:
-    """Set environment variables for the kernels of a block."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 class Relay(io.TextIOBase):
@@ -52,19 +36,21 @@ class Relay(io.TextIOBase):
 
 def execute(
     source: Path,
-    executed: Path,
     result: Path,
     parameters: dict[str, Any],
     cell_seconds: int,
     say: Callable[[str], None] = lambda line: None,
 ) -> Result:
-    """Run the notebook `source` with `parameters`, keep it as `executed`, and return the result
-    that it wrote to `result`.
+    """Run the notebook `source` with `parameters`, keep it next to `result`, and return the result
+    that it wrote there.
 
     A cell may take `cell_seconds`; what cells print goes to `say` as well. Raises `StageError` with
     one line; the executed notebook stays, as far as it came.
     """
-    with warnings.catch_warnings():
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # of Ctrl-C it would say a page
+    before = read(result)
+    result.parent.mkdir(parents=True, exist_ok=True)
+    with warnings.catch_warnings(), temporary_folder() as sockets:
         warnings.simplefilter("ignore")
         import papermill
         from nbclient.exceptions import CellTimeoutError, DeadKernelError
@@ -72,16 +58,11 @@ def execute(
         from traitlets.config import Config
         from zmq.error import ZMQError
 
-    logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # of Ctrl-C it would say a page
-    before = _stamp(result)
-    executed.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        with warnings.catch_warnings(), temporary_folder() as sockets:
-            warnings.simplefilter("ignore")
-            transport = {"transport": "ipc", "ip": f"{sockets}/kernel"}  # no port is opened
+        transport = {"transport": "ipc", "ip": f"{sockets}/kernel"}  # no port is opened
+        try:
             notebook = papermill.execute_notebook(
                 str(source),
-                str(executed),
+                str(result.with_suffix(".ipynb")),
                 parameters=parameters,
                 kernel_name="python3",
                 progress_bar=False,
@@ -91,49 +72,24 @@ def execute(
                 stdout_file=Relay(say),
                 extra_arguments=["--IPKernelApp.log_level=CRITICAL"],  # it is said when it ends
             )
-    except PapermillExecutionError as error:
-        line = " ".join(str(error.evalue).split())
-        raise StageError(
-            line
-            if error.ename.endswith("Error") and _ours(error.ename)
-            else f"{error.ename}: {line}"
-        ) from error
-    except CellTimeoutError as error:
-        raise StageError(
-            f"a cell took longer than {cell_seconds} s: give --cell-timeout"
-        ) from error
-    except DeadKernelError as error:
-        raise StageError(
-            "the notebook's kernel was killed: look for a lack of memory, then run again"
-        ) from error
-    except (RuntimeError, OSError, ZMQError) as error:
-        line = " ".join(str(error).split())
-        raise StageError(f"the notebook's kernel did not start: {line}") from error
-    pending = [
-        cell
-        for cell in notebook.cells
-        if cell.cell_type == "code" and cell.source and not cell.execution_count
-    ]
-    if pending:
+        except PapermillExecutionError as error:
+            name = "" if hasattr(errors, error.ename) else f"{error.ename}: "
+            raise StageError(name + " ".join(str(error.evalue).split())) from error
+        except CellTimeoutError as error:
+            line = f"a cell took longer than {cell_seconds} s: give --cell-timeout"
+            raise StageError(line) from error
+        except DeadKernelError as error:
+            line = "the notebook's kernel was killed: look for a lack of memory, then run again"
+            raise StageError(line) from error
+        except (RuntimeError, OSError, ZMQError) as error:
+            line = " ".join(str(error).split())
+            raise StageError(f"the notebook's kernel did not start: {line}") from error
+    code = [cell for cell in notebook.cells if cell.cell_type == "code" and cell.source]
+    if pending := [cell for cell in code if not cell.execution_count]:
         raise StageError(f"{len(pending)} cells were not executed: the notebook ended itself")
     found = read(result)
-    if found is None or _stamp(result) == before:
+    if found is None or found == before:  # a new one has another time at least
         raise StageError("the notebook ended without its result: its last cell must call save")
     if found.state != "done":
         raise StageError(found.reason)
     return found
-
-
-def _stamp(path: Path) -> tuple[int, int]:
-    """Tell one version of a file that is always replaced from the next; zeros if there is none."""
-    try:
-        status = path.stat()
-    except OSError:
-        return 0, 0
-    return status.st_ino, status.st_mtime_ns
-
-
-def _ours(name: str) -> bool:
-    from helpers import errors
-
-    return hasattr(errors, name)

@@ -21,14 +21,7 @@ from helpers.inference import checkpoint_place, dataset_place
 from helpers.machine import obstacle
 from helpers.store import ROOT, file_digest, find_artefact, is_unchanged
 
-FIRST_SECONDS = {
-    "export": 60,
-    "convert": 10,
-    "deploy": 40,
-    "perf_offline": 90,
-    "perf_online": 45,
-    "report": 10,
-}
+FIRST_SECONDS = dict(zip(STAGES, (60, 10, 40, 90, 45, 10), strict=True))
 DATA_SECONDS = 130  # generating a data set and fitting a checkpoint to it
 
 
@@ -49,12 +42,8 @@ class Job:
         return f"{c.model} {'' if c.stage == 'report' else c.experiment + ' '}{c.stage}"
 
     @property
-    def folder(self) -> Path:
-        return results_folder(self.config)
-
-    @property
     def result(self) -> Path:
-        return self.folder / f"{self.config.stage}.json"
+        return results_folder(self.config) / f"{self.config.stage}.json"
 
 
 def plan(given: Parameters, chosen: list[tuple[str, str]], stages: Sequence[str]) -> list[Job]:
@@ -78,8 +67,8 @@ def plan(given: Parameters, chosen: list[tuple[str, str]], stages: Sequence[str]
                     if known is None or known.obstacle:  # one that can run here is enough
                         jobs[job.result] = job
         if not stages or "report" in stages:
-            job = Job(configure(given, model, "", "report"))
-            jobs[job.result] = job
+            report = Job(configure(given, model, "", "report"))
+            jobs[report.result] = report
     return list(jobs.values())
 
 
@@ -117,17 +106,16 @@ def stale(job: Job) -> str:
         artefact = find_artefact(artefact_folder(job.config, job.config.stage))
         if artefact is None or not is_unchanged(artefact):
             return "its artefact is gone or changed on disk"
-    if (
-        isinstance(job.config, ExportConfig)
-        and job.config.stage == "export"
-        and not _data_is_there(job.config)
-    ):
+    if _lacks_data(job.config):
         return "its data set or checkpoint is gone"
     return "" if job.result.with_suffix(".ipynb").exists() else "its executed notebook is gone"
 
 
-def _data_is_there(config: ExportConfig) -> bool:
-    return not (checkpoint_place(config).is_missing or dataset_place(config).is_missing)
+def _lacks_data(config: StageConfig) -> bool:
+    """Whether this is an export whose data set or checkpoint is yet to be made."""
+    if not isinstance(config, ExportConfig) or config.stage != "export":
+        return False
+    return checkpoint_place(config).is_missing or dataset_place(config).is_missing
 
 
 def parameters(job: Job) -> dict[str, Any]:
@@ -159,30 +147,20 @@ def seconds(job: Job) -> float:
     found = results.read(job.result)
     if found and found.seconds:
         return found.seconds
-    config = job.config
-    if config.stage == "export" and isinstance(config, ExportConfig) and not _data_is_there(config):
-        return FIRST_SECONDS["export"] + DATA_SECONDS
-    return FIRST_SECONDS[config.stage]
+    return FIRST_SECONDS[job.config.stage] + (DATA_SECONDS if _lacks_data(job.config) else 0)
 
 
 def explain(path: Path, jobs: list[Job], force: bool, say: Callable[[str], None]) -> None:
     """Say what a run would do and about how long it would take."""
     total, will_run = 0.0, set[str]()
     for job in jobs:
-        before = STAGE[job.config.stage].needs
-        upstream = bool(before) and job.config.key(before) in will_run
-        why = (
-            "--force"
-            if force
-            else "its input will be made again"
-            if upstream
-            else ""
-            if job.obstacle
-            else stale(job)
-        )
         if job.obstacle:
             say(f"{job.name}: would be skipped, {job.obstacle}")
-        elif why:
+            continue
+        before = STAGE[job.config.stage].needs
+        upstream = bool(before) and job.config.key(before) in will_run
+        why = "--force" if force else "its input will be made again" if upstream else stale(job)
+        if why:
             total += seconds(job)
             will_run.add(job.config.key(job.config.stage))
             say(f"{job.name}: would run, because {why} (about {seconds(job):.0f} s)")

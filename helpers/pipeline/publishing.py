@@ -3,25 +3,29 @@
 import csv
 import io
 import math
+from collections import Counter
 from pathlib import Path
 
 from helpers import results
 from helpers.config import Value
-from helpers.pipeline.status import measured, parameters, stage_states, summary, targets
-from helpers.report import Link, nvidia, outputs_index, page, target_index
+from helpers.pipeline.status import last_parameters, stage_states, targets
+from helpers.report import Link, Target, nvidia, outputs_index, page, target_index
 from helpers.results import Row
 from helpers.store import write_atomic
 
 
 def write_results(outputs: Path, target: str) -> Path:
-    """Write all measured rows of a target to its `results.csv`, in the columns of the published
-    tables and ours.
+    """Write the measured rows of every experiment that a target has now to its `results.csv`, in
+    the columns of the published tables and ours.
     """
-    buffer = io.StringIO()
+    buffer, given = io.StringIO(), last_parameters(outputs, target)
     writer = csv.DictWriter(buffer, list(Row.model_fields), lineterminator="\n")
     writer.writeheader()
-    for row in results.rows(measured(outputs, target)):
-        writer.writerow({name: _plain(value) for name, value in row.model_dump().items()})
+    for model in given.file.models:
+        for experiment in given.experiments(model):
+            paths = sorted((outputs / target / model / experiment).glob("perf_*.json"))
+            for row in results.rows(filter(None, map(results.read, paths))):
+                writer.writerow({name: _plain(value) for name, value in row.model_dump().items()})
     return write_atomic(outputs / target / "results.csv", buffer.getvalue())
 
 
@@ -45,10 +49,10 @@ def publish(outputs: Path, target: str, only_changed: bool = False) -> Path:
     for notebook in sorted(folder.glob("*/**/*.ipynb")):
         if "artefacts" in notebook.relative_to(folder).parts:
             continue
-        html = notebook.with_suffix(".html")
-        if only_changed and html.exists() and _time(html) >= max(map(_time, _sources(notebook))):
+        html, record = notebook.with_suffix(".html"), notebook.with_suffix(".json")
+        if only_changed and _time(html) >= max(_time(notebook), _time(record)):
             continue
-        result = results.read(notebook.with_suffix(".json"))
+        result = results.read(record)
         up = "/".join([".."] * (len(notebook.relative_to(folder).parts) - 1))
         links = [
             Link(href=f"{up}/index.html", text=target),
@@ -56,21 +60,22 @@ def publish(outputs: Path, target: str, only_changed: bool = False) -> Path:
         ]
         state, note = (result.state, result.reason) if result else ("", "")
         page(notebook, html, links, state=state, note=note)
-    gpu = parameters(outputs, target).file.gpu
+    gpu = last_parameters(outputs, target).file.gpu
     index = target_index(folder, stage_states(outputs, target), gpu=gpu)
     publish_front(outputs)
     return index
 
 
-def _sources(notebook: Path) -> list[Path]:
-    return [path for path in (notebook, notebook.with_suffix(".json")) if path.exists()]
-
-
 def _time(path: Path) -> int:
-    return path.stat().st_mtime_ns
+    return path.stat().st_mtime_ns if path.exists() else 0
 
 
 def publish_front(outputs: Path) -> Path:
     """Write what belongs to no target: NVIDIA's rows, and the index of all targets."""
     nvidia.write_page(outputs)
-    return outputs_index(outputs, [summary(outputs, name) for name in targets(outputs)])
+    found = []
+    for name in targets(outputs):
+        gpu = last_parameters(outputs, name).file.gpu
+        counts = Counter(each.state for each in stage_states(outputs, name))
+        found.append(Target(name, gpu, counts, href=f"{name}/index.html"))
+    return outputs_index(outputs, found)

@@ -1,11 +1,12 @@
 """Running what a plan asks for, in order: what a failure blocks, and what is kept of each stage."""
 
+import os
 import shlex
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import yaml
@@ -15,23 +16,13 @@ from helpers.config import TARGET_VARIABLE, notebook_file, read_file, select
 from helpers.display import Lines
 from helpers.errors import DeploymentError, ParameterError, StageError
 from helpers.machine import COMMAND_VARIABLE
+from helpers.pipeline.notebook import execute
 from helpers.pipeline.planning import Job, explain, parameters, plan, seconds, stale
 from helpers.pipeline.publishing import publish
 from helpers.results import Result
 from helpers.store import LOCKED_VARIABLE, clear_leftovers, locked, write_atomic
 
 RESERVED = ("data",)  # folders of outputs/ that are no target
-
-
-@dataclass
-class Outcome:
-    """What a run did."""
-
-    executed: int = 0
-    unchanged: int = 0
-    skipped: int = 0
-    failed: int = 0
-    blocked: int = 0
 
 
 def run(
@@ -45,13 +36,15 @@ def run(
     dry_run: bool = False,
     cell_seconds: int = 7200,
     say: Lines | None = None,
-) -> Outcome:
-    """Run the stages of one or more parameter files that are not up to date, and publish the pages.
+) -> Counter[str]:
+    """Run the stages of one or more parameter files that are not up to date, and publish the pages;
+    count what became of them.
 
     A failed stage blocks what depends on it and everything else goes on. Raises `ParameterError`
     before anything runs, and `WorkspaceError` if the outputs folder is in use.
     """
-    outcome, plans, say = Outcome(), [], say or Lines()
+    outcome = Counter(executed=0, unchanged=0, skipped=0, failed=0, blocked=0)
+    plans, say = [], say or Lines()
     for path in files:
         _require_own_folder(path, files)
         given = read_file(path)
@@ -66,8 +59,9 @@ def run(
             content = yaml.safe_dump(given.file.model_dump(exclude_unset=True), sort_keys=False)
             write_atomic(outputs / path.stem / "parameters.yaml", content)
             with _kernel_environment(path.stem):
-                for job, turn in zip(jobs, range(1, len(jobs) + 1), strict=True):
-                    run_job(job, f"[{turn}/{len(jobs)}]", force, cell_seconds, outcome, say)
+                for turn, job in enumerate(jobs, 1):
+                    name = f"[{turn}/{len(jobs)}] {job.name}"
+                    outcome[run_job(job, name, force, cell_seconds, say)] += 1
             publish(outputs, path.stem, only_changed=True)
     return outcome
 
@@ -78,58 +72,52 @@ def _require_own_folder(path: Path, files: Sequence[Path]) -> None:
         raise ParameterError(f"{path}: outputs/{path.stem} is taken: give the file another name")
 
 
-def _kernel_environment(target: str) -> AbstractContextManager[None]:
-    from helpers.pipeline.notebook import environment
+@contextmanager
+def _kernel_environment(target: str) -> Iterator[None]:
+    """Set the environment variables of the kernels that the block starts."""
     from helpers.triton import SETTINGS
 
-    command = shlex.join(["triton-notebooks", *sys.argv[1:]])
+    before, command = dict(os.environ), shlex.join(["triton-notebooks", *sys.argv[1:]])
     variables = {TARGET_VARIABLE: target, LOCKED_VARIABLE: "1", COMMAND_VARIABLE: command}
-    return environment(**variables, PYTHONWARNINGS="ignore", **SETTINGS)
+    os.environ.update(variables, PYTHONWARNINGS="ignore", **SETTINGS)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
-def run_job(
-    job: Job, turn: str, force: bool, cell_seconds: int, outcome: Outcome, say: Lines
-) -> None:
-    """Run one job, or say why not."""
-    from helpers.pipeline.notebook import execute
-
-    name = f"{turn} {job.name}"
+def run_job(job: Job, name: str, force: bool, cell_seconds: int, say: Lines) -> str:
+    """Run one job, or say why not; return what became of it, a key of `run`'s answer."""
     if job.obstacle:
-        outcome.skipped += 1
         say(f"{name}: skipped, {job.obstacle}")
         write_status(job, "skipped", job.obstacle)
-        return
+        return "skipped"
     if waits := blocker(job):
-        outcome.blocked += 1
         say(f"{name}: {waits}")
         write_status(job, "blocked", waits)
-        return
+        return "blocked"
     try:
         why = "--force" if force else stale(job)
         if not why:
-            outcome.unchanged += 1
             say(f"{name}: unchanged, skipped")
             write_status(job, "done", "")
-            return
+            return "unchanged"
         expected = seconds(job)
         say(f"{name}: running, because {why} (about {expected:.0f} s)")
         started, before = time.monotonic(), results.fingerprint(job.config)
         write_status(job, "failed", "the run was interrupted")  # until it has ended otherwise
-        executed = job.result.with_suffix(".ipynb")
         source = notebook_file(job.config.model, job.config.stage)
         with say.stage(expected):
-            found = execute(
-                source, executed, job.result, parameters(job), cell_seconds, say.printed
-            )
+            found = execute(source, job.result, parameters(job), cell_seconds, say.printed)
         if found.fingerprint and (changed := results.difference(before, found.fingerprint)):
             raise StageError(f"{changed} while it ran: run it again")
     except (DeploymentError, OSError) as error:
-        outcome.failed += 1
         say(f"{name}: failed, {error}")
         write_status(job, "failed", str(error))
-    else:
-        outcome.executed += 1
-        say(f"{name}: done in {time.monotonic() - started:.0f} s, {found.headline}")
+        return "failed"
+    say(f"{name}: done in {time.monotonic() - started:.0f} s, {found.headline}")
+    return "executed"
 
 
 def blocker(job: Job) -> str:

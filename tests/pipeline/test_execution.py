@@ -29,13 +29,7 @@ def run(tmp_path: Path, *sources: str, cell_seconds: int = 60) -> Result:
     notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "", "language": "python"}
     nbformat.write(notebook, tmp_path / "source.ipynb")  # type: ignore[no-untyped-call]
     result = tmp_path / "result.json"
-    return execute(
-        tmp_path / "source.ipynb",
-        tmp_path / "executed.ipynb",
-        result,
-        {"result": str(result)},
-        cell_seconds,
-    )
+    return execute(tmp_path / "source.ipynb", result, {"result": str(result)}, cell_seconds)
 
 
 def test_a_notebook_that_writes_its_result_is_done(tmp_path: Path) -> None:
@@ -62,7 +56,7 @@ def test_every_other_end_is_one_line(
         run(tmp_path, *sources, cell_seconds=seconds)
     assert line in str(raised.value)
     assert "\n" not in str(raised.value)
-    assert (tmp_path / "executed.ipynb").exists()
+    assert (tmp_path / "result.ipynb").exists()
 
 
 def test_sockets_fit_below_a_temporary_folder_with_a_long_name(
