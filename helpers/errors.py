@@ -1,18 +1,4 @@
-"""Every error that the package raises: each is one line for its user, what, where and what to do.
-
-DeploymentError
-├── ParameterError      a parameter file, an experiment's name or an override is wrong
-├── WorkspaceError      the outputs folder cannot be used: in use, a file, no space left
-├── DeviceError         there is no GPU, or no driver that answers
-├── DataError           a data set cannot be read: a truncated image, an empty class folder
-├── CheckpointError     a checkpoint does not fit its network, or tries to run code
-├── ArtefactError       a stage's input is not there, or changed after its hash was taken
-├── FormatError         an export or a conversion failed
-├── ServerError         Triton did not start, stopped, or refused a request
-├── MeasurementError    a performance point could not be measured
-├── AccuracyError       a rung of the accuracy ladder is red
-└── StageError          a notebook did not run to its end
-"""
+"""Every error that the package raises: one line each, what, where and what to do."""
 
 
 class DeploymentError(Exception):
@@ -24,7 +10,7 @@ class ParameterError(DeploymentError):
 
 
 class WorkspaceError(DeploymentError):
-    """The outputs folder cannot be used."""
+    """The outputs folder cannot be used: in use, a file, no space left."""
 
 
 class DeviceError(DeploymentError):
@@ -32,7 +18,7 @@ class DeviceError(DeploymentError):
 
 
 class DataError(DeploymentError):
-    """A data set cannot be read."""
+    """A data set cannot be read: a truncated image, an empty class folder."""
 
 
 class CheckpointError(DeploymentError):

@@ -1,10 +1,7 @@
+from .files import Results, of_model, read, rows, save, timestamp, write
 from .fingerprints import difference, fingerprint
-from .reading import Results, of_model, read, rows
-from .saving import save, timestamp, write
 from .types import (
     LATENCY_COMPONENTS,
-    SCHEMA,
-    ArtefactFacts,
     Difference,
     Fingerprint,
     GpuState,
@@ -20,8 +17,6 @@ from .types import (
 
 __all__ = [
     "LATENCY_COMPONENTS",
-    "SCHEMA",
-    "ArtefactFacts",
     "Difference",
     "Fingerprint",
     "GpuState",

@@ -10,6 +10,9 @@ from helpers.machine import provenance
 from helpers.results.types import Fingerprint
 from helpers.store import ROOT, digest, display_path, file_digest, package_files
 
+PARTS = {"config": "configuration", "notebook": "notebook", "inputs": "input"}
+PARTS |= {"versions": "version"}
+
 
 def fingerprint(config: StageConfig) -> Fingerprint:
     """Take the fingerprint of a stage, but for the files of this package that it reads: those are
@@ -56,17 +59,11 @@ def difference(before: Fingerprint, now: Fingerprint) -> str:
     """Say in a few words in what two fingerprints differ, but for the package's files; empty if
     they are equal.
     """
-    for part, word in (
-        ("config", "configuration"),
-        ("notebook", "notebook"),
-        ("inputs", "input"),
-        ("versions", "version"),
-    ):
+    for part, word in PARTS.items():
         old, new = getattr(before, part), getattr(now, part)
-        if old == new:
-            continue
-        if isinstance(old, dict):
+        if isinstance(old, str) and old != new:
+            return f"its {word} changed"
+        if old != new:
             names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
             return f"its {word} changed ({', '.join(names)})"
-        return f"its {word} changed"
     return ""

@@ -16,8 +16,6 @@ from helpers.config import Value
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-SCHEMA: Literal[2] = 2  # of `<stage>.json`; a result of another schema counts as not there
-
 State = Literal["done", "failed", "blocked", "skipped"]
 Verdict = Literal["stable", "unstable", "disturbed", "few requests", "failed"]
 
@@ -87,11 +85,8 @@ class Rung(Record):
 
     def rows(self) -> list[dict[str, Value]]:
         """One row for each output, for a table."""
-        head: dict[str, Value] = {
-            "rung": self.name,
-            "precision": self.precision,
-            "samples": self.samples,
-        }
+        head: dict[str, Value] = {"rung": self.name, "precision": self.precision}
+        head["samples"] = self.samples
         return [
             {**head, **each.model_dump(), "verdict": "green" if each.ok else "red"}
             for each in self.differences
@@ -157,9 +152,6 @@ class TableRow(Record):
 class Row(TableRow):
     """A measured point. Its fields are the columns of `results.csv`, in their order: those of the
     published tables, then ours. What identifies a row is filled in when it is saved.
-
-    Latencies are in milliseconds, throughput in inferences (samples) per second. None is what was
-    not measured.
     """
 
     cuda_graph: bool = False
@@ -241,9 +233,9 @@ class Measurement(Record):
 
 
 class Result(Record):
-    """The content of `<stage>.json`."""
+    """The content of `<stage>.json`; a file of another schema version counts as not there."""
 
-    schema_version: Literal[2] = SCHEMA
+    schema_version: Literal[2] = 2
     model: str
     experiment: str
     stage: str

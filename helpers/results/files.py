@@ -1,21 +1,24 @@
-"""Writing a stage's result: `<stage>.json` beside the executed notebook."""
+"""The results on disk: `<stage>.json` next to the executed notebook, written and read back."""
 
 import io
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 
 import numpy as np
 import psutil
-from pydantic import JsonValue
+from pydantic import JsonValue, ValidationError
 
 from helpers import formats
 from helpers.config import LoadConfig, StageConfig, results_folder
 from helpers.errors import AccuracyError, MeasurementError
 from helpers.machine import provenance
 from helpers.results.fingerprints import files_read, fingerprint
-from helpers.results.types import ArtefactFacts, Measurement, Result, Rung, Score, Source
+from helpers.results.types import ArtefactFacts, Measurement, Result, Row, Rung, Score, Source
 from helpers.store import Artefact, display_path, locked, mark_red, outputs, write_atomic
+
+Results = Mapping[str, Mapping[str, Result]]  # experiment -> stage -> result
 
 
 def timestamp() -> str:
@@ -27,6 +30,32 @@ def write(config: StageConfig, result: Result) -> None:
     """Write a result, whole or not at all."""
     path = results_folder(config) / f"{config.stage}.json"
     write_atomic(path, result.model_dump_json(indent=1))
+
+
+def read(path: Path) -> Result | None:
+    """Read a result; None if there is none, or it was written by another release."""
+    try:
+        return Result.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError):
+        return None
+
+
+def of_model(config: StageConfig) -> Results:
+    """Read the results of all experiments of a model; what is not there is left out."""
+    base = outputs() / config.target / config.model
+    return {
+        name: {
+            path.stem: result
+            for path in sorted((base / name).glob("*.json"))
+            if (result := read(path))
+        }
+        for name in config.experiments
+    }
+
+
+def rows(results: Iterable[Result]) -> list[Row]:
+    """Collect the measured rows of many results."""
+    return [row for result in results if result.measurement for row in result.measurement.rows]
 
 
 def save(
@@ -45,12 +74,14 @@ def save(
     `AccuracyError` or `MeasurementError`.
     """
     rungs, scores = tuple(rungs), tuple(scores)
-    faults = [*(rung.fault for rung in rungs), *(score.fault for score in scores)]
-    red = next(filter(None, faults), "")
-    lost = [row for row in measurement.rows if row.verdict == "failed"] if measurement else []
-    broken = red or next(
-        (f"batch {row.batch_size}, {row.concurrency} clients: {row.reason}" for row in lost), ""
+    judged: tuple[Rung | Score, ...] = (*rungs, *scores)
+    red = next((each.fault for each in judged if each.fault), "")
+    lost = (
+        f"batch {row.batch_size}, {row.concurrency} clients: {row.reason}"
+        for row in (measurement.rows if measurement else ())
+        if row.verdict == "failed"
     )
+    broken = red or next(lost, "")
     read = fingerprint(config)
     result = Result(
         model=config.model,
