@@ -46,6 +46,7 @@ ONE_OF = f"only this stage: {', '.join(Stage)}"
 Stages = Annotated[list[Stage] | None, Option(metavar="S", help=ONE_OF)]
 Force = Annotated[bool, Option("--force", help="also run what is up to date")]
 DryRun = Annotated[bool, Option("--dry-run", help="only say what would run and for how long")]
+ListOnly = Annotated[bool, Option("--dry-run", help="only say what would be removed")]
 Seconds = Annotated[int, Option(metavar="SECONDS", help="the longest time for a notebook cell")]
 Model = Annotated[str, Option(metavar="M", help="the model")]
 Experiment = Annotated[str, Option(metavar="E", help="the experiment  [default: the first]")]
@@ -114,6 +115,13 @@ def status(outputs: Outputs = OUTPUTS) -> int:
         for each in states:
             name = f"{each.model} {each.experiment}".strip()
             say(f"  {name:28} {each.stage:13} {each.state:8} {each.headline or each.reason}")
+    return 0
+
+
+@app.command()
+def clear(dry_run: ListOnly = False, outputs: Outputs = OUTPUTS) -> int:
+    """Remove artefacts that nothing refers to any more."""
+    pipeline.clear(outputs, dry_run, say)
     return 0
 
 

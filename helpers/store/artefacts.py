@@ -123,6 +123,13 @@ def mark_red(artefact: Artefact, reason: str) -> None:
     _write_manifest(artefact.folder, {**artefact.facts, "red": reason}, artefact.files)
 
 
+def remove_artefact(folder: Path) -> None:
+    """Remove the artefact in `folder`; one that is removed in part counts as not there."""
+    with explained(folder):
+        (folder / MANIFEST).unlink(missing_ok=True)
+        shutil.rmtree(folder)
+
+
 @contextmanager
 def making(folder: Path) -> Iterator[tuple[Path, dict[str, JsonValue]]]:
     """Make an artefact whole or not at all: yields an empty temporary folder and the facts to fill.

@@ -1,0 +1,64 @@
+"""Removing the artefacts that nothing refers to any more."""
+
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from helpers import results
+from helpers.config import ExportConfig
+from helpers.display import Lines
+from helpers.errors import DeploymentError, WorkspaceError
+from helpers.inference import recipe_key
+from helpers.pipeline.planning import owners
+from helpers.pipeline.status import last_parameters, targets
+from helpers.store import display_path, locked, remove_artefact
+
+DATA = ("dataset", "checkpoint", "reference")
+NAME = re.compile(rf"\w+-({'|'.join(DATA)}|export|convert|deploy)-[0-9a-f]{{12}}")
+
+
+def clear(outputs: Path, dry_run: bool, say: Lines) -> None:
+    """Remove every artefact that no result names and no experiment of a target would read, and say
+    which; with `dry_run`, only say which. Nothing behind a link is removed.
+
+    A file counts in equal parts for each artefact that shares it by a hard link. Raises
+    `WorkspaceError` during a run, and `ParameterError` if a target's parameters cannot be read.
+    """
+    if not outputs.exists():
+        raise WorkspaceError(f"{outputs}: there is no such folder")
+    with locked(outputs):
+        base = outputs.resolve()
+        kept, found = set(_referenced(base)), (*base.glob("data/*"), *base.glob("*/artefacts/*"))
+        ours = (path for path in sorted(found) if NAME.fullmatch(path.name))
+        sizes = {path: _size_mb(path) for path in ours if path.resolve() == path not in kept}
+        for path, size in sizes.items():
+            if not dry_run:
+                remove_artefact(path)
+            say(f"{display_path(path)}: {'would be ' if dry_run else ''}removed, {size:,.1f} MB")
+        say(f"{len(sizes)} artefacts that nothing refers to, {sum(sizes.values()):,.1f} MB")
+
+
+def _size_mb(folder: Path) -> float:
+    files = (path.lstat() for path in folder.rglob("*") if not path.is_dir())
+    return sum(file.st_size / file.st_nlink for file in files) / 1e6
+
+
+def _referenced(outputs: Path) -> Iterator[Path]:
+    """Name the artefacts that results name, and those that the last parameters of each target
+    lead to.
+    """
+    for path in outputs.glob("*/*/*/*.json"):
+        found = results.read(path)
+        if found and found.artefact:
+            yield path.parents[2] / "artefacts" / found.artefact.folder
+        if found and found.fingerprint:
+            yield from (outputs / "data" / name for name in found.fingerprint.inputs.values())
+    for target in targets(outputs):
+        given = last_parameters(outputs, target)
+        for model in given.file.models:
+            for (_, stage), config in owners(given, model).items():
+                yield outputs / target / "artefacts" / config.key(stage)
+                if stage == "export" and isinstance(config, ExportConfig):
+                    with suppress(DeploymentError):  # the user's files are gone
+                        yield from (outputs / "data" / recipe_key(config, kind) for kind in DATA)

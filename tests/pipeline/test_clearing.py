@@ -1,0 +1,205 @@
+"""What nothing refers to any more is removed from an outputs folder, and nothing else."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from helpers.__main__ import main
+from helpers.config import ExportConfig, configure, read_file
+from helpers.inference import recipe_key
+from helpers.results import Fingerprint, Result
+from helpers.results.types import ArtefactFacts
+from helpers.store import OUTPUTS_VARIABLE, ROOT, find_artefact, making
+from tests.conftest import Project
+
+OLD = "0123456789ab"
+
+
+@pytest.fixture
+def outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An outputs folder with the smoke target, of which nothing has run."""
+    monkeypatch.setenv(OUTPUTS_VARIABLE, str(tmp_path / "outputs"))
+    (tmp_path / "outputs/smoke").mkdir(parents=True)
+    shutil.copyfile(ROOT / "params/smoke.yaml", tmp_path / "outputs/smoke/parameters.yaml")
+    return tmp_path / "outputs"
+
+
+def made(folder: Path, size: int = 1_000_000) -> Path:
+    with making(folder) as (temporary, _):
+        (temporary / "model.bin").write_bytes(b"x" * (size - 1))
+        (temporary / "more.bin").write_bytes(b"x")
+    return folder
+
+
+def size_mb(folder: Path) -> float:
+    return sum(path.stat().st_size for path in folder.iterdir()) / 1e6
+
+
+def used(outputs: Path) -> list[Path]:
+    """Artefacts that the target's parameters lead to, and those that a result names."""
+    given = read_file(ROOT / "params/smoke.yaml")
+    export = configure(given, "bert", "", "export")
+    deploy = configure(given, "bert", "", "deploy")
+    assert isinstance(export, ExportConfig)
+    result = Result(
+        model="bert",
+        experiment="of-before",
+        stage="export",
+        gpu="CPU",
+        state="failed",
+        artefact=ArtefactFacts(folder=f"bert-export-{OLD}", sha256="", size_mb=1, files={}),
+        fingerprint=Fingerprint(
+            config={}, notebook="", versions={}, inputs={"dataset": f"bert-dataset-{OLD}"}
+        ),
+    )
+    path = outputs / "smoke/bert/of-before/export.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(result.model_dump_json())
+    return [
+        made(outputs / "smoke/artefacts" / export.key("export")),
+        made(outputs / "smoke/artefacts" / deploy.key("deploy")),
+        made(outputs / "smoke/artefacts" / f"bert-export-{OLD}"),
+        *(
+            made(outputs / "data" / recipe_key(export, kind))
+            for kind in ("dataset", "checkpoint", "reference")
+        ),
+        made(outputs / "data" / f"bert-dataset-{OLD}"),
+    ]
+
+
+def test_only_what_nothing_refers_to_is_removed_and_said_with_its_size(
+    outputs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = used(outputs)
+    foreign = [outputs / "data/mine", outputs / "smoke/artefacts/.bert-export-half.abcdefgh"]
+    for each in foreign:
+        each.mkdir()
+    old = [
+        made(outputs / f"data/bert-reference-{OLD}", 3_000_000),
+        made(outputs / f"other/artefacts/bert-export-{OLD}"),  # a result of another target has it
+        made(outputs / f"smoke/artefacts/bert-convert-{OLD}", 2_000_000),
+    ]
+    sizes = [size_mb(path) for path in old]
+    names = [f"outputs/{path.relative_to(outputs)}" for path in old]
+
+    assert main(["clear", "--dry-run", "--outputs", str(outputs)]) == 0
+    dry = capsys.readouterr()
+    assert all(find_artefact(path) for path in (*kept, *old))
+    assert main(["clear", "--outputs", str(outputs)]) == 0
+    said = capsys.readouterr()
+
+    lines = [f"{name}: removed, {size:.1f} MB" for name, size in zip(names, sizes, strict=True)]
+    total = f"3 artefacts that nothing refers to, {sum(sizes):.1f} MB"
+    assert said.out.splitlines() == [*lines, total]
+    assert dry.out == said.out.replace("removed", "would be removed")
+    assert said.err + dry.err == ""
+    assert not [path for path in old if path.exists()]
+    assert all(find_artefact(path) for path in kept)
+    assert all(path.is_dir() for path in foreign)
+
+
+def test_a_file_that_artefacts_share_is_counted_once(
+    outputs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = made(outputs / f"smoke/artefacts/bert-convert-{OLD}", 8_000_000)
+    second = made(outputs / f"smoke/artefacts/bert-deploy-{OLD}", 1)
+    (second / "model.bin").unlink()
+    (second / "model.bin").hardlink_to(first / "model.bin")
+
+    assert main(["clear", "--outputs", str(outputs)]) == 0
+
+    sizes = [line.rpartition(", ")[2] for line in capsys.readouterr().out.splitlines()]
+    assert sizes == ["4.0 MB", "4.0 MB", "8.0 MB"]
+
+
+def test_nothing_behind_a_link_is_removed(
+    outputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    behind = made(tmp_path / f"disk/data/bert-dataset-{OLD}")
+    (outputs / "data").symlink_to(tmp_path / "disk/data")
+    (outputs / "smoke/artefacts").mkdir()
+    (outputs / f"smoke/artefacts/bert-export-{OLD}").symlink_to(behind)
+    inside = made(outputs / f"smoke/artefacts/bert-convert-{OLD}", 2)
+    (inside / "link").symlink_to(behind)
+
+    assert main(["clear", "--outputs", str(outputs)]) == 0
+
+    assert capsys.readouterr().out.splitlines()[-1].startswith("1 artefacts that nothing refers to")
+    assert not inside.exists()
+    assert (outputs / f"smoke/artefacts/bert-export-{OLD}").is_symlink()
+    assert find_artefact(behind)
+
+
+HOLD = """
+import sys
+from pathlib import Path
+from helpers.store import locked
+with locked(Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_during_a_run_nothing_is_removed(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old = made(outputs / f"data/bert-dataset-{OLD}")
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, outputs], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as holder:
+        assert holder.stdout
+        assert holder.stdout.readline() == b"held\n"
+        code = main(["clear", "--outputs", str(outputs)])
+        holder.communicate()
+
+    said = capsys.readouterr()
+    words = "error: outputs is in use by another run: wait for it, or give --outputs\n"
+    assert (code, said.out, said.err) == (1, "", words)
+    assert find_artefact(old)
+
+
+def test_nothing_is_removed_while_a_targets_parameters_cannot_be_read(
+    outputs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old = made(outputs / f"data/bert-dataset-{OLD}")
+    (outputs / "smoke/parameters.yaml").write_text("gpu: CPU\n")
+
+    assert main(["clear", "--outputs", str(outputs)]) == 2
+    assert capsys.readouterr().err.startswith("error: outputs/smoke/parameters.yaml: ")
+    assert find_artefact(old)
+
+
+def test_a_folder_that_is_not_there_is_one_line_and_is_not_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(OUTPUTS_VARIABLE, "")  # set again by the command
+    none = tmp_path / "none"
+
+    assert main(["clear", "--outputs", str(none)]) == 1
+    assert capsys.readouterr().err == f"error: {none}: there is no such folder\n"
+    assert not none.exists()
+
+
+@pytest.mark.slow
+def test_after_a_change_what_was_made_before_it_is_removed_and_no_stage_runs_again(
+    project: Project,
+) -> None:
+    def artefacts() -> set[Path]:
+        return {*project.target.glob("artefacts/*"), *project.root.glob("outputs/data/*")}
+
+    before = artefacts()
+    assert project.run("clear").output == "0 artefacts that nothing refers to, 0.0 MB\n"
+    text = project.params.read_text()
+    project.params.write_text(text.replace("max_batch_size: 4", "max_batch_size: 8"))
+    command = ("run", "params/dummy.yaml", "--experiment", "onnx-fp32", "--stage", "deploy")
+    assert project.run(*command).executed() == ["dummy onnx-fp32 deploy"]
+    (new,) = artefacts() - before
+
+    answer = project.run("clear")
+
+    lines = answer.output.splitlines()
+    assert answer.code == 0
+    assert new in artefacts() < before | {new}
+    assert len(before | {new}) - len(artefacts()) == len(lines) - 1 == 1
+    assert project.run(*command).executed() == []
