@@ -94,16 +94,15 @@ def run(
 
 
 @app.command()
-def publish(outputs: Outputs = OUTPUTS) -> int:
+def publish(outputs: Outputs = OUTPUTS) -> None:
     """Write all pages again from the saved results."""
     for target in pipeline.targets(outputs):
         say(str(pipeline.publish(outputs, target)))
     say(str(pipeline.publish_front(outputs)))
-    return 0
 
 
 @app.command()
-def status(outputs: Outputs = OUTPUTS) -> int:
+def status(outputs: Outputs = OUTPUTS) -> None:
     """Print the state of every stage."""
     targets = pipeline.targets(outputs)
     if not targets:
@@ -115,14 +114,12 @@ def status(outputs: Outputs = OUTPUTS) -> int:
         for each in states:
             name = f"{each.model} {each.experiment}".strip()
             say(f"  {name:28} {each.stage:13} {each.state:8} {each.headline or each.reason}")
-    return 0
 
 
 @app.command()
-def clear(dry_run: ListOnly = False, outputs: Outputs = OUTPUTS) -> int:
+def clear(dry_run: ListOnly = False, outputs: Outputs = OUTPUTS) -> None:
     """Remove artefacts that nothing refers to any more."""
     pipeline.clear(outputs, dry_run, say)
-    return 0
 
 
 @app.command()
@@ -132,7 +129,7 @@ def serve(
     experiment: Experiment = "",
     port: Port = None,
     outputs: Outputs = OUTPUTS,
-) -> int:
+) -> None:
     """Serve a deployed model until Ctrl-C."""
     given = config.read_file(file)
     config.select(given, [model], [experiment] if experiment else [])
@@ -174,20 +171,20 @@ def diff(first: First, second: Second) -> int:
 
 
 @params.command()
-def new(name: Name = "") -> int:
+def new(name: Name = "") -> None:
     """Write a parameter file for this machine's GPU.
 
     It is based on the file of the most similar known GPU. No file is overwritten.
     """
     path = display_path(config.write_new(name, machine.this_gpu()))
     say(f"{path} is written; next: triton-notebooks doctor {path}")
-    return 0
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return the exit code."""
     try:
-        code: int = get_command(app).main(arguments, "triton-notebooks", standalone_mode=False)
+        command = get_command(app)
+        code: int | None = command.main(arguments, "triton-notebooks", standalone_mode=False)
     except TyperException as error:
         where = getattr(getattr(error, "ctx", None), "command_path", "triton-notebooks")
         words = " ".join(error.format_message().replace("Value error, ", "").split()).rstrip(".")
@@ -198,7 +195,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 2 if isinstance(error, ParameterError) else 1
     if code == 130:  # typer's answer to KeyboardInterrupt
         print("interrupted: the same command goes on where this one stopped", file=sys.stderr)
-    return code
+    return code or 0
 
 
 if __name__ == "__main__":

@@ -58,17 +58,14 @@ def shared_memory_patterns(inputs: Sequence[str], outputs: Sequence[str]) -> lis
 
 @dataclass(frozen=True)
 class LoadPoint:
-    """One point of a sweep: which model is asked, with what data, and by how many clients at once.
-
-    `regions` are the patterns of `shared_memory_patterns`; `interval_ms` is the length of a window.
-    """
+    """One point of a sweep: which model is asked, with what data, and by how many clients."""
 
     model: str
     data: Path
-    regions: Sequence[str]
+    regions: Sequence[str]  # from `shared_memory_patterns`
     batch_size: int = 1
     concurrency: int = 1
-    interval_ms: int = 1000
+    interval_ms: int = 1000  # the length of a window
     shared_memory: str = "none"
 
 

@@ -1,6 +1,4 @@
-"""Whether the machine is ours while we measure: processor time that others take, and one
-measurement at a time on a host.
-"""
+"""Whether the machine is ours while we measure: load from others, one measurement at a time."""
 
 import os
 import tempfile
@@ -19,17 +17,13 @@ PATIENCE_SECONDS = 20.0
 
 
 def _host_seconds() -> float:
-    """Processor seconds that the host spent on anything since it booted, time stolen by other
-    guests included.
-    """
+    """Processor seconds of the host since it booted, time stolen by other guests included."""
     times = psutil.cpu_times()
     return times.user + times.nice + times.system + times.irq + times.softirq + times.steal
 
 
 def _own_seconds(servers: Sequence[int]) -> float:
-    """Processor seconds of this process, of `servers` and of the descendants of all, the ended ones
-    included.
-    """
+    """Processor seconds of this process, `servers` and all descendants, ended ones included."""
     family = set()
     for number in (os.getpid(), *servers):
         with suppress(psutil.Error):
@@ -44,9 +38,8 @@ def _own_seconds(servers: Sequence[int]) -> float:
 
 
 def monitor_background(servers: Sequence[int] = ()) -> Callable[[], float]:
-    """Begin to monitor the load from others: host time minus the time of this process, of the
-    processes `servers`, which serve us, and of all their descendants. Call the function that is
-    returned for the number of cores that others have used since then, on average.
+    """Begin to monitor the load from others: host time minus the time of this process, of `servers`
+    and of all their descendants. The function returned gives the cores used since, on average.
     """
 
     def clocks() -> tuple[float, float]:
@@ -62,9 +55,7 @@ def monitor_background(servers: Sequence[int] = ()) -> Callable[[], float]:
 
 
 def wait_until_quiet() -> float:
-    """Wait, for a while, until others leave the machine alone; return the load that remained, in
-    cores.
-    """
+    """Wait for a while until others leave the machine alone; return the cores they still use."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         others_cores = monitor_background()

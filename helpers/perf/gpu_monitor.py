@@ -52,14 +52,12 @@ def from_metrics(text: str, uuid: str = "") -> dict[str, float]:
 
 @dataclass
 class GpuObservation:
-    """What was seen during one point: samples of the load with their time (ns since the epoch),
-    what held the clocks down, and at most how many others with how much memory (MB).
-    """
+    """What was seen of the GPU during one point."""
 
-    samples: list[tuple[int, dict[str, float]]] = field(default_factory=list)
-    held_by: set[str] = field(default_factory=set)
-    others: int = 0
-    others_mb: float = 0.0
+    samples: list[tuple[int, dict[str, float]]] = field(default_factory=list)  # ns (epoch), load
+    held_by: set[str] = field(default_factory=set)  # what held the clocks down
+    others: int = 0  # other processes at most
+    others_mb: float = 0.0  # and their memory at most
 
     def figures(self, runs: Collection[NDArray[np.int64]]) -> dict[str, float]:
         """Mean and largest load while requests of `runs` ([n, 2], ns) were under way, by column."""
@@ -85,9 +83,7 @@ class GpuObservation:
 
 @dataclass
 class Observer:
-    """Watches the GPU of one measurement; on a CPU (`device` is None) it sees nothing and costs
-    nothing.
-    """
+    """Watches the GPU of one measurement; on a CPU (`device` is None) it does nothing."""
 
     server: Server
     device: gpu.Device | None = None
@@ -157,9 +153,7 @@ def observed(device: str, server: Server) -> Iterator[Observer]:
 
 
 def changes(start: dict[str, Any], end: dict[str, Any], held_by: Collection[str]) -> list[str]:
-    """Say what of two records, and of what held the clocks down between them, matters to what was
-    measured meanwhile.
-    """
+    """Say what of two records, and of what held the clocks down between, matters to results."""
     found = [
         f"{name} changed from {start.get(name)} to {end.get(name)}"
         for name in SETTINGS

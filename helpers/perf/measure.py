@@ -1,10 +1,9 @@
-"""The two scenarios: offline with the bare runtime interleaved, and online over a sweep of
-clients.
-"""
+"""The two scenarios: offline with the bare runtime interleaved, online over a sweep of clients."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from math import ceil
 from typing import Any
 
@@ -52,8 +51,7 @@ def _batch(samples: Arrays, start: int, size: int) -> Arrays:
 
 
 def run_bare(session: Session, batches: list[Arrays], seconds: float) -> float:
-    """Call the session without a server, over different batches in turn; return calls per
-    second.
+    """Call the session without a server, over different batches in turn; return calls per second.
 
     A first call is not counted: after a pause, memory and threads must be woken.
     """
@@ -66,9 +64,7 @@ def run_bare(session: Session, batches: list[Arrays], seconds: float) -> float:
 
 
 def bare_session(config: DeployConfig) -> Session | None:
-    """Load the deployed artefact in this process, with the server's threads and settings; None if
-    another runtime serves it.
-    """
+    """Load the artefact in this process as the server does; None if another runtime serves it."""
     if not ensemble.has_bare_runtime(config):
         return None
     repository = require(config, "deploy").folder
@@ -82,9 +78,7 @@ def bare_session(config: DeployConfig) -> Session | None:
 
 
 def interval_ms(request_count: int, runs: int, request_seconds: float) -> int:
-    """Length of a window such that `runs` runs of three windows see `request_count` requests, with
-    one to spare in each.
-    """
+    """Length of a window so that `runs` runs see `request_count` requests, with one to spare."""
     per_window = ceil(request_count / runs / analyzer.WINDOWS)
     wanted = (per_window + 1 / analyzer.WINDOWS) * request_seconds * 1000 / analyzer.WINDOW_STRETCH
     return max(SHORTEST_INTERVAL_MS, ceil(wanted * 1.1))
@@ -92,18 +86,12 @@ def interval_ms(request_count: int, runs: int, request_seconds: float) -> int:
 
 def measure_offline(config: OfflineConfig, server: Server) -> Measurement:
     """Measure each batch size at concurrency 1, bare and served runs alternating; served runs alone
-    where there is nothing bare.
-
-    A point that cannot be measured, and every point after the server's end, is a row with the
-    reason.
+    where there is nothing bare. What cannot be measured is a row with the reason.
     """
     samples, session = _samples(config), bare_session(config)
     shared_memory = config.shared_memory if server.is_local else "none"
-
-    def measure(point: LoadPoint, load: Load) -> Runs:
-        return _offline_runs(config, server, session, samples, point, load)
-
     points = [{"batch_size": size, "shared_memory": shared_memory} for size in config.batch_sizes]
+    measure = partial(_offline_runs, config, server, session, samples)
     return _sweep(config, server, samples, points, measure)
 
 
@@ -143,9 +131,7 @@ def _offline_runs(
 
 def measure_online(config: OnlineConfig, server: Server) -> Measurement:
     """Measure each number of clients over HTTP, each with `online_batch_size` samples a request.
-
-    A point that cannot be measured, and every point after the server's end, is a row with the
-    reason.
+    What cannot be measured is a row with the reason.
     """
     samples, size = _samples(config), config.online_batch_size
     one = _batch(samples, 0, size)
@@ -216,9 +202,7 @@ def _sweep(
 def _measure_point(
     config: LoadConfig, server: Server, observer: Observer, point: LoadPoint, measure: Measure
 ) -> tuple[Row, dict[str, NDArray[np.generic]]]:
-    """Measure one point, and observe what else the machine does meanwhile; give also the start and
-    end of every request.
-    """
+    """Measure one point, and observe the machine meanwhile; give the row and all requests."""
     seen = GpuObservation()
 
     def load(timed: LoadPoint) -> Window:

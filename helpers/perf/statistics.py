@@ -24,11 +24,9 @@ OTHERS_CORES = 0.2  # processor time that others may take in a window, in cores
 
 @dataclass(frozen=True)
 class Window:
-    """The requests of one run of the load, or of a part of it: start and end of each in
-    nanoseconds, shape [n, 2], in order of their end.
-    """
+    """The requests of one run of the load, or of a part of it, in order of their end."""
 
-    requests: NDArray[np.int64]
+    requests: NDArray[np.int64]  # start and end of each (ns), [n, 2]
     batch_size: int
     concurrency: int
     others_cores: float = 0.0  # processor time taken by processes that are not ours
@@ -85,9 +83,7 @@ def littles_law(
 
 
 def ratios(bare: list[float], served: list[float]) -> list[float]:
-    """Each served run over the mean of the bare runs just before and after it: a slow drift of the
-    machine cancels.
-    """
+    """Each served run over the mean of the bare runs before and after it: a slow drift cancels."""
     pairs = zip(served, bare[:-1], bare[1:], strict=True)
     return [each / ((before + after) / 2) for each, before, after in pairs]
 

@@ -12,7 +12,7 @@ from helpers.errors import DeploymentError, WorkspaceError
 from helpers.inference import recipe_key
 from helpers.pipeline.planning import owners
 from helpers.pipeline.status import last_parameters, targets
-from helpers.store import display_path, locked, remove_artefact
+from helpers.store import discard, display_path, locked
 
 DATA = ("dataset", "checkpoint", "reference")
 NAME = re.compile(rf"\w+-({'|'.join(DATA)}|export|convert|deploy)-[0-9a-f]{{12}}")
@@ -30,11 +30,11 @@ def clear(outputs: Path, dry_run: bool, say: Lines) -> None:
     with locked(outputs):
         base = outputs.resolve()
         kept, found = set(_referenced(base)), (*base.glob("data/*"), *base.glob("*/artefacts/*"))
-        ours = (path for path in sorted(found) if NAME.fullmatch(path.name))
-        sizes = {path: _size_mb(path) for path in ours if path.resolve() == path not in kept}
+        ours = {path for path in found if NAME.fullmatch(path.name) and path.resolve() == path}
+        sizes = {path: _size_mb(path) for path in sorted(ours - kept)}
         for path, size in sizes.items():
             if not dry_run:
-                remove_artefact(path)
+                discard(path)
             say(f"{display_path(path)}: {'would be ' if dry_run else ''}removed, {size:,.1f} MB")
         say(f"{len(sizes)} artefacts that nothing refers to, {sum(sizes.values()):,.1f} MB")
 
@@ -45,9 +45,7 @@ def _size_mb(folder: Path) -> float:
 
 
 def _referenced(outputs: Path) -> Iterator[Path]:
-    """Name the artefacts that results name, and those that the last parameters of each target
-    lead to.
-    """
+    """Name the artefacts that results name, and those that each target's parameters lead to."""
     for path in outputs.glob("*/*/*/*.json"):
         found = results.read(path)
         if found and found.artefact:

@@ -27,14 +27,11 @@ DATA_SECONDS = 130  # generating a data set and fitting a checkpoint to it
 
 @dataclass(frozen=True)
 class Job:
-    """One notebook to run: a stage of an experiment, or a model's report.
-
-    `obstacle` says why this machine cannot; `needs` is the result that must be there first.
-    """
+    """One notebook to run: a stage of an experiment, or a model's report."""
 
     config: StageConfig
-    obstacle: str = ""
-    needs: Path | None = None
+    obstacle: str = ""  # why this machine cannot run it
+    needs: Path | None = None  # the result that must be there first
 
     @property
     def name(self) -> str:
@@ -47,12 +44,9 @@ class Job:
 
 
 def plan(given: Parameters, chosen: list[tuple[str, str]], stages: Sequence[str]) -> list[Job]:
-    """List the jobs in order: what two experiments share is one job, in the name of the first that
-    has it.
-    """
+    """List the jobs in order; what experiments share is one job, of the first that has it."""
     jobs: dict[Path, Job] = {}
-    order = list(given.file.models)
-    for model in sorted({model for model, _ in chosen}, key=order.index):
+    for model in dict.fromkeys(model for model, _ in chosen):
         configs = owners(given, model)
         for _, experiment in (each for each in chosen if each[0] == model):
             conversion = configure(given, model, experiment, "convert")
@@ -88,9 +82,7 @@ def owners(given: Parameters, model: str) -> dict[tuple[str, str], StageConfig]:
 
 
 def stale(job: Job) -> str:
-    """Say why the stage must run, in a few words; empty if its result still holds, though it may
-    have been blocked or skipped since.
-    """
+    """Say why the stage must run; empty if its result holds, even if blocked or skipped since."""
     found = results.read(job.result)
     if found is None:
         return "there is no result"
@@ -119,9 +111,7 @@ def _lacks_data(config: StageConfig) -> bool:
 
 
 def parameters(job: Job) -> dict[str, Any]:
-    """Give the notebook's parameters: only what this stage reads, so that no page shows the whole
-    file.
-    """
+    """Give the notebook's parameters: what this stage reads, so that no page shows more."""
     config = job.config
     own = {
         name: value
@@ -141,9 +131,7 @@ def parameters(job: Job) -> dict[str, Any]:
 
 
 def seconds(job: Job) -> float:
-    """Estimate how long a job takes: as long as last time, or as such a stage takes on two
-    cores.
-    """
+    """Estimate how long a job takes: as last time, or as such a stage takes on two cores."""
     found = results.read(job.result)
     if found and found.seconds:
         return found.seconds

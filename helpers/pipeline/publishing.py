@@ -15,9 +15,7 @@ from helpers.store import write_atomic
 
 
 def write_results(outputs: Path, target: str) -> Path:
-    """Write the measured rows of every experiment that a target has now to its `results.csv`, in
-    the columns of the published tables and ours.
-    """
+    """Write the measured rows of every experiment that a target has now to its `results.csv`."""
     buffer, given = io.StringIO(), last_parameters(outputs, target)
     writer = csv.DictWriter(buffer, list(Row.model_fields), lineterminator="\n")
     writer.writeheader()
@@ -30,9 +28,7 @@ def write_results(outputs: Path, target: str) -> Path:
 
 
 def _plain(value: Value) -> Value:
-    """Spell a value as the published tables do: an empty cell for what is not known, booleans in
-    lower case.
-    """
+    """Spell a value as the published tables do: unknown ones empty, booleans in lower case."""
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return ""
     if isinstance(value, bool):
@@ -41,9 +37,7 @@ def _plain(value: Value) -> Value:
 
 
 def publish(outputs: Path, target: str, only_changed: bool = False) -> Path:
-    """Write results.csv, the pages and the two indexes; with `only_changed`, pages that are newer
-    than their notebook and result are left as they are.
-    """
+    """Write results.csv, the indexes, and the pages; `only_changed` those that are out of date."""
     folder = outputs / target
     write_results(outputs, target)
     for notebook in sorted(folder.glob("*/**/*.ipynb")):

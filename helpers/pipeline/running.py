@@ -45,8 +45,11 @@ def run(
     """
     outcome = Counter(executed=0, unchanged=0, skipped=0, failed=0, blocked=0)
     plans, say = [], say or Lines()
+    names = [path.stem for path in files]  # of the targets' folders
     for path in files:
-        _require_own_folder(path, files)
+        if path.stem in RESERVED or names.count(path.stem) > 1:
+            taken = f"outputs/{path.stem} is taken: give the file another name"
+            raise ParameterError(f"{path}: {taken}")
         given = read_file(path)
         plans.append((path, given, plan(given, select(given, models, experiments), stages)))
     if dry_run:
@@ -64,12 +67,6 @@ def run(
                     outcome[run_job(job, name, force, cell_seconds, say)] += 1
             publish(outputs, path.stem, only_changed=True)
     return outcome
-
-
-def _require_own_folder(path: Path, files: Sequence[Path]) -> None:
-    """A target's folder is named after its file: two files must not share one."""
-    if path.stem in RESERVED or [other.stem for other in files].count(path.stem) > 1:
-        raise ParameterError(f"{path}: outputs/{path.stem} is taken: give the file another name")
 
 
 @contextmanager
@@ -135,13 +132,8 @@ def write_status(job: Job, state: results.State, reason: str) -> None:
     config, found = job.config, results.read(job.result)
     if found and (found.state, found.reason) == (state, reason):
         return
-    found = found or Result(
-        model=config.model,
-        experiment=config.experiment,
-        stage=config.stage,
-        gpu=config.gpu,
-        state=state,
-    )
+    identity = config.model_dump(include={"model", "experiment", "stage", "gpu"})
+    found = found or Result(**identity, state=state)
     finished = found.finished if state != "failed" and found.finished else results.timestamp()
     update = {"state": state, "reason": reason, "finished": finished}
     results.write(config, found.model_copy(update=update))

@@ -25,9 +25,7 @@ def last_parameters(outputs: Path, target: str) -> Parameters:
 
 
 def stage_states(outputs: Path, target: str) -> list[StageState]:
-    """List every stage of every experiment of a target, and each model's report; what two
-    experiments share is listed for both.
-    """
+    """List each stage of each experiment of a target, also shared ones, and each model's report."""
     given, base = last_parameters(outputs, target), outputs / target
     found = []
     for model in given.file.models:

@@ -105,19 +105,14 @@ def save(
     with locked(outputs()):
         if artefact and broken:
             mark_red(artefact, broken)
-        if measurement and measurement.requests:
+        if result.measurement and (name := result.measurement.requests_file):
             buffer = io.BytesIO()
-            np.savez_compressed(buffer, **measurement.requests)
-            write_atomic(results_folder(config) / requests_name(config), buffer.getvalue())
+            np.savez_compressed(buffer, **result.measurement.requests)
+            write_atomic(results_folder(config) / name, buffer.getvalue())
         write(config, result)
     if broken:
         raise (AccuracyError if red else MeasurementError)(broken)
     print(f"wrote {display_path(results_folder(config) / f'{config.stage}.json')}")
-
-
-def requests_name(config: StageConfig) -> str:
-    """The file beside a result that holds start and end of every request."""
-    return f"{config.stage}_requests.npz"
 
 
 def _facts(artefact: Artefact) -> ArtefactFacts:
@@ -135,24 +130,19 @@ def _identified(config: StageConfig, measurement: Measurement) -> Measurement:
     assert isinstance(config, LoadConfig)
     scenario = config.stage.removeprefix("perf_")
     backend, model_format = formats.get(config.format).SHOWN
-    identity = {
-        "gpu": config.gpu,
-        "model": config.model,
-        "dataset": config.dataset,
+    in_python = " (Triton Python backend)" if config.server.kind == "embedded" else ""
+    own = {"gpu", "model", "dataset", "experiment", "variant", "max_batch_size"}
+    columns = config.model_dump(include=own) | {
         "scenario": scenario,
-        "backend": backend
-        + ("" if config.server.kind != "embedded" else " (Triton Python backend)"),
+        "backend": backend + in_python,
         "backend_accelerator": "" if config.accelerator == "none" else config.accelerator,
         "precision": config.precision.upper(),
         "model_format": model_format,
         "cuda_graph": config.capture_cuda_graph,
-        "max_batch_size": config.max_batch_size,
         "instances": getattr(config.instances, scenario),
         "source": f"{config.experiment}/{config.stage}.json",
-        "experiment": config.experiment,
-        "variant": config.variant,
         "distinct_rows": measurement.distinct_rows,
     }
-    rows = tuple(row.model_copy(update=identity) for row in measurement.rows)
-    file = requests_name(config) if measurement.requests else ""
+    rows = tuple(row.model_copy(update=columns) for row in measurement.rows)
+    file = f"{config.stage}_requests.npz" if measurement.requests else ""
     return measurement.model_copy(update={"rows": rows, "requests_file": file})

@@ -15,9 +15,7 @@ PARTS |= {"versions": "version"}
 
 
 def fingerprint(config: StageConfig) -> Fingerprint:
-    """Take the fingerprint of a stage, but for the files of this package that it reads: those are
-    known once it has run, see `files_read`.
-    """
+    """Take a stage's fingerprint, but for `modules`: `files_read` knows them once it has run."""
     cells = json.loads(notebook_file(config.model, config.stage).read_text())["cells"]
     return Fingerprint(
         config=config.cache_fields(config.stage),
@@ -45,20 +43,16 @@ def files_read() -> dict[str, str]:
     """
     paths = set()
     for name, module in sys.modules.copy().items():
-        path = getattr(module, "__file__", None)
-        if name.partition(".")[0] == "helpers" and path:
-            own = Path(path)
+        if name.partition(".")[0] == "helpers" and (file := getattr(module, "__file__", None)):
+            path = Path(file).relative_to(ROOT)
             companions = getattr(module, "COMPANIONS", ())
-            paths |= {own, *(own.with_name(companion) for companion in companions)}
+            paths |= {str(path), *(str(path.with_name(each)) for each in companions)}
     known = package_files()
-    names = sorted(str(path.relative_to(ROOT)) for path in paths)
-    return {name: known.get(name, "new") for name in names}
+    return {path: known.get(path, "new") for path in sorted(paths)}
 
 
 def difference(before: Fingerprint, now: Fingerprint) -> str:
-    """Say in a few words in what two fingerprints differ, but for the package's files; empty if
-    they are equal.
-    """
+    """Say in what two fingerprints differ, but for the package's files; empty if in nothing."""
     for part, word in PARTS.items():
         old, new = getattr(before, part), getattr(now, part)
         if isinstance(old, str) and old != new:

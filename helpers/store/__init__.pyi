@@ -1,12 +1,4 @@
-from .artefacts import (
-    Artefact,
-    find_artefact,
-    is_unchanged,
-    making,
-    mark_red,
-    remove_artefact,
-    verify,
-)
+from .artefacts import Artefact, discard, find_artefact, is_unchanged, making, mark_red, verify
 from .files import explained, link_or_copy, write_atomic
 from .hashing import content_name, digest, file_digest, fingerprint, package_files
 from .lock import LOCKED_VARIABLE, clear_leftovers, locked, require_unlocked, temporary_folder
@@ -20,6 +12,7 @@ __all__ = [
     "clear_leftovers",
     "content_name",
     "digest",
+    "discard",
     "display_path",
     "explained",
     "file_digest",
@@ -33,7 +26,6 @@ __all__ = [
     "mark_red",
     "outputs",
     "package_files",
-    "remove_artefact",
     "require_unlocked",
     "temporary_folder",
     "verify",

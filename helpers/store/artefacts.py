@@ -78,9 +78,7 @@ def _write_manifest(
 
 
 def find_artefact(folder: Path) -> Artefact | None:
-    """Find the finished artefact in `folder`, without looking at its files; None if there is none,
-    or if its manifest is not one of ours.
-    """
+    """Find the artefact in `folder` by its manifest; None if it has none, or not one of ours."""
     try:
         manifest = Manifest.model_validate_json((folder / MANIFEST).read_bytes())
     except (FileNotFoundError, NotADirectoryError, ValidationError):
@@ -89,9 +87,7 @@ def find_artefact(folder: Path) -> Artefact | None:
 
 
 def is_unchanged(artefact: Artefact) -> bool:
-    """Tell whether all files have the size and time they were finished with, without reading
-    them.
-    """
+    """Tell without reading the files whether they have the size and time of when it was made."""
     for name, file in artefact.files.items():
         try:
             status = (artefact.folder / name).stat()
@@ -103,9 +99,7 @@ def is_unchanged(artefact: Artefact) -> bool:
 
 
 def verify(artefact: Artefact) -> Artefact:
-    """Hash every file again; raise `ArtefactError` on a change, after which the artefact counts as
-    not there.
-    """
+    """Hash every file again; raise `ArtefactError` on a change, and remove its manifest then."""
     for name, file in artefact.files.items():
         path = artefact.folder / name
         found = file_digest(path) if path.is_file() else "gone"
@@ -123,7 +117,7 @@ def mark_red(artefact: Artefact, reason: str) -> None:
     _write_manifest(artefact.folder, {**artefact.facts, "red": reason}, artefact.files)
 
 
-def remove_artefact(folder: Path) -> None:
+def discard(folder: Path) -> None:
     """Remove the artefact in `folder`; one that is removed in part counts as not there."""
     with explained(folder):
         (folder / MANIFEST).unlink(missing_ok=True)

@@ -25,8 +25,7 @@ YOUNG_SECONDS = 60  # its maker may not have locked such a folder yet
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold the outputs folder; raise `WorkspaceError` if another process holds it or it is not a
-    folder.
+    """Hold the outputs folder; raise `WorkspaceError` if another process does, or it is no folder.
 
     The lock ends with the process. A process may enter again; the batch command's kernels may too.
     """
@@ -49,9 +48,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def require_unlocked(folder: Path) -> None:
-    """Raise `WorkspaceError` if another process holds the outputs folder now: a notebook asks first
-    what would otherwise fail at its end.
-    """
+    """Raise `WorkspaceError` if another process holds the folder: a stage would fail at its end."""
     if (folder / LOCK).exists():
         with locked(folder):
             pass
