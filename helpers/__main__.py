@@ -39,16 +39,11 @@ def use_outputs(folder: Path) -> Path:
 
 Stage = StrEnum("Stage", "export convert deploy perf_offline perf_online report")
 File = Annotated[Path, Argument(metavar="PARAMS", help="a parameter file", show_default=False)]
-Files = Annotated[list[Path], Argument(metavar="PARAMS", help="such as params/cpu.yaml")]
-Models = Annotated[list[str] | None, Option(metavar="M", help="only this model")]
 Experiments = Annotated[list[str] | None, Option(metavar="E", help="only this experiment")]
 ONE_OF = f"only this stage: {', '.join(Stage)}"
-Stages = Annotated[list[Stage] | None, Option(metavar="S", help=ONE_OF)]
-Force = Annotated[bool, Option("--force", help="also run what is up to date")]
 DryRun = Annotated[bool, Option("--dry-run", help="only say what would run and for how long")]
 ListOnly = Annotated[bool, Option("--dry-run", help="only say what would be removed")]
 Seconds = Annotated[int, Option(metavar="SECONDS", help="the longest time for a notebook cell")]
-Model = Annotated[str, Option(metavar="M", help="the model")]
 Experiment = Annotated[str, Option(metavar="E", help="the experiment  [default: the first]")]
 Port = Annotated[int | None, Option(metavar="P", help="the HTTP port  [default: a free one]")]
 First = Annotated[Path, Argument(metavar="A", help="a parameter file")]
@@ -63,11 +58,11 @@ OUTPUTS = ROOT / "outputs"
 
 @app.command()
 def run(
-    files: Files,
-    model: Models = None,
+    files: Annotated[list[Path], Argument(metavar="PARAMS", help="such as params/cpu.yaml")],
+    model: Annotated[list[str] | None, Option(metavar="M", help="only this model")] = None,
     experiment: Experiments = None,
-    stage: Stages = None,
-    force: Force = False,
+    stage: Annotated[list[Stage] | None, Option(metavar="S", help=ONE_OF)] = None,
+    force: Annotated[bool, Option("--force", help="also run what is up to date")] = False,
     dry_run: DryRun = False,
     cell_timeout: Seconds = 7200,
     outputs: Outputs = OUTPUTS,
@@ -125,7 +120,7 @@ def clear(dry_run: ListOnly = False, outputs: Outputs = OUTPUTS) -> None:
 @app.command()
 def serve(
     file: File,
-    model: Model,
+    model: Annotated[str, Option(metavar="M", help="the model")],
     experiment: Experiment = "",
     port: Port = None,
     outputs: Outputs = OUTPUTS,

@@ -1,5 +1,4 @@
-"""Running perf_analyzer, Triton's own load generator, and reading its records: every request, and
-latency by component.
+"""Running perf_analyzer, Triton's own load generator, and reading what it records.
 
 Its stability gate is switched off, because an unstable point would leave no record at all;
 `statistics` judges instead.

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from math import ceil
+from timeit import timeit
 from typing import Any
 
 import numpy as np
@@ -168,6 +169,7 @@ def _sweep(
     ):
         for fields in points:
             point = replace(LoadPoint(config.model, data, regions), **fields)
+            size, clients = point.batch_size, point.concurrency
             before.append(background.wait_until_quiet())
             try:
                 if ended:
@@ -175,15 +177,11 @@ def _sweep(
                 row, own = _measure_point(config, server, observer, point, measure)
                 requests |= own
             except (MeasurementError, ServerError) as error:
-                row = Row(
-                    batch_size=point.batch_size,
-                    concurrency=point.concurrency,
-                    verdict="failed",
-                    reason=str(error),
-                )
+                reason = str(error)
+                row = Row(batch_size=size, concurrency=clients, verdict="failed", reason=reason)
                 ended = "" if server.is_live() else "the server had ended before"
             rows.append(row)
-            print(f"batch {point.batch_size}, {point.concurrency} clients: {_in_words(row)}")
+            print(f"batch {size}, {clients} clients: {_in_words(row)}")
     try:
         counted = server.statistics(config.model)
     except ServerError:  # it has ended
@@ -242,10 +240,7 @@ def _compared(runs: list[Window], bare: list[float]) -> dict[str, float]:
 def _seconds(call: Callable[[], object]) -> float:
     """Time a call, on average over three after a first one."""
     call()
-    started = time.perf_counter()
-    for _ in range(3):
-        call()
-    return (time.perf_counter() - started) / 3
+    return timeit(call, number=3) / 3
 
 
 def _in_words(row: Row) -> str:

@@ -119,10 +119,8 @@ def run_job(job: Job, name: str, force: bool, cell_seconds: int, say: Lines) -> 
 
 def blocker(job: Job) -> str:
     """Say which stage must be done first and is not; empty if none."""
-    if job.needs is None:
-        return ""
-    found = results.read(job.needs)
-    if found and found.state == "done":
+    found = results.read(job.needs) if job.needs else None
+    if job.needs is None or (found and found.state == "done"):
         return ""
     return f"blocked by {job.needs.stem}, which {'is ' + found.state if found else 'has not run'}"
 

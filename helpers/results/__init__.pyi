@@ -3,7 +3,6 @@ from .fingerprints import difference, fingerprint
 from .types import (
     LATENCY_COMPONENTS,
     Difference,
-    Fingerprint,
     GpuState,
     Measurement,
     Result,
@@ -18,7 +17,6 @@ from .types import (
 __all__ = [
     "LATENCY_COMPONENTS",
     "Difference",
-    "Fingerprint",
     "GpuState",
     "Measurement",
     "Result",

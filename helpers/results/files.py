@@ -82,7 +82,6 @@ def save(
         if row.verdict == "failed"
     )
     broken = red or next(lost, "")
-    read = fingerprint(config)
     result = Result(
         model=config.model,
         experiment=config.experiment,
@@ -93,7 +92,7 @@ def save(
         headline=headline,
         finished=timestamp(),
         seconds=round(time.time() - psutil.Process().create_time(), 1),  # of this kernel
-        fingerprint=read.model_copy(update={"modules": files_read()}),
+        fingerprint=fingerprint(config).model_copy(update={"modules": files_read()}),
         source=Source(**provenance.source()),
         machine=provenance.machine(config.gpu, config.device),
         rungs=rungs,

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 State = Literal["done", "failed", "blocked", "skipped"]
 Verdict = Literal["stable", "unstable", "disturbed", "few requests", "failed"]
 
-# The seven parts of the average latency, in the order in which a request meets them: field of a row
-# -> label
+# The parts of the average latency, in the order in which a request meets them: field -> label.
 LATENCY_COMPONENTS = {
     "client_send_ms": "client send",
     "network_server_send_recv_ms": "network",
@@ -41,13 +40,10 @@ class Record(BaseModel):
 
 
 class Difference(Record):
-    """One output of one rung against the framework's, in standard deviations of the latter.
-
-    A difference is None where shapes differ or a value is not finite.
-    """
+    """One output of one rung against the framework's, in standard deviations of the latter."""
 
     output: str
-    max_difference: float | None
+    max_difference: float | None  # None where shapes differ or a value is not finite
     mean_difference: float | None
     max_bound: float
     mean_bound: float
@@ -114,11 +110,7 @@ class Score(Record):
 
 
 class TableRow(Record):
-    """The columns of NVIDIA's published tables, which ours have too.
-
-    Latencies are in milliseconds, throughput in inferences (samples) per second. None is what was
-    not measured.
-    """
+    """The columns of NVIDIA's published tables, which ours have too; None was not measured."""
 
     gpu: str = ""
     model: str = ""
@@ -133,7 +125,7 @@ class TableRow(Record):
     instances: int | None = None
     batch_size: int  # offline of a request, online the samples of a client's request
     concurrency: int
-    throughput: float | None = None
+    throughput: float | None = None  # inferences (samples) per second
     client_send_ms: float | None = None
     network_server_send_recv_ms: float | None = None
     server_queue_ms: float | None = None

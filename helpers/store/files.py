@@ -24,13 +24,11 @@ def explained(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         about = Path(error.filename or path).absolute()
-        if not (path.is_relative_to(about.parent) or about.is_relative_to(path.parent)):
-            raise  # it was something else, such as a data set that cannot be read
-        if error.errno not in USER_FIXABLE:
-            raise
-        raise WorkspaceError(
-            f"cannot write {display_path(path)}: {os.strerror(error.errno).lower()}"
-        ) from error
+        ours = path.is_relative_to(about.parent) or about.is_relative_to(path.parent)
+        if not ours or error.errno not in USER_FIXABLE:
+            raise  # such as a data set that cannot be read
+        reason = os.strerror(error.errno).lower()
+        raise WorkspaceError(f"cannot write {display_path(path)}: {reason}") from error
 
 
 def write_atomic(path: Path, content: str | bytes) -> Path:

@@ -39,13 +39,8 @@ def fingerprint(path: Path) -> str:
         if not path.exists():
             raise DataError(f"{display_path(path)}: there is no such file or folder")
         entries = sorted(path.rglob("*")) if path.is_dir() else [path]
-        return digest(
-            [
-                (str(entry.relative_to(path)), entry.stat().st_size, entry.stat().st_mtime_ns)
-                for entry in entries
-                if entry.is_file()
-            ]
-        )
+        found = ((str(each.relative_to(path)), each.stat()) for each in entries if each.is_file())
+        return digest([(name, status.st_size, status.st_mtime_ns) for name, status in found])
     except OSError as error:
         raise DataError(f"{display_path(path)}: cannot be read: {error}") from None
 

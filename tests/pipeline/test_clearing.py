@@ -10,8 +10,8 @@ import pytest
 from helpers.__main__ import main
 from helpers.config import ExportConfig, configure, read_file
 from helpers.inference import recipe_key
-from helpers.results import Fingerprint, Result
-from helpers.results.types import ArtefactFacts
+from helpers.results import Result
+from helpers.results.types import ArtefactFacts, Fingerprint
 from helpers.store import OUTPUTS_VARIABLE, ROOT, find_artefact, making
 from tests.conftest import Project
 

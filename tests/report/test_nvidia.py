@@ -28,7 +28,8 @@ from helpers.report import nvidia, site, text
 from helpers.report.nvidia import rows_page
 from helpers.report.nvidia.comparison import PROTOCOL, Comparison, Pair, choose_gpu, nearest, pair
 from helpers.report.nvidia.rows import DOCUMENTS, PublishedRow, contradictory, gpus, published, read
-from helpers.results import Fingerprint, Measurement, Result, Row
+from helpers.results import Measurement, Result, Row
+from helpers.results.types import Fingerprint
 from helpers.store.hashing import file_digest
 from helpers.store.paths import OUTPUTS_VARIABLE, ROOT
 from tests.conftest import BROWSER, browse, opened
