@@ -1,7 +1,6 @@
 from .clearing import clear
-from .publishing import publish, publish_front
+from .publishing import publish, publish_front, stage_states, targets
 from .running import run
-from .status import stage_states, targets
 
 __all__ = [
     "clear",

@@ -11,7 +11,7 @@ from helpers.display import Lines
 from helpers.errors import DeploymentError, WorkspaceError
 from helpers.inference import recipe_key
 from helpers.pipeline.planning import owners
-from helpers.pipeline.status import last_parameters, targets
+from helpers.pipeline.publishing import last_parameters, targets
 from helpers.store import discard, display_path, locked
 
 DATA = ("dataset", "checkpoint", "reference")

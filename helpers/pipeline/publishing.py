@@ -1,17 +1,58 @@
-"""Writing what a reader opens: results.csv, a page for each notebook, and the indexes."""
+"""What a reader sees of an outputs folder: each stage's state, results.csv, pages and indexes."""
 
 import csv
 import io
 import math
 from collections import Counter
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from helpers import results
-from helpers.config import Value
-from helpers.pipeline.status import last_parameters, stage_states, targets
-from helpers.report import Link, Target, nvidia, outputs_index, page, target_index
+from helpers.config import STAGES, Parameters, StageConfig, Value, configure, parse, results_folder
+from helpers.errors import DeploymentError
+from helpers.pipeline.planning import owners
+from helpers.report import Link, StageState, Target, nvidia, outputs_index, page, target_index
 from helpers.results import Row
-from helpers.store import write_atomic
+from helpers.store import display_path, write_atomic
+
+
+def targets(outputs: Path) -> list[str]:
+    """Name the targets that lie in an outputs folder."""
+    return sorted(path.parent.name for path in outputs.glob("*/parameters.yaml"))
+
+
+def last_parameters(outputs: Path, target: str) -> Parameters:
+    """Read what the last run of a target was given."""
+    path = outputs / target / "parameters.yaml"
+    return parse(yaml.safe_load(path.read_text()), target, display_path(path))
+
+
+def stage_states(outputs: Path, target: str) -> list[StageState]:
+    """List each stage of each experiment of a target, also shared ones, and each model's report."""
+    given, base = last_parameters(outputs, target), outputs / target
+    found = []
+    for model in given.file.models:
+        places = [(name, stage) for name in given.experiments(model) for stage in STAGES[:-1]]
+        try:
+            configs = owners(given, model)
+            found += [_state(configs[place], place[0], base) for place in places]
+        except DeploymentError as error:  # the file was written by an older release
+            reason = str(error)
+            found += [StageState(model, *each, state="missing", reason=reason) for each in places]
+        found.append(_state(configure(given, model, "", "report"), "", base))
+    return found
+
+
+def _state(config: StageConfig, experiment: str, base: Path) -> StageState:
+    path = results_folder(config) / f"{config.stage}.json"
+    result, page = results.read(path), path.with_suffix(".html")
+    href = str(page.relative_to(base)) if page.exists() else None
+    shown: dict[str, Any] = {"state": "missing"}
+    if result:
+        shown = result.model_dump(include={"state", "headline", "reason", "seconds", "finished"})
+    return StageState(config.model, experiment, config.stage, href=href, **shown)
 
 
 def write_results(outputs: Path, target: str) -> Path:
