@@ -55,10 +55,8 @@ def windows(whole: Window, count: int) -> list[Window]:
     """Cut one run into `count` windows of equal length by the time at which requests ended."""
     ends = whole.requests[:, 1]
     edges = np.linspace(ends[0], ends[-1], count + 1)[1:-1]
-    return [
-        replace(whole, requests=part)
-        for part in np.split(whole.requests, np.searchsorted(ends, edges))
-    ]
+    parts = np.split(whole.requests, np.searchsorted(ends, edges))
+    return [replace(whole, requests=part) for part in parts]
 
 
 def spread(values: list[float]) -> float:
@@ -125,27 +123,23 @@ def measure_row(
     """
     first, counts = runs[0], [len(run.requests) for run in runs]
     latencies = np.concatenate([run.latencies_ms for run in runs])
-    components = {
+    columns = {
         name: float(np.average([run.components[name] for run in runs], weights=counts))
         for name in first.components
     }
+    columns |= {f"p{q}_latency_ms": float(np.percentile(latencies, q)) for q in (50, 90, 95, 99)}
     parts = runs if len(runs) > 1 else windows(first, WINDOWS)
     throughput, mean = float(np.median([run.throughput for run in runs])), float(latencies.mean())
-    p50, p90, p95, p99 = (float(np.percentile(latencies, q)) for q in (50, 90, 95, 99))
     row = Row(
         batch_size=first.batch_size,
         concurrency=first.concurrency,
         throughput=throughput,
-        p50_latency_ms=p50,
-        p90_latency_ms=p90,
-        p95_latency_ms=p95,
-        p99_latency_ms=p99,
         avg_latency_ms=mean,
         verdict="stable",
         spread=spread([part.throughput for part in parts]),
         requests=sum(counts),
         background_cpu_cores=float(np.max([run.others_cores for run in runs])),
         littles_law=littles_law(throughput, mean, first.batch_size, first.concurrency),
-    ).model_copy(update={**components, **(figures or {})})
+    ).model_copy(update={**columns, **(figures or {})})
     word, reason = verdict(row, request_count, disturbance)
     return row.model_copy(update={"verdict": word, "reason": reason})

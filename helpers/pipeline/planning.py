@@ -112,12 +112,8 @@ def _lacks_data(config: StageConfig) -> bool:
 
 def parameters(job: Job) -> dict[str, Any]:
     """Give the notebook's parameters: what this stage reads, so that no page shows more."""
-    config = job.config
-    own = {
-        name: value
-        for name, value in config.model_dump(include=config.fields_for(config.stage)).items()
-        if value not in (None, "", [])
-    }
+    config, read = job.config, job.config.fields_for(job.config.stage)
+    own = {name: value for name, value in config.summary().items() if name in read}
     names = config.experiments if config.stage == "report" else (config.experiment,)
     return {
         "gpu": config.gpu,
