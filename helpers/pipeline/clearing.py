@@ -9,7 +9,7 @@ from helpers import results
 from helpers.config import ExportConfig
 from helpers.display import Lines
 from helpers.errors import DeploymentError, WorkspaceError
-from helpers.inference import recipe_key
+from helpers.inference import recipe_folder
 from helpers.pipeline.planning import owners
 from helpers.pipeline.publishing import last_parameters, targets
 from helpers.store import discard, display_path, locked
@@ -59,4 +59,5 @@ def _referenced(outputs: Path) -> Iterator[Path]:
                 yield outputs / target / "artefacts" / config.key(stage)
                 if stage == "export" and isinstance(config, ExportConfig):
                     with suppress(DeploymentError):  # the user's files are gone
-                        yield from (outputs / "data" / recipe_key(config, kind) for kind in DATA)
+                        made = (recipe_folder(config, kind).name for kind in DATA)
+                        yield from (outputs / "data" / name for name in made)

@@ -13,7 +13,7 @@ from tritonclient.grpc import model_config_pb2 as pb
 from helpers import formats
 from helpers.config.loading import resolve
 from helpers.config.schema import StageConfig as Config
-from helpers.inference import cores, ensemble
+from helpers.inference import ensemble
 from helpers.inference.ensemble import Component
 from helpers.models import Part, Tensor
 from helpers.store.artefacts import find_artefact, making
@@ -47,7 +47,7 @@ def these_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the model and the machine, its one part has the tensors of this file, and there are
     four cores.
     """
-    monkeypatch.setattr(cores, "physical_cores", lambda: 4)
+    monkeypatch.setattr(ensemble, "physical_cores", lambda: 4)
     inputs, outputs = ({each.name: each for each in tensors} for tensors in (INPUTS, OUTPUTS))
     monkeypatch.setattr(ensemble, "parts", lambda config: (Part(config.model, inputs, outputs),))
 
