@@ -9,7 +9,7 @@ import pytest
 
 from helpers.__main__ import main
 from helpers.config import ExportConfig, configure, read_file
-from helpers.inference import recipe_key
+from helpers.inference import recipe_folder
 from helpers.results import Result
 from helpers.results.types import ArtefactFacts, Fingerprint
 from helpers.store import OUTPUTS_VARIABLE, ROOT, find_artefact, making
@@ -63,7 +63,7 @@ def used(outputs: Path) -> list[Path]:
         made(outputs / "smoke/artefacts" / deploy.key("deploy")),
         made(outputs / "smoke/artefacts" / f"bert-export-{OLD}"),
         *(
-            made(outputs / "data" / recipe_key(export, kind))
+            made(outputs / "data" / recipe_folder(export, kind).name)
             for kind in ("dataset", "checkpoint", "reference")
         ),
         made(outputs / "data" / f"bert-dataset-{OLD}"),
