@@ -95,19 +95,23 @@ def _export(network: torch.nn.Module, path: Path, build: Build) -> None:
         options = {"dynamo": False, "opset_version": build.opset, "dynamic_axes": dynamic_axes}
     else:
         dynamic_shapes = tuple({0: torch.export.Dim("batch")} for _ in build.inputs)
-        options = {"dynamo": True, "external_data": False, "dynamic_shapes": dynamic_shapes}
+        options = {"dynamo": True, "dynamic_shapes": dynamic_shapes}
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it comments on torchvision
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PyTorch warns of its own deprecations while exporting
-        torch.onnx.export(
+        program = torch.onnx.export(
             module,
             tuple(torch.from_numpy(array) for array in build.inputs.values()),
-            str(path),
+            str(path) if build.opset else None,
             input_names=list(build.inputs),
             output_names=list(build.outputs),
             verbose=False,
             **options,
         )
+        if program:
+            for node in program.model.graph.all_nodes():
+                node.metadata_props.clear()  # stack traces, with paths of this machine
+            program.save(str(path), external_data=False)
     if build.precision == "fp16":
         _halve_outputs(path)
 

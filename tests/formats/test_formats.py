@@ -156,6 +156,18 @@ def test_an_answer_stays_as_it_was_when_the_next_one_comes(
     assert (first == before).all()
 
 
+def test_a_file_names_no_folder_of_the_machine_that_made_it(
+    artefacts: dict[Made, Path], made: Made
+) -> None:
+    path = artefacts[made]
+    files = [each for each in path.rglob("*") if each.is_file()] if path.is_dir() else [path]
+
+    here = str(Path(__file__).parent).encode()
+
+    assert files
+    assert [each for each in files if here in each.read_bytes()] == []
+
+
 @pytest.mark.parametrize("name", formats.names())
 def test_the_functions_of_a_format_take_what_every_format_takes(name: str) -> None:
     fmt = formats.get(name)
