@@ -358,7 +358,7 @@ def test_openvinos_backend_which_fixes_the_batch_is_refused_and_the_adapter_is_n
         "no native backend serves openvino at any batch size: set server.backend to adapter, or "
         "use the embedded server"
     )
-    (graph,) = messages(config(device="cpu", format="openvino", backend="adapter"), "online")
+    *_, graph = messages(config(device="cpu", format="openvino", backend="adapter"), "online")
     assert (graph.backend, graph.max_batch_size) == ("python", 8)
 
 
