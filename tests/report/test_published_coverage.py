@@ -47,6 +47,8 @@ ENSEMBLE = (PARAMETER_SERVER, "", f"NVIDIA Triton Ensemble ({PARAMETER_SERVER})"
 INSTANCES = {("resnet50", "online"): (2, 1)}
 # NVIDIA's TorchScript of TFT is fp32, whatever its rows say
 PRECISION = {("tft", "ts-trace"): ("fp32", "FP16")}
+# NVIDIA's deployment command captured TFT's CUDA graphs, whatever its rows say
+CAPTURED = {("tft", "trt"): (True, False)}
 # What the documents say beside the rows, by model and largest batch. ResNet50's script counts no
 # requests, and Wide & Deep's 100 of them offline: one figure of ours stands for both.
 PREFERRED = {
@@ -214,7 +216,9 @@ def test_an_experiment_is_set_up_as_its_table_says(table: Table, config: Config)
     assert getattr(config.instances, scenario) == taken
     assert {row.instances for row in rows} == {printed}
     assert config.precision == PRECISION.get((model, config.format), [table[-1].lower()])[0]
-    assert {row.cuda_graph for row in rows} <= {None, config.capture_cuda_graph}
+    captured, told = CAPTURED.get((model, config.format), (config.capture_cuda_graph,) * 2)
+    assert config.capture_cuda_graph is captured
+    assert {row.cuda_graph for row in rows} <= {None, told}
     # BERT's rows say 16 for each of NVIDIA's three models
     assert {row.max_batch_size for row in rows} == {
         16 if model == "bert" else config.max_batch_size
