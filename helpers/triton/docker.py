@@ -50,6 +50,14 @@ def command_line(release: tuple[int, int]) -> list[str]:
     ]
 
 
+def options(config: DeployConfig) -> list[str]:
+    """Return docker's options for an experiment, without its ports."""
+    if isinstance(config, OfflineConfig) and config.shared_memory != "none":
+        # perf_analyzer makes regions in this host's /dev/shm, and Triton must find them there
+        return ["--ipc=host"]
+    return ["--shm-size=1g"]  # Docker's 64 MB are too few for the Python backend
+
+
 def mounts(repository: Path, scenario: str) -> list[Mount]:
     """Mount the repository, with each model's configuration for `scenario` in its place.
 
@@ -77,18 +85,14 @@ def serve(
     """Serve the models of `repository` for `serving.serve`; the container ends with the block."""
     command = command_line(releases.number(config.server.release))
     http, metrics = free_ports(port, 0)
-    options = [f"--publish=127.0.0.1:{http}:8000", f"--publish=127.0.0.1:{metrics}:8002"]
-    sweep = []
-    if isinstance(config, OfflineConfig) and config.shared_memory != "none":
-        # perf_analyzer makes regions in this host's /dev/shm, and Triton must find them there
+    ports = [f"--publish=127.0.0.1:{http}:8000", f"--publish=127.0.0.1:{metrics}:8002"]
+    given, sweep = options(config), []
+    if "--ipc=host" in given:
         regions = owner.new_regions()
         sweep = [f"{regions}*"]
         command.append(f"--backend-config=python,shm-region-prefix-name={regions}")
-        options.append("--ipc=host")
-    else:
-        options.append("--shm-size=1g")  # Docker's 64 MB are too few for the Python backend
     with containers.run(
-        config, command, mounts(repository, scenario), log, options, sweep
+        config, command, mounts(repository, scenario), log, [*ports, *given], sweep
     ) as container:
         server = Server(f"127.0.0.1:{http}", f"127.0.0.1:{metrics}", log, container.end)
         try:

@@ -11,7 +11,7 @@ import pytest
 from helpers import models
 from helpers.config.loading import Parameters, configure, parse, read_file
 from helpers.config.schema import StageConfig as Config
-from helpers.report.nvidia.rows import DOCUMENTS, PublishedRow, published
+from helpers.report.nvidia.rows import PublishedRow, everything
 from helpers.store.paths import ROOT
 
 GPUS = {
@@ -77,7 +77,7 @@ Targets = dict[str, Parameters]
 
 def tables() -> dict[Table, list[PublishedRow]]:
     found: dict[Table, list[PublishedRow]] = {}
-    for row in (row for model in DOCUMENTS for row in published(model)):
+    for row in everything():
         accelerator = row.backend_accelerator.replace("NVIDIA ", "")
         served = (row.backend, accelerator, row.model_format, row.precision)
         found.setdefault((row.model, row.gpu, row.scenario, row.dataset, *served), []).append(row)

@@ -1,0 +1,127 @@
+"""What the experiment that makes a published table does as NVIDIA did, and what differs: NVIDIA's
+settings by its documents, ours by the parameter files and by what the package passes on.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import NamedTuple
+
+from helpers import formats
+from helpers.config import LoadConfig, configure, file_for, read_file
+from helpers.errors import DeploymentError
+from helpers.report.nvidia.comparison import ACCELERATORS, as_served
+from helpers.report.nvidia.rows import PublishedRow, everything, tables
+from helpers.report.nvidia.settings import NO_TF32, Settings, ours, theirs
+
+NOTES = {  # what explains ours
+    "dynamic batching": "offline there is one client, so no requests that could be joined",
+    "stability": "our gate is open: every point is kept, and judged by its requests",
+    "data set": "where the experiment expects it",
+    "weights": "where the experiment expects them",
+}
+LISTS = ("server flags", "environment")  # of which only the differences are shown
+
+
+class Line(NamedTuple):
+    """One setting of a table: NVIDIA's values, ours, and whether they are the same."""
+
+    name: str
+    theirs: list[str | int]
+    ours: list[str | int]
+    verdict: str  # same, differs or unknown
+    note: str
+
+
+@dataclass(frozen=True)
+class Fidelity:
+    """A published table, the experiments that make it, and every setting of both."""
+
+    row: PublishedRow  # the table's first
+    target: str = ""  # the parameter file's name
+    experiments: tuple[str, ...] = ()
+    lines: tuple[Line, ...] = ()
+    fault: str = ""  # why there is no experiment
+
+    @property
+    def slug(self) -> str:
+        """Name the table in an address."""
+        return slug(self.row)
+
+    def of(self, verdict: str) -> list[Line]:
+        """The settings of a verdict."""
+        return [line for line in self.lines if line.verdict == verdict]
+
+
+def slug(row: PublishedRow) -> str:
+    """Name the table of a row in an address."""
+    return re.sub(r"\W+", "-", " ".join(filter(None, row.table))).strip("-").lower()
+
+
+def fidelities() -> list[Fidelity]:
+    """Compare the set-up of every published table, in the order of the documents."""
+    return [fidelity(table) for table in tables(everything())]
+
+
+def fidelity(table: Sequence[PublishedRow]) -> Fidelity:
+    """Compare the set-up of a table's rows with that of the experiments that make them."""
+    row = table[0]
+    try:
+        configs = makers(row)
+        own = _joined(ours(config) for config in configs)
+    except DeploymentError as error:  # somebody's parameter file
+        return Fidelity(row, fault=str(error))
+    if not configs:
+        return Fidelity(row, fault=f"no parameter file of {row.gpu} has such an experiment")
+    other = _joined(theirs(each) for each in table)
+    notes = {name: note for each in table for name, note in each.document.notes.items()}
+    if other["TF32"] == [NO_TF32]:  # and ours has the same precision on the same GPU
+        own["TF32"] = [NO_TF32]
+    lines = (_line(name, other[name], own[name], notes.get(name, "")) for name in own)
+    shown = tuple(line for line in lines if line.theirs or line.ours)
+    return Fidelity(row, configs[0].target, tuple(each.experiment for each in configs), shown)
+
+
+def makers(row: PublishedRow) -> list[LoadConfig]:
+    """Configure the experiments of the parameter files that make the table of a row.
+
+    Raises `ParameterError` if the GPU's file is not as it should be.
+    """
+    found: list[LoadConfig] = []
+    if not (path := file_for(row.gpu)):
+        return found
+    parameters = read_file(path)
+    for name in parameters.experiments(row.model):
+        config = configure(parameters, row.model, name, f"perf_{row.scenario}")
+        assert isinstance(config, LoadConfig)
+        accelerator = "" if config.accelerator == "none" else config.accelerator
+        served = (
+            formats.get(config.format).SHOWN[1],
+            config.precision.upper(),
+            ACCELERATORS.get(accelerator, accelerator),
+        )
+        if served == as_served(row) and row.dataset in ("", config.variant):
+            found.append(config)
+    return found
+
+
+def _joined(settings: Iterable[Settings]) -> Settings:
+    """Put the settings of several rows or experiments together, each value once."""
+    found: Settings = {}
+    for each in settings:
+        for name, values in each.items():
+            found[name] = list(dict.fromkeys(chain(found.get(name, ()), values)))
+    return found
+
+
+def _line(name: str, theirs: list[str | int], ours: list[str | int], note: str) -> Line:
+    same = sorted(map(str, theirs)) == sorted(map(str, ours))
+    if name in LISTS and not same:
+        theirs, ours = (
+            [value for value in one if value not in other]
+            for one, other in ((theirs, ours), (ours, theirs))
+        )
+    verdict = "same" if same else "differs" if theirs or name in LISTS else "unknown"
+    notes = [note, NOTES.get(name, "") if verdict == "differs" else ""]
+    return Line(name, theirs, ours, verdict, "; ".join(filter(None, notes)))
