@@ -569,7 +569,10 @@ def test_publishing_without_a_run_writes_every_row_and_links_them(folder: Path) 
     index = (folder / "index.html").read_text()
     (alt,) = re.findall(r'alt="([^"]*)"', page)
 
-    assert re.findall('href="([^d][^"]*)"', index) == ["smoke/index.html", "published.html"]
+    assert re.findall('href="([^d][^"]*)"', index) == [
+        *("smoke/index.html", "published.html", "fidelity.html")
+    ]
+    assert [*re.findall('href="fidelity.html#(.*?)"', page)] == [*documents()]
     assert unescape(alt).startswith("A batch of 81,920 has 62.5% of the samples")
     assert 'href="index.html"' in page
     assert "1,218 rows of 84 tables" in page

@@ -4,10 +4,9 @@ from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-from helpers.config import Value
+from helpers.config import Value, yaml_file
 from helpers.errors import DataError
 from helpers.store import ROOT
 
@@ -62,7 +61,7 @@ def document_of(row: "PublishedRow") -> Document:
     """Merge all entries that apply to a row; raise `DataError` if the file is not as it should."""
     merged: Entry = {}
     notes: dict[str, Value] = {}
-    for entry in documents()[row.model]:
+    for entry in documents().get(row.model, []):
         where, more = entry.get("where"), entry.get("notes")
         if not isinstance(where, dict) or _applies(row, where):
             merged |= entry
@@ -84,9 +83,12 @@ def _applies(row: "PublishedRow", where: Mapping[str, Value]) -> bool:
 
 @cache
 def documents() -> dict[str, list[Entry]]:
-    """Read the entries of each model, in the order of the documents."""
+    """Read the entries of each model, in the order of the documents.
+
+    Raises `ParameterError` if the file is not YAML, `DataError` if it is not made of entries.
+    """
     try:
-        content = yaml.safe_load(FILE.read_text(encoding="utf-8"))
-        return TypeAdapter(dict[str, list[Entry]]).validate_python(content)
-    except (OSError, yaml.YAMLError, ValidationError) as error:
-        raise DataError(f"{FILE.name}: cannot be read: {error}") from None
+        return TypeAdapter(dict[str, list[Entry]]).validate_python(yaml_file.load(FILE))
+    except ValidationError as error:
+        place = ".".join(map(str, error.errors()[0]["loc"]))
+        raise DataError(f"{FILE.name}: {place}: expected a list of entries") from None

@@ -2,7 +2,6 @@
 settings by its documents, ours by the parameter files and by what the package passes on.
 """
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -44,19 +43,9 @@ class Fidelity:
     lines: tuple[Line, ...] = ()
     fault: str = ""  # why there is no experiment
 
-    @property
-    def slug(self) -> str:
-        """Name the table in an address."""
-        return slug(self.row)
-
     def of(self, verdict: str) -> list[Line]:
         """The settings of a verdict."""
         return [line for line in self.lines if line.verdict == verdict]
-
-
-def slug(row: PublishedRow) -> str:
-    """Name the table of a row in an address."""
-    return re.sub(r"\W+", "-", " ".join(filter(None, row.table))).strip("-").lower()
 
 
 def fidelities() -> list[Fidelity]:

@@ -1,6 +1,7 @@
 """What NVIDIA published: the 1,218 rows of `params/published`."""
 
 import csv
+import re
 from collections.abc import Iterable, Sequence
 from functools import cache, cached_property
 from pathlib import Path
@@ -64,6 +65,11 @@ class PublishedRow(TableRow, allow_inf_nan=False):
     def table(self) -> tuple[str, ...]:
         """What identifies the published table of this row."""
         return (self.model, self.gpu, self.scenario, self.dataset, self.served)
+
+    @property
+    def slug(self) -> str:
+        """Name the table of this row in an address."""
+        return re.sub(r"\W+", "-", " ".join(filter(None, self.table))).strip("-").lower()
 
     @cached_property
     def document(self) -> Document:

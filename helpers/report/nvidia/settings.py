@@ -15,7 +15,6 @@ from helpers import formats
 from helpers.config import LoadConfig, OfflineConfig, releases
 from helpers.inference import ensemble
 from helpers.perf import analyzer
-from helpers.perf.analyzer import LoadPoint
 from helpers.report.nvidia.comparison import ACCELERATORS, ADAPTER, as_served
 from helpers.triton import docker, repository
 
@@ -91,7 +90,7 @@ def ours(config: LoadConfig) -> Settings:
         options = docker.options(config)
         flags = docker.command_line(releases.number(config.server.release))[1:]
     environment = _values(options, "--env")
-    point = LoadPoint(config.model, Path(), [], shared_memory=memory)
+    point = analyzer.LoadPoint(config.model, Path(), [], shared_memory=memory)
     program, *line = analyzer.arguments(point, "", Path())
     passed = dict(pairwise(line))
     batching = served.dynamic_batching
