@@ -104,7 +104,7 @@ def _format_obstacle(config: ConvertConfig) -> str:
             has = f"it has {', '.join(known)}" if known else "it does not run there at all"
             return f"{name} has no {precision} on a {config.device}: {has}"
     exported = formats.missing(config.export_format, "cpu")
-    if native.is_native(config):
+    if config.server.is_native:
         return native.obstacle(config) or exported
     if config.accelerator != "none":
         return (
