@@ -17,13 +17,13 @@ import pytest
 from helpers.config import loading
 from helpers.config.loading import configure, read_file
 from helpers.config.schema import LoadConfig
-from helpers.errors import DeploymentError, ServerError
+from helpers.errors import ServerError
 from helpers.formats._tensorrt import profile
 from helpers.report import nvidia
 from helpers.report.nvidia import documents as facts
 from helpers.report.nvidia.fidelity import Fidelity, fidelities
 from helpers.report.nvidia.fidelity_page import PAGE, everywhere
-from helpers.report.nvidia.rows import everything, published
+from helpers.report.nvidia.rows import published
 from helpers.report.nvidia.settings import NO_TF32, ours
 from helpers.store.paths import OUTPUTS_VARIABLE, ROOT
 from helpers.triton import docker
@@ -82,7 +82,15 @@ def test_what_a_table_itself_says_is_as_nvidia_or_has_a_note(found: list[Fidelit
         if values(each, "instances")[1] != [each.row.instances]:
             assert (each.row.model, each.row.scenario) == ("resnet50", "online")
     assert everywhere(found) == [
-        *("server flags", "samples sent", "load generator", "windows", "stability", "warm-up")
+        *(
+            "network",
+            "server flags",
+            "samples sent",
+            "load generator",
+            "windows",
+            "stability",
+            "warm-up",
+        )
     ]
     assert everywhere([]) == []
 
@@ -124,7 +132,7 @@ def test_nvidias_values_are_those_of_its_documents(found: list[Fidelity]) -> Non
     assert values(bert, "network")[1] == ["the host's"]
 
     resnet = table(found, "resnet50-nvidia-t4-online")
-    assert values(resnet, "network")[1] == ["Docker's bridge"]
+    assert values(resnet, "network")[1] == ["Docker's bridge, through published ports"]
     assert values(resnet, "instances") == ("same", [2], [2])
     assert values(resnet, "dynamic batching")[1] == ["prefers 64, 128, waits 1 us at most"]
     assert values(resnet, "load generator")[1] == ["perf_client 2.7.0"]
@@ -199,7 +207,7 @@ def test_what_it_says_of_the_container_is_what_docker_is_told(
 
     told, said = json.loads(calls.read_text()), ours(chosen)
     assert said["/dev/shm"] == ["the host's" if "--ipc=host" in told else "the container's own"]
-    assert said["network"] == ["the host's" if "--network=host" in told else "Docker's bridge"]
+    assert (said["network"] == ["the host's"]) == ("--network=host" in told)
     flags = told[told.index("tritonserver") + 1 :]
     own = [f for f in flags if not f.startswith(("--model-repository", "--backend-config=python"))]
     assert said["server flags"] == own
@@ -260,7 +268,7 @@ def test_a_parameter_file_that_is_wrong_or_missing_spoils_its_own_tables_only(fi
 
     faults = {each.row.gpu: each.fault for each in found if each.fault}
     assert {*faults} == {A40, T4}
-    assert faults[A40] == "no parameter file of NVIDIA A40 has such an experiment"
+    assert faults[A40] == "no parameter file of NVIDIA A40 makes it in a container"
     assert "NVIDIA-T4.yaml: models.tft.experiments" in faults[T4]
     assert all(each.lines for each in found if each.row.gpu in (A30, A100, V100))
 
@@ -268,42 +276,23 @@ def test_a_parameter_file_that_is_wrong_or_missing_spoils_its_own_tables_only(fi
 # The facts
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (("protocol: gRPC", "protocol: UDP"), "bert.protocol: Input should be 'HTTP' or 'gRPC'"),
-        (("    variant: large\n", "    variants: large\n"), "bert.variants: Extra inputs"),
-        (
-            ("  - {where: {batch_size: 1}", "  - [where]\n  - {where: {batch_size: 1}"),
-            "bert.1: expected",
-        ),
-        (("bert:", "bert"), "is not YAML: "),
-    ],
-)
-def test_damaged_facts_are_one_line_that_names_the_place(
-    change: tuple[str, str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    text = facts.FILE.read_text()
-    assert change[0] in text
-    (tmp_path / "documents.yaml").write_text(text.replace(*change, 1))
-    monkeypatch.setattr(facts, "FILE", tmp_path / "documents.yaml")
-    facts.documents.cache_clear()
-    row = published("bert")[0].model_copy()
+def test_every_entry_of_the_facts_applies_to_a_row_and_every_setting_is_known() -> None:
+    known = {*ours(config(A30, "dlrm", "trt-fp16", "perf_offline"))}
 
-    with pytest.raises(DeploymentError, match=f"documents.yaml: {re.escape(words)}") as caught:
-        facts.document_of(row)
-    assert "\n" not in str(caught.value)
-    monkeypatch.undo()
-    facts.documents.cache_clear()
-
-
-def test_every_entry_of_the_facts_applies_to_a_row() -> None:
     for model, entries in facts.documents().items():
-        rows = [row for row in everything() if row.model == model]
-        for entry in entries[1:]:
-            where = entry["where"]
+        for place, entry in enumerate(entries):
+            where = entry.get("where", {})
             assert isinstance(where, dict)
-            assert any(facts._applies(row, where) for row in rows), where
+            rows = [row.model_dump(include={*where}) for row in published(model)]
+            fitting = [
+                row
+                for row in rows
+                if all(
+                    row[k] in v if isinstance(v, list) else row[k] == v for k, v in where.items()
+                )
+            ]
+            assert fitting, f"{model}, entry {place}"
+            assert {*entry.get("settings", ()), *entry.get("notes", ())} <= known
 
 
 # The page

@@ -149,7 +149,9 @@ def as_served(row: PublishedRow) -> tuple[str, str, str]:
     """Name the same of a published row as it really was, whatever its label says."""
     accelerator = ACCELERATORS.get(row.backend_accelerator, row.backend_accelerator)
     # an ensemble's graph, behind the lookup, is TensorRT's
-    model_format = "NVIDIA TensorRT" if row.document.lookup else row.model_format
+    model_format = (
+        "NVIDIA TensorRT" if "embedding lookup" in row.document.settings else row.model_format
+    )
     return model_format, row.document.precision or row.precision, accelerator
 
 
@@ -187,7 +189,7 @@ def reasons(ours: Row, settings: Mapping[str, Value], theirs: PublishedRow) -> t
             ours.cuda_graph != document.cuda_graph
         ),
         "NVIDIA looks embeddings up in its hierarchical parameter server, we in memory": (
-            bool(document.lookup)
+            "embedding lookup" in document.settings
         ),
         f"NVIDIA sent {document.inputs}, we send samples of a data set": (
             "of the data set" not in document.inputs

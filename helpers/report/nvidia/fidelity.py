@@ -4,31 +4,28 @@ settings by its documents, ours by the parameter files and by what the package p
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import NamedTuple
 
-from helpers import formats
 from helpers.config import LoadConfig, configure, file_for, read_file
 from helpers.errors import DeploymentError
-from helpers.report.nvidia.comparison import ACCELERATORS, as_served
+from helpers.report.nvidia.comparison import as_served
 from helpers.report.nvidia.rows import PublishedRow, everything, tables
-from helpers.report.nvidia.settings import NO_TF32, Settings, ours, theirs
+from helpers.report.nvidia.settings import NO_TF32, Settings, Value, ours, served, theirs
 
-NOTES = {  # what explains ours
-    "dynamic batching": "offline there is one client, so no requests that could be joined",
-    "stability": "our gate is open: every point is kept, and judged by its requests",
-    "data set": "where the experiment expects it",
-    "weights": "where the experiment expects them",
-}
 LISTS = ("server flags", "environment")  # of which only the differences are shown
+NOTES = {  # on ours
+    "dynamic batching": "offline there is one client, so no requests that could be joined",
+    "network": "ours goes through published ports where this host cannot reach that address",
+    "stability": "our gate is open: every point is kept, and judged by its requests",
+}
 
 
 class Line(NamedTuple):
     """One setting of a table: NVIDIA's values, ours, and whether they are the same."""
 
     name: str
-    theirs: list[str | int]
-    ours: list[str | int]
+    theirs: list[Value]
+    ours: list[Value]
     verdict: str  # same, differs or unknown
     note: str
 
@@ -62,55 +59,49 @@ def fidelity(table: Sequence[PublishedRow]) -> Fidelity:
     except DeploymentError as error:  # somebody's parameter file
         return Fidelity(row, fault=str(error))
     if not configs:
-        return Fidelity(row, fault=f"no parameter file of {row.gpu} has such an experiment")
+        return Fidelity(row, fault=f"no parameter file of {row.gpu} makes it in a container")
     other = _joined(theirs(each) for each in table)
-    notes = {name: note for each in table for name, note in each.document.notes.items()}
     if other["TF32"] == [NO_TF32]:  # and ours has the same precision on the same GPU
         own["TF32"] = [NO_TF32]
-    lines = (_line(name, other[name], own[name], notes.get(name, "")) for name in own)
+    notes = {name: note for each in table for name, note in each.document.notes.items()}
+    lines = [_line(name, other.get(name, []), own[name], notes.get(name, "")) for name in own]
     shown = tuple(line for line in lines if line.theirs or line.ours)
     return Fidelity(row, configs[0].target, tuple(each.experiment for each in configs), shown)
 
 
 def makers(row: PublishedRow) -> list[LoadConfig]:
-    """Configure the experiments of the parameter files that make the table of a row.
-
-    Raises `ParameterError` if the GPU's file is not as it should be.
+    """Configure the experiments of the parameter files that make the table of a row, in containers
+    as NVIDIA; raise `ParameterError` if the file of the GPU is not as it should be.
     """
-    found: list[LoadConfig] = []
     if not (path := file_for(row.gpu)):
-        return found
-    parameters = read_file(path)
-    for name in parameters.experiments(row.model):
-        config = configure(parameters, row.model, name, f"perf_{row.scenario}")
-        assert isinstance(config, LoadConfig)
-        accelerator = "" if config.accelerator == "none" else config.accelerator
-        served = (
-            formats.get(config.format).SHOWN[1],
-            config.precision.upper(),
-            ACCELERATORS.get(accelerator, accelerator),
-        )
-        if served == as_served(row) and row.dataset in ("", config.variant):
-            found.append(config)
-    return found
+        return []
+    parameters, stage = read_file(path), f"perf_{row.scenario}"
+    names = parameters.experiments(row.model)
+    configs = (configure(parameters, row.model, name, stage) for name in names)
+    return [
+        config
+        for config in configs
+        if isinstance(config, LoadConfig)
+        and config.server.kind == "docker"
+        and served(config) == as_served(row)
+        and row.dataset in ("", config.variant)
+    ]
 
 
 def _joined(settings: Iterable[Settings]) -> Settings:
     """Put the settings of several rows or experiments together, each value once."""
-    found: Settings = {}
+    found: dict[str, dict[Value, None]] = {}
     for each in settings:
         for name, values in each.items():
-            found[name] = list(dict.fromkeys(chain(found.get(name, ()), values)))
-    return found
+            found.setdefault(name, {}).update(dict.fromkeys(values))
+    return {name: [*values] for name, values in found.items()}
 
 
-def _line(name: str, theirs: list[str | int], ours: list[str | int], note: str) -> Line:
-    same = sorted(map(str, theirs)) == sorted(map(str, ours))
+def _line(name: str, theirs: list[Value], ours: list[Value], note: str) -> Line:
+    same = {*theirs} == {*ours}
     if name in LISTS and not same:
-        theirs, ours = (
-            [value for value in one if value not in other]
-            for one, other in ((theirs, ours), (ours, theirs))
-        )
+        both = {*theirs} & {*ours}
+        theirs, ours = ([value for value in one if value not in both] for one in (theirs, ours))
     verdict = "same" if same else "differs" if theirs or name in LISTS else "unknown"
     notes = [note, NOTES.get(name, "") if verdict == "differs" else ""]
     return Line(name, theirs, ours, verdict, "; ".join(filter(None, notes)))

@@ -12,7 +12,6 @@ from helpers.report.site import TEMPLATE, render
 from helpers.store import ROOT, digest, file_digest, package_files, write_atomic
 
 PAGE = "fidelity.html"
-VERDICTS = {"same": "as NVIDIA", "differs": "differ", "unknown": "that NVIDIA does not state"}
 MANY = 8  # numbers, of which only the first and the last are shown
 
 
@@ -33,7 +32,7 @@ def write_fidelity(outputs: Path) -> Path:
     rows = [
         dict(zip(("model", "gpu", "scenario", "dataset", "served"), each.row.table, strict=True))
         | {"experiments": " ".join(each.experiments), "setting": line.name}
-        | {"nvidia": _text(line.theirs), "ours": _text(line.ours)}
+        | {"nvidia": "; ".join(map(str, line.theirs)), "ours": "; ".join(map(str, line.ours))}
         | {"verdict": line.verdict, "note": line.note}
         for each in found
         for line in each.lines
@@ -45,9 +44,7 @@ def write_fidelity(outputs: Path) -> Path:
         "models": [(name, list(_scenarios(name, found))) for name in documents()],
         "tables": len(found),
         "everywhere": everywhere(compared),
-        "verdicts": VERDICTS,
         "lists": LISTS,
-        "text": _text,
         "short": _short,
         "data": data.name,
     }
@@ -64,11 +61,6 @@ def _scenarios(model: str, found: list[Fidelity]) -> Iterator[tuple[str, list[Fi
     own = [each for each in found if each.row.model == model]
     for scenario, tables in groupby(own, lambda each: each.row.scenario):
         yield scenario, list(tables)
-
-
-def _text(values: list[str | int]) -> str:
-    """Spell all values of a setting."""
-    return "; ".join(map(str, values))
 
 
 def _short(values: list[str | int]) -> str:
