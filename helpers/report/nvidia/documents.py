@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from helpers.report.nvidia.rows import PublishedRow
 
 FOLDER = ROOT / "params" / "published"
-Where = dict[str, str | int | list[str]]  # a column of the rows -> its value, or one of several
 
 
 class Document(BaseModel):
@@ -38,17 +37,19 @@ def document_of(row: "PublishedRow") -> Document:
     """Merge all entries that apply to a row."""
     merged: dict[str, Value] = {}
     for entry in documents()[row.model]:
-        where = TypeAdapter(Where).validate_python(entry.get("where", {}))
-        if all(_fits(getattr(row, name), value) for name, value in where.items()):
-            for name, value in entry.items():
-                if isinstance(old := merged.get(name), dict) and isinstance(value, dict):
-                    value = {**old, **value}
+        where = entry.get("where")
+        if isinstance(where, dict) and not all(_fits(getattr(row, k), v) for k, v in where.items()):
+            continue
+        for name, value in entry.items():
+            if isinstance(old := merged.get(name), dict) and isinstance(value, dict):
+                merged[name] = old | value
+            else:
                 merged[name] = value
     merged.pop("where", None)
     return Document.model_validate(merged)
 
 
-def _fits(value: Value, wanted: str | int | list[str]) -> bool:
+def _fits(value: Value, wanted: Value) -> bool:
     return value in wanted if isinstance(wanted, list) else value == wanted
 
 

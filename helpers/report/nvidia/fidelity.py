@@ -2,11 +2,12 @@
 settings by its documents, ours by the parameter files and by what the package passes on.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
-from helpers.config import LoadConfig, configure, file_for, read_file
+from helpers.config import LoadConfig, Parameters, configure, file_for, read_file
 from helpers.errors import DeploymentError
 from helpers.report.nvidia.comparison import as_served
 from helpers.report.nvidia.rows import PublishedRow, everything, tables
@@ -47,14 +48,21 @@ class Fidelity:
 
 def fidelities() -> list[Fidelity]:
     """Compare the set-up of every published table, in the order of the documents."""
-    return [fidelity(table) for table in tables(everything())]
+    read = cache(_parameters)  # for many tables each
+    return [_fidelity(table, read) for table in tables(everything())]
 
 
-def fidelity(table: Sequence[PublishedRow]) -> Fidelity:
+def _parameters(gpu: str) -> Parameters | None:
+    path = file_for(gpu)
+    return read_file(path) if path else None
+
+
+def _fidelity(table: Sequence[PublishedRow], read: Callable[[str], Parameters | None]) -> Fidelity:
     """Compare the set-up of a table's rows with that of the experiments that make them."""
     row = table[0]
     try:
-        configs = makers(row)
+        parameters = read(row.gpu)
+        configs = makers(row, parameters) if parameters else []
         own = _joined(ours(config) for config in configs)
     except DeploymentError as error:  # somebody's parameter file
         return Fidelity(row, fault=str(error))
@@ -69,14 +77,9 @@ def fidelity(table: Sequence[PublishedRow]) -> Fidelity:
     return Fidelity(row, configs[0].target, tuple(each.experiment for each in configs), shown)
 
 
-def makers(row: PublishedRow) -> list[LoadConfig]:
-    """Configure the experiments of the parameter files that make the table of a row, in containers
-    as NVIDIA; raise `ParameterError` if the file of the GPU is not as it should be.
-    """
-    if not (path := file_for(row.gpu)):
-        return []
-    parameters, stage = read_file(path), f"perf_{row.scenario}"
-    names = parameters.experiments(row.model)
+def makers(row: PublishedRow, parameters: Parameters) -> list[LoadConfig]:
+    """Configure the experiments that make the table of a row, in containers as NVIDIA."""
+    names, stage = parameters.experiments(row.model), f"perf_{row.scenario}"
     configs = (configure(parameters, row.model, name, stage) for name in names)
     return [
         config

@@ -18,8 +18,8 @@ MANY = 8  # numbers, of which only the first and the last are shown
 def write_fidelity(outputs: Path) -> Path:
     """Write the page and `fidelity.csv` into `outputs`, unless both are up to date.
 
-    Raises `DataError` or `WorkspaceError` if what NVIDIA said cannot be read or `outputs` cannot be
-    written; a parameter file at fault is named in its tables.
+    A parameter file at fault is named in its tables. Raises `DataError` or `WorkspaceError` if the
+    published rows cannot be read or `outputs` cannot be written.
     """
     from pandas import DataFrame
 
