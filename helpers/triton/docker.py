@@ -105,7 +105,7 @@ def serve(
         regions = owner.new_regions()
         sweep = [f"{regions}*"]
         command.append(f"--backend-config=python,shm-region-prefix-name={regions}")
-    given += [f"--publish=127.0.0.1:{http}:8000", f"--publish=127.0.0.1:{metrics}:8002"]
+    given[:0] = [f"--publish=127.0.0.1:{http}:8000", f"--publish=127.0.0.1:{metrics}:8002"]
     binds = [*mounts(repository, scenario), *_engine_cache(config)]
     with containers.run(config, command, binds, log, given, sweep) as container:
         server = Server(f"127.0.0.1:{http}", f"127.0.0.1:{metrics}", log, container.end)
