@@ -1,12 +1,13 @@
 """Make and keep Python environments with the runtimes of Triton's releases, from PyPI.
 
-    python docker/old_runtimes.py [RELEASE ...]
+    python docker/old_runtimes.py [RELEASE[/RUNTIME] ...]
 
 The tests marked `old` load what the package exports for a release by the runtimes that these hold.
-Without a release all that a parameter file names are made: about 7 GB, a few minutes. They are kept
-in $OLD_RUNTIMES, by default in the user's cache. Which versions an image holds is in
+Without a release those of all parameter files are made: 7 GB in a few minutes. They are kept in
+$OLD_RUNTIMES, by default in the user's cache. Which versions an image holds is in
 helpers/config/releases.csv; where PyPI has another build or Python, the line of the environment
-says so. TensorRT has no runtime here: it needs a GPU.
+says so. TensorRT is not among them: it needs a GPU. PyTorch from 1.13 on comes with gigabytes of
+CUDA unless PIP_EXTRA_INDEX_URL is https://download.pytorch.org/whl/cpu.
 """
 
 import os
@@ -106,9 +107,11 @@ def environment(release: str, runtime: str) -> Environment | None:
     return Environment(release, runtime, version, python, "; ".join(notes))
 
 
-def environments(release: str) -> list[Environment]:
-    """Describe all environments of a release."""
-    found = (environment(release, runtime) for runtime in sorted(needed().get(release, ())))
+def environments(chosen: str) -> list[Environment]:
+    """Describe the environments of a `RELEASE`, or the one of a `RELEASE/RUNTIME`."""
+    release, _, only = chosen.partition("/")
+    runtimes = {only} if only else needed().get(release, set())
+    found = (environment(release, runtime) for runtime in sorted(runtimes))
     return [each for each in found if each]
 
 
@@ -141,8 +144,6 @@ def packages(wanted: Environment) -> list[str]:
     """Name what pip installs: the newest numpy and protobuf are too new for old runtimes."""
     is_old = wanted.python in ("3.7", "3.8")
     numpy = "numpy<1.24" if is_old else "numpy<2"
-    if wanted.module == "torch":
-        return [numpy, "typing_extensions", *(() if is_old else ("filelock", "sympy", "networkx"))]
     cpu = "-cpu" if wanted.module == "tensorflow" and wanted.version[0] != "1" else ""
     return [f"{wanted.module}{cpu}=={wanted.version}", numpy, *(["protobuf<3.21"] * is_old)]
 
@@ -151,12 +152,13 @@ def make(wanted: Environment) -> None:
     """Make an environment that is not there yet; raise `Unavailable`."""
     if wanted.interpreter.exists():
         return
-    python, temporary = find_python(wanted.python), wanted.folder.with_name(f"{wanted.folder.name}.making")
+    python, temporary = (
+        find_python(wanted.python),
+        wanted.folder.with_name(f"{wanted.folder.name}.making"),
+    )
     shutil.rmtree(temporary, ignore_errors=True)
     install = [str(temporary / "bin/python"), "-m", "pip", "install", "--quiet"]
     steps = [[python, "-m", "venv", str(temporary)], [*install, *packages(wanted)]]
-    if wanted.module == "torch":  # gigabytes of CUDA packages, which no processor needs
-        steps.append([*install, "--no-deps", f"torch=={wanted.version}"])
     steps.append([str(temporary / "bin/python"), "-c", CHECK.format(wanted.module)])
     for step in steps:
         done = subprocess.run(step, capture_output=True, text=True)
@@ -169,14 +171,14 @@ def make(wanted: Environment) -> None:
 
 def main(chosen: list[str]) -> int:
     """Make the environments of the chosen releases, and say of each what it is."""
-    known, failed = needed(), False
-    if unknown := set(chosen) - set(known):
-        print(f"unknown release {min(unknown)}: the parameter files name {', '.join(known)}")
+    known, failed = sorted(needed()), False
+    if unknown := [each for each in chosen if not environments(each)]:
+        print(f"nothing to make for {unknown[0]}: releases are {', '.join(known)}")
         return 2
     FOLDER.mkdir(parents=True, exist_ok=True)
     print(f"environments are kept in {FOLDER}")
-    for release in chosen or sorted(known):
-        for each in environments(release):
+    for choice in chosen or known:
+        for each in environments(choice):
             started = time.monotonic()
             try:
                 make(each)

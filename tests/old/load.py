@@ -21,10 +21,15 @@ def onnxruntime(file):
     runtime.set_default_logger_severity(3)
     session = runtime.InferenceSession(file, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
-    return runtime, lambda batch: dict(zip(names, session.run(names, batch)))
+
+    def run(batch):
+        results = session.run(names, batch)
+        return {name: results[place] for place, name in enumerate(names)}
+
+    return runtime, run
 
 
-def torch(file, outputs=()):
+def torch(file):
     """Arguments are matched by their names, as Triton's backend does."""
     import torch as runtime
 

@@ -32,7 +32,7 @@ from helpers.triton.repository import write_repository
 pytestmark = [pytest.mark.slow, pytest.mark.old]
 
 SMALL = {"bert": "small", "dlrm": "T15-10k", "dcnv2": "T15-10k"}  # variants
-# Releases whose environments must be there, where a Python for them is
+# RELEASE or RELEASE/RUNTIME: environments that must be there, if a Python for them is
 REQUIRED = os.environ.get("REQUIRE_OLD_RUNTIMES", "").split()
 
 
@@ -81,9 +81,7 @@ def cases() -> list[Case]:
                         for runtime in old.RUNTIMES[fmt]:
                             if old.environment(release, runtime):
                                 found.add(
-                                    Case(
-                                        release, model, variant, exported, fmt, precision, runtime
-                                    )
+                                    Case(release, model, variant, exported, fmt, precision, runtime)
                                 )
     return sorted(found)
 
@@ -123,7 +121,7 @@ def environment(release: str, runtime: str) -> Any:
     """Find an environment; skip with the reason where it is not made."""
     wanted = old.environment(release, runtime)
     if not wanted.interpreter.exists():
-        if release in REQUIRED:
+        if {release, f"{release}/{runtime}"} & set(REQUIRED):
             old.find_python(wanted.python)
             pytest.fail(f"not made: {wanted}")
         pytest.skip(f"not made (python docker/old_runtimes.py {release}): {wanted}")
@@ -201,20 +199,22 @@ def test_a_file_for_a_release_gives_the_frameworks_outputs_in_its_runtime(
 
     if not runs_here(case, wanted.version):
         version, _ = load(wanted, wanted.module, file, None)
-        print(f"TABLE | {case.release} | {case.model} {case.variant} | {case.format} "
-              f"{case.precision} | {case.runtime} {version} | loads; no fp16 on a processor | ")
+        print(
+            f"TABLE | {case.release} | {case.model} {case.variant} | {case.format} "
+            f"{case.precision} | {case.runtime} {version} | loads; no fp16 on a processor | "
+        )
         return
     version, found = load(wanted, wanted.module, file, inputs)
 
     own = {tensor.name: name for name, tensor in graph.outputs.items()}
     if wanted.module == "torch":  # results have places instead of names
         own = {str(place): name for place, name in enumerate(graph.outputs)}
-    outcome = rung(
-        "old", chosen, case.precision, {own[n]: v for n, v in found.items()}, reference
-    )
+    outcome = rung("old", chosen, case.precision, {own[n]: v for n, v in found.items()}, reference)
     worst = max(outcome.differences, key=lambda each: each.max_difference or np.inf)
-    print(f"TABLE | {case.release} | {case.model} {case.variant} | {case.format} {case.precision} "
-          f"| {case.runtime} {version} | {worst.max_difference:.2g} | {worst.max_bound:.2g}")
+    print(
+        f"TABLE | {case.release} | {case.model} {case.variant} | {case.format} {case.precision} "
+        f"| {case.runtime} {version} | {worst.max_difference:.2g} | {worst.max_bound:.2g}"
+    )
     assert outcome.fault == ""
 
 
