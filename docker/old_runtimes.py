@@ -3,7 +3,7 @@
     python docker/old_runtimes.py [RELEASE[/RUNTIME] ...]
 
 The tests marked `old` load what the package exports for a release by the runtimes that these hold.
-Without a release those of all parameter files are made: 7 GB in a few minutes. They are kept in
+Without a release those of all parameter files are made, 14 GB in a few minutes. They are kept in
 $OLD_RUNTIMES, by default in the user's cache. Which versions an image holds is in
 helpers/config/releases.csv; where PyPI has another build or Python, the line of the environment
 says so. TensorRT is not among them: it needs a GPU. PyTorch from 1.13 on comes with gigabytes of
