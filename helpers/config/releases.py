@@ -1,21 +1,49 @@
-"""What differs between Triton's releases: backends, TensorRT, and the drivers they run on."""
+"""What differs between Triton's releases: what their images hold, and the drivers they run on.
 
+`releases.csv` has one row for each version in an image, with its source. `known` is "stated" by the
+source, "inferred" from it, or "unsourced". A row holds until the next one of the same part.
+"""
+
+import csv
 import re
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
 
 from helpers.errors import ParameterError
 
 Version = tuple[int, int]
 
+
+class Held(NamedTuple):
+    """The version of one part of a release's image."""
+
+    release: str
+    part: str
+    version: str
+    known: str
+    source: str
+
+
+PARTS = {  # as a reader knows them
+    "triton": "Triton",
+    "python": "Python",
+    "cuda": "CUDA",
+    "driver": "driver",
+    "tensorrt": "TensorRT",
+    "onnxruntime": "ONNX Runtime",
+    "torch": "PyTorch",
+    "tensorflow": "TensorFlow",
+    "tensorflow2": "TensorFlow 2",  # where version 1 is the default
+}
+
 # Pull request 8068 of triton-inference-server/server takes TensorFlow out of 25.03, and NVIDIA's
 # last TensorFlow image is 25.02's (docs.nvidia.com/deeplearning/frameworks, release notes)
 LAST_WITH_TENSORFLOW = "25.02"
-# 24.04 has TensorRT 8.6, whose engines take 64-bit integers as 32-bit ones; 24.05 has 10.0
-# (docs.nvidia.com/deeplearning/frameworks/support-matrix)
-FIRST_WITH_TENSORRT_10 = "24.05"
-# 24.05 has ONNX Runtime 1.18, the first to read what PyTorch exports today: opset 20, IR version 10
-# (TRITON_VERSION_MAP in build.py of triton-inference-server/server; onnxruntime.ai/docs/reference/
-# compatibility). Before, opset 13 is what all these releases read, and what NVIDIA exported
-FIRST_WITH_NEW_OPSETS, OLD_OPSET = "24.05", 13
+# The first ONNX Runtime to read what PyTorch exports today: opset 20, IR version 10
+# (onnxruntime.ai/docs/reference/compatibility). Opset 13 is what all before it read that Triton's
+# releases of 2021 and later have, and what NVIDIA exported
+FIRST_WITH_NEW_OPSETS, OLD_OPSET = (1, 18), 13
 
 
 # The first driver that a release runs on, and for data centres the first of each older branch: see
@@ -58,15 +86,41 @@ def has_tensorflow(release: str) -> bool:
     return number(release) <= number(LAST_WITH_TENSORFLOW)
 
 
+@cache
+def table() -> tuple[Held, ...]:
+    """Read `releases.csv`, from the oldest release to the newest."""
+    with Path(__file__).with_suffix(".csv").open(newline="") as file:
+        return tuple(Held(**row) for row in csv.DictReader(file))
+
+
+def contents(release: str) -> str:
+    """Say in one line what a release's image holds; empty for one that is not in the table."""
+    held = [each for each in table() if each.release == release]
+    doubt = {"stated": "", "inferred": " (inferred)", "unsourced": " (unsure)"}
+    return ", ".join(f"{PARTS[each.part]} {each.version}{doubt[each.known]}" for each in held)
+
+
+def _version(release: str, part: str) -> Version:
+    """Give major and minor version of a part; (0, 0) before the table begins."""
+    rows = (each for each in table() if each.part == part)
+    held = [each for each in rows if number(each.release) <= number(release)]
+    major, minor = re.findall(r"\d+", held[-1].version)[:2] if held else (0, 0)
+    return int(major), int(minor)
+
+
 def has_tensorrt_10(release: str) -> bool:
-    """Whether the release's TensorRT is 10 or newer."""
-    return number(release) >= number(FIRST_WITH_TENSORRT_10)
+    """Whether the release's TensorRT is 10 or newer; older ones take 64-bit integers as 32-bit."""
+    return _version(release, "tensorrt") >= (10, 0)
 
 
 def opset(release: str) -> int | None:
-    """Give the ONNX opset that a release needs; None if it reads today's, or for another name."""
-    is_old = _NAME.fullmatch(release) and number(release) < number(FIRST_WITH_NEW_OPSETS)
-    return OLD_OPSET if is_old else None
+    """Give the ONNX opset that a release with old runtimes reads; None for others.
+
+    Its PyTorch and TensorFlow are as old, and need files of their age too.
+    """
+    if not _NAME.fullmatch(release) or _version(release, "onnxruntime") >= FIRST_WITH_NEW_OPSETS:
+        return None
+    return OLD_OPSET
 
 
 def driver_obstacle(release: str, version: str) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from helpers.config import ConvertConfig, Gpu
+from helpers.config import ConvertConfig, Gpu, releases
 from helpers.errors import DeploymentError, DeviceError
 from helpers.machine import gpu, preflight
 from helpers.store import outputs
@@ -102,6 +102,9 @@ def _docker(configs: Sequence[ConvertConfig]) -> Iterator[Check]:
     """Check the Docker engine and, if it answers, the image of every release."""
     engine = _asked("Docker", "engine {}", containers.engine)
     yield engine
+    for release in sorted({each.server.release for each in configs}):
+        if contents := releases.contents(release):
+            yield Check(f"release {release}", True, contents)
     servers = {each.server.image or each.server.release: each.server for each in configs}
     for name, server in servers.items() if engine.ok else ():
         image = partial(containers.require_image, server)
