@@ -80,9 +80,24 @@ class Server(Strict):
 
     kind: Literal["embedded", "docker", "remote"] = "embedded"
     release: str = "24.10"
+    # what runs the models: Triton's own backends, or the package's Python adapter, which needs a
+    # Python with the formats' packages there; empty: the adapter if embedded, else native
+    backend: Literal["", "native", "adapter"] = ""
     image: str = ""  # docker: another than NVIDIA's of this release
     url: str = ""  # remote: host:port of its HTTP endpoint
     repository: str = ""  # remote: the folder it serves from, where that is on this host
+
+    @property
+    def is_native(self) -> bool:
+        """Whether Triton's own backends run the models, and not the package's Python adapter."""
+        return self.kind != "embedded" and self.backend != "adapter"
+
+    @pydantic.field_validator("backend")
+    @classmethod
+    def _check_backend(cls, backend: str, info: pydantic.ValidationInfo) -> str:
+        if backend == "native" and info.data.get("kind") == "embedded":
+            raise ValueError("the embedded server has no native backends; expected 'adapter'")
+        return backend
 
     @pydantic.field_validator("url")
     @classmethod

@@ -66,6 +66,12 @@ DRIVERS = {
 }
 
 
+# Branches that the notes from 24.10 on call not forward-compatible. A newer branch than the older
+# ones that they allow, which is not in this list either (550 for 24.10, 570 for 26.04), they do not
+# mention: see `driver_doubt`
+SILENT_FROM, NOT_COMPATIBLE = "24.10", (418, 440, 450, 460, 510, 520, 530, 545, 555)
+
+
 _NAME = re.compile(r"(\d\d)\.(0[1-9]|1[0-2])")
 
 
@@ -119,19 +125,43 @@ def opset(release: str) -> int | None:
 
 
 def driver_obstacle(release: str, version: str) -> str:
-    """Say why a release does not run on this driver; empty if it does or is not in the table."""
-    major, minor, *_ = map(int, f"{version}.0".split("."))
-    driver = (major, minor)
-    rows = [row for name, row in DRIVERS.items() if number(name) <= number(release)]
-    if not rows:
+    """Say why a release does not run on this driver; empty if it does or that is not known."""
+    needs = _missed(release, version)
+    too_old = needs and not _is_silent(release, version)
+    return f"driver {version} is too old: {needs}" if too_old else ""
+
+
+def driver_doubt(release: str, version: str) -> str:
+    """Say that NVIDIA's notes do not mention this driver; empty if they do."""
+    needs = _missed(release, version)
+    if not (needs and _is_silent(release, version)):
         return ""
-    any_from, older = rows[-1]
+    return f"NVIDIA's notes do not mention driver {version}, which may be too old: {needs}"
+
+
+def _is_silent(release: str, version: str) -> bool:
+    branch = int(version.partition(".")[0])
+    _, older = _requirement(release)
+    mentioned = branch in NOT_COMPATIBLE or branch <= max(older, default=(0, 0))[0]
+    return number(release) >= number(SILENT_FROM) and not mentioned
+
+
+def _missed(release: str, version: str) -> str:
+    """Say what a release needs, if this driver is not that; empty if it is."""
+    major, minor, *_ = map(int, f"{version}.0".split("."))
+    driver, (any_from, older) = (major, minor), _requirement(release)
     if driver >= any_from or any(driver[0] == each[0] and driver >= each for each in older):
         return ""
     return (
-        f"driver {version} is too old: Triton {release} needs {_spelled(any_from)} or newer, or on "
-        f"a data-centre GPU {', '.join(map(_spelled, older))} or newer of the same branch"
+        f"Triton {release} needs {_spelled(any_from)} or newer, or on a data-centre GPU "
+        f"{', '.join(map(_spelled, older))} or newer of the same branch"
     )
+
+
+def _requirement(release: str) -> tuple[Version, tuple[Version, ...]]:
+    """Look a release's drivers up: the first, and the first of each older branch."""
+    rows = [row for name, row in DRIVERS.items() if number(name) <= number(release)]
+    return rows[-1] if rows else ((0, 0), ())
 
 
 def _spelled(version: Version) -> str:

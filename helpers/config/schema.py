@@ -26,7 +26,7 @@ class StageConfig(fields.Strict):
     @property
     def opset(self) -> int | None:
         """The ONNX opset that a server with old runtimes reads; None for one with today's."""
-        return None if self.server.kind == "embedded" else releases.opset(self.server.release)
+        return None if not self.server.is_native else releases.opset(self.server.release)
 
     def summary(self) -> dict[str, Value]:
         """What a reader should know: the experiment, and every field that the stage reads."""

@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from helpers.formats import Array, Arrays
 
 FACTS = "engine.json"  # in the folder of an engine: what built it and for what
-TIMINGS = ".tensorrt-timings"  # TensorRT's timing cache
+TIMINGS = ".tensorrt-timings-"  # and its version: TensorRT's timing cache
 WORKSPACE_BYTES = 8 * 2**30  # scratch: as NVIDIA's BERT and Wide & Deep; no layer needs more
 MAX_GRAPHS = 16  # each has an execution context, with memory of its own
 SAVED_MODEL = ".savedmodel"  # the suffix of what TF-TRT makes
 _SIGNATURE = "serving_default"
-_DRIVER = Path("/proc/driver/nvidia/version")
+DRIVER_FILES = ("/proc/driver/nvidia/version", "/dev/nvidiactl")
 
 
 class Request(TypedDict):
@@ -47,7 +47,7 @@ class Request(TypedDict):
 
 def require_driver() -> None:
     """Raise RuntimeError if there is no driver: without it TensorRT would end the process."""
-    if not _DRIVER.exists():
+    if not any(Path(file).exists() for file in DRIVER_FILES):
         raise RuntimeError("TensorRT needs an NVIDIA driver, and none is loaded here")
 
 
@@ -109,14 +109,15 @@ def _build_engine(request: Request, folder: Path) -> None:
     for name, each in request["profile"].items():
         shapes.set_shape(name, each["min"], each["opt"], each["max"])
     config.add_optimization_profile(shapes)
-    cache = _timing_cache(config, folder / TIMINGS)
+    timings = folder / f"{TIMINGS}{trt.__version__}"
+    cache = _timing_cache(config, timings)
     if hasattr(builder, "build_serialized_network"):
         plan = checked(builder.build_serialized_network(network, config), "build the engine")
     else:  # before 8.0
         plan = checked(builder.build_engine(network, config), "build the engine").serialize()
     (folder / request["target"]).write_bytes(bytes(plan))
     if cache:
-        (folder / TIMINGS).write_bytes(bytes(cache.serialize()))
+        timings.write_bytes(bytes(cache.serialize()))
     facts = {
         "precision": request["precision"],
         "profile": request["profile"],
@@ -141,7 +142,7 @@ def _timing_cache(config: Any, path: Path) -> Any:
     if not hasattr(config, "create_timing_cache"):  # before 8.0
         return None
     cache = config.create_timing_cache(path.read_bytes() if path.exists() else b"")
-    if not config.set_timing_cache(cache, False):
+    if not (cache and config.set_timing_cache(cache, False)):  # None: it is damaged
         cache = config.create_timing_cache(b"")
         config.set_timing_cache(cache, False)
     return cache
@@ -219,6 +220,7 @@ class TensorRtSession:
         """Like `run`, but inputs may be on the GPU and outputs stay there until the next call."""
         torch = self._torch
         size = len(inputs[self._inputs[0]])
+        self._stream.wait_stream(torch.cuda.current_stream())  # where the inputs may be made
         with torch.inference_mode(), torch.cuda.stream(self._stream):
             tensors = {name: torch.as_tensor(inputs[name]) for name in self._inputs}
             if size in self._graphs:

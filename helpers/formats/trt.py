@@ -28,13 +28,13 @@ load = _tensorrt.load
 def make(source: Source, path: Path, build: Build) -> None:
     """Build an engine, or TF-TRT's SavedModel if `path` is one, here or by `build.in_image`.
 
-    The timing cache is next to the artefact, so that all artefacts of a target share it. Raises
+    Timing caches are next to the artefact, so that all artefacts of a target share them. Raises
     RuntimeError with the reason if it fails.
     """
     assert isinstance(source, Path)
     if build.in_image is None:
         _tensorrt.require_driver()
-    timings = path.parent.parent / TIMINGS
+    shared = path.parent.parent
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".build-") as name:
         folder = Path(name)
         copied = folder / ("source" if path.suffix == SAVED_MODEL else onnx.FILE)
@@ -51,8 +51,8 @@ def make(source: Source, path: Path, build: Build) -> None:
             profile=_tensorrt.profile(build.inputs, build.max_batch_size),
             cuda_graphs=build.capture_cuda_graph,
         )
-        if timings.exists():
-            shutil.copyfile(timings, folder / TIMINGS)
+        for timings in shared.glob(f"{TIMINGS}*"):
+            shutil.copyfile(timings, folder / timings.name)
         if build.in_image is None:
             _tensorrt.build(request, folder)
         else:
@@ -60,6 +60,7 @@ def make(source: Source, path: Path, build: Build) -> None:
             shutil.copyfile(_tensorrt.__file__, folder / "build.py")
             build.in_image(folder, ["python3", "build.py", "request.json"])
         shutil.move(folder / path.name, path)
-        for file, target in ((FACTS, path.with_name(FACTS)), (TIMINGS, timings)):
-            if (folder / file).exists():
-                shutil.move(folder / file, target)
+        for timings in folder.glob(f"{TIMINGS}*"):
+            shutil.move(timings, shared / timings.name)
+        if (folder / FACTS).exists():
+            shutil.move(folder / FACTS, path.with_name(FACTS))

@@ -79,7 +79,7 @@ def _make(
             opset=config.opset,
             **config.model_dump(include=set(fmt.BUILT_FOR)),
         )
-        if fmt.IMAGE and run_in_image and config.server.kind != "embedded":
+        if fmt.IMAGE and run_in_image and config.server.is_native:
             facts["release"] = release
             image = fmt.IMAGE.format(release=release)
             build = replace(build, in_image=partial(run_in_image, image))

@@ -147,7 +147,7 @@ def served_dtype(config: StageConfig, dtype: str) -> str:
     Before 10, TensorRT had no 64-bit integers: its engines take 32-bit ones instead. Stages before
     `deploy` have no served graph.
     """
-    if not isinstance(config, DeployConfig) or config.server.kind == "embedded":
+    if not isinstance(config, DeployConfig) or not config.server.is_native:
         return dtype
     if config.format == "trt" and dtype == "int64":
         return "int64" if releases.has_tensorrt_10(config.server.release) else "int32"

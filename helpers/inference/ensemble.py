@@ -80,17 +80,17 @@ def load(
 
 def requires_native_backend(config: StageConfig, format_name: str) -> bool:
     """Whether only the server can run the format: this process has no runtime, or another one."""
-    if config.server.kind == "embedded":
+    if not config.server.is_native:
         return False
     return bool(formats.built_for(format_name) or formats.missing(format_name, config.device))
 
 
 def has_bare_runtime(config: DeployConfig) -> bool:
     """Whether this process can run the deployed file with the runtime that serves it. If not, the
-    ratio of served to bare throughput would compare two runtimes: an accelerator of Triton's
-    backend runs the graph by TensorRT, OpenVINO or in mixed precision, and a session here does not.
+    ratio of served to bare throughput would compare two runtimes: a native backend has a version of
+    its own, other settings of its threads, and perhaps an accelerator.
     """
-    return config.accelerator == "none" and not requires_native_backend(config, config.format)
+    return not config.server.is_native
 
 
 def graph_inputs(config: ExportConfig, folder: Path, batch: Arrays) -> Arrays:

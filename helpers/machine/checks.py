@@ -162,9 +162,12 @@ def gpu_checks(configs: Sequence[ConvertConfig]) -> Iterator[Check]:
         yield Check("NVIDIA driver", ok, f"found, but {absent[0]}", absent[1], warn=True)
         return
     name, driver, wanted = str(found["name"]), str(found["driver"]), configs[0].gpu
-    reasons = (preflight.driver_obstacle(config.server, driver) for config in configs)
-    reason = next(filter(None, reasons), "")
-    yield Check("NVIDIA driver", not reason, f"{driver}, CUDA {found['cuda']}", reason)
+    reason, doubt = (
+        next(filter(None, (ask(config.server, driver) for config in configs)), "")
+        for ask in (preflight.driver_obstacle, preflight.driver_doubt)
+    )
+    text = f"{driver}, CUDA {found['cuda']}"
+    yield Check("NVIDIA driver", not reason, text, reason or doubt, warn=bool(doubt))
     fix = (
         f"the parameter file is for {wanted}, whose results are not comparable: triton-notebooks "
         "params new writes a file for this GPU"

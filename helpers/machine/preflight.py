@@ -50,6 +50,12 @@ def driver_obstacle(server: Server, version: str) -> str:
     return ""
 
 
+def driver_doubt(server: Server, version: str) -> str:
+    """Say why it is not known whether the server runs on this driver; empty if it is known."""
+    in_image = server.kind == "docker" and numbers(version)
+    return releases.driver_doubt(server.release, version) if in_image else ""
+
+
 def blocks_cuda(reason: str) -> bool:
     """Whether a GPU absent for `reason` cannot compute: it can if only nvidia-ml-py is missing."""
     return reason not in ("", gpu.NOT_INSTALLED[0])
@@ -98,7 +104,7 @@ def _format_obstacle(config: ConvertConfig) -> str:
             has = f"it has {', '.join(known)}" if known else "it does not run there at all"
             return f"{name} has no {precision} on a {config.device}: {has}"
     exported = formats.missing(config.export_format, "cpu")
-    if native.is_native(config):
+    if config.server.is_native:
         return native.obstacle(config) or exported
     if config.accelerator != "none":
         return (

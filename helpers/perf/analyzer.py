@@ -13,7 +13,7 @@ import sys
 from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +28,8 @@ from helpers.triton import Server, exit_reason, guarded, last_lines, libraries, 
 WINDOWS = 3  # perf_analyzer reports once it has three
 WINDOW_STRETCH = 1.2  # by which it lengthens the interval it is given
 ATTEMPTS = 4
+TOO_SHORT = re.compile("only one request|larger time window")  # it wants two in each window
+NO_ACCESS = ": if the server runs as another user, set shared_memory to none"
 TIMES = re.compile(rb'"timestamp":(\d+)|"response_timestamps":\[([\d,]*)\]')
 
 
@@ -97,8 +99,11 @@ def run(point: LoadPoint, server: Server) -> Window:
                 raise ServerError(f"Triton ended while it was measured: {server.last_words()}")
             if code:
                 words = last_lines(folder / "log", 2)
-                raise MeasurementError(f"perf_analyzer {exit_reason(code)}: {words}")
-            if window := _read(folder, point):
+                if not TOO_SHORT.search(words):
+                    advice = NO_ACCESS if "shared memory" in words else ""
+                    raise MeasurementError(f"perf_analyzer {exit_reason(code)}: {words}{advice}")
+                point = replace(point, interval_ms=2 * point.interval_ms)
+            elif window := _read(folder, point):
                 return window
     raise MeasurementError(f"perf_analyzer left no record of its requests, {ATTEMPTS} times")
 
@@ -108,8 +113,9 @@ def _perform(point: LoadPoint, server: Server, folder: Path) -> int:
     for library in ("libb64.so.0d", "libcudart.so.12"):
         stem = library.partition(".")[0]
         (folder / library).symlink_to(next(libraries().glob(f"{stem}-*")))
+    paths = ":".join(filter(None, (str(folder), os.environ.get("LD_LIBRARY_PATH"))))
     # libcurl takes a proxy from the environment, even for 127.0.0.1
-    env = {**os.environ, "LD_LIBRARY_PATH": str(folder), "no_proxy": "*", "NO_PROXY": "*"}
+    env = {**os.environ, "LD_LIBRARY_PATH": paths, "no_proxy": "*", "NO_PROXY": "*"}
     command = arguments(point, server.url, folder)
     with (
         (folder / "log").open("wb") as log,

@@ -129,7 +129,7 @@ def _identified(config: StageConfig, measurement: Measurement) -> Measurement:
     assert isinstance(config, LoadConfig)
     scenario = config.stage.removeprefix("perf_")
     backend, model_format = formats.get(config.format).SHOWN
-    in_python = " (Triton Python backend)" if config.server.kind == "embedded" else ""
+    in_python = " (Triton Python backend)" if not config.server.is_native else ""
     own = {"gpu", "model", "dataset", "experiment", "variant", "max_batch_size"}
     columns = config.model_dump(include=own) | {
         "scenario": scenario,

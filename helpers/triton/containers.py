@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from socket import create_connection
 from typing import NamedTuple
 
 from helpers.config import Server, StageConfig, releases
@@ -24,6 +25,7 @@ from helpers.triton import owner, process
 OWNER = "triton-notebooks.owner"  # a label: who started the container
 HOST_OUTPUTS_VARIABLE = "TRITON_NOTEBOOKS_HOST_OUTPUTS"  # set by docker/compose.yaml
 ANSWER_SECONDS = 60
+CONNECT_SECONDS = 1.0
 
 
 class Mount(NamedTuple):
@@ -54,17 +56,29 @@ class Container:
         """
         if reason := process.end_of(self.client):
             return reason
-        state = self._state("Status")  # empty if the engine has not made it yet
+        state = self._field(".State.Status")  # empty if the engine has not made it yet
         alive = state in ("", "created", "running", "removing")
         return "" if alive else f"its container is {state}"
 
     def process(self) -> tuple[int, ...]:
         """Return the number of its first process, a child of the engine and not of ours."""
-        number = self._state("Pid")
+        number = self._field(".State.Pid")
         return (int(number),) if number.isdigit() and number != "0" else ()
 
-    def _state(self, field: str) -> str:
-        return docker("inspect", f"--format={{{{.State.{field}}}}}", self.name).stdout.strip()
+    def address(self, port: int) -> str:
+        """Return its own host:port; empty if it has none that this host reaches.
+
+        A published port leads through a process of the engine, which takes a processor at some
+        hundred MB a second. An engine in a virtual machine, or without root, has no other way.
+        """
+        host = self._field("range .NetworkSettings.Networks}}{{.IPAddress}}{{end")
+        with suppress(OSError):
+            create_connection((host, port), CONNECT_SECONDS).close()
+            return f"{host}:{port}"
+        return ""
+
+    def _field(self, field: str) -> str:
+        return docker("inspect", f"--format={{{{{field}}}}}", self.name).stdout.strip()
 
 
 def docker(*arguments: str) -> "subprocess.CompletedProcess[str]":
@@ -154,9 +168,8 @@ def run(
         f"--label={OWNER}={owner.token()}",
         # the host's user: owns what the container writes, and the memory that it shares
         *(f"--user={os.getuid()}:{os.getgid()}", "--env=HOME=/tmp"),
-        *("--ulimit=memlock=-1", "--ulimit=stack=67108864"),  # for pinned memory, as NVIDIA says
-        # the variable has the value that it has here, if it has one
-        *(["--gpus=all", "--env=CUDA_VISIBLE_DEVICES"] if config.device == "gpu" else []),
+        *(f"--env={name}={value}" for name, value in process.SETTINGS.items()),
+        *(_gpu_options() if config.device == "gpu" else ()),
         *(*options, *(each.option() for each in mounts), chosen, *command),
     ]
     try:
@@ -168,6 +181,24 @@ def run(
     finally:
         with suppress(ServerError):  # an engine that has gone took its containers along
             docker("rm", "--force", name)
+
+
+def _gpu_options() -> tuple[str, ...]:
+    """Give a container the GPUs, and limits for pinned memory as NVIDIA advises. An engine that may
+    not raise limits refuses them: without a GPU nothing needs them.
+    """
+    limits = ("--ulimit=memlock=-1", "--ulimit=stack=67108864")
+    # the variable has the value that it has here, if it has one
+    return (*limits, "--gpus=all", "--env=CUDA_VISIBLE_DEVICES")
+
+
+def publishing(port: int) -> tuple[int, ...]:
+    """Find the first processes of containers that publish `port`; none without an engine."""
+    with suppress(ServerError):
+        found = docker("ps", "--quiet", f"--filter=publish={port}").stdout.split()
+        answer = docker("inspect", "--format={{.State.Pid}}", *found) if found else None
+        return tuple(map(int, answer.stdout.split())) if answer else ()
+    return ()
 
 
 def remove_leftovers() -> None:

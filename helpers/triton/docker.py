@@ -6,14 +6,15 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from helpers.config import DeployConfig, OfflineConfig, StageConfig, releases
+from helpers.config import DeployConfig, OfflineConfig, StageConfig, artefact_folder, releases
 from helpers.errors import ServerError
-from helpers.store import temporary_folder
-from helpers.triton import containers, owner
+from helpers.store import find_artefact, temporary_folder
+from helpers.triton import containers, native, owner
 from helpers.triton.containers import Mount
 from helpers.triton.process import exit_reason, last_lines
 from helpers.triton.server import COMMON_FLAGS, Server, free_ports
 
+LARGEST_REQUEST = 2**31 - 1  # bytes
 READY_SECONDS = 1800  # TensorRT's accelerator builds its engines while the model loads
 # Messages of the engine and of Triton when they fail, and their causes.
 CAUSES = {
@@ -40,14 +41,36 @@ def command_line(release: tuple[int, int]) -> list[str]:
     """Return Triton's command line as a release (year, month) knows it.
 
     Source: triton-inference-server/server, pull requests 4607 (configurations are completed unless
-    told otherwise, 22.07) and 8739 (clients' shared memory is refused unless allowed, 26.04).
+    told otherwise, 22.07), 8174 (requests of more than 64 MiB are refused unless allowed, 25.05 or
+    25.06) and 8739 (clients' shared memory is refused unless allowed, 26.04).
     """
-    completes, refuses = release >= (22, 7), release >= (26, 4)
     return [
         *("tritonserver", "--model-repository=/models", *COMMON_FLAGS),
-        "--disable-auto-complete-config" if completes else "--strict-model-config=true",
-        *(["--allow-client-shm=true"] if refuses else []),
+        *(["--strict-model-config=true"] if release < (22, 7) else []),
+        *(["--disable-auto-complete-config"] if release >= (22, 7) else []),
+        *([f"--http-max-input-size={LARGEST_REQUEST}"] if release >= (25, 6) else []),
+        *(["--allow-client-shm=true"] if release >= (26, 4) else []),
     ]
+
+
+def options(config: DeployConfig) -> list[str]:
+    """Return docker's options for an experiment, but for its ports and files."""
+    shares = isinstance(config, OfflineConfig) and config.shared_memory != "none"
+    # perf_analyzer makes regions in this host's /dev/shm, and Triton must find them there; else
+    # Docker's 64 MB are too few for the Python backend
+    memory = "--ipc=host" if shares else "--shm-size=1g"
+    return [memory, *(f"--env={name}={value}" for name, value in environment(config).items())]
+
+
+def environment(config: DeployConfig) -> dict[str, str]:
+    """Return the variables that a server on a GPU needs for the experiment's precision."""
+    if config.device != "gpu":
+        return {}
+    found = {"NVIDIA_TF32_OVERRIDE": "0"} if config.precision == "fp32" else {}  # fp32 is fp32
+    is_fp16 = native.tensorrt_precision(config) == "fp16"
+    if config.accelerator == "trt" and is_fp16 and not native.has_accelerator_parameters(config):
+        found["ORT_TENSORRT_FP16_ENABLE"] = "1"
+    return found
 
 
 def mounts(repository: Path, scenario: str) -> list[Mount]:
@@ -77,25 +100,37 @@ def serve(
     """Serve the models of `repository` for `serving.serve`; the container ends with the block."""
     command = command_line(releases.number(config.server.release))
     http, metrics = free_ports(port, 0)
-    options = [f"--publish=127.0.0.1:{http}:8000", f"--publish=127.0.0.1:{metrics}:8002"]
-    sweep = []
-    if isinstance(config, OfflineConfig) and config.shared_memory != "none":
-        # perf_analyzer makes regions in this host's /dev/shm, and Triton must find them there
+    given, sweep = options(config), []
+    if "--ipc=host" in given:
         regions = owner.new_regions()
         sweep = [f"{regions}*"]
         command.append(f"--backend-config=python,shm-region-prefix-name={regions}")
-        options.append("--ipc=host")
-    else:
-        options.append("--shm-size=1g")  # Docker's 64 MB are too few for the Python backend
-    with containers.run(
-        config, command, mounts(repository, scenario), log, options, sweep
-    ) as container:
+    given[:0] = [f"--publish=127.0.0.1:{http}:8000", f"--publish=127.0.0.1:{metrics}:8002"]
+    binds = [*mounts(repository, scenario), *_engine_cache(config)]
+    with containers.run(config, command, binds, log, given, sweep) as container:
         server = Server(f"127.0.0.1:{http}", f"127.0.0.1:{metrics}", log, container.end)
         try:
-            server.wait_until_ready(READY_SECONDS)
+            server.wait_until_ready(READY_SECONDS, pause_seconds=0.5)
         except ServerError as error:
             raise explained(error, log, config) from error
-        yield replace(server, processes=container.process())
+        server = replace(server, processes=container.process())
+        if not port and (direct := container.address(8000)):
+            server = replace(server, url=direct, metrics_url=container.address(8002))
+        yield server
+
+
+def _engine_cache(config: DeployConfig) -> list[Mount]:
+    """Mount a folder in which the engines of ONNX Runtime's TensorRT outlive the container, one for
+    each GPU (the target's), release and file.
+    """
+    path = native.engine_cache(config)
+    converted = find_artefact(artefact_folder(config, "convert"))
+    if not path or not converted:
+        return []
+    key = f"{config.server.release}-{converted.sha256[:12]}"
+    folder = artefact_folder(config, "convert").parents[1] / "engines" / key
+    folder.mkdir(parents=True, exist_ok=True)
+    return [Mount(folder, path, writable=True)]
 
 
 def run_in_image(config: StageConfig, image: str, folder: Path, command: Sequence[str]) -> None:

@@ -21,8 +21,9 @@ WORKSPACE_BYTES = 1 << 30  # of ONNX Runtime's TensorRT; its own default, and NV
 # Each model has its own: ONNX Runtime cannot tell graphs of the same structure apart
 # (github.com/microsoft/onnxruntime/issues/6455)
 ENGINE_CACHE = "/tmp/tensorrt-{model}-{experiment}"
-# github.com/triton-inference-server/onnxruntime_backend/issues/66; an older one refuses to load
-FIRST_WITH_ENGINE_CACHE = "21.09"
+# github.com/triton-inference-server/onnxruntime_backend: pull request 47 reads the parameters of
+# accelerators, and before issue 66 a cache is a reason not to load
+FIRST_WITH_PARAMETERS, FIRST_WITH_ENGINE_CACHE = "21.06", "21.09"
 
 
 class Backend(NamedTuple):
@@ -48,11 +49,9 @@ _TENSORFLOW = {
     "TF_NUM_INTER_THREADS": "1",
     "TF_USE_PER_SESSION_THREADS": "1",  # otherwise all instances share the first one's
 }
-_OPENVINO = {"INFERENCE_NUM_THREADS": "threads", "NUM_STREAMS": "1", "PERFORMANCE_HINT": "LATENCY"}
 _LIBTORCH = Backend("pytorch", "pytorch_libtorch", _PYTORCH)
 BACKENDS = {
     "onnx": Backend("onnxruntime", "onnxruntime_onnx", _ONNXRUNTIME, ("trt", "openvino")),
-    "openvino": Backend("openvino", "", _OPENVINO),
     "tf-savedmodel": Backend("tensorflow", "tensorflow_savedmodel", _TENSORFLOW, ("amp",)),
     "tf-trt": Backend("tensorflow", "tensorflow_savedmodel", _TENSORFLOW),
     "trt": Backend("tensorrt", "tensorrt_plan", {}),
@@ -61,15 +60,14 @@ BACKENDS = {
 }
 
 
-def is_native(config: StageConfig) -> bool:
-    """Whether the experiment's server has backends for the formats, instead of our adapter."""
-    return str(config.server.kind) != "embedded"
-
-
 def obstacle(config: ConvertConfig) -> str:
     """Say in one line why no native backend serves the experiment; empty if one does."""
     if config.format not in BACKENDS:
-        return f"Triton has no backend of its own for {config.format}: use the embedded server"
+        # the OpenVINO backend fixes the batch at max_batch_size; another ends the server
+        return (
+            f"no native backend serves {config.format} at any batch size: set server.backend to "
+            "adapter, or use the embedded server"
+        )
     backend, release = BACKENDS[config.format], config.server.release
     if backend.name == "tensorflow" and not releases.has_tensorflow(release):
         return (
@@ -92,9 +90,6 @@ def complete(message: "ModelConfig", config: DeployConfig, file: str, threads: i
     message.default_model_filename = file
     for name, value in backend.parameters.items():
         message.parameters[name].string_value = str(threads) if value == "threads" else value
-    if backend.name == "openvino" and config.precision == "bf16":
-        # where a processor has bf16, OpenVINO uses it for fp32 too, and no parameter forbids that
-        message.parameters["HINT_BF16"].string_value = "YES"
     if config.accelerator != "none":
         device, name = ACCELERATORS[config.accelerator]
         used = message.optimization.execution_accelerators
@@ -111,12 +106,31 @@ def complete(message: "ModelConfig", config: DeployConfig, file: str, threads: i
                 spec.input[tensor.name].dim.extend(tensor.dims)
 
 
+def has_accelerator_parameters(config: StageConfig) -> bool:
+    """Whether the release's ONNX Runtime backend reads the parameters of its accelerators."""
+    return releases.number(config.server.release) >= releases.number(FIRST_WITH_PARAMETERS)
+
+
+def tensorrt_precision(config: ConvertConfig) -> str:
+    """Return the precision in which ONNX Runtime's TensorRT computes."""
+    return config.accelerator_precision or config.precision
+
+
+def engine_cache(config: ConvertConfig) -> str:
+    """Return the folder for engines of ONNX Runtime's TensorRT; empty if there is none."""
+    known = releases.number(config.server.release) >= releases.number(FIRST_WITH_ENGINE_CACHE)
+    if config.accelerator != "trt" or not known:
+        return ""
+    return ENGINE_CACHE.format(model=config.model, experiment=config.experiment)
+
+
 def _tensorrt(config: DeployConfig) -> dict[str, str]:
+    if not has_accelerator_parameters(config):
+        return {}
     found = {
-        "precision_mode": (config.accelerator_precision or config.precision).upper(),
+        "precision_mode": tensorrt_precision(config).upper(),
         "max_workspace_size_bytes": str(WORKSPACE_BYTES),
     }
-    if releases.number(config.server.release) >= releases.number(FIRST_WITH_ENGINE_CACHE):
-        path = ENGINE_CACHE.format(model=config.model, experiment=config.experiment)
+    if path := engine_cache(config):
         found |= {"trt_engine_cache_enable": "1", "trt_engine_cache_path": path}
     return found

@@ -10,7 +10,7 @@ from socket import create_connection
 from helpers.config import DeployConfig
 from helpers.errors import ServerError
 from helpers.store import explained, from_root, link_or_copy
-from helpers.triton import owner
+from helpers.triton import containers, owner
 from helpers.triton.server import Server
 
 METRICS_PORT = 8002  # Triton's own
@@ -79,12 +79,14 @@ def serve(
 
 
 def _listeners(port: int) -> tuple[int, ...]:
-    """Find the processes of this host that listen on `port`, as far as this user may see them."""
+    """Find the processes of this host behind `port`, as far as this user may see them."""
     import psutil
 
     found = [each for each in psutil.net_connections("tcp") if each.status == psutil.CONN_LISTEN]
-    here = [each for each in found if getattr(each.laddr, "port", 0) == port]
-    return tuple({each.pid for each in here if each.pid})
+    here = {each.pid for each in found if getattr(each.laddr, "port", 0) == port and each.pid}
+    # a published port of a container belongs to the engine's proxy
+    is_proxy = any(psutil.Process(each).name() == "docker-proxy" for each in here)
+    return (*here, *(containers.publishing(port) if is_proxy else ()))
 
 
 @contextmanager

@@ -48,7 +48,7 @@ def write_repository(folder: Path, config: DeployConfig, artefact: Artefact) -> 
     """
     components = ensemble.components(config, config.format)
     graph = components[-1]
-    in_python = [each for each in components if each is not graph or not native.is_native(config)]
+    in_python = [each for each in components if each is not graph or not config.server.is_native]
     for component in components:
         messages = [model_config(config, each, component, component is graph) for each in SCENARIOS]
         served = _write_configs(folder / component.part.name, *messages)
@@ -90,7 +90,7 @@ def model_config(
     """
     part, in_gpu, count = component.part, config.device == "gpu", threads(config, scenario)
     message = _message(config, part.name, part.inputs.values(), part.outputs.values())
-    if batched and native.is_native(config):
+    if batched and config.server.is_native:
         native.complete(message, config, component.file, count)
     else:
         message.backend = "python"

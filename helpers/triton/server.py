@@ -69,8 +69,8 @@ class Server:
         return ": ".join(filter(None, (self.end(), last_lines(self.log))))
 
     def is_live(self) -> bool:
-        """Whether the server answers."""
-        return self._health("live")
+        """Whether the server has not ended and answers: another may answer at its address."""
+        return self.is_alive() and self._health("live")
 
     def _health(self, state: str) -> bool:
         try:
@@ -80,7 +80,10 @@ class Server:
             return False
 
     def wait_until_ready(
-        self, seconds: float, has_dead_stubs: Callable[[], bool] = lambda: False
+        self,
+        seconds: float,
+        has_dead_stubs: Callable[[], bool] = lambda: False,
+        pause_seconds: float = 0.05,
     ) -> None:
         """Wait until the server and its models are ready; raise `ServerError` if it ends, is not
         ready after `seconds`, or has dead stubs for `STUB_SECONDS`.
@@ -97,7 +100,7 @@ class Server:
                 raise ServerError(
                     f"a Python process of Triton ended while it started: {self.last_words()}"
                 )
-            time.sleep(0.05)
+            time.sleep(pause_seconds)
         raise ServerError(f"Triton was not ready after {seconds:.0f} s: {self.last_words()}")
 
     def load(self, model: str) -> None:

@@ -85,7 +85,7 @@ BAD = {
     ),
     "an unknown key of the server": (
         file_with("") + "server: {imge: a}\n",
-        "server: unknown key 'imge'; known keys are image, kind, release, repository, url",
+        "server: unknown key 'imge'; known keys are backend, image, kind, release, repository, url",
     ),
     "a wrong type": (
         file_with(", batch_sizes: 8"),

@@ -22,6 +22,7 @@ from helpers.config.loading import resolve
 from helpers.config.schema import StageConfig as Config
 from helpers.formats import Build, _tensorrt
 from helpers.inference import datasets
+from helpers.machine import gpu
 from helpers.store.artefacts import Artefact, making
 from helpers.store.paths import OUTPUTS_VARIABLE
 from helpers.triton import convert
@@ -31,7 +32,7 @@ INPUTS = {
     "IMAGE": np.zeros((2, 3, 8, 8), np.float32),
 }
 BOTH = ("trt", "tf-trt")
-WITHOUT_GPU = pytest.mark.skipif(_tensorrt._DRIVER.exists(), reason="there is an NVIDIA driver")
+WITHOUT_GPU = pytest.mark.skipif(gpu.has_driver(), reason="there is an NVIDIA driver")
 
 
 def config(stage: str = "convert", **fields: Any) -> Config:
@@ -121,7 +122,7 @@ class Image:
 def test_an_engine_is_asked_of_the_image_with_all_that_it_needs(tmp_path: Path) -> None:
     (tmp_path / "exported.onnx").write_text("graph")
     (tmp_path / "artefacts/mine").mkdir(parents=True)
-    image = Image("model.plan", "engine.json", ".tensorrt-timings")
+    image = Image("model.plan", "engine.json", ".tensorrt-timings-10.5.0")
 
     formats.get("trt").make(
         tmp_path / "exported.onnx",
@@ -142,7 +143,7 @@ def test_an_engine_is_asked_of_the_image_with_all_that_it_needs(tmp_path: Path) 
     made = {str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file()}
     assert made == {
         "exported.onnx",
-        "artefacts/.tensorrt-timings",
+        "artefacts/.tensorrt-timings-10.5.0",
         "artefacts/mine/model.plan",
         "artefacts/mine/engine.json",
     }
@@ -151,7 +152,7 @@ def test_an_engine_is_asked_of_the_image_with_all_that_it_needs(tmp_path: Path) 
 def test_a_later_build_is_given_the_timings_of_the_earlier(tmp_path: Path) -> None:
     (tmp_path / "exported.onnx").write_text("graph")
     (tmp_path / "mine").mkdir()
-    (tmp_path / ".tensorrt-timings").write_text("timings")
+    (tmp_path / ".tensorrt-timings-10.5.0").write_text("timings")
     image = Image("model.plan", "engine.json")
 
     formats.get("trt").make(
@@ -160,7 +161,35 @@ def test_a_later_build_is_given_the_timings_of_the_earlier(tmp_path: Path) -> No
         Build("fp32", INPUTS, ("A",), in_image=image),
     )
 
-    assert image.files[".tensorrt-timings"] == b"timings"
+    assert image.files[".tensorrt-timings-10.5.0"] == b"timings"
+
+
+def test_a_driver_is_looked_for_where_doctor_looks() -> None:
+    """The file is run alone in images, and cannot import the other's list."""
+    assert _tensorrt.DRIVER_FILES == gpu.DRIVER_FILES
+
+
+class Timings:
+    """TensorRT's configuration, which knows whether it can read a timing cache."""
+
+    def create_timing_cache(self, content: bytes) -> str | None:
+        return None if content == b"damaged" else f"cache of {content!r}"
+
+    def set_timing_cache(self, cache: str | None, ignore_mismatch: bool) -> bool:
+        if cache is None:
+            raise TypeError("set_timing_cache(): incompatible function arguments")
+        return "another" not in cache
+
+
+@pytest.mark.parametrize(
+    ("content", "used"), [(b"good", b"good"), (b"damaged", b""), (b"another version's", b"")]
+)
+def test_a_timing_cache_that_is_of_no_use_is_begun_anew(
+    tmp_path: Path, content: bytes, used: bytes
+) -> None:
+    (tmp_path / "timings").write_bytes(content)
+
+    assert _tensorrt._timing_cache(Timings(), tmp_path / "timings") == f"cache of {used!r}"
 
 
 def test_tf_trt_is_asked_of_the_image_likewise(tmp_path: Path) -> None:

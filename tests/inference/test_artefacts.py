@@ -155,7 +155,8 @@ TORCHSCRIPT = {"format": "ts-trace", "export_format": "ts-trace"}
     ("device", "server", "fields", "native", "bare"),
     [
         ("cpu", {}, {}, False, True),
-        ("cpu", DOCKER, {}, False, True),
+        ("cpu", DOCKER, {}, False, False),  # a version of its own, which spins
+        ("cpu", DOCKER | {"backend": "adapter"}, {}, False, True),
         ("cpu", DOCKER, {"accelerator": "openvino"}, False, False),
         ("gpu", DOCKER, {"accelerator": "trt"}, True, False),
         ("gpu", DOCKER, TRT, True, False),

@@ -124,7 +124,8 @@ def main(arguments: list[str]) -> int:
         found = [state for state in states().values() if state["name"] == rest[-1]]
         for state in found:
             status = state.get("status") or ("running" if alive(state) else "exited")
-            print({"--format={{.State.Status}}": status}.get(rest[0], state["pid"]))
+            fields = {".State.Status": status, ".State.Pid": state["pid"]}
+            print(fields.get(rest[0].removeprefix("--format={{").removesuffix("}}"), ""))
         return 0 if found else 1
     if verb == "ps":
         key, _, value = next(r for r in rest if "=label=" in r).split("=", 2)[2].partition("=")

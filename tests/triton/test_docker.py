@@ -29,7 +29,7 @@ from helpers.machine import checks, preflight
 from helpers.perf import background
 from helpers.store.artefacts import Artefact
 from helpers.store.paths import OUTPUTS_VARIABLE
-from helpers.triton import containers, docker, owner, serving
+from helpers.triton import containers, docker, owner, process, serving
 from helpers.triton.server import Server
 from tests.conftest import HERE, Project, interruptible, processes, wait_for
 
@@ -44,6 +44,9 @@ FIELDS = {
 }
 
 
+FP16 = {"precision": "fp16", "export_precision": "fp16"}
+
+
 @dataclass(frozen=True)
 class StandIn:
     """The folder of the stand-in: what its engine knows, and what it was asked."""
@@ -52,6 +55,9 @@ class StandIn:
 
     def say(self, name: str, content: str = "") -> None:
         (self.folder / name).write_text(content)
+
+    def images(self) -> str:
+        return (self.folder / "images").read_text()
 
     def calls(self, verb: str) -> list[list[str]]:
         path = self.folder / "calls"
@@ -168,8 +174,7 @@ def test_a_container_serves_for_as_long_as_the_block_lasts(
         f"--label=triton-notebooks.owner={owner.token()}",
         f"--user={USER}",
         "--env=HOME=/tmp",
-        "--ulimit=memlock=-1",
-        "--ulimit=stack=67108864",
+        *(f"--env={name}={value}" for name, value in process.SETTINGS.items()),
         f"--publish=127.0.0.1:{http}:8000",
         f"--publish=127.0.0.1:{metrics}:8002",
         "--shm-size=1g",
@@ -193,11 +198,67 @@ def test_a_gpu_is_given_to_a_gpu_target_only(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     call = served(engine, repository, config(device="gpu"))
     assert options(call)["--gpus"] == ["all"]
-    assert options(call)["--env"] == ["HOME=/tmp", "CUDA_VISIBLE_DEVICES"]
+    assert options(call)["--ulimit"] == ["memlock=-1", "stack=67108864"]
+    assert {"HOME=/tmp", "CUDA_VISIBLE_DEVICES"} < set(options(call)["--env"])
     (engine.folder / "calls").unlink()
     call = served(engine, repository, config())
-    assert "--gpus" not in options(call)
-    assert options(call)["--env"] == ["HOME=/tmp"]
+    assert not {"--gpus", "--ulimit"} & set(options(call))  # an engine may not be free to raise one
+    assert "CUDA_VISIBLE_DEVICES" not in options(call)["--env"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "device", "variables"),
+    [
+        ({}, "gpu", {"NVIDIA_TF32_OVERRIDE": "0"}),
+        ({}, "cpu", {}),
+        (FP16, "gpu", {}),
+        (
+            FP16 | {"accelerator": "trt", "release": "21.02"},
+            "gpu",
+            {"ORT_TENSORRT_FP16_ENABLE": "1"},
+        ),
+        (FP16 | {"accelerator": "trt", "release": "21.10"}, "gpu", {}),
+        (
+            {"accelerator": "trt", "accelerator_precision": "fp16", "release": "21.02"},
+            "gpu",
+            {"NVIDIA_TF32_OVERRIDE": "0", "ORT_TENSORRT_FP16_ENABLE": "1"},
+        ),
+    ],
+)
+def test_the_precision_that_was_asked_for_is_the_one_that_computes(
+    engine: StandIn,
+    repository: Path,
+    fields: dict[str, Any],
+    device: str,
+    variables: dict[str, str],
+) -> None:
+    engine.say("images", "nvcr.io/nvidia/tritonserver:21.02-py3\n" + engine.images())
+    call = served(engine, repository, config(device=device, fields=fields))
+    given = dict(each.partition("=")[::2] for each in options(call)["--env"])
+    known = {"HOME", "CUDA_VISIBLE_DEVICES", *process.SETTINGS}
+    assert {name: value for name, value in given.items() if name not in known} == variables
+
+
+def test_engines_of_tensorrt_outlive_the_container_by_gpu_release_and_file(
+    engine: StandIn, repository: Path, tmp_path: Path
+) -> None:
+    from helpers.config.schema import artefact_folder
+    from helpers.store.artefacts import making
+
+    chosen = config(device="gpu", fields=FP16 | {"accelerator": "trt"})
+    with making(artefact_folder(chosen, "convert")) as (folder, _):
+        (folder / "model.onnx").write_text("a graph")
+    found = []
+    for _ in range(2):
+        call = served(engine, repository, chosen)
+        (engine.folder / "calls").unlink()
+        found.append([mount for mount in options(call)["--mount"] if "/engines/" in mount])
+    assert found[0] == found[1]
+    ((mount,), _) = found
+    kept = tmp_path / "outputs/Test/engines"
+    assert mount.startswith(f"type=bind,source={kept}/24.10-")
+    assert mount.endswith(",target=/tmp/tensorrt-resnet50-mine")  # where it may write
+    assert len(list(kept.iterdir())) == 1
 
 
 @pytest.mark.parametrize(
@@ -236,8 +297,16 @@ def test_offline_a_models_own_configuration_takes_the_place_of_the_online_one(
         ((20, 11), ["--strict-model-config=true"]),
         ((22, 6), ["--strict-model-config=true"]),
         ((22, 7), ["--disable-auto-complete-config"]),
-        ((26, 3), ["--disable-auto-complete-config"]),
-        ((26, 4), ["--disable-auto-complete-config", "--allow-client-shm=true"]),
+        ((25, 5), ["--disable-auto-complete-config"]),
+        ((26, 3), ["--disable-auto-complete-config", "--http-max-input-size=2147483647"]),
+        (
+            (26, 4),
+            [
+                "--disable-auto-complete-config",
+                "--http-max-input-size=2147483647",
+                "--allow-client-shm=true",
+            ],
+        ),
     ],
 )
 def test_each_release_is_told_what_it_understands(

@@ -37,7 +37,6 @@ PUBLISHED = {  # a reference's name -> a model and an experiment of NVIDIA-T4
 }
 OWN: dict[str, dict[str, Any]] = {  # what NVIDIA published nothing of
     "tf-trt-fp16": {"device": "gpu", "format": "tf-trt", "precision": "fp16"},
-    "openvino-bf16": {"format": "openvino", "precision": "bf16"},
     "onnx-openvino-fp32": {"format": "onnx", "precision": "fp32", "accelerator": "openvino"},
 }
 
@@ -46,6 +45,7 @@ def config(stage: str = "deploy", model: str = "dlrm", **fields: Any) -> Config:
     """An experiment of a container on a processor."""
     place = {"gpu": "Mine", "device": fields.pop("device", "cpu")}
     server = {"kind": fields.pop("kind", "docker"), "release": fields.pop("release", "24.10")}
+    server |= {"backend": fields.pop("backend", "")}
     chosen = {
         "export_format": "tf-savedmodel",
         "export_precision": "fp32",
@@ -104,7 +104,6 @@ def test_every_reference_has_its_test() -> None:
 # What NVIDIA's documents say of each format: backend, platform, and a parameter that it must have.
 RULES = {
     "onnx": ("onnxruntime", "onnxruntime_onnx", "intra_op_thread_count"),
-    "openvino": ("openvino", "", "INFERENCE_NUM_THREADS"),
     "tf-savedmodel": ("tensorflow", "tensorflow_savedmodel", "TF_NUM_INTRA_THREADS"),
     "tf-trt": ("tensorflow", "tensorflow_savedmodel", "TF_NUM_INTRA_THREADS"),
     "trt": ("tensorrt", "tensorrt_plan", ""),
@@ -129,7 +128,6 @@ def experiments() -> Iterator[Any]:
 def test_every_experiment_is_configured_as_the_rules_say(path: Path, model: str, name: str) -> None:
     chosen = published(path, "deploy", model, name)
     is_native = chosen.server.kind != "embedded"
-    backend, platform, parameter = RULES[chosen.format]
     for scenario in SCENARIOS:
         *lookups, graph = messages(chosen, scenario)
         count = getattr(chosen.instances, scenario)
@@ -154,6 +152,7 @@ def test_every_experiment_is_configured_as_the_rules_say(path: Path, model: str,
             assert (graph.backend, graph.platform) == ("python", "")
             assert graph.parameters["device"].string_value == chosen.device
             continue
+        backend, platform, parameter = RULES[chosen.format]
         assert (graph.backend, graph.platform) == (backend, platform)
         assert parameter in graph.parameters or not parameter
         used = graph.optimization.execution_accelerators
@@ -163,7 +162,8 @@ def test_every_experiment_is_configured_as_the_rules_say(path: Path, model: str,
         for each in names:
             if each.name == "tensorrt":
                 precision = chosen.accelerator_precision or chosen.precision
-                assert each.parameters["precision_mode"] == precision.upper()
+                known = chosen.server.release >= "21.06"  # before, a variable says it
+                assert each.parameters["precision_mode"] == (precision.upper() if known else "")
         assert graph.optimization.cuda.graphs == (
             chosen.format == "trt" and chosen.capture_cuda_graph
         )
@@ -351,6 +351,17 @@ def test_what_a_gpu_machine_cannot_serve_is_one_line(
     assert obstacle(config("convert", device="gpu", **fields)) == reason
 
 
+def test_openvinos_backend_which_fixes_the_batch_is_refused_and_the_adapter_is_not() -> None:
+    chosen = config("convert", device="cpu", format="openvino")
+
+    assert native.obstacle(chosen) == (
+        "no native backend serves openvino at any batch size: set server.backend to adapter, or "
+        "use the embedded server"
+    )
+    *_, graph = messages(config(device="cpu", format="openvino", backend="adapter"), "online")
+    assert (graph.backend, graph.max_batch_size) == ("python", 8)
+
+
 def test_a_repository_is_not_written_for_a_backend_that_is_gone() -> None:
     gone = config(format="tf-savedmodel", release="25.03")
 
@@ -368,12 +379,31 @@ DRIVERS = [
     ("21.02", "418.39", False),
     ("21.02", "418.40.04", True),
     ("20.11", "418.40.04", True),  # older than what is known
+    ("26.04", "555.42.02", False),
+    ("26.04", "390.157", False),  # no notes mention it, and it is older than any that they do
+]
+SILENT = [  # the notes mention neither that the driver runs nor that it does not
+    ("24.10", "550.54.15"),
+    ("26.04", "550.163.01"),
+    ("26.04", "560.35.03"),
+    ("26.04", "570.86.15"),
 ]
 
 
 @pytest.mark.parametrize(("release", "driver", "runs"), DRIVERS)
 def test_a_driver_is_held_against_the_release_notes(release: str, driver: str, runs: bool) -> None:
     assert bool(releases.driver_obstacle(release, driver)) is not runs
+    assert releases.driver_doubt(release, driver) == ""
+
+
+@pytest.mark.parametrize(("release", "driver"), SILENT)
+def test_a_driver_that_the_notes_do_not_mention_is_doubted_and_not_refused(
+    release: str, driver: str
+) -> None:
+    assert releases.driver_obstacle(release, driver) == ""
+    assert releases.driver_doubt(release, driver).startswith(
+        f"NVIDIA's notes do not mention driver {driver}, which may be too old: Triton {release} "
+    )
 
 
 @pytest.mark.parametrize("release", ["", "latest", "24.1", "2024.10", "24.13", "24.10-py3"])

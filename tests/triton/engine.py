@@ -1,0 +1,216 @@
+"""A real Docker engine for tests, and a small image with this Python and the wheel's Triton.
+
+An engine that answers is used as it is. Where none does and the tests run as root, a throw-away one
+is started in a folder of its own. `REQUIRE_DOCKER=1` makes its absence a failure instead of a skip.
+"""
+
+import io
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import tempfile
+import time
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from importlib.metadata import files
+from pathlib import Path
+
+import pytest
+
+from helpers.triton.embedded import libraries, wheel
+
+READY_SECONDS = 60
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+LIBRARY = (
+    f"/usr/lib/python{PYTHON}"  # packages lie beside the standard library: the stub looks there
+)
+SYSTEM = "/usr/lib/x86_64-linux-gnu"
+UNWANTED = {"__pycache__", "test", "tests", "site-packages", "idlelib", "ensurepip", "lib2to3"}
+
+
+@dataclass
+class Engine:
+    """A Docker engine: the address for the `docker` command; if it is ours, its folder, network and
+    process.
+    """
+
+    host: str
+    folder: Path | None = None
+    bridge: str = ""
+    daemon: "subprocess.Popen[bytes] | None" = None
+    images: list[str] = field(default_factory=list)
+
+    def docker(self, *arguments: str) -> str:
+        done = subprocess.run(
+            ["docker", *arguments],
+            env={**os.environ, "DOCKER_HOST": self.host},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    def answers(self) -> bool:
+        with suppress(AssertionError, OSError, subprocess.TimeoutExpired):
+            return bool(self.docker("version", "--format={{.Server.Version}}"))
+        return False
+
+    def containers(self) -> list[str]:
+        """Names of all containers, running or not."""
+        return self.docker("ps", "--all", "--format={{.Names}}").split()
+
+    def start(self) -> None:
+        """Start our own engine, or start it again after its end."""
+        assert self.folder is not None
+        command = ["dockerd", f"--host={self.host}", f"--pidfile={self.folder}/pid"]
+        command += [f"--data-root={self.folder}/data", f"--exec-root={self.folder}/exec"]
+        command += [f"--bridge={self.bridge}"]
+        # containers need no way out, and this machine's rules are not ours to change
+        command += ["--iptables=false", "--ip6tables=false"]
+        with (self.folder / "log").open("ab") as log:
+            self.daemon = subprocess.Popen(
+                command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True
+            )
+        ends = time.monotonic() + READY_SECONDS
+        while not self.answers():
+            said = (self.folder / "log").read_text()[-500:]
+            assert self.daemon.poll() is None, said
+            assert time.monotonic() < ends, said
+            time.sleep(0.1)
+
+    def stop(self) -> None:
+        """End our engine. One that was killed is started first: it ends what it left running."""
+        if self.daemon and self.daemon.poll() is not None:
+            self.start()
+        if self.daemon:
+            self.daemon.terminate()
+            self.daemon.wait(30)
+
+
+def absence(reason: str) -> None:
+    """Skip the test, or fail it where an engine is required."""
+    if os.environ.get("REQUIRE_DOCKER"):
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+@contextmanager
+def engine() -> Iterator[Engine]:
+    """Give an engine for as long as the block lasts; nothing of it is left afterwards."""
+    if not shutil.which("docker"):
+        absence("there is no docker command")
+    found = Engine(os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock"))
+    if found.answers():
+        yield found
+        for name in found.images:
+            found.docker("rmi", "--force", name)
+        return
+    if os.getuid() or not shutil.which("dockerd"):
+        absence("no Docker engine answers, and only root can start one (dockerd)")
+    if not shutil.which("ip"):
+        absence("a Docker engine of our own needs the command ip for its network (iproute2)")
+    folder = Path(tempfile.mkdtemp(prefix="engine-"))
+    bridge = f"tn{os.getpid()}"
+    found = Engine(f"unix://{folder}/socket", folder, bridge)
+    try:
+        # a network of its own: what an engine that was killed leaves in one takes its addresses
+        network("link", "add", bridge, "type", "bridge")
+        network("addr", "add", f"10.{os.getpid() % 200}.{time.time_ns() % 250}.1/24", "dev", bridge)
+        network("link", "set", bridge, "up")
+        found.start()
+        yield found
+    finally:
+        found.stop()
+        network("link", "del", bridge)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def network(*words: str) -> None:
+    done = subprocess.run(["ip", *words], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def make_image(engine: Engine, *packages: str) -> str:
+    """Import an image with the wheel's Triton and this Python with `packages`; return its name."""
+    name = f"triton-notebooks-test:{uuid.uuid4().hex[:8]}"
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "image.tar"
+        write_image(path, packages)
+        engine.docker(
+            "import",
+            "--change=ENV PATH=/opt/tritonserver/bin:/usr/bin:/bin",
+            f"--change=ENV LD_LIBRARY_PATH=/opt/tritonserver/lib:{SYSTEM}",
+            str(path),
+            name,
+        )
+    engine.images.append(name)
+    return name
+
+
+def write_image(path: Path, packages: Iterable[str]) -> None:
+    """Write the files of an image as one tar, no name twice."""
+    stub = wheel() / "python_backend_stubs" / PYTHON / "triton_python_backend_stub"
+    backend = [
+        wheel() / "backends/python/libtriton_python.so",
+        wheel() / "backends/python/triton_python_backend_utils.py",
+        stub,
+    ]
+    found = {
+        "/usr/bin/python3": Path(sys.executable),
+        # the Python backend starts its stub by bash, and waits without an end if there is none
+        **{f"/bin/{name}": Path("/bin") / name for name in ("bash", "sh", "sleep")},
+        **{f"/opt/tritonserver/bin/{each.name}": each for each in (wheel() / "bin").iterdir()},
+        **{f"/opt/tritonserver/lib/{each.name}": each for each in libraries().iterdir()},
+        **{f"/opt/tritonserver/backends/python/{each.name}": each for each in backend},
+    }
+    standard = Path(sysconfig.get_path("stdlib"))
+    for each in standard.rglob("*"):
+        inside = each.relative_to(standard)
+        if each.is_file() and not UNWANTED & set(inside.parts) and each.suffix != ".a":
+            found[f"{LIBRARY}/{inside}"] = each
+    for package in packages:
+        for each in files(package) or ():
+            located = Path(str(each.locate()))
+            if located.is_file() and ".." not in each.parts:
+                found[f"{LIBRARY}/{each}"] = located
+    own = {each.name for each in found.values()}
+    for name, library in needed(each for each in found.values() if is_binary(each)).items():
+        if name.startswith("ld-linux"):
+            found[f"/lib64/{name}"] = library
+        elif name not in own:
+            found[f"{SYSTEM}/{name}"] = library
+    with tarfile.open(path, "w") as tar:
+        for name, mode in (("tmp", 0o1777), ("proc", 0o755), ("dev", 0o755), ("models", 0o755)):
+            folder = tarfile.TarInfo(name)
+            folder.type, folder.mode = tarfile.DIRTYPE, mode
+            tar.addfile(folder)
+        passwd = b"root:x:0:0::/:/bin/sh\n"
+        entry = tarfile.TarInfo("etc/passwd")
+        entry.size = len(passwd)
+        tar.addfile(entry, io.BytesIO(passwd))
+        for name, each in found.items():
+            tar.add(each.resolve(), name.lstrip("/"), recursive=False)
+
+
+def is_binary(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(4) == b"\x7fELF"
+
+
+def needed(binaries: Iterable[Path]) -> dict[str, Path]:
+    """Find the shared libraries that `binaries` load, by their names."""
+    done = subprocess.run(
+        ["ldd", *map(str, binaries)],
+        env={**os.environ, "LD_LIBRARY_PATH": str(libraries())},
+        capture_output=True,
+        text=True,
+    )
+    found = re.findall(r"(/\S+) \(0x", done.stdout)
+    return {Path(each).name: Path(each) for each in found}
