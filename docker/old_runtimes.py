@@ -3,7 +3,7 @@
     python docker/old_runtimes.py [RELEASE[/RUNTIME] ...]
 
 The tests marked `old` load what the package exports for a release by the runtimes that these hold.
-Without a release those of all parameter files are made, 14 GB in a few minutes. They are kept in
+Without a release those of all parameter files are made, 20 GB in a few minutes. They are kept in
 $OLD_RUNTIMES, by default in the user's cache. Which versions an image holds is in
 helpers/config/releases.csv; where PyPI has another build or Python, the line of the environment
 says so. TensorRT is not among them: it needs a GPU. PyTorch from 1.13 on comes with gigabytes of
@@ -30,6 +30,7 @@ FOLDER = Path(os.environ.get("OLD_RUNTIMES") or CACHE / "triton-notebooks/old-ru
 # What loads the file of a format. TensorRT reads ONNX files, and ONNX Runtime stands in for it.
 RUNTIMES = {
     "onnx": ("onnxruntime",),
+    "openvino": ("openvino",),
     "trt": ("onnxruntime",),
     "tf-savedmodel": ("tensorflow", "tensorflow2"),
     "ts-script": ("torch",),
@@ -75,10 +76,15 @@ class Environment:
         return f"{self.release}: {self.module} {self.version}, Python {self.python}{note}"
 
 
+def files() -> list[Path]:
+    """List the parameter files of GPUs, and of the processor, which Docker can serve too."""
+    return [*sorted((ROOT / "params").glob("NVIDIA-*.yaml")), ROOT / "params/cpu.yaml"]
+
+
 def needed() -> dict[str, set[str]]:
-    """Name the runtimes that load what NVIDIA's parameter files export and serve, by release."""
+    """Name the runtimes that load what the parameter files export and serve, by release."""
     found: dict[str, set[str]] = {}
-    for path in sorted((ROOT / "params").glob("NVIDIA-*.yaml")):
+    for path in files():
         parameters = read_file(path)
         for model in parameters.file.models:
             for name in parameters.experiments(model):

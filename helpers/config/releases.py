@@ -32,6 +32,7 @@ PARTS = {  # as a reader knows them
     "driver": "driver",
     "tensorrt": "TensorRT",
     "onnxruntime": "ONNX Runtime",
+    "openvino": "OpenVINO",
     "torch": "PyTorch",
     "tensorflow": "TensorFlow",
     "tensorflow2": "TensorFlow 2",  # where version 1 is the default

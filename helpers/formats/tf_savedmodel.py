@@ -67,7 +67,8 @@ def make(source: Source, path: Path, build: Build) -> None:
         for name, array in build.inputs.items()
     }
     module = tf.Module()
-    module.variables_of_network = source.variables
+    # TensorFlow's own: Keras' are saved beside them, and a server would restore those instead
+    module.variables_of_network = [variable.value for variable in source.variables]
     module.compute = tf.function(compute)
     signature = module.compute.get_concrete_function(**specs)
     if build.opset:

@@ -2,6 +2,7 @@
 
 import ast
 import json
+import logging
 import subprocess
 import sys
 import warnings
@@ -149,6 +150,30 @@ def test_a_session_gives_the_modules_outputs_by_name_at_any_batch_size(
             for output in OUTPUTS:
                 tolerance = ROUNDING[precision]
                 np.testing.assert_allclose(found[output], right[output], tolerance, tolerance)
+
+
+def test_a_server_restores_the_variables_that_a_savedmodel_reads(
+    artefacts: dict[Made, Path],
+) -> None:
+    """Triton's backend loads it as a session and runs the operation that restores variables."""
+    import tensorflow as tf
+
+    v1, path = tf.compat.v1, str(artefacts["tf-savedmodel", "fp32", "keras"])
+    inputs, logger = batch(3), logging.getLogger("tensorflow")
+    logger.setLevel(logging.ERROR)  # TensorFlow deprecates this loader
+    with v1.Session(graph=tf.Graph()) as session:
+        loaded = v1.saved_model.load(session, ["serve"], path)
+        saver, signature = loaded.saver_def, loaded.signature_def["serving_default"]
+        session.run(
+            saver.restore_op_name, {saver.filename_tensor_name: f"{path}/variables/variables"}
+        )
+        found = session.run(
+            {name: each.name for name, each in signature.outputs.items()},
+            {each.name: inputs[name] for name, each in signature.inputs.items()},
+        )
+
+    for name, right in expected(inputs).items():
+        np.testing.assert_allclose(found[name], right, rtol=1e-5)
 
 
 def test_a_savedmodel_for_an_old_tensorflow_has_no_variables_and_no_default_attributes(

@@ -267,7 +267,10 @@ def test_with_operators_of_old_releases_it_is_the_same_network(
 
 @pytest.mark.parametrize("opset", [13, None])
 def test_for_an_old_release_its_torchscript_has_operators_that_its_pytorch_knows(
-    opset: int | None, network: QuestionAnswering, tmp_path: Path
+    opset: int | None,
+    network: QuestionAnswering,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     torch.save(network.state_dict(), tmp_path / "checkpoint")
     config = SimpleNamespace(**{**vars(SMALL), "opset": opset})
@@ -281,6 +284,7 @@ def test_for_an_old_release_its_torchscript_has_operators_that_its_pytorch_knows
         graph = torch.jit.load(path).inlined_graph
     kinds = {node.kind().removeprefix("aten::") for node in graph.nodes()}
     assert set(NEW_OPERATORS) & kinds == (set() if opset else set(NEW_OPERATORS))
+    assert caplog.messages == []  # of transformers
 
 
 @pytest.mark.slow

@@ -29,6 +29,19 @@ def onnxruntime(file):
     return runtime, run
 
 
+def openvino(file):
+    import openvino as runtime
+
+    # an fp32 file in fp32, also on a processor with bf16
+    model = runtime.Core().compile_model(file, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+
+    def run(batch):
+        results = model(batch)
+        return {output.get_any_name(): np.array(results[output]) for output in model.outputs}
+
+    return runtime, run
+
+
 def torch(file):
     """Arguments are matched by their names, as Triton's backend does."""
     import torch as runtime
@@ -46,13 +59,19 @@ def torch(file):
 
 
 def tensorflow(file):
-    """As a session, like Triton's backend: it loads a SavedModel by TensorFlow's C interface."""
+    """As a session, like Triton's backend: it loads a SavedModel by TensorFlow's C interface.
+
+    That restores the variables of every SavedModel, and Python's loader only TensorFlow 1's.
+    """
     import tensorflow as runtime
 
     v1 = runtime.compat.v1
     session = v1.Session(graph=runtime.Graph())
     with session.graph.as_default():
         loaded = v1.saved_model.load(session, ["serve"], file)
+    variables, saver = str(Path(file) / "variables/variables"), loaded.saver_def
+    if Path(variables + ".index").exists():
+        session.run(saver.restore_op_name, {saver.filename_tensor_name: variables})
     signature = loaded.signature_def["serving_default"]
     inputs = {name: each.name for name, each in signature.inputs.items()}
     fetched = {name: each.name for name, each in signature.outputs.items()}
@@ -112,7 +131,7 @@ def adapter(file):
     return np, run
 
 
-KINDS = {each.__name__: each for each in (onnxruntime, torch, tensorflow, adapter)}
+KINDS = {each.__name__: each for each in (onnxruntime, openvino, torch, tensorflow, adapter)}
 
 
 def main(request):

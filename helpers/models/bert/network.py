@@ -24,10 +24,7 @@ class QuestionAnswering(nn.Module):  # type: ignore[misc, unused-ignore]
 
         super().__init__()
         size = SIZES[variant]
-        options: dict[str, Any] = {
-            "attn_implementation": "eager" if basic_operators else "sdpa",
-            "loss_type": "ForQuestionAnswering",  # else the library warns while it is traced
-        }
+        options: dict[str, Any] = {"attn_implementation": "eager" if basic_operators else "sdpa"}
         config = BertConfig(
             vocab_size=size.rows,
             hidden_size=size.hidden,
@@ -41,6 +38,7 @@ class QuestionAnswering(nn.Module):  # type: ignore[misc, unused-ignore]
             **options,
         )
         self.bert = BertModel(config, add_pooling_layer=False)
+        self.bert.loss_type = "ForQuestionAnswering"  # else the library warns while it is traced
         self.qa_outputs = nn.Linear(size.hidden, 2)
 
     def forward(self, ids: Tensor, segments: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
