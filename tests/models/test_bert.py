@@ -425,7 +425,7 @@ def test_nvidias_large_checkpoint_fits_and_googles_rows_are_padded(
     state = {name: torch.full(shape, values[name]) for name, shape in published().items()}
     words = "bert.embeddings.word_embeddings.weight"
     state[words] = torch.full((rows, 1024), 5.0)
-    config = SimpleNamespace(variant="large")
+    config = SimpleNamespace(variant="large", opset=None)
     built = bert.build(config, saved({"model": state}, tmp_path)).state_dict()
     assert built[words].shape == (30528, 1024)
     assert (built[words] == 5).sum() == rows * 1024
