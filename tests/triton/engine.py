@@ -170,16 +170,28 @@ def write_image(path: Path, packages: Iterable[str]) -> None:
         **{f"/opt/tritonserver/lib/{each.name}": each for each in libraries().iterdir()},
         **{f"/opt/tritonserver/backends/python/{each.name}": each for each in backend},
     }
-    standard = Path(sysconfig.get_path("stdlib"))
-    for each in standard.rglob("*"):
-        inside = each.relative_to(standard)
+    write_tar(path, found | python_files(LIBRARY, LIBRARY, packages))
+
+
+def python_files(standard: str, site: str, packages: Iterable[str]) -> dict[str, Path]:
+    """Place the standard library and installed packages in an image's folders."""
+    found = {}
+    source = Path(sysconfig.get_path("stdlib"))
+    for each in source.rglob("*"):
+        inside = each.relative_to(source)
         if each.is_file() and not UNWANTED & set(inside.parts) and each.suffix != ".a":
-            found[f"{LIBRARY}/{inside}"] = each
+            found[f"{standard}/{inside}"] = each
     for package in packages:
-        for each in files(package) or ():
-            located = Path(str(each.locate()))
-            if located.is_file() and ".." not in each.parts:
-                found[f"{LIBRARY}/{each}"] = located
+        for name in files(package) or ():
+            located = Path(str(name.locate()))
+            if located.is_file() and ".." not in name.parts:
+                found[f"{site}/{name}"] = located
+    return found
+
+
+def write_tar(path: Path, found: dict[str, Path]) -> None:
+    """Write files at their places in an image, with the libraries that they need."""
+    found = dict(found)
     own = {each.name for each in found.values()}
     for name, library in needed(each for each in found.values() if is_binary(each)).items():
         if name.startswith("ld-linux"):
@@ -191,12 +203,18 @@ def write_image(path: Path, packages: Iterable[str]) -> None:
             folder = tarfile.TarInfo(name)
             folder.type, folder.mode = tarfile.DIRTYPE, mode
             tar.addfile(folder)
-        passwd = b"root:x:0:0::/:/bin/sh\n"
-        entry = tarfile.TarInfo("etc/passwd")
-        entry.size = len(passwd)
-        tar.addfile(entry, io.BytesIO(passwd))
+        for name, line in (("passwd", b"root:x:0:0::/:/bin/sh\n"), ("group", b"root:x:0:\n")):
+            entry = tarfile.TarInfo(f"etc/{name}")
+            entry.size = len(line)
+            tar.addfile(entry, io.BytesIO(line))
         for name, each in found.items():
-            tar.add(each.resolve(), name.lstrip("/"), recursive=False)
+            tar.add(each.resolve(), name.lstrip("/"), recursive=False, filter=readable)
+
+
+def readable(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+    """Let every user read and run a file: Triton as root takes its stub's rights from others."""
+    entry.mode = 0o755 if entry.mode & 0o100 else 0o644
+    return entry
 
 
 def is_binary(path: Path) -> bool:
