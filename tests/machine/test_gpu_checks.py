@@ -130,7 +130,7 @@ def test_a_warning_is_printed_as_one_and_the_rest_is_ok(
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Install distributions of given versions, without their files, before those of this machine."""
+    """Install distributions of given versions, without their files, before this machine's."""
     monkeypatch.syspath_prepend(tmp_path)
 
     def install(**versions: str) -> None:

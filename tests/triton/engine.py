@@ -54,7 +54,7 @@ class Engine:
             text=True,
             timeout=120,
         )
-        assert done.returncode == 0, done.stderr
+        assert done.returncode == 0, done.stdout[-1000:] + done.stderr
         return done.stdout.strip()
 
     def answers(self) -> bool:
