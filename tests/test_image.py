@@ -1,7 +1,8 @@
 """The images of docker/Dockerfile, built by a real Docker engine without a network.
 
 Base images under the Dockerfile's names are made of this machine's files. They hold the packages of
-JupyterLab and of the command line, and the lock is cut down to these: pip finds them installed.
+JupyterLab and of the command line, and the lock is cut down to these: pip finds them installed, but
+for setuptools, which it installs from a wheel.
 """
 
 import os
@@ -10,9 +11,10 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from importlib.metadata import distribution, files
+from importlib.metadata import distribution, files, version
 from pathlib import Path
 from urllib.request import urlopen
+from zipfile import ZipFile
 
 import pytest
 from packaging.requirements import Requirement
@@ -58,7 +60,10 @@ def import_base(engine: Engine, name: str, packages: set[str], folder: Path) -> 
     """Make an image like Python's own: Python and `packages` in /usr/local, and the tools that the
     Dockerfile uses.
     """
+    wheel = write_wheel("setuptools", folder)
+    packages = packages - {"setuptools"}
     found = engines.python_files(LIBRARY, f"{LIBRARY}/site-packages", packages)
+    found[f"/wheels/{wheel.name}"] = wheel
     for command in ("python", "python3"):
         found[f"/usr/local/bin/{command}"] = Path(sys.executable)
     found |= {f"/usr/bin/{each}": Path(shutil.which(each) or "") for each in TOOLS}
@@ -76,8 +81,19 @@ def import_base(engine: Engine, name: str, packages: set[str], folder: Path) -> 
     tar = folder / "base.tar"
     engines.write_tar(tar, found)
     path = "ENV PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-    engine.docker("import", f"--change={path}", str(tar), name)
+    pip = "ENV PIP_NO_INDEX=1 PIP_FIND_LINKS=/wheels"
+    engine.docker("import", f"--change={path}", f"--change={pip}", str(tar), name)
     tar.unlink()
+
+
+def write_wheel(name: str, folder: Path) -> Path:
+    """Pack an installed distribution as the wheel that it came from."""
+    path = folder / f"{name}-{version(name)}-py3-none-any.whl"
+    with ZipFile(path, "w") as wheel:
+        for each in files(name) or ():
+            if ".." not in each.parts and each.suffix != ".pyc":
+                wheel.write(each.locate(), str(each))
+    return path
 
 
 @pytest.fixture(scope="module")
@@ -129,10 +145,18 @@ def test_the_batch_command_runs_as_any_user_and_its_files_are_theirs(
 def test_an_image_has_the_named_files_and_no_right_to_change_them(engine: Engine) -> None:
     shell = ("run", "--rm", "--network=none", "--entrypoint=find", "cpu", "/lab")
     found = engine.docker(*shell, "-maxdepth", "2", "-path", "*/project/*").split()
-    named = ("LICENSE", "README.md", "docker", "helpers", "notebooks", "outputs", "params")
-    made = ("pyproject.toml", "triton_notebooks.egg-info")
+    named = [
+        "LICENSE",
+        "README.md",
+        "docker",
+        "helpers",
+        "notebooks",
+        "outputs",
+        "params",
+        "pyproject.toml",
+    ]
 
-    assert sorted(found) == [f"/lab/project/{name}" for name in named + made]
+    assert sorted(found) == [f"/lab/project/{name}" for name in named]
     writable = engine.docker(*shell, "-writable", "-type", "d").split()
     assert writable == ["/lab", "/lab/project/outputs"]
     assert engine.docker(*shell, "-name", "__pycache__", "-path", "*/helpers/*").split()
@@ -141,7 +165,7 @@ def test_an_image_has_the_named_files_and_no_right_to_change_them(engine: Engine
 def test_a_module_is_compiled_without_a_time(engine: Engine) -> None:
     """Flags of 3: checked against a hash of its source. Source: PEP 552."""
     code = (
-        "import json, helpers.errors as ours, packaging as theirs\n"
+        "import json, helpers.errors as ours, setuptools as theirs\n"
         "print([open(each.__cached__, 'rb').read()[4] for each in (json, ours, theirs)])"
     )
     run = ("run", "--rm", "--network=none", "--entrypoint=python", "cpu", "-c", code)
