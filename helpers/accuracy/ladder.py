@@ -148,7 +148,10 @@ def compare_served(config: DeployConfig, server: "Server") -> Rung:
     """Send the ladder's samples through Triton."""
     size = min(BATCH, config.max_batch_size)
     found = server.infer_all(config.model, requests(config, open_dataset(config), size, SAMPLES))
-    return rung("served", config, config.precision, found, _reference(config)[0])
+    # an accelerator computes in a precision of its own: "amp" is fp16 within an fp32 graph
+    precision = "fp16" if config.accelerator == "amp" else config.precision
+    precision = config.accelerator_precision or precision
+    return rung("served", config, precision, found, _reference(config)[0])
 
 
 def evaluate(config: DeployConfig, server: "Server") -> tuple[Score, ...]:

@@ -1,5 +1,14 @@
 from .comparison import differences
-from .loading import TARGET_VARIABLE, Parameters, configure, parse, read_file, resolve, select
+from .loading import (
+    TARGET_VARIABLE,
+    Parameters,
+    configure,
+    file_for,
+    parse,
+    read_file,
+    resolve,
+    select,
+)
 from .parameter_file import Server, Value
 from .schema import (
     STAGE,
@@ -41,6 +50,7 @@ __all__ = [
     "command",
     "configure",
     "differences",
+    "file_for",
     "notebook_file",
     "parse",
     "read_file",

@@ -1,21 +1,50 @@
-"""What differs between Triton's releases: backends, TensorRT, and the drivers they run on."""
+"""What differs between Triton's releases: what their images hold, and the drivers they run on.
 
+`releases.csv` has one row for each version in an image, with its source. `known` is "stated" by the
+source, "inferred" from it, or "unsourced". A row holds until the next one of the same part.
+"""
+
+import csv
 import re
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
 
 from helpers.errors import ParameterError
 
 Version = tuple[int, int]
 
+
+class Held(NamedTuple):
+    """The version of one part of a release's image."""
+
+    release: str
+    part: str
+    version: str
+    known: str
+    source: str
+
+
+PARTS = {  # as a reader knows them
+    "triton": "Triton",
+    "python": "Python",
+    "cuda": "CUDA",
+    "driver": "driver",
+    "tensorrt": "TensorRT",
+    "onnxruntime": "ONNX Runtime",
+    "openvino": "OpenVINO",
+    "torch": "PyTorch",
+    "tensorflow": "TensorFlow",
+    "tensorflow2": "TensorFlow 2",  # where version 1 is the default
+}
+
 # Pull request 8068 of triton-inference-server/server takes TensorFlow out of 25.03, and NVIDIA's
 # last TensorFlow image is 25.02's (docs.nvidia.com/deeplearning/frameworks, release notes)
 LAST_WITH_TENSORFLOW = "25.02"
-# 24.04 has TensorRT 8.6, whose engines take 64-bit integers as 32-bit ones; 24.05 has 10.0
-# (docs.nvidia.com/deeplearning/frameworks/support-matrix)
-FIRST_WITH_TENSORRT_10 = "24.05"
-# 24.05 has ONNX Runtime 1.18, the first to read what PyTorch exports today: opset 20, IR version 10
-# (TRITON_VERSION_MAP in build.py of triton-inference-server/server; onnxruntime.ai/docs/reference/
-# compatibility). Before, opset 13 is what all these releases read, and what NVIDIA exported
-FIRST_WITH_NEW_OPSETS, OLD_OPSET = "24.05", 13
+# The first ONNX Runtime to read what PyTorch exports today: opset 20, IR version 10
+# (onnxruntime.ai/docs/reference/compatibility). Opset 13 is what all before it read that Triton's
+# releases of 2021 and later have, and what NVIDIA exported
+FIRST_WITH_NEW_OPSETS, OLD_OPSET = (1, 18), 13
 
 
 # The first driver that a release runs on, and for data centres the first of each older branch: see
@@ -37,6 +66,12 @@ DRIVERS = {
 }
 
 
+# Branches that the notes from 24.10 on call not forward-compatible. A newer branch than the older
+# ones that they allow, which is not in this list either (550 for 24.10, 570 for 26.04), they do not
+# mention: see `driver_doubt`
+SILENT_FROM, NOT_COMPATIBLE = "24.10", (418, 440, 450, 460, 510, 520, 530, 545, 555)
+
+
 _NAME = re.compile(r"(\d\d)\.(0[1-9]|1[0-2])")
 
 
@@ -52,31 +87,81 @@ def has_tensorflow(release: str) -> bool:
     return number(release) <= number(LAST_WITH_TENSORFLOW)
 
 
+@cache
+def table() -> tuple[Held, ...]:
+    """Read `releases.csv`, from the oldest release to the newest."""
+    with Path(__file__).with_suffix(".csv").open(newline="") as file:
+        return tuple(Held(**row) for row in csv.DictReader(file))
+
+
+def contents(release: str) -> str:
+    """Say in one line what a release's image holds; empty for one that is not in the table."""
+    held = [each for each in table() if each.release == release]
+    doubt = {"stated": "", "inferred": " (inferred)", "unsourced": " (unsure)"}
+    return ", ".join(f"{PARTS[each.part]} {each.version}{doubt[each.known]}" for each in held)
+
+
+def _version(release: str, part: str) -> Version:
+    """Give major and minor version of a part; (0, 0) before the table begins."""
+    rows = (each for each in table() if each.part == part)
+    held = [each for each in rows if number(each.release) <= number(release)]
+    major, minor = re.findall(r"\d+", held[-1].version)[:2] if held else (0, 0)
+    return int(major), int(minor)
+
+
 def has_tensorrt_10(release: str) -> bool:
-    """Whether the release's TensorRT is 10 or newer."""
-    return number(release) >= number(FIRST_WITH_TENSORRT_10)
+    """Whether the release's TensorRT is 10 or newer; older ones take 64-bit integers as 32-bit."""
+    return _version(release, "tensorrt") >= (10, 0)
 
 
 def opset(release: str) -> int | None:
-    """Give the ONNX opset that a release needs; None if it reads today's, or for another name."""
-    is_old = _NAME.fullmatch(release) and number(release) < number(FIRST_WITH_NEW_OPSETS)
-    return OLD_OPSET if is_old else None
+    """Give the ONNX opset that a release with old runtimes reads; None for others.
+
+    Its PyTorch and TensorFlow are as old, and need files of their age too.
+    """
+    if not _NAME.fullmatch(release) or _version(release, "onnxruntime") >= FIRST_WITH_NEW_OPSETS:
+        return None
+    return OLD_OPSET
 
 
 def driver_obstacle(release: str, version: str) -> str:
-    """Say why a release does not run on this driver; empty if it does or is not in the table."""
-    major, minor, *_ = map(int, f"{version}.0".split("."))
-    driver = (major, minor)
-    rows = [row for name, row in DRIVERS.items() if number(name) <= number(release)]
-    if not rows:
+    """Say why a release does not run on this driver; empty if it does or that is not known."""
+    needs = _missed(release, version)
+    too_old = needs and not _is_silent(release, version)
+    return f"driver {version} is too old: {needs}" if too_old else ""
+
+
+def driver_doubt(release: str, version: str) -> str:
+    """Say that NVIDIA's notes do not mention this driver; empty if they do."""
+    needs = _missed(release, version)
+    if not (needs and _is_silent(release, version)):
         return ""
-    any_from, older = rows[-1]
+    return f"NVIDIA's notes do not mention driver {version}, which may be too old: {needs}"
+
+
+def _is_silent(release: str, version: str) -> bool:
+    branch = int(version.partition(".")[0])
+    _, older = _requirement(release)
+    mentioned = branch in NOT_COMPATIBLE or branch <= max(older, default=(0, 0))[0]
+    return number(release) >= number(SILENT_FROM) and not mentioned
+
+
+def _missed(release: str, version: str) -> str:
+    """Say what a release needs, if this driver is not that; empty if it is."""
+    major, minor, *_ = map(int, f"{version}.0".split("."))
+    driver, (any_from, older) = (major, minor), _requirement(release)
     if driver >= any_from or any(driver[0] == each[0] and driver >= each for each in older):
         return ""
     return (
-        f"driver {version} is too old: Triton {release} needs {_spelled(any_from)} or newer, or on "
-        f"a data-centre GPU {', '.join(map(_spelled, older))} or newer of the same branch"
+        f"Triton {release} needs {_spelled(any_from)} or newer, or on a data-centre GPU "
+        f"{', '.join(map(_spelled, older))} or newer of the same branch"
     )
+
+
+def _requirement(release: str) -> tuple[Version, tuple[Version, ...]]:
+    """Look a release's drivers up: the first, and the first of each older branch."""
+    rows = [row for name, row in DRIVERS.items() if number(name) <= number(release)]
+    return rows[-1] if rows else ((0, 0), ())
 
 
 def _spelled(version: Version) -> str:

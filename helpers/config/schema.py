@@ -25,7 +25,7 @@ class StageConfig(fields.Strict):
 
     @property
     def opset(self) -> int | None:
-        """The newest ONNX opset that this server reads; None if it reads today's."""
+        """The ONNX opset that a server with old runtimes reads; None for one with today's."""
         return None if not self.server.is_native else releases.opset(self.server.release)
 
     def summary(self) -> dict[str, Value]:

@@ -46,7 +46,7 @@ class Build:
     precision: str
     inputs: Arrays  # a small real batch, in the network's order
     outputs: tuple[str, ...]  # names, in the order in which the network returns them
-    opset: int | None = None  # of ONNX, where the server needs an old one
+    opset: int | None = None  # of ONNX, for a server with old runtimes; None: today's
     # not the defaults only for a format that names them in `BUILT_FOR`
     max_batch_size: int = 1
     capture_cuda_graph: bool = False

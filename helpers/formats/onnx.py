@@ -37,6 +37,8 @@ class OnnxSession:
     def __init__(self, path: Path, threads: int, device: str) -> None:
         import onnxruntime
 
+        if device == "gpu":
+            onnxruntime.preload_dlls()  # CUDA and cuDNN, where pip installed them
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1

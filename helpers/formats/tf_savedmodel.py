@@ -67,7 +67,42 @@ def make(source: Source, path: Path, build: Build) -> None:
         for name, array in build.inputs.items()
     }
     module = tf.Module()
-    module.variables_of_network = source.variables
+    # TensorFlow's own: Keras' are saved beside them, and a server would restore those instead
+    module.variables_of_network = [variable.value for variable in source.variables]
     module.compute = tf.function(compute)
     signature = module.compute.get_concrete_function(**specs)
-    tf.saved_model.save(module, str(path), signatures={SIGNATURE: signature})
+    if build.opset:
+        _save_frozen(signature, path, build)
+    else:
+        tf.saved_model.save(module, str(path), signatures={SIGNATURE: signature})
+
+
+def _save_frozen(
+    signature: tensorflow.types.experimental.ConcreteFunction, path: Path, build: Build
+) -> None:
+    """Save a function as TensorFlow 1 did, with its weights as constants.
+
+    Old TensorFlows know neither the operations by which today's reads a variable nor the attributes
+    that it writes with their default values.
+    """
+    import tensorflow as tf
+    from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
+
+    frozen = convert_variables_to_constants_v2(signature)
+    v1 = tf.compat.v1
+    with tf.Graph().as_default() as graph, v1.Session() as session:
+        tf.import_graph_def(frozen.graph.as_graph_def(), name="")
+        inputs = {t.op.name: graph.get_tensor_by_name(t.name) for t in frozen.inputs}
+        names = sorted(build.outputs)  # in which order a function flattens its dict
+        outputs = {
+            name: graph.get_tensor_by_name(t.name)
+            for name, t in zip(names, frozen.outputs, strict=True)
+        }
+        builder = v1.saved_model.Builder(str(path))
+        builder.add_meta_graph_and_variables(
+            session,
+            [v1.saved_model.tag_constants.SERVING],
+            {SIGNATURE: v1.saved_model.predict_signature_def(inputs, outputs)},
+            strip_default_attrs=True,
+        )
+        builder.save()

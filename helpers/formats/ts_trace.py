@@ -83,7 +83,9 @@ def save(source: Source, path: Path, build: Build, compiled: Compile) -> None:
     module, is_bf16 = deepcopy(source).to(dtypes[build.precision]), build.precision == "bf16"
     arguments = tuple(torch.from_numpy(array) for array in build.inputs.values())
     names = {"inputs": list(build.inputs), "outputs": list(build.outputs)}
-    with warnings.catch_warnings(), torch.no_grad():
+    # a traced convolution keeps this setting: fp32 is fp32
+    exact = torch.backends.cudnn.flags(enabled=True, allow_tf32=False)
+    with warnings.catch_warnings(), torch.no_grad(), exact:
         # PyTorch deprecates TorchScript; it is measured because figures of it are published
         warnings.simplefilter("ignore")
         graph = compiled(module, _to_bf16(arguments) if is_bf16 else arguments)

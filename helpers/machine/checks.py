@@ -11,7 +11,7 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from helpers import formats
-from helpers.config import ConvertConfig, Gpu
+from helpers.config import ConvertConfig, Gpu, releases
 from helpers.errors import DeploymentError, DeviceError
 from helpers.machine import gpu, preflight
 from helpers.store import outputs
@@ -108,6 +108,9 @@ def _docker(configs: Sequence[ConvertConfig]) -> Iterator[Check]:
     """Check the Docker engine and, if it answers, the image of every release."""
     engine = _asked("Docker", "engine {}", containers.engine)
     yield engine
+    for release in sorted({each.server.release for each in configs}):
+        if contents := releases.contents(release):
+            yield Check(f"release {release}", True, contents)
     servers = {each.server.image or each.server.release: each.server for each in configs}
     for name, server in servers.items() if engine.ok else ():
         image = partial(containers.require_image, server)
@@ -177,9 +180,12 @@ def gpu_checks(configs: Sequence[ConvertConfig]) -> Iterator[Check]:
         yield Check("NVIDIA driver", ok, f"found, but {absent[0]}", absent[1], warn=True)
         return
     name, driver, wanted = str(found["name"]), str(found["driver"]), configs[0].gpu
-    reasons = (preflight.driver_obstacle(config.server, driver) for config in configs)
-    reason = next(filter(None, reasons), "")
-    yield Check("NVIDIA driver", not reason, f"{driver}, CUDA {found['cuda']}", reason)
+    reason, doubt = (
+        next(filter(None, (ask(config.server, driver) for config in configs)), "")
+        for ask in (preflight.driver_obstacle, preflight.driver_doubt)
+    )
+    text = f"{driver}, CUDA {found['cuda']}"
+    yield Check("NVIDIA driver", not reason, text, reason or doubt, warn=bool(doubt))
     fix = (
         f"the parameter file is for {wanted}, whose results are not comparable: triton-notebooks "
         "params new writes a file for this GPU"

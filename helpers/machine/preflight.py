@@ -50,6 +50,12 @@ def driver_obstacle(server: Server, version: str) -> str:
     return ""
 
 
+def driver_doubt(server: Server, version: str) -> str:
+    """Say why it is not known whether the server runs on this driver; empty if it is known."""
+    in_image = server.kind == "docker" and numbers(version)
+    return releases.driver_doubt(server.release, version) if in_image else ""
+
+
 def blocks_cuda(reason: str) -> bool:
     """Whether a GPU absent for `reason` cannot compute: it can if only nvidia-ml-py is missing."""
     return reason not in ("", gpu.NOT_INSTALLED[0])

@@ -49,6 +49,10 @@ class Config(Protocol):
     max_seq_length: int | None
     export_precision: Literal["fp32", "bf16", "fp16"]
 
+    @property
+    def opset(self) -> int | None:
+        """The ONNX opset that a server with old runtimes reads; None for one with today's."""
+
 
 class Dataset(Protocol):
     """An evaluation set on disk: real samples in order, and the task's metric over all of them."""

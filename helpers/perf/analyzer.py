@@ -28,7 +28,7 @@ from helpers.triton import Server, exit_reason, guarded, last_lines, libraries, 
 WINDOWS = 3  # perf_analyzer reports once it has three
 WINDOW_STRETCH = 1.2  # by which it lengthens the interval it is given
 ATTEMPTS = 4
-ONE_REQUEST = "Pass contained only one request"  # it wants at least two in a window
+TOO_SHORT = re.compile("only one request|larger time window")  # it wants two in each window
 NO_ACCESS = ": if the server runs as another user, set shared_memory to none"
 TIMES = re.compile(rb'"timestamp":(\d+)|"response_timestamps":\[([\d,]*)\]')
 
@@ -99,7 +99,7 @@ def run(point: LoadPoint, server: Server) -> Window:
                 raise ServerError(f"Triton ended while it was measured: {server.last_words()}")
             if code:
                 words = last_lines(folder / "log", 2)
-                if ONE_REQUEST not in words:
+                if not TOO_SHORT.search(words):
                     advice = NO_ACCESS if "shared memory" in words else ""
                     raise MeasurementError(f"perf_analyzer {exit_reason(code)}: {words}{advice}")
                 point = replace(point, interval_ms=2 * point.interval_ms)

@@ -108,6 +108,7 @@ def _time(path: Path) -> int:
 def publish_front(outputs: Path) -> Path:
     """Write what belongs to no target: NVIDIA's rows, and the index of all targets."""
     nvidia.write_page(outputs)
+    nvidia.write_fidelity(outputs)
     found = []
     for name in targets(outputs):
         gpu = last_parameters(outputs, name).file.gpu

@@ -53,6 +53,15 @@ def command_line(release: tuple[int, int]) -> list[str]:
     ]
 
 
+def options(config: DeployConfig) -> list[str]:
+    """Return docker's options for an experiment, but for its ports and files."""
+    shares = isinstance(config, OfflineConfig) and config.shared_memory != "none"
+    # perf_analyzer makes regions in this host's /dev/shm, and Triton must find them there; else
+    # Docker's 64 MB are too few for the Python backend
+    memory = "--ipc=host" if shares else "--shm-size=1g"
+    return [memory, *(f"--env={name}={value}" for name, value in environment(config).items())]
+
+
 def environment(config: DeployConfig) -> dict[str, str]:
     """Return the variables that a server on a GPU needs for the experiment's precision."""
     if config.device != "gpu":
@@ -91,19 +100,14 @@ def serve(
     """Serve the models of `repository` for `serving.serve`; the container ends with the block."""
     command = command_line(releases.number(config.server.release))
     http, metrics = free_ports(port, 0)
-    options = [f"--publish=127.0.0.1:{http}:8000", f"--publish=127.0.0.1:{metrics}:8002"]
-    options += [f"--env={name}={value}" for name, value in environment(config).items()]
-    sweep = []
-    if isinstance(config, OfflineConfig) and config.shared_memory != "none":
-        # perf_analyzer makes regions in this host's /dev/shm, and Triton must find them there
+    given, sweep = options(config), []
+    if "--ipc=host" in given:
         regions = owner.new_regions()
         sweep = [f"{regions}*"]
         command.append(f"--backend-config=python,shm-region-prefix-name={regions}")
-        options.append("--ipc=host")
-    else:
-        options.append("--shm-size=1g")  # Docker's 64 MB are too few for the Python backend
+    given[:0] = [f"--publish=127.0.0.1:{http}:8000", f"--publish=127.0.0.1:{metrics}:8002"]
     binds = [*mounts(repository, scenario), *_engine_cache(config)]
-    with containers.run(config, command, binds, log, options, sweep) as container:
+    with containers.run(config, command, binds, log, given, sweep) as container:
         server = Server(f"127.0.0.1:{http}", f"127.0.0.1:{metrics}", log, container.end)
         try:
             server.wait_until_ready(READY_SECONDS, pause_seconds=0.5)

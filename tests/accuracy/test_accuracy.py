@@ -3,13 +3,15 @@
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from types import SimpleNamespace
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from helpers import models
+from helpers.accuracy import ladder
 from helpers.accuracy.ladder import (
     KEPT_SHARE,
     SAMPLES,
@@ -20,9 +22,10 @@ from helpers.accuracy.ladder import (
     rung,
     scores,
 )
-from helpers.config.loading import resolve
+from helpers.config.loading import configure, read_file, resolve
 from helpers.config.schema import StageConfig as Config
 from helpers.models.resnet50 import MODEL as resnet50
+from helpers.store.paths import ROOT
 
 Floats = NDArray[np.float32]
 
@@ -140,6 +143,26 @@ def test_a_rung_is_red_when_any_of_its_outputs_is() -> None:
 
     assert fault(good, bad).startswith("converted fp32: bad ")
     assert fault(good, good) == ""
+
+
+@pytest.mark.parametrize(
+    ("experiment", "precision"), [("savedmodel-amp", "fp16"), ("trt-fp16", "fp16")]
+)
+def test_an_accelerator_is_held_to_the_bounds_of_its_own_precision(
+    experiment: str, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Automatic mixed precision computes an fp32 graph in fp16."""
+    right = {"wide_deep_model": reference()}
+    served = {"wide_deep_model": reference() + np.float32(2e-3)}
+    monkeypatch.setattr(ladder, "_reference", lambda _: (right, {}))
+    monkeypatch.setattr(ladder, "open_dataset", lambda _: None)
+    monkeypatch.setattr(ladder, "requests", lambda *_: iter(()))
+    parameters = read_file(ROOT / "params/NVIDIA-T4.yaml")
+    chosen: Any = configure(parameters, "widedeep", experiment, "deploy")
+
+    found = ladder.compare_served(chosen, SimpleNamespace(infer_all=lambda *_: served))  # type: ignore[arg-type]
+
+    assert (found.precision, found.fault) == (precision, "")
 
 
 @pytest.fixture

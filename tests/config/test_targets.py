@@ -15,7 +15,7 @@ import pytest
 
 from helpers import formats, models
 from helpers.__main__ import main
-from helpers.config import loading, targets
+from helpers.config import loading, releases, targets
 from helpers.config.comparison import differences, resolved
 from helpers.config.loading import read_file
 from helpers.config.parameter_file import Experiment
@@ -200,6 +200,20 @@ def test_a_newer_card_tries_every_model_in_both_precisions_without_tensorflows_b
     for model in ("widedeep", "dlrm", "dcnv2"):
         assert {("trt", "none", "fp16"), ("trt", "none", "fp32")} < tried[model]
         assert {each[:2] for each in tried[model]} == set(kinds[:3])
+
+
+@pytest.mark.parametrize("path", [H100, H200], ids=lambda path: path.stem)
+def test_a_newer_cards_release_has_tensorrt_10_whose_engines_capture_cuda_graphs(
+    path: Path,
+) -> None:
+    content = read_file(path)
+
+    # 26.06 has TensorRT 11 (onnxruntime_backend, pull request 345)
+    assert releases.has_tensorrt_10(content.file.server.release)
+    assert releases.number(content.file.server.release) < (26, 6)
+    for model in ("tft", "widedeep", "dlrm", "dcnv2"):  # as NVIDIA's deployment of each
+        found = [resolved(content, model, name) for name in content.experiments(model)]
+        assert all(each["capture_cuda_graph"] is (each["format"] == "trt") for each in found)
 
 
 # --- params new ---

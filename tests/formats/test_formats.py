@@ -2,8 +2,10 @@
 
 import ast
 import json
+import logging
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from inspect import getfile, signature
 from pathlib import Path
@@ -33,8 +35,14 @@ MADE = [
     ("onnx", "fp32", "keras"),
     ("openvino", "fp32", "keras"),
     ("openvino", "bf16", "keras"),
+    # the forms that servers with old runtimes read
+    ("onnx", "fp32", "torch, old"),
+    ("tf-savedmodel", "fp32", "keras, old"),
+    ("onnx", "fp32", "keras, old"),
 ]
-SOURCE = {"torch": "onnx", "keras": "tf-savedmodel"}  # of what is not exported from the framework
+# of what is not exported from the framework
+SOURCE = {"torch": "onnx", "keras": "tf-savedmodel", "keras, old": "tf-savedmodel"}
+OLD_OPSET = 13
 Made = tuple[str, str, str]
 ROUNDING = {"fp32": 1e-5, "bf16": 0.05}  # relative to values of about one
 
@@ -86,8 +94,8 @@ def expected(inputs: Arrays) -> Arrays:
 
 def make(name: str, precision: str, source: Any, folder: Path) -> Path:
     folder.mkdir()
-    fmt = formats.get(name)
-    fmt.make(source, folder / fmt.FILE, Build(precision, batch(2), OUTPUTS))
+    fmt, opset = formats.get(name), OLD_OPSET if folder.name.endswith("old") else None
+    fmt.make(source, folder / fmt.FILE, Build(precision, batch(2), OUTPUTS, opset))
     return folder / fmt.FILE
 
 
@@ -100,7 +108,7 @@ def artefacts(tmp_path_factory: pytest.TempPathFactory) -> dict[Made, Path]:
         patch.setattr(onnx, "LARGE", 10)  # every weight counts as large
         for made in MADE:
             name, precision, framework = made
-            if framework == "torch" and name != "openvino":
+            if framework.startswith("torch") and name != "openvino":
                 source: Any = Tiny().eval()
             elif name == "tf-savedmodel":
                 source = tiny_keras()
@@ -142,6 +150,89 @@ def test_a_session_gives_the_modules_outputs_by_name_at_any_batch_size(
             for output in OUTPUTS:
                 tolerance = ROUNDING[precision]
                 np.testing.assert_allclose(found[output], right[output], tolerance, tolerance)
+
+
+def test_a_server_restores_the_variables_that_a_savedmodel_reads(
+    artefacts: dict[Made, Path],
+) -> None:
+    """Triton's backend loads it as a session and runs the operation that restores variables."""
+    import tensorflow as tf
+
+    v1, path = tf.compat.v1, str(artefacts["tf-savedmodel", "fp32", "keras"])
+    inputs, logger = batch(3), logging.getLogger("tensorflow")
+    logger.setLevel(logging.ERROR)  # TensorFlow deprecates this loader
+    with v1.Session(graph=tf.Graph()) as session:
+        loaded = v1.saved_model.load(session, ["serve"], path)
+        saver, signature = loaded.saver_def, loaded.signature_def["serving_default"]
+        session.run(
+            saver.restore_op_name, {saver.filename_tensor_name: f"{path}/variables/variables"}
+        )
+        found = session.run(
+            {name: each.name for name, each in signature.outputs.items()},
+            {each.name: inputs[name] for name, each in signature.inputs.items()},
+        )
+
+    for name, right in expected(inputs).items():
+        np.testing.assert_allclose(found[name], right, rtol=1e-5)
+
+
+def test_a_savedmodel_for_an_old_tensorflow_has_no_variables_and_no_default_attributes(
+    artefacts: dict[Made, Path],
+) -> None:
+    from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
+
+    saved = SavedModel()
+    path = artefacts["tf-savedmodel", "fp32", "keras, old"]
+    saved.ParseFromString((path / "saved_model.pb").read_bytes())
+
+    (graph,) = saved.meta_graphs
+    nodes = {node.op: set(node.attr) for node in graph.graph_def.node}
+    assert {"Const", "MatMul", "Placeholder"} <= set(nodes)
+    assert not {"VarHandleOp", "ReadVariableOp", "DisableCopyOnRead", "PartitionedCall"} & set(
+        nodes
+    )
+    assert "grad_a" not in nodes["MatMul"]  # of 2.15; an older TensorFlow refuses what it has not
+    assert (set(graph.meta_info_def.tags), list(graph.signature_def)) == (
+        {"serve"},
+        ["serving_default"],
+    )
+
+
+def test_a_traced_convolution_computes_fp32_as_fp32_on_a_gpu(tmp_path: Path) -> None:
+    """Tracing writes the setting into the graph, and a server's own setting no longer counts."""
+    ts_trace = formats.get("ts-trace")
+    inputs = {"IMAGE": np.zeros((2, 3, 8, 8), np.float32)}
+
+    before = torch.backends.cudnn.allow_tf32
+    ts_trace.make(torch.nn.Conv2d(3, 4, 3).eval(), tmp_path / "m.pt", Build("fp32", inputs, ("O",)))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # TorchScript is deprecated in PyTorch
+        graph = torch.jit.load(tmp_path / "m.pt").inlined_graph
+    (convolution,) = graph.findAllNodes("aten::_convolution")
+    *_, allow_tf32 = convolution.inputs()
+    assert allow_tf32.toIValue() is False
+    assert torch.backends.cudnn.allow_tf32 is before is True
+
+
+def test_on_a_gpu_onnx_runtime_loads_the_cuda_that_pip_installed(
+    artefacts: dict[Made, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stand-in notes the call: this wheel has no CUDA, and says so afterwards."""
+    import onnxruntime
+
+    calls: list[str] = []
+    monkeypatch.setattr(onnxruntime, "preload_dlls", lambda: calls.append("preloaded"))
+    path = artefacts["onnx", "fp32", "torch"]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it names the providers that it has
+        with pytest.raises(RuntimeError, match="no CUDAExecutionProvider"):
+            onnx.load(path, 1, "gpu")
+    assert calls == ["preloaded"]
+    calls.clear()
+    onnx.load(path, 1, "cpu")
+    assert calls == []
 
 
 def test_an_answer_stays_as_it_was_when_the_next_one_comes(

@@ -60,6 +60,9 @@ def test_a_gpu_target_names_what_is_missing_and_how_to_fix_it(
         "there is no docker command (no such file or directory); install Docker Engine, or set "
         "server.kind to embedded"
     )
+    word, contents = lines["release 22.02"]
+    assert word == "ok"
+    assert "Python 3.8 (inferred), CUDA 11.6.0, driver 510, TensorRT 8.2.3.0 (inferred)" in contents
     assert lines["resnet50 onnx-trt-fp16"] == (
         "FIX",
         "it needs NVIDIA T4, and this machine has no NVIDIA driver",

@@ -277,6 +277,18 @@ def test_a_driver_that_cannot_run_an_experiment_is_its_obstacle(
         assert obstacle(config(**changes)) == found
 
 
+def test_a_driver_that_the_release_notes_do_not_mention_is_a_warning(card: Card) -> None:
+    card.driver = "550.54.15"
+
+    (check, *_) = checks.gpu_checks([config(**DOCKER)])
+
+    assert gpu_obstacle(config(**DOCKER)) == ""
+    assert (check.name, check.word) == ("NVIDIA driver", "WARN")
+    assert "do not mention driver 550.54.15, which may be too old: Triton 24.10 needs" in check.line
+    (embedded, *_) = checks.gpu_checks([config()])
+    assert embedded.word == "ok"
+
+
 def test_without_pynvml_an_experiment_may_still_run(
     card: Card, monkeypatch: pytest.MonkeyPatch
 ) -> None:

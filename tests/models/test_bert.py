@@ -7,6 +7,7 @@ import re
 import string
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,6 +21,7 @@ from safetensors.torch import save_file
 
 from helpers import models
 from helpers.errors import CheckpointError, DataError, ParameterError
+from helpers.formats import Build, get
 from helpers.models import Tensor
 from helpers.models.bert import MODEL as bert
 from helpers.models.bert import metric
@@ -35,7 +37,11 @@ from helpers.models.bert.synthetic.generate import SETS, vocabulary, write_quest
 
 NAMES = Path(__file__).parent / "data" / "bert_large_qa.tsv"
 SMALL = SimpleNamespace(
-    dataset="generated-small", variant="small", max_seq_length=None, export_precision="fp32"
+    dataset="generated-small",
+    variant="small",
+    max_seq_length=None,
+    export_precision="fp32",
+    opset=None,
 )
 INPUTS = ["input__0", "input__1", "input__2"]
 OUTPUTS = ["output__0", "output__1"]
@@ -235,6 +241,70 @@ def test_what_stands_in_the_padding_changes_nothing_before_it(network: QuestionA
         assert np.abs(first[:, 50:] - second[:, 50:]).max() > 0.1
     other["input__0"][:, 49] = 7
     assert np.abs(run(network, other)[0][:, :49] - run(network, inputs)[0][:, :49]).max() > 1e-3
+
+
+@pytest.fixture(scope="module")
+def basic(network: QuestionAnswering) -> QuestionAnswering:
+    """The same network as it is built for old releases."""
+    made = QuestionAnswering("small", basic_operators=True)
+    made.load_state_dict(network.state_dict())
+    made.eval()
+    return made
+
+
+# PyTorch has the first since 2.0 and the approximation of the second since 1.12; opset 13 neither
+NEW_OPERATORS = ("scaled_dot_product_attention", "gelu")
+
+
+def test_with_operators_of_old_releases_it_is_the_same_network(
+    basic: QuestionAnswering, network: QuestionAnswering
+) -> None:
+    inputs, bound = some_inputs(3, 128), bert.BOUNDS["fp32"][0]
+
+    for found, right in zip(run(basic, inputs), run(network, inputs), strict=True):
+        np.testing.assert_allclose(found, right, rtol=0, atol=bound * right.std())
+
+
+@pytest.mark.parametrize("opset", [13, None])
+def test_for_an_old_release_its_torchscript_has_operators_that_its_pytorch_knows(
+    opset: int | None,
+    network: QuestionAnswering,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    torch.save(network.state_dict(), tmp_path / "checkpoint")
+    config = SimpleNamespace(**{**vars(SMALL), "opset": opset})
+    built = bert.build(config, tmp_path / "checkpoint")
+    path = tmp_path / "model.pt"
+
+    get("ts-trace").make(built, path, Build("fp32", some_inputs(2, 128), tuple(OUTPUTS)))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # TorchScript is deprecated in PyTorch
+        graph = torch.jit.load(path).inlined_graph
+    kinds = {node.kind().removeprefix("aten::") for node in graph.nodes()}
+    assert set(NEW_OPERATORS) & kinds == (set() if opset else set(NEW_OPERATORS))
+    assert caplog.messages == []  # of transformers
+
+
+@pytest.mark.slow
+def test_for_an_old_release_it_is_exported_to_the_old_opset(
+    basic: QuestionAnswering, network: QuestionAnswering, tmp_path: Path
+) -> None:
+    import onnx
+
+    inputs, path = some_inputs(2, 128), tmp_path / "model.onnx"
+
+    get("onnx").make(basic, path, Build("fp32", inputs, tuple(OUTPUTS), opset=13))
+
+    model = onnx.load(path)
+    assert [(each.domain, each.version) for each in model.opset_import] == [("", 13)]
+    assert model.ir_version <= 7  # of ONNX Runtime 1.6
+    more = some_inputs(5, 128, seed=1)
+    found, right = get("onnx").load(path, 1, "cpu").run(more), run(network, more)
+    for name, expected in zip(OUTPUTS, right, strict=True):
+        bound = bert.BOUNDS["fp32"][0] * expected.std()
+        np.testing.assert_allclose(found[name], expected, rtol=0, atol=bound)
 
 
 def test_fp16_gives_numbers(network: QuestionAnswering) -> None:

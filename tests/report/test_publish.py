@@ -292,6 +292,7 @@ def test_the_first_page_links_the_targets_with_their_counts(tmp_path: Path) -> N
     assert [tag["href"] for tag in Page(text).all("a")] == [
         "cpu/index.html",
         "published.html",
+        "fidelity.html",
     ]
     assert "✓ 2 done ✗ 1 failed" in Page(text).text
     assert "blocked" not in Page(text).text

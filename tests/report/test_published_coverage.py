@@ -11,7 +11,7 @@ import pytest
 from helpers import models
 from helpers.config.loading import Parameters, configure, parse, read_file
 from helpers.config.schema import StageConfig as Config
-from helpers.report.nvidia.rows import DOCUMENTS, PublishedRow, published
+from helpers.report.nvidia.rows import PublishedRow, everything
 from helpers.store.paths import ROOT
 
 GPUS = {
@@ -47,6 +47,8 @@ ENSEMBLE = (PARAMETER_SERVER, "", f"NVIDIA Triton Ensemble ({PARAMETER_SERVER})"
 INSTANCES = {("resnet50", "online"): (2, 1)}
 # NVIDIA's TorchScript of TFT is fp32, whatever its rows say
 PRECISION = {("tft", "ts-trace"): ("fp32", "FP16")}
+# NVIDIA's deployment command captured TFT's CUDA graphs, whatever its rows say
+CAPTURED = {("tft", "trt"): (True, False)}
 # What the documents say beside the rows, by model and largest batch. ResNet50's script counts no
 # requests, and Wide & Deep's 100 of them offline: one figure of ours stands for both.
 PREFERRED = {
@@ -75,7 +77,7 @@ Targets = dict[str, Parameters]
 
 def tables() -> dict[Table, list[PublishedRow]]:
     found: dict[Table, list[PublishedRow]] = {}
-    for row in (row for model in DOCUMENTS for row in published(model)):
+    for row in everything():
         accelerator = row.backend_accelerator.replace("NVIDIA ", "")
         served = (row.backend, accelerator, row.model_format, row.precision)
         found.setdefault((row.model, row.gpu, row.scenario, row.dataset, *served), []).append(row)
@@ -214,7 +216,9 @@ def test_an_experiment_is_set_up_as_its_table_says(table: Table, config: Config)
     assert getattr(config.instances, scenario) == taken
     assert {row.instances for row in rows} == {printed}
     assert config.precision == PRECISION.get((model, config.format), [table[-1].lower()])[0]
-    assert {row.cuda_graph for row in rows} <= {None, config.capture_cuda_graph}
+    captured, told = CAPTURED.get((model, config.format), (config.capture_cuda_graph,) * 2)
+    assert config.capture_cuda_graph is captured
+    assert {row.cuda_graph for row in rows} <= {None, told}
     # BERT's rows say 16 for each of NVIDIA's three models
     assert {row.max_batch_size for row in rows} == {
         16 if model == "bert" else config.max_batch_size

@@ -379,12 +379,31 @@ DRIVERS = [
     ("21.02", "418.39", False),
     ("21.02", "418.40.04", True),
     ("20.11", "418.40.04", True),  # older than what is known
+    ("26.04", "555.42.02", False),
+    ("26.04", "390.157", False),  # no notes mention it, and it is older than any that they do
+]
+SILENT = [  # the notes mention neither that the driver runs nor that it does not
+    ("24.10", "550.54.15"),
+    ("26.04", "550.163.01"),
+    ("26.04", "560.35.03"),
+    ("26.04", "570.86.15"),
 ]
 
 
 @pytest.mark.parametrize(("release", "driver", "runs"), DRIVERS)
 def test_a_driver_is_held_against_the_release_notes(release: str, driver: str, runs: bool) -> None:
     assert bool(releases.driver_obstacle(release, driver)) is not runs
+    assert releases.driver_doubt(release, driver) == ""
+
+
+@pytest.mark.parametrize(("release", "driver"), SILENT)
+def test_a_driver_that_the_notes_do_not_mention_is_doubted_and_not_refused(
+    release: str, driver: str
+) -> None:
+    assert releases.driver_obstacle(release, driver) == ""
+    assert releases.driver_doubt(release, driver).startswith(
+        f"NVIDIA's notes do not mention driver {driver}, which may be too old: Triton {release} "
+    )
 
 
 @pytest.mark.parametrize("release", ["", "latest", "24.1", "2024.10", "24.13", "24.10-py3"])

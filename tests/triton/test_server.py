@@ -128,6 +128,20 @@ def test_a_model_that_does_not_load_is_one_line_with_the_servers_own_words(tmp_p
     assert not processes(str(tmp_path))
 
 
+def test_a_window_in_which_no_request_ends_is_made_longer(tmp_path: Path) -> None:
+    """A machine that is busy for a moment makes a request take longer than those before it."""
+    slow = SESSION.replace("(ids,) =", "__import__('time').sleep(0.7); (ids,) =")
+    repository = write_doubles(tmp_path / "slow", slow)
+    with (
+        embedded.serve(repository, log=tmp_path / "log", scenario="offline") as server,
+        analyzer.input_data({"ids": ids(2)}) as data,
+    ):
+        point = analyzer.LoadPoint("doubles", data, [], interval_ms=200)
+        requests = analyzer.run(point, server).requests
+    assert len(requests) > 1
+    assert ((requests[:, 1] - requests[:, 0]) / 1e9 > 0.7).all()
+
+
 def test_the_end_of_the_block_leaves_nothing(doubles: Path, tmp_path: Path) -> None:
     before = set(os.listdir("/dev/shm"))
     with embedded.serve(doubles, log=tmp_path / "log") as started:

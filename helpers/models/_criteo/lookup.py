@@ -8,17 +8,20 @@ tables, a hierarchical store say, can take its place by offering the same `load`
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+
+if TYPE_CHECKING:  # Python 3.8 cannot read these types
+    from collections.abc import Mapping
+
+    from numpy.typing import ArrayLike, NDArray
+
+    Ids = NDArray[np.integer[Any]]
 
 TABLES, LAYOUT = "tables.npy", "tables.json"
 INPUT, OUTPUT = "input_1", "output_1"
-
-Ids = NDArray[np.integer[Any]]
 
 
 class Lookup:

@@ -68,7 +68,8 @@ class BERT(Model):
         from helpers.models.bert.checkpoint import load
         from helpers.models.bert.network import QuestionAnswering
 
-        network = QuestionAnswering(config.variant)
+        # opset 13 has no scaled_dot_product_attention, nor does PyTorch before 2.0
+        network = QuestionAnswering(config.variant, basic_operators=config.opset is not None)
         load(checkpoint, network, config.variant)
         return network.eval()
 

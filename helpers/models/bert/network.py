@@ -18,28 +18,27 @@ class QuestionAnswering(nn.Module):  # type: ignore[misc, unused-ignore]
     answer's start and end, each [batch, tokens].
     """
 
-    def __init__(self, variant: str) -> None:
+    def __init__(self, variant: str, *, basic_operators: bool = False) -> None:
+        """Build it by PyTorch 2's attention and GELU, or by `basic_operators` of every release."""
         from transformers import BertConfig, BertModel
 
         super().__init__()
         size = SIZES[variant]
-        options: dict[str, Any] = {
-            "attn_implementation": "sdpa",
-            "loss_type": "ForQuestionAnswering",  # else the library warns while it is traced
-        }
+        options: dict[str, Any] = {"attn_implementation": "eager" if basic_operators else "sdpa"}
         config = BertConfig(
             vocab_size=size.rows,
             hidden_size=size.hidden,
             num_hidden_layers=size.layers,
             num_attention_heads=size.heads,
             intermediate_size=4 * size.hidden,
-            hidden_act="gelu_pytorch_tanh",
+            hidden_act="gelu_new" if basic_operators else "gelu_pytorch_tanh",
             max_position_embeddings=POSITIONS,
             type_vocab_size=2,
             layer_norm_eps=1e-12,
             **options,
         )
         self.bert = BertModel(config, add_pooling_layer=False)
+        self.bert.loss_type = "ForQuestionAnswering"  # else the library warns while it is traced
         self.qa_outputs = nn.Linear(size.hidden, 2)
 
     def forward(self, ids: Tensor, segments: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:

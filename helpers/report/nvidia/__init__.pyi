@@ -1,4 +1,5 @@
 from .comparison import compare
+from .fidelity_page import write_fidelity
 from .rows_page import write_page
 from .section import as_table, data, describe, draw, in_words
 
@@ -9,5 +10,6 @@ __all__ = [
     "describe",
     "draw",
     "in_words",
+    "write_fidelity",
     "write_page",
 ]

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 PROTOCOL = "HTTP"  # of our measurements, as `helpers.perf.analyzer` asks for it
 ADAPTER = "Python backend"  # in the name of the backend of a row that the adapter served
-ENSEMBLE = "NVIDIA Triton Ensemble (NVIDIA Merlin HPS + NVIDIA TensorRT)"
 ACCELERATORS = {
     "TensorRT": "NVIDIA TensorRT",  # as ResNet50's tables say
     "trt": "NVIDIA TensorRT",
@@ -128,7 +127,7 @@ def nearest(ours: Row, rows: Sequence[PublishedRow], gpu: str) -> PublishedRow |
     """
 
     def to_table(table: Sequence[PublishedRow]) -> tuple[bool | float, ...]:
-        served = zip(_served(ours), _published(table[0]), strict=True)
+        served = zip(_served(ours), as_served(table[0]), strict=True)
         return (*(one != other for one, other in served), -fastest(table))
 
     def to_row(row: PublishedRow) -> tuple[float, float]:
@@ -146,18 +145,14 @@ def _served(ours: Row) -> tuple[str, str, str]:
     return ours.model_format, ours.precision, ACCELERATORS.get(accelerator, accelerator)
 
 
-def _published(row: PublishedRow) -> tuple[str, str, str]:
+def as_served(row: PublishedRow) -> tuple[str, str, str]:
     """Name the same of a published row as it really was, whatever its label says."""
     accelerator = ACCELERATORS.get(row.backend_accelerator, row.backend_accelerator)
-    precision = "FP32" if _is_mislabelled(row) else row.precision
     # an ensemble's graph, behind the lookup, is TensorRT's
-    model_format = "NVIDIA TensorRT" if row.model_format == ENSEMBLE else row.model_format
-    return model_format, precision, accelerator
-
-
-def _is_mislabelled(row: PublishedRow) -> bool:
-    """Tell whether a row is one of TFT's TorchScript: exported in fp32, labelled FP16."""
-    return row.model == "tft" and row.model_format.startswith("TorchScript")
+    model_format = (
+        "NVIDIA TensorRT" if "embedding lookup" in row.document.settings else row.model_format
+    )
+    return model_format, row.document.precision or row.precision, accelerator
 
 
 def reasons(ours: Row, settings: Mapping[str, Value], theirs: PublishedRow) -> tuple[str, ...]:
@@ -167,8 +162,8 @@ def reasons(ours: Row, settings: Mapping[str, Value], theirs: PublishedRow) -> t
     # There is one release of the embedded server.
     release = Server().release if server.kind == "embedded" else server.release
     memory = settings.get("shared_memory", "none") if is_offline else document.shared_memory
-    model_format, precision, accelerator = zip(_served(ours), _published(theirs), strict=True)
-    started = theirs.instances if is_offline else document.instances_online or theirs.instances
+    model_format, precision, accelerator = zip(_served(ours), as_served(theirs), strict=True)
+    started = document.instances or theirs.instances
     table = "" if started == theirs.instances else f"its table says {theirs.instances}"
     differences = [
         _differs("GPU", ours.gpu, theirs.gpu),
@@ -184,16 +179,21 @@ def reasons(ours: Row, settings: Mapping[str, Value], theirs: PublishedRow) -> t
         _differs("number of clients", ours.concurrency, theirs.concurrency, "the nearest"),
         _differs("number of instances", ours.instances, started, table),
     ]
-    cuda_graph = ours.cuda_graph if theirs.cuda_graph is None else theirs.cuda_graph
     used = {True: "used", False: "not used"}
-    is_other_graph, is_mislabelled = ours.cuda_graph != cuda_graph, _is_mislabelled(theirs)
     particular = {
-        f"NVIDIA's row is labelled {theirs.precision}, but its TorchScript is fp32": is_mislabelled,
-        f"CUDA graphs: {used[ours.cuda_graph]}, {used[cuda_graph]} by NVIDIA": is_other_graph,
-        "NVIDIA looks embeddings up in its hierarchical parameter server, we in memory": (
-            theirs.model_format == ENSEMBLE
+        f"NVIDIA's row is labelled {theirs.precision}, but it is {precision[1].lower()}": (
+            theirs.precision != precision[1]
         ),
-        f"NVIDIA sent {document.inputs}, we send samples of a data set": document.inputs,
+        "NVIDIA's fp32 presumably ran with TF32, its runtime's default": document.tf32,
+        f"CUDA graphs: {used[ours.cuda_graph]}, {used[document.cuda_graph]} by NVIDIA": (
+            ours.cuda_graph != document.cuda_graph
+        ),
+        "NVIDIA looks embeddings up in its hierarchical parameter server, we in memory": (
+            "embedding lookup" in document.settings
+        ),
+        f"NVIDIA sent {document.inputs}, we send samples of a data set": (
+            "of the data set" not in document.inputs
+        ),
         "our checkpoint is fitted to generated data": settings.get("checkpoint") == "fitted",
         f"our row is {ours.verdict}": ours.verdict != "stable",
         f"our row breaks Little's law ({ours.littles_law or 0:.2f})": contradictory(ours),

@@ -1,13 +1,9 @@
-"""What NVIDIA published: the 1,218 rows of `params/published`, and the circumstances of measuring
-them that its documents and scripts state.
-
-Facts about the documents are those of NVIDIA's DeepLearningExamples at commit 729963dd.
-"""
+"""What NVIDIA published: the 1,218 rows of `params/published`."""
 
 import csv
+import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Annotated
 
@@ -15,53 +11,13 @@ from pydantic import Field, TypeAdapter, ValidationError, ValidationInfo, field_
 
 from helpers.errors import DataError
 from helpers.perf import littles_law
+from helpers.report.nvidia.documents import FOLDER, Document, document_of, documents
 from helpers.results import Row, TableRow
-from helpers.store import ROOT, display_path
+from helpers.store import display_path
 
-FOLDER = ROOT / "params" / "published"
 LITTLES_LAW = (0.8, 1.2)  # a row outside these bounds contradicts itself
 
 Count = Annotated[int, Field(ge=1)]
-
-
-@dataclass(frozen=True)
-class Document:
-    """One of NVIDIA's documents, and what it or its script says about all of its rows."""
-
-    path: str  # within NVIDIA's DeepLearningExamples
-    release: str  # of Triton
-    protocol: str  # between client and server
-    shared_memory: str  # offline: none or system
-    inputs: str = ""  # what was sent, if not the samples of a data set
-    instances_online: int | None = None  # what the script started, if not what the table says
-    variant: str = ""  # of the network, unless the rows' data set names it
-
-
-_CRITEO = "TensorFlow2/Recommendation/DLRM_and_DCNv2/doc/merlin_hps_inference.md"
-DOCUMENTS = {
-    "resnet50": Document(
-        "PyTorch/Classification/ConvNets/triton/resnet50/README.md",
-        *("21.02", "HTTP", "none"),  # the release of its scripts; the document says 20.11
-        instances_online=2,
-    ),
-    "bert": Document(
-        "PyTorch/LanguageModeling/BERT/triton/large/README.md",
-        *("21.10", "gRPC", "system"),
-        variant="large",
-    ),
-    "tft": Document(
-        "PyTorch/Forecasting/TFT/triton/README.md",
-        *("22.11", "HTTP", "system"),
-        inputs="one example over and over",
-    ),
-    "widedeep": Document(
-        "TensorFlow2/Recommendation/WideAndDeep/triton/README.md",
-        *("22.02", "HTTP", "system"),
-        inputs="random ids",  # perf_analyzer's integers, most of them outside the tables
-    ),
-    "dlrm": Document(_CRITEO, "23.02", "HTTP", "system", variant="T3"),
-    "dcnv2": Document(_CRITEO, "23.02", "HTTP", "system", variant="T3"),
-}
 
 
 class PublishedRow(TableRow, allow_inf_nan=False):
@@ -111,15 +67,25 @@ class PublishedRow(TableRow, allow_inf_nan=False):
         return (self.model, self.gpu, self.scenario, self.dataset, self.served)
 
     @property
+    def slug(self) -> str:
+        """Name the table of this row in an address."""
+        return re.sub(r"\W+", "-", " ".join(filter(None, self.table))).strip("-").lower()
+
+    @cached_property
     def document(self) -> Document:
-        """The document that published the row."""
-        return DOCUMENTS[self.model]
+        """How NVIDIA measured the row, by the document that published it."""
+        return document_of(self)
 
 
 def contradictory(row: Row | PublishedRow) -> bool:
     """Tell whether throughput, latency and clients of a row break Little's law."""
     law = row.littles_law
     return law is not None and not LITTLES_LAW[0] <= law <= LITTLES_LAW[1]
+
+
+def everything() -> list[PublishedRow]:
+    """Read the published rows of all models."""
+    return [row for model in documents() for row in published(model)]
 
 
 @cache

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 
 from helpers.display import ABSENT, COLOURS, GREY, WIDTH, canvas, number
 from helpers.report import style
-from helpers.report.nvidia.rows import DOCUMENTS, FOLDER, LITTLES_LAW, contradictory, published
+from helpers.report.nvidia import fidelity_page
+from helpers.report.nvidia.documents import FOLDER, documents
+from helpers.report.nvidia.rows import LITTLES_LAW, contradictory, everything, published
 from helpers.report.plots import png
 from helpers.report.site import TEMPLATE, render
 from helpers.results import TableRow
@@ -60,7 +62,7 @@ def write_page(outputs: Path) -> Path:
     made_from = digest([package_files(), [file_digest(path) for path in files]])
     if page.exists() and data.exists() and made_from in page.read_text(errors="replace"):
         return page
-    rows = [row for model in DOCUMENTS for row in published(model)]
+    rows = everything()
     laws = [None if row.littles_law is None else f"{row.littles_law:.4f}" for row in rows]
     columns = DataFrame([row.model_dump() for row in rows]).assign(littles_law=laws)
     write_atomic(data, columns.to_csv(index=False))
@@ -77,12 +79,13 @@ def write_page(outputs: Path) -> Path:
         "tables": len({row.table for row in rows}),
         "broken": sum(contradictory(row) for row in rows),
         "bounds": LITTLES_LAW,
-        "documents": [(name, each, len(published(name))) for name, each in DOCUMENTS.items()],
+        "documents": [(name, published(name)) for name in documents()],
         "steps": describe(latencies),
         "costs": latencies[TENSORRT],
         "picture": b64encode(png(draw(latencies))).decode(),
         "width": round(WIDTH * 96),
         "data": data.name,
+        "fidelity": fidelity_page.PAGE,
     }
     return write_atomic(page, render("published.html.j2", context))
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 PAGE = "../../published.html"  # from the folder of a model's report
+FIDELITY = "../../fidelity.html"
 MARKERS = ("x", "+", "1", "2", "3", "4")  # none of them an experiment's
 AXES = {"offline": "batch size", "online": "samples in flight (clients x samples of a request)"}
 # Columns of a figure's data, ours and NVIDIA's
@@ -41,6 +42,9 @@ def in_words(comparison: Comparison) -> "Markdown":
     )
     link = f"{PAGE}#{urlencode({'model': comparison.model, 'gpu': comparison.chosen})}"
     lines = [f"**{choice}** [Browse NVIDIA's rows]({link})."]
+    if comparison.is_own:
+        page = f"{FIDELITY}#{comparison.model}"
+        lines.append(f"[What these experiments do as NVIDIA did, and what differs]({page}).")
     if comparison.pairs:
         lines += _unfair(comparison.pairs)
     else:

@@ -1,0 +1,60 @@
+"""How NVIDIA measured what it published: what `params/published/documents.yaml` says of a row."""
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter
+
+from helpers.config import Value, yaml_file
+from helpers.store import ROOT
+
+if TYPE_CHECKING:
+    from helpers.report.nvidia.rows import PublishedRow
+
+FOLDER = ROOT / "params" / "published"
+
+
+class Document(BaseModel):
+    """What one of NVIDIA's documents, its scripts and configurations say of a row."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    path: str  # within NVIDIA's DeepLearningExamples
+    release: str  # of Triton
+    protocol: str  # between client and server
+    shared_memory: str  # offline: none or system
+    inputs: str  # what was sent
+    cuda_graph: bool  # captured, whatever the table says
+    precision: str | None = None  # where the label is wrong
+    tf32: bool = False  # whether fp32 presumably ran with TF32
+    instances: int | None = None  # started, if not what the table says
+    variant: str = ""  # of the network, unless the rows' data set names it
+    settings: dict[str, str | int | list[str]] = {}  # all others, by the names of `fidelity`
+    notes: dict[str, str] = {}  # of a setting
+
+
+def document_of(row: "PublishedRow") -> Document:
+    """Merge all entries that apply to a row."""
+    merged: dict[str, Value] = {}
+    for entry in documents()[row.model]:
+        where = entry.get("where")
+        if isinstance(where, dict) and not all(_fits(getattr(row, k), v) for k, v in where.items()):
+            continue
+        for name, value in entry.items():
+            if isinstance(old := merged.get(name), dict) and isinstance(value, dict):
+                merged[name] = old | value
+            else:
+                merged[name] = value
+    merged.pop("where", None)
+    return Document.model_validate(merged)
+
+
+def _fits(value: Value, wanted: Value) -> bool:
+    return value in wanted if isinstance(wanted, list) else value == wanted
+
+
+@cache
+def documents() -> dict[str, list[dict[str, Value]]]:
+    """Read the entries of each model, in the order of the documents."""
+    content = yaml_file.load(FOLDER / "documents.yaml")
+    return TypeAdapter(dict[str, list[dict[str, Value]]]).validate_python(content)

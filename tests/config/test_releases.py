@@ -1,0 +1,81 @@
+"""What the images of Triton's releases hold, and what follows from it."""
+
+from collections import Counter
+
+import pytest
+
+from helpers.config import read_file, releases
+from helpers.config.releases import DRIVERS, PARTS
+from helpers.store.paths import ROOT
+
+OPTIONAL = {"openvino", "tensorflow2"}  # that few releases' experiments need
+NVIDIA = sorted((ROOT / "params").glob("NVIDIA-*.yaml"))
+
+
+def named() -> set[str]:
+    """The releases that NVIDIA's parameter files name, and that of the embedded server."""
+    found = {"24.10"}
+    for path in NVIDIA:
+        parameters = read_file(path)
+        for model in parameters.file.models:
+            for name in parameters.experiments(model):
+                experiment = parameters.experiment(model, name)
+                found.add(experiment.release or parameters.file.server.release)
+    return found
+
+
+def test_every_version_has_a_source_or_says_that_it_has_none() -> None:
+    table = releases.table()
+
+    assert {each.known for each in table} == {"stated", "inferred", "unsourced"}
+    assert [each for each in table if not (each.version and each.source)] == []
+    assert {each.part for each in table} == set(PARTS)
+    assert max(Counter((each.release, each.part) for each in table).values()) == 1
+    assert [each.release for each in table] == sorted(each.release for each in table)
+
+
+def test_every_release_that_a_parameter_file_names_has_all_its_parts() -> None:
+    for release in named():
+        held = {each.part for each in releases.table() if each.release == release}
+        has_none = set() if releases.has_tensorflow(release) else {"tensorflow"}
+
+        assert held - OPTIONAL == set(PARTS) - OPTIONAL - has_none, release
+
+
+def test_its_drivers_are_those_that_a_machine_is_checked_for() -> None:
+    """But for those without a source."""
+    for each in releases.table():
+        if each.part == "driver" and each.known != "unsourced":
+            rows = [DRIVERS[name][0] for name in DRIVERS if name <= each.release]
+            major, minor = (*map(int, each.version.split(".")), 0)[:2]
+            assert rows[-1] == (major, minor), each
+
+
+@pytest.mark.parametrize(
+    ("release", "opset", "has_tensorrt_10"),
+    [
+        ("20.11", 13, False),
+        ("21.02", 13, False),
+        ("24.04", 13, False),
+        ("24.05", None, True),
+        ("24.10", None, True),
+        ("26.04", None, True),
+    ],
+)
+def test_a_version_holds_until_the_next_one(
+    release: str, opset: int | None, has_tensorrt_10: bool
+) -> None:
+    assert releases.opset(release) == opset
+    assert releases.has_tensorrt_10(release) is has_tensorrt_10
+
+
+def test_a_release_of_another_name_needs_no_old_opset() -> None:
+    assert releases.opset("mine") is None
+
+
+def test_what_an_image_holds_is_one_line_that_says_what_is_not_certain() -> None:
+    assert releases.contents("23.02") == (
+        "Triton 2.31.0, Python 3.8, CUDA 12.0.1, driver 525 (unsure), TensorRT 8.5.3, "
+        "ONNX Runtime 1.14.0 (inferred), PyTorch 1.14.0a0+44dac51, TensorFlow 2.11.0 (inferred)"
+    )
+    assert releases.contents("23.03") == ""

@@ -1,0 +1,260 @@
+"""What the package writes for a release is loaded by runtimes of that release's age.
+
+Each experiment of the parameter files is exported and converted for its server, with generated
+data and small variants, and its files run in the environments of docker/old_runtimes.py. TensorRT
+needs a GPU: the ONNX file that it is given runs in ONNX Runtime instead.
+"""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from google.protobuf import json_format, text_format
+from tritonclient.grpc import model_config_pb2 as pb
+
+from helpers import formats, inference
+from helpers.accuracy import framework_reference
+from helpers.accuracy.ladder import BATCH, SAMPLES, SAMPLES_FILE, rung
+from helpers.config import DeployConfig, ExportConfig, read_file, releases, resolve
+from helpers.formats import Arrays
+from helpers.inference import ensemble, open_dataset, requests
+from helpers.store import ROOT, Artefact
+from helpers.triton.repository import write_repository
+
+pytestmark = [pytest.mark.slow, pytest.mark.old]
+
+SMALL = {"bert": "small", "dlrm": "T15-10k", "dcnv2": "T15-10k"}  # variants
+# Nothing published is served by it, and a wider mask would cost every other runtime time
+FAILS = {("24.10", "bert", "openvino"): "OpenVINO 2024.0 broadcasts no mask to the fused attention"}
+# RELEASE or RELEASE/RUNTIME: environments that must be there, if a Python for them is
+REQUIRED = os.environ.get("REQUIRE_OLD_RUNTIMES", "").split()
+
+
+def load_script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("old", ROOT / "docker/old_runtimes.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["old"] = module  # a dataclass looks itself up there
+    spec.loader.exec_module(module)
+    return module
+
+
+old: Any = load_script()
+
+
+class Case(NamedTuple):
+    """A file that an experiment exports or serves, and what loads it."""
+
+    release: str
+    model: str
+    variant: str
+    exported: str
+    format: str
+    precision: str
+    runtime: str
+
+    def __str__(self) -> str:
+        return "-".join(filter(None, (*self[:3], *self[4:])))
+
+
+def cases() -> list[Case]:
+    """Every file that the parameter files lead to, in fp32 and in the precision they say."""
+    found = set()
+    for path in old.files():
+        parameters = read_file(path)
+        for model in parameters.file.models:
+            for name in parameters.experiments(model):
+                given = parameters.experiment(model, name)
+                release = given.release or parameters.file.server.release
+                variant, exported = SMALL.get(model, given.variant), given.export_format
+                for fmt in {exported, given.format}:
+                    fmt = "onnx" if fmt == "trt" else fmt
+                    precisions = {"fp32", given.export_precision} if fmt == exported else {"fp32"}
+                    for precision in precisions:
+                        for runtime in old.RUNTIMES[fmt]:
+                            if old.environment(release, runtime):
+                                found.add(
+                                    Case(release, model, variant, exported, fmt, precision, runtime)
+                                )
+    return sorted(found)
+
+
+def config(case: Case, stage: str, **fields: Any) -> Any:
+    """Configure a stage of an experiment that leads to the case's file."""
+    experiment = {
+        "variant": case.variant,
+        "export_format": case.exported,
+        "export_precision": case.precision,
+        "format": case.format,
+        "precision": case.precision,
+        "max_batch_size": BATCH,
+        **fields,
+    }
+    return resolve(
+        case.model,
+        stage,
+        "old",
+        "cpu",
+        {"kind": "docker", "release": case.release},
+        {"dataset": "generated-small", "checkpoint": "fitted"},
+        {case.model: {"experiments": {"old": experiment}}},
+    )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def outputs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """One outputs folder for all: a data set and a checkpoint serve many cases."""
+    folder = tmp_path_factory.mktemp("old") / "outputs"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRITON_NOTEBOOKS_OUTPUTS", str(folder))
+        yield folder
+
+
+def environment(release: str, runtime: str) -> Any:
+    """Find an environment; skip with the reason where it is not made."""
+    wanted = old.environment(release, runtime)
+    if not wanted.interpreter.exists():
+        if {release, f"{release}/{runtime}"} & set(REQUIRED):
+            try:
+                old.find_python(wanted.python)
+            except old.Unavailable as reason:
+                pytest.skip(str(reason))
+            pytest.fail(f"not made: {wanted}")
+        pytest.skip(f"not made (python docker/old_runtimes.py {release}): {wanted}")
+    return wanted
+
+
+Load = Callable[..., tuple[str, Arrays]]
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Load:
+    """Run a file in an environment; give the runtime's version and the outputs."""
+
+    def load(wanted: Any, kind: str, file: Path, inputs: Arrays | None) -> tuple[str, Arrays]:
+        np.savez(tmp_path / "inputs.npz", **(inputs or {}))
+        found = tmp_path / "outputs.npz"
+        request = {
+            "kind": kind,
+            "file": str(file),
+            "inputs": str(tmp_path / "inputs.npz"),
+            "outputs": str(found) if inputs else "",
+            "batch": BATCH,
+        }
+        (tmp_path / "request.json").write_text(json.dumps(request))
+        done = subprocess.run(
+            [wanted.interpreter, Path(__file__).with_name("load.py"), tmp_path / "request.json"],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""},
+        )
+        assert done.returncode == 0, done.stderr[-2000:]
+        version = done.stdout.split()[-1]
+        assert version.startswith(wanted.version) or kind == "adapter"
+        return version, dict(np.load(found)) if inputs else {}
+
+    return load
+
+
+def made(case: Case) -> tuple[ExportConfig, Artefact, Arrays]:
+    """Export and convert; give the artefact of the case's format and the framework's outputs."""
+    chosen: ExportConfig = config(case, "export")
+    prepared = inference.prepare(chosen)
+    reference = framework_reference(chosen, prepared)
+    artefact = inference.export(chosen, prepared)
+    if case.format != case.exported:
+        chosen = config(case, "convert")
+        artefact = inference.convert(chosen, lambda *_: None)
+    return chosen, artefact, dict(np.load(reference.folder / SAMPLES_FILE))
+
+
+def joined(batches: Iterator[Arrays]) -> Arrays:
+    parts = list(batches)
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def samples(chosen: ExportConfig) -> Arrays:
+    return joined(requests(chosen, open_dataset(chosen), BATCH, SAMPLES))
+
+
+def runs_here(case: Case, version: str) -> bool:
+    """Whether the runtime computes in the case's precision on a processor."""
+    is_old = tuple(map(int, version.split(".")[:2])) < (2, 1)
+    return not (case.runtime == "torch" and case.precision == "fp16" and is_old)
+
+
+def marked(case: Case) -> Any:
+    """A case, expected to fail where it is known to; those of a model share its checkpoint."""
+    known = FAILS.get((case.release, case.model, case.format))
+    marks = [pytest.mark.xdist_group(case.model)]
+    marks += [pytest.mark.xfail(reason=known, strict=True)] if known else []
+    return pytest.param(case, marks=marks, id=str(case))
+
+
+@pytest.mark.parametrize("case", [*map(marked, cases())])
+def test_a_file_for_a_release_gives_the_frameworks_outputs_in_its_runtime(
+    case: Case, load: Load
+) -> None:
+    wanted = environment(case.release, case.runtime)
+    chosen, artefact, reference = made(case)
+    graph = ensemble.parts(chosen)[-1]
+    file = artefact.folder / formats.get(case.format).FILE
+    inputs = ensemble.graph_inputs(chosen, artefact.folder, samples(chosen))
+
+    if not runs_here(case, wanted.version):
+        version, _ = load(wanted, wanted.module, file, None)
+        print(
+            f"TABLE | {case.release} | {case.model} {case.variant} | {case.format} "
+            f"{case.precision} | {case.runtime} {version} | loads; no fp16 on a processor | "
+        )
+        return
+    version, found = load(wanted, wanted.module, file, inputs)
+
+    own = {tensor.name: name for name, tensor in graph.outputs.items()}
+    if wanted.module == "torch":  # results have places instead of names
+        own = {str(place): name for place, name in enumerate(graph.outputs)}
+    outcome = rung("old", chosen, case.precision, {own[n]: v for n, v in found.items()}, reference)
+    worst = max(outcome.differences, key=lambda each: each.max_difference or np.inf)
+    print(
+        f"TABLE | {case.release} | {case.model} {case.variant} | {case.format} {case.precision} "
+        f"| {case.runtime} {version} | {worst.max_difference:.2g} | {worst.max_bound:.2g}"
+    )
+    assert outcome.fault == ""
+
+
+@pytest.mark.parametrize("model", ["dlrm", "dcnv2"])
+def test_a_lookup_runs_in_the_python_of_a_release(model: str, load: Load, tmp_path: Path) -> None:
+    """The adapter and the lookup's runtime, as the repository has them, in Python 3.8."""
+    case = Case("23.02", model, SMALL[model], "tf-savedmodel", "onnx", "fp32", "onnxruntime")
+    wanted = environment(case.release, case.runtime)
+    chosen, artefact, _ = made(case)
+    deploy: DeployConfig = config(case, "deploy")
+    write_repository(tmp_path / "repository", deploy, artefact)
+    lookup, graph = ensemble.parts(chosen)
+    folder = tmp_path / "repository" / lookup.name
+    message = text_format.Parse((folder / "config.pbtxt").read_text(), pb.ModelConfig())
+    text = json_format.MessageToJson(message, preserving_proto_field_name=True)
+    (folder / "1/config.json").write_text(text)
+    given = samples(chosen)
+    inputs = {own.name: given[name] for name, own in lookup.inputs.items()}
+
+    assert wanted.python == "3.8"
+    _, found = load(wanted, "adapter", folder / "1", inputs)
+
+    expected = ensemble.graph_inputs(chosen, artefact.folder, given)
+    (vectors,) = found.values()
+    (name,) = (own.name for n, own in graph.inputs.items() if n in lookup.outputs)
+    np.testing.assert_array_equal(vectors, expected[name])
+
+
+def test_the_parameter_files_name_no_release_that_the_table_does_not_have() -> None:
+    assert set(old.needed()) <= {each.release for each in releases.table()}
