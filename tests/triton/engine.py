@@ -102,18 +102,20 @@ def absence(reason: str) -> None:
 
 
 @contextmanager
-def engine() -> Iterator[Engine]:
-    """Give an engine for as long as the block lasts; nothing of it is left afterwards."""
+def engine(own: bool = False) -> Iterator[Engine]:
+    """Give an engine for as long as the block lasts; nothing of it is left afterwards. With `own`,
+    one that answers already is not used.
+    """
     if not shutil.which("docker"):
         absence("there is no docker command")
     found = Engine(os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock"))
-    if found.answers():
+    if not own and found.answers():
         yield found
         for name in found.images:
             found.docker("rmi", "--force", name)
         return
     if os.getuid() or not shutil.which("dockerd"):
-        absence("no Docker engine answers, and only root can start one (dockerd)")
+        absence("there is no Docker engine to use, and only root can start one (dockerd)")
     if not shutil.which("ip"):
         absence("a Docker engine of our own needs the command ip for its network (iproute2)")
     folder = Path(tempfile.mkdtemp(prefix="engine-"))
