@@ -131,7 +131,18 @@ def engine(own: bool = False) -> Iterator[Engine]:
     finally:
         found.stop()
         network("link", "del", bridge)
-        shutil.rmtree(folder, ignore_errors=True)
+        unmount(folder)
+        shutil.rmtree(folder)
+
+
+def unmount(folder: Path) -> None:
+    """Unmount what an engine leaves mounted: the host's network if a container had it, and its data
+    if it was killed.
+    """
+    mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
+    for mount in reversed(mounts):
+        if mount.startswith(f"{folder}/"):
+            subprocess.run(["umount", mount], check=True)
 
 
 def network(*words: str) -> None:
