@@ -1,6 +1,5 @@
 """The compose file, against the Compose specification's JSON schema (the copy that
-check-jsonschema carries), and what it and the lab's Dockerfile promise. Neither was run: no Docker
-engine was there.
+check-jsonschema carries), and what it and the Dockerfile promise. `test_image` builds the images.
 """
 
 import json
@@ -64,10 +63,14 @@ def test_the_schema_refuses_what_is_wrong(
 def test_images_are_of_exact_releases(services: dict[str, Any]) -> None:
     assert services["triton"]["image"] == "nvcr.io/nvidia/tritonserver:24.10-py3"
     assert services["lab"]["image"] == f"triton-notebooks-lab:{helpers.__version__}"
-    bases = re.findall(r"^FROM (\S+)", (ROOT / "docker/Dockerfile").read_text(), re.MULTILINE)
+    bases = re.findall(r"^FROM (\S+:\S+)", (ROOT / "docker/Dockerfile").read_text(), re.MULTILINE)
     assert len(bases) == 2
     assert all(EXACT.fullmatch(base) for base in bases)
-    assert f"--tag {services['lab']['image']} ." in (ROOT / "docker/Dockerfile").read_text()
+    build = f"--target {services['lab']['build']['target']} --tag {services['lab']['image']} ."
+    assert build in (ROOT / "docker/Dockerfile").read_text()
+    cpu = f"--target cpu --tag triton-notebooks:{helpers.__version__} ."
+    assert cpu in (ROOT / "docker/Dockerfile").read_text()
+    assert cpu in (ROOT / "README.md").read_text()
 
 
 def test_no_service_is_root_or_listens_to_others(services: dict[str, Any]) -> None:
@@ -77,7 +80,7 @@ def test_no_service_is_root_or_listens_to_others(services: dict[str, Any]) -> No
         assert all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
     assert (services["lab"]["network_mode"], services["triton"]["ipc"]) == ("host", "host")
     words = (ROOT / "docker/Dockerfile").read_text().splitlines()
-    assert [line for line in words if line.startswith("USER ")] == ["USER lab"]
+    assert [line for line in words if line.startswith("USER ")] == ["USER lab"] * 2
     assert words[-1] == 'CMD ["jupyter", "lab", "--ip=127.0.0.1", "--no-browser"]'
 
 
@@ -94,6 +97,13 @@ def test_the_lab_knows_where_its_outputs_lie_on_the_host(services: dict[str, Any
     mounts = {mount["target"]: mount["source"] for mount in services["lab"]["volumes"]}
     assert mounts["/lab/project/outputs"] == given
     assert "WORKDIR /lab/project" in (ROOT / "docker/Dockerfile").read_text()
+
+
+def test_the_lab_reads_data_from_where_the_host_has_it(services: dict[str, Any]) -> None:
+    (mount,) = [each for each in services["lab"]["volumes"] if "DATA" in each["source"]]
+    assert mount["source"] == "${DATA:-${PWD}/data}"
+    assert (mount["target"], mount["read_only"]) == ("/lab/project/data", True)
+    assert "mkdir -p outputs/served data " in (ROOT / "README.md").read_text()
 
 
 def test_the_lab_computes_with_the_settings_of_the_servers() -> None:

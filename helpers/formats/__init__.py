@@ -73,7 +73,7 @@ class Format:
 
 
 # Wheels with GPU support, where their name differs from the module's
-_GPU_WHEELS = {"onnxruntime": "onnxruntime-gpu"}
+_GPU_WHEELS = {"onnxruntime": "onnxruntime-gpu", "tensorrt": "tensorrt-cu13"}
 
 
 @cache
@@ -108,12 +108,14 @@ def missing(name: str, device: str) -> str:
             return f"{name} on a gpu needs {wheel}, which is not installed"
         if device == "gpu" and found.endswith("+cpu"):
             return f"{name} on a gpu needs {wheel} with CUDA, and {found} is installed"
+        if device == "gpu" and runtime == "onnxruntime" and installed_version(runtime):
+            return f"{name} on a gpu needs {wheel} without {runtime}, which has the same files"
     return ""
 
 
 def distribution(module: str) -> str:
     """Name the installed distribution of a module, whose builds for a CPU or GPU may differ."""
-    candidates = (module, f"{module}-cpu", f"{module}-gpu")
+    candidates = (module, f"{module}-cpu", f"{module}-gpu", f"{module}-cu13")
     return next((name for name in candidates if installed_version(name)), module)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
+from helpers import formats
 from helpers.config import ConvertConfig, Gpu, releases
 from helpers.errors import DeploymentError, DeviceError
 from helpers.machine import gpu, preflight
@@ -19,6 +20,11 @@ from helpers.triton import containers, embedded
 GLIBC = (2, 35)
 SHM_GB, DISK_GB, GPU_GB = 1.0, 5.0, 4.0
 INSTALL = "pip install -r docker/requirements.lock"
+INSTALL_GPU = (
+    "in a new environment, pip install -r docker/requirements-gpu.lock; TensorFlow computes on a "
+    "GPU in containers only"
+)
+INSTALL_TOOLKIT = "install the NVIDIA Container Toolkit, which gives containers a GPU"
 NO_DRIVER = "install NVIDIA's driver, or use params/cpu.yaml"
 NAMES = {  # what NVML says, without the maker's name -> as published and in params/
     "V100-SXM2-32GB": "NVIDIA DGX-1 (1x V100 32GB)",
@@ -56,7 +62,7 @@ def examine(configs: Sequence[ConvertConfig]) -> list[Check]:
     """Check this machine for what these experiments need."""
     found = [*_host()]
     if on_gpu := [config for config in configs if config.device == "gpu"]:
-        found += gpu_checks(on_gpu)
+        found += [*gpu_checks(on_gpu), *_gpu_packages(on_gpu)]
     if in_docker := [config for config in configs if config.server.kind == "docker"]:
         found += _docker(in_docker)
     for config in configs:
@@ -109,6 +115,18 @@ def _docker(configs: Sequence[ConvertConfig]) -> Iterator[Check]:
     for name, server in servers.items() if engine.ok else ():
         image = partial(containers.require_image, server)
         yield _asked(f"image {name}", "{} is here", image)
+    if engine.ok and any(each.device == "gpu" for each in configs):
+        # an engine of a virtual machine gives GPUs without telling how
+        has = "nvidia" in containers.docker("info", "--format={{json .Runtimes}}").stdout
+        text = "NVIDIA's runtime" if has else "the engine does not name NVIDIA's runtime"
+        yield Check("GPU containers", True, text, INSTALL_TOOLKIT, warn=not has)
+
+
+def _gpu_packages(configs: Sequence[ConvertConfig]) -> Iterator[Check]:
+    """Check the packages by which the Python adapter and TensorRT compute on the GPU here."""
+    if names := {each.format for each in configs if not each.server.is_native}:
+        lacks = [reason for name in sorted(names) if (reason := formats.missing(name, "gpu"))]
+        yield Check("GPU packages", not lacks, "; ".join(lacks) or "installed", INSTALL_GPU)
 
 
 def _asked(name: str, found: str, ask: Callable[[], str]) -> Check:

@@ -2,11 +2,13 @@
 
 import csv
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from helpers import formats
 from helpers.__main__ import main
 from helpers.config.loading import resolve
 from helpers.config.schema import ConvertConfig
@@ -19,12 +21,12 @@ from tests.machine.nvml import CAP, QUERIES, THERMAL, Card
 TARGET = "NVIDIA DGX A100 (1x A100 80GB)"
 
 
-def config(**changes: Any) -> ConvertConfig:
+def config(name: str = "ts-trace", **changes: Any) -> ConvertConfig:
     place = {"gpu": TARGET, "device": "gpu"} | changes
     fields = {
-        "export_format": "ts-trace",
+        "export_format": "onnx" if name == "trt" else name,
         "export_precision": "fp16",
-        "format": "ts-trace",
+        "format": name,
         "precision": "fp16",
         "max_batch_size": 8,
     }
@@ -124,6 +126,75 @@ def test_a_warning_is_printed_as_one_and_the_rest_is_ok(
     lines = capsys.readouterr().out.splitlines()
     assert [line[:9] for line in lines if line.startswith("WARN")] == ["WARN ECC:"]
     assert "ok   MIG: off" in lines
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Install distributions of given versions, without their files, before this machine's."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def install(**versions: str) -> None:
+        for name, version in versions.items():
+            folder = tmp_path / f"{name}-{version}.dist-info"
+            folder.mkdir()
+            text = f"Metadata-Version: 2.1\nName: {name.replace('_', '-')}\nVersion: {version}\n"
+            (folder / "METADATA").write_text(text)
+
+    return install
+
+
+def packages(name: str, **server: Any) -> Check | None:
+    """The check of what an experiment needs to run on a GPU in this process."""
+    chosen = config(name, server={"kind": "embedded"} | server)
+    return next((each for each in checks.examine([chosen]) if each.name == "GPU packages"), None)
+
+
+PACKAGES = {
+    "the build of PyTorch for processors": (
+        "ts-trace",
+        {"torch": "2.13.0+cpu"},
+        "ts-trace on a gpu needs torch with CUDA, and 2.13.0+cpu is installed",
+    ),
+    "the build with CUDA": ("ts-trace", {"torch": "2.13.0"}, ""),
+    "both builds of ONNX Runtime": (
+        "onnx",
+        {"onnxruntime": "1.31.1", "onnxruntime_gpu": "1.31.1"},
+        "onnx on a gpu needs onnxruntime-gpu without onnxruntime, which has the same files",
+    ),
+}
+
+
+@pytest.mark.parametrize(("name", "found", "lacks"), PACKAGES.values(), ids=PACKAGES.keys())
+def test_packages_without_cuda_are_named(
+    card: Card, installed: Callable[..., None], name: str, found: dict[str, str], lacks: str
+) -> None:
+    installed(**found)
+
+    check = packages(name)
+
+    assert check
+    assert (check.ok, check.found) == (not lacks, lacks or "installed")
+    assert check.fix.startswith("in a new environment, pip install -r docker/requirements-gpu.lock")
+
+
+def test_tensorrt_is_known_by_the_name_of_its_wheel(
+    card: Card, installed: Callable[..., None], tmp_path: Path
+) -> None:
+    (tmp_path / "tensorrt.py").touch()
+    installed(torch="2.13.0")
+    check = packages("trt")
+    assert check
+    assert check.found == "trt on a gpu needs tensorrt-cu13, which is not installed"
+
+    installed(tensorrt_cu13="10.16.1.11")
+    check = packages("trt")
+    assert check
+    assert check.ok
+    assert formats.distribution("tensorrt") == "tensorrt-cu13"
+
+
+def test_a_container_brings_its_own_packages(card: Card) -> None:
+    assert packages("ts-trace", kind="remote") is None
 
 
 NAMES = {

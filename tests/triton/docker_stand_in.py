@@ -118,6 +118,9 @@ def main(arguments: list[str]) -> int:
     if verb == "version":
         print("28.2.2")
         return 0
+    if verb == "info":
+        print(text("runtimes"))
+        return 0
     if verb == "image":
         return 0 if rest[-1] in text("images").split() else 1
     if verb == "inspect":

@@ -54,7 +54,7 @@ class Engine:
             text=True,
             timeout=120,
         )
-        assert done.returncode == 0, done.stderr
+        assert done.returncode == 0, done.stdout[-1000:] + done.stderr
         return done.stdout.strip()
 
     def answers(self) -> bool:
@@ -102,18 +102,20 @@ def absence(reason: str) -> None:
 
 
 @contextmanager
-def engine() -> Iterator[Engine]:
-    """Give an engine for as long as the block lasts; nothing of it is left afterwards."""
+def engine(own: bool = False) -> Iterator[Engine]:
+    """Give an engine for as long as the block lasts; nothing of it is left afterwards. With `own`,
+    one that answers already is not used.
+    """
     if not shutil.which("docker"):
         absence("there is no docker command")
     found = Engine(os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock"))
-    if found.answers():
+    if not own and found.answers():
         yield found
         for name in found.images:
             found.docker("rmi", "--force", name)
         return
     if os.getuid() or not shutil.which("dockerd"):
-        absence("no Docker engine answers, and only root can start one (dockerd)")
+        absence("there is no Docker engine to use, and only root can start one (dockerd)")
     if not shutil.which("ip"):
         absence("a Docker engine of our own needs the command ip for its network (iproute2)")
     folder = Path(tempfile.mkdtemp(prefix="engine-"))
@@ -129,7 +131,18 @@ def engine() -> Iterator[Engine]:
     finally:
         found.stop()
         network("link", "del", bridge)
-        shutil.rmtree(folder, ignore_errors=True)
+        unmount(folder)
+        shutil.rmtree(folder)
+
+
+def unmount(folder: Path) -> None:
+    """Unmount what an engine leaves mounted: the host's network if a container had it, and its data
+    if it was killed.
+    """
+    mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
+    for mount in reversed(mounts):
+        if mount.startswith(f"{folder}/"):
+            subprocess.run(["umount", mount], check=True)
 
 
 def network(*words: str) -> None:
@@ -170,16 +183,28 @@ def write_image(path: Path, packages: Iterable[str]) -> None:
         **{f"/opt/tritonserver/lib/{each.name}": each for each in libraries().iterdir()},
         **{f"/opt/tritonserver/backends/python/{each.name}": each for each in backend},
     }
-    standard = Path(sysconfig.get_path("stdlib"))
-    for each in standard.rglob("*"):
-        inside = each.relative_to(standard)
+    write_tar(path, found | python_files(LIBRARY, LIBRARY, packages))
+
+
+def python_files(standard: str, site: str, packages: Iterable[str]) -> dict[str, Path]:
+    """Place the standard library and installed packages in an image's folders."""
+    found = {}
+    source = Path(sysconfig.get_path("stdlib"))
+    for each in source.rglob("*"):
+        inside = each.relative_to(source)
         if each.is_file() and not UNWANTED & set(inside.parts) and each.suffix != ".a":
-            found[f"{LIBRARY}/{inside}"] = each
+            found[f"{standard}/{inside}"] = each
     for package in packages:
-        for each in files(package) or ():
-            located = Path(str(each.locate()))
-            if located.is_file() and ".." not in each.parts:
-                found[f"{LIBRARY}/{each}"] = located
+        for name in files(package) or ():
+            located = Path(str(name.locate()))
+            if located.is_file() and ".." not in name.parts:
+                found[f"{site}/{name}"] = located
+    return found
+
+
+def write_tar(path: Path, found: dict[str, Path]) -> None:
+    """Write files at their places in an image, with the libraries that they need."""
+    found = dict(found)
     own = {each.name for each in found.values()}
     for name, library in needed(each for each in found.values() if is_binary(each)).items():
         if name.startswith("ld-linux"):
@@ -191,12 +216,18 @@ def write_image(path: Path, packages: Iterable[str]) -> None:
             folder = tarfile.TarInfo(name)
             folder.type, folder.mode = tarfile.DIRTYPE, mode
             tar.addfile(folder)
-        passwd = b"root:x:0:0::/:/bin/sh\n"
-        entry = tarfile.TarInfo("etc/passwd")
-        entry.size = len(passwd)
-        tar.addfile(entry, io.BytesIO(passwd))
+        for name, line in (("passwd", b"root:x:0:0::/:/bin/sh\n"), ("group", b"root:x:0:\n")):
+            entry = tarfile.TarInfo(f"etc/{name}")
+            entry.size = len(line)
+            tar.addfile(entry, io.BytesIO(line))
         for name, each in found.items():
-            tar.add(each.resolve(), name.lstrip("/"), recursive=False)
+            tar.add(each.resolve(), name.lstrip("/"), recursive=False, filter=readable)
+
+
+def readable(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+    """Let every user read and run a file: Triton as root takes its stub's rights from others."""
+    entry.mode = 0o755 if entry.mode & 0o100 else 0o644
+    return entry
 
 
 def is_binary(path: Path) -> bool:

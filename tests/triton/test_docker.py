@@ -755,6 +755,30 @@ def test_doctor_names_the_engine_and_every_image(engine: StandIn) -> None:
     assert "image 24.10" not in found
 
 
+@pytest.mark.parametrize(
+    ("runtimes", "word", "line"),
+    [
+        ('{"nvidia":{"path":"nvidia-container-runtime"},"runc":{}}', "ok", "NVIDIA's runtime"),
+        (
+            '{"runc":{"path":"runc"}}',
+            "WARN",
+            "the engine does not name NVIDIA's runtime; install the NVIDIA Container Toolkit, "
+            "which gives containers a GPU",
+        ),
+    ],
+)
+def test_doctor_asks_the_engine_for_nvidias_runtime(
+    engine: StandIn, runtimes: str, word: str, line: str
+) -> None:
+    engine.say("runtimes", runtimes)
+    found = {each.name: each for each in checks.examine([config("convert", device="gpu")])}
+    assert (found["GPU containers"].word, found["GPU containers"].line) == (
+        word,
+        f"GPU containers: {line}",
+    )
+    assert "GPU containers" not in {each.name for each in checks.examine([config("convert")])}
+
+
 @pytest.mark.slow
 def test_without_an_engine_every_docker_experiment_is_skipped_before_any_kernel(
     engine: StandIn, fresh: Project
