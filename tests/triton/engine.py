@@ -69,6 +69,8 @@ class Engine:
     def start(self) -> None:
         """Start our own engine, or start it again after its end."""
         assert self.folder is not None
+        # a containerd that died with its engine counts as running for as long as nobody reaps it
+        (self.folder / "exec/containerd/containerd.pid").unlink(missing_ok=True)
         command = ["dockerd", f"--host={self.host}", f"--pidfile={self.folder}/pid"]
         command += [f"--data-root={self.folder}/data", f"--exec-root={self.folder}/exec"]
         command += [f"--bridge={self.bridge}"]
