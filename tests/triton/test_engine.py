@@ -191,13 +191,12 @@ def test_a_container_that_ends_while_it_is_measured(
     command = {"kill": ["kill"], "stop": ["stop", "--time=1"], "rm": ["rm", "--force"]}[verb]
     with docker.serve(doubles, config=config(image), log=tmp_path / "log") as server:
         (name,) = engine.containers()
-        ending = subprocess.Popen(
-            ["sh", "-c", f"sleep 0.5; exec docker {' '.join(command)} {name}"],
-            stdout=subprocess.DEVNULL,
-        )
-        with pytest.raises(ServerError, match="Triton ended while it was measured: it "):
+        script = f"sleep 0.5; exec docker {' '.join(command)} {name}"
+        with (
+            subprocess.Popen(["sh", "-c", script], stdout=subprocess.DEVNULL),
+            pytest.raises(ServerError, match="Triton ended while it was measured: "),
+        ):
             measure_to_the_end(server, tmp_path)
-        ending.wait()
 
 
 def test_a_paused_container_is_not_alive(
