@@ -35,6 +35,13 @@ def interruptible() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
+ONNX = {  # the fields of an experiment that says no more than it must
+    "export_format": "onnx",
+    "export_precision": "fp32",
+    "format": "onnx",
+    "precision": "fp32",
+    "max_batch_size": 4,
+}
 RUNS = {"finished", "project", "nothing_left"}  # fixtures of tests that run a whole experiment
 
 

@@ -66,7 +66,7 @@ class Container:
         return (int(number),) if number.isdigit() and number != "0" else ()
 
     def address(self, port: int) -> str:
-        """Return its own host:port; empty if it has none that this host reaches.
+        """Return its own address; empty if it has none at which this host reaches `port`.
 
         A published port leads through a process of the engine, which takes a processor at some
         hundred MB a second. An engine in a virtual machine, or without root, has no other way.
@@ -74,7 +74,7 @@ class Container:
         host = self._field("range .NetworkSettings.Networks}}{{.IPAddress}}{{end")
         with suppress(OSError):
             create_connection((host, port), CONNECT_SECONDS).close()
-            return f"{host}:{port}"
+            return host
         return ""
 
     def _field(self, field: str) -> str:

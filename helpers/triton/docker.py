@@ -114,8 +114,8 @@ def serve(
         except ServerError as error:
             raise explained(error, log, config) from error
         server = replace(server, processes=container.process())
-        if not port and (direct := container.address(8000)):
-            server = replace(server, url=direct, metrics_url=container.address(8002))
+        if not port and (host := container.address(8000)):
+            server = replace(server, url=f"{host}:8000", metrics_url=f"{host}:8002")
         yield server
 
 

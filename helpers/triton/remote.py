@@ -85,8 +85,8 @@ def _listeners(port: int) -> tuple[int, ...]:
     found = [each for each in psutil.net_connections("tcp") if each.status == psutil.CONN_LISTEN]
     here = {each.pid for each in found if getattr(each.laddr, "port", 0) == port and each.pid}
     # a published port of a container belongs to the engine's proxy
-    is_proxy = any(psutil.Process(each).name() == "docker-proxy" for each in here)
-    return (*here, *(containers.publishing(port) if is_proxy else ()))
+    names = {each.info["name"] for each in psutil.process_iter(["name"]) if each.pid in here}
+    return (*here, *(containers.publishing(port) if "docker-proxy" in names else ()))
 
 
 @contextmanager

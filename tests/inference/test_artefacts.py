@@ -15,19 +15,13 @@ from helpers.inference import artefacts, datasets, ensemble, require
 from helpers.models import Part, Tensor
 from helpers.store import OUTPUTS_VARIABLE, making
 from helpers.store import artefacts as store
+from tests.conftest import ONNX
 
 IDS, SCORES = {"IDS": Tensor("IDS", "int32", (1,))}, {"SCORES": Tensor("score", "float32", (1,))}
-FIELDS = {
-    "export_format": "onnx",
-    "export_precision": "fp32",
-    "format": "onnx",
-    "precision": "fp32",
-    "max_batch_size": 8,
-}
 
 
 def config(stage: str, server: dict[str, Any], device: str = "cpu", **fields: Any) -> Any:
-    sections = {"resnet50": {"experiments": {"mine": FIELDS | fields}}}
+    sections = {"resnet50": {"experiments": {"mine": ONNX | fields}}}
     return resolve("resnet50", stage, "Mine", device, server, models=sections)
 
 
@@ -102,7 +96,7 @@ def test_a_file_that_is_removed_after_the_first_verification_is_noticed(
     [
         ("24.10", "onnx", "fp32", (None, 1, False)),
         ("24.04", "onnx", "fp32", (13, 1, False)),
-        ("24.10", "trt", "fp16", (None, 8, True)),
+        ("24.10", "trt", "fp16", (None, 4, True)),
     ],
 )
 def test_a_format_is_told_what_the_server_and_the_experiment_need(

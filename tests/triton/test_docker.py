@@ -31,17 +31,10 @@ from helpers.store.artefacts import Artefact
 from helpers.store.paths import OUTPUTS_VARIABLE
 from helpers.triton import containers, docker, owner, process, serving
 from helpers.triton.server import Server
-from tests.conftest import HERE, Project, interruptible, processes, wait_for
+from tests.conftest import HERE, ONNX, Project, interruptible, processes, wait_for
 
 IMAGE = "nvcr.io/nvidia/tritonserver:24.10-py3"
 USER = f"{os.getuid()}:{os.getgid()}"
-FIELDS = {
-    "export_format": "onnx",
-    "export_precision": "fp32",
-    "format": "onnx",
-    "precision": "fp32",
-    "max_batch_size": 4,
-}
 
 
 FP16 = {"precision": "fp16", "export_precision": "fp16"}
@@ -106,7 +99,7 @@ def repository(tmp_path: Path) -> Path:
 def config(
     stage: str = "deploy", device: str = "cpu", fields: dict[str, Any] | None = None, **server: Any
 ) -> Config:
-    experiments = {"experiments": {"mine": FIELDS | (fields or {})}}
+    experiments = {"experiments": {"mine": ONNX | (fields or {})}}
     return resolve(
         "resnet50",
         stage,
@@ -414,7 +407,7 @@ def holder(
     """Another process that serves."""
     with (tmp_path / "stderr").open("w") as stderr:
         started = subprocess.Popen(
-            [sys.executable, "-c", HOLD % FIELDS, str(tmp_path)],
+            [sys.executable, "-c", HOLD % ONNX, str(tmp_path)],
             stderr=stderr,
             preexec_fn=interruptible,
         )

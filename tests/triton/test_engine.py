@@ -5,8 +5,8 @@ package's adapter. What NVIDIA's images do beside that, and GPUs, are not tested
 """
 
 import os
-import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,24 +19,18 @@ import pytest
 from helpers.config.loading import resolve
 from helpers.config.schema import DeployConfig
 from helpers.errors import ServerError
+from helpers.machine import gpu
 from helpers.perf import analyzer
 from helpers.perf.analyzer import LoadPoint
 from helpers.store.paths import OUTPUTS_VARIABLE
 from helpers.triton import containers, docker, remote
 from helpers.triton.server import Server, free_ports
-from tests.conftest import Project, interruptible, wait_for
+from tests.conftest import ONNX, Project, interruptible, wait_for
 from tests.triton import engine as engines
 from tests.triton.conftest import SESSION, write_doubles
 from tests.triton.engine import Engine
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone]
-FIELDS = {
-    "export_format": "onnx",
-    "export_precision": "fp32",
-    "format": "onnx",
-    "precision": "fp32",
-    "max_batch_size": 8,
-}
 IDS = {"ids": np.arange(6, dtype=np.int64).reshape(3, 2)}
 
 
@@ -72,7 +66,7 @@ def config(image: str, stage: str = "deploy", device: str = "cpu", **fields: Any
         gpu="Test",
         device=device,
         server={"kind": "docker", "image": image, "backend": "adapter"},
-        models={"resnet50": {"experiments": {"mine": FIELDS | fields}}},
+        models={"resnet50": {"experiments": {"mine": ONNX | fields}}},
     )
     assert isinstance(found, DeployConfig)
     return found
@@ -82,7 +76,7 @@ def doubled(server: Server) -> bool:
     return bool((server.infer("doubles", IDS)["doubled"] == 2 * IDS["ids"]).all())
 
 
-def load(server: Server, folder: Path, shared_memory: str) -> int:
+def load(server: Server, shared_memory: str = "none") -> int:
     """Load the server for a moment; return how many requests there were."""
     regions = analyzer.shared_memory_patterns(["ids"], ["doubled"])
     with analyzer.input_data(IDS) as data:
@@ -110,6 +104,20 @@ def test_a_server_answers_at_its_containers_own_address(
     assert "failed" not in (tmp_path / "log").read_text()
 
 
+@pytest.mark.parametrize("network", ["none", "host"])
+def test_a_container_without_an_address_is_not_taken_for_this_host(
+    image: str, tmp_path: Path, network: str
+) -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listening,
+        containers.run(
+            config(image), ["sleep", "9"], [], tmp_path / "log", [f"--network={network}"]
+        ) as container,
+    ):
+        wait_for(container.process, 20)
+        assert container.address(listening.getsockname()[1]) == ""
+
+
 def test_a_port_that_is_asked_for_is_published(image: str, doubles: Path, tmp_path: Path) -> None:
     (port,) = free_ports(0)
     with docker.serve(doubles, config=config(image), log=tmp_path / "log", port=port) as server:
@@ -128,7 +136,7 @@ def test_it_is_measured_in_both_scenarios(
     scenario = stage.removeprefix("perf_")
     chosen = config(image, stage, **fields)
     with docker.serve(doubles, config=chosen, log=tmp_path / "log", scenario=scenario) as server:
-        assert load(server, tmp_path, shared_memory) > 3
+        assert load(server, shared_memory) > 3
 
 
 def test_what_a_container_writes_belongs_to_the_user(
@@ -169,6 +177,7 @@ def test_a_model_that_does_not_load(image: str, tmp_path: Path) -> None:
     assert "OSError: no such weights" in said
 
 
+@pytest.mark.skipif(gpu.has_driver(), reason="this machine may give a container its GPU")
 @pytest.mark.parametrize("turn", range(3))
 def test_the_engines_own_words_are_not_lost(
     image: str, doubles: Path, tmp_path: Path, turn: int
@@ -179,9 +188,9 @@ def test_the_engines_own_words_are_not_lost(
     assert "gpu" in said or "rlimit" in said, said
 
 
-def measure_to_the_end(server: Server, folder: Path) -> None:
+def measure_to_the_end(server: Server) -> None:
     for _ in range(20):
-        load(server, folder, "none")
+        load(server)
 
 
 @pytest.mark.parametrize("verb", ["kill", "stop", "rm"])
@@ -196,7 +205,7 @@ def test_a_container_that_ends_while_it_is_measured(
             subprocess.Popen(["sh", "-c", script], stdout=subprocess.DEVNULL),
             pytest.raises(ServerError, match="Triton ended while it was measured: "),
         ):
-            measure_to_the_end(server, tmp_path)
+            measure_to_the_end(server)
 
 
 def test_a_paused_container_is_not_alive(
@@ -255,7 +264,7 @@ def test_an_engine_that_is_killed_is_one_line_and_the_next_run_cleans_up(
         engine.daemon.wait()
         wait_for(server.end, 20)
         with pytest.raises(ServerError) as raised:
-            load(server, tmp_path, "none")
+            load(server)
     assert "\n" not in str(raised.value)
     assert str(raised.value).startswith("Triton ended while it was measured: it failed (exit code")
     engine.start()
@@ -279,7 +288,7 @@ def test_a_remote_server_in_a_container_is_no_stranger(
 
 
 def test_a_docker_target_goes_through_all_stages(
-    image: str, fresh: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    image: str, fresh: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(OUTPUTS_VARIABLE, str(fresh.root / "outputs"))
     server = f"{{kind: docker, image: {image}, backend: adapter}}"
@@ -291,4 +300,3 @@ def test_a_docker_target_goes_through_all_stages(
     assert answer.executed() == [f"dummy onnx-fp32 {stage}" for stage in stages] + ["dummy report"]
     rows = fresh.rows("onnx-fp32", "perf_offline")
     assert all(row.served_bare_ratio for row in rows)
-    shutil.rmtree(tmp_path / "outputs")
