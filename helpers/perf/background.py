@@ -7,13 +7,15 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import psutil
 from filelock import FileLock
 
-from helpers.perf.statistics import OTHERS_CORES
+from helpers.perf.statistics import OTHERS_SHARE
 
 QUIET_SECONDS = 0.3
 PATIENCE_SECONDS = 20.0
+PACE_SECONDS, PACE_SIZE = 0.1, 512
 
 
 def _host_seconds() -> float:
@@ -54,13 +56,30 @@ def monitor_background(servers: Sequence[int] = ()) -> Callable[[], float]:
     return others_cores
 
 
+def cores() -> int:
+    """The logical cores of this machine, which `others_cores` are a part of."""
+    return os.cpu_count() or 1
+
+
+def pace() -> float:
+    """Measure the machine's own pace: GFLOP/s of a fixed product of matrices on all cores."""
+    left = np.full((PACE_SIZE, PACE_SIZE), 1.5, np.float32)
+    right = left.T.copy()
+    out = left @ right
+    calls, started = 0, time.perf_counter()
+    while (seconds := time.perf_counter() - started) < PACE_SECONDS:
+        np.matmul(left, right, out=out)
+        calls += 1
+    return 2e-9 * PACE_SIZE**3 * calls / seconds
+
+
 def wait_until_quiet() -> float:
     """Wait for a while until others leave the machine alone; return the cores they still use."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         others_cores = monitor_background()
         time.sleep(QUIET_SECONDS)
-        if (remained := others_cores()) <= OTHERS_CORES or time.monotonic() > deadline:
+        if (remained := others_cores()) <= OTHERS_SHARE * cores() or time.monotonic() > deadline:
             return remained
 
 

@@ -2,8 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, field, replace
 from math import ceil
 from timeit import timeit
 from typing import Any
@@ -22,17 +21,60 @@ from helpers.perf.analyzer import LoadPoint
 from helpers.perf.gpu_monitor import GpuObservation, Observer
 from helpers.perf.statistics import Window
 from helpers.results import Measurement, Row
-from helpers.triton import Server
+from helpers.triton import Server, apply_settings
 
 REQUESTS_A_CLIENT = 5  # at least, online: fewer show more of the start than of the steady state
-SHORTEST_INTERVAL_MS = 400
+SHORTEST_INTERVAL_MS = 150
 NOT_SHARED = "inputs sent over HTTP: a remote host shares no memory with this one"
-BARE_SECONDS = 0.6  # a bare run takes at least this long and three calls
-EXTRA_PAIRS = 2  # where the pairs saw too few requests
+
+PACE_CHANGED = "the machine's own pace went from"
 
 Load = Callable[[LoadPoint], Window]  # puts the load of a point on the server
-Runs = tuple[list[Window], list[float]]  # of one point: served, and bare throughputs
-Measure = Callable[[LoadPoint, Load], Runs]
+
+
+@dataclass(frozen=True)
+class Bare:
+    """The runtime in this process, with batches to call it with; `refused` says why its figures are
+    not comparable, and is empty if they are.
+    """
+
+    session: Session
+    batches: list[Arrays]
+    refused: str = ""
+
+    def run(self, seconds: float) -> float:
+        """Call it without a server, over different batches in turn; return calls per second.
+
+        A first call is not counted: after a pause, memory and threads must be woken.
+        """
+        self.session.run(self.batches[-1])
+        calls, started = 0, time.perf_counter()
+        while calls < 3 or time.perf_counter() - started < seconds:
+            self.session.run(self.batches[calls % len(self.batches)])
+            calls += 1
+        return calls / (time.perf_counter() - started)
+
+
+@dataclass
+class Runs:
+    """The runs of one point: served ones, and bare throughputs beside them."""
+
+    cut: bool = False  # whether consecutive blocks of a run repeat one another
+    served: list[Window] = field(default_factory=list)
+    bare: list[float] = field(default_factory=list)  # inferences/s
+
+    def missing(self, wanted: int) -> int:
+        """Count the requests that are still missing, those of the ramp apart."""
+        return wanted - sum(len(run.steady.requests) for run in self.served)
+
+    def is_known(self, half_width: float) -> bool:
+        """Whether the throughput is known within that."""
+        repeated = statistics.repetitions([run.steady for run in self.served], self.cut)
+        interval = statistics.log_interval(repeated)
+        return interval is not None and interval.half_width <= half_width
+
+
+Measure = Callable[[LoadPoint, Load, Runs], None]  # adds runs for as long as a point needs
 
 
 def _samples(config: LoadConfig) -> Arrays:
@@ -49,19 +91,6 @@ def _batch(samples: Arrays, start: int, size: int) -> Arrays:
     """Give `size` samples from `start` on, beginning again after the last."""
     chosen = range(start, start + size)
     return {name: array.take(chosen, axis=0, mode="wrap") for name, array in samples.items()}
-
-
-def run_bare(session: Session, batches: list[Arrays], seconds: float) -> float:
-    """Call the session without a server, over different batches in turn; return calls per second.
-
-    A first call is not counted: after a pause, memory and threads must be woken.
-    """
-    session.run(batches[-1])
-    calls, started = 0, time.perf_counter()
-    while calls < 3 or time.perf_counter() - started < seconds:
-        session.run(batches[calls % len(batches)])
-        calls += 1
-    return calls / (time.perf_counter() - started)
 
 
 def bare_session(config: DeployConfig) -> Session | None:
@@ -86,48 +115,70 @@ def interval_ms(request_count: int, runs: int, request_seconds: float) -> int:
 
 
 def measure_offline(config: OfflineConfig, server: Server) -> Measurement:
-    """Measure each batch size at concurrency 1, bare and served runs alternating; served runs alone
+    """Measure each batch size at concurrency 1, bare and served runs in turn; served runs alone
     where there is nothing bare. What cannot be measured is a row with the reason.
     """
+    refused = apply_settings()
     samples, session = _samples(config), bare_session(config)
     shared_memory = config.shared_memory if server.is_local else "none"
     points = [{"batch_size": size, "shared_memory": shared_memory} for size in config.batch_sizes]
-    measure = partial(_offline_runs, config, server, session, samples)
-    return _sweep(config, server, samples, points, measure)
+
+    def measure(point: LoadPoint, load: Load, runs: Runs) -> None:
+        size = point.batch_size
+        batches = [_batch(samples, start, size) for start in range(0, _count(samples), size)]
+        bare = Bare(session, batches, refused) if session else None
+        _offline_runs(config, server, bare, batches[0], point, load, runs)
+
+    return _sweep(config, server, samples, points, measure, refused)
 
 
 def _offline_runs(
     config: OfflineConfig,
     server: Server,
-    session: Session | None,
-    samples: Arrays,
+    bare: Bare | None,
+    batch: Arrays,
     point: LoadPoint,
     load: Load,
-) -> Runs:
-    """Run bare, served, bare, ..., bare; each served run is compared with its neighbours.
+    runs: Runs,
+) -> None:
+    """Run pairs that share no run, in turn: bare served, served bare, bare served, and so on, so
+    that a steady drift cancels. Windows are sized by the requests that are still missing and by how
+    long a served request took so far.
 
-    Windows are sized by the requests that are still missing and by how long a served request took
-    so far, at first by the bare time. Where requests are missing at the end, pairs are added.
+    It ends when there are enough pairs and requests and the throughput is known, or with the first
+    whole pair after `point_seconds`.
     """
-    size = point.batch_size
-    batches = [_batch(samples, start, size) for start in range(0, _count(samples), size)]
-    if session:
-        run_bare(session, batches, 0)  # the first calls of a new shape are slow
-        request_seconds = 1 / run_bare(session, batches, 0)
-        server.infer(config.model, batches[0])  # likewise
-    else:
-        request_seconds = _seconds(lambda: server.infer(config.model, batches[0]))
-    bare = [size * run_bare(session, batches, BARE_SECONDS)] if session else []
-    runs: list[Window] = []
-    missing = config.request_count
-    while len(runs) < config.pairs or (missing > 0 and len(runs) < config.pairs + EXTRA_PAIRS):
-        interval = interval_ms(max(missing, 1), max(config.pairs - len(runs), 1), request_seconds)
-        runs.append(load(replace(point, interval_ms=interval)))
-        missing -= len(runs[-1].requests)
-        request_seconds = float(runs[-1].latencies_ms.mean()) / 1000
-        if session:
-            bare.append(size * run_bare(session, batches, BARE_SECONDS))
-    return runs, bare
+    server.infer(config.model, batch)  # the first call of a new shape is slow
+    request_seconds = _seconds(lambda: server.infer(config.model, batch))
+    if bare:
+        bare.run(0)
+    ends = time.monotonic() + config.point_seconds
+
+    def serve() -> None:
+        nonlocal request_seconds
+        wanted = max(runs.missing(config.request_count), 1)
+        remaining = max(config.pairs - len(runs.served), 1)
+        interval = interval_ms(wanted, remaining, request_seconds)
+        runs.served.append(load(replace(point, interval_ms=interval)))
+        request_seconds = float(runs.served[-1].latencies_ms.mean()) / 1000
+
+    def call() -> None:
+        interval = interval_ms(config.request_count, config.pairs, request_seconds)
+        expected = analyzer.WINDOWS * analyzer.WINDOW_STRETCH * interval / 1000
+        seconds = runs.served[-1].seconds if runs.served else expected
+        assert bare
+        runs.bare.append(point.batch_size * bare.run(seconds))
+
+    while not (
+        len(runs.served) >= config.pairs
+        and runs.missing(config.request_count) <= 0
+        and runs.is_known(config.half_width)
+    ):
+        if runs.served and time.monotonic() > ends:
+            break
+        in_turn = [call, serve] if bare else [serve]
+        for run in reversed(in_turn) if len(runs.served) % 2 else in_turn:
+            run()
 
 
 def measure_online(config: OnlineConfig, server: Server) -> Measurement:
@@ -135,17 +186,34 @@ def measure_online(config: OnlineConfig, server: Server) -> Measurement:
     What cannot be measured is a row with the reason.
     """
     samples, size = _samples(config), config.online_batch_size
+    together = min(max(config.concurrency), config.max_batch_size // size)
+    for count in range(1, together + 1):  # each batch that the batcher can form
+        server.infer(config.model, _batch(samples, 0, count * size))
     one = _batch(samples, 0, size)
     seconds = [_seconds(lambda: server.infer(config.model, one))]  # a request, at each point so far
 
-    def measure(point: LoadPoint, load: Load) -> Runs:
-        count = max(config.request_count, point.concurrency * REQUESTS_A_CLIENT)
-        run = load(replace(point, interval_ms=interval_ms(count, 1, seconds[-1])))
-        seconds.append(float(run.latencies_ms.mean()) / 1000 / point.concurrency)
-        return [run], []
+    def measure(point: LoadPoint, load: Load, runs: Runs) -> None:
+        ends = time.monotonic() + config.point_seconds
+        runs.cut = True
+        wanted = _wanted(config, point.concurrency)
+        count = wanted + point.concurrency
+        while True:
+            run = load(replace(point, interval_ms=interval_ms(count, 1, seconds[-1])))
+            seconds.append(float(run.latencies_ms.mean()) / 1000 / point.concurrency)
+            runs.served.append(run)
+            enough = runs.missing(wanted) <= 0 and runs.is_known(config.half_width)
+            if enough or time.monotonic() > ends:
+                return
+            count *= 2
 
     points = [{"batch_size": size, "concurrency": clients} for clients in config.concurrency]
     return _sweep(config, server, samples, points, measure)
+
+
+def _wanted(config: LoadConfig, clients: int) -> int:
+    """How many requests a point is held to, each client's first apart."""
+    each = 0 if isinstance(config, OfflineConfig) else REQUESTS_A_CLIENT
+    return max(config.request_count, each * clients)
 
 
 def _sweep(
@@ -154,13 +222,17 @@ def _sweep(
     samples: Arrays,
     points: Sequence[Mapping[str, Any]],
     measure: Measure,
+    refused: str = "",
 ) -> Measurement:
     """Measure point after point, with the machine for this measurement alone."""
     outputs = [tensor.name for tensor in models.get(config.model).outputs(config)]
     regions = analyzer.shared_memory_patterns(list(samples), outputs)
+    found = ensemble.parts(config)
+    parts = [part.name for part in found] if len(found) > 1 else []
     rows: list[Row] = []
     requests: dict[str, NDArray[np.generic]] = {}
     before: list[float] = []
+    paces: list[float] = []
     ended = ""
     with (
         background.exclusive_lock(),
@@ -168,18 +240,25 @@ def _sweep(
         gpu_monitor.observed(config.device, server) as observer,
     ):
         for fields in points:
-            point = replace(LoadPoint(config.model, data, regions), **fields)
+            point = replace(LoadPoint(config.model, data, regions, parts=parts), **fields)
             size, clients = point.batch_size, point.concurrency
-            before.append(background.wait_until_quiet())
-            try:
-                if ended:
-                    raise MeasurementError(ended)
-                row, own = _measure_point(config, server, observer, point, measure)
-                requests |= own
-            except (MeasurementError, ServerError) as error:
-                reason = str(error)
-                row = Row(batch_size=size, concurrency=clients, verdict="failed", reason=reason)
-                ended = "" if server.is_live() else "the server had ended before"
+            for last in (False, True):
+                before.append(background.wait_until_quiet())
+                try:
+                    if ended:
+                        raise MeasurementError(ended)
+                    row, own = _measure_point(config, server, observer, point, measure, paces)
+                    requests |= own
+                except (MeasurementError, ServerError) as error:
+                    row = Row(
+                        batch_size=size, concurrency=clients, verdict="failed", reason=str(error)
+                    )
+                if row.verdict == "failed":
+                    ended = "" if server.is_live() else "the server had ended before"
+                if last or not row.reason.startswith(PACE_CHANGED):
+                    break
+            if refused:
+                row = row.model_copy(update={"served_bare_ratio": None, "ratio_verdict": refused})
             rows.append(row)
             print(f"batch {size}, {clients} clients: {_in_words(row)}")
     try:
@@ -198,10 +277,18 @@ def _sweep(
 
 
 def _measure_point(
-    config: LoadConfig, server: Server, observer: Observer, point: LoadPoint, measure: Measure
+    config: LoadConfig,
+    server: Server,
+    observer: Observer,
+    point: LoadPoint,
+    measure: Measure,
+    paces: list[float],
 ) -> tuple[Row, dict[str, NDArray[np.generic]]]:
-    """Measure one point, and observe the machine meanwhile; give the row and all requests."""
-    seen = GpuObservation()
+    """Measure one point, and observe the machine meanwhile; give the row and all requests.
+
+    Its paces are added to those of the stage so far.
+    """
+    seen, runs, failure = GpuObservation(), Runs(), ""
 
     def load(timed: LoadPoint) -> Window:
         others_cores = background.monitor_background(server.processes)
@@ -209,32 +296,60 @@ def _measure_point(
             run = analyzer.run(timed, server)
         return replace(run, others_cores=others_cores())
 
-    runs, bare = measure(point, load)
-    figures = seen.figures([run.requests for run in runs]) | _compared(runs, bare)
-    row = statistics.measure_row(runs, config.request_count, figures, seen.disturbance())
+    start = background.pace()
+    try:
+        measure(point, load, runs)
+    except (MeasurementError, ServerError) as error:
+        if not runs.served:
+            raise
+        failure = f"{error} ({len(runs.served)} runs were whole)"
+    end = background.pace()
+    paces += [start, end]
+    figures = seen.figures([run.requests for run in runs.served]) | _compared(config, runs)
+    row = statistics.measure_row(
+        runs.served,
+        _wanted(config, point.concurrency),
+        config.half_width,
+        background.cores(),
+        cut=runs.cut,
+        figures={**figures, "pace": (start + end) / 2},
+        disturbance=seen.disturbance() or _pace_changed(start, end, paces, config.half_width),
+    )
     name = f"clients_{point.concurrency}"
     if isinstance(config, OfflineConfig):
         name = f"batch_{point.batch_size}"
         if point.shared_memory != config.shared_memory:
             reason = "; ".join(filter(None, (row.reason, NOT_SHARED)))
             row = row.model_copy(update={"reason": reason})
+    if failure:
+        row = row.model_copy(update={"verdict": "failed", "reason": failure})
     requests: dict[str, NDArray[np.generic]] = {
-        f"{name}_{i}": run.requests for i, run in enumerate(runs)
+        f"{name}_{i}": run.requests for i, run in enumerate(runs.served)
     }
-    return row, requests | ({f"{name}_bare_0": np.array(bare)} if bare else {})
+    return row, requests | ({f"{name}_bare_0": np.array(runs.bare)} if runs.bare else {})
 
 
-def _compared(runs: list[Window], bare: list[float]) -> dict[str, float]:
-    """Compare served runs with the bare ones around them; empty without bare ones."""
-    if not bare:
+def _pace_changed(start: float, end: float, paces: list[float], bound: float) -> str:
+    """Say how the machine's own pace changed during a point or since the others; empty if not."""
+    usual, mean = float(np.median(paces)), (start + end) / 2
+    for value, other in ((end, start), (mean, usual)):
+        if not abs(value / other - 1) <= bound:
+            return f"{PACE_CHANGED} {other:.0f} to {value:.0f} GFLOP/s: measure again"
+    return ""
+
+
+def _compared(config: LoadConfig, runs: Runs) -> dict[str, object]:
+    """Compare each served run with its bare one; empty without bare ones."""
+    whole = min(len(runs.bare), len(runs.served))
+    if not whole:
         return {}
-    ratios = statistics.ratios(bare, [run.throughput for run in runs])
-    return {
-        "bare_throughput": float(np.median(bare)),
-        "served_bare_ratio": float(np.median(ratios)),
-        "served_bare_min": min(ratios),
-        "served_bare_max": max(ratios),
-    }
+    served = [run.steady for run in runs.served[:whole]]
+    columns = statistics.compare(
+        runs.bare[:whole], [run.throughput for run in served], config.half_width
+    )
+    latency = np.mean([run.latencies_ms.mean() for run in served])
+    calls = 1000 * served[0].batch_size / np.array(runs.bare[:whole])
+    return columns | {"serving_ms": float(latency - calls.mean())}
 
 
 def _seconds(call: Callable[[], object]) -> float:
@@ -247,5 +362,6 @@ def _in_words(row: Row) -> str:
     if row.verdict == "failed":
         return f"failed, {row.reason}"
     ratio = f", {row.served_bare_ratio:.3f} of bare" if row.served_bare_ratio else ""
-    figures = f"{row.throughput:.1f} inferences/s, p99 {row.p99_latency_ms:.0f} ms{ratio}"
+    width = f" +-{row.half_width:.1%}" if row.half_width else ""
+    figures = f"{row.throughput:.1f} inferences/s{width}, p99 {row.p99_latency_ms:.0f} ms{ratio}"
     return f"{figures}, {row.verdict}"

@@ -1,25 +1,124 @@
 """What a measurement is: pure functions from the start and end of every request to a row of the
 results.
 
-perf_analyzer's own "Inferences/Second" counts the requests that lie whole within a window, which is
-too few by up to one request a client and window: 20 % where a window holds five. Here throughput is
-the slope of completed requests over time.
+What perf_analyzer 2.51 does, and why its own figures are not used: it counts the requests that end
+in a window (and so misses those under way at the end of the last), which is too few by up to one
+request a client and window, 20 % where a window holds five; and it calls a point stable when half
+of (max - min) / mean of three windows is within its percentage. Here throughput is the slope of
+completed requests over time, and every figure has a 95 % interval, or none where it bounds none.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import nan
+from functools import cache
+from math import ceil, log, nan, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
 
 from helpers.results import Row, Verdict
 
-# Of throughput between windows; perf_analyzer's own default for --stability-percentage.
-STABLE_SPREAD = 0.10
-LITTLE_BOUND = 0.10
-WINDOWS = 3  # that one run is cut into
-OTHERS_CORES = 0.2  # processor time that others may take in a window, in cores
+CONFIDENCE = 0.95
+FEWEST_RUNS = 3  # that bound anything: the interval of two is wider than any figure
+BLOCKS, BLOCK_REQUESTS = 10, 10  # a single run is cut into at most so many, of so many requests
+OTHERS_SHARE = 0.05  # of all cores, that other processes may take
+CLIENT_BOUND = 0.5  # of perf_analyzer's time, spent outside requests
+COUNT_BOUND = 0.01  # between the requests that Triton counted and those of perf_analyzer
+QUANTILES = (50, 90, 95, 99)  # of latency, in percent
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A 95 % interval of a figure."""
+
+    low: float
+    high: float
+
+    @property
+    def half_width(self) -> float:
+        """Half of the width on a logarithmic scale: 0.05 means about +-5 %."""
+        return sqrt(self.high / self.low) - 1
+
+
+def log_interval(values: Sequence[float]) -> Interval | None:
+    """Bound the (geometric) mean of independent repetitions: Student's t on their logarithms.
+
+    None for fewer than three values, or if one is not positive and finite. The interval of the
+    inverse values is the inverse interval. Source: Student 1908.
+    """
+    from scipy.stats import t
+
+    array = np.asarray(values, dtype=np.float64)
+    if len(array) < FEWEST_RUNS or not (np.isfinite(array) & (array > 0)).all():
+        return None
+    logs = np.log(array)
+    reach = t.ppf((1 + CONFIDENCE) / 2, len(logs) - 1) * logs.std(ddof=1) / len(logs) ** 0.5
+    return Interval(float(np.exp(logs.mean() - reach)), float(np.exp(logs.mean() + reach)))
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    """The figure that `log_interval` bounds; NaN without values, or if one is not positive."""
+    array = np.asarray(values, dtype=np.float64)
+    return float(np.exp(np.log(array).mean())) if len(array) and (array > 0).all() else nan
+
+
+def lag1(values: NDArray[np.float64]) -> float:
+    """Correlation of each value's rank with the next one's, from 0 to 0.95 (Spearman's rho)."""
+    from scipy.stats import rankdata
+
+    ranks = rankdata(values)
+    if len(ranks) < 3 or ranks[:-1].std() == 0 or ranks[1:].std() == 0:
+        return 0.0
+    return float(np.clip(np.corrcoef(ranks[:-1], ranks[1:])[0, 1], 0, 0.95))
+
+
+def independent_share(values: NDArray[np.float64]) -> float:
+    """What one of the values in sequence is worth, from 0 to 1, beside an independent one:
+    (1 - rho) / (1 + rho) for a lag-1 correlation of rho (Bayley and Hammersley 1946).
+    """
+    rho = lag1(values)
+    return (1 - rho) / (1 + rho)
+
+
+def requests_needed(quantile: float) -> int:
+    """How many independent requests bound a quantile from above: 299 for the 99th percentile."""
+    return ceil(log(1 - CONFIDENCE) / log(quantile))
+
+
+def percentile_interval(values: NDArray[np.float64], quantile: float) -> Interval | None:
+    """Bound a quantile (between 0 and 1) of values in the order of their sequence by two of them.
+
+    Order statistics, whose ranks are binomial whatever the distribution (Conover 1999, section
+    3.2), for as many values as the correlation leaves. None where the largest bounds nothing.
+    """
+    count = int(len(values) * independent_share(values))
+    if count < requests_needed(quantile):
+        return None
+    ranks = np.round(np.array(_ranks(count, quantile)) * len(values) / count).astype(int)
+    low, high = np.sort(values)[np.clip(ranks, 1, len(values)) - 1]
+    return Interval(float(low), float(high))
+
+
+@cache
+def _ranks(count: int, quantile: float) -> tuple[int, int]:
+    """Which two of `count` values, from 1, bound a quantile. Where even the largest bounds it with
+    too little certainty for one side, the other side gets less.
+    """
+    from scipy.stats import binom
+
+    error = 1 - CONFIDENCE
+    high = min(int(binom.ppf(1 - error / 2, count, quantile)) + 1, count)
+    return int(binom.ppf(error - binom.sf(high - 1, count, quantile), count, quantile)), high
+
+
+def share_interval(count: int, total: int) -> tuple[float, float]:
+    """Bound a share (0 to 1) that was seen `count` times of `total` (Clopper and Pearson 1934)."""
+    from scipy.stats import beta
+
+    error = (1 - CONFIDENCE) / 2
+    low = float(beta.ppf(error, count, total - count + 1)) if count else 0.0
+    high = float(beta.ppf(1 - error, count + 1, total - count)) if count < total else 1.0
+    return low, high
 
 
 @dataclass(frozen=True)
@@ -31,10 +130,24 @@ class Window:
     concurrency: int
     others_cores: float = 0.0  # processor time taken by processes that are not ours
     components: Mapping[str, float] = field(default_factory=dict)  # of the mean latency (ms)
+    overhead: float = nan  # share of its time that the client spends outside requests
+    counted: int | None = None  # requests that Triton counted meanwhile
+    executed_batch: float | None = None  # samples in an execution, on average
+
+    @property
+    def steady(self) -> "Window":
+        """Without each client's first request, which meets an idle server."""
+        first = np.argsort(self.requests[:, 0], kind="stable")[: self.concurrency]
+        return replace(self, requests=np.delete(self.requests, first, axis=0))
 
     @property
     def latencies_ms(self) -> NDArray[np.float64]:
         return (self.requests[:, 1] - self.requests[:, 0]) / 1e6
+
+    @property
+    def seconds(self) -> float:
+        """From the first start to the last end."""
+        return float(self.requests[:, 1].max() - self.requests[:, 0].min()) / 1e9
 
     @property
     def throughput(self) -> float:
@@ -59,16 +172,18 @@ def windows(whole: Window, count: int) -> list[Window]:
     return [replace(whole, requests=part) for part in parts]
 
 
-def spread(values: list[float]) -> float:
-    """Interquartile range over the median: how far repeated measurements lie apart.
-
-    For three windows it is half of (max - min) / median, which is what perf_analyzer holds against
-    its own --stability-percentage. NaN for fewer than two values, or if one is NaN.
-    """
-    if len(values) < 2:
-        return nan
-    low, middle, high = np.percentile(values, (25, 50, 75))
-    return float((high - low) / middle)
+def repetitions(runs: Sequence[Window], cut: bool) -> list[float]:
+    """Throughputs that repeat one another: of the runs, or if they are `cut`, of blocks of each."""
+    if not cut:
+        return [run.throughput for run in runs]
+    return [
+        block.throughput
+        for run in runs
+        if len(run.requests)
+        for block in windows(
+            run, min(BLOCKS, max(FEWEST_RUNS, len(run.requests) // BLOCK_REQUESTS))
+        )
+    ]
 
 
 def littles_law(
@@ -80,66 +195,112 @@ def littles_law(
     return throughput * mean_latency_ms / 1000 / (batch_size * concurrency)
 
 
-def ratios(bare: list[float], served: list[float]) -> list[float]:
-    """Each served run over the mean of the bare runs before and after it: a slow drift cancels."""
-    pairs = zip(served, bare[:-1], bare[1:], strict=True)
-    return [each / ((before + after) / 2) for each, before, after in pairs]
+def compare(bare: Sequence[float], served: Sequence[float], within: float) -> dict[str, object]:
+    """Columns of served over bare throughput (inferences/s): pairs in which each run occurs once.
 
-
-def verdict(row: Row, request_count: int, disturbance: str = "") -> tuple[Verdict, str]:
-    """Judge a row: "stable", or the first thing that keeps it from being believed, with the reason
-    and what to do. `disturbance` says what disturbed the GPU meanwhile; empty if nothing did.
+    The ratio has a verdict of its own: "stable" if at least three pairs know it within `within`.
     """
-    cores, law, varied = (
+    found = [each / other for each, other in zip(served, bare, strict=True)]
+    interval = log_interval(found)
+    known = interval is not None and interval.half_width <= within
+    return {
+        "bare_throughput": geometric_mean(bare),
+        "served_bare_ratio": geometric_mean(found),
+        "served_bare_low": interval and interval.low,
+        "served_bare_high": interval and interval.high,
+        "ratio_verdict": "stable" if known else "wide" if interval else "few pairs",
+    }
+
+
+def verdict(
+    row: Row, request_count: int, within: float, cores: int, disturbance: str = ""
+) -> tuple[Verdict, str]:
+    """Judge a row: "stable", or the first thing that keeps it from being believed, with the reason
+    and what to do. `disturbance` says what disturbed the machine meanwhile; empty if nothing did.
+    """
+    others, overhead, half = (
         nan if each is None else each
-        for each in (row.background_cpu_cores, row.littles_law, row.spread)
+        for each in (row.background_cpu_cores, row.client_overhead, row.half_width)
     )
     if not (row.requests or 0) >= request_count:
         reason = f"{row.requests} of {request_count} requests: measure again on a freer machine"
         return "few requests", reason
-    if not cores <= OTHERS_CORES:
-        return "disturbed", f"other processes used {cores:.2f} cores: end them and measure again"
+    if overhead > CLIENT_BOUND:
+        return (
+            "client-bound",
+            f"the client itself took {overhead:.0%} of the time: send more in a request",
+        )
+    if not others <= OTHERS_SHARE * cores:
+        return "disturbed", f"other processes used {others:.2f} cores: end them and measure again"
     if disturbance:
         return "disturbed", disturbance
-    if not abs(law - 1) <= LITTLE_BOUND:
-        reason = f"throughput x latency is {law:.2f} of batch x clients: no steady load"
-        return "unstable", reason
-    if not varied <= STABLE_SPREAD:
-        reason = f"throughput varied by {varied:.0%} between windows: raise request_count"
-        return "unstable", reason
+    if row.half_width is None:
+        return "wide", f"fewer than {FEWEST_RUNS} runs bound nothing: raise pairs or request_count"
+    if not half <= within:
+        reason = f"known to +-{half:.1%}, not to +-{within:.0%}: raise point_seconds"
+        return "wide", reason
     return "stable", ""
+
+
+def miscounted(runs: Sequence[Window]) -> str:
+    """Say by how much Triton's count of requests differs from perf_analyzer's; empty if it agrees
+    within `COUNT_BOUND` plus the clients of each run, whose last requests have no record.
+    """
+    for run in runs:
+        seen = len(run.requests)
+        if run.counted is not None and not (
+            0 <= run.counted - seen <= COUNT_BOUND * seen + run.concurrency
+        ):
+            return f"Triton counted {run.counted} requests, perf_analyzer {seen}: is it shared?"
+    return ""
 
 
 def measure_row(
     runs: Sequence[Window],
     request_count: int,
-    figures: Mapping[str, float] | None = None,
+    within: float,
+    cores: int,
+    cut: bool = False,
+    figures: Mapping[str, object] | None = None,
     disturbance: str = "",
 ) -> Row:
-    """Put the runs of one point together: throughput (median), latencies over all requests and
-    their components, spread. `figures` are further columns, such as the GPU's load meanwhile.
+    """Put the runs of one point together, without each client's first requests: throughput
+    (geometric mean), latencies over all requests and their components, and their intervals.
 
-    The spread is between the runs, or between `WINDOWS` windows of the one run there is.
+    The throughput's repetitions are the runs, or if these are `cut`, consecutive blocks of them.
+    `figures` are further columns, such as the GPU's load meanwhile.
     """
-    first, counts = runs[0], [len(run.requests) for run in runs]
-    latencies = np.concatenate([run.latencies_ms for run in runs])
-    columns = {
+    steady = [run.steady for run in runs]
+    first, counts = runs[0], [len(run.requests) for run in steady]
+    latencies = np.concatenate([run.latencies_ms for run in steady])
+    columns: dict[str, object] = {
         name: float(np.average([run.components[name] for run in runs], weights=counts))
         for name in first.components
+        if sum(counts)
     }
-    columns |= {f"p{q}_latency_ms": float(np.percentile(latencies, q)) for q in (50, 90, 95, 99)}
-    parts = runs if len(runs) > 1 else windows(first, WINDOWS)
-    throughput, mean = float(np.median([run.throughput for run in runs])), float(latencies.mean())
+    for q in QUANTILES if len(latencies) else ():
+        bounds = percentile_interval(latencies, q / 100)
+        columns[f"p{q}_latency_ms"] = float(np.percentile(latencies, q))
+        columns |= {f"p{q}_low_ms": bounds and bounds.low, f"p{q}_high_ms": bounds and bounds.high}
+    repeated = repetitions(steady, cut)
+    interval = log_interval(repeated)
+    throughput = geometric_mean(repeated)
+    mean = float(latencies.mean()) if len(latencies) else nan
+    executed = [run.executed_batch for run in runs if run.executed_batch is not None]
     row = Row(
         batch_size=first.batch_size,
         concurrency=first.concurrency,
         throughput=throughput,
+        throughput_low=interval.low if interval else None,
+        throughput_high=interval.high if interval else None,
+        half_width=interval.half_width if interval else None,
         avg_latency_ms=mean,
         verdict="stable",
-        spread=spread([part.throughput for part in parts]),
         requests=sum(counts),
+        client_overhead=float(np.max([run.overhead for run in runs])),
+        executed_batch=float(np.mean(executed)) if executed else None,
         background_cpu_cores=float(np.max([run.others_cores for run in runs])),
         littles_law=littles_law(throughput, mean, first.batch_size, first.concurrency),
     ).model_copy(update={**columns, **(figures or {})})
-    word, reason = verdict(row, request_count, disturbance)
+    word, reason = verdict(row, request_count, within, cores, disturbance or miscounted(runs))
     return row.model_copy(update={"verdict": word, "reason": reason})

@@ -17,7 +17,16 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 State = Literal["done", "failed", "blocked", "skipped"]
-Verdict = Literal["stable", "unstable", "disturbed", "few requests", "failed"]
+Verdict = Literal[
+    "stable",
+    "wide",  # the interval of its throughput
+    "disturbed",
+    "few requests",
+    "client-bound",
+    "overloaded",  # more requests arrived than were answered
+    "failed",
+    "unstable",  # in results of older schemas
+]
 
 # The parts of the average latency, in the order in which a request meets them: field -> label.
 LATENCY_COMPONENTS = {
@@ -143,23 +152,41 @@ class TableRow(Record):
 
 class Row(TableRow):
     """A measured point. Its fields are the columns of `results.csv`, in their order: those of the
-    published tables, then ours. What identifies a row is filled in when it is saved.
+    published tables, then ours. What identifies a row is filled in when it is saved. Intervals are
+    of 95 %. Columns of older schemas that are gone are ignored.
     """
+
+    model_config = ConfigDict(extra="ignore")
 
     cuda_graph: bool = False
     experiment: str = ""
     variant: str = ""  # of the network
     verdict: Verdict
     reason: str = ""  # what keeps the row from being believed, and what to do
-    spread: float | None = None  # interquartile range of the throughput over its median
-    requests: int | None = None
+    throughput_low: float | None = None
+    throughput_high: float | None = None
+    half_width: float | None = None  # of the throughput's interval, relative
+    p50_low_ms: float | None = None  # None where so few requests bound nothing
+    p50_high_ms: float | None = None
+    p90_low_ms: float | None = None
+    p90_high_ms: float | None = None
+    p95_low_ms: float | None = None
+    p95_high_ms: float | None = None
+    p99_low_ms: float | None = None
+    p99_high_ms: float | None = None
+    requests: int | None = None  # without each client's first
+    executed_batch: float | None = None  # samples in an execution, on average
+    client_overhead: float | None = None  # share of its time that the client spends on itself
+    pace: float | None = None  # GFLOP/s of a fixed kernel before and after the point, on average
     distinct_rows: int | None = None  # different samples that were sent in turn
     background_cpu_cores: float | None = None  # processor time that other processes took
     littles_law: float | None = None  # throughput x latency / (batch x concurrency)
     bare_throughput: float | None = None
     served_bare_ratio: float | None = None
-    served_bare_min: float | None = None
-    served_bare_max: float | None = None
+    served_bare_low: float | None = None
+    served_bare_high: float | None = None
+    ratio_verdict: str = ""
+    serving_ms: float | None = None  # latency of a request, less that of a bare call
     gpu_utilisation: float | None = None  # a share from 0 to 1
     gpu_utilisation_max: float | None = None
     gpu_memory_mb: float | None = None
@@ -225,9 +252,9 @@ class Measurement(Record):
 
 
 class Result(Record):
-    """The content of `<stage>.json`; a file of another schema version counts as not there."""
+    """The content of `<stage>.json`; a file of a schema version not named here is not read."""
 
-    schema_version: Literal[2] = 2
+    schema_version: Literal[2, 3] = 3  # 2 has no intervals
     model: str
     experiment: str
     stage: str

@@ -1,5 +1,7 @@
 """Running a command that ends with its caller, by `guard`, and saying why it ended."""
 
+import ctypes
+import os
 import re
 import signal
 import subprocess
@@ -21,6 +23,8 @@ SETTINGS = {
     "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
     "MALLOC_TRIM_THRESHOLD_": str(512 << 20),
 }
+_MALLOPT = {"MALLOC_TRIM_THRESHOLD_": -1, "MALLOC_MMAP_THRESHOLD_": -3}  # glibc's malloc.h
+_OPENMP = re.compile(r"/lib(?:gomp|iomp5|omp)\b")
 ERROR = re.compile(r"[EF]\d+ ")  # Triton's severities, followed by the date
 # Tables, information, warnings, stack frames, and what Triton says at every start without a GPU
 # and at every ordinary end.
@@ -32,6 +36,24 @@ MEANING = {
     signal.SIGBUS: " because /dev/shm is full or too small",
     signal.SIGKILL: " by another process, or because memory ran out",
 }
+
+
+def apply_settings() -> str:
+    """Give this process `SETTINGS` if it was started without; return why that is too late, or "".
+
+    A notebook of JupyterLab was. What glibc reads at the start of a process it can be told later;
+    OpenMP reads its environment when it is loaded.
+    """
+    started = Path("/proc/self/environ").read_text(errors="replace").split("\0")
+    missing = {name for name, value in SETTINGS.items() if f"{name}={value}" not in started}
+    told = os.environ.get("OMP_WAIT_POLICY") == SETTINGS["OMP_WAIT_POLICY"]
+    if not told and _OPENMP.search(Path("/proc/self/maps").read_text()):
+        return "OpenMP was loaded without OMP_WAIT_POLICY=PASSIVE: restart the kernel"
+    for name in missing:
+        os.environ[name] = SETTINGS[name]
+        if name in _MALLOPT and not ctypes.CDLL(None).mallopt(_MALLOPT[name], int(SETTINGS[name])):
+            return f"malloc does not take {name}={SETTINGS[name]}"
+    return ""
 
 
 @contextmanager
