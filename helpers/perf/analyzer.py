@@ -11,20 +11,20 @@ import os
 import re
 import sys
 from base64 import b64encode
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from math import isnan, nan
+from math import nan
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
 from helpers.errors import MeasurementError, ServerError
 from helpers.models import Arrays
 from helpers.perf.statistics import Window
+from helpers.results import LATENCY_COMPONENTS
 from helpers.store import temporary_folder
-from helpers.triton import Server, Statistics, exit_reason, guarded, last_lines, libraries, sweep
+from helpers.triton import Server, exit_reason, guarded, last_lines, libraries, sweep
 
 WINDOWS = 3  # perf_analyzer reports once it has three
 WINDOW_STRETCH = 1.2  # by which it lengthens the interval it is given
@@ -32,12 +32,19 @@ ATTEMPTS = 4
 TOO_SHORT = re.compile("only one request|larger time window")  # it wants two in each window
 NO_ACCESS = ": if the server runs as another user, set shared_memory to none"
 OVERHEAD = re.compile(r"Avg client overhead: ([\d.]+)%")
-SERVER_COMPONENTS = {  # Triton's statistics -> our columns
-    "queue": "server_queue_ms",
-    "compute_input": "server_compute_input_ms",
-    "compute_infer": "server_compute_infer_ms",
-    "compute_output": "server_compute_output_ms",
-}
+# What Triton counted of a model, at the end of the log: first of the one that is asked
+COUNTED = re.compile(
+    r"(?:^ *(?P<model>\S+), version: \S+)?\s+Inference count: (?P<samples>\d+)"
+    r"\s+Execution count: (?P<executions>\d+)(?:\s+Cache.*)*"
+    r"\s+Successful request count: (?P<requests>\d+)\s+Avg request latency: (?P<spent>.*)",
+    re.MULTILINE,
+)
+SERVER_COMPONENTS = [name for name in LATENCY_COMPONENTS if name.startswith("server")]
+SPENT = re.compile(  # in microseconds
+    r"queue (?P<server_queue_ms>\d+) usec \+ compute input (?P<server_compute_input_ms>\d+) usec "
+    r"\+ compute infer (?P<server_compute_infer_ms>\d+) usec "
+    r"\+ compute output (?P<server_compute_output_ms>\d+) usec"
+)
 TIMES = re.compile(rb'"timestamp":(\d+)|"response_timestamps":\[([\d,]*)\]')
 
 
@@ -74,7 +81,7 @@ class LoadPoint:
     regions: Sequence[str]  # from `shared_memory_patterns`
     batch_size: int = 1
     concurrency: int = 1
-    parts: Sequence[str] = ()  # of an ensemble, in order; the last is the graph
+    parts: Sequence[str] = ("",)  # of an ensemble, in order; the last is the graph
     interval_ms: int = 1000  # the length of a window
     shared_memory: str = "none"
 
@@ -104,7 +111,6 @@ def run(point: LoadPoint, server: Server) -> Window:
     for _ in range(ATTEMPTS):
         sweep(point.regions)
         with temporary_folder() as folder:
-            before = _statistics(point, server)
             code = _perform(point, server, folder)
             if not server.is_live():
                 raise ServerError(f"Triton ended while it was measured: {server.last_words()}")
@@ -115,7 +121,7 @@ def run(point: LoadPoint, server: Server) -> Window:
                     raise MeasurementError(f"perf_analyzer {exit_reason(code)}: {words}{advice}")
                 point = replace(point, interval_ms=2 * point.interval_ms)
             elif window := _read(folder, point):
-                return _served(window, before, _statistics(point, server))
+                return window
     raise MeasurementError(f"perf_analyzer left no record of its requests, {ATTEMPTS} times")
 
 
@@ -158,55 +164,45 @@ def _read(folder: Path, point: LoadPoint) -> Window | None:
         raise MeasurementError("perf_analyzer saw no request through: its windows are too short")
     with (folder / "out.csv").open() as csv_file:
         row = next(csv.DictReader(csv_file))
-    # its client's parts, in microseconds; the server's are asked of Triton
+    # its client's parts, in microseconds; of an ensemble it leaves the queue of the parts out
     components = {
         "client_send_ms": float(row["Client Send"]) / 1000,
         "client_recv_ms": float(row["Client Recv"]) / 1000,
     }
-    said = OVERHEAD.findall((folder / "log").read_text(errors="replace"))
+    log = (folder / "log").read_text(errors="replace")
+    said = OVERHEAD.findall(log)
     overhead = float(said[-1]) / 100 if said else nan
     requests = np.array(sorted(times, key=lambda pair: pair[1]), dtype=np.int64)
     size, clients = point.batch_size, point.concurrency
-    return Window(requests, size, clients, components=components, overhead=overhead)
+    window = Window(requests, size, clients, components=components, overhead=overhead)
+    return _served(window, log, point.parts)
 
 
-def _statistics(point: LoadPoint, server: Server) -> dict[str, Statistics]:
-    return {name: server.statistics(name) for name in (point.model, *point.parts)}
+def _served(window: Window, log: str, parts: Sequence[str]) -> Window:
+    """Add what Triton counted in the windows, as perf_analyzer asked it: requests, samples in an
+    execution, and the server's components of the mean latency, summed over the parts of an
+    ensemble. Network is what is left of the mean latency, and so may be negative.
 
-
-def _served(
-    window: Window, before: Mapping[str, Statistics], after: Mapping[str, Statistics]
-) -> Window:
-    """Add what Triton counted between two statistics: requests, samples in an execution, and the
-    server's components of the mean latency, summed over the parts of an ensemble. Network is what
-    is left of the mean latency, and so may be negative.
-
-    Without any requests of a part there are no components: they are never attributed to another.
+    Without the statistics of a part there are no components: they are never attributed to another.
     """
-    model, *parts = before
-    counts = {
-        name: _counted(after[name], "success") - _counted(before[name], "success")
-        for name in before
-    }
-    graph = (parts or [model])[-1]
-    executions = after[graph]["execution_count"] - before[graph]["execution_count"]
-    samples = after[graph]["inference_count"] - before[graph]["inference_count"]
-    found = dict.fromkeys(SERVER_COMPONENTS.values(), 0.0)
-    for name in parts or [model]:
-        for part, column in SERVER_COMPONENTS.items():
-            spent = _counted(after[name], part, "ns") - _counted(before[name], part, "ns")
-            found[column] += spent / 1e6 / counts[name] if counts[name] else nan
-    found |= window.components
-    steady = window.steady.latencies_ms
-    mean = float((steady if len(steady) else window.latencies_ms).mean())
-    found["network_server_send_recv_ms"] = mean - sum(found.values())
+    told = log.rpartition("  Server: ")[2]
+    counted = {found["model"] or "": found for found in COUNTED.finditer(told)}
+    spent = [SPENT.search(counted[name]["spent"]) if name in counted else None for name in parts]
+    components: dict[str, float] = {}
+    if all(spent):
+        for column in SERVER_COMPONENTS:
+            components[column] = sum(int(each[column]) for each in spent if each) / 1000
+        components |= window.components
+        mean = float(
+            (
+                window.steady if len(window.requests) > window.concurrency else window
+            ).latencies_ms.mean()
+        )
+        components["network_server_send_recv_ms"] = mean - sum(components.values())
+    graph = counted.get(parts[-1])
     return replace(
         window,
-        components={} if isnan(sum(found.values())) else found,
-        counted=counts[model],
-        executed_batch=samples / executions if executions else None,
+        components=components,
+        counted=int(counted[""]["requests"]) if "" in counted else None,
+        executed_batch=int(graph["samples"]) / max(int(graph["executions"]), 1) if graph else None,
     )
-
-
-def _counted(statistics: Statistics, part: str, unit: Literal["count", "ns"] = "count") -> int:
-    return statistics["inference_stats"][part].get(unit, 0)

@@ -109,8 +109,8 @@ def bare_session(config: DeployConfig) -> Session | None:
 
 
 def interval_ms(request_count: int, runs: int, request_seconds: float) -> int:
-    """Length of a window so that `runs` runs see `request_count` requests beside the first ones, and
-    each enough for a throughput, with one to spare.
+    """Length of a window so that `runs` runs see `request_count` requests beside the first ones,
+    and each enough for a throughput, with one to spare.
     """
     per_run = max(ceil(request_count / runs), FEWEST_REQUESTS) + 1
     wanted = (ceil(per_run / analyzer.WINDOWS) + 1 / analyzer.WINDOWS) * request_seconds * 1000
@@ -231,7 +231,7 @@ def _sweep(
     outputs = [tensor.name for tensor in models.get(config.model).outputs(config)]
     regions = analyzer.shared_memory_patterns(list(samples), outputs)
     found = ensemble.parts(config)
-    parts = [part.name for part in found] if len(found) > 1 else []
+    parts = [part.name for part in found] if len(found) > 1 else [""]
     rows: list[Row] = []
     requests: dict[str, NDArray[np.generic]] = {}
     before: list[float] = []

@@ -174,8 +174,8 @@ def windows(whole: Window, count: int) -> list[Window]:
 
 
 def repetitions(runs: Sequence[Window], cut: bool) -> list[float]:
-    """Throughputs that repeat one another: of the runs, or if they are `cut`, of blocks of each that
-    has enough requests.
+    """Throughputs that repeat one another: of the runs, or if they are `cut`, of blocks of each
+    that has enough requests.
     """
     if not cut:
         return [run.throughput for run in runs]

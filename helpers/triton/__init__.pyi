@@ -3,13 +3,12 @@ from .embedded import libraries
 from .guard import sweep
 from .process import SETTINGS, apply_settings, exit_reason, guarded, last_lines
 from .repository import deploy, write_repository
-from .server import Server, Statistics
+from .server import Server
 from .serving import asking, client_example, serve, serve_elsewhere
 
 __all__ = [
     "SETTINGS",
     "Server",
-    "Statistics",
     "apply_settings",
     "asking",
     "client_example",

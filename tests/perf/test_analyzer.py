@@ -7,7 +7,6 @@ import numpy as np
 from helpers.perf.analyzer import LoadPoint, _read, _served
 from helpers.perf.statistics import Window, measure_row
 from helpers.results import LATENCY_COMPONENTS, TableRow
-from helpers.triton import Statistics
 
 HEADER = (  # of perf_analyzer's CSV
     "Concurrency,Inferences/Second,Client Send,Network+Server Send/Recv,Server Queue,"
@@ -20,7 +19,7 @@ def test_requests_and_what_the_client_spends_are_read_in_the_units_of_a_row(
 ) -> None:
     (tmp_path / "out.csv").write_text(f"{HEADER}\n1,10,1,2,3,4,5,6,7,28\n")
     said = "    Avg client overhead: 9.00%\n... Avg client overhead: 12.50% (overhead 3 usec)\n"
-    (tmp_path / "log").write_text(said)
+    (tmp_path / "log").write_text(f"{said}  Server: \n{section(2, 2, 3, 5)}")
     times = (
         '{"timestamp":100,"response_timestamps":[200]},{"timestamp":10,"response_timestamps":[90]}'
     )
@@ -31,20 +30,9 @@ def test_requests_and_what_the_client_spends_are_read_in_the_units_of_a_row(
     assert load
     assert (load.batch_size, load.concurrency) == (8, 2)
     np.testing.assert_array_equal(load.requests, [[10, 90], [100, 200]])
-    assert load.components == {"client_send_ms": 0.001, "client_recv_ms": 0.007}
+    client = {name: load.components[name] for name in ("client_send_ms", "client_recv_ms")}
+    assert client == {"client_send_ms": 0.001, "client_recv_ms": 0.007}
     assert load.overhead == 0.125
-
-
-def counted(requests: int, executions: int = 0, **spent_ms: int) -> Statistics:
-    """Triton's statistics of a model that had so many requests of four samples."""
-    parts = ("queue", "compute_input", "compute_infer", "compute_output")
-    spent = {name: spent_ms.get(name, 0) * 10**6 for name in parts}
-    return {
-        "inference_count": 4 * requests,
-        "execution_count": executions,
-        "inference_stats": {"success": {"count": requests, "ns": 0}}
-        | {name: {"count": requests, "ns": ns} for name, ns in spent.items()},
-    }
 
 
 ENDS = np.arange(1, 22) * 20 * 10**6  # 21 requests of 20 ms
@@ -54,24 +42,39 @@ LOAD = Window(
     1,
     components={"client_send_ms": 1.0, "client_recv_ms": 2.0},
 )
+SPENT = (
+    "Avg request latency: {total} usec (overhead 1 usec + queue {queue} usec + "
+    "compute input {i} usec + compute infer {infer} usec + compute output {o} usec)\n"
+)
+
+
+def section(requests: int, executions: int, queue: int, infer: int, i: int = 0, o: int = 0) -> str:
+    """What perf_analyzer writes of a model, in microseconds."""
+    return (
+        f"      Inference count: {4 * requests}\n      Execution count: {executions}\n"
+        f"      Successful request count: {requests}\n      "
+        + SPENT.format(total=queue + infer + i + o, queue=queue, infer=infer, i=i, o=o)
+    )
+
+
+ENSEMBLE = (
+    "  Client: \n    Request count: 21\n  Server: \n    Inference count: 84\n"
+    "    Execution count: 21\n    Successful request count: 21\n"
+    "    Avg request latency: 9 usec (overhead 0 usec + queue 5 usec + compute 8 usec)\n\n"
+    "  Composing models: \n  graph, version: 1\n"
+    f"{section(21, 7, 2000, 5000, i=1000)}\n  lookup, version: 1\n{section(21, 21, 3000, 1000)}\n"
+)
 
 
 def test_the_queue_of_an_ensemble_is_that_of_its_parts() -> None:
-    before = {"all": counted(9), "lookup": counted(9, 9, queue=50), "graph": counted(9, 9)}
-    after = {
-        "all": counted(30),
-        "lookup": counted(30, 30, queue=50 + 63, compute_infer=21),
-        "graph": counted(30, 9 + 7, queue=42, compute_input=21, compute_infer=105),
-    }
-
-    found = _served(LOAD, before, after)
+    found = _served(LOAD, ENSEMBLE, ["lookup", "graph"])
 
     assert found.components == {
         "client_send_ms": 1.0,
         "network_server_send_recv_ms": 20 - 5 - 1 - 6 - 3,
-        "server_queue_ms": 3.0 + 2.0,
+        "server_queue_ms": 5.0,
         "server_compute_input_ms": 1.0,
-        "server_compute_infer_ms": 1.0 + 5.0,
+        "server_compute_infer_ms": 6.0,
         "server_compute_output_ms": 0.0,
         "client_recv_ms": 2.0,
     }
@@ -79,17 +82,16 @@ def test_the_queue_of_an_ensemble_is_that_of_its_parts() -> None:
 
 
 def test_what_is_left_for_the_network_may_be_negative() -> None:
-    found = _served(LOAD, {"one": counted(0)}, {"one": counted(21, 21, compute_infer=21 * 20)})
+    found = _served(LOAD, f"  Server: \n{section(21, 21, 0, 20_000)}", [""])
 
     assert found.components["network_server_send_recv_ms"] == -3
     assert (found.counted, found.executed_batch) == (21, 4)
 
 
 def test_a_part_without_statistics_leaves_the_components_empty() -> None:
-    before = {"all": counted(0), "lookup": counted(0), "graph": counted(0)}
-    after = {"all": counted(21), "lookup": counted(0), "graph": counted(21, 21, compute_infer=99)}
-
-    found = _served(LOAD, before, after)
+    found = _served(
+        LOAD, ENSEMBLE.replace("lookup, version", "other, version"), ["lookup", "graph"]
+    )
 
     assert found.components == {}
     row = measure_row([found], 20, 0.05, 2, cut=True)
