@@ -19,15 +19,23 @@ from typing import Any
 
 import pytest
 
+from helpers.perf.background import PATIENCE_VARIABLE
 from helpers.results import Result, Row, read
+from helpers.triton import guard, owner
 from helpers.triton.process import SETTINGS
 
 ROOT = Path(__file__).resolve().parents[1]
 HERE = Path(__file__).resolve().parent
 
 os.environ["OMP_WAIT_POLICY"] = SETTINGS["OMP_WAIT_POLICY"]
-if "PYTEST_XDIST_WORKER" in os.environ:  # tests side by side have one core each
-    os.environ.update(OMP_NUM_THREADS="1", TF_NUM_INTRAOP_THREADS="1", TF_NUM_INTEROP_THREADS="1")
+os.environ[PATIENCE_VARIABLE] = "1"  # no figure is believed here
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give tests side by side one core each, but for those that start servers and kernels."""
+    if "PYTEST_XDIST_WORKER" in os.environ and config.option.markexpr != "alone":
+        threads = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
+        os.environ.update(dict.fromkeys(threads, "1"))
 
 
 def interruptible() -> None:
@@ -45,14 +53,19 @@ ONNX = {  # the fields of an experiment that says no more than it must
 RUNS = {"finished", "project", "nothing_left"}  # fixtures of tests that run a whole experiment
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what runs the batch command: servers and measurements need the machine to themselves.
+    """Mark what runs the batch command: servers and kernels have most of the machine's time, and
+    are two at a time at most. Those that read the same finished run share a worker.
 
     Files with slow tests come first, so that no worker is left with one of them at the end.
     """
     for item in items:
-        if RUNS & set(getattr(item, "fixturenames", ())):
+        runs = bool(RUNS & set(getattr(item, "fixturenames", ())))
+        if runs:
             item.add_marker("alone")
+        if item.get_closest_marker("alone"):
+            item.add_marker(pytest.mark.xdist_group("finished" if runs else item.path.stem))
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
 
@@ -219,15 +232,28 @@ def wait_for(condition: Callable[[], Any], seconds: float = 90) -> Any:
     raise AssertionError("it did not come to that")
 
 
+def abandoned() -> set[str]:
+    """The shared memory of servers whose owner has ended, and of clients that nobody uses."""
+    used = {Path(path).name for path in guard.shared_memory_users(servers=False)}
+    owners = {
+        name: name.removeprefix(owner.PREFIX).partition("-")[0] for name in os.listdir("/dev/shm")
+    }
+    return {
+        name
+        for name, holder in owners.items()
+        if (owner.is_dead(holder) if name.startswith(owner.PREFIX) else name not in used)
+    }
+
+
 @pytest.fixture
 def nothing_left(tmp_path: Path) -> Iterator[None]:
-    """After the test no process of ours is left, nor any shared memory."""
-    before = set(os.listdir("/dev/shm"))
+    """After the test no process of ours is left, nor any shared memory that nobody needs."""
+    before = abandoned()
     yield
     ours = str(tmp_path)
     try:
         wait_for(lambda: not processes(ours), 30)
-        wait_for(lambda: not (set(os.listdir("/dev/shm")) - before), 30)
+        wait_for(lambda: abandoned() <= before, 30)
     finally:
         for pid in processes(ours):
             with suppress(ProcessLookupError):

@@ -13,6 +13,7 @@ from filelock import FileLock
 from helpers.perf.statistics import OTHERS_CORES
 
 QUIET_SECONDS = 0.3
+PATIENCE_VARIABLE = "TRITON_NOTEBOOKS_PATIENCE"  # set by the user, in seconds
 PATIENCE_SECONDS = 20.0
 
 
@@ -56,7 +57,8 @@ def monitor_background(servers: Sequence[int] = ()) -> Callable[[], float]:
 
 def wait_until_quiet() -> float:
     """Wait for a while until others leave the machine alone; return the cores they still use."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    patience = float(os.environ.get(PATIENCE_VARIABLE) or PATIENCE_SECONDS)
+    deadline = time.monotonic() + patience
     while True:
         others_cores = monitor_background()
         time.sleep(QUIET_SECONDS)
