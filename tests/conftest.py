@@ -18,6 +18,7 @@ from threading import Thread
 from typing import Any
 
 import pytest
+from filelock import FileLock
 
 from helpers.perf.background import PATIENCE_VARIABLE
 from helpers.results import Result, Row, read
@@ -53,19 +54,14 @@ ONNX = {  # the fields of an experiment that says no more than it must
 RUNS = {"finished", "project", "nothing_left"}  # fixtures of tests that run a whole experiment
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what runs the batch command: servers and kernels have most of the machine's time, and
-    are two at a time at most. Those that read the same finished run share a worker.
+    """Mark what runs the batch command: servers and kernels need most of the machine's time.
 
     Files with slow tests come first, so that no worker is left with one of them at the end.
     """
     for item in items:
-        runs = bool(RUNS & set(getattr(item, "fixturenames", ())))
-        if runs:
+        if RUNS & set(getattr(item, "fixturenames", ())):
             item.add_marker("alone")
-        if item.get_closest_marker("alone"):
-            item.add_marker(pytest.mark.xdist_group("finished" if runs else item.path.stem))
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
 
@@ -178,12 +174,20 @@ def copy_project(target: Path) -> Project:
 
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """A copy whose dummy model has run through every stage once; tests only read it."""
-    project = copy_project(tmp_path_factory.mktemp("finished") / "project")
-    with watch(project.root / WATCHED):
-        answer = project.run("run", "params/dummy.yaml")
-    assert answer.code == 0, answer.output
-    return project
+    """A copy whose dummy model has run through every stage once, for all workers; tests only read
+    it.
+    """
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    with FileLock(folder / "finished.lock"):
+        if not (folder / "finished").exists():
+            project = copy_project(folder / "running/project")
+            with watch(project.root / WATCHED):
+                answer = project.run("run", "params/dummy.yaml")
+            assert answer.code == 0, answer.output
+            project.root.rename(folder / "finished")
+    return Project(folder / "finished")
 
 
 @pytest.fixture
