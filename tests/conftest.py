@@ -18,16 +18,25 @@ from threading import Thread
 from typing import Any
 
 import pytest
+from filelock import FileLock
 
+from helpers.perf.background import PATIENCE_VARIABLE
 from helpers.results import Result, Row, read
+from helpers.triton import guard, owner
 from helpers.triton.process import SETTINGS
 
 ROOT = Path(__file__).resolve().parents[1]
 HERE = Path(__file__).resolve().parent
 
 os.environ["OMP_WAIT_POLICY"] = SETTINGS["OMP_WAIT_POLICY"]
-if "PYTEST_XDIST_WORKER" in os.environ:  # tests side by side have one core each
-    os.environ.update(OMP_NUM_THREADS="1", TF_NUM_INTRAOP_THREADS="1", TF_NUM_INTEROP_THREADS="1")
+os.environ[PATIENCE_VARIABLE] = "1"  # no figure is believed here
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give tests side by side one core each, but for those that start servers and kernels."""
+    if "PYTEST_XDIST_WORKER" in os.environ and config.option.markexpr != "alone":
+        threads = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
+        os.environ.update(dict.fromkeys(threads, "1"))
 
 
 def interruptible() -> None:
@@ -46,7 +55,7 @@ RUNS = {"finished", "project", "nothing_left"}  # fixtures of tests that run a w
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what runs the batch command: servers and measurements need the machine to themselves.
+    """Mark what runs the batch command: servers and kernels need most of the machine's time.
 
     Files with slow tests come first, so that no worker is left with one of them at the end.
     """
@@ -165,12 +174,20 @@ def copy_project(target: Path) -> Project:
 
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """A copy whose dummy model has run through every stage once; tests only read it."""
-    project = copy_project(tmp_path_factory.mktemp("finished") / "project")
-    with watch(project.root / WATCHED):
-        answer = project.run("run", "params/dummy.yaml")
-    assert answer.code == 0, answer.output
-    return project
+    """A copy whose dummy model has run through every stage once, for all workers; tests only read
+    it.
+    """
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    with FileLock(folder / "finished.lock"):
+        if not (folder / "finished").exists():
+            project = copy_project(folder / "running/project")
+            with watch(project.root / WATCHED):
+                answer = project.run("run", "params/dummy.yaml")
+            assert answer.code == 0, answer.output
+            project.root.rename(folder / "finished")
+    return Project(folder / "finished")
 
 
 @pytest.fixture
@@ -219,15 +236,28 @@ def wait_for(condition: Callable[[], Any], seconds: float = 90) -> Any:
     raise AssertionError("it did not come to that")
 
 
+def abandoned() -> set[str]:
+    """The shared memory of servers whose owner has ended, and of clients that nobody uses."""
+    used = {Path(path).name for path in guard.shared_memory_users(servers=False)}
+    owners = {
+        name: name.removeprefix(owner.PREFIX).partition("-")[0] for name in os.listdir("/dev/shm")
+    }
+    return {
+        name
+        for name, holder in owners.items()
+        if (owner.is_dead(holder) if name.startswith(owner.PREFIX) else name not in used)
+    }
+
+
 @pytest.fixture
 def nothing_left(tmp_path: Path) -> Iterator[None]:
-    """After the test no process of ours is left, nor any shared memory."""
-    before = set(os.listdir("/dev/shm"))
+    """After the test no process of ours is left, nor any shared memory that nobody needs."""
+    before = abandoned()
     yield
     ours = str(tmp_path)
     try:
         wait_for(lambda: not processes(ours), 30)
-        wait_for(lambda: not (set(os.listdir("/dev/shm")) - before), 30)
+        wait_for(lambda: abandoned() <= before, 30)
     finally:
         for pid in processes(ours):
             with suppress(ProcessLookupError):

@@ -14,6 +14,7 @@ from filelock import FileLock
 from helpers.perf.statistics import OTHERS_SHARE
 
 QUIET_SECONDS = 0.3
+PATIENCE_VARIABLE = "TRITON_NOTEBOOKS_PATIENCE"  # set by the user, in seconds
 PATIENCE_SECONDS = 20.0
 PACE_SECONDS, PACE_SIZE = 0.1, 512
 
@@ -75,7 +76,8 @@ def pace() -> float:
 
 def wait_until_quiet() -> float:
     """Wait for a while until others leave the machine alone; return the cores they still use."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    patience = float(os.environ.get(PATIENCE_VARIABLE) or PATIENCE_SECONDS)
+    deadline = time.monotonic() + patience
     while True:
         others_cores = monitor_background()
         time.sleep(QUIET_SECONDS)

@@ -25,7 +25,7 @@ from helpers.perf.analyzer import LoadPoint
 from helpers.store.paths import OUTPUTS_VARIABLE
 from helpers.triton import containers, docker, remote
 from helpers.triton.server import Server, free_ports
-from tests.conftest import ONNX, Project, interruptible, wait_for
+from tests.conftest import ONNX, Project, abandoned, interruptible, wait_for
 from tests.triton import engine as engines
 from tests.triton.conftest import SESSION, write_doubles
 from tests.triton.engine import Engine
@@ -53,10 +53,10 @@ def nothing_stays(
     monkeypatch.setenv("DOCKER_HOST", engine.host)
     monkeypatch.setenv(OUTPUTS_VARIABLE, str(tmp_path / "outputs"))
     (tmp_path / "outputs").mkdir()
-    before = set(os.listdir("/dev/shm"))
+    before = abandoned()
     yield
     wait_for(lambda: not engine.containers(), 20)
-    wait_for(lambda: set(os.listdir("/dev/shm")) <= before, 20)
+    wait_for(lambda: abandoned() <= before, 20)
 
 
 def config(image: str, stage: str = "deploy", device: str = "cpu", **fields: Any) -> DeployConfig:

@@ -142,14 +142,18 @@ def test_a_window_in_which_no_request_ends_is_made_longer(tmp_path: Path) -> Non
     assert ((requests[:, 1] - requests[:, 0]) / 1e9 > 0.7).all()
 
 
+def regions_of(process: int) -> list[str]:
+    """The shared memory of the servers that a process started."""
+    return [name for name in os.listdir("/dev/shm") if f".{process}." in name]
+
+
 def test_the_end_of_the_block_leaves_nothing(doubles: Path, tmp_path: Path) -> None:
-    before = set(os.listdir("/dev/shm"))
     with embedded.serve(doubles, log=tmp_path / "log") as started:
-        assert set(os.listdir("/dev/shm")) - before
+        assert regions_of(os.getpid())
         pids = processes(f"--http-port={started.url.rpartition(':')[2]}")
         assert len(pids) == 2  # the server and its guard
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
-    assert set(os.listdir("/dev/shm")) <= before
+    assert regions_of(os.getpid()) == []
 
 
 def test_a_repository_carried_away_is_served_without_this_package(
@@ -298,7 +302,6 @@ def test_the_next_run_removes_what_a_run_left_whose_processes_were_all_killed(
     (tmp_path / "tmp").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     monkeypatch.setattr(tempfile, "tempdir", None)
-    before = set(os.listdir("/dev/shm"))
     command = [sys.executable, "-c", OWNER, str(doubles), str(tmp_path / "log")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as started:
         assert started.stdout
@@ -309,10 +312,11 @@ def test_the_next_run_removes_what_a_run_left_whose_processes_were_all_killed(
             os.kill(pid, number)
         started.kill()
     wait_for(lambda: not triton.is_running())
-    assert set(os.listdir("/dev/shm")) - before
+    assert regions_of(started.pid)
     with embedded.serve(doubles, log=tmp_path / "log"):
         assert not stub.is_running() or stub.status() == psutil.STATUS_ZOMBIE
-        assert len(set(os.listdir("/dev/shm")) - before) == 1
+        assert regions_of(started.pid) == []
+        assert len(regions_of(os.getpid())) == 1
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.5])
