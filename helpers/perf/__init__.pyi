@@ -1,8 +1,13 @@
 from .measure import measure_offline, measure_online
-from .statistics import littles_law
+from .statistics import Window, judge_budget, littles_law
+from .words import interval, with_intervals
 
 __all__ = [
+    "Window",
+    "interval",
+    "judge_budget",
     "littles_law",
     "measure_offline",
     "measure_online",
+    "with_intervals",
 ]

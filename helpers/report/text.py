@@ -4,11 +4,15 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping
 from html import escape
+from math import nan
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from helpers import results
 from helpers.config import STAGES, ReportConfig, Value
 from helpers.display import pretty
+from helpers.perf import Window, judge_budget
 from helpers.report import findings
 from helpers.report.findings import UNLIMITED
 from helpers.results import Result, Results, Row, Rung
@@ -21,13 +25,29 @@ if TYPE_CHECKING:
 GPU_LOAD = {"gpu_utilisation": ".0%", "gpu_memory_mb": ",.0f", "gpu_power_w": ",.0f"}
 
 
-def frame(found: Results) -> "DataFrame":
-    """Put the measured rows of all experiments into one table."""
+def frame(config: ReportConfig, found: Results) -> "DataFrame":
+    """Put the measured rows of all experiments into one table. Its columns are those of the rows,
+    `budget`, which is met, not met or not known, and `budget_needs`, the requests to know it.
+    """
     from pandas import DataFrame
 
     everything = results.rows(result for stages in found.values() for result in stages.values())
-    rows = [row.model_dump() for row in everything]
-    return DataFrame(rows, columns=list(Row.model_fields)).infer_objects()
+    rows = [row.model_dump() | _within_budget(config, row) for row in everything]
+    values = [
+        {name: nan if value is None else value for name, value in row.items()} for row in rows
+    ]
+    return DataFrame(values, columns=[*Row.model_fields, "budget", "budget_needs"]).infer_objects()
+
+
+def _within_budget(config: ReportConfig, row: Row) -> dict[str, Value]:
+    """Judge a row by all its requests but each client's first."""
+    runs = results.read_requests(config, row) if config.latency_budget_ms else []
+    if not config.latency_budget_ms or not runs:
+        return {"budget": "not known", "budget_needs": None}
+    steady = [Window(run, row.batch_size, row.concurrency).steady for run in runs]
+    latencies = np.concatenate([run.latencies_ms for run in steady])
+    word, needed = judge_budget(latencies, config.latency_budget_ms)
+    return {"budget": word, "budget_needs": needed}
 
 
 def escaped(text: str) -> str:
@@ -59,6 +79,7 @@ def answer(config: ReportConfig, found: Results, rows: "DataFrame") -> "Markdown
         if limit
         else "**No latency budget** is set for this model.",
         f"**The cost of serving.** {escaped(findings.describe_served_over_bare(offline))}",
+        f"**The noise floor.** {escaped(findings.describe_pace(rows))}",
         f"**Accuracy.** {escaped(accuracy_in_words(found))}",
     ]
     if config.checkpoint == "fitted":
@@ -210,6 +231,13 @@ def _pretty(record: Mapping[str, Value]) -> dict[str, Value]:
 
 def headline(rows: "DataFrame") -> str:
     """Give the key figure for an index."""
-    for _, top in findings.best(rows).iterrows():
-        return f"{top['throughput']:,.1f} inferences/s: {top['experiment']}"
-    return "nothing stable was measured" if len(rows) else "nothing was measured"
+    parts = []
+    for name, one in findings.workloads(rows):
+        found = findings.leaders(one)
+        if len(found):
+            names = list(dict.fromkeys(found["experiment"]))
+            apart = " (not told apart)" if len(names) > 1 else ""
+            figure = f"{found['throughput'].iloc[0]:,.1f} inferences/s: {' or '.join(names)}{apart}"
+            parts.append(f"{name} {figure}".strip())
+    nothing = "no throughput is known" if len(rows) else "nothing was measured"
+    return "; ".join(parts) or nothing
