@@ -109,7 +109,8 @@ def describe_components(rows: "DataFrame") -> str:
             f"; its largest component, {LATENCY_COMPONENTS[str(components.idxmax())]}, takes "
             f"{components.max() / last['avg_latency_ms']:.0%}"
         )
-    clients = " or ".join(f"{each:,.0f}" for each in sorted(peaks["concurrency"].unique()))
+    low, high = peaks["concurrency"].min(), peaks["concurrency"].max()
+    clients = f"{low:,.0f}" if low == high else f"{low:,.0f} to {high:,.0f} (not told apart)"
     return (
         f"At concurrency {last['concurrency']:,.0f} the average latency is "
         f"{last['avg_latency_ms']:,.3g} ms{largest}. Throughput peaks at concurrency {clients} "
@@ -138,13 +139,13 @@ def describe_frontier(rows: "DataFrame", latency_budget_ms: float = UNLIMITED) -
         top = open_.nlargest(1, "throughput").iloc[0]
         it_takes = (
             f"{top['requests']:,.0f} requests do not tell, {top['budget_needs']:,.0f} would if no "
-            "more were above it"
+            "more took longer"
             if top["budget_needs"] > 0
             else "its requests were not kept"
         )
         return (
-            f"{said} Not known for {len(open_)} faster: the fastest is {_rate(top)}, "
-            f"{_names(open_.loc[[top.name]], in_full=True)}; {it_takes}."
+            f"{said} {'Faster, but not' if len(found) else 'Not'} known to be within it: "
+            f"{_names(open_.nlargest(1, 'throughput'), in_full=True)}, {_rate(top)}; {it_takes}."
         )
 
     return f"{_each(rows, say)} {_verdicts(rows)}"
@@ -187,14 +188,16 @@ def _each(rows: "DataFrame", say: "Callable[[DataFrame], str]") -> str:
 
 
 def _names(found: "DataFrame", in_full: bool = False) -> str:
-    """Name points that are not told apart, or the only one."""
+    """Name points that are not told apart, or the only one; of many the best of each experiment."""
+    shown = found if len(found) < 4 else found.drop_duplicates("experiment")
     names = [
         f"{row['experiment']}, {row['scenario']}, batch size {row['batch_size']:,.0f}, concurrency "
         f"{row['concurrency']:,.0f}"
         if in_full
         else f"{row['experiment']} at batch size {row['batch_size']:,.0f}"
-        for _, row in found.iterrows()
+        for _, row in shown.iterrows()
     ]
+    names += [f"{len(found) - len(shown)} more points of them"] if len(found) > len(shown) else []
     apart = " (not told apart: their 95 % intervals overlap)" if len(names) > 1 else ""
     return " or ".join(names) + apart
 
