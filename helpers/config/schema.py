@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import pydantic
+
 from helpers import formats
 from helpers.config import parameter_file as fields
 from helpers.config import releases
@@ -84,6 +86,13 @@ class DeployConfig(fields.DeployFields, ConvertConfig):
 
 class OfflineConfig(fields.OfflineFields, DeployConfig):
     """The stage perf_offline of an experiment."""
+
+    @pydantic.field_validator("pairs")
+    @classmethod
+    def _check_pairs(cls, pairs: int, info: pydantic.ValidationInfo) -> int:
+        if pairs == 1 and "server" in info.data and not info.data["server"].is_native:
+            raise ValueError("one pair says nothing of served over bare: give 3, or at least 2")
+        return pairs
 
 
 class OnlineConfig(fields.OnlineFields, DeployConfig):

@@ -26,6 +26,7 @@ OTHERS_SHARE = 0.05  # of all cores, that other processes may take
 CLIENT_BOUND = 0.5  # of perf_analyzer's time, spent outside requests
 BUDGET_SHARE = 0.01  # of requests, that may take longer than a latency budget
 COUNT_BOUND = 0.01  # between the requests that Triton counted and those of perf_analyzer
+NO_COMPONENTS = "a part of the ensemble has no statistics, so no components"
 QUANTILES = (50, 90, 95, 99)  # of latency, in percent
 
 
@@ -294,7 +295,7 @@ def measure_row(
     columns: dict[str, object] = {
         name: float(np.average([run.components[name] for run in runs], weights=counts))
         for name in first.components
-        if sum(counts)
+        if sum(counts) and all(run.components for run in runs)
     }
     for q in QUANTILES if len(latencies) else ():
         bounds = percentile_interval(latencies, q / 100)
@@ -321,4 +322,6 @@ def measure_row(
         littles_law=littles_law(throughput, mean, first.batch_size, first.concurrency),
     ).model_copy(update={**columns, **(figures or {})})
     word, reason = verdict(row, request_count, within, cores, disturbance or miscounted(runs))
+    if any(run.counted is not None and not run.components for run in runs):
+        reason = "; ".join(filter(None, (reason, NO_COMPONENTS)))
     return row.model_copy(update={"verdict": word, "reason": reason})

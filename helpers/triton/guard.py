@@ -84,6 +84,9 @@ def end_session(session: int, seconds: float = GRACE_SECONDS) -> None:
     for process in processes_in_session(session):
         with suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)
+    deadline = time.monotonic() + GRACE_SECONDS
+    while processes_in_session(session) and time.monotonic() < deadline:
+        time.sleep(0.01)  # until it has gone, its shared memory counts as used
 
 
 def end(child: "subprocess.Popen[bytes]") -> None:

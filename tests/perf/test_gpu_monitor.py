@@ -22,7 +22,7 @@ from helpers.config.schema import StageConfig as Config
 from helpers.perf import analyzer, gpu_monitor, measure
 from helpers.perf.gpu_monitor import GpuObservation, changes, from_metrics, observed
 from helpers.perf.statistics import Window, measure_row
-from helpers.results import LATENCY_COMPONENTS, GpuState, Row
+from helpers.results import GpuState, Row
 from helpers.triton.server import Server
 from tests.machine.conftest import card as card  # the fixture
 from tests.machine.nvml import BITS, CAP, IDLE, RECORD, UUID, Card
@@ -208,7 +208,15 @@ def test_on_a_cpu_nothing_is_looked_at(endpoint: Endpoint, card: Card) -> None:
 def row_of(point: GpuObservation) -> Row:
     ends = np.arange(1, 101) * 10**7
     requests = np.stack([ends - 10**7, ends], axis=1)
-    return measure_row([Window(requests, 1, 1)], 50, point.figures([requests]), point.disturbance())
+    return measure_row(
+        [Window(requests, 1, 1)],
+        50,
+        0.05,
+        2,
+        cut=True,
+        figures=point.figures([requests]),
+        disturbance=point.disturbance(),
+    )
 
 
 @pytest.mark.parametrize("reasons", [0, IDLE, CAP, IDLE | CAP | 0x2 | 0x10 | 0x100])
@@ -298,15 +306,14 @@ def load(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         start = time.time_ns()
         time.sleep(0.3)
         ends = start + np.arange(1, 61) * 5 * 10**6
-        components = dict.fromkeys(LATENCY_COMPONENTS, 0.0)
         requests = np.stack([ends - 5 * 10**6, ends], axis=1)
-        return Window(requests, point.batch_size, point.concurrency, components=components)
+        return Window(requests, point.batch_size, point.concurrency)
 
     monkeypatch.setattr(gpu_monitor, "INTERVAL_SECONDS", 0.05)
     monkeypatch.setattr(analyzer, "run", run)
     monkeypatch.setattr(measure, "_samples", lambda _: {"INPUT__0": np.zeros((4, 2))})
     monkeypatch.setattr(measure, "bare_session", lambda _: None)
-    monkeypatch.setattr(measure, "run_bare", lambda *_: 200.0)
+    monkeypatch.setattr(measure.background, "pace", lambda: 50.0)
     monkeypatch.setattr(measure.background, "wait_until_quiet", lambda: 0.0)
     monkeypatch.setattr(measure.background, "_host_seconds", lambda: 0.0)
 
@@ -316,7 +323,7 @@ def test_rows_of_a_measurement_have_their_load_and_the_stage_its_record(
     card: Card, endpoint: Endpoint, load: None, scenario: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     card.processes = [(os.getpid(), 10**9)]
-    how = {"batch_sizes": [1], "pairs": 2} if scenario == "offline" else {"concurrency": [1]}
+    how = {"batch_sizes": [1], "pairs": 3} if scenario == "offline" else {"concurrency": [1]}
     chosen = config(f"perf_{scenario}", **how)
 
     found = getattr(measure, f"measure_{scenario}")(chosen, served(endpoint))

@@ -1,5 +1,10 @@
-"""Measuring a point: as many requests as were asked for, whatever the server's pace."""
+"""Measuring a point: as many requests and pairs as are asked for, at any pace of the server, and no
+longer than it may take.
+"""
 
+import itertools
+import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -7,52 +12,166 @@ from typing import Any
 import numpy as np
 import pytest
 
-from helpers.config import OfflineConfig, resolve
-from helpers.models import Arrays
-from helpers.perf import analyzer, measure
+from helpers.config import OfflineConfig, OnlineConfig, resolve
+from helpers.errors import MeasurementError
+from helpers.formats import Arrays
+from helpers.perf import analyzer, background, measure
+from helpers.perf.analyzer import LoadPoint
+from helpers.perf.measure import Bare, Runs
 from helpers.perf.statistics import Window
 
 CALL_SECONDS = 0.002
+BATCH = {"INPUT__0": np.zeros((2, 3), np.float32)}
 
 
-class Bare:
-    """A session that takes two milliseconds."""
+class Session:
+    """A runtime that takes two milliseconds, and notes when it was called."""
+
+    def __init__(self) -> None:
+        self.called: list[float] = []
 
     def run(self, inputs: Arrays) -> Arrays:
-        import time
-
         time.sleep(CALL_SECONDS)
+        self.called.append(time.monotonic())
         return inputs
 
 
-@pytest.mark.parametrize("slower", [0.8, 1.0, 1.25, 3.0])
-@pytest.mark.parametrize("pairs", [1, 3])
-def test_a_server_slower_than_the_bare_runtime_still_gets_its_requests(
-    slower: float, pairs: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The load generator is a stand-in, so that the server's pace is known exactly: it answers
+def load_of(seconds: Callable[[], float], order: list[str]) -> measure.Load:
+    """A stand-in for the load generator, so that the server's pace is known exactly: it answers
     whole requests within three windows of the length that it is given.
     """
-    wanted = 2000  # long enough for the shortest interval to have no say
 
-    def load(point: analyzer.LoadPoint) -> Window:
-        seconds = CALL_SECONDS * slower
-        count = int(3 * point.interval_ms / 1000 * analyzer.WINDOW_STRETCH / seconds)
-        ends = (np.arange(1, count + 1) * seconds * 1e9).astype(np.int64)
-        requests = np.stack([ends - int(seconds * 1e9), ends], axis=1)
+    def load(point: LoadPoint) -> Window:
+        order.append("served")
+        request = seconds()
+        count = int(3 * point.interval_ms / 1000 * analyzer.WINDOW_STRETCH / request)
+        ends = (np.arange(1, count + 1) * request * 1e9).astype(np.int64)
+        requests = np.stack([ends - int(request * 1e9), ends], axis=1)
         return Window(requests, 1, 1)
 
-    monkeypatch.setattr(measure, "BARE_SECONDS", 0.02)
-    config = resolve(
-        "resnet50", "perf_offline", overrides={"pairs": pairs, "request_count": wanted}
-    )
+    return load
+
+
+def offline(order: list[str], seconds: Callable[[], float], **overrides: Any) -> Runs:
+    """Measure one point of a server and a runtime that are stand-ins."""
+
+    class Noted(Bare):
+        def run(self, seconds: float) -> float:
+            order.append("bare" if seconds else "first call")
+            return super().run(min(seconds, 0.01))
+
+    config = resolve("resnet50", "perf_offline", overrides=overrides)
     assert isinstance(config, OfflineConfig)
     server: Any = SimpleNamespace(processes=(), infer=lambda model, inputs: inputs)
-    samples = {"INPUT__0": np.zeros((2, 3), np.float32)}
-    point = analyzer.LoadPoint("resnet50", Path("inputs.json"), [])
+    runs, bare = Runs(), Noted(Session(), [BATCH])
+    point, load = LoadPoint("resnet50", Path("inputs.json"), []), load_of(seconds, order)
+    measure._offline_runs(config, server, bare, BATCH, point, load, runs)
+    return runs
 
-    runs, bare = measure._offline_runs(config, server, Bare(), samples, point, load)
 
-    assert sum(len(run.requests) for run in runs) >= wanted
-    assert pairs <= len(runs) <= pairs + measure.EXTRA_PAIRS
-    assert len(bare) == len(runs) + 1
+@pytest.mark.parametrize("slower", [0.8, 1.0, 1.25, 3.0])
+@pytest.mark.parametrize("pairs", [2, 3])
+def test_a_server_slower_than_the_bare_runtime_still_gets_its_requests(
+    slower: float, pairs: int
+) -> None:
+    wanted = 2000  # long enough for the shortest interval to have no say
+
+    runs = offline([], lambda: CALL_SECONDS * slower, pairs=pairs, request_count=wanted)
+
+    assert runs.missing(wanted) <= 0
+    assert max(3, pairs) <= len(runs.served) <= max(3, pairs) + 1  # three bound a throughput
+    assert len(runs.bare) == len(runs.served)
+
+
+def test_pairs_share_no_run_and_take_turns_at_coming_first() -> None:
+    order: list[str] = []
+
+    offline(order, lambda: CALL_SECONDS, pairs=4, request_count=4)
+
+    pair = ["bare", "served", "served", "bare"]
+    assert order == ["first call", *pair, *pair]
+
+
+def test_a_point_goes_on_until_it_is_known_or_its_time_is_over() -> None:
+    paces = itertools.cycle([1.0, 1.2, 0.9, 1.05, 1.0])
+
+    def jittering() -> float:
+        return CALL_SECONDS * next(paces)
+
+    known = offline([], jittering, pairs=2, request_count=5, half_width=0.05)
+    spent = offline([], jittering, pairs=2, request_count=5, half_width=0.01, point_seconds=0.2)
+
+    assert known.is_known(0.05)
+    assert len(known.served) > 3
+    assert not spent.is_known(0.01)
+    assert 2 <= len(spent.served) < 40
+
+
+def test_a_bare_run_lasts_as_long_as_a_served_one() -> None:
+    session = Session()
+    bare = Bare(session, [BATCH])
+
+    rate = bare.run(0.2)
+
+    assert session.called[-1] - session.called[0] == pytest.approx(0.2, abs=0.05)
+    assert rate == pytest.approx(1 / CALL_SECONDS, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("concurrency", "asked"), [([1], [4]), ([1, 3], [4, 8, 8]), ([16], [4, 8, 8])]
+)
+def test_each_batch_that_the_batcher_can_form_is_run_once_before_the_first_point(
+    concurrency: list[int], asked: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    server: Any = SimpleNamespace(infer=lambda _, batch: sizes.append(len(batch["INPUT__0"])))
+    monkeypatch.setattr(measure, "_samples", lambda _: {"INPUT__0": np.zeros((5, 3))})
+    monkeypatch.setattr(measure, "_sweep", lambda *_: None)
+    overrides = {"concurrency": concurrency, "online_batch_size": 4, "max_batch_size": 8}
+    overrides |= {"preferred_batch_sizes": [8]}
+    config = resolve("resnet50", "perf_online", overrides=overrides)
+    assert isinstance(config, OnlineConfig)
+
+    measure.measure_online(config, server)
+
+    assert sizes[: len({*asked})] == sorted({*asked})
+
+
+@pytest.mark.parametrize(
+    ("paces", "reason"),
+    [
+        ((50.0, 52.0), ""),
+        ((50.0, 56.0), "the machine's own pace went from 50 to 56 GFLOP/s: measure again"),
+        ((40.0, 40.5), "the machine's own pace went from 50 to 40 GFLOP/s: measure again"),
+    ],
+)
+def test_a_machine_that_changed_its_pace_disturbs_a_point(
+    paces: tuple[float, float], reason: str
+) -> None:
+    assert measure._pace_changed(*paces, [50.0, 50.0, 50.0, 50.0, *paces], 0.1) == reason
+
+
+def test_the_pace_is_a_rate_that_this_machine_can_have() -> None:
+    assert 1 < background.pace() < 1e5
+
+
+def test_what_is_whole_of_a_point_that_failed_is_kept() -> None:
+    found: Any = None
+    runs = Runs(served=[Window(np.array([[0, 10**6], [10**6, 2 * 10**6]]), 1, 1)], bare=[9.0, 9.0])
+
+    found = measure._compared(resolve("resnet50", "perf_offline"), runs)  # type: ignore[arg-type]
+
+    assert found["ratio_verdict"] == "few pairs"
+    assert isinstance(found["serving_ms"], float)
+
+
+def test_without_a_whole_run_the_error_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise MeasurementError("perf_analyzer was killed")
+
+    config: Any = resolve("resnet50", "perf_offline")
+    point = LoadPoint("resnet50", Path("inputs.json"), [])
+    observer: Any = SimpleNamespace()
+    server: Any = SimpleNamespace(processes=())
+    with pytest.raises(MeasurementError, match="was killed"):
+        measure._measure_point(config, server, observer, point, fail, [])

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from helpers.triton import process
-from helpers.triton.guard import sweep
+from helpers.triton.guard import end_session, processes_in_session, sweep
 from tests.conftest import processes, wait_for
 
 SHM = Path("/dev/shm")
@@ -45,6 +45,17 @@ def test_a_stale_region_is_swept_and_one_in_use_is_not(name: str) -> None:
         assert (stale.exists(), used.exists(), other.exists()) == (False, True, True)
     sweep([f"{name}_[0-9]*"])
     assert (used.exists(), other.exists()) == (False, True)
+
+
+def test_a_session_that_was_killed_uses_its_memory_no_more() -> None:
+    """A large process takes a moment to die; while it does, its regions would not be swept."""
+    code = "held = bytearray(b'x') * (512 << 20); print(flush=True); input()"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", code], start_new_session=True, **pipes) as large:
+        assert large.stdout
+        large.stdout.readline()
+        end_session(large.pid, 0)
+        assert processes_in_session(large.pid) == []
 
 
 def test_the_exit_code_is_the_commands(tmp_path: Path) -> None:
