@@ -19,7 +19,6 @@ NAMES = {
     "throughput": "throughput (samples/s)",
     "bare_throughput": "bare throughput (samples/s)",
     "served_bare_ratio": "served / bare",
-    "served_bare_interval": "served / bare interval",
     "serving_ms": "serving (ms a request)",
     "executed_batch": "samples in an execution",
     "pace": "pace (GFLOP/s)",

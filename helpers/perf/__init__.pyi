@@ -1,8 +1,9 @@
 from .measure import measure_offline, measure_online
 from .statistics import Window, judge_budget, littles_law
-from .words import interval, with_intervals
+from .words import BOUNDS, interval, with_intervals
 
 __all__ = [
+    "BOUNDS",
     "Window",
     "interval",
     "judge_budget",

@@ -125,19 +125,18 @@ def share_interval(count: float, total: float) -> tuple[float, float]:
 
 
 def judge_budget(latencies_ms: NDArray[np.float64], budget_ms: float) -> tuple[str, int]:
-    """Say whether at most 1 % of requests take longer than a budget: "met", "not met" or "not
-    known". And how many requests it would take to meet it if none more took longer.
-
-    The share counts as many of the requests, in sequence, as their correlation leaves.
+    """Say whether at most 1 % of requests, in sequence, take longer than a budget: "met", "not met"
+    or "not known". And how many requests it would take to meet it if no more took longer. They
+    count for as many as their correlation leaves.
     """
     worth = independent_share(latencies_ms)
     late, total = worth * float((latencies_ms > budget_ms).sum()), worth * len(latencies_ms)
     low, high = share_interval(late, total)
     found = "met" if high <= BUDGET_SHARE else "not met" if low > BUDGET_SHARE else "not known"
     enough = bisect_left(
-        range(ceil(total), 10**9), True, key=lambda n: share_interval(late, n)[1] <= BUDGET_SHARE
+        range(10**9), True, key=lambda n: share_interval(late, max(n, late))[1] <= BUDGET_SHARE
     )
-    return found, ceil((ceil(total) + enough) / worth)
+    return found, ceil(enough / worth)
 
 
 @dataclass(frozen=True)

@@ -5,34 +5,38 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from helpers.display import ABSENT, digits
-from helpers.perf.statistics import QUANTILES, requests_needed
+from helpers.display import ABSENT, digits, pretty
+from helpers.perf.statistics import requests_needed
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+BOUNDS = {  # of columns that have an interval: its ends
+    "throughput": ["throughput_low", "throughput_high"],
+    "p99_latency_ms": ["p99_low_ms", "p99_high_ms"],
+    "served_bare_ratio": ["served_bare_low", "served_bare_high"],
+}
 
-def interval(low: float | None, high: float | None, absent: str = ABSENT) -> str:
-    """Write an interval, or `absent` where there is none."""
-    return (
-        absent if low is None or high is None or isnan(low) else f"{digits(low)} to {digits(high)}"
-    )
+
+def interval(low: float | None, high: float | None) -> str:
+    """Write an interval; a dash where there is none."""
+    if low is None or high is None or isnan(low):
+        return ABSENT
+    return f"{digits(low)} to {digits(high)}"
 
 
-def with_intervals(rows: "DataFrame") -> "DataFrame":
-    """Add columns of text to rows: `throughput_interval`, `served_bare_interval` and those of the
-    percentiles, as `p99_interval_ms`: "needs 299" says how many requests it needs at least.
+def with_intervals(rows: "DataFrame", columns: list[str]) -> "DataFrame":
+    """Choose columns of rows, and put after each figure its interval as text. A p99 that has none
+    says how many requests it needs at least: "needs 299".
     """
-    texts: dict[str, list[str]] = {}
-    for name in ("throughput", "served_bare"):
-        bounds = np.asarray(rows[[f"{name}_low", f"{name}_high"]], np.float64)
-        texts[f"{name}_interval"] = [interval(low, high) for low, high in bounds]
-    for q in QUANTILES:
-        names = [f"p{q}_latency_ms", f"p{q}_low_ms", f"p{q}_high_ms", "requests"]
-        texts[f"p{q}_interval_ms"] = [
-            ABSENT
-            if isnan(value)
-            else interval(low, high, f"needs {max(requests_needed(q / 100), requests + 1):,.0f}")
-            for value, low, high, requests in np.asarray(rows[names], np.float64)
+    chosen = rows[columns].copy()
+    for name in BOUNDS.keys() & set(columns):
+        values = np.asarray(rows[[name, *BOUNDS[name], "requests"]], np.float64)
+        texts = [
+            f"needs {max(requests_needed(0.99), requests + 1):,.0f}"
+            if name == "p99_latency_ms" and isnan(low) and not isnan(value)
+            else interval(low, high)
+            for value, low, high, requests in values
         ]
-    return rows.assign(**texts)
+        chosen.insert(chosen.columns.get_loc(name) + 1, f"{pretty(name)}, 95 %", texts)
+    return chosen

@@ -5,7 +5,6 @@ those of one workload: one variant of the network and one data set. Each text en
 of all its rows, because it is also the alternative text of a figure and must stand alone.
 """
 
-from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from helpers.display import digits
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
 UNLIMITED = float("inf")
-WORKLOAD = ("variant", "dataset")  # columns
 
 
 def stable(rows: "DataFrame") -> "Series[bool]":
@@ -29,19 +27,20 @@ def known(rows: "DataFrame") -> "DataFrame":
     return rows[rows["verdict"].isin(("stable", "wide")) & rows["throughput_low"].notna()]
 
 
-def workloads(rows: "DataFrame") -> "Iterator[tuple[str, DataFrame]]":
-    """Yield the rows of each workload with its name: what tells it from the others, "" if alone."""
-    different = [name for name in WORKLOAD if rows[name].nunique() > 1]
-    if not different:
-        yield "", rows
-        return
-    for key, one in rows.groupby(different, sort=False):
-        yield ", ".join(filter(None, key)), one
+def workloads(rows: "DataFrame") -> "list[tuple[str, DataFrame]]":
+    """Part rows by workload, each with its name: what tells it from the others, "" if alone."""
+    different = [name for name in ("variant", "dataset") if rows[name].nunique() > 1]
+    parts = rows.groupby(different, sort=False) if different else [((), rows)]
+    return [(", ".join(filter(None, key)), one) for key, one in parts]
 
 
-def leaders(rows: "DataFrame") -> "DataFrame":
-    """Return the row of the highest throughput, then all whose intervals overlap with its own."""
+def leaders(rows: "DataFrame", latency_budget_ms: float = UNLIMITED) -> "DataFrame":
+    """Return the row of the highest throughput that is known to be within the budget, then all
+    those whose intervals overlap with its own.
+    """
     rows = known(rows).sort_values("throughput", ascending=False)
+    if latency_budget_ms < UNLIMITED:
+        rows = rows[rows["budget"] == "met"]
     return rows[rows["throughput_high"] >= rows["throughput_low"].head(1).max()]
 
 
@@ -52,11 +51,6 @@ def pareto(rows: "DataFrame") -> "DataFrame":
     return points[points["throughput"] > points["throughput"].cummax().shift(fill_value=-1)]
 
 
-def within(rows: "DataFrame", latency_budget_ms: float = UNLIMITED) -> "DataFrame":
-    """Return the rows that are known to meet the budget; all rows if there is none."""
-    return rows if latency_budget_ms == UNLIMITED else rows[rows["budget"] == "met"]
-
-
 def measured(rows: "DataFrame", scenario: str, column: str = "throughput") -> "DataFrame":
     """Return a scenario's rows in the order of an axis; none if no row has a value in `column`."""
     chosen = rows[rows["scenario"] == scenario].sort_values(["batch_size", "concurrency"])
@@ -64,21 +58,8 @@ def measured(rows: "DataFrame", scenario: str, column: str = "throughput") -> "D
 
 
 def describe_throughput(rows: "DataFrame") -> str:
-    """Say which batch size of which experiment is fastest, and by how much."""
-
-    def say(points: "DataFrame") -> str:
-        found, points = leaders(points), known(points)
-        if found.empty:
-            return "No offline throughput is known."
-        top = found.iloc[0]
-        first = points[points["experiment"] == top["experiment"]].iloc[0]
-        return (
-            f"Offline throughput is highest for {_names(found)}: {_rate(top)}, "
-            f"{top['throughput'] / first['throughput']:.1f} times that of batch size "
-            f"{first['batch_size']:,.0f}."
-        )
-
-    return f"{_each(measured(rows, 'offline'), say)} {_verdicts(rows, 'offline')}"
+    """Say which offline point is fastest."""
+    return f"Offline: {describe_frontier(rows[rows['scenario'] == 'offline'])}"
 
 
 def describe_latency(rows: "DataFrame") -> str:
@@ -90,10 +71,8 @@ def describe_latency(rows: "DataFrame") -> str:
         f"{line['batch_size'].iloc[-1]:,.0f}"
         for name, line in points.groupby("experiment", sort=False)
     ]
-    unbounded = points["p99_low_ms"].isna().sum()
-    few = f" {unbounded} of them rest on too few requests for an interval." if unbounded else ""
     found = "; ".join(lines) or "none is known"
-    return f"Offline p99 latency: {found}.{few} {_verdicts(rows, 'offline')}"
+    return f"Offline p99 latency: {found}. {_verdicts(rows, 'offline')}"
 
 
 def describe_components(rows: "DataFrame") -> str:
@@ -102,59 +81,48 @@ def describe_components(rows: "DataFrame") -> str:
     if points.empty:
         return f"No online latency is known. {_verdicts(rows, 'online')}"
     last, peaks = points.iloc[-1], leaders(points)
-    components = last[list(LATENCY_COMPONENTS)].dropna().astype(float)
-    largest = "; its components were not measured"
-    if len(components):
-        largest = (
-            f"; its largest component, {LATENCY_COMPONENTS[str(components.idxmax())]}, takes "
-            f"{components.max() / last['avg_latency_ms']:.0%}"
-        )
+    components = last[list(LATENCY_COMPONENTS)].dropna().astype(float).nlargest(1)
+    largest = [
+        f"; its largest part is {LATENCY_COMPONENTS[str(name)]}, {part / last['avg_latency_ms']:.0%}"
+        for name, part in components.items()
+    ]
     low, high = peaks["concurrency"].min(), peaks["concurrency"].max()
     clients = f"{low:,.0f}" if low == high else f"{low:,.0f} to {high:,.0f} (not told apart)"
     return (
         f"At concurrency {last['concurrency']:,.0f} the average latency is "
-        f"{last['avg_latency_ms']:,.3g} ms{largest}. Throughput peaks at concurrency {clients} "
-        f"with {_rate(peaks.iloc[0])}. {_verdicts(rows, 'online')}"
+        f"{last['avg_latency_ms']:,.3g} ms{''.join(largest)}. Throughput peaks at concurrency "
+        f"{clients} with {_rate(peaks.iloc[0])}. {_verdicts(rows, 'online')}"
     )
 
 
 def describe_frontier(rows: "DataFrame", latency_budget_ms: float = UNLIMITED) -> str:
-    """Say which point to choose within the budget, and which faster ones may be within it."""
+    """Say of each workload which point to choose within the budget, and which may be faster."""
     limit = "" if latency_budget_ms == UNLIMITED else f" within {latency_budget_ms:g} ms"
-
-    def say(points: "DataFrame") -> str:
-        points = known(points)
-        found = leaders(within(points, latency_budget_ms))
-        said = f"No point{limit} is known."
-        if len(found):
-            top = found.iloc[0]
-            said = (
-                f"The highest throughput{limit} is {_rate(top)} at p99 latency "
-                f"{top['p99_latency_ms']:,.3g} ms: {_names(found, in_full=True)}."
+    said = []
+    for workload, points in workloads(rows):
+        found = leaders(points, latency_budget_ms)
+        said.append(f"{workload}: " if workload else "")
+        if found.empty:
+            said[-1] += f"No point{limit} is known."
+        else:
+            said[-1] += (
+                f"The highest throughput{limit} is {_rate(found.iloc[0])} at p99 latency "
+                f"{found['p99_latency_ms'].iloc[0]:,.3g} ms: {_names(found)}."
             )
-        bar = found["throughput"].max() if len(found) else 0
-        open_ = points[(points["budget"] == "not known") & (points["throughput"] > bar)]
-        if not limit or open_.empty:
-            return said
-        top = open_.nlargest(1, "throughput").iloc[0]
-        it_takes = (
-            f"{top['requests']:,.0f} requests do not tell, {top['budget_needs']:,.0f} would if no "
-            "more took longer"
-            if top["budget_needs"] > 0
-            else "its requests were not kept"
-        )
-        return (
-            f"{said} {'Faster, but not' if len(found) else 'Not'} known to be within it: "
-            f"{_names(open_.nlargest(1, 'throughput'), in_full=True)}, {_rate(top)}; {it_takes}."
-        )
-
-    return f"{_each(rows, say)} {_verdicts(rows)}"
+        unknown = known(points[points["budget"] == "not known"])
+        faster = unknown[~(unknown["throughput"] <= found["throughput"].max())]
+        if limit and len(faster):
+            top = faster.nlargest(1, "throughput")
+            said.append(
+                f"Not known for a faster one, {_names(top)}, {_rate(top.iloc[0])}: it would take "
+                f"{top['budget_needs'].iloc[0]:,.0f} requests if no more took longer."
+            )
+    return " ".join([*said, _verdicts(rows)])
 
 
 def describe_served_over_bare(rows: "DataFrame") -> str:
     """Say how much of the bare throughput is served: the median, and the worst point."""
-    points = measured(rows, "offline", "served_bare_ratio")
-    points = known(points).dropna(subset=["served_bare_ratio", "served_bare_low"])
+    points = known(rows).dropna(subset=["served_bare_ratio", "served_bare_low"])
     if points.empty:
         return f"No ratio of served to bare is known. {_verdicts(rows, 'offline')}"
     low = points.nsmallest(1, "served_bare_ratio").iloc[0]
@@ -182,24 +150,17 @@ def describe_pace(rows: "DataFrame") -> str:
     )
 
 
-def _each(rows: "DataFrame", say: "Callable[[DataFrame], str]") -> str:
-    """Say something of each workload after its name."""
-    return " ".join(f"{name}: {say(one)}" if name else say(one) for name, one in workloads(rows))
-
-
-def _names(found: "DataFrame", in_full: bool = False) -> str:
+def _names(found: "DataFrame") -> str:
     """Name points that are not told apart, or the only one; of many the best of each experiment."""
     shown = found if len(found) < 4 else found.drop_duplicates("experiment")
     names = [
-        f"{row['experiment']}, {row['scenario']}, batch size {row['batch_size']:,.0f}, concurrency "
-        f"{row['concurrency']:,.0f}"
-        if in_full
-        else f"{row['experiment']} at batch size {row['batch_size']:,.0f}"
+        f"{row['experiment']} at batch size {row['batch_size']:,.0f} and concurrency "
+        f"{row['concurrency']:,.0f}, {row['scenario']}"
         for _, row in shown.iterrows()
     ]
-    names += [f"{len(found) - len(shown)} more points of them"] if len(found) > len(shown) else []
-    apart = " (not told apart: their 95 % intervals overlap)" if len(names) > 1 else ""
-    return " or ".join(names) + apart
+    if len(found) > len(shown):
+        names.append(f"{len(found) - len(shown)} more points of them")
+    return "; not told apart from ".join(names)
 
 
 def _rate(row: "Series[float]") -> str:

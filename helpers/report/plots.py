@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from helpers.display import GREY, INK, WIDTH, canvas, mark_decades, number
 from helpers.report import style
-from helpers.report.findings import UNLIMITED, leaders, measured, pareto, within, workloads
+from helpers.report.findings import UNLIMITED, leaders, measured, pareto, workloads
 from helpers.results import LATENCY_COMPONENTS
 from helpers.store import write_atomic
 
@@ -135,7 +135,7 @@ def frontier(rows: "DataFrame", latency_budget_ms: float = UNLIMITED) -> "Figure
         x, y = front["p99_latency_ms"], front["throughput"]
         axes.plot(x, y, drawstyle="steps-post", color=INK, lw=0.9, alpha=0.6, zorder=1)
         axes.plot(x, y, "o", ms=13, mfc="none", mec=INK, mew=1.1)
-        for _, top in leaders(within(one, latency_budget_ms)).head(1).iterrows():
+        for _, top in leaders(one, latency_budget_ms).head(1).iterrows():
             note, at = (
                 f"{top['throughput']:,.0f} samples/s",
                 (top["p99_latency_ms"], top["throughput"]),

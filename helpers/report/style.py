@@ -7,9 +7,8 @@ a measurement are not drawn but counted in the legend.
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from helpers.display import COLOURS, GREY, canvas, mark_decades, number
+from helpers.perf import BOUNDS
 from helpers.report.findings import stable
 
 if TYPE_CHECKING:
@@ -17,14 +16,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
-    from numpy.typing import NDArray
     from pandas import DataFrame, Series
 
-BOUNDS = {  # of figures that have a 95 % interval: the columns of its ends
-    "throughput": ["throughput_low", "throughput_high"],
-    "p99_latency_ms": ["p99_low_ms", "p99_high_ms"],
-    "served_bare_ratio": ["served_bare_low", "served_bare_high"],
-}
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p")
 Style = tuple[str, str]  # colour and marker
 
@@ -36,28 +29,22 @@ def styles(rows: "DataFrame") -> dict[str, Style]:
 
 
 def draw_line(axes: "Axes", line: "DataFrame", x: str, y: str, style: Style, fill: str) -> None:
-    """Draw one experiment's line: a missing point is a gap, one that is not stable is hollow. Bars
-    are 95 % intervals, of `x` too if it has one.
+    """Draw one experiment's line: a missing point is a gap, one that is not stable is hollow.
 
+    Bars are 95 % intervals, across too where `x` has one.
     `fill` is matplotlib's fill style of a marker; the line is dotted unless it is "full".
     """
     colour, shape = style
     axes.plot(line[x], line[y], color=colour, ls="-" if fill == "full" else ":", lw=1.5, alpha=0.8)
-    across, up = _reach(line, x), _reach(line, y)
-    if across is not None or up is not None:
-        axes.errorbar(line[x], line[y], up, across, "none", ecolor=colour, lw=1.3, capsize=3)
+    for axis, column in (("xerr", x), ("yerr", y)):
+        ends = line[BOUNDS.get(column, [])]
+        if ends.notna().any(axis=None):
+            reach = ends.sub(line[column], axis=0).abs().fillna(0).T
+            axes.errorbar(line[x], line[y], fmt="none", ecolor=colour, capsize=3, **{axis: reach})
     for chosen, face in ((stable(line), colour), (~stable(line), "white")):
         points = marker("", colour, shape, face=face, fill=fill if face == colour else "full")
         points.set_data(line[x][chosen], line[y][chosen])
         axes.add_line(points)
-
-
-def _reach(line: "DataFrame", column: str) -> "NDArray[np.float64] | None":
-    """How far the bars of a column reach below and above it; None if no point has an interval."""
-    if column not in BOUNDS or line[BOUNDS[column]].isna().all(axis=None):
-        return None
-    low, high = (line[name] for name in BOUNDS[column])
-    return np.nan_to_num([line[column] - low, high - line[column]]).clip(min=0)
 
 
 def marker(
@@ -78,14 +65,9 @@ def legend_handles(rows: "DataFrame", points: "DataFrame") -> "list[Artist]":
 
 
 def add_legend(figure: "Figure", rows: "DataFrame", entries: "list[Artist]") -> None:
-    """Put the legend below the axes; it also explains bars and hollow markers, and counts missing
-    rows.
-    """
-    from matplotlib.container import ErrorbarContainer
-
-    drawn = [each for axes in figure.axes for each in axes.containers]
-    if any(isinstance(each, ErrorbarContainer) for each in drawn):
-        entries = [*entries, marker("bar: 95 % interval", GREY, "|", size=12)]
+    """Put the legend below the axes; it also explains bars, hollow markers and missing rows."""
+    if any(hasattr(each, "has_yerr") for axes in figure.axes for each in axes.containers):
+        entries = [*entries, marker("95 % interval", GREY, "|", size=12)]
     lost = rows["throughput"].isna()
     if (~stable(rows) & ~lost).any():
         entries = [*entries, marker("hollow: not stable", GREY, "o", face="white")]

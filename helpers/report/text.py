@@ -4,7 +4,6 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping
 from html import escape
-from math import nan
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,28 +25,20 @@ GPU_LOAD = {"gpu_utilisation": ".0%", "gpu_memory_mb": ",.0f", "gpu_power_w": ",
 
 
 def frame(config: ReportConfig, found: Results) -> "DataFrame":
-    """Put the measured rows of all experiments into one table. Its columns are those of the rows,
-    `budget`, which is met, not met or not known, and `budget_needs`, the requests to know it.
-    """
+    """Put the measured rows of all experiments into one table, with what `judge_budget` says."""
     from pandas import DataFrame
 
     everything = results.rows(result for stages in found.values() for result in stages.values())
-    rows = [row.model_dump() | _within_budget(config, row) for row in everything]
-    values = [
-        {name: nan if value is None else value for name, value in row.items()} for row in rows
-    ]
-    return DataFrame(values, columns=[*Row.model_fields, "budget", "budget_needs"]).infer_objects()
+    rows = [row.model_dump(exclude_none=True) | _within_budget(config, row) for row in everything]
+    return DataFrame(rows, columns=[*Row.model_fields, "budget", "budget_needs"]).infer_objects()
 
 
 def _within_budget(config: ReportConfig, row: Row) -> dict[str, Value]:
     """Judge a row by all its requests but each client's first."""
-    runs = results.read_requests(config, row) if config.latency_budget_ms else []
-    if not config.latency_budget_ms or not runs:
-        return {"budget": "not known", "budget_needs": None}
-    steady = [Window(run, row.batch_size, row.concurrency).steady for run in runs]
-    latencies = np.concatenate([run.latencies_ms for run in steady])
-    word, needed = judge_budget(latencies, config.latency_budget_ms)
-    return {"budget": word, "budget_needs": needed}
+    runs = [Window(run, 1, row.concurrency) for run in results.read_requests(config, row)]
+    latencies = np.concatenate([np.empty(0), *(run.steady.latencies_ms for run in runs)])
+    word, needed = judge_budget(latencies, budget(config))
+    return {"budget": word, "budget_needs": needed} if config.latency_budget_ms else {}
 
 
 def escaped(text: str) -> str:
@@ -234,10 +225,8 @@ def headline(rows: "DataFrame") -> str:
     parts = []
     for name, one in findings.workloads(rows):
         found = findings.leaders(one)
-        if len(found):
-            names = list(dict.fromkeys(found["experiment"]))
-            apart = " (not told apart)" if len(names) > 1 else ""
-            figure = f"{found['throughput'].iloc[0]:,.1f} inferences/s: {' or '.join(names)}{apart}"
-            parts.append(f"{name} {figure}".strip())
+        for top in found["throughput"].head(1):
+            names = ", not told apart from ".join(found["experiment"].unique())
+            parts.append(f"{name} {top:,.1f} inferences/s: {names}".strip())
     nothing = "no throughput is known" if len(rows) else "nothing was measured"
     return "; ".join(parts) or nothing
