@@ -83,8 +83,8 @@ def describe_components(rows: "DataFrame") -> str:
     last, peaks = points.iloc[-1], leaders(points)
     components = last[list(LATENCY_COMPONENTS)].dropna().astype(float).nlargest(1)
     largest = [
-        f"; its largest part is {LATENCY_COMPONENTS[str(name)]}, {part / last['avg_latency_ms']:.0%}"
-        for name, part in components.items()
+        f"; its largest part is {LATENCY_COMPONENTS[str(name)]}, {ms / last['avg_latency_ms']:.0%}"
+        for name, ms in components.items()
     ]
     low, high = peaks["concurrency"].min(), peaks["concurrency"].max()
     clients = f"{low:,.0f}" if low == high else f"{low:,.0f} to {high:,.0f} (not told apart)"
