@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from helpers.display import ABSENT, digits, pretty
+from helpers.display import ABSENT, digits
 from helpers.perf.statistics import requests_needed
 
 if TYPE_CHECKING:
@@ -30,13 +30,16 @@ def with_intervals(rows: "DataFrame", columns: list[str]) -> "DataFrame":
     says how many requests it needs at least: "needs 299".
     """
     chosen = rows[columns].copy()
-    for name in BOUNDS.keys() & set(columns):
-        values = np.asarray(rows[[name, *BOUNDS[name], "requests"]], np.float64)
+    for name, (lowest, highest) in BOUNDS.items():
+        if name not in columns:
+            continue
+        values = np.asarray(rows[[name, lowest, highest, "requests"]], np.float64)
         texts = [
             f"needs {max(requests_needed(0.99), requests + 1):,.0f}"
             if name == "p99_latency_ms" and isnan(low) and not isnan(value)
             else interval(low, high)
             for value, low, high, requests in values
         ]
-        chosen.insert(chosen.columns.get_loc(name) + 1, f"{pretty(name)}, 95 %", texts)
+        title = lowest.partition("_low")[0].replace("_", " ") + ", 95 %"
+        chosen.insert(chosen.columns.get_loc(name) + 1, title, texts)
     return chosen

@@ -114,7 +114,7 @@ def describe_frontier(rows: "DataFrame", latency_budget_ms: float = UNLIMITED) -
         if limit and len(faster):
             top = faster.nlargest(1, "throughput")
             said.append(
-                f"Not known for a faster one, {_names(top)}, {_rate(top.iloc[0])}: it would take "
+                f"Not known for {_names(top)}, {_rate(top.iloc[0])}: it would take "
                 f"{top['budget_needs'].iloc[0]:,.0f} requests if no more took longer."
             )
     return " ".join([*said, _verdicts(rows)])
