@@ -107,7 +107,8 @@ def latency_components(rows: "DataFrame") -> "Figure":
     right.spines[:].set_visible(False)
     style.draw_line(right, points.assign(x=places), "x", "throughput", (INK, "D"), "full")
     highest = max(top.max(), points["avg_latency_ms"].max())
-    for side, height in ((axes, highest), (right, points["throughput"].max())):
+    fastest = points[["throughput", "throughput_high"]].max(axis=None)
+    for side, height in ((axes, highest), (right, fastest)):
         side.set_ylim(height * bottom.min() / highest * 1.1, height * 1.1)
         side.yaxis.set_major_formatter(number)
     entries = [*axes.get_legend_handles_labels()[0], style.marker("throughput", INK, "D")]
