@@ -24,6 +24,7 @@ from helpers.results import Measurement, Row
 from helpers.triton import Server, apply_settings
 
 REQUESTS_A_CLIENT = 5  # at least, online: fewer show more of the start than of the steady state
+FEWEST_REQUESTS = 5  # in a run, for a throughput of its own
 SHORTEST_INTERVAL_MS = 150
 NOT_SHARED = "inputs sent over HTTP: a remote host shares no memory with this one"
 
@@ -108,10 +109,12 @@ def bare_session(config: DeployConfig) -> Session | None:
 
 
 def interval_ms(request_count: int, runs: int, request_seconds: float) -> int:
-    """Length of a window so that `runs` runs see `request_count` requests, with one to spare."""
-    per_window = ceil(request_count / runs / analyzer.WINDOWS)
-    wanted = (per_window + 1 / analyzer.WINDOWS) * request_seconds * 1000 / analyzer.WINDOW_STRETCH
-    return max(SHORTEST_INTERVAL_MS, ceil(wanted * 1.1))
+    """Length of a window so that `runs` runs see `request_count` requests beside the first ones, and
+    each enough for a throughput, with one to spare.
+    """
+    per_run = max(ceil(request_count / runs), FEWEST_REQUESTS) + 1
+    wanted = (ceil(per_run / analyzer.WINDOWS) + 1 / analyzer.WINDOWS) * request_seconds * 1000
+    return max(SHORTEST_INTERVAL_MS, ceil(1.1 * wanted / analyzer.WINDOW_STRETCH))
 
 
 def measure_offline(config: OfflineConfig, server: Server) -> Measurement:

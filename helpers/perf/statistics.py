@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from math import ceil, log, nan, sqrt
+from math import ceil, isnan, log, nan, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ from helpers.results import Row, Verdict
 
 CONFIDENCE = 0.95
 FEWEST_RUNS = 3  # that bound anything: the interval of two is wider than any figure
-BLOCKS, BLOCK_REQUESTS = 10, 10  # a single run is cut into at most so many, of so many requests
+BLOCKS, BLOCK_REQUESTS = 10, 6  # a single run is cut into at most so many, of so many requests
 OTHERS_SHARE = 0.05  # of all cores, that other processes may take
 CLIENT_BOUND = 0.5  # of perf_analyzer's time, spent outside requests
 BUDGET_SHARE = 0.01  # of requests, that may take longer than a latency budget
@@ -191,17 +191,17 @@ def windows(whole: Window, count: int) -> list[Window]:
 
 
 def repetitions(runs: Sequence[Window], cut: bool) -> list[float]:
-    """Throughputs that repeat one another: of the runs, or if they are `cut`, of blocks of each."""
+    """Throughputs that repeat one another: of the runs, or if they are `cut`, of blocks of each that
+    has enough requests.
+    """
     if not cut:
         return [run.throughput for run in runs]
-    return [
-        block.throughput
-        for run in runs
-        if len(run.requests)
-        for block in windows(
-            run, min(BLOCKS, max(FEWEST_RUNS, len(run.requests) // BLOCK_REQUESTS))
-        )
+    counts = [min(BLOCKS, len(run.requests) // BLOCK_REQUESTS) for run in runs]
+    cuts = [
+        windows(run, count) if count >= FEWEST_RUNS else [run]
+        for run, count in zip(runs, counts, strict=True)
     ]
+    return [block.throughput for blocks in cuts for block in blocks]
 
 
 def littles_law(
@@ -303,6 +303,8 @@ def measure_row(
     repeated = repetitions(steady, cut)
     interval = log_interval(repeated)
     throughput = geometric_mean(repeated)
+    if isnan(throughput):  # a block without requests: the runs as they are
+        throughput = geometric_mean([run.throughput for run in steady])
     mean = float(latencies.mean()) if len(latencies) else nan
     executed = [run.executed_batch for run in runs if run.executed_batch is not None]
     row = Row(
