@@ -12,7 +12,7 @@ from .figures import (
     subplots,
 )
 from .progress import Lines, Progress, lines_or_live
-from .tables import ABSENT, Table, pretty, table
+from .tables import ABSENT, Table, digits, pretty, table
 
 __all__ = [
     "ABSENT",
@@ -24,6 +24,7 @@ __all__ = [
     "Progress",
     "Table",
     "canvas",
+    "digits",
     "legend_below",
     "lines_or_live",
     "mark_decades",

@@ -19,22 +19,24 @@ NAMES = {
     "throughput": "throughput (samples/s)",
     "bare_throughput": "bare throughput (samples/s)",
     "served_bare_ratio": "served / bare",
-    "served_bare_min": "served / bare, lowest",
-    "served_bare_max": "served / bare, highest",
+    "serving_ms": "serving (ms a request)",
+    "executed_batch": "samples in an execution",
+    "pace": "pace (GFLOP/s)",
     "littles_law": "Little's law",
     "sha256": "SHA-256",
     "cuda_graph": "CUDA graph",
 }
 UNITS = {"ms": "ms", "us": "µs", "ns": "ns", "s": "s", "seconds": "s", "mb": "MB", "gb": "GB"}
 UNITS |= {"bytes": "bytes", "percent": "%", "mhz": "MHz", "w": "W", "c": "°C"}
-FORMATS = {"spread": ".1%", "littles_law": ".3f"}
-FORMATS |= dict.fromkeys(("gpu_utilisation", "gpu_utilisation_max"), ".0%")
+FORMATS = {"half_width": ".1%", "littles_law": ".3f"}
+FORMATS |= dict.fromkeys(("client_overhead", "gpu_utilisation", "gpu_utilisation_max"), ".0%")
 FORMATS |= dict.fromkeys(("max_difference", "mean_difference", "max_bound", "mean_bound"), ".1e")
 # Badges have their own background, so that they can be read in a light and in a dark theme.
 BADGES = dict.fromkeys(("green", "stable"), "background:#dcf2e2;color:#14532d")
 BADGES |= dict.fromkeys(("red", "failed"), "background:#fbdcd9;color:#7f1d1d")
 BADGES |= dict.fromkeys(
-    ("unstable", "disturbed", "few requests"), "background:#fdecc8;color:#6b4000"
+    ("wide", "disturbed", "few requests", "client-bound", "overloaded", "unstable"),
+    "background:#fdecc8;color:#6b4000",
 )
 ABSENT = "–"
 LEFT = ' style="text-align:left"'
@@ -92,6 +94,11 @@ def pretty(name: str) -> str:
     return re.sub(r"\bsha256\b", "SHA-256", words.replace("_", " "))
 
 
+def digits(value: float) -> str:
+    """Return a number in at least four digits."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
 def _columns(
     data: "DataFrame | Iterable[Mapping[str, object]]", formats: Mapping[str, str]
 ) -> Iterable[list[str]]:
@@ -139,7 +146,7 @@ def _text(value: object, spec: str | None = None) -> str:
     if spec:
         return format(value, spec)
     if isinstance(value, float):
-        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+        return digits(value)
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 

@@ -1,8 +1,14 @@
 from .measure import measure_offline, measure_online
-from .statistics import littles_law
+from .statistics import Window, judge_budget, littles_law
+from .words import BOUNDS, interval, with_intervals
 
 __all__ = [
+    "BOUNDS",
+    "Window",
+    "interval",
+    "judge_budget",
     "littles_law",
     "measure_offline",
     "measure_online",
+    "with_intervals",
 ]

@@ -8,6 +8,7 @@ of (max - min) / mean of three windows is within its percentage. Here throughput
 completed requests over time, and every figure has a 95 % interval, or none where it bounds none.
 """
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -23,6 +24,7 @@ FEWEST_RUNS = 3  # that bound anything: the interval of two is wider than any fi
 BLOCKS, BLOCK_REQUESTS = 10, 6  # a single run is cut into at most so many, of so many requests
 OTHERS_SHARE = 0.05  # of all cores, that other processes may take
 CLIENT_BOUND = 0.5  # of perf_analyzer's time, spent outside requests
+BUDGET_SHARE = 0.01  # of requests, that may take longer than a latency budget
 COUNT_BOUND = 0.01  # between the requests that Triton counted and those of perf_analyzer
 NO_COMPONENTS = "a part of the ensemble has no statistics, so no components"
 QUANTILES = (50, 90, 95, 99)  # of latency, in percent
@@ -112,7 +114,7 @@ def _ranks(count: int, quantile: float) -> tuple[int, int]:
     return int(binom.ppf(error - binom.sf(high - 1, count, quantile), count, quantile)), high
 
 
-def share_interval(count: int, total: int) -> tuple[float, float]:
+def share_interval(count: float, total: float) -> tuple[float, float]:
     """Bound a share (0 to 1) that was seen `count` times of `total` (Clopper and Pearson 1934)."""
     from scipy.stats import beta
 
@@ -120,6 +122,21 @@ def share_interval(count: int, total: int) -> tuple[float, float]:
     low = float(beta.ppf(error, count, total - count + 1)) if count else 0.0
     high = float(beta.ppf(1 - error, count + 1, total - count)) if count < total else 1.0
     return low, high
+
+
+def judge_budget(latencies_ms: NDArray[np.float64], budget_ms: float) -> tuple[str, int]:
+    """Say whether at most 1 % of requests, in sequence, take longer than a budget: "met", "not met"
+    or "not known". And how many requests it would take to meet it if no more took longer. They
+    count for as many as their correlation leaves.
+    """
+    worth = independent_share(latencies_ms)
+    late, total = worth * float((latencies_ms > budget_ms).sum()), worth * len(latencies_ms)
+    low, high = share_interval(late, total)
+    found = "met" if high <= BUDGET_SHARE else "not met" if low > BUDGET_SHARE else "not known"
+    enough = bisect_left(
+        range(10**9), True, key=lambda n: share_interval(late, max(n, late))[1] <= BUDGET_SHARE
+    )
+    return found, ceil(enough / worth)
 
 
 @dataclass(frozen=True)

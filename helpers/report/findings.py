@@ -1,11 +1,14 @@
-"""What the measurements say: the best point, the Pareto front, and a text for each figure.
+"""What the measurements say: the best points, the Pareto front, and a text for each figure.
 
-A finding uses stable rows only. Each text ends with how many rows are not stable or not measured,
-because it is also the alternative text of a figure and must stand alone.
+A finding uses stable and wide rows with the 95 % intervals of their throughputs, and compares only
+those of one workload: one variant of the network and one data set. Each text ends with the verdicts
+of all its rows, because it is also the alternative text of a figure and must stand alone.
 """
 
 from typing import TYPE_CHECKING
 
+from helpers.display import digits
+from helpers.perf import interval
 from helpers.results import LATENCY_COMPONENTS
 
 if TYPE_CHECKING:
@@ -19,17 +22,33 @@ def stable(rows: "DataFrame") -> "Series[bool]":
     return rows["verdict"] == "stable"
 
 
+def known(rows: "DataFrame") -> "DataFrame":
+    """Return the rows that take part in an answer: stable or wide, with an interval."""
+    return rows[rows["verdict"].isin(("stable", "wide")) & rows["throughput_low"].notna()]
+
+
+def workloads(rows: "DataFrame") -> "list[tuple[str, DataFrame]]":
+    """Part rows by workload, each with its name: what tells it from the others, "" if alone."""
+    different = [name for name in ("variant", "dataset") if rows[name].nunique() > 1]
+    parts = rows.groupby(different, sort=False) if different else [((), rows)]
+    return [(", ".join(filter(None, key)), one) for key, one in parts]
+
+
+def leaders(rows: "DataFrame", latency_budget_ms: float = UNLIMITED) -> "DataFrame":
+    """Return the row of the highest throughput that is known to be within the budget, then all
+    those whose intervals overlap with its own.
+    """
+    rows = known(rows).sort_values("throughput", ascending=False)
+    if latency_budget_ms < UNLIMITED:
+        rows = rows[rows["budget"] == "met"]
+    return rows[rows["throughput_high"] >= rows["throughput_low"].head(1).max()]
+
+
 def pareto(rows: "DataFrame") -> "DataFrame":
-    """Return the stable rows that no other stable row beats in throughput and p99 latency."""
-    points = rows[stable(rows)].dropna(subset=["throughput", "p99_latency_ms"])
+    """Return the rows of one workload that no other beats in throughput and p99 latency."""
+    points = known(rows).dropna(subset=["throughput", "p99_latency_ms"])
     points = points.sort_values(["p99_latency_ms", "throughput"], ascending=[True, False])
     return points[points["throughput"] > points["throughput"].cummax().shift(fill_value=-1)]
-
-
-def best(rows: "DataFrame", latency_budget_ms: float = UNLIMITED) -> "DataFrame":
-    """Return the stable row of the highest throughput within the budget for p99: one, or none."""
-    front = pareto(rows)
-    return front[front["p99_latency_ms"] <= latency_budget_ms].tail(1)
 
 
 def measured(rows: "DataFrame", scenario: str, column: str = "throughput") -> "DataFrame":
@@ -39,86 +58,119 @@ def measured(rows: "DataFrame", scenario: str, column: str = "throughput") -> "D
 
 
 def describe_throughput(rows: "DataFrame") -> str:
-    """Say which batch size of which experiment is fastest, and by how much."""
-    points = _reliable(rows, "offline", "throughput")
-    if points.empty:
-        return f"No stable offline throughput was measured. {_caveats(rows, 'offline')}"
-    top = points.nlargest(1, "throughput").iloc[0]
-    first = points[points["experiment"] == top["experiment"]].iloc[0]
-    return (
-        f"Offline throughput is highest for {top['experiment']} at batch size "
-        f"{top['batch_size']:,.0f}: {top['throughput']:,.0f} samples/s, "
-        f"{top['throughput'] / first['throughput']:.1f} times that of batch size "
-        f"{first['batch_size']:,.0f}. {_caveats(rows, 'offline')}"
-    )
+    """Say which offline point is fastest."""
+    return f"Offline: {describe_frontier(rows[rows['scenario'] == 'offline'])}"
 
 
 def describe_latency(rows: "DataFrame") -> str:
     """Say how p99 latency grows from the smallest to the largest batch."""
-    points = _reliable(rows, "offline", "p99_latency_ms")
+    points = known(measured(rows, "offline", "p99_latency_ms"))
     lines = [
         f"{name} from {line['p99_latency_ms'].iloc[0]:,.3g} ms at batch size "
         f"{line['batch_size'].iloc[0]:,.0f} to {line['p99_latency_ms'].iloc[-1]:,.3g} ms at "
         f"{line['batch_size'].iloc[-1]:,.0f}"
         for name, line in points.groupby("experiment", sort=False)
     ]
-    found = "; ".join(lines) or "no stable point"
-    return f"Offline p99 latency: {found}. {_caveats(rows, 'offline')}"
+    found = "; ".join(lines) or "none is known"
+    return f"Offline p99 latency: {found}. {_verdicts(rows, 'offline')}"
 
 
 def describe_components(rows: "DataFrame") -> str:
     """Say where the time goes at the highest concurrency, and where throughput peaks."""
-    points = _reliable(rows, "online", "avg_latency_ms")
+    points = known(measured(rows, "online", "avg_latency_ms"))
     if points.empty:
-        return f"No stable online latency was measured. {_caveats(rows, 'online')}"
-    last, peak = points.iloc[-1], points.nlargest(1, "throughput").iloc[0]
-    components = last[list(LATENCY_COMPONENTS)].fillna(0).astype(float)
+        return f"No online latency is known. {_verdicts(rows, 'online')}"
+    last, peaks = points.iloc[-1], leaders(points)
+    components = last[list(LATENCY_COMPONENTS)].dropna().astype(float).nlargest(1)
+    largest = [
+        f"; its largest part is {LATENCY_COMPONENTS[str(name)]}, {ms / last['avg_latency_ms']:.0%}"
+        for name, ms in components.items()
+    ]
+    low, high = peaks["concurrency"].min(), peaks["concurrency"].max()
+    clients = f"{low:,.0f}" if low == high else f"{low:,.0f} to {high:,.0f} (not told apart)"
     return (
         f"At concurrency {last['concurrency']:,.0f} the average latency is "
-        f"{last['avg_latency_ms']:,.3g} ms; its largest component, "
-        f"{LATENCY_COMPONENTS[str(components.idxmax())]}, takes "
-        f"{components.max() / last['avg_latency_ms']:.0%}. Throughput peaks at concurrency "
-        f"{peak['concurrency']:,.0f} with {peak['throughput']:,.0f} samples/s. "
-        f"{_caveats(rows, 'online')}"
+        f"{last['avg_latency_ms']:,.3g} ms{''.join(largest)}. Throughput peaks at concurrency "
+        f"{clients} with {_rate(peaks.iloc[0])}. {_verdicts(rows, 'online')}"
     )
 
 
 def describe_frontier(rows: "DataFrame", latency_budget_ms: float = UNLIMITED) -> str:
-    """Say which point to choose within the budget."""
+    """Say of each workload which point to choose within the budget, and which may be faster."""
     limit = "" if latency_budget_ms == UNLIMITED else f" within {latency_budget_ms:g} ms"
-    found = best(rows, latency_budget_ms)
-    if found.empty:
-        return f"No stable point{limit}. {_caveats(rows)}"
-    top = found.iloc[0]
-    return (
-        f"The highest stable throughput{limit} is {top['throughput']:,.0f} samples/s "
-        f"at p99 latency {top['p99_latency_ms']:,.3g} ms: {top['experiment']}, {top['scenario']}, "
-        f"batch size {top['batch_size']:,.0f}, concurrency {top['concurrency']:,.0f}. "
-        f"{_caveats(rows)}"
-    )
+    said = []
+    for workload, points in workloads(rows):
+        found = leaders(points, latency_budget_ms)
+        said.append(f"{workload}: " if workload else "")
+        if found.empty:
+            said[-1] += f"No point{limit} is known."
+        else:
+            said[-1] += (
+                f"The highest throughput{limit} is {_rate(found.iloc[0])} at p99 latency "
+                f"{found['p99_latency_ms'].iloc[0]:,.3g} ms: {_names(found)}."
+            )
+        unknown = known(points[points["budget"] == "not known"])
+        faster = unknown[~(unknown["throughput"] <= found["throughput"].max())]
+        if limit and len(faster):
+            top = faster.nlargest(1, "throughput")
+            said.append(
+                f"Not known for {_names(top)}, {_rate(top.iloc[0])}: it would take "
+                f"{top['budget_needs'].iloc[0]:,.0f} requests if no more took longer."
+            )
+    return " ".join([*said, _verdicts(rows)])
 
 
 def describe_served_over_bare(rows: "DataFrame") -> str:
     """Say how much of the bare throughput is served: the median, and the worst point."""
-    points = _reliable(rows, "offline", "served_bare_ratio")
+    points = known(rows).dropna(subset=["served_bare_ratio", "served_bare_low"])
     if points.empty:
-        return f"No stable ratio of served to bare. {_caveats(rows, 'offline')}"
+        return f"No ratio of served to bare is known. {_verdicts(rows, 'offline')}"
     low = points.nsmallest(1, "served_bare_ratio").iloc[0]
+    wide = (points["ratio_verdict"] != "stable").sum()
     return (
         f"Triton serves {points['served_bare_ratio'].median():.0%} of the bare throughput (median "
-        f"of {len(points)} stable points); the lowest is {low['served_bare_ratio']:.0%}, "
-        f"{low['experiment']} at batch size {low['batch_size']:,.0f}. {_caveats(rows, 'offline')}"
+        f"of {len(points)} points, {wide} of them wide); the lowest is "
+        f"{low['served_bare_ratio']:.0%} (95 % interval {low['served_bare_low']:.0%} to "
+        f"{low['served_bare_high']:.0%}), {low['experiment']} at batch size "
+        f"{low['batch_size']:,.0f}. A request takes {points['serving_ms'].min():.3g} to "
+        f"{points['serving_ms'].max():.3g} ms more than bare. {_verdicts(rows, 'offline')}"
     )
 
 
-def _reliable(rows: "DataFrame", scenario: str, column: str) -> "DataFrame":
-    points = measured(rows, scenario, column)
-    return points[stable(points)].dropna(subset=column)
+def describe_pace(rows: "DataFrame") -> str:
+    """State the noise floor: how much the machine's own pace moved from point to point."""
+    paces = rows["pace"].dropna()
+    if len(paces) < 2:
+        return "The machine's own pace was not measured."
+    low, high = (paces / paces.median()).quantile([0.025, 0.975])
+    return (
+        f"The machine's own pace, that of a fixed kernel before and after each point, was between "
+        f"{low:.1%} and {high:.1%} of its median at 95 % of {len(paces)} points: smaller "
+        "differences between points are the machine's."
+    )
 
 
-def _caveats(rows: "DataFrame", scenario: str = "") -> str:
-    """Say how many rows a finding leaves out because they are not stable or failed."""
+def _names(found: "DataFrame") -> str:
+    """Name points that are not told apart, or the only one; of many the best of each experiment."""
+    shown = found if len(found) < 4 else found.drop_duplicates("experiment")
+    names = [
+        f"{row['experiment']} at batch size {row['batch_size']:,.0f} and concurrency "
+        f"{row['concurrency']:,.0f}, {row['scenario']}"
+        for _, row in shown.iterrows()
+    ]
+    if len(found) > len(shown):
+        names.append(f"{len(found) - len(shown)} more points of them")
+    return "; not told apart from ".join(names)
+
+
+def _rate(row: "Series[float]") -> str:
+    """Write a throughput with its interval."""
+    bounds = interval(row["throughput_low"], row["throughput_high"])
+    return f"{digits(row['throughput'])} samples/s (95 % interval {bounds})"
+
+
+def _verdicts(rows: "DataFrame", scenario: str = "") -> str:
+    """Count the verdicts of all rows, of which a finding uses only the first two kinds."""
     rows = rows[rows["scenario"] == scenario] if scenario else rows
-    lost = rows["throughput"].isna()
-    shaky = ~stable(rows) & ~lost
-    return f"Of {len(rows)} points, {shaky.sum()} not stable and {lost.sum()} not measured."
+    counts = [f"{count} {word}" for word, count in rows["verdict"].value_counts().items()]
+    return f"Of {len(rows)} points: {', '.join(counts) or 'none'}."

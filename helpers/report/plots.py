@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from helpers.display import GREY, INK, WIDTH, canvas, mark_decades, number
 from helpers.report import style
-from helpers.report.findings import UNLIMITED, best, measured, pareto
+from helpers.report.findings import UNLIMITED, leaders, measured, pareto, workloads
 from helpers.results import LATENCY_COMPONENTS
 from helpers.store import write_atomic
 
@@ -26,32 +26,28 @@ RATE, LATENCY = "throughput (samples/s)", "p99 latency (ms)"
 
 
 def throughput_over_batch(rows: "DataFrame") -> "Figure":
-    """Draw offline throughput over batch size; bars show the relative `spread` between windows."""
-    title, note = "Throughput over batch size, offline", "bar: spread between windows"
+    """Draw offline throughput over batch size."""
     points = measured(rows, "offline")
-    half = points["throughput"] * points["spread"] / 2  # of the interquartile range
-    points = points.assign(below=half, above=half)
-    return _over_batch(rows, points, title, RATE, "throughput", note)
+    return _over_batch(rows, points, "Throughput over batch size, offline", RATE, "throughput")
 
 
 def latency_over_batch(rows: "DataFrame") -> "Figure":
-    """Draw offline p99 latency over batch size; the bar of a point goes down to its median."""
-    title, note = "p99 latency over batch size, offline", "bar: from p99 down to p50"
-    points = measured(rows, "offline", "p99_latency_ms")
-    points = points.assign(below=points["p99_latency_ms"] - points["p50_latency_ms"], above=0.0)
-    return _over_batch(rows, points, title, LATENCY, "p99_latency_ms", note)
+    """Draw offline p99 latency over batch size; too few requests have no bar."""
+    points, title = measured(rows, "offline", "p99_latency_ms"), "p99 latency over batch size"
+    return _over_batch(rows, points, f"{title}, offline", LATENCY, "p99_latency_ms")
 
 
 def served_over_bare(rows: "DataFrame") -> "Figure":
-    """Draw served over bare throughput by batch size, with the range of the repetitions."""
-    title = "Served throughput over the bare runtime's, offline"
-    label, note = "served / bare throughput", "bar: lowest to highest repetition"
+    """Draw served over bare throughput by batch size; hollow are ratios that are not stable."""
+    title, label = "Served throughput over the bare runtime's, offline", "served / bare throughput"
+    trusted = rows["verdict"].isin(("stable", "wide"))
+    rows = rows.assign(verdict=rows["ratio_verdict"].where(trusted, rows["verdict"]))
     points = measured(rows, "offline", "served_bare_ratio")
-    ratio, low, high = (points[f"served_bare_{name}"] for name in ("ratio", "min", "max"))
-    points = points.assign(below=ratio - low, above=high - ratio)
-    figure = _over_batch(rows, points, title, label, "served_bare_ratio", note, apart=0.1)
+    figure = _over_batch(rows, points, title, label, "served_bare_ratio", apart=0.1)
     if not points.empty:
-        figure.axes[0].set_ylim(max(0, low.min() - 0.1), max(1, high.max()) + 0.03)
+        ratios = points.filter(regex="^served_bare_")
+        low, high = ratios.min(axis=None), ratios.max(axis=None)
+        figure.axes[0].set_ylim(max(0, low - 0.1), max(1, high) + 0.03)
         figure.axes[0].axhline(1, color=INK, lw=1, zorder=1)
     return figure
 
@@ -62,13 +58,9 @@ def _over_batch(
     title: str,
     label: str,
     column: str,
-    note: str,
     apart: float = 0,
 ) -> "Figure":
-    """Draw `column` of every experiment over batch size, the lines `apart` by powers of two.
-
-    Error bars reach as far as the columns `below` and `above` of `points` say.
-    """
+    """Draw `column` of every experiment over batch size, the lines `apart` by powers of two."""
     if points.empty:
         return style.empty_figure(title, rows)
     figure, axes = canvas(title, "batch size", label)
@@ -76,20 +68,16 @@ def _over_batch(
     for place, name in enumerate(names):
         line = points[points["experiment"] == name]
         x = line["batch_size"] * 2 ** (apart * (place - (len(names) - 1) / 2))
-        bars = line[["below", "above"]].fillna(0).clip(lower=0).T
-        axes.errorbar(x, line[column], bars, fmt="none", ecolor=looks[name][0], lw=1.3, capsize=3)
         style.draw_line(axes, line.assign(x=x), "x", column, looks[name], "full")
     style.mark_sizes(axes, points["batch_size"].unique())
     style.scale(axes, points[column])
-    entries = style.legend_handles(rows, points)
-    if (points[["below", "above"]] > 0).any(axis=None):
-        entries.append(style.marker(note, GREY, "|", size=12))
-    style.add_legend(figure, measured(rows, "offline"), entries)
+    style.add_legend(figure, measured(rows, "offline"), style.legend_handles(rows, points))
     return figure
 
 
 def latency_components(rows: "DataFrame") -> "Figure":
-    """Draw the components of one experiment's average online latency, and its throughput.
+    """Draw the components of one experiment's average online latency, and its throughput. One that
+    is negative hangs below 0.
 
     Raises ValueError if `rows` hold several experiments.
     """
@@ -101,13 +89,15 @@ def latency_components(rows: "DataFrame") -> "Figure":
     if points.empty:
         return style.empty_figure(title, rows)
     figure, axes = canvas(title, "concurrency (requests in flight)", "average latency (ms)")
-    places, base = list(range(len(points))), points["avg_latency_ms"] * 0
+    places, top = list(range(len(points))), points["avg_latency_ms"] * 0
+    bottom = top.copy()
     for (column, label), colour in zip(LATENCY_COMPONENTS.items(), COMPONENT_COLOURS, strict=True):
         part, hatch = points[column].fillna(0), "" if column.startswith("server") else "////"
+        base = top.where(part >= 0, bottom)
         axes.bar(
             places, part, 0.75, base, color=colour, ec="white", lw=0.5, hatch=hatch, label=label
         )
-        base = base + part
+        top, bottom = top + part.clip(lower=0), bottom + part.clip(upper=0)
     step = -(-len(points) // 16)
     axes.set_xticks(places[::step], [number(value) for value in points["concurrency"][::step]])
     axes.grid(visible=False, axis="x")
@@ -116,8 +106,10 @@ def latency_components(rows: "DataFrame") -> "Figure":
     right.grid(visible=False)
     right.spines[:].set_visible(False)
     style.draw_line(right, points.assign(x=places), "x", "throughput", (INK, "D"), "full")
-    for side, top in ((axes, base.max()), (right, points["throughput"].max())):
-        side.set_ylim(0, top * 1.1)
+    highest = max(top.max(), points["avg_latency_ms"].max())
+    fastest = points[["throughput", "throughput_high"]].max(axis=None)
+    for side, height in ((axes, highest), (right, fastest)):
+        side.set_ylim(height * bottom.min() / highest * 1.1, height * 1.1)
         side.yaxis.set_major_formatter(number)
     entries = [*axes.get_legend_handles_labels()[0], style.marker("throughput", INK, "D")]
     style.add_legend(figure, measured(rows, "online"), entries)
@@ -125,9 +117,10 @@ def latency_components(rows: "DataFrame") -> "Figure":
 
 
 def frontier(rows: "DataFrame", latency_budget_ms: float = UNLIMITED) -> "Figure":
-    """Draw throughput against p99 latency of all rows; Pareto points are ringed and joined.
+    """Draw throughput against p99 latency of all rows; Pareto points are ringed and joined, those
+    of each workload apart.
 
-    The point of the highest stable throughput within the budget carries its value.
+    The point of the highest throughput that is known to be within the budget carries its value.
     """
     title = "Throughput against p99 latency"
     points = rows.dropna(subset=["throughput", "p99_latency_ms"])
@@ -138,10 +131,19 @@ def frontier(rows: "DataFrame", latency_budget_ms: float = UNLIMITED) -> "Figure
         for scenario, fill in (("offline", "full"), ("online", "left")):
             line = measured(points[points["experiment"] == name], scenario, "p99_latency_ms")
             style.draw_line(axes, line, "p99_latency_ms", "throughput", look, fill)
-    front = pareto(rows)
-    x, y = front["p99_latency_ms"], front["throughput"]
-    axes.plot(x, y, drawstyle="steps-post", color=INK, lw=0.9, alpha=0.6, zorder=1)
-    axes.plot(x, y, "o", ms=13, mfc="none", mec=INK, mew=1.1)
+    for _, one in workloads(rows):
+        front = pareto(one)
+        x, y = front["p99_latency_ms"], front["throughput"]
+        axes.plot(x, y, drawstyle="steps-post", color=INK, lw=0.9, alpha=0.6, zorder=1)
+        axes.plot(x, y, "o", ms=13, mfc="none", mec=INK, mew=1.1)
+        for _, top in leaders(one, latency_budget_ms).head(1).iterrows():
+            note, at = (
+                f"{top['throughput']:,.0f} samples/s",
+                (top["p99_latency_ms"], top["throughput"]),
+            )
+            axes.annotate(
+                note, at, (-9, 8), textcoords="offset points", ha="right", color=INK, weight="bold"
+            )
     axes.set_xscale("log")
     if latency_budget_ms < UNLIMITED:
         axes.axvline(latency_budget_ms, color=RED, ls="--", lw=1.4)
@@ -149,12 +151,6 @@ def frontier(rows: "DataFrame", latency_budget_ms: float = UNLIMITED) -> "Figure
         axes.text(latency_budget_ms, 1, text, color=RED, ha="center", va="bottom", transform=place)
     mark_decades(axes.xaxis)
     style.scale(axes, points["throughput"])
-    for _, top in best(rows, latency_budget_ms).iterrows():
-        # There is room: no stable point lies above and to the left of it.
-        text, at = f"{top['throughput']:,.0f} samples/s", (top["p99_latency_ms"], top["throughput"])
-        axes.annotate(
-            text, at, (-9, 8), textcoords="offset points", ha="right", color=INK, weight="bold"
-        )
     kinds = [style.marker("offline", GREY, "o"), style.marker("online", GREY, "o", fill="left")]
     ring = style.marker("Pareto point", INK, "o", face="none", size=11)
     style.add_legend(figure, rows, [*style.legend_handles(rows, points), *kinds, ring])

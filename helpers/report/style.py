@@ -8,6 +8,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from helpers.display import COLOURS, GREY, canvas, mark_decades, number
+from helpers.perf import BOUNDS
 from helpers.report.findings import stable
 
 if TYPE_CHECKING:
@@ -30,10 +31,16 @@ def styles(rows: "DataFrame") -> dict[str, Style]:
 def draw_line(axes: "Axes", line: "DataFrame", x: str, y: str, style: Style, fill: str) -> None:
     """Draw one experiment's line: a missing point is a gap, one that is not stable is hollow.
 
+    Bars are 95 % intervals, across too where `x` has one.
     `fill` is matplotlib's fill style of a marker; the line is dotted unless it is "full".
     """
     colour, shape = style
     axes.plot(line[x], line[y], color=colour, ls="-" if fill == "full" else ":", lw=1.5, alpha=0.8)
+    for axis, column in (("xerr", x), ("yerr", y)):
+        ends = line[BOUNDS.get(column, [])]
+        if ends.notna().any(axis=None):
+            reach = ends.sub(line[column], axis=0).abs().fillna(0).T
+            axes.errorbar(line[x], line[y], fmt="none", ecolor=colour, capsize=3, **{axis: reach})
     for chosen, face in ((stable(line), colour), (~stable(line), "white")):
         points = marker("", colour, shape, face=face, fill=fill if face == colour else "full")
         points.set_data(line[x][chosen], line[y][chosen])
@@ -58,7 +65,9 @@ def legend_handles(rows: "DataFrame", points: "DataFrame") -> "list[Artist]":
 
 
 def add_legend(figure: "Figure", rows: "DataFrame", entries: "list[Artist]") -> None:
-    """Put the legend below the axes; it also explains hollow markers and counts missing rows."""
+    """Put the legend below the axes; it also explains bars, hollow markers and missing rows."""
+    if any(hasattr(each, "has_yerr") for axes in figure.axes for each in axes.containers):
+        entries = [*entries, marker("95 % interval", GREY, "|", size=12)]
     lost = rows["throughput"].isna()
     if (~stable(rows) & ~lost).any():
         entries = [*entries, marker("hollow: not stable", GREY, "o", face="white")]

@@ -6,9 +6,12 @@ from collections.abc import Mapping
 from html import escape
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from helpers import results
 from helpers.config import STAGES, ReportConfig, Value
 from helpers.display import pretty
+from helpers.perf import Window, judge_budget
 from helpers.report import findings
 from helpers.report.findings import UNLIMITED
 from helpers.results import Result, Results, Row, Rung
@@ -21,13 +24,21 @@ if TYPE_CHECKING:
 GPU_LOAD = {"gpu_utilisation": ".0%", "gpu_memory_mb": ",.0f", "gpu_power_w": ",.0f"}
 
 
-def frame(found: Results) -> "DataFrame":
-    """Put the measured rows of all experiments into one table."""
+def frame(config: ReportConfig, found: Results) -> "DataFrame":
+    """Put the measured rows of all experiments into one table, with what `judge_budget` says."""
     from pandas import DataFrame
 
     everything = results.rows(result for stages in found.values() for result in stages.values())
-    rows = [row.model_dump() for row in everything]
-    return DataFrame(rows, columns=list(Row.model_fields)).infer_objects()
+    rows = [row.model_dump(exclude_none=True) | _within_budget(config, row) for row in everything]
+    return DataFrame(rows, columns=[*Row.model_fields, "budget", "budget_needs"]).infer_objects()
+
+
+def _within_budget(config: ReportConfig, row: Row) -> dict[str, Value]:
+    """Judge a row by all its requests but each client's first."""
+    runs = [Window(run, 1, row.concurrency) for run in results.read_requests(config, row)]
+    latencies = np.concatenate([np.empty(0), *(run.steady.latencies_ms for run in runs)])
+    word, needed = judge_budget(latencies, budget(config))
+    return {"budget": word, "budget_needs": needed} if config.latency_budget_ms else {}
 
 
 def escaped(text: str) -> str:
@@ -59,6 +70,7 @@ def answer(config: ReportConfig, found: Results, rows: "DataFrame") -> "Markdown
         if limit
         else "**No latency budget** is set for this model.",
         f"**The cost of serving.** {escaped(findings.describe_served_over_bare(offline))}",
+        f"**The noise floor.** {escaped(findings.describe_pace(rows))}",
         f"**Accuracy.** {escaped(accuracy_in_words(found))}",
     ]
     if config.checkpoint == "fitted":
@@ -210,6 +222,11 @@ def _pretty(record: Mapping[str, Value]) -> dict[str, Value]:
 
 def headline(rows: "DataFrame") -> str:
     """Give the key figure for an index."""
-    for _, top in findings.best(rows).iterrows():
-        return f"{top['throughput']:,.1f} inferences/s: {top['experiment']}"
-    return "nothing stable was measured" if len(rows) else "nothing was measured"
+    parts = []
+    for name, one in findings.workloads(rows):
+        found = findings.leaders(one)
+        for top in found["throughput"].head(1):
+            names = ", not told apart from ".join(found["experiment"].unique())
+            parts.append(f"{name} {top:,.1f} inferences/s: {names}".strip())
+    nothing = "no throughput is known" if len(rows) else "nothing was measured"
+    return "; ".join(parts) or nothing

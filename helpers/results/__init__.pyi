@@ -1,4 +1,4 @@
-from .files import Results, of_model, read, rows, save, timestamp, write
+from .files import Results, of_model, read, read_requests, rows, save, timestamp, write
 from .fingerprints import difference, fingerprint
 from .types import (
     LATENCY_COMPONENTS,
@@ -31,6 +31,7 @@ __all__ = [
     "fingerprint",
     "of_model",
     "read",
+    "read_requests",
     "rows",
     "save",
     "timestamp",

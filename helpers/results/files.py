@@ -2,12 +2,14 @@
 
 import io
 import time
+import zipfile
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
 import psutil
+from numpy.typing import NDArray
 from pydantic import JsonValue, ValidationError
 
 from helpers import formats
@@ -56,6 +58,19 @@ def of_model(config: StageConfig) -> Results:
 def rows(results: Iterable[Result]) -> list[Row]:
     """Collect the measured rows of many results."""
     return [row for result in results if result.measurement for row in result.measurement.rows]
+
+
+def read_requests(config: StageConfig, row: Row) -> list[NDArray[np.int64]]:
+    """Read start and end of the requests of each of a row's runs (ns, [n, 2]); none without their
+    file, which lies beside the result.
+    """
+    path = outputs() / config.target / config.model / row.source
+    point = f"batch_{row.batch_size}" if row.scenario == "offline" else f"clients_{row.concurrency}"
+    try:
+        with np.load(path.with_name(f"{path.stem}_requests.npz")) as found:
+            return [found[name] for name in found if name.rpartition("_")[0] == point]
+    except (OSError, ValueError, zipfile.BadZipFile):
+        return []
 
 
 def save(

@@ -46,10 +46,17 @@ def test_results_csv_has_the_published_columns_and_ours(finished: Project) -> No
         "experiment",
         "verdict",
         "reason",
-        "spread",
+        "throughput_low",
+        "half_width",
+        "p99_high_ms",
         "requests",
+        "executed_batch",
+        "client_overhead",
+        "pace",
         "served_bare_ratio",
-        "littles_law",
+        "served_bare_low",
+        "ratio_verdict",
+        "serving_ms",
     ]
     assert list(rows[0])[: len(published)] == published
     assert set(ours) < set(rows[0])
@@ -68,9 +75,10 @@ def test_results_csv_has_the_published_columns_and_ours(finished: Project) -> No
     ]
     assert {row["gpu"] for row in rows} == {"CPU (dummy)"}
     for row in rows:
-        assert row["verdict"] in ("unstable", "disturbed", "few requests") or (
-            abs(float(row["littles_law"]) - 1) <= 0.1
-        )
+        assert row["verdict"] in ("stable", "wide", "disturbed", "few requests", "client-bound")
+        if row["verdict"] == "stable":
+            assert float(row["throughput_low"]) < float(row["throughput"])
+            assert float(row["throughput"]) < float(row["throughput_high"])
 
 
 def test_a_second_run_executes_nothing_within_three_seconds(finished: Project) -> None:

@@ -9,29 +9,38 @@ import numpy as np
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
+from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from pandas import DataFrame, concat, read_csv
 
 from helpers.display import COLOURS, canvas, tables
 from helpers.report import findings, plots, text
-from helpers.results import Difference, Result, Results, Rung, State
+from helpers.results import LATENCY_COMPONENTS, Difference, Result, Results, Rung, State
 
 PUBLISHED = Path(__file__).parents[2] / "params" / "published" / "resnet50.csv"
 
 
 @pytest.fixture
 def rows() -> DataFrame:
-    """NVIDIA's rows of ResNet50, each GPU as an experiment; one is unstable and one failed."""
+    """NVIDIA's rows of ResNet50, each GPU as an experiment; one is wide and one failed."""
     rows = read_csv(PUBLISHED)
     rows["experiment"] = rows["gpu"]
-    rows["verdict"], rows["reason"], rows["spread"] = "stable", "", 0.01
-    rows["served_bare_ratio"] = 0.9
-    rows["served_bare_min"], rows["served_bare_max"] = 0.85, 0.95
+    rows["verdict"], rows["reason"], rows["variant"], rows["dataset"] = "stable", "", "", "sent"
+    for name in ("throughput", "p99"):
+        figure, unit = ("p99_latency_ms", "_ms") if name == "p99" else (name, "")
+        rows[f"{name}_low{unit}"] = 0.98 * rows[figure]
+        rows[f"{name}_high{unit}"] = 1.02 * rows[figure]
+    rows["served_bare_ratio"], rows["ratio_verdict"], rows["serving_ms"] = 0.9, "stable", 1.5
+    rows["served_bare_low"], rows["served_bare_high"] = 0.85, 0.95
+    rows["budget"], rows["budget_needs"] = "not known", 368
+    rows.loc[rows["p99_latency_ms"] <= 20, "budget"] = "met"
+    rows["pace"], rows["requests"] = 50.0, 20
     offline = rows.index[(rows["scenario"] == "offline") & (rows["gpu"] == "NVIDIA T4")]
-    rows.loc[offline[3], ["verdict", "reason"]] = "unstable", "windows differ by 18 %"
+    rows.loc[offline[3], ["verdict", "reason"]] = "wide", "known to +-18 %"
     figures = [name for name in map(str, rows) if name.endswith("_ms") or name.startswith("served")]
-    rows.loc[offline[7], ["throughput", "spread", *figures]] = float("nan")
+    figures += [name for name in map(str, rows) if name.startswith("throughput")]
+    rows.loc[offline[7], figures] = float("nan")
     rows.loc[offline[7], ["verdict", "reason"]] = "failed", "no memory for <script>"
     return rows
 
@@ -111,14 +120,65 @@ def test_the_components_stack_up_to_the_average_latency(rows: DataFrame) -> None
     assert axes.get_ylabel() == "average latency (ms)"
 
 
+def test_a_negative_rest_hangs_below_zero_and_the_rest_of_the_bar_is_higher(
+    rows: DataFrame,
+) -> None:
+    one = findings.measured(of(rows, "NVIDIA A40"), "online").head(1)
+    parts = dict.fromkeys(LATENCY_COMPONENTS, 1.0) | {"network_server_send_recv_ms": -2.0}
+    figure = plots.latency_components(one.assign(**parts, avg_latency_ms=4.0))
+    axes, right = figure.axes
+    spans = [bars.patches[0].get_y() for bars in axes.containers[:7]]  # type: ignore[attr-defined]
+    assert spans == [0, 0, 1, 2, 3, 4, 5]
+    assert axes.containers[1].patches[0].get_height() == -2  # type: ignore[attr-defined]
+    bottom, top = axes.get_ylim()
+    assert bottom < -2
+    assert right.get_ylim()[0] / right.get_ylim()[1] == pytest.approx(bottom / top)
+
+
+def test_components_that_were_not_measured_are_no_zeros(rows: DataFrame) -> None:
+    empty = of(rows, "NVIDIA A40").assign(**dict.fromkeys(LATENCY_COMPONENTS, np.nan))
+    assert plots.latency_components(empty).axes[0].get_ylim()[1] > 0
+    assert "average latency is 59.4 ms. Throughput" in findings.describe_components(empty)
+
+
+@pytest.mark.parametrize(
+    ("draw", "column"),
+    [
+        (plots.throughput_over_batch, "throughput"),
+        (plots.latency_over_batch, "p99_latency_ms"),
+    ],
+)
+def test_error_bars_are_the_95_percent_intervals(
+    rows: DataFrame, draw: Callable[[DataFrame], Figure], column: str
+) -> None:
+    (axes,) = (figure := draw(of(rows, "NVIDIA A40"))).axes
+    (bars,) = [each for each in axes.containers if isinstance(each, ErrorbarContainer)]
+    ends = [segment[:, 1].tolist() for segment in bars.lines[2][0].get_segments()]
+    values = findings.measured(of(rows, "NVIDIA A40"), "offline")[column]
+    assert ends == [pytest.approx([0.98 * value, 1.02 * value]) for value in values]
+    assert "95 % interval" in words(figure)
+
+
+def test_a_figure_without_intervals_explains_no_bars(rows: DataFrame) -> None:
+    few = rows.assign(p99_low_ms=np.nan, p99_high_ms=np.nan)
+    assert "95 %" not in words(plots.latency_over_batch(few))
+
+
+def test_a_ratio_is_hollow_by_its_own_verdict(rows: DataFrame) -> None:
+    one = of(rows, "NVIDIA A40")
+    wide = one["batch_size"].isin((1, 2)) & (one["scenario"] == "offline")
+    one.loc[wide, "ratio_verdict"] = "wide"
+    assert markers(plots.served_over_bare(one).axes[0], "white") == 2
+    assert markers(plots.throughput_over_batch(one).axes[0], "white") == 0
+
+
 def test_components_of_several_experiments_are_refused(rows: DataFrame) -> None:
     with pytest.raises(ValueError, match="one experiment a figure, not 4"):
         plots.latency_components(rows)
 
 
 def test_the_frontier_labels_the_budget_and_the_best_point_within_it(rows: DataFrame) -> None:
-    (_, top), *more = findings.best(rows, 20).iterrows()
-    assert not more
+    top = findings.leaders(rows, 20).iloc[0]
     inside = rows[(rows["p99_latency_ms"] <= 20) & (rows["verdict"] == "stable")]
     assert top["throughput"] == inside["throughput"].max()
     text = words(plots.frontier(rows, 20))
@@ -127,7 +187,7 @@ def test_the_frontier_labels_the_budget_and_the_best_point_within_it(rows: DataF
     assert "budget" not in words(plots.frontier(rows))
 
 
-def test_no_stable_row_beats_a_pareto_point_and_no_unstable_row_is_one(rows: DataFrame) -> None:
+def test_no_row_beats_a_pareto_point_and_no_disturbed_row_is_one(rows: DataFrame) -> None:
     fastest = rows["throughput"].idxmax()
     rows.loc[fastest, "verdict"] = "disturbed"
     front = findings.pareto(rows)
@@ -165,7 +225,8 @@ def test_a_wide_range_of_batch_sizes_is_readable() -> None:
     rows["experiment"] = (
         rows["backend"] + rows["precision"] + rows["backend_accelerator"].fillna("")
     )
-    rows["verdict"], rows["spread"] = "stable", 0.0
+    rows["verdict"] = "stable"
+    rows["throughput_low"] = rows["throughput_high"] = rows["throughput"]
     axes = plots.throughput_over_batch(rows).axes[0]
     assert axes.get_yscale() == "log"
     assert [label.get_text() for label in axes.get_xticklabels()][-1] == "131,072"
@@ -174,11 +235,10 @@ def test_a_wide_range_of_batch_sizes_is_readable() -> None:
 def test_findings_name_the_best_point_and_count_what_is_not_reliable(rows: DataFrame) -> None:
     t4 = of(rows, "NVIDIA T4")
     assert findings.describe_throughput(t4).startswith(
-        "Offline throughput is highest for NVIDIA T4 at batch size 64: 1,203 samples/s, 3.6 times"
+        "Offline: The highest throughput is 1,203 samples/s (95 % interval 1,179 to 1,227) at p99 "
+        "latency 55.3 ms: NVIDIA T4 at batch size 64 and concurrency 1, offline. "
     )
-    assert findings.describe_throughput(t4).endswith(
-        "Of 8 points, 1 not stable and 1 not measured."
-    )
+    assert findings.describe_throughput(t4).endswith("Of 8 points: 6 stable, 1 wide, 1 failed.")
     assert "55.3 ms at 64" in findings.describe_latency(t4)
     assert "Throughput peaks at concurrency" in findings.describe_components(t4)
     assert "within 20 ms is 4,630 samples/s" in findings.describe_frontier(rows, 20)
@@ -187,11 +247,11 @@ def test_findings_name_the_best_point_and_count_what_is_not_reliable(rows: DataF
 
 def test_findings_of_no_data_say_so(rows: DataFrame) -> None:
     failed = rows[rows["verdict"] == "failed"]
-    assert findings.describe_throughput(failed).startswith("No stable offline throughput")
-    assert findings.describe_latency(failed).startswith("Offline p99 latency: no stable point")
-    assert findings.describe_components(failed).startswith("No stable online latency")
-    assert findings.describe_frontier(failed, 5).startswith("No stable point within 5 ms.")
-    assert findings.describe_served_over_bare(failed).startswith("No stable ratio")
+    assert findings.describe_throughput(failed).startswith("Offline: No point is known.")
+    assert findings.describe_latency(failed).startswith("Offline p99 latency: none is known.")
+    assert findings.describe_components(failed).startswith("No online latency is known.")
+    assert findings.describe_frontier(failed, 5).startswith("No point within 5 ms is known.")
+    assert findings.describe_served_over_bare(failed).startswith("No ratio of served to bare is")
 
 
 def test_a_shown_figure_has_its_alternative_text_and_its_data_beside_it(

@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import numpy as np
 import pytest
 
-from helpers.results import Measurement, Result, Row, read
-from helpers.store import ROOT
+from helpers.config import resolve
+from helpers.results import Measurement, Result, Row, read, read_requests
+from helpers.store import OUTPUTS_VARIABLE, ROOT
 from tests.conftest import Project
 
 SCHEMA = ROOT / "helpers/results/schema.json"
@@ -25,7 +27,7 @@ def strictly(text: str) -> Any:
 
 
 def a_result(**figures: float) -> Result:
-    row = Row(batch_size=1, concurrency=1, verdict="unstable").model_copy(update=figures)
+    row = Row(batch_size=1, concurrency=1, verdict="wide").model_copy(update=figures)
     measurement = Measurement(rows=(row,), distinct_rows=1, background_before=math.nan)
     return Result(
         model="m",
@@ -66,6 +68,44 @@ def test_what_is_no_result_of_this_release_counts_as_not_there(
     assert read(path) is None
     path.write_text(content)
     assert read(path) is None
+
+
+def test_a_result_of_the_older_schema_is_read_as_without_intervals() -> None:
+    result = read(Path(__file__).parent / "data" / "schema_2.json")
+
+    assert result
+    assert result.schema_version == 2
+    assert result.measurement
+    stable, unstable = result.measurement.rows
+    assert (stable.throughput, stable.served_bare_ratio, stable.verdict) == (21.5, 0.96, "stable")
+    assert (unstable.verdict, unstable.reason) == ("unstable", "throughput varied by 18 %")
+    bounds = [name for name in Row.model_fields if name.endswith(("_low", "_high", "half_width"))]
+    assert {getattr(row, name) for row in result.measurement.rows for name in bounds} == {None}
+
+
+def test_the_requests_of_a_row_are_read_run_by_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(OUTPUTS_VARIABLE, str(tmp_path))
+    config = resolve("resnet50", "report")
+    folder = tmp_path / config.target / "resnet50" / "e"
+    folder.mkdir(parents=True)
+    file = folder / "perf_offline_requests.npz"
+    offline = Row(batch_size=8, concurrency=1, verdict="stable").model_copy(
+        update={"scenario": "offline", "source": "e/perf_offline.json"}
+    )
+    runs = [np.arange(2 * length).reshape(-1, 2) for length in (3, 4, 5)]
+
+    assert read_requests(config, offline) == []  # without a file
+    file.write_bytes(b"PK no archive")
+    assert read_requests(config, offline) == []
+    names = ("batch_8_0", "batch_8_1", "batch_80_2", "batch_8_bare_0")
+    np.savez_compressed(file, **dict(zip(names, [*runs, runs[0]], strict=True)))
+    found = read_requests(config, offline)
+
+    assert [run.tolist() for run in found] == [run.tolist() for run in runs[:2]]
+    other = {"scenario": "online", "concurrency": 4}
+    assert read_requests(config, offline.model_copy(update=other)) == []
 
 
 @pytest.mark.slow

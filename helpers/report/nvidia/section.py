@@ -6,6 +6,7 @@ from urllib.parse import urlencode
 
 from helpers.config import Value
 from helpers.display import GREY, Table, canvas, mark_decades, table
+from helpers.perf import interval
 from helpers.report import style
 from helpers.report.findings import measured
 from helpers.report.nvidia.comparison import SCENARIOS, Comparison, Pair, by_experiment, common
@@ -24,7 +25,8 @@ MARKERS = ("x", "+", "1", "2", "3", "4")  # none of them an experiment's
 AXES = {"offline": "batch size", "online": "samples in flight (clients x samples of a request)"}
 # Columns of a figure's data, ours and NVIDIA's
 SAMPLES = ("batch_size", "concurrency", "throughput")
-OURS = ("gpu", "scenario", *SAMPLES, "experiment", "p99_latency_ms")
+BOUNDS = ("throughput_low", "throughput_high")
+OURS = ("gpu", "scenario", *SAMPLES, *BOUNDS, "experiment", "p99_latency_ms")
 THEIRS = ("gpu", "dataset", "served", *SAMPLES, "p99_latency_ms", "littles_law")
 MARKED = 12  # points of a grey line, at most about
 
@@ -68,7 +70,7 @@ def _unfair(pairs: tuple[Pair, ...]) -> list[str]:
         f"the median of {len(ratios)} rows is {median(ratios):.3g}.",
         "**Why this may be unfair**, first for all rows, then for each experiment:",
         "".join(bullets),
-        "Reasons that concern a single row are in the table. Both sides must keep Little's law "
+        "Reasons that concern a single row are in the table. NVIDIA's rows must keep Little's law "
         "within 0.8 and 1.2. Latencies are compared by p99, not by the average: where NVIDIA's "
         "tables have components, their average is the sum of these, not a measured mean.",
     ]
@@ -96,6 +98,7 @@ def _line(pair: Pair, known: list[str]) -> dict[str, Value]:
         "batch x clients": f"{ours.batch_size:,} x {ours.concurrency:,}",
         "NVIDIA's": f"{theirs.batch_size:,} x {theirs.concurrency:,}",
         "ours (samples/s)": ours.throughput,
+        "95 % interval": interval(ours.throughput_low, ours.throughput_high),
         "NVIDIA's (samples/s)": theirs.throughput,
         "ratio": pair.ratio,
         "our p99 (ms)": ours.p99_latency_ms,

@@ -1,0 +1,329 @@
+"""The answer compares what is comparable, and says what the measurements cannot tell."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pandas import DataFrame
+from scipy.stats import binom
+
+from helpers.config import ReportConfig, resolve
+from helpers.perf import Window, interval, judge_budget, with_intervals
+from helpers.perf.statistics import measure_row
+from helpers.report import findings, plots, text
+from helpers.results import Measurement, Result, Results, Row, read
+from helpers.store import OUTPUTS_VARIABLE
+
+OLD = Path(__file__).parents[1] / "results" / "data" / "schema_2.json"
+
+
+def row(throughput: float, relative: float = 0.02, **fields: object) -> Row:
+    """A row known to about +-2 %, or as `relative` says."""
+    return Row(
+        batch_size=8,
+        concurrency=1,
+        verdict="stable",
+        throughput=throughput,
+        throughput_low=throughput / (1 + relative),
+        throughput_high=throughput * (1 + relative),
+        p99_latency_ms=20.0,
+        requests=100,
+    ).model_copy(update={"scenario": "online", "dataset": "generated", **fields})
+
+
+def results_of(rows: Iterable[Row], model: str = "tft", file: str = "") -> Results:
+    """The results of the experiments whose rows these are."""
+    found: dict[str, dict[str, Result]] = {}
+    for each in rows:
+        stage = f"perf_{each.scenario}"
+        stages = found.setdefault(each.experiment, {})
+        before = stages[stage].measurement if stage in stages else None
+        stages[stage] = Result(
+            model=model,
+            experiment=each.experiment,
+            stage=stage,
+            gpu="CPU",
+            state="done",
+            measurement=Measurement(
+                rows=(*(before.rows if before else ()), each),
+                distinct_rows=1,
+                background_before=0.0,
+            ),
+        )
+    return found
+
+
+def report(model: str = "tft", budget: float | None = None) -> ReportConfig:
+    config = resolve(model, "report")
+    assert isinstance(config, ReportConfig)
+    return config.model_copy(update={"latency_budget_ms": budget})
+
+
+def frame(*rows: Row) -> DataFrame:
+    return text.frame(report(), results_of(rows))
+
+
+def answer(rows: Iterable[Row], model: str = "tft", budget: float | None = None) -> str:
+    config, found = report(model, budget), results_of(rows, model)
+    return str(text.answer(config, found, text.frame(config, found)).data)  # type: ignore[attr-defined]
+
+
+def test_tfts_answer_names_electricity_and_traffic_apart() -> None:
+    rows = [
+        row(100, experiment="electricity-onnx", variant="electricity"),
+        row(150, experiment="electricity-openvino", variant="electricity"),
+        row(90, experiment="traffic-openvino", variant="traffic"),
+    ]
+
+    fastest = answer(rows).split("\n\n")[0]
+
+    assert fastest == (
+        "**Fastest.** electricity: The highest throughput is 150 samples/s (95 % interval 147.1 to "
+        "153) at p99 latency 20 ms: electricity-openvino at batch size 8 and concurrency 1, "
+        "online. traffic: The highest throughput is 90 samples/s (95 % interval 88.24 to 91.8) at "
+        "p99 latency 20 ms: traffic-openvino at batch size 8 and concurrency 1, online. Of 3 "
+        "points: 3 stable."
+    )
+    assert text.headline(frame(*rows)) == (
+        "electricity 150.0 inferences/s: electricity-openvino; "
+        "traffic 90.0 inferences/s: traffic-openvino"
+    )
+
+
+def test_data_sets_are_workloads_of_their_own_and_each_has_its_front() -> None:
+    rows = frame(
+        row(100, experiment="one", dataset="generated"),
+        row(150, experiment="two", dataset="squad", p99_latency_ms=10.0),
+    )
+
+    fronts = {name: list(findings.pareto(one).index) for name, one in findings.workloads(rows)}
+
+    assert fronts == {"generated": [0], "squad": [1]}
+    notes = [note.get_text() for note in plots.frontier(rows).axes[0].texts]
+    assert notes == ["100 samples/s", "150 samples/s"]
+
+
+def test_where_intervals_overlap_both_are_named_and_not_told_apart() -> None:
+    near = [row(100, experiment="onnx"), row(98, experiment="openvino")]
+    far = [row(100, experiment="onnx"), row(95, experiment="openvino")]
+
+    assert (
+        "onnx at batch size 8 and concurrency 1, online; not told apart from openvino at batch "
+        "size 8 and concurrency 1, online." in answer(near)
+    )
+    assert text.headline(frame(*near)) == "100.0 inferences/s: onnx, not told apart from openvino"
+    assert "openvino" not in answer(far)
+    assert "not told apart" not in answer(far)
+
+
+def test_a_wide_row_takes_part_with_its_interval_and_no_other_does() -> None:
+    wide = row(120, relative=0.3, experiment="wide", verdict="wide")
+    others = [
+        row(500, experiment=word, verdict=word)
+        for word in ("disturbed", "few requests", "client-bound", "overloaded", "failed")
+    ]
+    unbounded = row(900, experiment="two runs", verdict="wide", throughput_low=None)
+
+    found = findings.leaders(frame(row(100, experiment="stable"), wide, *others, unbounded))
+
+    assert list(found["experiment"]) == ["wide", "stable"]
+
+
+def test_many_points_that_are_not_told_apart_are_named_by_experiment() -> None:
+    rows = [row(100 - i, experiment="ab"[i % 2], concurrency=i) for i in range(4)]
+
+    said = findings.describe_frontier(frame(*rows))
+
+    assert said.endswith(
+        "a at batch size 8 and concurrency 0, online; not told apart from b at batch size 8 and "
+        "concurrency 1, online; not told apart from 2 more points of them. Of 4 points: 4 stable."
+    )
+
+
+def test_one_artefact_under_two_names_is_told_apart_in_three_of_twenty_runs_at_most() -> None:
+    def run(random: np.random.Generator, mean_ms: float) -> Window:
+        """A closed loop of one client, whose every run has a pace of its own (+-2 %)."""
+        pace = mean_ms * random.lognormal(0, 0.02)
+        ends = np.cumsum(random.lognormal(np.log(pace * 1e6), 0.1, 40)).astype(np.int64)
+        return Window(np.stack([np.r_[0, ends[:-1]], ends], axis=1), 8, 1)
+
+    def said(seed: int, slower: float) -> str:
+        random = np.random.default_rng(seed)
+        rows = [
+            measure_row([run(random, mean) for _ in range(5)], 100, 0.05, 2).model_copy(
+                update={"experiment": name, "scenario": "offline"}
+            )
+            for name, mean in (("one", 10.0), ("other", 10.0 * slower))
+        ]
+        return text.headline(frame(*rows))
+
+    apart = ["not told apart" not in said(seed, 1.0) for seed in range(20)]
+    different = ["not told apart" not in said(seed, 1.2) for seed in range(20)]
+
+    assert sum(apart) <= 3
+    assert sum(different) >= 17
+
+
+# The budget
+
+
+@pytest.mark.parametrize(
+    ("late", "requests", "word"),
+    [
+        (0, 0, "not known"),
+        (0, 367, "not known"),
+        (0, 368, "met"),
+        (1, 368, "not known"),
+        (4, 1022, "met"),
+        (8, 400, "not known"),
+        (12, 400, "not met"),
+    ],
+)
+def test_the_share_above_the_budget_is_met_not_met_or_not_known(
+    late: int, requests: int, word: str
+) -> None:
+    latencies = np.ones(requests)
+    latencies[np.linspace(0, requests - 1, late).astype(int)] = 9.0
+
+    found, needed = judge_budget(latencies, 5.0)
+
+    assert found == word
+    if found != "met":  # the binomial distribution's own tail says when it would be
+        assert binom.cdf(late, needed, 0.01) <= 0.025 < binom.cdf(late, needed - 1, 0.01)
+
+
+def test_correlated_requests_tell_less_of_the_budget() -> None:
+    random = np.random.default_rng(0)
+    latencies = np.repeat(random.lognormal(0, 0.1, 100), 4)  # answered four at a time
+
+    word, needed = judge_budget(latencies, 5.0)
+
+    assert word == "not known"
+    assert needed > 4 * 368
+
+
+def kept(folder: Path, rows: list[Row], latencies: dict[int, list[float]]) -> None:
+    """Keep the requests of each number of clients where the report looks for them."""
+    config = report()
+    path = (
+        folder / config.target / "tft" / Path(rows[0].source).with_name("perf_online_requests.npz")
+    )
+    path.parent.mkdir(parents=True)
+    arrays = {}
+    for clients, each in latencies.items():
+        ends = np.cumsum(np.array(each) * 1e6).astype(np.int64)
+        arrays[f"clients_{clients}_0"] = np.stack(
+            [ends - (np.array(each) * 1e6).astype(int), ends], 1
+        )
+    np.savez(path, **arrays)  # type: ignore[arg-type]
+
+
+def test_the_answer_within_the_budget_is_known_from_the_requests_but_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(OUTPUTS_VARIABLE, str(tmp_path))
+    rows = [
+        row(100 * clients, experiment="onnx", source="onnx/perf_online.json", concurrency=clients)
+        for clients in (1, 2, 4, 8)
+    ]
+    slow = [9.0 if i % 20 == 0 else 1.0 for i in range(400)]
+    enough, few = [9.0, *[1.0] * 368], [9.0, *[1.0] * 100]
+    kept(tmp_path, rows, {1: enough, 2: few, 4: slow})
+    found = results_of(rows)
+
+    table = text.frame(report(budget=5.0), found)
+    unlimited = text.frame(report(), found)
+
+    assert list(table["budget"]) == ["met", "not known", "not met", "not known"]
+    assert list(table["budget_needs"])[:2] == [368, 368]
+    assert unlimited["budget"].isna().all()
+    said = findings.describe_frontier(table, 5.0)
+    assert said.startswith("The highest throughput within 5 ms is 100 samples/s")
+    assert (
+        "Not known for onnx at batch size 8 and concurrency 8, online, 800 samples/s "
+        "(95 % interval 784.3 to 816): it would take 368 requests if no more took longer." in said
+    )
+    said = findings.describe_frontier(table[1:3], 5.0)
+    assert said.startswith(
+        "No point within 5 ms is known. Not known for onnx at batch size 8 and "
+        "concurrency 2, online, 200 samples/s"
+    )
+    assert "it" not in findings.describe_frontier(table[2:3], 5.0).split()
+
+
+# Intervals in words
+
+
+def test_tables_show_intervals_and_how_many_requests_a_percentile_needs() -> None:
+    known = row(1000, p99_low_ms=19.5, p99_high_ms=21.25)
+    few = row(10)
+    alike = row(10, requests=400)
+    failed = Row(batch_size=1, concurrency=1, verdict="failed")
+
+    columns = ["throughput", "p50_latency_ms", "p99_latency_ms", "served_bare_ratio", "verdict"]
+    rows = DataFrame([each.model_dump() for each in (known, few, alike, failed)])
+
+    shown = with_intervals(rows, columns)
+
+    assert list(shown) == [
+        "throughput",
+        "throughput, 95 %",
+        "p50_latency_ms",
+        "p99_latency_ms",
+        "p99, 95 %",
+        "served_bare_ratio",
+        "served bare, 95 %",
+        "verdict",
+    ]
+    rates = ["980.4 to 1,020", "9.804 to 10.2", "9.804 to 10.2", "–"]
+    assert list(shown["throughput, 95 %"]) == rates
+    found = ["19.5 to 21.25", "needs 299", "needs 401", "–"]
+    assert list(shown["p99, 95 %"]) == found
+    assert list(shown["served bare, 95 %"]) == ["–"] * 4
+    assert list(with_intervals(rows, ["verdict"])) == ["verdict"]
+
+
+def test_the_cost_of_serving_has_its_interval_and_is_told_in_milliseconds_too() -> None:
+    ratio = {"served_bare_ratio": 0.9, "served_bare_low": 0.88, "served_bare_high": 0.92}
+    offline = {"scenario": "offline", "serving_ms": 1.25, "experiment": "onnx"}
+    rows = frame(
+        row(100, **ratio, **offline, ratio_verdict="stable"),
+        row(100, **{**ratio, "served_bare_ratio": 0.95}, **offline, ratio_verdict="wide"),
+        row(100, **offline, ratio_verdict="few pairs", served_bare_ratio=0.5),
+    )
+
+    assert findings.describe_served_over_bare(rows) == (
+        "Triton serves 92% of the bare throughput (median of 2 points, 1 of them wide); the lowest "
+        "is 90% (95 % interval 88% to 92%), onnx at batch size 8. A request takes 1.25 to 1.25 ms "
+        "more than bare. Of 3 points: 3 stable."
+    )
+
+
+def test_the_noise_floor_is_the_paces_95_percent_range() -> None:
+    rows = [row(100, experiment="e", pace=100.0 + i) for i in range(-20, 21)]
+
+    assert findings.describe_pace(frame(*rows)) == (
+        "The machine's own pace, that of a fixed kernel before and after each point, was between "
+        "81.0% and 119.0% of its median at 95 % of 41 points: smaller differences between points "
+        "are the machine's."
+    )
+    assert "was not measured" in findings.describe_pace(frame(row(100, experiment="e")))
+
+
+def test_results_of_the_older_schema_are_shown_without_intervals() -> None:
+    old = read(OLD)
+    assert old
+    rows = text.frame(report("resnet50"), {"onnx-fp32": {"perf_offline": old}})
+
+    said = [findings.describe_frontier(rows), findings.describe_served_over_bare(rows)]
+
+    assert said[0] == "No point is known. Of 2 points: 1 stable, 1 unstable."
+    assert said[1].startswith("No ratio of served to bare is known.")
+    assert text.headline(rows) == "no throughput is known"
+    (found,) = set(with_intervals(rows, ["p99_latency_ms"])["p99, 95 %"])
+    assert found == "needs 299"
+    for draw in (plots.throughput_over_batch, plots.served_over_bare, plots.frontier):
+        figure = draw(rows)
+        assert "95 % interval" not in [t.get_text() for t in figure.legends[0].get_texts()]
+    assert interval(None, None) == "–"
