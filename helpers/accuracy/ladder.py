@@ -7,6 +7,7 @@ framework's: the rule of MLPerf Inference (github.com/mlcommons/inference_polici
 """
 
 from collections.abc import Iterable
+from math import ceil
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -14,7 +15,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from helpers import models
-from helpers.config import ConvertConfig, DeployConfig, EngineConfig, ExportConfig
+from helpers.config import (
+    ConvertConfig,
+    DeployConfig,
+    EngineConfig,
+    ExportConfig,
+    artefact_folder,
+)
 from helpers.errors import ArtefactError
 from helpers.formats import Array, Arrays, Session
 from helpers.inference import (
@@ -25,6 +32,8 @@ from helpers.inference import (
     physical_cores,
     recipe_folder,
     requests,
+    require,
+    threads,
 )
 from helpers.results import Difference, Rung, Score
 from helpers.store import Artefact, find_artefact, making, outputs
@@ -35,6 +44,8 @@ if TYPE_CHECKING:
 SAMPLES = 64
 KEPT_SHARE = 0.99
 BATCH = 8
+MOST_CLIENTS = 8  # under load: more would take the processor from the server
+EQUAL = (0.0, 0.0)  # one batch, runtime and version: the same arithmetic
 SAMPLES_FILE = "samples.npz"  # what the framework computed of them
 
 
@@ -59,15 +70,32 @@ def difference(
     )
 
 
-def rung(name: str, config: ExportConfig, precision: str, found: Arrays, reference: Arrays) -> Rung:
-    """Hold `found` against the framework's outputs, with the model's bounds for `precision`."""
-    bounds = models.get(config.model).BOUNDS[precision]
+def rung(
+    name: str,
+    config: ExportConfig,
+    precision: str,
+    found: Arrays,
+    reference: Arrays,
+    bounds: tuple[float, float] | None = None,
+) -> Rung:
+    """Compare `found` with the framework's outputs, within the model's bounds for `precision`; or
+    with the converted model's, within `bounds`.
+    """
+    known = models.get(config.model).BOUNDS
     differences = tuple(
-        difference(output, found.get(output, np.empty(0)), reference[output], bounds)
-        for output in reference
+        difference(output, found.get(output, np.empty(0)), values, bounds or known[precision])
+        for output, values in reference.items()
     )
-    samples = len(next(iter(reference.values())))
-    return Rung(name=name, precision=precision, samples=samples, differences=differences)
+    # an approximation that is this good was none: the hardware or the runtime has no such precision
+    in_fp32 = precision != "fp32" and all(each.is_within(*known["fp32"]) for each in differences)
+    return Rung(
+        name=name,
+        precision=precision,
+        reference="converted model" if bounds else "framework",
+        samples=len(next(iter(reference.values()))),
+        differences=differences,
+        note="computed in fp32" if in_fp32 and not bounds else "",
+    )
 
 
 def scores(
@@ -114,17 +142,30 @@ def _reference(config: ExportConfig) -> tuple[Arrays, dict[str, float]]:
 
 
 def compare(config: ExportConfig, artefact: Artefact) -> Rung:
-    """Run an export or a conversion on the ladder's samples: here, or by a server's own backend."""
+    """Run an export or a conversion on the ladder's samples: here, or by a server's own backend.
+
+    A converted model that is the exported file, on the device where that was compared, is not
+    compared again.
+    """
     name, precision = (str(artefact.facts[fact]) for fact in ("format", "precision"))
     is_export = config.stage == "export"
     if isinstance(config, ConvertConfig) and ensemble.requires_native_backend(config, name):
         found = _by_server(config, artefact)
+    elif not is_export and config.device == "cpu" and _is_export(config, artefact):
+        note = "the exported file itself, not compared again"
+        return Rung(name="converted", precision=precision, samples=0, differences=(), note=note)
     else:
         device, cores = "cpu" if is_export else config.device, physical_cores()
         session = ensemble.load(config, name, lambda _: artefact.folder, cores, device)
         found = _run(session, requests(config, open_dataset(config), BATCH, SAMPLES))
     step = "exported" if is_export else "converted"
     return rung(step, config, precision, found, _reference(config)[0])
+
+
+def _is_export(config: ExportConfig, artefact: Artefact) -> bool:
+    """Whether an artefact has the same files as the experiment's export."""
+    export = find_artefact(artefact_folder(config, "export"))
+    return export is not None and export.sha256 == artefact.sha256
 
 
 def _by_server(config: ConvertConfig, artefact: Artefact) -> Arrays:
@@ -144,18 +185,38 @@ def _by_server(config: ConvertConfig, artefact: Artefact) -> Arrays:
             return server.infer_all(config.model, batches)
 
 
-def compare_served(config: DeployConfig, server: "Server") -> Rung:
-    """Send the ladder's samples through Triton."""
-    size = min(BATCH, config.max_batch_size)
-    found = server.infer_all(config.model, requests(config, open_dataset(config), size, SAMPLES))
+def evaluate(config: DeployConfig, server: "Server") -> tuple[tuple[Rung, ...], tuple[Score, ...]]:
+    """Compare and score what Triton answers, asked for one request at a time and under load.
+
+    Alone, the ladder's samples are compared with the framework and the converted model. Under load,
+    the whole evaluation set is sent by as many clients as fill the largest preferred batch: all of
+    it is compared with the converted model and scored with the task's metrics. Where only the
+    server can run the model, the ladder's samples are sent under load once more instead, and
+    compared with the framework.
+    """
+    model, dataset, known = config.model, open_dataset(config), models.get(config.model).BOUNDS
+    framework, metrics = _reference(config)
     # an accelerator computes in a precision of its own: "amp" is fp16 within an fp32 graph
     precision = "fp16" if config.accelerator == "amp" else config.precision
     precision = config.accelerator_precision or precision
-    return rung("served", config, precision, found, _reference(config)[0])
-
-
-def evaluate(config: DeployConfig, server: "Server") -> tuple[Score, ...]:
-    """Send the whole evaluation set through Triton and score it with the task's metrics."""
-    dataset = open_dataset(config)
-    found = server.infer_all(config.model, requests(config, dataset, config.max_batch_size))
-    return scores(config, _reference(config)[1], dataset.score(found))
+    alone = list(requests(config, dataset, min(BATCH, config.max_batch_size), SAMPLES))
+    found = server.infer_all(model, alone)
+    rungs = [rung("served", config, precision, found, framework)]
+    filled = max(config.preferred_batch_sizes, default=config.max_batch_size)
+    size = ceil(filled / MOST_CLIENTS)
+    clients = ceil(filled / size)
+    loaded = server.infer_all(model, requests(config, dataset, size), clients)
+    if ensemble.has_bare_runtime(config):
+        folder, cores = require(config, "convert").folder, threads(config, "online")
+        session = ensemble.load(config, config.format, lambda _: folder, cores, config.device)
+        is_same = config.server.kind == "embedded" and config.device == "cpu"  # runtime and kernels
+        bounds = EQUAL if is_same else known[precision]
+        rungs.append(rung("served", config, precision, found, _run(session, alone), bounds))
+        expected = _run(session, requests(config, dataset, filled))
+        rungs.append(
+            rung("served under load", config, precision, loaded, expected, known[precision])
+        )
+    else:
+        again = server.infer_all(model, requests(config, dataset, size, SAMPLES), clients)
+        rungs.append(rung("served under load", config, precision, again, framework))
+    return tuple(rungs), scores(config, metrics, dataset.score(loaded))
