@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from helpers import models
 from helpers.config import (
@@ -56,18 +57,23 @@ def difference(
 
     A wrong shape or a value that is not finite has no difference, and so no bound holds.
     """
-    largest = mean = None
-    if found.shape == reference.shape and np.isfinite(found).all():
-        apart = np.abs(found.astype(np.float64) - reference.astype(np.float64))
-        apart /= reference.std(dtype=np.float64)
-        largest, mean = float(apart.max()), float(apart.mean())
-    return Difference(
+    bad = Difference(
         output=output,
-        max_difference=largest,
-        mean_difference=mean,
+        max_difference=None,
+        mean_difference=None,
         max_bound=bounds[0],
         mean_bound=bounds[1],
     )
+    if found.shape != reference.shape:
+        return bad
+    apart: NDArray[np.float64] = np.subtract(found, reference, dtype=np.float64)
+    np.abs(apart, out=apart)
+    apart /= reference.std(dtype=np.float64)
+    place = np.unravel_index(apart.argmax(), apart.shape)  # a NaN counts as the largest
+    values = {"value": float(found[place]), "reference_value": float(reference[place])}
+    if np.isfinite(apart[place]):
+        values |= {"max_difference": float(apart[place]), "mean_difference": float(apart.mean())}
+    return bad.model_copy(update={"sample": int(place[0]), **values})
 
 
 def rung(
