@@ -108,24 +108,18 @@ def test_a_request_that_is_refused_names_its_samples_and_ends_the_others(server:
     assert len(asked) < 50
 
 
-@pytest.mark.parametrize(
-    ("answer", "words"),
-    [
-        ("(2 * ids)[:-1]", "sample 5 has no answer: Triton gave 1 values of doubled for samples 4"),
-        ("2 * ids.repeat(2, 0)", "sample 1 has no answer: Triton gave 4 values of doubled for"),
-    ],
-)
-def test_an_answer_for_fewer_or_more_samples_is_one_line(
-    answer: str, words: str, tmp_path: Path
-) -> None:
-    """The adapter cuts a batch's outputs for its requests; here it is one request alone."""
-    session = SESSION.replace("2 * ids", answer)
+def test_a_sample_without_an_answer_is_one_line_with_its_number(tmp_path: Path) -> None:
+    """Triton passes on an output that has fewer rows than the request."""
+    session = SESSION.replace("2 * ids", "2 * ids[: 2 - (4 in ids)]")
     repository = write_doubles(tmp_path / "repository", session)
     with (
         embedded.serve(repository, log=tmp_path / "log") as server,
-        pytest.raises(ServerError, match=words),
+        pytest.raises(ServerError) as raised,
     ):
         server.infer_all("doubles", batches_of([2, 2, 2]))
+    assert str(raised.value) == (
+        "sample 5 has no answer: Triton gave 1 values of doubled for samples 4 to 5"
+    )
 
 
 def test_metrics_and_statistics_count_the_same_inferences(server: Server) -> None:
