@@ -191,7 +191,7 @@ def test_an_accelerator_is_held_to_the_bounds_of_its_own_precision(
     """Automatic mixed precision computes an fp32 graph in fp16."""
     right = {"wide_deep_model": reference()}
     served = {"wide_deep_model": reference() + np.float32(2e-3)}
-    monkeypatch.setattr(ladder, "_reference", lambda _: (right, {"map12": 0.6}))
+    monkeypatch.setattr(ladder, "_reference", lambda *_: (right, {"map12": 0.6}))
     dataset = SimpleNamespace(batches=lambda *_: iter(()), score=lambda _: {"map12": 0.6})
     monkeypatch.setattr(ladder, "open_dataset", lambda _: dataset)
     parameters = read_file(ROOT / "params/NVIDIA-T4.yaml")

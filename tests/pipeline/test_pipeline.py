@@ -167,7 +167,7 @@ def test_an_adapter_that_answers_wrongly_under_load_fails_deploy(
     if fault == "missing":
         assert re.search(r"sample (\d+) has no answer: .* 0 values of logits for samples \1", line)
         return
-    words = r"served under load fp32: logits differs from the converted model by .* and 1e-05; "
+    words = r"served under load fp32: logits differs from the framework by .* and 1e-05; "
     found = re.search(words + r"sample (\d+) of 96 is (\S+), not (\S+)$", line)
     assert found, line
     sample, value, right = int(found[1]), float(found[2]), float(found[3])
