@@ -196,12 +196,21 @@ def _by_server(config: ConvertConfig, artefact: Artefact) -> Arrays:
             return server.infer_all(config.model, batches)
 
 
+def _load(config: DeployConfig) -> tuple[int, int]:
+    """Give the samples of a request, and the clients that together fill the largest batch that the
+    server prefers.
+    """
+    filled = max(config.preferred_batch_sizes, default=config.max_batch_size)
+    size = ceil(filled / MOST_CLIENTS)
+    return size, ceil(filled / size)
+
+
 def evaluate(config: DeployConfig, server: "Server") -> tuple[tuple[Rung, ...], tuple[Score, ...]]:
     """Compare and score what Triton answers, asked for one request at a time and under load.
 
     Alone, the ladder's samples are compared with the framework and, where this process has the
     runtime that serves, with the converted model. Under load, the whole evaluation set is sent by
-    as many clients as fill the largest preferred batch, compared with the framework and scored.
+    as many clients as fill a batch, compared with the framework and scored.
     """
     model, dataset = config.model, open_dataset(config)
     # an accelerator computes in a precision of its own: "amp" is fp16 within an fp32 graph
@@ -218,9 +227,8 @@ def evaluate(config: DeployConfig, server: "Server") -> tuple[tuple[Rung, ...], 
         is_same = config.server.kind == "embedded" and config.device == "cpu"
         bounds = EQUAL if is_same else models.get(model).BOUNDS[precision]
         rungs.append(rung("served", config, precision, found, _run(session, alone), bounds))
-    filled = max(config.preferred_batch_sizes, default=config.max_batch_size)
-    size = ceil(filled / MOST_CLIENTS)
-    found = server.infer_all(model, requests(config, dataset, size), clients=ceil(filled / size))
+    size, clients = _load(config)
+    found = server.infer_all(model, requests(config, dataset, size), clients)
     expected, metrics = _reference(config, EVALUATION_FILE)
     rungs.append(rung("served under load", config, precision, found, expected))
     return tuple(rungs), scores(config, metrics, dataset.score(found))

@@ -24,8 +24,10 @@ from helpers.accuracy.ladder import (
 )
 from helpers.config.loading import configure, read_file, resolve
 from helpers.config.schema import StageConfig as Config
+from helpers.config.schema import artefact_folder
 from helpers.models.resnet50 import MODEL as resnet50
-from helpers.store.paths import ROOT
+from helpers.store.artefacts import Artefact, find_artefact, making
+from helpers.store.paths import OUTPUTS_VARIABLE, ROOT
 
 Floats = NDArray[np.float32]
 
@@ -206,6 +208,58 @@ def test_an_accelerator_is_held_to_the_bounds_of_its_own_precision(
         ("served under load", "framework", precision, ""),  # a native backend has its own runtime
     ]
     assert score.fault == ""
+
+
+@pytest.mark.parametrize(
+    ("preferred", "size", "clients"),
+    [([], 1, 8), ([1], 1, 1), ([2, 4], 1, 4), ([12], 2, 6), ([2048, 64], 256, 8)],
+)
+def test_as_many_clients_as_fill_the_largest_preferred_batch(
+    preferred: list[int], size: int, clients: int, config: Config
+) -> None:
+    chosen: Any = config.model_copy(update={"preferred_batch_sizes": preferred})
+
+    assert ladder._load(chosen) == (size, clients)
+
+
+@pytest.mark.parametrize(
+    ("device", "same", "again"), [("cpu", True, False), ("cpu", False, True), ("gpu", True, True)]
+)
+def test_the_exported_file_is_compared_again_only_on_another_device(
+    device: str,
+    same: bool,
+    again: bool,
+    config: Config,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(OUTPUTS_VARIABLE, str(tmp_path))
+    chosen: Any = config.model_copy(update={"device": device})
+    with making(artefact_folder(chosen, "export")) as (folder, _):
+        (folder / "model.onnx").write_text("graph")
+    export = find_artefact(artefact_folder(chosen, "export"))
+    assert export
+    facts = {"format": "onnx", "precision": "fp32"}
+    artefact = Artefact(export.folder, export.files if same else {}, facts)
+    monkeypatch.setattr(ladder.ensemble, "load", lambda *_: pytest.fail("it is compared"))
+
+    if again:
+        with pytest.raises(pytest.fail.Exception, match="it is compared"):
+            ladder.compare(chosen, artefact)
+        return
+    found = ladder.compare(chosen, artefact)
+    note = "the exported file itself, not compared again"
+    assert (found.headline, found.fault) == (note, "")
+    assert found.rows() == [
+        {
+            "rung": "converted",
+            "precision": "fp32",
+            "compared with": "framework",
+            "samples": 0,
+            "verdict": "green",
+            "reason": note,
+        }
+    ]
 
 
 @pytest.fixture

@@ -140,6 +140,24 @@ def test_a_red_rung_fails_its_stage_and_blocks_what_depends_on_it(project: Proje
     assert project.result("onnx-fp32", "deploy").state == "blocked"
 
 
+def test_the_rungs_of_an_experiment_say_what_was_compared_with_what(finished: Project) -> None:
+    def rungs(experiment: str, stage: str) -> list[tuple[str, str, int, str]]:
+        found = finished.result(experiment, stage).rungs
+        return [(each.name, each.reference, each.samples, each.note) for each in found]
+
+    exported = "the exported file itself, not compared again"
+    assert rungs("onnx-fp32", "convert") == [("converted", "framework", 0, exported)]
+    assert rungs("openvino-fp32", "convert") == [("converted", "framework", 64, "")]
+    for experiment in ("onnx-fp32", "openvino-fp32"):
+        assert rungs(experiment, "deploy") == [
+            ("served", "framework", 64, ""),
+            ("served", "converted model", 64, ""),
+            ("served under load", "framework", 96, ""),
+        ]
+        _, alone, _ = finished.result(experiment, "deploy").rungs
+        assert [each.max_difference for each in alone.differences] == [0.0]
+
+
 FAULTS = {  # of an adapter that answers one request at a time rightly
     "swapped": "responses[:2] = responses[1::-1]",
     "wrong": "outputs['logits'][0] += 1; responses[0] = pb.InferenceResponse("
