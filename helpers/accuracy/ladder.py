@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 SAMPLES = 64
 KEPT_SHARE = 0.99
 BATCH = 8
-MOST_CLIENTS = 8  # under load: more would take the processor from the server
+MOST_REQUESTS = 8  # of a batch under load: more clients would take the processor from the server
 EQUAL = (0.0, 0.0)  # for one batch, runtime and version
 SAMPLES_FILE = "samples.npz"  # what the framework computed of them
 EVALUATION_FILE = "evaluation.npz"  # and of the whole evaluation set
@@ -197,12 +197,12 @@ def _by_server(config: ConvertConfig, artefact: Artefact) -> Arrays:
 
 
 def _load(config: DeployConfig) -> tuple[int, int]:
-    """Give the samples of a request, and the clients that together fill the largest batch that the
-    server prefers.
+    """Give the samples of a request, and the clients that together fill the largest preferred batch
+    twice: while one batch runs, their next requests wait for the other.
     """
     filled = max(config.preferred_batch_sizes, default=config.max_batch_size)
-    size = ceil(filled / MOST_CLIENTS)
-    return size, ceil(filled / size)
+    size = ceil(filled / MOST_REQUESTS)
+    return size, 2 * ceil(filled / size)
 
 
 def evaluate(config: DeployConfig, server: "Server") -> tuple[tuple[Rung, ...], tuple[Score, ...]]:
@@ -210,7 +210,7 @@ def evaluate(config: DeployConfig, server: "Server") -> tuple[tuple[Rung, ...], 
 
     Alone, the ladder's samples are compared with the framework and, where this process has the
     runtime that serves, with the converted model. Under load, the whole evaluation set is sent by
-    as many clients as fill a batch, compared with the framework and scored.
+    so many clients that requests are joined, compared with the framework and scored.
     """
     model, dataset = config.model, open_dataset(config)
     # an accelerator computes in a precision of its own: "amp" is fp16 within an fp32 graph

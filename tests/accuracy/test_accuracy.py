@@ -212,9 +212,9 @@ def test_an_accelerator_is_held_to_the_bounds_of_its_own_precision(
 
 @pytest.mark.parametrize(
     ("preferred", "size", "clients"),
-    [([], 1, 8), ([1], 1, 1), ([2, 4], 1, 4), ([12], 2, 6), ([2048, 64], 256, 8)],
+    [([], 1, 16), ([1], 1, 2), ([2, 4], 1, 8), ([12], 2, 12), ([2048, 64], 256, 16)],
 )
-def test_as_many_clients_as_fill_the_largest_preferred_batch(
+def test_clients_fill_a_preferred_batch_while_another_one_runs(
     preferred: list[int], size: int, clients: int, config: Config
 ) -> None:
     chosen: Any = config.model_copy(update={"preferred_batch_sizes": preferred})
