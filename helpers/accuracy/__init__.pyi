@@ -1,3 +1,3 @@
-from .ladder import compare, compare_served, evaluate, framework_reference
+from .ladder import compare, evaluate, framework_reference
 
-__all__ = ["compare", "compare_served", "evaluate", "framework_reference"]
+__all__ = ["compare", "evaluate", "framework_reference"]

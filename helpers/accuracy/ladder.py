@@ -2,19 +2,29 @@
 
 Each rung is compared with the fp32 framework on the same 64 real samples. Differences are given in
 units of the reference output's own standard deviation, so that one bound means the same for every
-network. The task's metric, over the whole evaluation set through Triton, must keep 99 % of the
-framework's: the rule of MLPerf Inference (github.com/mlcommons/inference_policies).
+network. What is served is also compared with the converted model in this process, and, asked for by
+many clients, with the framework on the whole evaluation set. The task's metric over that set must
+keep 99 % of the framework's: the rule of MLPerf Inference
+(github.com/mlcommons/inference_policies).
 """
 
 from collections.abc import Iterable
+from math import ceil
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from helpers import models
-from helpers.config import ConvertConfig, DeployConfig, EngineConfig, ExportConfig
+from helpers.config import (
+    ConvertConfig,
+    DeployConfig,
+    EngineConfig,
+    ExportConfig,
+    artefact_folder,
+)
 from helpers.errors import ArtefactError
 from helpers.formats import Array, Arrays, Session
 from helpers.inference import (
@@ -25,6 +35,8 @@ from helpers.inference import (
     physical_cores,
     recipe_folder,
     requests,
+    require,
+    threads,
 )
 from helpers.results import Difference, Rung, Score
 from helpers.store import Artefact, find_artefact, making, outputs
@@ -35,7 +47,10 @@ if TYPE_CHECKING:
 SAMPLES = 64
 KEPT_SHARE = 0.99
 BATCH = 8
+MOST_REQUESTS = 8  # of a batch under load: more clients would take the processor from the server
+EQUAL = (0.0, 0.0)  # for one batch, runtime and version
 SAMPLES_FILE = "samples.npz"  # what the framework computed of them
+EVALUATION_FILE = "evaluation.npz"  # and of the whole evaluation set
 
 
 def difference(
@@ -45,29 +60,51 @@ def difference(
 
     A wrong shape or a value that is not finite has no difference, and so no bound holds.
     """
-    largest = mean = None
-    if found.shape == reference.shape and np.isfinite(found).all():
-        apart = np.abs(found.astype(np.float64) - reference.astype(np.float64))
-        apart /= reference.std(dtype=np.float64)
-        largest, mean = float(apart.max()), float(apart.mean())
-    return Difference(
+    bad = Difference(
         output=output,
-        max_difference=largest,
-        mean_difference=mean,
+        max_difference=None,
+        mean_difference=None,
         max_bound=bounds[0],
         mean_bound=bounds[1],
     )
+    if found.shape != reference.shape:
+        return bad
+    apart: NDArray[np.float64] = np.subtract(found, reference, dtype=np.float64)
+    np.abs(apart, out=apart)
+    apart /= reference.std(dtype=np.float64)
+    place = np.unravel_index(apart.argmax(), apart.shape)  # a NaN counts as the largest
+    values = {"value": float(found[place]), "reference_value": float(reference[place])}
+    if np.isfinite(apart[place]):
+        values |= {"max_difference": float(apart[place]), "mean_difference": float(apart.mean())}
+    return bad.model_copy(update={"sample": int(place[0]), **values})
 
 
-def rung(name: str, config: ExportConfig, precision: str, found: Arrays, reference: Arrays) -> Rung:
-    """Hold `found` against the framework's outputs, with the model's bounds for `precision`."""
-    bounds = models.get(config.model).BOUNDS[precision]
+def rung(
+    name: str,
+    config: ExportConfig,
+    precision: str,
+    found: Arrays,
+    reference: Arrays,
+    bounds: tuple[float, float] | None = None,
+) -> Rung:
+    """Compare `found` with the framework's outputs, within the model's bounds for `precision`; or
+    with the converted model's, within `bounds`.
+    """
+    known = models.get(config.model).BOUNDS
     differences = tuple(
-        difference(output, found.get(output, np.empty(0)), reference[output], bounds)
-        for output in reference
+        difference(output, found.get(output, np.empty(0)), values, bounds or known[precision])
+        for output, values in reference.items()
     )
-    samples = len(next(iter(reference.values())))
-    return Rung(name=name, precision=precision, samples=samples, differences=differences)
+    # an approximation that is this good was none: the hardware or the runtime has no such precision
+    in_fp32 = precision != "fp32" and all(each.is_within(*known["fp32"]) for each in differences)
+    return Rung(
+        name=name,
+        precision=precision,
+        reference="converted model" if bounds else "framework",
+        samples=len(next(iter(reference.values()))),
+        differences=differences,
+        note="computed in fp32" if in_fp32 and not bounds else "",
+    )
 
 
 def scores(
@@ -92,10 +129,12 @@ def _run(session: Session, batches: Iterable[Arrays]) -> Arrays:
 def framework_reference(config: ExportConfig, prepared: Prepared) -> Artefact:
     """Run the fp32 network in its framework over the whole evaluation set, once, and keep it."""
     folder, dataset = recipe_folder(config, "reference"), prepared.dataset
-    if find_artefact(folder) is None:
+    found = find_artefact(folder)
+    if found is None or EVALUATION_FILE not in found.files:
         session = framework_session(config, prepared.checkpoint)
         with making(folder) as (temporary, facts):
             everything = _run(session, dataset.batches(models.get(config.model).BATCH))
+            np.savez(temporary / EVALUATION_FILE, **everything)
             np.savez(temporary / SAMPLES_FILE, **_run(session, dataset.batches(BATCH, SAMPLES)))
             facts.update(dataset.score(everything))
     found = find_artefact(folder)
@@ -103,28 +142,41 @@ def framework_reference(config: ExportConfig, prepared: Prepared) -> Artefact:
     return found
 
 
-def _reference(config: ExportConfig) -> tuple[Arrays, dict[str, float]]:
-    """Load what the framework computed: the outputs on the ladder's samples, and the metrics."""
+def _reference(config: ExportConfig, file: str = SAMPLES_FILE) -> tuple[Arrays, dict[str, float]]:
+    """Load what the framework computed: the outputs on the samples of `file`, and the metrics."""
     artefact = find_artefact(recipe_folder(config, "reference"))
-    if artefact is None:
+    if artefact is None or file not in artefact.files:
         raise ArtefactError(f"{config.model} has no framework reference yet: run its export stage")
     metrics = {name: value for name, value in artefact.facts.items() if isinstance(value, float)}
-    with np.load(artefact.folder / SAMPLES_FILE) as arrays:
+    with np.load(artefact.folder / file) as arrays:
         return dict(arrays), metrics
 
 
 def compare(config: ExportConfig, artefact: Artefact) -> Rung:
-    """Run an export or a conversion on the ladder's samples: here, or by a server's own backend."""
+    """Run an export or a conversion on the ladder's samples: here, or by a server's own backend.
+
+    A converted model that is the exported file, on the device where that was compared, is not
+    compared again.
+    """
     name, precision = (str(artefact.facts[fact]) for fact in ("format", "precision"))
     is_export = config.stage == "export"
     if isinstance(config, ConvertConfig) and ensemble.requires_native_backend(config, name):
         found = _by_server(config, artefact)
+    elif not is_export and config.device == "cpu" and _is_export(config, artefact):
+        note = "the exported file itself, not compared again"
+        return Rung(name="converted", precision=precision, samples=0, differences=(), note=note)
     else:
         device, cores = "cpu" if is_export else config.device, physical_cores()
         session = ensemble.load(config, name, lambda _: artefact.folder, cores, device)
         found = _run(session, requests(config, open_dataset(config), BATCH, SAMPLES))
     step = "exported" if is_export else "converted"
     return rung(step, config, precision, found, _reference(config)[0])
+
+
+def _is_export(config: ExportConfig, artefact: Artefact) -> bool:
+    """Whether an artefact has the same files as the experiment's export."""
+    export = find_artefact(artefact_folder(config, "export"))
+    return export is not None and export.sha256 == artefact.sha256
 
 
 def _by_server(config: ConvertConfig, artefact: Artefact) -> Arrays:
@@ -144,18 +196,39 @@ def _by_server(config: ConvertConfig, artefact: Artefact) -> Arrays:
             return server.infer_all(config.model, batches)
 
 
-def compare_served(config: DeployConfig, server: "Server") -> Rung:
-    """Send the ladder's samples through Triton."""
-    size = min(BATCH, config.max_batch_size)
-    found = server.infer_all(config.model, requests(config, open_dataset(config), size, SAMPLES))
+def _load(config: DeployConfig) -> tuple[int, int]:
+    """Give the samples of a request, and the clients that together fill the largest preferred batch
+    twice: while one batch runs, their next requests wait for the other.
+    """
+    filled = max(config.preferred_batch_sizes, default=config.max_batch_size)
+    size = ceil(filled / MOST_REQUESTS)
+    return size, 2 * ceil(filled / size)
+
+
+def evaluate(config: DeployConfig, server: "Server") -> tuple[tuple[Rung, ...], tuple[Score, ...]]:
+    """Compare and score what Triton answers, asked for one request at a time and under load.
+
+    Alone, the ladder's samples are compared with the framework and, where this process has the
+    runtime that serves, with the converted model. Under load, the whole evaluation set is sent by
+    so many clients that requests are joined, compared with the framework and scored.
+    """
+    model, dataset = config.model, open_dataset(config)
     # an accelerator computes in a precision of its own: "amp" is fp16 within an fp32 graph
     precision = "fp16" if config.accelerator == "amp" else config.precision
     precision = config.accelerator_precision or precision
-    return rung("served", config, precision, found, _reference(config)[0])
-
-
-def evaluate(config: DeployConfig, server: "Server") -> tuple[Score, ...]:
-    """Send the whole evaluation set through Triton and score it with the task's metrics."""
-    dataset = open_dataset(config)
-    found = server.infer_all(config.model, requests(config, dataset, config.max_batch_size))
-    return scores(config, _reference(config)[1], dataset.score(found))
+    alone = list(requests(config, dataset, min(BATCH, config.max_batch_size), SAMPLES))
+    found = server.infer_all(model, alone)
+    rungs = [rung("served", config, precision, found, _reference(config)[0])]
+    if ensemble.has_bare_runtime(config):
+        folder, cores = require(config, "convert").folder, threads(config, "online")
+        session = ensemble.load(config, config.format, lambda _: folder, cores, config.device)
+        # a GPU's libraries choose their kernels anew in every process, another host has other
+        # versions: only an embedded server on a CPU computes exactly the same
+        is_same = config.server.kind == "embedded" and config.device == "cpu"
+        bounds = EQUAL if is_same else models.get(model).BOUNDS[precision]
+        rungs.append(rung("served", config, precision, found, _run(session, alone), bounds))
+    size, clients = _load(config)
+    found = server.infer_all(model, requests(config, dataset, size), clients)
+    expected, metrics = _reference(config, EVALUATION_FILE)
+    rungs.append(rung("served under load", config, precision, found, expected))
+    return tuple(rungs), scores(config, metrics, dataset.score(found))

@@ -49,52 +49,78 @@ class Record(BaseModel):
 
 
 class Difference(Record):
-    """One output of one rung against the framework's, in standard deviations of the latter."""
+    """One output of one rung against its reference, in standard deviations of the latter."""
 
     output: str
     max_difference: float | None  # None where shapes differ or a value is not finite
     mean_difference: float | None
     max_bound: float
     mean_bound: float
+    # the sample that differs most, from 0 on, with its value and the reference's; None where the
+    # shapes differ
+    sample: int | None = None
+    value: float | None = None
+    reference_value: float | None = None
+
+    def is_within(self, max_bound: float, mean_bound: float) -> bool:
+        """Whether both differences are at most these."""
+        if self.max_difference is None or self.mean_difference is None:
+            return False
+        return self.max_difference <= max_bound and self.mean_difference <= mean_bound
 
     @property
     def ok(self) -> bool:
         """Whether both differences are within their bounds."""
-        if self.max_difference is None or self.mean_difference is None:
-            return False
-        return self.max_difference <= self.max_bound and self.mean_difference <= self.mean_bound
+        return self.is_within(self.max_bound, self.mean_bound)
 
 
 class Rung(Record):
-    """One rung of the accuracy ladder: exported, converted or served."""
+    """One rung of the accuracy ladder: exported, converted, served, or served under load."""
 
     name: str
     precision: str
+    reference: Literal["framework", "converted model"] = "framework"
     samples: int
-    differences: tuple[Difference, ...]
+    differences: tuple[Difference, ...]  # none if it is the file of the rung before
+    note: str = ""
 
     @property
     def fault(self) -> str:
         """What is wrong, in one line; empty if every output is within its bounds."""
         for bad in (each for each in self.differences if not each.ok):
-            largest, mean = (
-                "a value that is not finite or a wrong shape" if each is None else f"{each:.2g}"
-                for each in (bad.max_difference, bad.mean_difference)
-            )
-            return (
-                f"{self.name} {self.precision}: {bad.output} differs from the framework by "
-                f"{largest} deviations at most and {mean} on average; the bounds are "
-                f"{bad.max_bound:.2g} and {bad.mean_bound:.2g}"
-            )
+            how = "has another shape" if bad.sample is None else "is not finite"
+            if bad.max_difference is not None:
+                how = (
+                    f"differs from the {self.reference} by {bad.max_difference:.2g} deviations at "
+                    f"most and {bad.mean_difference:.2g} on average; the bounds are "
+                    f"{bad.max_bound:.2g} and {bad.mean_bound:.2g}"
+                )
+            if bad.sample is not None:
+                values = (
+                    "not finite" if each is None else f"{each:.9g}"
+                    for each in (bad.value, bad.reference_value)
+                )
+                how += f"; sample {bad.sample} of {self.samples} is {', not '.join(values)}"
+            return f"{self.name} {self.precision}: {bad.output} {how}"
         return ""
+
+    @property
+    def headline(self) -> str:
+        """How far its outputs are from the reference's, at most."""
+        found = [
+            each.max_difference for each in self.differences if each.max_difference is not None
+        ]
+        return f"within {max(found):.1e}" if found else self.note
 
     def rows(self) -> list[dict[str, Value]]:
         """One row for each output, for a table."""
         head: dict[str, Value] = {"rung": self.name, "precision": self.precision}
-        head["samples"] = self.samples
+        head |= {"compared with": self.reference, "samples": self.samples}
+        columns = {"output", "max_difference", "mean_difference", "max_bound", "mean_bound"}
+        found = [(each.model_dump(include=columns), each.ok) for each in self.differences]
         return [
-            {**head, **each.model_dump(), "verdict": "green" if each.ok else "red"}
-            for each in self.differences
+            {**head, **values, "verdict": "green" if ok else "red", "reason": self.note}
+            for values, ok in found or [({}, True)]
         ]
 
 

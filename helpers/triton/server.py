@@ -1,12 +1,15 @@
 """A Triton server, wherever it runs: ports for one, waiting until it is ready, talking to it."""
 
 import time
-from collections.abc import Callable, Iterable
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from http.client import HTTPException
+from itertools import product
 from pathlib import Path
 from socket import SO_REUSEADDR, SOL_SOCKET, socket
+from threading import Lock
 from typing import Any, TypedDict, TypeVar
 from urllib.request import ProxyHandler, build_opener
 
@@ -130,25 +133,72 @@ class Server:
         """Send one request with a leading batch dimension and return all outputs by name."""
         return self._call(lambda client: _infer(client, model, inputs))
 
-    def infer_all(self, model: str, batches: Iterable[Arrays]) -> Arrays:
-        """Send batch after batch over one connection; return all samples' outputs, in order."""
-        answers = self._call(lambda client: [_infer(client, model, batch) for batch in batches])
-        return {name: np.concatenate([answer[name] for answer in answers]) for name in answers[0]}
+    def infer_all(self, model: str, batches: Iterable[Arrays], clients: int = 1) -> Arrays:
+        """Send each batch as a request, from `clients` clients that have a connection and one
+        request at a time each; return the outputs of all samples, in the order of the batches.
+
+        Raises `ServerError` with the numbers, from 0 on, of samples that were not answered.
+        """
+        waiting, lock = _numbered(batches), Lock()
+        answers: dict[range, Arrays] = {}  # by the numbers of a request's samples
+
+        def send(client: Any) -> None:
+            while True:
+                with lock:
+                    samples, batch = next(waiting, (range(0), {}))
+                if not samples:
+                    return
+                with self._explained(f" with samples {samples[0]} to {samples[-1]}"):
+                    answers[samples] = _infer(client, model, batch)
+
+        with ThreadPoolExecutor(clients) as threads:
+            sending = [threads.submit(self._call, send) for _ in range(clients)]
+            try:
+                wait(sending, return_when=FIRST_EXCEPTION)
+            finally:
+                waiting = iter(())  # after an error or an interrupt the others end too
+        for each in sending:
+            each.result()
+        in_order = sorted(answers.items(), key=lambda each: each[0].start)
+        names = dict.fromkeys(name for answer in answers.values() for name in answer)
+        for name, (samples, answer) in product(names, in_order):
+            if (found := len(answer.get(name, ()))) != len(samples):
+                raise ServerError(
+                    f"sample {samples[min(found, len(samples) - 1)]} has no answer: Triton gave "
+                    f"{found} values of {name} for samples {samples[0]} to {samples[-1]}"
+                )
+        return {name: np.concatenate([answer[name] for _, answer in in_order]) for name in names}
 
     def _call(self, action: Callable[[Any], T]) -> T:
         client = http.InferenceServerClient(
             self.url, connection_timeout=TIMEOUT_SECONDS, network_timeout=TIMEOUT_SECONDS
         )
         try:
-            return action(client)
-        except InferenceServerException as error:
-            raise ServerError(f"Triton refused the request: {error.message()}") from error
-        except OSError as error:
-            state = f"has ended: {self.last_words()}" if self.end() else f"is running: {error}"
-            raise ServerError(f"no answer from Triton at {self.url}, which {state}") from error
+            with self._explained():
+                return action(client)
         finally:
             with suppress(OSError):
                 client.close()
+
+    @contextmanager
+    def _explained(self, request: str = "") -> Iterator[None]:
+        """Turn the client's errors into `ServerError`; `request` says which request it was."""
+        try:
+            yield
+        except InferenceServerException as error:
+            raise ServerError(f"Triton refused the request{request}: {error.message()}") from error
+        except OSError as error:
+            state = f"has ended: {self.last_words()}" if self.end() else f"is running: {error}"
+            raise ServerError(f"no answer from Triton at {self.url}, which {state}") from error
+
+
+def _numbered(batches: Iterable[Arrays]) -> Iterator[tuple[range, Arrays]]:
+    """Give each batch with the numbers of its samples among those of all."""
+    start = 0
+    for batch in batches:
+        samples = range(start, start + len(next(iter(batch.values()))))
+        yield samples, batch
+        start = samples.stop
 
 
 def _infer(client: Any, model: str, inputs: Arrays) -> Arrays:

@@ -24,8 +24,10 @@ from helpers.accuracy.ladder import (
 )
 from helpers.config.loading import configure, read_file, resolve
 from helpers.config.schema import StageConfig as Config
+from helpers.config.schema import artefact_folder
 from helpers.models.resnet50 import MODEL as resnet50
-from helpers.store.paths import ROOT
+from helpers.store.artefacts import Artefact, find_artefact, making
+from helpers.store.paths import OUTPUTS_VARIABLE, ROOT
 
 Floats = NDArray[np.float32]
 
@@ -126,10 +128,47 @@ def test_a_rung_names_the_output_that_is_wrong_and_its_bounds(config: Config) ->
 
     assert (green.fault, green.samples) == ("", SAMPLES)
     assert red.fault.startswith("served fp32: OUTPUT__0 differs from the framework by ")
-    assert red.fault.endswith("; the bounds are 5.6e-05 and 1.4e-05")
+    assert "; the bounds are 5.6e-05 and 1.4e-05; sample " in red.fault
     assert red.rows()[0]["verdict"] == "red"
-    assert lost.differences[0].max_difference is None
-    assert "a value that is not finite or a wrong shape" in lost.fault
+    assert lost.fault == "served fp32: OUTPUT__0 has another shape"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("two samples swapped", ": OUTPUT__0 differs from the framework by 4.2 deviations at most"),
+        ("one NaN", ": OUTPUT__0 is not finite; sample 3 of 64 is nan, not "),
+        ("one infinity", ": OUTPUT__0 is not finite; sample 3 of 64 is inf, not "),
+    ],
+)
+def test_a_red_rung_names_the_sample_that_differs_most_and_both_values(
+    name: str, words: str, config: Config
+) -> None:
+    right, found = reference(), WRONG[name]
+    red = rung("served", config, "fp32", {"OUTPUT__0": found}, {"OUTPUT__0": right})
+
+    (only,) = red.differences
+    assert only.sample is not None
+    worst = np.abs(found[only.sample] - right[only.sample]).argmax()  # the place of a NaN
+    assert words in red.fault
+    assert red.fault.endswith(
+        f"; sample {only.sample} of 64 is {found[only.sample, worst]:.9g}, "
+        f"not {right[only.sample, worst]:.9g}"
+    )
+    assert Rung.model_validate_json(red.model_dump_json()).fault  # JSON has null for a NaN
+
+
+def test_a_16_bit_rung_as_near_as_fp32_says_so_on_its_page(config: Config) -> None:
+    right = {"OUTPUT__0": reference()}
+    near = {"OUTPUT__0": reference() * np.float32(1 + 1e-6)}
+    rounded = {"OUTPUT__0": reference() * np.float32(1 + 1e-3)}
+
+    def note(precision: str, found: dict[str, Floats], bounds: Any = None) -> object:
+        return rung("served", config, precision, found, right, bounds).rows()[0]["reason"]
+
+    assert note("bf16", near) == note("fp16", near) == "computed in fp32"
+    assert note("fp32", near) == note("bf16", rounded) == ""
+    assert note("bf16", near, (0.1, 0.1)) == ""  # its own converted model should be as near
 
 
 def test_a_rung_is_red_when_any_of_its_outputs_is() -> None:
@@ -154,15 +193,73 @@ def test_an_accelerator_is_held_to_the_bounds_of_its_own_precision(
     """Automatic mixed precision computes an fp32 graph in fp16."""
     right = {"wide_deep_model": reference()}
     served = {"wide_deep_model": reference() + np.float32(2e-3)}
-    monkeypatch.setattr(ladder, "_reference", lambda _: (right, {}))
-    monkeypatch.setattr(ladder, "open_dataset", lambda _: None)
-    monkeypatch.setattr(ladder, "requests", lambda *_: iter(()))
+    monkeypatch.setattr(ladder, "_reference", lambda *_: (right, {"map12": 0.6}))
+    dataset = SimpleNamespace(batches=lambda *_: iter(()), score=lambda _: {"map12": 0.6})
+    monkeypatch.setattr(ladder, "open_dataset", lambda _: dataset)
     parameters = read_file(ROOT / "params/NVIDIA-T4.yaml")
     chosen: Any = configure(parameters, "widedeep", experiment, "deploy")
 
-    found = ladder.compare_served(chosen, SimpleNamespace(infer_all=lambda *_: served))  # type: ignore[arg-type]
+    server: Any = SimpleNamespace(infer_all=lambda *_: served)
+    rungs, (score,) = ladder.evaluate(chosen, server)
 
-    assert (found.precision, found.fault) == (precision, "")
+    found = [(each.name, each.reference, each.precision, each.fault) for each in rungs]
+    assert found == [
+        ("served", "framework", precision, ""),
+        ("served under load", "framework", precision, ""),  # a native backend has its own runtime
+    ]
+    assert score.fault == ""
+
+
+@pytest.mark.parametrize(
+    ("preferred", "size", "clients"),
+    [([], 1, 16), ([1], 1, 2), ([2, 4], 1, 8), ([12], 2, 12), ([2048, 64], 256, 16)],
+)
+def test_clients_fill_a_preferred_batch_while_another_one_runs(
+    preferred: list[int], size: int, clients: int, config: Config
+) -> None:
+    chosen: Any = config.model_copy(update={"preferred_batch_sizes": preferred})
+
+    assert ladder._load(chosen) == (size, clients)
+
+
+@pytest.mark.parametrize(
+    ("device", "same", "again"), [("cpu", True, False), ("cpu", False, True), ("gpu", True, True)]
+)
+def test_the_exported_file_is_compared_again_only_on_another_device(
+    device: str,
+    same: bool,
+    again: bool,
+    config: Config,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(OUTPUTS_VARIABLE, str(tmp_path))
+    chosen: Any = config.model_copy(update={"device": device})
+    with making(artefact_folder(chosen, "export")) as (folder, _):
+        (folder / "model.onnx").write_text("graph")
+    export = find_artefact(artefact_folder(chosen, "export"))
+    assert export
+    facts = {"format": "onnx", "precision": "fp32"}
+    artefact = Artefact(export.folder, export.files if same else {}, facts)
+    monkeypatch.setattr(ladder.ensemble, "load", lambda *_: pytest.fail("it is compared"))
+
+    if again:
+        with pytest.raises(pytest.fail.Exception, match="it is compared"):
+            ladder.compare(chosen, artefact)
+        return
+    found = ladder.compare(chosen, artefact)
+    note = "the exported file itself, not compared again"
+    assert (found.headline, found.fault) == (note, "")
+    assert found.rows() == [
+        {
+            "rung": "converted",
+            "precision": "fp32",
+            "compared with": "framework",
+            "samples": 0,
+            "verdict": "green",
+            "reason": note,
+        }
+    ]
 
 
 @pytest.fixture

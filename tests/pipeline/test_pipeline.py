@@ -2,13 +2,16 @@
 
 import csv
 import json
+import re
 import shutil
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.conftest import BROWSER, Project, browse
+from tests.dummy import weights
 
 pytestmark = pytest.mark.slow
 
@@ -143,6 +146,62 @@ def test_a_red_rung_fails_its_stage_and_blocks_what_depends_on_it(project: Proje
     assert result.state == "failed"
     assert result.rungs[0].fault
     assert project.result("onnx-fp32", "deploy").state == "blocked"
+
+
+def test_the_rungs_of_an_experiment_say_what_was_compared_with_what(finished: Project) -> None:
+    def rungs(experiment: str, stage: str) -> list[tuple[str, str, int, str]]:
+        found = finished.result(experiment, stage).rungs
+        return [(each.name, each.reference, each.samples, each.note) for each in found]
+
+    exported = "the exported file itself, not compared again"
+    assert rungs("onnx-fp32", "convert") == [("converted", "framework", 0, exported)]
+    assert rungs("openvino-fp32", "convert") == [("converted", "framework", 64, "")]
+    for experiment in ("onnx-fp32", "openvino-fp32"):
+        assert rungs(experiment, "deploy") == [
+            ("served", "framework", 64, ""),
+            ("served", "converted model", 64, ""),
+            ("served under load", "framework", 96, ""),
+        ]
+        _, alone, _ = finished.result(experiment, "deploy").rungs
+        assert [each.max_difference for each in alone.differences] == [0.0]
+
+
+FAULTS = {  # of an adapter that answers one request at a time rightly
+    "swapped": "responses[:2] = responses[1::-1]",
+    "wrong": "outputs['logits'][0] += 1; responses[0] = pb.InferenceResponse("
+    "[pb.Tensor('logits', outputs['logits'][:1])])",
+    "missing": "responses[0] = pb.InferenceResponse([pb.Tensor('logits', outputs['logits'][:0])])",
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_an_adapter_that_answers_wrongly_under_load_fails_deploy(
+    fault: str, project: Project
+) -> None:
+    edit(
+        project.root / "helpers/triton/adapter.py",
+        "        return responses\n",
+        f"        if len(responses) > 1:\n            {FAULTS[fault]}\n        return responses\n",
+    )
+    edit(project.params, "pairs: 1", "pairs: 1\n      max_queue_delay_us: 20000")
+    only = ("--experiment", "onnx-fp32", "--stage", "deploy")
+
+    answer = project.run("run", "params/dummy.yaml", *only)
+
+    assert answer.code == 1
+    (line,) = [line for line in answer.output.splitlines() if "deploy: failed, " in line]
+    if fault == "missing":
+        assert re.search(r"sample (\d+) has no answer: .* 0 values of logits for samples \1", line)
+        return
+    words = r"served under load fp32: logits differs from the framework by .* and 1e-05; "
+    found = re.search(words + r"sample (\d+) of 96 is (\S+), not (\S+)$", line)
+    assert found, line
+    sample, value, right = int(found[1]), float(found[2]), float(found[3])
+    logits = np.random.default_rng(1).standard_normal((96, 16)).astype(np.float32) @ weights().T
+    assert np.isclose(logits[sample], right).any()
+    assert not np.isclose(logits[sample], value).any()
+    *_, loaded = project.result("onnx-fp32", "deploy").rungs
+    assert (loaded.name, loaded.samples) == ("served under load", 96)
 
 
 def test_one_failed_experiment_does_not_stop_the_others(fresh: Project) -> None:

@@ -77,6 +77,51 @@ def test_every_answer_belongs_to_its_own_request_when_requests_are_batched(serve
     assert after["execution_count"] - before["execution_count"] < 40
 
 
+def batches_of(sizes: list[int]) -> list[dict[str, np.ndarray]]:
+    """Requests of these sizes, with ids that count on from the first sample to the last."""
+    numbers = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
+    return [{"ids": np.stack([each, each], axis=1)} for each in numbers]
+
+
+@pytest.mark.parametrize("clients", [1, 4])
+def test_answers_to_many_clients_come_back_in_the_order_of_the_samples(
+    clients: int, server: Server
+) -> None:
+    before = server.statistics("doubles")
+    sizes = [1 + number % 3 for number in range(40)]
+    answers = server.infer_all("doubles", iter(batches_of(sizes)), clients)
+    assert answers["doubled"][:, 0].tolist() == [2 * sample for sample in range(sum(sizes))]
+    after = server.statistics("doubles")
+    executions = after["execution_count"] - before["execution_count"]
+    assert executions == 40 if clients == 1 else executions < 40
+
+
+def test_a_request_that_is_refused_names_its_samples_and_ends_the_others(server: Server) -> None:
+    def batches() -> Iterator[dict[str, np.ndarray]]:
+        for number in range(1000):
+            asked.append(number)
+            yield {"ids": ids(2, -1 if number == 3 else number)}
+
+    asked: list[int] = []
+    with pytest.raises(ServerError, match=r"with samples 6 to 7: .* no such id"):
+        server.infer_all("doubles", batches(), 4)
+    assert len(asked) < 50
+
+
+def test_a_sample_without_an_answer_is_one_line_with_its_number(tmp_path: Path) -> None:
+    """Triton passes on an output that has fewer rows than the request."""
+    session = SESSION.replace("2 * ids", "2 * ids[: 2 - (4 in ids)]")
+    repository = write_doubles(tmp_path / "repository", session)
+    with (
+        embedded.serve(repository, log=tmp_path / "log") as server,
+        pytest.raises(ServerError) as raised,
+    ):
+        server.infer_all("doubles", batches_of([2, 2, 2]))
+    assert str(raised.value) == (
+        "sample 5 has no answer: Triton gave 1 values of doubled for samples 4 to 5"
+    )
+
+
 def test_metrics_and_statistics_count_the_same_inferences(server: Server) -> None:
     server.infer("doubles", {"ids": ids(4)})
     families = text_string_to_metric_families(server.metrics())
