@@ -2,10 +2,9 @@
 
 Each rung is compared with the fp32 framework on the same 64 real samples. Differences are given in
 units of the reference output's own standard deviation, so that one bound means the same for every
-network. What is served is also compared with the converted model in this process, and, asked for by
-many clients, with the framework on the whole evaluation set. The task's metric over that set must
-keep 99 % of the framework's: the rule of MLPerf Inference
-(github.com/mlcommons/inference_policies).
+network. What is served is also compared with the converted model in this process, and under load
+with the framework on the whole evaluation set. The task's metric over that set must keep 99 % of
+the framework's: the rule of MLPerf Inference (github.com/mlcommons/inference_policies).
 """
 
 from collections.abc import Iterable
@@ -15,16 +14,9 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from helpers import models
-from helpers.config import (
-    ConvertConfig,
-    DeployConfig,
-    EngineConfig,
-    ExportConfig,
-    artefact_folder,
-)
+from helpers.config import ConvertConfig, DeployConfig, EngineConfig, ExportConfig
 from helpers.errors import ArtefactError
 from helpers.formats import Array, Arrays, Session
 from helpers.inference import (
@@ -48,7 +40,6 @@ SAMPLES = 64
 KEPT_SHARE = 0.99
 BATCH = 8
 MOST_REQUESTS = 8  # of a batch under load: more clients would take the processor from the server
-EQUAL = (0.0, 0.0)  # for one batch, runtime and version
 SAMPLES_FILE = "samples.npz"  # what the framework computed of them
 EVALUATION_FILE = "evaluation.npz"  # and of the whole evaluation set
 
@@ -60,23 +51,17 @@ def difference(
 
     A wrong shape or a value that is not finite has no difference, and so no bound holds.
     """
-    bad = Difference(
-        output=output,
-        max_difference=None,
-        mean_difference=None,
-        max_bound=bounds[0],
-        mean_bound=bounds[1],
+    fields: dict[str, object] = {}
+    if found.shape == reference.shape:
+        apart = np.abs(np.subtract(found, reference, dtype=np.float64))
+        apart /= reference.std(dtype=np.float64)
+        place = np.unravel_index(apart.argmax(), apart.shape)  # a NaN counts as the largest
+        fields = {"sample": place[0], "value": found[place], "reference_value": reference[place]}
+        if np.isfinite(apart[place]):
+            fields |= {"max_difference": apart[place], "mean_difference": apart.mean()}
+    return Difference.model_validate(
+        {"output": output, "max_bound": bounds[0], "mean_bound": bounds[1], **fields}
     )
-    if found.shape != reference.shape:
-        return bad
-    apart: NDArray[np.float64] = np.subtract(found, reference, dtype=np.float64)
-    np.abs(apart, out=apart)
-    apart /= reference.std(dtype=np.float64)
-    place = np.unravel_index(apart.argmax(), apart.shape)  # a NaN counts as the largest
-    values = {"value": float(found[place]), "reference_value": float(reference[place])}
-    if np.isfinite(apart[place]):
-        values |= {"max_difference": float(apart[place]), "mean_difference": float(apart.mean())}
-    return bad.model_copy(update={"sample": int(place[0]), **values})
 
 
 def rung(
@@ -90,21 +75,19 @@ def rung(
     """Compare `found` with the framework's outputs, within the model's bounds for `precision`; or
     with the converted model's, within `bounds`.
     """
-    known = models.get(config.model).BOUNDS
+    against = "converted model" if bounds else "framework"
+    limits = bounds or models.get(config.model).BOUNDS[precision]
     differences = tuple(
-        difference(output, found.get(output, np.empty(0)), values, bounds or known[precision])
-        for output, values in reference.items()
+        difference(output, found.get(output, np.empty(0)), reference[output], limits)
+        for output in reference
     )
-    # an approximation that is this good was none: the hardware or the runtime has no such precision
-    in_fp32 = precision != "fp32" and all(each.is_within(*known["fp32"]) for each in differences)
-    return Rung(
-        name=name,
-        precision=precision,
-        reference="converted model" if bounds else "framework",
-        samples=len(next(iter(reference.values()))),
-        differences=differences,
-        note="computed in fp32" if in_fp32 and not bounds else "",
+    count = len(next(iter(reference.values())))
+    result = Rung(
+        name=name, precision=precision, reference=against, samples=count, differences=differences
     )
+    if precision == "fp32" or bounds or rung(name, config, "fp32", found, reference).fault:
+        return result
+    return result.model_copy(update={"note": "computed in fp32"})
 
 
 def scores(
@@ -153,16 +136,18 @@ def _reference(config: ExportConfig, file: str = SAMPLES_FILE) -> tuple[Arrays, 
 
 
 def compare(config: ExportConfig, artefact: Artefact) -> Rung:
-    """Run an export or a conversion on the ladder's samples: here, or by a server's own backend.
-
-    A converted model that is the exported file, on the device where that was compared, is not
-    compared again.
+    """Run an export or a conversion on the ladder's samples: here, or by a server's own backend. A
+    conversion to the exported file itself is not run again on the CPU, where that was compared.
     """
     name, precision = (str(artefact.facts[fact]) for fact in ("format", "precision"))
     is_export = config.stage == "export"
     if isinstance(config, ConvertConfig) and ensemble.requires_native_backend(config, name):
         found = _by_server(config, artefact)
-    elif not is_export and config.device == "cpu" and _is_export(config, artefact):
+    elif (
+        not is_export
+        and config.device == "cpu"
+        and artefact.sha256 == require(config, "export").sha256
+    ):
         note = "the exported file itself, not compared again"
         return Rung(name="converted", precision=precision, samples=0, differences=(), note=note)
     else:
@@ -171,12 +156,6 @@ def compare(config: ExportConfig, artefact: Artefact) -> Rung:
         found = _run(session, requests(config, open_dataset(config), BATCH, SAMPLES))
     step = "exported" if is_export else "converted"
     return rung(step, config, precision, found, _reference(config)[0])
-
-
-def _is_export(config: ExportConfig, artefact: Artefact) -> bool:
-    """Whether an artefact has the same files as the experiment's export."""
-    export = find_artefact(artefact_folder(config, "export"))
-    return export is not None and export.sha256 == artefact.sha256
 
 
 def _by_server(config: ConvertConfig, artefact: Artefact) -> Arrays:
@@ -196,21 +175,12 @@ def _by_server(config: ConvertConfig, artefact: Artefact) -> Arrays:
             return server.infer_all(config.model, batches)
 
 
-def _load(config: DeployConfig) -> tuple[int, int]:
-    """Give the samples of a request, and the clients that together fill the largest preferred batch
-    twice: while one batch runs, their next requests wait for the other.
-    """
-    filled = max(config.preferred_batch_sizes, default=config.max_batch_size)
-    size = ceil(filled / MOST_REQUESTS)
-    return size, 2 * ceil(filled / size)
-
-
 def evaluate(config: DeployConfig, server: "Server") -> tuple[tuple[Rung, ...], tuple[Score, ...]]:
     """Compare and score what Triton answers, asked for one request at a time and under load.
 
     Alone, the ladder's samples are compared with the framework and, where this process has the
-    runtime that serves, with the converted model. Under load, the whole evaluation set is sent by
-    so many clients that requests are joined, compared with the framework and scored.
+    runtime that serves, with the converted model. Under load the whole evaluation set is compared
+    with the framework, and scored.
     """
     model, dataset = config.model, open_dataset(config)
     # an accelerator computes in a precision of its own: "amp" is fp16 within an fp32 graph
@@ -222,13 +192,14 @@ def evaluate(config: DeployConfig, server: "Server") -> tuple[tuple[Rung, ...], 
     if ensemble.has_bare_runtime(config):
         folder, cores = require(config, "convert").folder, threads(config, "online")
         session = ensemble.load(config, config.format, lambda _: folder, cores, config.device)
-        # a GPU's libraries choose their kernels anew in every process, another host has other
-        # versions: only an embedded server on a CPU computes exactly the same
+        # another host has other versions, and on a GPU every process chooses its kernels anew
         is_same = config.server.kind == "embedded" and config.device == "cpu"
-        bounds = EQUAL if is_same else models.get(model).BOUNDS[precision]
+        bounds = (0.0, 0.0) if is_same else models.get(model).BOUNDS[precision]
         rungs.append(rung("served", config, precision, found, _run(session, alone), bounds))
-    size, clients = _load(config)
-    found = server.infer_all(model, requests(config, dataset, size), clients)
+    # twice as many clients as fill the largest preferred batch: while one runs, the next one fills
+    filled = max(config.preferred_batch_sizes, default=config.max_batch_size)
+    size = ceil(filled / MOST_REQUESTS)
+    found = server.infer_all(model, requests(config, dataset, size), 2 * ceil(filled / size))
     expected, metrics = _reference(config, EVALUATION_FILE)
     rungs.append(rung("served under load", config, precision, found, expected))
     return tuple(rungs), scores(config, metrics, dataset.score(found))

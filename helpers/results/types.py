@@ -52,26 +52,21 @@ class Difference(Record):
     """One output of one rung against its reference, in standard deviations of the latter."""
 
     output: str
-    max_difference: float | None  # None where shapes differ or a value is not finite
-    mean_difference: float | None
+    max_difference: float | None = None  # where shapes differ or a value is not finite
+    mean_difference: float | None = None
     max_bound: float
     mean_bound: float
-    # the sample that differs most, from 0 on, with its value and the reference's; None where the
-    # shapes differ
+    # the sample that differs most, from 0 on, and both values; None where shapes differ
     sample: int | None = None
     value: float | None = None
     reference_value: float | None = None
 
-    def is_within(self, max_bound: float, mean_bound: float) -> bool:
-        """Whether both differences are at most these."""
-        if self.max_difference is None or self.mean_difference is None:
-            return False
-        return self.max_difference <= max_bound and self.mean_difference <= mean_bound
-
     @property
     def ok(self) -> bool:
         """Whether both differences are within their bounds."""
-        return self.is_within(self.max_bound, self.mean_bound)
+        if self.max_difference is None or self.mean_difference is None:
+            return False
+        return self.max_difference <= self.max_bound and self.mean_difference <= self.mean_bound
 
 
 class Rung(Record):
@@ -79,7 +74,7 @@ class Rung(Record):
 
     name: str
     precision: str
-    reference: Literal["framework", "converted model"] = "framework"
+    reference: str = "framework"  # or the converted model
     samples: int
     differences: tuple[Difference, ...]  # none if it is the file of the rung before
     note: str = ""
@@ -96,21 +91,16 @@ class Rung(Record):
                     f"{bad.max_bound:.2g} and {bad.mean_bound:.2g}"
                 )
             if bad.sample is not None:
-                values = (
-                    "not finite" if each is None else f"{each:.9g}"
-                    for each in (bad.value, bad.reference_value)
-                )
-                how += f"; sample {bad.sample} of {self.samples} is {', not '.join(values)}"
+                values = f"{bad.value}, not {bad.reference_value}"
+                how += f"; sample {bad.sample} of {self.samples} is {values}"
             return f"{self.name} {self.precision}: {bad.output} {how}"
         return ""
 
     @property
     def headline(self) -> str:
         """How far its outputs are from the reference's, at most."""
-        found = [
-            each.max_difference for each in self.differences if each.max_difference is not None
-        ]
-        return f"within {max(found):.1e}" if found else self.note
+        largest = [each.max_difference or 0.0 for each in self.differences]
+        return f"within {max(largest):.1e}" if largest else self.note
 
     def rows(self) -> list[dict[str, Value]]:
         """One row for each output, for a table."""

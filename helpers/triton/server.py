@@ -139,15 +139,17 @@ class Server:
 
         Raises `ServerError` with the numbers, from 0 on, of samples that were not answered.
         """
-        waiting, lock = _numbered(batches), Lock()
+        waiting, sent, lock = iter(batches), 0, Lock()
         answers: dict[range, Arrays] = {}  # by the numbers of a request's samples
 
         def send(client: Any) -> None:
+            nonlocal sent
             while True:
                 with lock:
-                    samples, batch = next(waiting, (range(0), {}))
-                if not samples:
-                    return
+                    if not (batch := next(waiting, {})):
+                        return
+                    samples = range(sent, sent + len(next(iter(batch.values()))))
+                    sent = samples.stop
                 with self._explained(f" with samples {samples[0]} to {samples[-1]}"):
                     answers[samples] = _infer(client, model, batch)
 
@@ -190,15 +192,6 @@ class Server:
         except OSError as error:
             state = f"has ended: {self.last_words()}" if self.end() else f"is running: {error}"
             raise ServerError(f"no answer from Triton at {self.url}, which {state}") from error
-
-
-def _numbered(batches: Iterable[Arrays]) -> Iterator[tuple[range, Arrays]]:
-    """Give each batch with the numbers of its samples among those of all."""
-    start = 0
-    for batch in batches:
-        samples = range(start, start + len(next(iter(batch.values()))))
-        yield samples, batch
-        start = samples.stop
 
 
 def _infer(client: Any, model: str, inputs: Arrays) -> Arrays:

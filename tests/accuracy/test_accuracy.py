@@ -152,8 +152,8 @@ def test_a_red_rung_names_the_sample_that_differs_most_and_both_values(
     worst = np.abs(found[only.sample] - right[only.sample]).argmax()  # the place of a NaN
     assert words in red.fault
     assert red.fault.endswith(
-        f"; sample {only.sample} of 64 is {found[only.sample, worst]:.9g}, "
-        f"not {right[only.sample, worst]:.9g}"
+        f"; sample {only.sample} of 64 is {float(found[only.sample, worst])}, "
+        f"not {float(right[only.sample, worst])}"
     )
     assert Rung.model_validate_json(red.model_dump_json()).fault  # JSON has null for a NaN
 
@@ -208,18 +208,6 @@ def test_an_accelerator_is_held_to_the_bounds_of_its_own_precision(
         ("served under load", "framework", precision, ""),  # a native backend has its own runtime
     ]
     assert score.fault == ""
-
-
-@pytest.mark.parametrize(
-    ("preferred", "size", "clients"),
-    [([], 1, 16), ([1], 1, 2), ([2, 4], 1, 8), ([12], 2, 12), ([2048, 64], 256, 16)],
-)
-def test_clients_fill_a_preferred_batch_while_another_one_runs(
-    preferred: list[int], size: int, clients: int, config: Config
-) -> None:
-    chosen: Any = config.model_copy(update={"preferred_batch_sizes": preferred})
-
-    assert ladder._load(chosen) == (size, clients)
 
 
 @pytest.mark.parametrize(
