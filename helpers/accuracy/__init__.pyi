@@ -1,3 +1,17 @@
-from .ladder import compare, compare_served, evaluate, framework_reference
+from .ladder import (
+    compare,
+    compare_served,
+    evaluate,
+    framework_reference,
+    reference_outputs,
+    served_precision,
+)
 
-__all__ = ["compare", "compare_served", "evaluate", "framework_reference"]
+__all__ = [
+    "compare",
+    "compare_served",
+    "evaluate",
+    "framework_reference",
+    "reference_outputs",
+    "served_precision",
+]
