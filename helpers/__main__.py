@@ -152,8 +152,8 @@ def crosscheck(
     config.select(given, [model], [experiment] if experiment else [])
     rows = perf.crosscheck(given, model, experiment)
     for row in rows:
-        say(str(row))
-    return 1 if any(row.verdict == "differ" for row in rows) else 0
+        say(", ".join(f"{name} {value}" for name, value in row.items() if value))
+    return 1 if any(row["verdict"] == "differ" for row in rows) else 0
 
 
 @app.command()

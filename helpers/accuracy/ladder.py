@@ -103,6 +103,18 @@ def framework_reference(config: ExportConfig, prepared: Prepared) -> Artefact:
     return found
 
 
+def served_precision(config: DeployConfig) -> str:
+    """Name the precision whose bounds hold for what is served."""
+    # an accelerator computes in a precision of its own: "amp" is fp16 within an fp32 graph
+    precision = "fp16" if config.accelerator == "amp" else config.precision
+    return config.accelerator_precision or precision
+
+
+def reference_outputs(config: ExportConfig) -> Arrays:
+    """Load what the framework computed of the ladder's samples; `ArtefactError` if it has not."""
+    return _reference(config)[0]
+
+
 def _reference(config: ExportConfig) -> tuple[Arrays, dict[str, float]]:
     """Load what the framework computed: the outputs on the ladder's samples, and the metrics."""
     artefact = find_artefact(recipe_folder(config, "reference"))
@@ -124,7 +136,7 @@ def compare(config: ExportConfig, artefact: Artefact) -> Rung:
         session = ensemble.load(config, name, lambda _: artefact.folder, cores, device)
         found = _run(session, requests(config, open_dataset(config), BATCH, SAMPLES))
     step = "exported" if is_export else "converted"
-    return rung(step, config, precision, found, reference_outputs(config))
+    return rung(step, config, precision, found, _reference(config)[0])
 
 
 def _by_server(config: ConvertConfig, artefact: Artefact) -> Arrays:
@@ -144,26 +156,11 @@ def _by_server(config: ConvertConfig, artefact: Artefact) -> Arrays:
             return server.infer_all(config.model, batches)
 
 
-def reference_outputs(config: ExportConfig) -> Arrays:
-    """Load what the framework computed of the ladder's samples.
-
-    Raises `ArtefactError` if the export stage has yet to compute it.
-    """
-    return _reference(config)[0]
-
-
-def served_precision(config: DeployConfig) -> str:
-    """Name the precision whose bounds hold for what is served."""
-    # an accelerator computes in a precision of its own: "amp" is fp16 within an fp32 graph
-    precision = "fp16" if config.accelerator == "amp" else config.precision
-    return config.accelerator_precision or precision
-
-
 def compare_served(config: DeployConfig, server: "Server") -> Rung:
     """Send the ladder's samples through Triton."""
     size = min(BATCH, config.max_batch_size)
     found = server.infer_all(config.model, requests(config, open_dataset(config), size, SAMPLES))
-    return rung("served", config, served_precision(config), found, reference_outputs(config))
+    return rung("served", config, served_precision(config), found, _reference(config)[0])
 
 
 def evaluate(config: DeployConfig, server: "Server") -> tuple[Score, ...]:

@@ -31,8 +31,8 @@ FORMATS = {"spread": ".1%", "littles_law": ".3f"}
 FORMATS |= dict.fromkeys(("gpu_utilisation", "gpu_utilisation_max"), ".0%")
 FORMATS |= dict.fromkeys(("max_difference", "mean_difference", "max_bound", "mean_bound"), ".1e")
 # Badges have their own background, so that they can be read in a light and in a dark theme.
-BADGES = dict.fromkeys(("green", "stable"), "background:#dcf2e2;color:#14532d")
-BADGES |= dict.fromkeys(("red", "failed"), "background:#fbdcd9;color:#7f1d1d")
+BADGES = dict.fromkeys(("green", "stable", "agree"), "background:#dcf2e2;color:#14532d")
+BADGES |= dict.fromkeys(("red", "failed", "differ"), "background:#fbdcd9;color:#7f1d1d")
 BADGES |= dict.fromkeys(
     ("unstable", "disturbed", "few requests"), "background:#fdecc8;color:#6b4000"
 )

@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.util import find_spec
 from math import ceil
 from queue import SimpleQueue
@@ -18,11 +18,10 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import JsonValue
 
 from helpers import models
 from helpers.accuracy import reference_outputs, served_precision
-from helpers.config import DeployConfig, Parameters, configure, results_folder
+from helpers.config import DeployConfig, Parameters, Value, configure, results_folder
 from helpers.errors import AccuracyError, MeasurementError
 from helpers.inference import open_dataset, requests, require
 from helpers.models import Arrays
@@ -37,17 +36,18 @@ if TYPE_CHECKING:
     from mlperf_loadgen import QuerySample
 
 ROUNDS = 5  # runs of each meter, in turn
-SECONDS, FEWEST = 2.0, 8  # of a run, and its requests, at least
-SERVER_SECONDS, SERVER_CLIENTS = 6.0, 16
+SECONDS, FEWEST = 2.0, 12  # of a run, and its requests, at least
+SERVER_SECONDS, SERVER_CLIENTS = 8.0, 16
 SERVER_SHARE = 0.5  # of the requests that one client in a closed loop completes
 LOGGED = 0.1  # the share of answers that LoadGen keeps
 SEED = 14
 CLOSE = 0.10  # meters agree within this, or where their intervals overlap
 # in LoadGen's trace: the number of a sample, and the time from when it was due to its answer
 SAMPLE = re.compile(r'"sample_seq":(\d+),.*?"complete_ns":(\d+)')
-NO_LOADGEN = "crosscheck needs LoadGen: pip install 'mlcommons-loadgen>=6.0.17,<7'"
 
 Values = NDArray[np.float64]
+Ask = Callable[[Arrays], Arrays]
+Row = dict[str, Value]  # of the table of both meters
 
 
 # For replacement by `helpers.perf.statistics`, which has these with the same signatures.
@@ -82,7 +82,7 @@ def geometric_mean(values: Sequence[float]) -> float:
     return float(np.exp(np.log(values).mean()))
 
 
-Estimate = tuple[float, Interval | None]
+# End of what is replaced.
 
 
 @dataclass(frozen=True)
@@ -92,10 +92,8 @@ class Test:
     scenario: Literal["SingleStream", "Offline", "Server"]
     count: int  # samples
     seed: int = SEED
-    clients: int = 1  # each has one request under way
-    joined: int = 1  # samples in a request
+    joined: int = 1  # samples in a request (Offline)
     rate: float = 1.0  # samples per second (Server)
-    bound_ms: float = 60_000.0  # of the latency (Server)
 
 
 @dataclass(frozen=True)
@@ -107,26 +105,15 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """One figure by both meters, with 95 % intervals; None is not known."""
+class Estimate:
+    """A figure and its 95 % interval, where there is one."""
 
-    scenario: str
-    figure: str  # with its unit
-    batch_size: int  # rows in a request
-    loadgen: float
-    loadgen_low: float | None
-    loadgen_high: float | None
-    perf_analyzer: float | None
-    perf_analyzer_low: float | None
-    perf_analyzer_high: float | None
-    verdict: Literal["agree", "differ", "not compared"]
-    reason: str
+    value: float
+    interval: Interval | None
 
     def __str__(self) -> str:
-        other = "not measured" if self.perf_analyzer is None else f"{self.perf_analyzer:.4g}"
-        found = f"{self.loadgen:.4g} by LoadGen, {other} by perf_analyzer"
-        what = f"{self.scenario} {self.figure}, batch {self.batch_size}: {found}: {self.verdict}"
-        return f"{what} ({self.reason})" if self.reason else what
+        within = f" ({self.interval.low:.4g} to {self.interval.high:.4g})" if self.interval else ""
+        return f"{self.value:.4g}{within}"
 
 
 def flat(outputs: Arrays, names: Sequence[str], start: int, rows: int) -> Values:
@@ -138,18 +125,18 @@ def flat(outputs: Arrays, names: Sequence[str], start: int, rows: int) -> Values
 def run(
     server: Server, model: str, samples: Sequence[Arrays], outputs: Sequence[str], test: Test
 ) -> Trial:
-    """Let LoadGen send `samples` to `server`. Raises `ServerError` if a request failed."""
+    """Let LoadGen send `samples` to `server`. Raises `ServerError` if a request failed.
+
+    One connection sends one request after the other, but in the Server scenario.
+    """
     from mlperf_loadgen import QuerySampleResponse, QuerySamplesComplete
 
     queue: SimpleQueue[Sequence[QuerySample]] = SimpleQueue()
-    rows = len(next(iter(samples[0].values())))
     errors: list[Exception] = []
+    clients = SERVER_CLIENTS if test.scenario == "Server" else 0  # besides the first
+    rows = len(next(iter(samples[0].values())))
 
-    def issue(queries: "Sequence[QuerySample]") -> None:
-        for start in range(0, len(queries), test.joined):
-            queue.put(queries[start : start + test.joined])
-
-    def answer(ask: Callable[[Arrays], Arrays], queries: "Sequence[QuerySample]") -> None:
+    def answer(ask: Ask, queries: "Sequence[QuerySample]") -> None:
         values = [np.empty(0)] * len(queries)
         try:
             if not errors:  # after one LoadGen still waits for all that it asked
@@ -163,22 +150,30 @@ def run(
             [QuerySampleResponse(query.id, each.ctypes.data, each.nbytes) for query, each in pairs]
         )
 
-    def client(ask: Callable[[Arrays], Arrays]) -> None:
+    def client(ask: Ask) -> None:
         while queries := queue.get():
             answer(ask, queries)
+
+    def talk(ask: Ask) -> Trial:
+        def issue(queries: "Sequence[QuerySample]") -> None:
+            for start in range(0, len(queries), test.joined):
+                chosen = queries[start : start + test.joined]
+                queue.put(chosen) if clients else answer(ask, chosen)
+
+        try:
+            trial = _test(test, issue, len(samples))
+        finally:
+            for _ in range(clients):
+                queue.put([])
         if errors:
             raise errors[0]
+        return trial
 
-    def end(_: object) -> None:
-        for _ in range(test.clients):
-            queue.put([])
-
-    # LoadGen has a thread of its own here, so that Ctrl-C is never raised within its calls
-    with ThreadPoolExecutor(1 + test.clients) as pool:
-        trial = pool.submit(_test, test, issue, len(samples))
-        trial.add_done_callback(end)
-        for each in [pool.submit(server.converse, model, client) for _ in range(test.clients)]:
-            each.result()
+    # not in the main thread, where Ctrl-C would be raised within LoadGen's calls
+    with ThreadPoolExecutor(1 + clients) as pool:
+        trial = pool.submit(server.converse, model, talk)
+        for _ in range(clients):
+            pool.submit(server.converse, model, client)
         return trial.result()
 
 
@@ -191,7 +186,6 @@ def _test(test: Test, issue: "Callable[[Sequence[QuerySample]], None]", samples:
     settings.mode = lg.TestMode.PerformanceOnly
     settings.min_duration_ms, settings.min_query_count = 0, test.count
     settings.offline_expected_qps, settings.server_target_qps = 1.0, test.rate
-    settings.server_target_latency_ns = int(test.bound_ms * 1e6)
     settings.accuracy_log_probability = LOGGED
     for name in ("qsl", "sample_index", "schedule", "accuracy_log"):
         setattr(settings, f"{name}_rng_seed", test.seed)
@@ -227,7 +221,7 @@ def wrong_answer(trial: Trial, right: Sequence[Values], bounds: Values) -> str:
     return ""
 
 
-def crosscheck(given: Parameters, model: str, experiment: str) -> list[Comparison]:
+def crosscheck(given: Parameters, model: str, experiment: str) -> list[Row]:
     """Measure a deployed experiment with both meters in turn, and write `crosscheck.json`.
 
     The server is set up as for clients online, and all requests go over HTTP. Raises
@@ -235,7 +229,8 @@ def crosscheck(given: Parameters, model: str, experiment: str) -> list[Compariso
     `MeasurementError` without LoadGen.
     """
     if not find_spec("mlperf_loadgen"):
-        raise MeasurementError(NO_LOADGEN)
+        words = "pip install 'mlcommons-loadgen>=6.0.17,<7'"
+        raise MeasurementError(f"crosscheck needs LoadGen: {words}")
     config = configure(given, model, experiment, "deploy")
     assert isinstance(config, DeployConfig)
     repository, fields = require(config, "deploy"), given.experiment(model, config.experiment)
@@ -246,7 +241,7 @@ def crosscheck(given: Parameters, model: str, experiment: str) -> list[Compariso
     samples = [_rows(rows, start, size) for start in range(count)]
     right = [flat(_rows(reference, start, size), outputs, 0, size) for start in range(count)]
     largest, _ = models.get(model).BOUNDS[served_precision(config)]
-    deviations = {name: np.full_like(each, each.std()) for name, each in reference.items()}
+    deviations = {name: np.full(each.shape, each.std()) for name, each in reference.items()}
     bounds = largest * flat(_rows(deviations, 0, size), outputs, 0, size)
     checked: list[int] = []
     log = results_folder(config) / "crosscheck_server.log"
@@ -273,8 +268,6 @@ def crosscheck(given: Parameters, model: str, experiment: str) -> list[Compariso
 
         joined = max(1, max(fields.batch_sizes) // size)
         compared = compare(loadgen, closed_loop, size, joined, fields.latency_budget_ms)
-    facts: dict[str, JsonValue] = {"deployed": repository.sha256, "answers_compared": sum(checked)}
-    facts |= {"seed": SEED, "rows": [asdict(row) for row in compared]}
     result = Result(
         model=model,
         experiment=config.experiment,
@@ -282,7 +275,12 @@ def crosscheck(given: Parameters, model: str, experiment: str) -> list[Compariso
         gpu=config.gpu,
         state="done",
         finished=timestamp(),
-        facts=facts,
+        facts={
+            "deployed": repository.sha256,
+            "seed": SEED,
+            "answers_compared": sum(checked),
+            "rows": list(compared),
+        },
     )
     write(config.model_copy(update={"stage": "crosscheck"}), result)
     return compared
@@ -300,63 +298,54 @@ def compare(
     size: int,
     joined: int,
     budget_ms: float | None,
-) -> list[Comparison]:
+) -> list[Row]:
     """Let both meters measure in turn: LoadGen by `loadgen`, perf_analyzer by `closed_loop`, which
     takes the rows of a request. A sample has `size` rows, an Offline request `joined` samples.
     """
+    background.wait_until_quiet()
+    batch = size * joined
     one, many, stream, offline = [], [], [], []
     for seed in range(SEED, SEED + ROUNDS):
-        background.wait_until_quiet()
         one.append(closed_loop(size))
         count = max(FEWEST, ceil(SECONDS * one[-1].throughput / size))
         stream.append(loadgen(Test("SingleStream", count, seed)))
-        many.append(closed_loop(size * joined))
-        count = max(FEWEST, ceil(SECONDS * many[-1].throughput / size / joined))
-        offline.append(loadgen(Test("Offline", count * joined, seed, joined=joined)))
+        many.append(closed_loop(batch))
+        count = max(FEWEST, ceil(SECONDS * many[-1].throughput / batch))
+        offline.append(loadgen(Test("Offline", count * joined, seed, joined)))
     rate = SERVER_SHARE * geometric_mean([each.throughput for each in one]) / size
-    bound_ms, count = budget_ms or Test.bound_ms, max(FEWEST, ceil(SERVER_SECONDS * rate))
-    served = loadgen(Test("Server", count, SEED, SERVER_CLIENTS, rate=rate, bound_ms=bound_ms))
-    why = f"{rate:.3g} requests/s, which perf_analyzer's clients do not make"
+    served = loadgen(Test("Server", max(FEWEST, ceil(SERVER_SECONDS * rate)), rate=rate))
+    latencies = served.latencies_ms
+    reason = f"{rate:.3g} requests/s at random times, which perf_analyzer was not asked for"
     if budget_ms:
-        kept = float((served.latencies_ms <= budget_ms).mean())
-        why += f"; {kept:.1%} of {count} within the budget of {budget_ms:g} ms"
-    rates = [1000 * size * len(each.latencies_ms) / each.latencies_ms.max() for each in offline]
-    latency, batch = "p90 latency (ms)", size * joined
-    closed = _mean([each.throughput for each in many])
+        within = (latencies <= budget_ms).mean()
+        reason += f"; {within:.1%} of {len(latencies)} within the budget of {budget_ms:g} ms"
+    p99 = Estimate(float(np.quantile(latencies, 0.99)), percentile_interval(latencies, 0.99))
+    rates = [1000 * size * len(each.latencies_ms) / max(each.latencies_ms) for each in offline]
+    closed = [each.throughput for each in many]
     return [
-        _judged("SingleStream", latency, size, _quantile(stream, 0.9), _quantile(one, 0.9)),
-        _judged("Offline", "throughput (samples/s)", batch, _mean(rates), closed),
-        _judged("Server", "p99 latency (ms)", size, _quantile([served], 0.99), None, why),
+        _row("SingleStream", "p90 latency (ms)", size, _p90(stream), _p90(one)),
+        _row("Offline", "throughput (samples/s)", batch, _mean(rates), _mean(closed)),
+        _row("Server", "p99 latency (ms)", size, p99, None, reason),
     ]
 
 
-def _quantile(runs: Sequence[Trial | Window], quantile: float) -> Estimate:
-    """Without the first request of each run: it meets an idle server."""
-    latencies = np.concatenate([each.latencies_ms[1:] for each in runs])
-    return float(np.quantile(latencies, quantile)), percentile_interval(latencies, quantile)
+def _mean(runs: Sequence[float]) -> Estimate:
+    return Estimate(geometric_mean(runs), log_interval(runs))
 
 
-def _mean(rates: Sequence[float]) -> Estimate:
-    return geometric_mean(rates), log_interval(rates)
+def _p90(runs: Sequence[Trial | Window]) -> Estimate:
+    """Average over runs, without the first request of each: it meets an idle server."""
+    return _mean([float(np.quantile(run.latencies_ms[1:], 0.9)) for run in runs])
 
 
-def _judged(
+def _row(
     scenario: str, figure: str, rows: int, ours: Estimate, theirs: Estimate | None, reason: str = ""
-) -> Comparison:
-    """Compare an estimate of LoadGen's with perf_analyzer's, if there is one."""
-    (own, one), (other, two) = ours, theirs or (None, None)
-    overlap = one and two and one.low <= two.high and two.low <= one.high
-    agree = overlap or (other and abs(own / other - 1) <= CLOSE)
-    return Comparison(
-        scenario,
-        figure,
-        batch_size=rows,
-        loadgen=own,
-        loadgen_low=one.low if one else None,
-        loadgen_high=one.high if one else None,
-        perf_analyzer=other,
-        perf_analyzer_low=two.low if two else None,
-        perf_analyzer_high=two.high if two else None,
-        verdict=("agree" if agree else "differ") if other else "not compared",
-        reason=reason,
-    )
+) -> Row:
+    verdict = "not compared"
+    if theirs:
+        one, two = ours.interval, theirs.interval
+        overlap = one and two and one.low <= two.high and two.low <= one.high
+        agree = overlap or abs(ours.value / theirs.value - 1) <= CLOSE
+        verdict = "agree" if agree else "differ"
+    head: Row = {"scenario": scenario, "batch_size": rows, "figure": figure, "LoadGen": str(ours)}
+    return head | {"perf_analyzer": str(theirs or "-"), "verdict": verdict, "reason": reason}

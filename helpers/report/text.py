@@ -146,6 +146,21 @@ def metrics(found: Results) -> list[dict[str, Value]]:
     ]
 
 
+def meters(config: ReportConfig, found: Results) -> list[dict[str, Value]]:
+    """One row for each figure that two load generators measured, or which command does that."""
+    rows: list[dict[str, Value]] = []
+    for name, stages in found.items():
+        facts = stages["crosscheck"].facts if "crosscheck" in stages else {}
+        served = stages["deploy"].artefact if "deploy" in stages else None
+        measured = facts.get("rows") if served and facts.get("deployed") == served.sha256 else None
+        every = f"triton-notebooks crosscheck params/{config.target}.yaml --model {config.model}"
+        none = {"verdict": "not measured", "reason": f"run {every} --experiment {name}"}
+        for row in measured if isinstance(measured, list) else [none]:
+            if isinstance(row, dict):
+                rows.append({"experiment": name, **row})
+    return rows
+
+
 def provenance(found: Results) -> dict[str, Value]:
     """Give the origin of the figures; the machine and source are those of the last stage."""
     ran = {

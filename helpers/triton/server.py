@@ -127,18 +127,18 @@ class Server:
         with OPENER.open(f"http://{self.metrics_url}/metrics", timeout=10) as answer:
             return str(answer.read().decode())
 
+    def converse(self, model: str, talk: Callable[[Callable[[Arrays], Arrays]], T]) -> T:
+        """Call `talk` with a function that sends a request; all go over one connection."""
+        return self._call(lambda client: talk(partial(_infer, client, model)))
+
     def infer(self, model: str, inputs: Arrays) -> Arrays:
         """Send one request with a leading batch dimension and return all outputs by name."""
-        return self.converse(model, lambda ask: ask(inputs))
+        return self._call(lambda client: _infer(client, model, inputs))
 
     def infer_all(self, model: str, batches: Iterable[Arrays]) -> Arrays:
         """Send batch after batch over one connection; return all samples' outputs, in order."""
-        answers = self.converse(model, lambda ask: [ask(batch) for batch in batches])
+        answers = self._call(lambda client: [_infer(client, model, batch) for batch in batches])
         return {name: np.concatenate([answer[name] for answer in answers]) for name in answers[0]}
-
-    def converse(self, model: str, talk: Callable[[Callable[[Arrays], Arrays]], T]) -> T:
-        """Call `talk` with a function that sends a request, all over one connection."""
-        return self._call(lambda client: talk(partial(_infer, client, model)))
 
     def _call(self, action: Callable[[Any], T]) -> T:
         client = http.InferenceServerClient(
