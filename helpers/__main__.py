@@ -144,7 +144,7 @@ def serve(
 def crosscheck(
     file: File, model: Model, experiment: Experiment = "", outputs: Outputs = OUTPUTS
 ) -> int:
-    """Measure a deployed model with a second load generator, and check answers under load.
+    """Measure a deployed model with a second load generator.
 
     The exit code is 1 if the two load generators differ.
     """

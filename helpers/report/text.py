@@ -112,8 +112,8 @@ def configurations(config: ReportConfig, found: Results) -> list[dict[str, Value
         reached = stages.get("perf_offline") or stages.get("deploy")
         settings = reached.fingerprint.config if reached and reached.fingerprint else {}
         missing = defaultdict(list)  # a state and its reason -> the stages that share it
-        for stage, result in sorted(stages.items(), key=lambda each: STAGES.index(each[0])):
-            if result.state != "done":
+        for stage in STAGES:
+            if stage in stages and (result := stages[stage]).state != "done":
                 missing[f"{result.state}: {result.reason}"].append(stage)
         not_done = "; ".join(f"{', '.join(them)} {why}" for why, them in missing.items())
         converted = stages["convert"].artefact if "convert" in stages else None
