@@ -28,8 +28,8 @@ from helpers.models import Arrays
 from helpers.perf import analyzer, background
 from helpers.perf.analyzer import LoadPoint
 from helpers.perf.statistics import Window
-from helpers.results import Result, timestamp, write
-from helpers.store import temporary_folder
+from helpers.results import timestamp
+from helpers.store import temporary_folder, write_atomic
 from helpers.triton import Server, serve
 
 if TYPE_CHECKING:
@@ -234,7 +234,7 @@ def crosscheck(given: Parameters, model: str, experiment: str) -> list[Row]:
     config = configure(given, model, experiment, "deploy")
     assert isinstance(config, DeployConfig)
     repository, fields = require(config, "deploy"), given.experiment(model, config.experiment)
-    reference = reference_outputs(config)
+    reference, folder = reference_outputs(config), results_folder(config)
     outputs, size = list(reference), fields.online_batch_size
     count = len(reference[outputs[0]])
     (rows,) = requests(config, open_dataset(config), count, count)
@@ -244,11 +244,10 @@ def crosscheck(given: Parameters, model: str, experiment: str) -> list[Row]:
     deviations = {name: np.full(each.shape, each.std()) for name, each in reference.items()}
     bounds = largest * flat(_rows(deviations, 0, size), outputs, 0, size)
     checked: list[int] = []
-    log = results_folder(config) / "crosscheck_server.log"
     with (
         background.exclusive_lock(),
         analyzer.input_data(rows) as data,
-        serve(config, repository, log=log) as server,
+        serve(config, repository, log=folder / "crosscheck_server.log") as server,
     ):
 
         def loadgen(test: Test) -> Trial:
@@ -268,21 +267,9 @@ def crosscheck(given: Parameters, model: str, experiment: str) -> list[Row]:
 
         joined = max(1, max(fields.batch_sizes) // size)
         compared = compare(loadgen, closed_loop, size, joined, fields.latency_budget_ms)
-    result = Result(
-        model=model,
-        experiment=config.experiment,
-        stage="crosscheck",
-        gpu=config.gpu,
-        state="done",
-        finished=timestamp(),
-        facts={
-            "deployed": repository.sha256,
-            "seed": SEED,
-            "answers_compared": sum(checked),
-            "rows": list(compared),
-        },
-    )
-    write(config.model_copy(update={"stage": "crosscheck"}), result)
+    facts = {"deployed": repository.sha256, "finished": timestamp(), "seed": SEED}
+    facts |= {"answers_compared": sum(checked), "rows": compared}
+    write_atomic(folder / "crosscheck.json", json.dumps(facts, indent=1))
     return compared
 
 

@@ -1,5 +1,6 @@
 """What a report says in words and tables: answer, ladder, metrics, findings and provenance."""
 
+import json
 import re
 from collections import defaultdict
 from collections.abc import Mapping
@@ -7,7 +8,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from helpers import results
-from helpers.config import STAGES, ReportConfig, Value
+from helpers.config import STAGES, ReportConfig, Value, results_folder
 from helpers.display import pretty
 from helpers.report import findings
 from helpers.report.findings import UNLIMITED
@@ -112,8 +113,8 @@ def configurations(config: ReportConfig, found: Results) -> list[dict[str, Value
         reached = stages.get("perf_offline") or stages.get("deploy")
         settings = reached.fingerprint.config if reached and reached.fingerprint else {}
         missing = defaultdict(list)  # a state and its reason -> the stages that share it
-        for stage in STAGES:
-            if stage in stages and (result := stages[stage]).state != "done":
+        for stage, result in sorted(stages.items(), key=lambda each: STAGES.index(each[0])):
+            if result.state != "done":
                 missing[f"{result.state}: {result.reason}"].append(stage)
         not_done = "; ".join(f"{', '.join(them)} {why}" for why, them in missing.items())
         converted = stages["convert"].artefact if "convert" in stages else None
@@ -150,14 +151,12 @@ def meters(config: ReportConfig, found: Results) -> list[dict[str, Value]]:
     """One row for each figure that two load generators measured, or which command does that."""
     rows: list[dict[str, Value]] = []
     for name, stages in found.items():
-        facts = stages["crosscheck"].facts if "crosscheck" in stages else {}
-        served = stages["deploy"].artefact if "deploy" in stages else None
-        measured = facts.get("rows") if served and facts.get("deployed") == served.sha256 else None
+        path, deploy = results_folder(config) / name / "crosscheck.json", stages.get("deploy")
+        facts = json.loads(path.read_text()) if path.exists() else {}
+        current = deploy and deploy.artefact and deploy.artefact.sha256 == facts.get("deployed")
         every = f"triton-notebooks crosscheck params/{config.target}.yaml --model {config.model}"
         none = {"verdict": "not measured", "reason": f"run {every} --experiment {name}"}
-        for row in measured if isinstance(measured, list) else [none]:
-            if isinstance(row, dict):
-                rows.append({"experiment": name, **row})
+        rows += [{"experiment": name, **row} for row in (facts["rows"] if current else [none])]
     return rows
 
 

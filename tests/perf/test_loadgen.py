@@ -1,5 +1,6 @@
 """LoadGen as a second meter: what it asks, what it records, and whether the answers are right."""
 
+import json
 import os
 import signal
 import sys
@@ -283,8 +284,7 @@ def test_both_meters_measure_one_server_and_the_report_shows_it(project: Project
     assert server.startswith("scenario Server, batch_size 1, figure p99 latency (ms), ")
     # a request of tritonclient takes 0.3 ms longer than one of perf_analyzer, which is much here
     assert answer.code == int("verdict differ" in answer.output), answer.output
-    facts = project.result("onnx-fp32", "crosscheck").facts
-    assert isinstance(facts["answers_compared"], int)
+    facts = json.loads((project.target / "dummy/onnx-fp32/crosscheck.json").read_text())
     assert facts["answers_compared"] > 50
     report = project.run("run", "params/dummy.yaml", "--stage", "report")
     assert report.executed() == ["dummy report"]
