@@ -14,7 +14,7 @@ from typing import Annotated
 from typer import Argument, Option, Typer, TyperException
 from typer.main import get_command
 
-from helpers import config, inference, machine, pipeline, triton
+from helpers import config, inference, machine, perf, pipeline, triton
 from helpers.display import Lines, lines_or_live
 from helpers.errors import DeploymentError, ParameterError, ServerError, WorkspaceError
 from helpers.store import OUTPUTS_VARIABLE, ROOT, display_path
@@ -45,6 +45,7 @@ DryRun = Annotated[bool, Option("--dry-run", help="only say what would run and f
 ListOnly = Annotated[bool, Option("--dry-run", help="only say what would be removed")]
 Seconds = Annotated[int, Option(metavar="SECONDS", help="the longest time for a notebook cell")]
 Experiment = Annotated[str, Option(metavar="E", help="the experiment  [default: the first]")]
+Model = Annotated[str, Option(metavar="M", help="the model")]
 Port = Annotated[int | None, Option(metavar="P", help="the HTTP port  [default: a free one]")]
 First = Annotated[Path, Argument(metavar="A", help="a parameter file")]
 Second = Annotated[Path, Argument(metavar="B", help="the file to compare it with")]
@@ -120,7 +121,7 @@ def clear(dry_run: ListOnly = False, outputs: Outputs = OUTPUTS) -> None:
 @app.command()
 def serve(
     file: File,
-    model: Annotated[str, Option(metavar="M", help="the model")],
+    model: Model,
     experiment: Experiment = "",
     port: Port = None,
     outputs: Outputs = OUTPUTS,
@@ -137,6 +138,22 @@ def serve(
         while server.is_alive():
             time.sleep(0.5)
         raise ServerError(f"Triton ended: {server.last_words()}")
+
+
+@app.command()
+def crosscheck(
+    file: File, model: Model, experiment: Experiment = "", outputs: Outputs = OUTPUTS
+) -> int:
+    """Measure a deployed model with a second load generator.
+
+    The exit code is 1 if the two load generators differ.
+    """
+    given = config.read_file(file)
+    config.select(given, [model], [experiment] if experiment else [])
+    rows = perf.crosscheck(given, model, experiment)
+    for row in rows:
+        say(", ".join(f"{name} {value}" for name, value in row.items() if value))
+    return 1 if any(row["verdict"] == "differ" for row in rows) else 0
 
 
 @app.command()

@@ -1,3 +1,15 @@
-from .ladder import compare, evaluate, framework_reference
+from .ladder import (
+    compare,
+    evaluate,
+    framework_reference,
+    reference_outputs,
+    served_precision,
+)
 
-__all__ = ["compare", "evaluate", "framework_reference"]
+__all__ = [
+    "compare",
+    "evaluate",
+    "framework_reference",
+    "reference_outputs",
+    "served_precision",
+]

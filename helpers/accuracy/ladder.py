@@ -125,6 +125,18 @@ def framework_reference(config: ExportConfig, prepared: Prepared) -> Artefact:
     return found
 
 
+def served_precision(config: DeployConfig) -> str:
+    """Name the precision whose bounds hold for what is served."""
+    # an accelerator computes in a precision of its own: "amp" is fp16 within an fp32 graph
+    precision = "fp16" if config.accelerator == "amp" else config.precision
+    return config.accelerator_precision or precision
+
+
+def reference_outputs(config: ExportConfig) -> Arrays:
+    """Load what the framework computed of the ladder's samples; `ArtefactError` if it has not."""
+    return _reference(config)[0]
+
+
 def _reference(config: ExportConfig, file: str = SAMPLES_FILE) -> tuple[Arrays, dict[str, float]]:
     """Load what the framework computed: the outputs on the samples of `file`, and the metrics."""
     artefact = find_artefact(recipe_folder(config, "reference"))
@@ -183,9 +195,7 @@ def evaluate(config: DeployConfig, server: "Server") -> tuple[tuple[Rung, ...], 
     with the framework, and scored.
     """
     model, dataset = config.model, open_dataset(config)
-    # an accelerator computes in a precision of its own: "amp" is fp16 within an fp32 graph
-    precision = "fp16" if config.accelerator == "amp" else config.precision
-    precision = config.accelerator_precision or precision
+    precision = served_precision(config)
     alone = list(requests(config, dataset, min(BATCH, config.max_batch_size), SAMPLES))
     found = server.infer_all(model, alone)
     rungs = [rung("served", config, precision, found, _reference(config)[0])]

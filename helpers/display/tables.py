@@ -32,8 +32,8 @@ FORMATS = {"half_width": ".1%", "littles_law": ".3f"}
 FORMATS |= dict.fromkeys(("client_overhead", "gpu_utilisation", "gpu_utilisation_max"), ".0%")
 FORMATS |= dict.fromkeys(("max_difference", "mean_difference", "max_bound", "mean_bound"), ".1e")
 # Badges have their own background, so that they can be read in a light and in a dark theme.
-BADGES = dict.fromkeys(("green", "stable"), "background:#dcf2e2;color:#14532d")
-BADGES |= dict.fromkeys(("red", "failed"), "background:#fbdcd9;color:#7f1d1d")
+BADGES = dict.fromkeys(("green", "stable", "agree"), "background:#dcf2e2;color:#14532d")
+BADGES |= dict.fromkeys(("red", "failed", "differ"), "background:#fbdcd9;color:#7f1d1d")
 BADGES |= dict.fromkeys(
     ("wide", "disturbed", "few requests", "client-bound", "overloaded", "unstable"),
     "background:#fdecc8;color:#6b4000",

@@ -1,3 +1,4 @@
+from .loadgen import crosscheck
 from .measure import measure_offline, measure_online
 from .statistics import Window, judge_budget, littles_law
 from .words import BOUNDS, interval, with_intervals
@@ -5,6 +6,7 @@ from .words import BOUNDS, interval, with_intervals
 __all__ = [
     "BOUNDS",
     "Window",
+    "crosscheck",
     "interval",
     "judge_budget",
     "littles_law",

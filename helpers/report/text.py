@@ -1,5 +1,6 @@
 """What a report says in words and tables: answer, ladder, metrics, findings and provenance."""
 
+import json
 import re
 from collections import defaultdict
 from collections.abc import Mapping
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from helpers import results
-from helpers.config import STAGES, ReportConfig, Value
+from helpers.config import STAGES, ReportConfig, Value, results_folder
 from helpers.display import pretty
 from helpers.perf import Window, judge_budget
 from helpers.report import findings
@@ -156,6 +157,19 @@ def metrics(found: Results) -> list[dict[str, Value]]:
         if "deploy" in stages
         for score in stages["deploy"].scores
     ]
+
+
+def meters(config: ReportConfig, found: Results) -> list[dict[str, Value]]:
+    """One row for each figure that two load generators measured, or which command does that."""
+    rows: list[dict[str, Value]] = []
+    for name, stages in found.items():
+        path, deploy = results_folder(config) / name / "crosscheck.json", stages.get("deploy")
+        facts = json.loads(path.read_text()) if path.exists() else {}
+        current = deploy and deploy.artefact and deploy.artefact.sha256 == facts.get("deployed")
+        every = f"triton-notebooks crosscheck params/{config.target}.yaml --model {config.model}"
+        none = {"verdict": "not measured", "reason": f"run {every} --experiment {name}"}
+        rows += [{"experiment": name, **row} for row in (facts["rows"] if current else [none])]
+    return rows
 
 
 def provenance(found: Results) -> dict[str, Value]:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from http.client import HTTPException
 from itertools import product
 from pathlib import Path
@@ -128,6 +129,10 @@ class Server:
         """The server's metrics in Prometheus' text format."""
         with OPENER.open(f"http://{self.metrics_url}/metrics", timeout=10) as answer:
             return str(answer.read().decode())
+
+    def converse(self, model: str, talk: Callable[[Callable[[Arrays], Arrays]], T]) -> T:
+        """Call `talk` with a function that sends a request; all go over one connection."""
+        return self._call(lambda client: talk(partial(_infer, client, model)))
 
     def infer(self, model: str, inputs: Arrays) -> Arrays:
         """Send one request with a leading batch dimension and return all outputs by name."""

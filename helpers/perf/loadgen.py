@@ -1,0 +1,309 @@
+"""A second meter: LoadGen, the load generator of MLPerf's benchmarks, asks the server that
+perf_analyzer measures, and some of the answers are checked. These are no MLPerf results.
+
+LoadGen chooses the samples, keeps the time and logs answers; `tritonclient` sends the requests. One
+of its samples is a request as clients send it online, of `online_batch_size` rows.
+"""
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib.util import find_spec
+from math import ceil
+from queue import SimpleQueue
+from timeit import timeit
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from helpers import models
+from helpers.accuracy import reference_outputs, served_precision
+from helpers.config import DeployConfig, Parameters, Value, configure, results_folder
+from helpers.errors import AccuracyError, MeasurementError
+from helpers.inference import open_dataset, requests, require
+from helpers.models import Arrays
+from helpers.perf import analyzer, background
+from helpers.perf.analyzer import LoadPoint
+from helpers.perf.statistics import (
+    Interval,
+    Window,
+    geometric_mean,
+    log_interval,
+    percentile_interval,
+)
+from helpers.results import timestamp
+from helpers.store import temporary_folder, write_atomic
+from helpers.triton import Server, serve
+
+if TYPE_CHECKING:
+    from mlperf_loadgen import QuerySample
+
+ROUNDS = 5  # runs of each meter, in turn
+SECONDS, FEWEST = 2.0, 12  # of a run, and its requests, at least
+SERVER_SECONDS, SERVER_CLIENTS = 8.0, 16
+SERVER_SHARE = 0.5  # of the requests that one client in a closed loop completes
+LOGGED = 0.1  # the share of answers that LoadGen keeps
+SEED = 14
+CLOSE = 0.10  # meters agree within this, or where their intervals overlap
+# in LoadGen's trace: the number of a sample, and the time from when it was due to its answer
+SAMPLE = re.compile(r'"sample_seq":(\d+),.*?"complete_ns":(\d+)')
+
+Values = NDArray[np.float64]
+Ask = Callable[[Arrays], Arrays]
+Row = dict[str, Value]  # of the table of both meters
+
+
+@dataclass(frozen=True)
+class Test:
+    """What LoadGen is to do."""
+
+    scenario: Literal["SingleStream", "Offline", "Server"]
+    count: int  # samples
+    seed: int = SEED
+    joined: int = 1  # samples in a request (Offline)
+    rate: float = 1.0  # samples per second (Server)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What LoadGen recorded: each sample's latency since it was due, in order, and some answers."""
+
+    latencies_ms: Values
+    answers: Sequence[tuple[int, Values]]  # the index of a sample, and what `flat` makes of it
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A figure and its 95 % interval, where there is one."""
+
+    value: float
+    interval: Interval | None
+
+    def __str__(self) -> str:
+        within = f" ({self.interval.low:.4g} to {self.interval.high:.4g})" if self.interval else ""
+        return f"{self.value:.4g}{within}"
+
+
+def flat(outputs: Arrays, names: Sequence[str], start: int, rows: int) -> Values:
+    """All values of `rows` rows from `start` on, one output after the other."""
+    parts = (np.asarray(outputs[name][start : start + rows], np.float64) for name in names)
+    return np.concatenate([part.ravel() for part in parts])
+
+
+def run(
+    server: Server, model: str, samples: Sequence[Arrays], outputs: Sequence[str], test: Test
+) -> Trial:
+    """Let LoadGen send `samples` to `server`. Raises `ServerError` if a request failed.
+
+    One connection sends one request after the other, but in the Server scenario.
+    """
+    from mlperf_loadgen import QuerySampleResponse, QuerySamplesComplete
+
+    queue: SimpleQueue[Sequence[QuerySample]] = SimpleQueue()
+    errors: list[Exception] = []
+    clients = SERVER_CLIENTS if test.scenario == "Server" else 0  # besides the first
+    rows = len(next(iter(samples[0].values())))
+
+    def answer(ask: Ask, queries: "Sequence[QuerySample]") -> None:
+        values = [np.empty(0)] * len(queries)
+        try:
+            if not errors:  # after one LoadGen still waits for all that it asked
+                chosen = [samples[query.index] for query in queries]
+                found = ask({name: np.concatenate([c[name] for c in chosen]) for name in chosen[0]})
+                values = [flat(found, outputs, i * rows, rows) for i in range(len(queries))]
+        except Exception as error:
+            errors.append(error)
+        pairs = zip(queries, values, strict=True)
+        QuerySamplesComplete(  # which copies what is logged before it returns
+            [QuerySampleResponse(query.id, each.ctypes.data, each.nbytes) for query, each in pairs]
+        )
+
+    def client(ask: Ask) -> None:
+        while queries := queue.get():
+            answer(ask, queries)
+
+    def talk(ask: Ask) -> Trial:
+        def issue(queries: "Sequence[QuerySample]") -> None:
+            for start in range(0, len(queries), test.joined):
+                chosen = queries[start : start + test.joined]
+                queue.put(chosen) if clients else answer(ask, chosen)
+
+        try:
+            trial = _test(test, issue, len(samples))
+        finally:
+            for _ in range(clients):
+                queue.put([])
+        if errors:
+            raise errors[0]
+        return trial
+
+    # not in the main thread, where Ctrl-C would be raised within LoadGen's calls
+    with ThreadPoolExecutor(1 + clients) as pool:
+        trial = pool.submit(server.converse, model, talk)
+        for _ in range(clients):
+            pool.submit(server.converse, model, client)
+        return trial.result()
+
+
+def _test(test: Test, issue: "Callable[[Sequence[QuerySample]], None]", samples: int) -> Trial:
+    """Run a test of LoadGen's to its end and read its logs."""
+    import mlperf_loadgen as lg
+
+    settings, logs = lg.TestSettings(), lg.LogSettings()
+    settings.scenario = getattr(lg.TestScenario, test.scenario)
+    settings.mode = lg.TestMode.PerformanceOnly
+    settings.min_duration_ms, settings.min_query_count = 0, test.count
+    settings.offline_expected_qps, settings.server_target_qps = 1.0, test.rate
+    settings.accuracy_log_probability = LOGGED
+    for name in ("qsl", "sample_index", "schedule", "accuracy_log"):
+        setattr(settings, f"{name}_rng_seed", test.seed)
+    sut = lg.ConstructSUT(issue, lambda: None)
+    library = lg.ConstructQSL(samples, samples, lambda _: None, lambda _: None)
+    try:
+        with temporary_folder() as folder:
+            logs.log_output.outdir, logs.enable_trace = str(folder), True
+            lg.StartTestWithLogSettings(sut, library, settings, logs, f"{folder}/no-audit.config")
+            trace = (folder / "mlperf_log_trace.json").read_text()
+            logged = json.loads((folder / "mlperf_log_accuracy.json").read_text())
+    finally:
+        lg.DestroyQSL(library)
+        lg.DestroySUT(sut)
+    times = sorted((int(number), int(ns)) for number, ns in SAMPLE.findall(trace))
+    answers = [(each["qsl_idx"], np.frombuffer(bytes.fromhex(each["data"]))) for each in logged]
+    return Trial(np.array([ns for _, ns in times]) / 1e6, answers)
+
+
+def wrong_answer(trial: Trial, right: Sequence[Values], bounds: Values) -> str:
+    """Describe the first answer with a value that is further than its bound from the right one."""
+    for index, found in trial.answers:
+        expected = right[index]
+        if found.shape != expected.shape:
+            return f"sample {index} has {found.size} values, the framework {expected.size}"
+        apart = np.abs(found - expected) / bounds
+        if not apart.max() <= 1:  # or it is not a number
+            worst = int(apart.argmax())
+            return (
+                f"value {worst} of sample {index} is {found[worst]:.6g}, the framework's "
+                f"{expected[worst]:.6g}; they may differ by {bounds[worst]:.2g}"
+            )
+    return ""
+
+
+def crosscheck(given: Parameters, model: str, experiment: str) -> list[Row]:
+    """Measure a deployed experiment with both meters in turn, and write `crosscheck.json`.
+
+    The server is set up as for clients online, and all requests go over HTTP. Raises
+    `AccuracyError` for a wrong answer, `ArtefactError` if nothing is deployed yet, and
+    `MeasurementError` without LoadGen.
+    """
+    if not find_spec("mlperf_loadgen"):
+        words = "pip install 'mlcommons-loadgen>=6.0.17,<7'"
+        raise MeasurementError(f"crosscheck needs LoadGen: {words}")
+    config = configure(given, model, experiment, "deploy")
+    assert isinstance(config, DeployConfig)
+    repository, fields = require(config, "deploy"), given.experiment(model, config.experiment)
+    reference, folder = reference_outputs(config), results_folder(config)
+    outputs, size = list(reference), fields.online_batch_size
+    count = len(reference[outputs[0]])
+    (rows,) = requests(config, open_dataset(config), count, count)
+    samples = [_rows(rows, start, size) for start in range(count)]
+    right = [flat(_rows(reference, start, size), outputs, 0, size) for start in range(count)]
+    largest, _ = models.get(model).BOUNDS[served_precision(config)]
+    deviations = {name: np.full(each.shape, each.std()) for name, each in reference.items()}
+    bounds = largest * flat(_rows(deviations, 0, size), outputs, 0, size)
+    checked: list[int] = []
+    with (
+        background.exclusive_lock(),
+        analyzer.input_data(rows) as data,
+        serve(config, repository, log=folder / "crosscheck_server.log") as server,
+    ):
+
+        def loadgen(test: Test) -> Trial:
+            trial = run(server, model, samples, outputs, test)
+            if wrong := wrong_answer(trial, right, bounds):
+                name = f"{model} {config.experiment}"
+                raise AccuracyError(f"{name}: wrong answer in LoadGen's {test.scenario}: {wrong}")
+            checked.append(len(trial.answers))
+            return trial
+
+        def closed_loop(batch_size: int) -> Window:
+            batch = _rows(rows, 0, batch_size)
+            seconds = timeit(lambda: server.infer(model, batch), number=3) / 3
+            interval_ms = 1000 * max(SECONDS, FEWEST * seconds) / analyzer.WINDOWS
+            point = LoadPoint(model, data, [], batch_size, interval_ms=ceil(interval_ms))
+            return analyzer.run(point, server)
+
+        joined = max(1, max(fields.batch_sizes) // size)
+        compared = compare(loadgen, closed_loop, size, joined, fields.latency_budget_ms)
+    facts = {"deployed": repository.sha256, "finished": timestamp(), "seed": SEED}
+    facts |= {"answers_compared": sum(checked), "rows": compared}
+    write_atomic(folder / "crosscheck.json", json.dumps(facts, indent=1))
+    return compared
+
+
+def _rows(arrays: Arrays, start: int, count: int) -> Arrays:
+    """Give `count` rows from `start` on, beginning again after the last."""
+    chosen = range(start, start + count)
+    return {name: array.take(chosen, axis=0, mode="wrap") for name, array in arrays.items()}
+
+
+def compare(
+    loadgen: Callable[[Test], Trial],
+    closed_loop: Callable[[int], Window],
+    size: int,
+    joined: int,
+    budget_ms: float | None,
+) -> list[Row]:
+    """Let both meters measure in turn: LoadGen by `loadgen`, perf_analyzer by `closed_loop`, which
+    takes the rows of a request. A sample has `size` rows, an Offline request `joined` samples.
+    """
+    background.wait_until_quiet()
+    batch = size * joined
+    one, many, stream, offline = [], [], [], []
+    for seed in range(SEED, SEED + ROUNDS):
+        one.append(closed_loop(size))
+        count = max(FEWEST, ceil(SECONDS * one[-1].throughput / size))
+        stream.append(loadgen(Test("SingleStream", count, seed)))
+        many.append(closed_loop(batch))
+        count = max(FEWEST, ceil(SECONDS * many[-1].throughput / batch))
+        offline.append(loadgen(Test("Offline", count * joined, seed, joined)))
+    rate = SERVER_SHARE * geometric_mean([each.throughput for each in one]) / size
+    served = loadgen(Test("Server", max(FEWEST, ceil(SERVER_SECONDS * rate)), rate=rate))
+    latencies = served.latencies_ms
+    reason = f"{rate:.3g} requests/s at random times, which perf_analyzer was not asked for"
+    if budget_ms:
+        within = (latencies <= budget_ms).mean()
+        reason += f"; {within:.1%} of {len(latencies)} within the budget of {budget_ms:g} ms"
+    p99 = Estimate(float(np.quantile(latencies, 0.99)), percentile_interval(latencies, 0.99))
+    rates = [1000 * size * len(each.latencies_ms) / max(each.latencies_ms) for each in offline]
+    closed = [each.throughput for each in many]
+    return [
+        _row("SingleStream", "p90 latency (ms)", size, _p90(stream), _p90(one)),
+        _row("Offline", "throughput (samples/s)", batch, _mean(rates), _mean(closed)),
+        _row("Server", "p99 latency (ms)", size, p99, None, reason),
+    ]
+
+
+def _mean(runs: Sequence[float]) -> Estimate:
+    return Estimate(geometric_mean(runs), log_interval(runs))
+
+
+def _p90(runs: Sequence[Trial | Window]) -> Estimate:
+    """Average over runs, without the first request of each: it meets an idle server."""
+    return _mean([float(np.quantile(run.latencies_ms[1:], 0.9)) for run in runs])
+
+
+def _row(
+    scenario: str, figure: str, rows: int, ours: Estimate, theirs: Estimate | None, reason: str = ""
+) -> Row:
+    verdict = "not compared"
+    if theirs:
+        one, two = ours.interval, theirs.interval
+        overlap = one and two and one.low <= two.high and two.low <= one.high
+        agree = overlap or abs(ours.value / theirs.value - 1) <= CLOSE
+        verdict = "agree" if agree else "differ"
+    head: Row = {"scenario": scenario, "batch_size": rows, "figure": figure, "LoadGen": str(ours)}
+    return head | {"perf_analyzer": str(theirs or "-"), "verdict": verdict, "reason": reason}
