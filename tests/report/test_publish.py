@@ -213,7 +213,8 @@ def test_a_shown_figure_reaches_the_page_with_a_link_that_resolves(tmp_path: Pat
             "from helpers.report.plots import *\n"
             "rows = DataFrame({'experiment': ['a'], 'scenario': ['offline'], 'batch_size': [1],\n"
             "    'concurrency': [1], 'throughput': [10.0], 'p99_latency_ms': [1.0],\n"
-            "    'verdict': ['stable']})\n"
+            "    'throughput_low': [9.0], 'throughput_high': [11.0], 'p99_low_ms': [0.9],\n"
+            "    'p99_high_ms': [1.1], 'variant': [''], 'dataset': ['d'], 'verdict': ['stable']})\n"
             "show(frontier(rows), 'one point', rows, Path('a b.csv'))",
             count=None,
         ),
