@@ -29,7 +29,8 @@ from helpers.triton import Server, exit_reason, guarded, last_lines, libraries, 
 WINDOWS = 3  # perf_analyzer reports once it has three
 WINDOW_STRETCH = 1.2  # by which it lengthens the interval it is given
 ATTEMPTS = 4
-TOO_SHORT = re.compile("only one request|larger time window")  # it wants two in each window
+# it wants two requests in each window, and calls a point with an empty one unstable at any percentage
+TOO_SHORT = re.compile("only one request|larger time window|stable measurement")
 NO_ACCESS = ": if the server runs as another user, set shared_memory to none"
 OVERHEAD = re.compile(r"Avg client overhead: ([\d.]+)%")
 # What Triton counted of a model, at the end of the log: first of the one that is asked

@@ -28,6 +28,9 @@ FEWEST_REQUESTS = 5  # in a run, for a throughput of its own
 SHORTEST_INTERVAL_MS = 150
 NOT_SHARED = "inputs sent over HTTP: a remote host shares no memory with this one"
 
+NO_RATIO = dict.fromkeys(
+    ("bare_throughput", "served_bare_ratio", "served_bare_low", "served_bare_high", "serving_ms")
+)
 PACE_CHANGED = "the machine's own pace went from"
 
 Load = Callable[[LoadPoint], Window]  # puts the load of a point on the server
@@ -148,8 +151,8 @@ def _offline_runs(
     that a steady drift cancels. Windows are sized by the requests that are still missing and by how
     long a served request took so far.
 
-    It ends when there are enough pairs and requests and the throughput is known, or with the first
-    whole pair after `point_seconds`.
+    It ends when there are enough requests and the throughput is known, or with the first whole pair
+    after `point_seconds`; never before `pairs`.
     """
     server.infer(config.model, batch)  # the first call of a new shape is slow
     request_seconds = _seconds(lambda: server.infer(config.model, batch))
@@ -177,7 +180,7 @@ def _offline_runs(
         and runs.missing(config.request_count) <= 0
         and runs.is_known(config.half_width)
     ):
-        if runs.served and time.monotonic() > ends:
+        if len(runs.served) >= config.pairs and time.monotonic() > ends:
             break
         in_turn = [call, serve] if bare else [serve]
         for run in reversed(in_turn) if len(runs.served) % 2 else in_turn:
@@ -246,12 +249,12 @@ def _sweep(
             point = replace(LoadPoint(config.model, data, regions, parts=parts), **fields)
             size, clients = point.batch_size, point.concurrency
             for last in (False, True):
+                own = {}
                 before.append(background.wait_until_quiet())
                 try:
                     if ended:
                         raise MeasurementError(ended)
                     row, own = _measure_point(config, server, observer, point, measure, paces)
-                    requests |= own
                 except (MeasurementError, ServerError) as error:
                     row = Row(
                         batch_size=size, concurrency=clients, verdict="failed", reason=str(error)
@@ -260,8 +263,9 @@ def _sweep(
                     ended = "" if server.is_live() else "the server had ended before"
                 if last or not row.reason.startswith(PACE_CHANGED):
                     break
-            if refused:
-                row = row.model_copy(update={"served_bare_ratio": None, "ratio_verdict": refused})
+            if refused and row.served_bare_ratio is not None:
+                row = row.model_copy(update=NO_RATIO | {"ratio_verdict": refused})
+            requests |= own
             rows.append(row)
             print(f"batch {size}, {clients} clients: {_in_words(row)}")
     try:
