@@ -29,7 +29,7 @@ from helpers.triton import Server, exit_reason, guarded, last_lines, libraries, 
 WINDOWS = 3  # perf_analyzer reports once it has three
 WINDOW_STRETCH = 1.2  # by which it lengthens the interval it is given
 ATTEMPTS = 4
-# it wants two requests in each window, and calls a point with an empty one unstable at any percentage
+# it wants two requests in each window; with an empty one a point is unstable at any percentage
 TOO_SHORT = re.compile("only one request|larger time window|stable measurement")
 NO_ACCESS = ": if the server runs as another user, set shared_memory to none"
 OVERHEAD = re.compile(r"Avg client overhead: ([\d.]+)%")

@@ -249,7 +249,7 @@ def _sweep(
             point = replace(LoadPoint(config.model, data, regions, parts=parts), **fields)
             size, clients = point.batch_size, point.concurrency
             for last in (False, True):
-                own = {}
+                own: dict[str, NDArray[np.generic]] = {}
                 before.append(background.wait_until_quiet())
                 try:
                     if ended:
