@@ -174,33 +174,34 @@ FAULTS = {  # of an adapter that answers one request at a time rightly
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_an_adapter_that_answers_wrongly_under_load_fails_deploy(
-    fault: str, project: Project
-) -> None:
-    edit(
-        project.root / "helpers/triton/adapter.py",
-        "        return responses\n",
-        f"        if len(responses) > 1:\n            {FAULTS[fault]}\n        return responses\n",
-    )
-    edit(project.params, "pairs: 1", "pairs: 1\n      max_queue_delay_us: 20000")
-    only = ("--experiment", "onnx-fp32", "--stage", "deploy")
+def test_an_adapter_that_answers_wrongly_under_load_fails_deploy(fresh: Project) -> None:
+    adapter = fresh.root / "helpers/triton/adapter.py"
+    right = adapter.read_text()
+    edit(fresh.params, "pairs: 1", "pairs: 1\n      max_queue_delay_us: 20000")
+    stages = [word for stage in ("export", "convert", "deploy") for word in ("--stage", stage)]
 
-    answer = project.run("run", "params/dummy.yaml", *only)
+    def reason(fault: str) -> str:
+        adapter.write_text(right)
+        code = f"        if len(responses) > 1:\n            {FAULTS[fault]}\n"
+        edit(adapter, "        return responses\n", f"{code}        return responses\n")
+        answer = fresh.run("run", "params/dummy.yaml", "--experiment", "onnx-fp32", *stages)
+        assert answer.code == 1
+        (line,) = [line for line in answer.output.splitlines() if "deploy: failed, " in line]
+        return line.partition("failed, ")[2]
 
-    assert answer.code == 1
-    (line,) = [line for line in answer.output.splitlines() if "deploy: failed, " in line]
-    if fault == "missing":
-        assert re.search(r"sample (\d+) has no answer: .* 0 values of logits for samples \1", line)
-        return
-    words = r"served under load fp32: logits differs from the framework by .* and 1e-05; "
-    found = re.search(words + r"sample (\d+) of 96 is (\S+), not (\S+)$", line)
-    assert found, line
-    sample, value, right = int(found[1]), float(found[2]), float(found[3])
-    logits = np.random.default_rng(1).standard_normal((96, 16)).astype(np.float32) @ weights().T
-    assert np.isclose(logits[sample], right).any()
-    assert not np.isclose(logits[sample], value).any()
-    *_, loaded = project.result("onnx-fp32", "deploy").rungs
+    missing = r"sample (\d+) has no answer: Triton gave 0 values of logits for samples \1 to \1"
+    assert re.fullmatch(missing, reason("missing"))
+    x = np.random.default_rng(1).standard_normal((96, 16)).astype(np.float32)
+    logits = x @ weights().T
+    words = "served under load fp32: logits differs from the framework by .* and 1e-05; "
+    for fault in ("swapped", "wrong"):
+        line = reason(fault)
+        found = re.fullmatch(words + r"sample (\d+) of 96 is (\S+), not (\S+)", line)
+        assert found, line
+        sample, value, expected = int(found[1]), float(found[2]), float(found[3])
+        assert np.isclose(logits[sample], expected).any()
+        assert not np.isclose(logits[sample], value).any()
+    *_, loaded = fresh.result("onnx-fp32", "deploy").rungs
     assert (loaded.name, loaded.samples) == ("served under load", 96)
 
 
