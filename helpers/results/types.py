@@ -109,7 +109,7 @@ class Rung(Record):
         columns = {"output", "max_difference", "mean_difference", "max_bound", "mean_bound"}
         found = [(each.model_dump(include=columns), each.ok) for each in self.differences]
         return [
-            {**head, **values, "verdict": "green" if ok else "red", "reason": self.note}
+            {**head, "verdict": "green" if ok else "red", **values, "reason": self.note}
             for values, ok in found or [({}, True)]
         ]
 
