@@ -76,14 +76,14 @@ def test_latencies_are_those_of_the_server() -> None:
     trial = Doubling(0.01).load(Task("SingleStream", 20))
 
     assert trial.latencies_ms.min() >= 10
-    assert np.median(trial.latencies_ms) < 12
+    assert np.median(trial.latencies_ms) < 15
 
 
 def test_offline_has_one_request_under_way_and_all_samples_due_at_once() -> None:
     trial = Doubling(0.02).load(Task("Offline", 40, joined=4))
 
     ends = trial.latencies_ms.reshape(10, 4)  # four samples in each of ten requests
-    assert (np.ptp(ends, axis=1) < 5).all()
+    assert (np.ptp(ends, axis=1) < 10).all()
     assert (np.diff(ends[:, 0], prepend=0) >= 20).all()
 
 
@@ -98,8 +98,14 @@ def test_a_stall_counts_for_every_sample_that_was_due_meanwhile() -> None:
 
     trial = Stalling().load(Task("Server", 100, rate=100))
 
-    assert 0.25 < (trial.latencies_ms > 40).mean() < 0.55
+    assert 0.25 < (trial.latencies_ms > 40).mean() < 0.7
     assert trial.latencies_ms.max() > 350
+
+
+def test_a_server_has_several_requests_under_way() -> None:
+    trial = Doubling(0.05).load(Task("Server", 60, rate=100))
+
+    assert np.median(trial.latencies_ms) < 100  # one at a time takes three seconds for all
 
 
 def test_one_seed_asks_the_same_samples_again() -> None:
@@ -146,12 +152,12 @@ def test_a_wrong_answer_is_described(values: Any, words: str) -> None:
 def test_after_a_failed_request_no_other_is_sent_and_loadgen_ends(scenario: Any) -> None:
     class Failing(Doubling):
         def answer(self, inputs: Arrays) -> Arrays:
-            if len(self.asked) >= 4:
+            found = super().answer(inputs)
+            if len(self.asked) > 4:
                 raise ServerError("it has ended")
-            time.sleep(0.01)
-            return super().answer(inputs)
+            return found
 
-    server = Failing()
+    server = Failing(0.01)
     with pytest.raises(ServerError, match="it has ended"):
         server.load(Task(scenario, 40, rate=20, joined=2))
     assert len(server.asked) < 8  # others may be under way
