@@ -208,15 +208,17 @@ def test_a_row_says_that_its_inputs_went_over_http(
     """The point that is measured is looked at; measuring itself is tested elsewhere."""
     points = []
 
-    def runs(config: Any, server: Any, session: Any, samples: Any, point: Any, load: Any) -> Any:
+    def measured_runs(*arguments: Any) -> None:
+        *_, point, _, runs = arguments
         points.append(point)
         ends = np.arange(1, 101) * 10**7
-        return [Window(np.stack([ends - 10**7, ends], axis=1), 1, 1)], []
+        runs.served = 3 * [Window(np.stack([ends - 10**7, ends], axis=1), 1, 1)]
 
     samples = {"INPUT__0": np.zeros((1, 3), dtype=np.float32)}
     monkeypatch.setattr(measure, "_samples", lambda config: samples)
     monkeypatch.setattr(measure, "bare_session", lambda config: None)
-    monkeypatch.setattr(measure, "_offline_runs", runs)
+    monkeypatch.setattr(measure, "_offline_runs", measured_runs)
+    monkeypatch.setattr(measure.background, "pace", lambda: 50.0)
     monkeypatch.setattr(measure.background, "wait_until_quiet", lambda: 0.0)
     chosen = config("perf_offline", {"shared_memory": asked})
     server = Server("127.0.0.1:1", "127.0.0.1:1", Path("log"), is_local=local)
