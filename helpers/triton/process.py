@@ -48,7 +48,7 @@ def apply_settings() -> str:
     missing = {name for name, value in SETTINGS.items() if f"{name}={value}" not in started}
     told = os.environ.get("OMP_WAIT_POLICY") == SETTINGS["OMP_WAIT_POLICY"]
     if not told and _OPENMP.search(Path("/proc/self/maps").read_text()):
-        return "OpenMP was loaded without OMP_WAIT_POLICY=PASSIVE: restart the kernel"
+        return "OpenMP was loaded without OMP_WAIT_POLICY=PASSIVE: set it where Jupyter is started"
     for name in missing:
         os.environ[name] = SETTINGS[name]
         if name in _MALLOPT and not ctypes.CDLL(None).mallopt(_MALLOPT[name], int(SETTINGS[name])):

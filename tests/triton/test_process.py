@@ -1,0 +1,60 @@
+"""A process that computes gets the same settings as the server, however it was started."""
+
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from helpers.triton.process import SETTINGS
+
+HELD = """
+import ctypes
+class Info(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_size_t) for name in "arena ordblks smblks hblks".split()]
+    _fields_ += [(f"other{i}", ctypes.c_size_t) for i in range(6)]
+libc = ctypes.CDLL(None)
+libc.mallinfo2.restype, libc.malloc.restype = Info, ctypes.c_void_p
+def mapped():
+    before = libc.mallinfo2().hblks
+    assert libc.malloc(ctypes.c_size_t(16 << 20))
+    return libc.mallinfo2().hblks - before
+"""
+
+
+def said(code: str, **settings: str) -> str:
+    """Run code in a process that was started with these settings only."""
+    env = {name: value for name, value in os.environ.items() if name not in SETTINGS}
+    command = [sys.executable, "-c", f"from helpers.triton.process import *\n{code}"]
+    done = subprocess.run(command, env=env | settings, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_a_process_that_was_started_without_the_settings_gets_them() -> None:
+    """16 MB are mapped anew for each array, until malloc is told to keep them."""
+    code = f"{HELD}print(mapped(), repr(apply_settings()), mapped(), os.environ['OMP_WAIT_POLICY'])"
+
+    assert said(code) == "1 '' 0 PASSIVE"
+
+
+def test_a_process_that_was_started_with_them_is_left_alone() -> None:
+    assert said(f"{HELD}print(mapped(), repr(apply_settings()))", **SETTINGS) == "0 ''"
+
+
+@pytest.mark.parametrize(
+    ("told", "reason"),
+    [
+        ({}, "OpenMP was loaded without OMP_WAIT_POLICY=PASSIVE: set it where Jupyter is started"),
+        ({"OMP_WAIT_POLICY": "PASSIVE"}, ""),
+    ],
+)
+def test_openmp_that_was_loaded_before_keeps_its_own(told: dict[str, str], reason: str) -> None:
+    spec = find_spec("torch")
+    assert spec
+    assert spec.origin
+    library = Path(spec.origin).parent / "lib/libgomp.so.1"
+    code = f"ctypes.CDLL({str(library)!r})\nprint(apply_settings())"
+
+    assert said(code, **told) == reason
