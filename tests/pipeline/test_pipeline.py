@@ -177,7 +177,7 @@ FAULTS = {  # of an adapter that answers one request at a time rightly
 def test_an_adapter_that_answers_wrongly_under_load_fails_deploy(fresh: Project) -> None:
     adapter = fresh.root / "helpers/triton/adapter.py"
     right = adapter.read_text()
-    edit(fresh.params, "pairs: 1", "pairs: 1\n      max_queue_delay_us: 20000")
+    edit(fresh.params, "pairs: 2", "pairs: 2\n      max_queue_delay_us: 20000")
     stages = [word for stage in ("export", "convert", "deploy") for word in ("--stage", stage)]
 
     def reason(fault: str) -> str:
