@@ -91,7 +91,7 @@ def arguments(point: LoadPoint, url: str, folder: Path) -> list[str]:
     """Return perf_analyzer's command line; its records go to `folder`."""
     return [
         str(Path(sys.executable).parent / "perf_analyzer"),
-        *("-v", "-m", point.model, "-u", url, "-i", "http", "-b", str(point.batch_size)),
+        *("-m", point.model, "-v", "-u", url, "-i", "http", "-b", str(point.batch_size)),
         *("--concurrency-range", f"{point.concurrency}:{point.concurrency}"),
         *("--input-data", str(point.data)),
         *(("--shared-memory", point.shared_memory) if point.shared_memory != "none" else ()),
