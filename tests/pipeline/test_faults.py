@@ -19,7 +19,7 @@ OFFLINE = ("run", "params/dummy.yaml", "--experiment", "onnx-fp32", "--stage", "
 def measuring(project: Project) -> "subprocess.Popen[str]":
     """Start measuring, slowly enough to be disturbed, and return once perf_analyzer runs."""
     text = project.params.read_text()
-    project.params.write_text(text.replace("request_count: 5", "request_count: 60000"))
+    project.params.write_text(text.replace("request_count: 5", "request_count: 12000"))
     process = project.start(*OFFLINE, "--force")
     wait_for(
         lambda: processes(str(project.root), "/perf_analyzer -m") or process.poll() is not None
@@ -32,7 +32,7 @@ def measuring(project: Project) -> "subprocess.Popen[str]":
 def mend(project: Project) -> None:
     """Undo the slowness, and run the same command to its end."""
     text = project.params.read_text()
-    project.params.write_text(text.replace("request_count: 60000", "request_count: 5"))
+    project.params.write_text(text.replace("request_count: 12000", "request_count: 5"))
     answer = project.run(*OFFLINE)
     assert answer.code == 0, answer.output
     assert answer.executed() == ["dummy onnx-fp32 perf_offline"]
