@@ -35,7 +35,7 @@ FORMATS |= dict.fromkeys(("max_difference", "mean_difference", "max_bound", "mea
 BADGES = dict.fromkeys(("green", "stable", "agree"), "background:#dcf2e2;color:#14532d")
 BADGES |= dict.fromkeys(("red", "failed", "differ"), "background:#fbdcd9;color:#7f1d1d")
 BADGES |= dict.fromkeys(
-    ("wide", "disturbed", "few requests", "client-bound", "overloaded", "unstable"),
+    ("wide", "disturbed", "few requests", "client-bound", "unstable"),
     "background:#fdecc8;color:#6b4000",
 )
 ABSENT = "–"

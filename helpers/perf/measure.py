@@ -38,13 +38,10 @@ Load = Callable[[LoadPoint], Window]  # puts the load of a point on the server
 
 @dataclass(frozen=True)
 class Bare:
-    """The runtime in this process, with batches to call it with; `refused` says why its figures are
-    not comparable, and is empty if they are.
-    """
+    """The runtime in this process, with batches to call it with."""
 
     session: Session
     batches: list[Arrays]
-    refused: str = ""
 
     def run(self, seconds: float) -> float:
         """Call it without a server, over different batches in turn; return calls per second.
@@ -132,7 +129,7 @@ def measure_offline(config: OfflineConfig, server: Server) -> Measurement:
     def measure(point: LoadPoint, load: Load, runs: Runs) -> None:
         size = point.batch_size
         batches = [_batch(samples, start, size) for start in range(0, _count(samples), size)]
-        bare = Bare(session, batches, refused) if session else None
+        bare = Bare(session, batches) if session else None
         _offline_runs(config, server, bare, batches[0], point, load, runs)
 
     return _sweep(config, server, samples, points, measure, refused)

@@ -23,7 +23,6 @@ Verdict = Literal[
     "disturbed",
     "few requests",
     "client-bound",
-    "overloaded",  # more requests arrived than were answered
     "failed",
     "unstable",  # in results of older schemas
 ]

@@ -156,10 +156,9 @@ def test_the_pace_is_a_rate_that_this_machine_can_have() -> None:
 
 
 def test_what_is_whole_of_a_point_that_failed_is_kept() -> None:
-    found: Any = None
     runs = Runs(served=[Window(np.array([[0, 10**6], [10**6, 2 * 10**6]]), 1, 1)], bare=[9.0, 9.0])
 
-    found = measure._compared(resolve("resnet50", "perf_offline"), runs)  # type: ignore[arg-type]
+    found: Any = measure._compared(resolve("resnet50", "perf_offline"), runs)  # type: ignore[arg-type]
 
     assert found["ratio_verdict"] == "few pairs"
     assert isinstance(found["serving_ms"], float)

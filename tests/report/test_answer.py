@@ -121,7 +121,7 @@ def test_a_wide_row_takes_part_with_its_interval_and_no_other_does() -> None:
     wide = row(120, relative=0.3, experiment="wide", verdict="wide")
     others = [
         row(500, experiment=word, verdict=word)
-        for word in ("disturbed", "few requests", "client-bound", "overloaded", "failed")
+        for word in ("disturbed", "few requests", "client-bound", "failed")
     ]
     unbounded = row(900, experiment="two runs", verdict="wide", throughput_low=None)
 
