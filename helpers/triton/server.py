@@ -33,6 +33,14 @@ COMMON_FLAGS = ("--model-control-mode=none", "--allow-grpc=false", "--exit-timeo
 T = TypeVar("T")
 
 
+def _answers(url: str) -> bool:
+    try:
+        with OPENER.open(f"http://{url}", timeout=10) as answer:
+            return bool(answer.status == 200)
+    except (OSError, HTTPException):  # nobody listens, or it ends in mid-answer
+        return False
+
+
 class Count(TypedDict):
     """How often something happened, and the nanoseconds that it took altogether."""
 
@@ -74,14 +82,12 @@ class Server:
 
     def is_live(self) -> bool:
         """Whether the server has not ended and answers: another may answer at its address."""
-        return self.is_alive() and self._health("live")
+        return self.is_alive() and _answers(f"{self.url}/v2/health/live")
 
-    def _health(self, state: str) -> bool:
-        try:
-            with OPENER.open(f"http://{self.url}/v2/health/{state}", timeout=10) as answer:
-                return bool(answer.status == 200)
-        except (OSError, HTTPException):  # nobody listens, or it ends in mid-answer
-            return False
+    def _is_ready(self) -> bool:
+        """Whether it answers as ready, and for its metrics, for which it listens a little later."""
+        urls = f"{self.url}/v2/health/ready", self.metrics_url and f"{self.metrics_url}/metrics"
+        return all(_answers(url) for url in urls if url) and self.is_alive()
 
     def wait_until_ready(
         self,
@@ -89,14 +95,14 @@ class Server:
         has_dead_stubs: Callable[[], bool] = lambda: False,
         pause_seconds: float = 0.05,
     ) -> None:
-        """Wait until the server and its models are ready; raise `ServerError` if it ends, is not
-        ready after `seconds`, or has dead stubs for `STUB_SECONDS`.
+        """Wait until the server, its models and its metrics are ready; raise `ServerError` if it
+        ends, is not ready after `seconds`, or has dead stubs for `STUB_SECONDS`.
         """
         started = healthy = time.monotonic()
         while (now := time.monotonic()) < started + seconds:
             if not self.is_alive():
                 raise ServerError(f"Triton ended while it started: {self.last_words()}")
-            if self._health("ready") and self.is_alive():
+            if self._is_ready():
                 return
             if not has_dead_stubs():
                 healthy = now

@@ -19,12 +19,15 @@ HERE = Path(os.environ["DOCKER_STAND_IN"])
 READY = """
 import sys
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
 class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
         self.send_response(200), self.send_header("Content-Length", "0"), self.end_headers()
     def log_message(self, *_): pass
 print("Started HTTPService", flush=True)
-HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+servers = [HTTPServer(("127.0.0.1", int(port)), Handler) for port in sys.argv[1:]]
+Thread(target=servers[1].serve_forever, daemon=True).start()
+servers[0].serve_forever()
 """
 SAYS = {
     "no engine": "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. "
@@ -97,7 +100,7 @@ def run(arguments: list[str]) -> int:
     elif (HERE / "real").exists():
         command = real_triton(mounts, command, ports)
     else:
-        command = [sys.executable, "-c", READY, ports["8000"]]
+        command = [sys.executable, "-c", READY, ports["8000"], ports["8002"]]
     env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     child = subprocess.Popen(command, start_new_session=True, env=env)
     path = HERE / f"{name}.container"

@@ -13,6 +13,7 @@ import time
 from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partialmethod
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
@@ -120,6 +121,16 @@ def test_a_sample_without_an_answer_is_one_line_with_its_number(tmp_path: Path) 
     assert str(raised.value) == (
         "sample 5 has no answer: Triton gave 1 values of doubled for samples 4 to 5"
     )
+
+
+def test_a_server_that_is_ready_answers_for_its_metrics_too(
+    doubles: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Triton listens for them a moment after its models are ready, which nobody may fall into."""
+    at_once = partialmethod(Server.wait_until_ready, pause_seconds=0.0001)
+    monkeypatch.setattr(Server, "wait_until_ready", at_once)
+    with embedded.serve(doubles, log=tmp_path / "log") as server:
+        assert "nv_inference_count" in server.metrics()
 
 
 def test_metrics_and_statistics_count_the_same_inferences(server: Server) -> None:
