@@ -217,6 +217,9 @@ class OnlineFields(LoadFields):
 
     concurrency: list[Count] = [1]  # clients, each with one request at a time
     online_batch_size: Count = 1  # samples in a client's request
+    # of the most requests per second that the clients got: sent at random times, whoever waits
+    rates: list[Annotated[float, Field(gt=0, le=2)]] = [0.5, 0.7, 0.9]
+    max_rate_budget_ms: Milliseconds | None = None  # look for the highest rate that keeps it at p99
 
 
 class ReportFields(CheckpointField):

@@ -22,6 +22,7 @@ NAMES = {
     "serving_ms": "serving (ms a request)",
     "executed_batch": "samples in an execution",
     "pace": "pace (GFLOP/s)",
+    "rate": "rate (requests/s)",
     "littles_law": "Little's law",
     "sha256": "SHA-256",
     "cuda_graph": "CUDA graph",
@@ -35,7 +36,7 @@ FORMATS |= dict.fromkeys(("max_difference", "mean_difference", "max_bound", "mea
 BADGES = dict.fromkeys(("green", "stable", "agree"), "background:#dcf2e2;color:#14532d")
 BADGES |= dict.fromkeys(("red", "failed", "differ"), "background:#fbdcd9;color:#7f1d1d")
 BADGES |= dict.fromkeys(
-    ("wide", "disturbed", "few requests", "client-bound", "unstable"),
+    ("wide", "disturbed", "few requests", "client-bound", "overloaded", "unstable"),
     "background:#fdecc8;color:#6b4000",
 )
 ABSENT = "–"

@@ -1,5 +1,6 @@
 from .loadgen import crosscheck
-from .measure import measure_offline, measure_online
+from .offline import measure_offline
+from .online import measure_online
 from .statistics import Window, judge_budget, littles_law
 from .words import BOUNDS, interval, with_intervals
 

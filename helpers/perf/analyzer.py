@@ -14,10 +14,11 @@ from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from math import nan
+from math import ceil, nan
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from helpers.errors import MeasurementError, ServerError
 from helpers.models import Arrays
@@ -29,6 +30,10 @@ from helpers.triton import Server, exit_reason, guarded, last_lines, libraries, 
 WINDOWS = 3  # perf_analyzer reports once it has three
 WINDOW_STRETCH = 1.2  # by which it lengthens the interval it is given
 ATTEMPTS = 4
+FEWEST_REQUESTS = 5  # in a run, for a throughput of its own
+SHORTEST_INTERVAL_MS = 150
+SENDERS = 4  # threads that send in an open loop
+SEED = 14
 # it wants two requests in each window; with an empty one a point is unstable at any percentage
 TOO_SHORT = re.compile("only one request|larger time window|stable measurement")
 NO_ACCESS = ": if the server runs as another user, set shared_memory to none"
@@ -85,6 +90,26 @@ class LoadPoint:
     parts: Sequence[str] = ("",)  # of an ensemble, in order; the last is the graph
     interval_ms: int = 1000  # the length of a window
     shared_memory: str = "none"
+    rate: float | None = None  # requests per second at random times, in an open loop
+    requests: int = 0  # then as many
+
+
+def interval_ms(request_count: int, runs: int, request_seconds: float) -> int:
+    """Length of a window so that `runs` runs see `request_count` requests beside the first ones,
+    and each enough for a throughput, with one to spare.
+    """
+    per_run = max(ceil(request_count / runs), FEWEST_REQUESTS) + 1
+    wanted = (ceil(per_run / WINDOWS) + 1 / WINDOWS) * request_seconds * 1000
+    return max(SHORTEST_INTERVAL_MS, ceil(1.1 * wanted / WINDOW_STRETCH))
+
+
+def gaps_us(point: LoadPoint) -> NDArray[np.int64]:
+    """The microseconds before each request of an open loop: exponential, so that their times are a
+    Poisson process, and with one seed the same at every rate but for the scale.
+    """
+    assert point.rate
+    gaps = np.random.default_rng(SEED).exponential(1e6 / point.rate, point.requests)
+    return np.maximum(gaps.round().astype(np.int64), 1)
 
 
 def arguments(point: LoadPoint, url: str, folder: Path) -> list[str]:
@@ -92,19 +117,33 @@ def arguments(point: LoadPoint, url: str, folder: Path) -> list[str]:
     return [
         str(Path(sys.executable).parent / "perf_analyzer"),
         *("-m", point.model, "-v", "-u", url, "-i", "http", "-b", str(point.batch_size)),
-        *("--concurrency-range", f"{point.concurrency}:{point.concurrency}"),
         *("--input-data", str(point.data)),
         *(("--shared-memory", point.shared_memory) if point.shared_memory != "none" else ()),
-        *("--measurement-mode", "time_windows", "--measurement-interval", str(point.interval_ms)),
-        *("--stability-percentage", "999", "--max-trials", str(WINDOWS)),
+        *(_open_loop(point, folder) if point.rate else _closed_loop(point)),
         *("--verbose-csv", "-f", f"{folder}/out.csv"),
         *("--profile-export-file", f"{folder}/out.json"),
     ]
 
 
+def _closed_loop(point: LoadPoint) -> list[str]:
+    return [
+        *("--concurrency-range", f"{point.concurrency}:{point.concurrency}"),
+        *("--measurement-mode", "time_windows", "--measurement-interval", str(point.interval_ms)),
+        *("--stability-percentage", "999", "--max-trials", str(WINDOWS)),
+    ]
+
+
+def _open_loop(point: LoadPoint, folder: Path) -> list[str]:
+    """Asynchronous, as a thread that waits for an answer would be late for the next request."""
+    schedule = folder / "gaps"
+    schedule.write_text("".join(f"{gap}\n" for gap in gaps_us(point)))
+    every = ("--request-intervals", str(schedule), "--request-count", str(point.requests))
+    return [*every, "--async", "--max-threads", str(SENDERS)]
+
+
 def run(point: LoadPoint, server: Server) -> Window:
-    """Load the server for three windows; return every request, the mean latency by component, and
-    what the server counted meanwhile.
+    """Load the server for three windows, or with all requests of an open loop; return every
+    request, the mean latency by component, and what the server counted meanwhile.
 
     Shared memory that an earlier run left behind is swept before, and this run's after. Raises
     `ServerError` if Triton ended meanwhile, `MeasurementError` if perf_analyzer did not measure.
@@ -174,8 +213,19 @@ def _read(folder: Path, point: LoadPoint) -> Window | None:
     said = OVERHEAD.findall(log)
     overhead = float(said[-1]) / 100 if said else nan
     requests = np.array(sorted(times, key=lambda pair: pair[1]), dtype=np.int64)
+    sent = None
+    if point.rate:
+        if len(requests) != point.requests:
+            raise MeasurementError(
+                f"perf_analyzer saw {len(requests)} of {point.requests} requests through"
+            )
+        due = np.cumsum(gaps_us(point) * 1000)
+        places = np.argsort(np.argsort(requests[:, 0], kind="stable"))  # in the order of sending
+        sent = requests[:, 0]
+        due = due[places] + (sent - due[places]).min()  # the soonest was sent when it was due
+        requests = np.stack([due, requests[:, 1]], axis=1)
     size, clients = point.batch_size, point.concurrency
-    window = Window(requests, size, clients, components=components, overhead=overhead)
+    window = Window(requests, size, clients, sent, components, overhead)
     return _served(window, log, point.parts)
 
 
@@ -194,11 +244,8 @@ def _served(window: Window, log: str, parts: Sequence[str]) -> Window:
         for column in SERVER_COMPONENTS:
             components[column] = sum(int(each[column]) for each in spent if each) / 1000
         components |= window.components
-        mean = float(
-            (
-                window.steady if len(window.requests) > window.concurrency else window
-            ).latencies_ms.mean()
-        )
+        some = window.steady if len(window.requests) > window.concurrency else window
+        mean = float(some.sent_latencies_ms.mean())
         components["network_server_send_recv_ms"] = mean - sum(components.values())
     graph = counted.get(parts[-1])
     return replace(

@@ -34,6 +34,7 @@ from helpers.perf.statistics import (
     log_interval,
     percentile_interval,
 )
+from helpers.perf.sweep import batch
 from helpers.results import timestamp
 from helpers.store import temporary_folder, write_atomic
 from helpers.triton import Server, serve
@@ -209,11 +210,11 @@ def crosscheck(given: Parameters, model: str, experiment: str) -> list[Row]:
     outputs, size = list(reference), fields.online_batch_size
     count = len(reference[outputs[0]])
     (rows,) = requests(config, open_dataset(config), count, count)
-    samples = [_rows(rows, start, size) for start in range(count)]
-    right = [flat(_rows(reference, start, size), outputs, 0, size) for start in range(count)]
+    samples = [batch(rows, start, size) for start in range(count)]
+    right = [flat(batch(reference, start, size), outputs, 0, size) for start in range(count)]
     largest, _ = models.get(model).BOUNDS[served_precision(config)]
     deviations = {name: np.full(each.shape, each.std()) for name, each in reference.items()}
-    bounds = largest * flat(_rows(deviations, 0, size), outputs, 0, size)
+    bounds = largest * flat(batch(deviations, 0, size), outputs, 0, size)
     checked: list[int] = []
     with (
         background.exclusive_lock(),
@@ -230,8 +231,8 @@ def crosscheck(given: Parameters, model: str, experiment: str) -> list[Row]:
             return trial
 
         def closed_loop(batch_size: int) -> Window:
-            batch = _rows(rows, 0, batch_size)
-            seconds = timeit(lambda: server.infer(model, batch), number=3) / 3
+            one = batch(rows, 0, batch_size)
+            seconds = timeit(lambda: server.infer(model, one), number=3) / 3
             interval_ms = 1000 * max(SECONDS, FEWEST * seconds) / analyzer.WINDOWS
             point = LoadPoint(model, data, [], batch_size, interval_ms=ceil(interval_ms))
             return analyzer.run(point, server)
@@ -242,12 +243,6 @@ def crosscheck(given: Parameters, model: str, experiment: str) -> list[Row]:
     facts |= {"answers_compared": sum(checked), "rows": compared}
     write_atomic(folder / "crosscheck.json", json.dumps(facts, indent=1))
     return compared
-
-
-def _rows(arrays: Arrays, start: int, count: int) -> Arrays:
-    """Give `count` rows from `start` on, beginning again after the last."""
-    chosen = range(start, start + count)
-    return {name: array.take(chosen, axis=0, mode="wrap") for name, array in arrays.items()}
 
 
 def compare(
@@ -261,14 +256,14 @@ def compare(
     takes the rows of a request. A sample has `size` rows, an Offline request `joined` samples.
     """
     background.wait_until_quiet()
-    batch = size * joined
+    rows = size * joined
     one, many, stream, offline = [], [], [], []
     for seed in range(SEED, SEED + ROUNDS):
         one.append(closed_loop(size))
         count = max(FEWEST, ceil(SECONDS * one[-1].throughput / size))
         stream.append(loadgen(Test("SingleStream", count, seed)))
-        many.append(closed_loop(batch))
-        count = max(FEWEST, ceil(SECONDS * many[-1].throughput / batch))
+        many.append(closed_loop(rows))
+        count = max(FEWEST, ceil(SECONDS * many[-1].throughput / rows))
         offline.append(loadgen(Test("Offline", count * joined, seed, joined)))
     rate = SERVER_SHARE * geometric_mean([each.throughput for each in one]) / size
     served = loadgen(Test("Server", max(FEWEST, ceil(SERVER_SECONDS * rate)), rate=rate))
@@ -282,7 +277,7 @@ def compare(
     closed = [each.throughput for each in many]
     return [
         _row("SingleStream", "p90 latency (ms)", size, _p90(stream), _p90(one)),
-        _row("Offline", "throughput (samples/s)", batch, _mean(rates), _mean(closed)),
+        _row("Offline", "throughput (samples/s)", rows, _mean(rates), _mean(closed)),
         _row("Server", "p99 latency (ms)", size, p99, None, reason),
     ]
 

@@ -25,6 +25,8 @@ BLOCKS, BLOCK_REQUESTS = 10, 6  # a single run is cut into at most so many, of s
 OTHERS_SHARE = 0.05  # of all cores, that other processes may take
 CLIENT_BOUND = 0.5  # of perf_analyzer's time, spent outside requests
 BUDGET_SHARE = 0.01  # of requests, that may take longer than a latency budget
+GROWTH = 0.05  # of latency in an open loop, in seconds per second: it is overloaded above
+LATE_SHARE = 0.1  # of the gap between requests, by which 99 % of them may be sent late
 COUNT_BOUND = 0.01  # between the requests that Triton counted and those of perf_analyzer
 NO_COMPONENTS = "a part of the ensemble has no statistics, so no components"
 QUANTILES = (50, 90, 95, 99)  # of latency, in percent
@@ -143,10 +145,12 @@ def judge_budget(latencies_ms: NDArray[np.float64], budget_ms: float) -> tuple[s
 class Window:
     """The requests of one run of the load, or of a part of it, in order of their end."""
 
-    requests: NDArray[np.int64]  # start and end of each (ns), [n, 2]
+    requests: NDArray[
+        np.int64
+    ]  # start and end of each (ns), [n, 2]; in an open loop when it was due
     batch_size: int
-    concurrency: int
-    others_cores: float = 0.0  # processor time taken by processes that are not ours
+    concurrency: int  # 0 in an open loop
+    sent: NDArray[np.int64] | None = None  # in an open loop: when each was sent in fact (ns), [n]
     components: Mapping[str, float] = field(default_factory=dict)  # of the mean latency (ms)
     overhead: float = nan  # share of its time that the client spends outside requests
     counted: int | None = None  # requests that Triton counted meanwhile
@@ -155,12 +159,20 @@ class Window:
     @property
     def steady(self) -> "Window":
         """Without each client's first request, which meets an idle server."""
+        if not self.concurrency:
+            return self
         first = np.argsort(self.requests[:, 0], kind="stable")[: self.concurrency]
         return replace(self, requests=np.delete(self.requests, first, axis=0))
 
     @property
     def latencies_ms(self) -> NDArray[np.float64]:
         return (self.requests[:, 1] - self.requests[:, 0]) / 1e6
+
+    @property
+    def sent_latencies_ms(self) -> NDArray[np.float64]:
+        """Latencies from when the requests were sent, which in an open loop may be too late."""
+        start = self.requests[:, 0] if self.sent is None else self.sent
+        return (self.requests[:, 1] - start) / 1e6
 
     @property
     def seconds(self) -> float:
@@ -273,20 +285,55 @@ def miscounted(runs: Sequence[Window]) -> str:
     return ""
 
 
+def latency_growth(run: Window) -> float:
+    """How fast latency grows while requests of an open loop are sent, in seconds per second: about
+    0 in a steady state, and rate / capacity - 1 above the capacity. The median of the slopes
+    between pairs of requests, which a single stall does not move (Theil 1950, Sen 1968).
+    """
+    from scipy.stats import theilslopes
+
+    assert run.sent is not None
+    chosen = np.argsort(run.sent)[:: ceil(len(run.sent) / 500)]
+    times = (run.sent[chosen] - run.sent.min()) / 1e6
+    return float(theilslopes(run.sent_latencies_ms[chosen], times)[0]) if len(times) > 1 else nan
+
+
+def open_loop_columns(run: Window, rate: float) -> tuple[dict[str, object], Verdict | None, str]:
+    """Columns that only a row of an open loop has, and the verdict that only it can get: where the
+    server takes less than `rate` requests/s, or the client sends too late.
+    """
+    assert run.sent is not None
+    delays, sent = (run.sent - run.requests[:, 0]) / 1e6, run.sent_latencies_ms
+    late, growth = float(np.percentile(delays, 99)), latency_growth(run)
+    columns: dict[str, object] = {"rate": rate, "send_delay_p99_ms": late}
+    columns |= {f"p{q}_sent_ms": float(np.percentile(sent, q)) for q in (50, 99)}
+    if growth > GROWTH:
+        reason = f"latency grew by {growth * 1000:.0f} ms a second: it is a lower bound"
+        return columns, "overloaded", reason
+    if late > LATE_SHARE * 1000 / rate:
+        reason = f"1 % of requests were sent {late:.2g} ms late or more, over a tenth of their gap"
+        return columns, "client-bound", reason
+    return columns, None, ""
+
+
 def measure_row(
     runs: Sequence[Window],
     request_count: int,
     within: float,
     cores: int,
     cut: bool = False,
+    rate: float | None = None,
+    others_cores: float = 0.0,
     figures: Mapping[str, object] | None = None,
     disturbance: str = "",
 ) -> Row:
     """Put the runs of one point together, without each client's first requests: throughput
     (geometric mean), latencies over all requests and their components, and their intervals.
 
-    The throughput's repetitions are the runs, or if these are `cut`, consecutive blocks of them.
-    `figures` are further columns, such as the GPU's load meanwhile.
+    The throughput's repetitions are the runs, or if these are `cut`, consecutive blocks of them. In
+    an open loop, with a `rate` (requests/s), it is what was asked for: what is to be known is p50.
+    `others_cores` are those that other processes used meanwhile, at most in a run; `figures` are
+    further columns, such as the GPU's load.
     """
     steady = [run.steady for run in runs]
     first, counts = runs[0], [len(run.requests) for run in steady]
@@ -301,8 +348,9 @@ def measure_row(
         columns[f"p{q}_latency_ms"] = float(np.percentile(latencies, q))
         columns |= {f"p{q}_low_ms": bounds and bounds.low, f"p{q}_high_ms": bounds and bounds.high}
     repeated = repetitions(steady, cut)
-    interval = log_interval(repeated)
+    interval = None if rate else log_interval(repeated)
     throughput = geometric_mean(repeated)
+    known = percentile_interval(latencies, 0.5) if rate else interval
     if isnan(throughput):  # a block without requests: the runs as they are
         throughput = geometric_mean([run.throughput for run in steady])
     mean = float(latencies.mean()) if len(latencies) else nan
@@ -313,16 +361,21 @@ def measure_row(
         throughput=throughput,
         throughput_low=interval.low if interval else None,
         throughput_high=interval.high if interval else None,
-        half_width=interval.half_width if interval else None,
+        half_width=known.half_width if known else None,
         avg_latency_ms=mean,
         verdict="stable",
         requests=sum(counts),
         client_overhead=float(np.max([run.overhead for run in runs])),
         executed_batch=float(np.mean(executed)) if executed else None,
-        background_cpu_cores=float(np.max([run.others_cores for run in runs])),
-        littles_law=littles_law(throughput, mean, first.batch_size, first.concurrency),
+        background_cpu_cores=others_cores,
+        littles_law=None
+        if rate
+        else littles_law(throughput, mean, first.batch_size, first.concurrency),
     ).model_copy(update={**columns, **(figures or {})})
     word, reason = verdict(row, request_count, within, cores, disturbance or miscounted(runs))
+    if rate:
+        more, worse, why = open_loop_columns(first, rate)
+        row, word, reason = row.model_copy(update=more), worse or word, why or reason
     if any(run.counted is not None and not run.components for run in runs):
         reason = "; ".join(filter(None, (reason, NO_COMPONENTS)))
     return row.model_copy(update={"verdict": word, "reason": reason})

@@ -120,6 +120,29 @@ def describe_frontier(rows: "DataFrame", latency_budget_ms: float = UNLIMITED) -
     return " ".join([*said, _verdicts(rows)])
 
 
+def describe_rates(rows: "DataFrame", latency_budget_ms: float = UNLIMITED) -> str:
+    """Say of each workload the highest rate, of requests at random times, that is known to be
+    within the budget; without a budget the highest that was kept.
+    """
+    if rows.empty:
+        return "No requests were sent at random times."
+    limit = "" if latency_budget_ms == UNLIMITED else f" within {latency_budget_ms:g} ms"
+    said = []
+    for workload, points in workloads(rows):
+        kept = points[points["verdict"].isin(("stable", "wide"))]
+        top = (kept[kept["budget"] == "met"] if limit else kept).sort_values("throughput").tail(1)
+        said.append(f"{workload}: " if workload else "")
+        if top.empty:
+            said[-1] += f"No rate{limit} is known."
+        for _, row in top.iterrows():
+            said[-1] += (
+                f"The highest rate of requests at random times{limit} that is known is "
+                f"{row['rate']:.4g}/s of {row['batch_size']:,.0f} samples, {row['experiment']}: "
+                f"p50 {row['p50_latency_ms']:.3g} ms, p99 {row['p99_latency_ms']:.3g} ms."
+            )
+    return " ".join([*said, _verdicts(rows)])
+
+
 def describe_served_over_bare(rows: "DataFrame") -> str:
     """Say how much of the bare throughput is served: the median, and the worst point."""
     points = known(rows).dropna(subset=["served_bare_ratio", "served_bare_low"])

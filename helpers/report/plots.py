@@ -116,6 +116,35 @@ def latency_components(rows: "DataFrame") -> "Figure":
     return figure
 
 
+def latency_over_rate(rows: "DataFrame", latency_budget_ms: float = UNLIMITED) -> "Figure":
+    """Draw p50 and p99 latency of requests at random times over their rate."""
+    title = "Latency over rate, requests at random times"
+    points = rows.dropna(subset=["rate", "p99_latency_ms"])
+    if points.empty:
+        return style.empty_figure(title, rows)
+    points = points.assign(sent=points["rate"] * points["batch_size"]).sort_values("sent")
+    figure, axes = canvas(title, "rate (samples/s)", "latency since due (ms), log scale")
+    for name, look in style.styles(rows).items():
+        line = points[points["experiment"] == name]
+        style.draw_line(axes, line, "sent", "p99_latency_ms", look, "full")
+        style.draw_line(axes, line, "sent", "p50_latency_ms", look, "left")
+    axes.set_yscale("log")
+    if latency_budget_ms < UNLIMITED:
+        axes.axhline(latency_budget_ms, color=RED, ls="--", lw=1.4)
+        text, place = f"budget {latency_budget_ms:,g} ms", axes.get_yaxis_transform()
+        axes.text(0.01, latency_budget_ms, text, color=RED, va="bottom", transform=place)
+    mark_decades(axes.yaxis)
+    if points["sent"].max() > 30 * points["sent"].min():
+        axes.set_xscale("log")
+        mark_decades(axes.xaxis)
+    else:
+        axes.set_xlim(0, None)
+        axes.xaxis.set_major_formatter(number)
+    kinds = [style.marker("p99", GREY, "o"), style.marker("p50", GREY, "o", fill="left")]
+    style.add_legend(figure, rows, [*style.legend_handles(rows, points), *kinds])
+    return figure
+
+
 def frontier(rows: "DataFrame", latency_budget_ms: float = UNLIMITED) -> "Figure":
     """Draw throughput against p99 latency of all rows; Pareto points are ringed and joined, those
     of each workload apart.

@@ -25,11 +25,14 @@ if TYPE_CHECKING:
 GPU_LOAD = {"gpu_utilisation": ".0%", "gpu_memory_mb": ",.0f", "gpu_power_w": ",.0f"}
 
 
-def frame(config: ReportConfig, found: Results) -> "DataFrame":
-    """Put the measured rows of all experiments into one table, with what `judge_budget` says."""
+def frame(config: ReportConfig, found: Results, open_loop: bool = False) -> "DataFrame":
+    """Put the measured rows of all experiments into one table, with what `judge_budget` says: those
+    of an open loop, or all others.
+    """
     from pandas import DataFrame
 
     everything = results.rows(result for stages in found.values() for result in stages.values())
+    everything = [row for row in everything if bool(row.rate) == open_loop]
     rows = [row.model_dump(exclude_none=True) | _within_budget(config, row) for row in everything]
     return DataFrame(rows, columns=[*Row.model_fields, "budget", "budget_needs"]).infer_objects()
 
@@ -70,6 +73,8 @@ def answer(config: ReportConfig, found: Results, rows: "DataFrame") -> "Markdown
         + escaped(findings.describe_frontier(online, limit))
         if limit
         else "**No latency budget** is set for this model.",
+        "**At random times.** "
+        + escaped(findings.describe_rates(frame(config, found, open_loop=True), budget(config))),
         f"**The cost of serving.** {escaped(findings.describe_served_over_bare(offline))}",
         f"**The noise floor.** {escaped(findings.describe_pace(rows))}",
         f"**Accuracy.** {escaped(accuracy_in_words(found))}",

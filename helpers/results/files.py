@@ -65,10 +65,11 @@ def read_requests(config: StageConfig, row: Row) -> list[NDArray[np.int64]]:
     file, which lies beside the result.
     """
     path = outputs() / config.target / config.model / row.source
-    point = f"batch_{row.batch_size}" if row.scenario == "offline" else f"clients_{row.concurrency}"
     try:
         with np.load(path.with_name(f"{path.stem}_requests.npz")) as found:
-            return [found[name] for name in found if name.rpartition("_")[0] == point]
+            return [
+                found[name] for name in found if name.rpartition("_")[0] == row.point(row.scenario)
+            ]
     except (OSError, ValueError, zipfile.BadZipFile):
         return []
 
@@ -157,6 +158,9 @@ def _identified(config: StageConfig, measurement: Measurement) -> Measurement:
         "source": f"{config.experiment}/{config.stage}.json",
         "distinct_rows": measurement.distinct_rows,
     }
-    rows = tuple(row.model_copy(update=columns) for row in measurement.rows)
+    rows = tuple(
+        row.model_copy(update=columns | ({"scenario": "open loop"} if row.rate else {}))
+        for row in measurement.rows
+    )
     file = f"{config.stage}_requests.npz" if measurement.requests else ""
     return measurement.model_copy(update={"rows": rows, "requests_file": file})

@@ -23,6 +23,7 @@ Verdict = Literal[
     "disturbed",
     "few requests",
     "client-bound",
+    "overloaded",  # more requests a second than it can take
     "failed",
     "unstable",  # in results of older schemas
 ]
@@ -139,7 +140,7 @@ class TableRow(Record):
     gpu: str = ""
     model: str = ""
     dataset: str = ""
-    scenario: str = ""  # offline or online
+    scenario: str = ""  # offline, online or open loop
     backend: str = ""
     backend_accelerator: str = ""
     precision: str = ""
@@ -148,7 +149,7 @@ class TableRow(Record):
     max_batch_size: int | None = None
     instances: int | None = None
     batch_size: int  # offline of a request, online the samples of a client's request
-    concurrency: int
+    concurrency: int  # 0 in an open loop
     throughput: float | None = None  # inferences (samples) per second
     client_send_ms: float | None = None
     network_server_send_recv_ms: float | None = None
@@ -189,6 +190,11 @@ class Row(TableRow):
     p95_high_ms: float | None = None
     p99_low_ms: float | None = None
     p99_high_ms: float | None = None
+    rate: float | None = None  # requests/s that were sent, in an open loop; None in a closed one
+    # in an open loop latencies count from when a request was due; these from when it was sent
+    p50_sent_ms: float | None = None
+    p99_sent_ms: float | None = None
+    send_delay_p99_ms: float | None = None
     requests: int | None = None  # without each client's first
     executed_batch: float | None = None  # samples in an execution, on average
     client_overhead: float | None = None  # share of its time that the client spends on itself
@@ -208,6 +214,14 @@ class Row(TableRow):
     gpu_memory_max_mb: float | None = None
     gpu_power_w: float | None = None
     gpu_power_max_w: float | None = None
+
+    def point(self, scenario: str) -> str:
+        """The name of its requests in the file beside its result."""
+        if self.rate:
+            return f"rate_{self.rate}"
+        if scenario == "offline":
+            return f"batch_{self.batch_size}"
+        return f"clients_{self.concurrency}"
 
 
 class Fingerprint(Record):
@@ -252,6 +266,7 @@ class Measurement(Record):
     rows: tuple[Row, ...]
     distinct_rows: int
     background_before: float | None  # processor cores that others used just before a point, at most
+    measuring_seconds: float | None = None  # of the stage, waiting for a quiet machine apart
     server_samples: int | None = None  # that the server counted, warm-up included
     server_executions: int | None = None
     requests_file: str = ""  # beside the result, with all of `requests`

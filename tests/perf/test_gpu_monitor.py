@@ -6,7 +6,7 @@ No GPU is needed: NVML is a stand-in, and Triton's metrics come from a small HTT
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 
 from helpers.config.loading import resolve
 from helpers.config.schema import StageConfig as Config
-from helpers.perf import analyzer, gpu_monitor, measure
+from helpers.perf import analyzer, background, gpu_monitor, offline, online, sweep
 from helpers.perf.gpu_monitor import GpuObservation, changes, from_metrics, observed
 from helpers.perf.statistics import Window, measure_row
-from helpers.results import GpuState, Row
+from helpers.results import GpuState, Measurement, Row
 from helpers.triton.server import Server
 from tests.machine.conftest import card as card  # the fixture
 from tests.machine.nvml import BITS, CAP, IDLE, RECORD, UUID, Card
@@ -311,11 +311,11 @@ def load(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
     monkeypatch.setattr(gpu_monitor, "INTERVAL_SECONDS", 0.05)
     monkeypatch.setattr(analyzer, "run", run)
-    monkeypatch.setattr(measure, "_samples", lambda _: {"INPUT__0": np.zeros((4, 2))})
-    monkeypatch.setattr(measure, "bare_session", lambda _: None)
-    monkeypatch.setattr(measure.background, "pace", lambda: 50.0)
-    monkeypatch.setattr(measure.background, "wait_until_quiet", lambda: 0.0)
-    monkeypatch.setattr(measure.background, "_host_seconds", lambda: 0.0)
+    monkeypatch.setattr(sweep, "distinct_samples", lambda _: {"INPUT__0": np.zeros((4, 2))})
+    monkeypatch.setattr(offline, "bare_session", lambda _: None)
+    monkeypatch.setattr(background, "pace", lambda: 50.0)
+    monkeypatch.setattr(background, "wait_until_quiet", lambda: 0.0)
+    monkeypatch.setattr(background, "_host_seconds", lambda: 0.0)
 
 
 @pytest.mark.parametrize("scenario", ["offline", "online"])
@@ -323,10 +323,12 @@ def test_rows_of_a_measurement_have_their_load_and_the_stage_its_record(
     card: Card, endpoint: Endpoint, load: None, scenario: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     card.processes = [(os.getpid(), 10**9)]
-    how = {"batch_sizes": [1], "pairs": 3} if scenario == "offline" else {"concurrency": [1]}
-    chosen = config(f"perf_{scenario}", **how)
+    how: dict[str, Any] = {"concurrency": [1], "rates": []}
+    measure: Callable[..., Measurement] = online.measure_online
+    if scenario == "offline":
+        how, measure = {"batch_sizes": [1], "pairs": 3}, offline.measure_offline
 
-    found = getattr(measure, f"measure_{scenario}")(chosen, served(endpoint))
+    found = measure(config(f"perf_{scenario}", **how), served(endpoint))
 
     (row,) = found.rows
     assert (row.verdict, row.gpu_utilisation, row.gpu_power_max_w) == ("stable", 0.25, 250.5)
@@ -340,9 +342,11 @@ def test_rows_of_a_measurement_have_their_load_and_the_stage_its_record(
 def test_on_a_cpu_a_row_has_empty_columns(
     endpoint: Endpoint, load: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    chosen = config(device="cpu", precision="fp32", export_precision="fp32", concurrency=[1])
+    chosen = config(
+        device="cpu", precision="fp32", export_precision="fp32", concurrency=[1], rates=[]
+    )
 
-    found = measure.measure_online(chosen, served(endpoint))
+    found = online.measure_online(chosen, served(endpoint))
 
     (row,) = found.rows
     assert {getattr(row, name) for name in COLUMNS} == {None}

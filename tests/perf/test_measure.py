@@ -4,7 +4,8 @@ longer than it may take.
 
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,10 +16,11 @@ import pytest
 from helpers.config import OfflineConfig, OnlineConfig, resolve
 from helpers.errors import MeasurementError
 from helpers.formats import Arrays
-from helpers.perf import analyzer, background, measure
+from helpers.perf import analyzer, background, offline, online, sweep
 from helpers.perf.analyzer import LoadPoint
-from helpers.perf.measure import Bare, Runs
+from helpers.perf.offline import Bare
 from helpers.perf.statistics import Window
+from helpers.perf.sweep import Point, Runs
 
 CALL_SECONDS = 0.002
 BATCH = {"INPUT__0": np.zeros((2, 3), np.float32)}
@@ -36,7 +38,7 @@ class Session:
         return inputs
 
 
-def load_of(seconds: Callable[[], float], order: list[str]) -> measure.Load:
+def load_of(seconds: Callable[[], float], order: list[str]) -> Callable[[LoadPoint], Window]:
     """A stand-in for the load generator, so that the server's pace is known exactly: it answers
     whole requests within three windows of the length that it is given.
     """
@@ -52,7 +54,7 @@ def load_of(seconds: Callable[[], float], order: list[str]) -> measure.Load:
     return load
 
 
-def offline(order: list[str], seconds: Callable[[], float], **overrides: Any) -> Runs:
+def measured(order: list[str], seconds: Callable[[], float], **overrides: Any) -> Runs:
     """Measure one point of a server and a runtime that are stand-ins."""
 
     class Noted(Bare):
@@ -60,12 +62,21 @@ def offline(order: list[str], seconds: Callable[[], float], **overrides: Any) ->
             order.append("bare" if seconds else "first call")
             return super().run(min(seconds, 0.01))
 
+    watches = 0
+
+    @contextmanager
+    def watched() -> Iterator[None]:
+        nonlocal watches
+        yield
+        watches += 1
+
     config = resolve("resnet50", "perf_offline", overrides=overrides)
     assert isinstance(config, OfflineConfig)
     server: Any = SimpleNamespace(processes=(), infer=lambda model, inputs: inputs)
-    runs, bare = Runs(), Noted(Session(), [BATCH])
-    point, load = LoadPoint("resnet50", Path("inputs.json"), []), load_of(seconds, order)
-    measure._offline_runs(config, server, bare, BATCH, point, load, runs)
+    runs, bare = Runs(load_of(seconds, order), watched), Noted(Session(), [BATCH])
+    point = LoadPoint("resnet50", Path("inputs.json"), [])
+    offline.run_pairs(config, server, bare, BATCH, point, runs)
+    assert watches == len(runs.bare)
     return runs
 
 
@@ -76,7 +87,7 @@ def test_a_server_slower_than_the_bare_runtime_still_gets_its_requests(
 ) -> None:
     wanted = 2000  # long enough for the shortest interval to have no say
 
-    runs = offline([], lambda: CALL_SECONDS * slower, pairs=pairs, request_count=wanted)
+    runs = measured([], lambda: CALL_SECONDS * slower, pairs=pairs, request_count=wanted)
 
     assert runs.missing(wanted) <= 0
     assert max(3, pairs) <= len(runs.served) <= max(3, pairs) + 1  # three bound a throughput
@@ -86,7 +97,7 @@ def test_a_server_slower_than_the_bare_runtime_still_gets_its_requests(
 def test_pairs_share_no_run_and_take_turns_at_coming_first() -> None:
     order: list[str] = []
 
-    offline(order, lambda: CALL_SECONDS, pairs=4, request_count=4)
+    measured(order, lambda: CALL_SECONDS, pairs=4, request_count=4)
 
     pair = ["bare", "served", "served", "bare"]
     assert order == ["first call", *pair, *pair]
@@ -98,8 +109,8 @@ def test_a_point_goes_on_until_it_is_known_or_its_time_is_over() -> None:
     def jittering() -> float:
         return CALL_SECONDS * next(paces)
 
-    known = offline([], jittering, pairs=2, request_count=5, half_width=0.05)
-    spent = offline([], jittering, pairs=2, request_count=5, half_width=0.01, point_seconds=0.2)
+    known = measured([], jittering, pairs=2, request_count=5, half_width=0.05)
+    spent = measured([], jittering, pairs=2, request_count=5, half_width=0.01, point_seconds=0.2)
 
     assert known.is_known(0.05)
     assert len(known.served) > 3
@@ -125,14 +136,14 @@ def test_each_batch_that_the_batcher_can_form_is_run_once_before_the_first_point
 ) -> None:
     sizes: list[int] = []
     server: Any = SimpleNamespace(infer=lambda _, batch: sizes.append(len(batch["INPUT__0"])))
-    monkeypatch.setattr(measure, "_samples", lambda _: {"INPUT__0": np.zeros((5, 3))})
-    monkeypatch.setattr(measure, "_sweep", lambda *_: None)
+    monkeypatch.setattr(sweep, "distinct_samples", lambda _: {"INPUT__0": np.zeros((5, 3))})
+    monkeypatch.setattr(sweep, "run", lambda *_: None)
     overrides = {"concurrency": concurrency, "online_batch_size": 4, "max_batch_size": 8}
     overrides |= {"preferred_batch_sizes": [8]}
     config = resolve("resnet50", "perf_online", overrides=overrides)
     assert isinstance(config, OnlineConfig)
 
-    measure.measure_online(config, server)
+    online.measure_online(config, server)
 
     assert sizes[: len({*asked})] == sorted({*asked})
 
@@ -148,7 +159,7 @@ def test_each_batch_that_the_batcher_can_form_is_run_once_before_the_first_point
 def test_a_machine_that_changed_its_pace_disturbs_a_point(
     paces: tuple[float, float], reason: str
 ) -> None:
-    assert measure._pace_changed(*paces, [50.0, 50.0, 50.0, 50.0, *paces], 0.1) == reason
+    assert sweep.pace_changed(*paces, [50.0, 50.0, 50.0, 50.0, *paces], 0.1) == reason
 
 
 def test_the_pace_is_a_rate_that_this_machine_can_have() -> None:
@@ -156,9 +167,10 @@ def test_the_pace_is_a_rate_that_this_machine_can_have() -> None:
 
 
 def test_what_is_whole_of_a_point_that_failed_is_kept() -> None:
-    runs = Runs(served=[Window(np.array([[0, 10**6], [10**6, 2 * 10**6]]), 1, 1)], bare=[9.0, 9.0])
+    window = Window(np.array([[0, 10**6], [10**6, 2 * 10**6]]), 1, 1)
+    runs = Runs(lambda _: window, nullcontext, served=[window], bare=[9.0, 9.0])
 
-    found: Any = measure._compared(resolve("resnet50", "perf_offline"), runs)  # type: ignore[arg-type]
+    found: Any = sweep.compared(resolve("resnet50", "perf_offline"), runs)  # type: ignore[arg-type]
 
     assert found["ratio_verdict"] == "few pairs"
     assert isinstance(found["serving_ms"], float)
@@ -173,4 +185,4 @@ def test_without_a_whole_run_the_error_is_raised(monkeypatch: pytest.MonkeyPatch
     observer: Any = SimpleNamespace()
     server: Any = SimpleNamespace(processes=())
     with pytest.raises(MeasurementError, match="was killed"):
-        measure._measure_point(config, server, observer, point, fail, [])
+        sweep._measure(config, server, observer, point, Point({}, fail, 1), [])

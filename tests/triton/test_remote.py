@@ -18,7 +18,7 @@ from helpers.config.loading import resolve
 from helpers.config.schema import StageConfig as Config
 from helpers.errors import ServerError, WorkspaceError
 from helpers.machine import preflight
-from helpers.perf import measure
+from helpers.perf import background, offline, sweep
 from helpers.perf.statistics import Window
 from helpers.triton import embedded, owner, remote
 from helpers.triton.server import Server, free_ports
@@ -198,7 +198,7 @@ def test_memory_is_shared_with_this_host_only(host: str, local: bool) -> None:
     ("local", "asked", "sent", "reason"),
     [
         (True, "system", "system", ""),
-        (False, "system", "none", measure.NOT_SHARED),
+        (False, "system", "none", offline.NOT_SHARED),
         (False, "none", "none", ""),
     ],
 )
@@ -209,20 +209,21 @@ def test_a_row_says_that_its_inputs_went_over_http(
     points = []
 
     def measured_runs(*arguments: Any) -> None:
-        *_, point, _, runs = arguments
+        *_, point, runs = arguments
         points.append(point)
         ends = np.arange(1, 101) * 10**7
+        runs.others_cores = [0.0]
         runs.served = 3 * [Window(np.stack([ends - 10**7, ends], axis=1), 1, 1)]
 
     samples = {"INPUT__0": np.zeros((1, 3), dtype=np.float32)}
-    monkeypatch.setattr(measure, "_samples", lambda config: samples)
-    monkeypatch.setattr(measure, "bare_session", lambda config: None)
-    monkeypatch.setattr(measure, "_offline_runs", measured_runs)
-    monkeypatch.setattr(measure.background, "pace", lambda: 50.0)
-    monkeypatch.setattr(measure.background, "wait_until_quiet", lambda: 0.0)
+    monkeypatch.setattr(sweep, "distinct_samples", lambda config: samples)
+    monkeypatch.setattr(offline, "bare_session", lambda config: None)
+    monkeypatch.setattr(offline, "run_pairs", measured_runs)
+    monkeypatch.setattr(background, "pace", lambda: 50.0)
+    monkeypatch.setattr(background, "wait_until_quiet", lambda: 0.0)
     chosen = config("perf_offline", {"shared_memory": asked})
     server = Server("127.0.0.1:1", "127.0.0.1:1", Path("log"), is_local=local)
-    measured = measure.measure_offline(chosen, server)
+    measured = offline.measure_offline(chosen, server)
     assert [each.shared_memory for each in points] == [sent]
     assert [row.reason for row in measured.rows] == [reason]
 

@@ -1,0 +1,135 @@
+"""The scenario offline: one client with batches, and the bare runtime measured in turn with it."""
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from helpers.config import DeployConfig, OfflineConfig
+from helpers.formats import Session
+from helpers.inference import ensemble, require, threads
+from helpers.models import Arrays
+from helpers.perf import analyzer, sweep
+from helpers.perf.analyzer import LoadPoint
+from helpers.perf.sweep import Point, Runs, batch
+from helpers.results import Measurement, Row
+from helpers.triton import Server, apply_settings
+
+NOT_SHARED = "inputs sent over HTTP: a remote host shares no memory with this one"
+NO_RATIO = dict.fromkeys(
+    ("bare_throughput", "served_bare_ratio", "served_bare_low", "served_bare_high", "serving_ms")
+)
+
+
+@dataclass(frozen=True)
+class Bare:
+    """The runtime in this process, with batches to call it with."""
+
+    session: Session
+    batches: list[Arrays]
+
+    def run(self, seconds: float) -> float:
+        """Call it without a server, over different batches in turn; return calls per second.
+
+        A first call is not counted: after a pause, memory and threads must be woken.
+        """
+        self.session.run(self.batches[-1])
+        calls, started = 0, time.perf_counter()
+        while calls < 3 or time.perf_counter() - started < seconds:
+            self.session.run(self.batches[calls % len(self.batches)])
+            calls += 1
+        return calls / (time.perf_counter() - started)
+
+
+def bare_session(config: DeployConfig) -> Session | None:
+    """Load the artefact in this process as the server does; None if another runtime serves it."""
+    if not ensemble.has_bare_runtime(config):
+        return None
+    repository = require(config, "deploy").folder
+    return ensemble.load(
+        config,
+        config.format,
+        lambda component: repository / component.part.name / "1",
+        threads(config, "offline"),
+        config.device,
+    )
+
+
+def measure_offline(config: OfflineConfig, server: Server) -> Measurement:
+    """Measure each batch size at concurrency 1, bare and served runs in turn; served runs alone
+    where there is nothing bare. What cannot be measured is a row with the reason.
+    """
+    refused = apply_settings()
+    samples, session = sweep.distinct_samples(config), bare_session(config)
+    shared_memory = config.shared_memory if server.is_local else "none"
+
+    def each(_: list[Row]) -> Iterable[Point]:
+        for size in config.batch_sizes:
+
+            def measure(load: LoadPoint, runs: Runs) -> None:
+                starts = range(0, sweep.count(samples), load.batch_size)
+                batches = [batch(samples, start, load.batch_size) for start in starts]
+                bare = Bare(session, batches) if session else None
+                run_pairs(config, server, bare, batches[0], load, runs)
+
+            fields = {"batch_size": size, "shared_memory": shared_memory}
+            yield Point(fields, measure, config.request_count)
+
+    measurement = sweep.run(config, server, samples, each)
+    rows = []
+    for row in measurement.rows:
+        changes: dict[str, object] = {}
+        if refused and row.served_bare_ratio is not None:
+            changes |= NO_RATIO | {"ratio_verdict": refused}
+        if shared_memory != config.shared_memory and row.verdict != "failed":
+            changes["reason"] = "; ".join(filter(None, (row.reason, NOT_SHARED)))
+        rows.append(row.model_copy(update=changes))
+    return measurement.model_copy(update={"rows": tuple(rows)})
+
+
+def run_pairs(
+    config: OfflineConfig,
+    server: Server,
+    bare: Bare | None,
+    one: Arrays,
+    load: LoadPoint,
+    runs: Runs,
+) -> None:
+    """Run pairs that share no run, in turn: bare served, served bare, bare served, and so on, so
+    that a steady drift cancels. Windows are sized by the requests that are still missing and by how
+    long a served request, the batch `one`, took so far.
+
+    It ends when there are enough requests and the throughput is known, or with the first whole pair
+    after `point_seconds`; never before `pairs`.
+    """
+    server.infer(config.model, one)  # the first call of a new shape is slow
+    request_seconds = sweep.seconds(lambda: server.infer(config.model, one))
+    if bare:
+        bare.run(0)
+    ends = time.monotonic() + config.point_seconds
+
+    def serve() -> None:
+        nonlocal request_seconds
+        wanted = max(runs.missing(config.request_count), 1)
+        remaining = max(config.pairs - len(runs.served), 1)
+        interval = analyzer.interval_ms(wanted, remaining, request_seconds)
+        runs.served.append(runs.load(replace(load, interval_ms=interval)))
+        request_seconds = float(runs.served[-1].latencies_ms.mean()) / 1000
+
+    def call() -> None:
+        interval = analyzer.interval_ms(config.request_count, config.pairs, request_seconds)
+        expected = analyzer.WINDOWS * analyzer.WINDOW_STRETCH * interval / 1000
+        seconds = runs.served[-1].seconds if runs.served else expected
+        assert bare
+        with runs.watched():
+            runs.bare.append(load.batch_size * bare.run(seconds))
+
+    while not (
+        len(runs.served) >= config.pairs
+        and runs.missing(config.request_count) <= 0
+        and runs.is_known(config.half_width)
+    ):
+        if len(runs.served) >= config.pairs and time.monotonic() > ends:
+            break
+        in_turn = [call, serve] if bare else [serve]
+        for run in reversed(in_turn) if len(runs.served) % 2 else in_turn:
+            run()

@@ -1,0 +1,108 @@
+"""The scenario online: clients who each wait for their answer (a closed loop), and requests at
+random times, whoever waits (an open loop).
+"""
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from math import ceil, isnan
+
+from helpers.config import OnlineConfig
+from helpers.perf import analyzer, sweep
+from helpers.perf.analyzer import LoadPoint
+from helpers.perf.statistics import judge_budget
+from helpers.perf.sweep import Point, Runs, batch
+from helpers.results import Measurement, Row
+from helpers.triton import Server
+
+REQUESTS_A_CLIENT = 5  # at least: fewer show more of the start than of the steady state
+BISECTIONS = 6  # points, at most, that look for the highest rate within a budget
+BUDGET_REQUESTS = 500  # at such a point, at least: it takes 368 to know without one that is late
+
+
+def measure_online(config: OnlineConfig, server: Server) -> Measurement:
+    """Measure each number of clients over HTTP, each with `online_batch_size` samples a request;
+    then each of `rates` of the most requests per second that they got. What cannot be measured is
+    a row with the reason.
+    """
+    samples, size = sweep.distinct_samples(config), config.online_batch_size
+    together = min(max(config.concurrency), config.max_batch_size // size)
+    for count in range(1, together + 1):  # each batch that the batcher can form
+        server.infer(config.model, batch(samples, 0, count * size))
+    one = batch(samples, 0, size)
+    seconds = [sweep.seconds(lambda: server.infer(config.model, one))]  # a request, at each point
+
+    def close_loop(load: LoadPoint, runs: Runs) -> None:
+        ends = time.monotonic() + config.point_seconds
+        runs.cut = True
+        wanted = _wanted(config, load.concurrency)
+        count = wanted + load.concurrency
+        while True:
+            interval = analyzer.interval_ms(count, 1, seconds[-1])
+            run = runs.load(replace(load, interval_ms=interval))
+            seconds.append(float(run.latencies_ms.mean()) / 1000 / load.concurrency)
+            runs.served.append(run)
+            enough = runs.missing(wanted) <= 0 and runs.is_known(config.half_width)
+            if enough or time.monotonic() > ends:
+                return
+            count *= 2
+
+    def each(rows: list[Row]) -> Iterator[Point]:
+        for clients in config.concurrency:
+            fields = {"batch_size": size, "concurrency": clients}
+            yield Point(fields, close_loop, _wanted(config, clients))
+        rates = [row.throughput / size for row in rows if row.throughput is not None]
+        peak = max((rate for rate in rates if not isnan(rate)), default=0.0)
+        if peak:
+            yield from _open_loop(config, rows, peak)
+
+    return sweep.run(config, server, samples, each)
+
+
+def _open_loop(config: OnlineConfig, rows: list[Row], peak: float) -> Iterator[Point]:
+    """Points at shares of the peak (requests/s), until the server is overloaded; then those that
+    bisect the rates below it for the highest that keeps the budget.
+    """
+    budget_ms = config.max_rate_budget_ms
+    kept, broken = 0.0, peak
+    judged = ""
+
+    def at(rate: float, fewest: int) -> Point:
+        count = max(fewest, ceil(rate * config.point_seconds))
+
+        def measure(load: LoadPoint, runs: Runs) -> None:
+            nonlocal judged
+            runs.served.append(runs.load(load))
+            if budget_ms:
+                judged, _ = judge_budget(runs.served[-1].latencies_ms, budget_ms)
+
+        fields = {"batch_size": config.online_batch_size, "concurrency": 0}
+        return Point({**fields, "rate": rate, "requests": count}, measure, count)
+
+    for share in sorted(config.rates):
+        yield at(share * peak, config.request_count)
+        if rows[-1].verdict == "failed":
+            return
+        kept, broken = _narrowed(rows[-1], judged, kept, broken)
+        if rows[-1].verdict == "overloaded":
+            break
+    for _ in range(BISECTIONS if budget_ms else 0):
+        if broken <= kept * (1 + config.half_width):
+            return
+        yield at((kept + broken) / 2, BUDGET_REQUESTS)
+        if rows[-1].verdict == "failed":
+            return
+        kept, broken = _narrowed(rows[-1], judged, kept, broken)
+
+
+def _narrowed(row: Row, judged: str, kept: float, broken: float) -> tuple[float, float]:
+    """Move the highest rate that is known to keep the budget up, or the lowest other one down."""
+    assert row.rate
+    if judged == "met" and row.verdict != "overloaded":
+        return max(kept, row.rate), broken
+    return kept, min(broken, row.rate)
+
+
+def _wanted(config: OnlineConfig, clients: int) -> int:
+    """How many requests a point is held to, each client's first apart."""
+    return max(config.request_count, REQUESTS_A_CLIENT * clients)

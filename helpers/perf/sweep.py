@@ -1,0 +1,242 @@
+"""Point after point of a load: with the machine for this measurement alone, watched meanwhile, and
+judged. How a point is loaded is its scenario's affair.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field, replace
+from timeit import timeit
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from helpers import models
+from helpers.config import LoadConfig
+from helpers.errors import MeasurementError, ServerError
+from helpers.inference import ensemble, open_dataset, requests
+from helpers.models import Arrays
+from helpers.perf import analyzer, background, gpu_monitor, statistics
+from helpers.perf.analyzer import LoadPoint
+from helpers.perf.gpu_monitor import GpuObservation, Observer
+from helpers.perf.statistics import Window
+from helpers.results import Measurement, Row
+from helpers.triton import Server
+
+IDENTITY = ("batch_size", "concurrency", "rate")
+PACE_CHANGED = "the machine's own pace went from"
+
+
+@dataclass
+class Runs:
+    """The runs of one point: served ones, and bare throughputs beside them."""
+
+    load: Callable[[LoadPoint], Window]  # puts the load of a point on the server
+    watched: Callable[[], AbstractContextManager[None]]  # watches the machine during a bare run
+    cut: bool = False  # whether consecutive blocks of a run repeat one another
+    served: list[Window] = field(default_factory=list)
+    bare: list[float] = field(default_factory=list)  # inferences/s
+    others_cores: list[float] = field(default_factory=list)  # that other processes took, by run
+
+    def missing(self, wanted: int) -> int:
+        """Count the requests that are still missing, those of the ramp apart."""
+        return wanted - sum(len(run.steady.requests) for run in self.served)
+
+    def is_known(self, half_width: float) -> bool:
+        """Whether the throughput is known within that."""
+        repeated = statistics.repetitions([run.steady for run in self.served], self.cut)
+        interval = statistics.log_interval(repeated)
+        return interval is not None and interval.half_width <= half_width
+
+
+@dataclass(frozen=True)
+class Point:
+    """A point, by the fields of its load, and what measures it: that adds runs for as long as it
+    needs.
+    """
+
+    fields: dict[str, Any]
+    measure: Callable[[LoadPoint, Runs], None]
+    wanted: int  # requests, each client's first apart
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The columns by which its row is known."""
+        return {"concurrency": 1} | {k: v for k, v in self.fields.items() if k in IDENTITY}
+
+
+def distinct_samples(config: LoadConfig) -> Arrays:
+    """Give the different samples that are sent in turn."""
+    count = config.distinct_rows
+    (samples,) = requests(config, open_dataset(config), count, count)
+    return samples
+
+
+def count(samples: Arrays) -> int:
+    """Count samples."""
+    return len(next(iter(samples.values())))
+
+
+def batch(samples: Arrays, start: int, size: int) -> Arrays:
+    """Give `size` samples from `start` on, beginning again after the last."""
+    chosen = range(start, start + size)
+    return {name: array.take(chosen, axis=0, mode="wrap") for name, array in samples.items()}
+
+
+def seconds(call: Callable[[], object]) -> float:
+    """Time a call, on average over three after a first one."""
+    call()
+    return timeit(call, number=3) / 3
+
+
+def run(
+    config: LoadConfig,
+    server: Server,
+    samples: Arrays,
+    points: Callable[[list[Row]], Iterable[Point]],
+) -> Measurement:
+    """Measure the points; which they are may depend on the rows so far. One that cannot be measured
+    is a row with the reason, and one in which the machine changed its pace is measured again once.
+    """
+    outputs = [tensor.name for tensor in models.get(config.model).outputs(config)]
+    regions = analyzer.shared_memory_patterns(list(samples), outputs)
+    found = ensemble.parts(config)
+    parts = [part.name for part in found] if len(found) > 1 else [""]
+    rows: list[Row] = []
+    kept: dict[str, NDArray[np.generic]] = {}
+    before: list[float] = []
+    paces: list[float] = []
+    measuring, ended = 0.0, ""
+    with (
+        background.exclusive_lock(),
+        analyzer.input_data(samples) as data,
+        gpu_monitor.observed(config.device, server) as observer,
+    ):
+        for point in points(rows):
+            load = replace(LoadPoint(config.model, data, regions, parts=parts), **point.fields)
+            for last in (False, True):
+                own: dict[str, NDArray[np.generic]] = {}
+                before.append(background.wait_until_quiet())
+                started = time.monotonic()
+                try:
+                    if ended:
+                        raise MeasurementError(ended)
+                    row, own = _measure(config, server, observer, load, point, paces)
+                except (MeasurementError, ServerError) as error:
+                    row = Row(**point.identity, verdict="failed", reason=str(error))
+                measuring += time.monotonic() - started
+                if row.verdict == "failed":
+                    ended = "" if server.is_live() else "the server had ended before"
+                if last or not row.reason.startswith(PACE_CHANGED):
+                    break
+            kept |= own
+            rows.append(row)
+            print(_in_words(row))
+    try:
+        counted = server.statistics(config.model)
+    except ServerError:  # it has ended
+        counted = None
+    return Measurement(
+        rows=tuple(rows),
+        distinct_rows=count(samples),
+        background_before=max(before, default=None),
+        measuring_seconds=round(measuring, 1),
+        server_samples=counted and counted["inference_count"],
+        server_executions=counted and counted["execution_count"],
+        gpu=observer.record,
+        requests=kept,
+    )
+
+
+def _measure(
+    config: LoadConfig,
+    server: Server,
+    observer: Observer,
+    load: LoadPoint,
+    point: Point,
+    paces: list[float],
+) -> tuple[Row, dict[str, NDArray[np.generic]]]:
+    """Measure one point, and observe the machine meanwhile; give the row and all requests.
+
+    Its paces are added to those of the stage so far.
+    """
+    seen, failure = GpuObservation(), ""
+
+    @contextmanager
+    def watched() -> Iterator[None]:
+        others_cores = background.monitor_background(server.processes)
+        with observer.watching(seen):
+            yield
+        runs.others_cores.append(others_cores())
+
+    def load_server(timed: LoadPoint) -> Window:
+        with watched():
+            return analyzer.run(timed, server)
+
+    runs = Runs(load_server, watched)
+    start = background.pace()
+    try:
+        point.measure(load, runs)
+    except (MeasurementError, ServerError) as error:
+        if not runs.served:
+            raise
+        failure = f"{error} ({len(runs.served)} runs were whole)"
+    end = background.pace()
+    paces += [start, end]
+    figures = seen.figures([run.requests for run in runs.served]) | compared(config, runs)
+    figures |= {"pace": (start + end) / 2}
+    row = statistics.measure_row(
+        runs.served,
+        point.wanted,
+        config.half_width,
+        background.cores(),
+        cut=runs.cut,
+        rate=load.rate,
+        others_cores=float(np.max(runs.others_cores)),
+        figures=figures,
+        disturbance=seen.disturbance() or pace_changed(start, end, paces, config.half_width),
+    )
+    if failure:
+        row = row.model_copy(update={"verdict": "failed", "reason": failure})
+    name = row.point(config.stage.removeprefix("perf_"))
+    kept: dict[str, NDArray[np.generic]] = {}
+    for i, window in enumerate(runs.served):
+        kept[f"{name}_{i}"] = window.requests
+        if window.sent is not None:
+            kept[f"sent_{name}_{i}"] = window.sent
+    return row, kept | ({f"{name}_bare_0": np.array(runs.bare)} if runs.bare else {})
+
+
+def pace_changed(start: float, end: float, paces: list[float], bound: float) -> str:
+    """Say how the machine's own pace changed during a point or since the others; empty if not."""
+    usual, mean = float(np.median(paces)), (start + end) / 2
+    for value, other in ((end, start), (mean, usual)):
+        if not abs(value / other - 1) <= bound:
+            return f"{PACE_CHANGED} {other:.0f} to {value:.0f} GFLOP/s: measure again"
+    return ""
+
+
+def compared(config: LoadConfig, runs: Runs) -> dict[str, object]:
+    """Compare each served run with its bare one; empty without bare ones."""
+    whole = min(len(runs.bare), len(runs.served))
+    if not whole:
+        return {}
+    served = [run.steady for run in runs.served[:whole]]
+    columns = statistics.compare(
+        runs.bare[:whole], [run.throughput for run in served], config.half_width
+    )
+    latency = np.mean([run.latencies_ms.mean() for run in served])
+    calls = 1000 * served[0].batch_size / np.array(runs.bare[:whole])
+    return columns | {"serving_ms": float(latency - calls.mean())}
+
+
+def _in_words(row: Row) -> str:
+    load = f"{row.rate:.4g} requests/s" if row.rate else f"{row.concurrency} clients"
+    head = f"batch {row.batch_size}, {load}"
+    if row.verdict == "failed":
+        return f"{head}: failed, {row.reason}"
+    ratio = f", {row.served_bare_ratio:.3f} of bare" if row.served_bare_ratio else ""
+    width = f" +-{row.half_width:.1%}" if row.half_width and not row.rate else ""
+    figures = f"{row.throughput:.1f} inferences/s{width}, p99 {row.p99_latency_ms:.0f} ms{ratio}"
+    return f"{head}: {figures}, {row.verdict}"
