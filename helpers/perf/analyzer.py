@@ -9,10 +9,11 @@ import json
 import mmap
 import os
 import re
+import subprocess
 import sys
 from base64 import b64encode
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from math import ceil, nan
 from pathlib import Path
@@ -32,7 +33,7 @@ WINDOW_STRETCH = 1.2  # by which it lengthens the interval it is given
 ATTEMPTS = 4
 FEWEST_REQUESTS = 5  # in a run, for a throughput of its own
 SHORTEST_INTERVAL_MS = 150
-SENDERS = 4  # threads that send in an open loop
+START_SECONDS = 20.0  # in which an open loop has had an answer
 SEED = 14
 # it wants two requests in each window; with an empty one a point is unstable at any percentage
 TOO_SHORT = re.compile("only one request|larger time window|stable measurement")
@@ -134,11 +135,14 @@ def _closed_loop(point: LoadPoint) -> list[str]:
 
 
 def _open_loop(point: LoadPoint, folder: Path) -> list[str]:
-    """Asynchronous, as a thread that waits for an answer would be late for the next request."""
+    """Asynchronous, as a thread that waits for an answer would be late for the next request. And
+    one thread, as perf_analyzer's may sleep through the start: without a lock it says that it
+    begins, sometimes before a thread waits to hear that.
+    """
     schedule = folder / "gaps"
     schedule.write_text("".join(f"{gap}\n" for gap in gaps_us(point)))
     every = ("--request-intervals", str(schedule), "--request-count", str(point.requests))
-    return [*every, "--async", "--max-threads", str(SENDERS)]
+    return [*every, "--async", "--max-threads", "1"]
 
 
 def run(point: LoadPoint, server: Server) -> Window:
@@ -154,6 +158,8 @@ def run(point: LoadPoint, server: Server) -> Window:
             code = _perform(point, server, folder)
             if not server.is_live():
                 raise ServerError(f"Triton ended while it was measured: {server.last_words()}")
+            if code is None:  # it never began
+                continue
             if code:
                 words = last_lines(folder / "log", 2)
                 if not TOO_SHORT.search(words):
@@ -165,8 +171,8 @@ def run(point: LoadPoint, server: Server) -> Window:
     raise MeasurementError(f"perf_analyzer left no record of its requests, {ATTEMPTS} times")
 
 
-def _perform(point: LoadPoint, server: Server, folder: Path) -> int:
-    """Run perf_analyzer to its end; return its exit code."""
+def _perform(point: LoadPoint, server: Server, folder: Path) -> int | None:
+    """Run perf_analyzer to its end; return its exit code, or None if it does not begin."""
     for library in ("libb64.so.0d", "libcudart.so.12"):
         stem = library.partition(".")[0]
         (folder / library).symlink_to(next(libraries().glob(f"{stem}-*")))
@@ -174,10 +180,16 @@ def _perform(point: LoadPoint, server: Server, folder: Path) -> int:
     # libcurl takes a proxy from the environment, even for 127.0.0.1
     env = {**os.environ, "LD_LIBRARY_PATH": paths, "no_proxy": "*", "NO_PROXY": "*"}
     command = arguments(point, server.url, folder)
+    before = server.statistics(point.model)["inference_count"] if point.rate else 0
     with (
         (folder / "log").open("wb") as log,
         guarded(command, log=log, env=env, sweep=point.regions) as analyzer,
     ):
+        if point.rate:
+            with suppress(subprocess.TimeoutExpired):
+                return analyzer.wait(START_SECONDS + gaps_us(point)[0] / 1e6)
+            if server.is_live() and server.statistics(point.model)["inference_count"] == before:
+                return None
         return analyzer.wait()
 
 

@@ -267,7 +267,8 @@ def verdict(
     if row.half_width is None:
         return "wide", f"fewer than {FEWEST_RUNS} runs bound nothing: raise pairs or request_count"
     if not half <= within:
-        reason = f"known to +-{half:.1%}, not to +-{within:.0%}: raise point_seconds"
+        what = "its p50 is known" if row.rate else "known"
+        reason = f"{what} to +-{half:.1%}, not to +-{within:.0%}: raise point_seconds"
         return "wide", reason
     return "stable", ""
 
@@ -305,7 +306,7 @@ def open_loop_columns(run: Window, rate: float) -> tuple[dict[str, object], Verd
     assert run.sent is not None
     delays, sent = (run.sent - run.requests[:, 0]) / 1e6, run.sent_latencies_ms
     late, growth = float(np.percentile(delays, 99)), latency_growth(run)
-    columns: dict[str, object] = {"rate": rate, "send_delay_p99_ms": late}
+    columns: dict[str, object] = {"send_delay_p99_ms": late}
     columns |= {f"p{q}_sent_ms": float(np.percentile(sent, q)) for q in (50, 99)}
     if growth > GROWTH:
         reason = f"latency grew by {growth * 1000:.0f} ms a second: it is a lower bound"
@@ -364,6 +365,7 @@ def measure_row(
         half_width=known.half_width if known else None,
         avg_latency_ms=mean,
         verdict="stable",
+        rate=rate,
         requests=sum(counts),
         client_overhead=float(np.max([run.overhead for run in runs])),
         executed_batch=float(np.mean(executed)) if executed else None,

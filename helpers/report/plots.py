@@ -160,6 +160,8 @@ def frontier(rows: "DataFrame", latency_budget_ms: float = UNLIMITED) -> "Figure
         for scenario, fill in (("offline", "full"), ("online", "left")):
             line = measured(points[points["experiment"] == name], scenario, "p99_latency_ms")
             style.draw_line(axes, line, "p99_latency_ms", "throughput", look, fill)
+    latencies = points["p99_latency_ms"]
+    middle = (latencies.min() * latencies.max()) ** 0.5  # of the logarithmic axis
     for _, one in workloads(rows):
         front = pareto(one)
         x, y = front["p99_latency_ms"], front["throughput"]
@@ -170,8 +172,9 @@ def frontier(rows: "DataFrame", latency_budget_ms: float = UNLIMITED) -> "Figure
                 f"{top['throughput']:,.0f} samples/s",
                 (top["p99_latency_ms"], top["throughput"]),
             )
+            side, away = ("right", -9) if at[0] > middle else ("left", 9)
             axes.annotate(
-                note, at, (-9, 8), textcoords="offset points", ha="right", color=INK, weight="bold"
+                note, at, (away, 8), textcoords="offset points", ha=side, color=INK, weight="bold"
             )
     axes.set_xscale("log")
     if latency_budget_ms < UNLIMITED:

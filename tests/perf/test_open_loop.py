@@ -98,12 +98,11 @@ def test_a_closed_loop_hardly_sees_a_stall(server: Server) -> None:
 def test_a_client_with_one_thread_that_waits_cannot_keep_the_schedule(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def starved(point: LoadPoint, folder: Path) -> list[str]:
-        return [word for word in given(point, folder) if word != "--async"]
+    def starved(*point: Any) -> list[str]:
+        return [word for word in given(*point) if word != "--async"]
 
     given = analyzer._open_loop
     monkeypatch.setattr(analyzer, "_open_loop", starved)
-    monkeypatch.setattr(analyzer, "SENDERS", 1)
     point = open_loop(RATE)
 
     _, row = measure(server, **point)
@@ -113,6 +112,26 @@ def test_a_client_with_one_thread_that_waits_cannot_keep_the_schedule(
     assert row.p99_sent_ms
     assert row.p99_sent_ms < 100  # one saw the stall, the others were sent after it
     assert row.p99_latency_ms == pytest.approx(np.percentile(queued(point), 99), rel=0.1)
+
+
+def test_a_client_that_never_begins_is_started_again(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """perf_analyzer's thread may sleep for ever; once in dozens of runs it does."""
+
+    def asleep(*point: Any) -> list[str]:
+        started.append("once")
+        return ["sleep", "1000"] if len(started) == 1 else given(*point)
+
+    started: list[str] = []
+    given = analyzer.arguments
+    monkeypatch.setattr(analyzer, "arguments", asleep)
+    monkeypatch.setattr(analyzer, "START_SECONDS", 1.5)
+
+    found, _ = measure(server, **open_loop(RATE, 140))
+
+    assert len(started) == 2
+    assert len(found.requests) == 140
 
 
 def test_a_rate_above_capacity_is_overloaded(server: Server) -> None:
