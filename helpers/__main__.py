@@ -99,7 +99,7 @@ def publish(outputs: Outputs = OUTPUTS) -> None:
 
 @app.command()
 def status(outputs: Outputs = OUTPUTS) -> None:
-    """Print the state of every stage."""
+    """Print the state of every stage, and how long it took."""
     targets = pipeline.targets(outputs)
     if not targets:
         raise WorkspaceError(f"{outputs} has no results: run triton-notebooks run params/cpu.yaml")
@@ -109,7 +109,10 @@ def status(outputs: Outputs = OUTPUTS) -> None:
         say(f"{target}: {', '.join(f'{n} {state}' for state, n in counts.items())}")
         for each in states:
             name = f"{each.model} {each.experiment}".strip()
-            say(f"  {name:28} {each.stage:13} {each.state:8} {each.headline or each.reason}")
+            measuring = each.measuring_seconds
+            took = each.took + (f", {measuring:.0f} s of them measuring" if measuring else "")
+            said = "; ".join(filter(None, (each.headline or each.reason, took)))
+            say(f"  {name:28} {each.stage:13} {each.state:8} {said}")
 
 
 @app.command()

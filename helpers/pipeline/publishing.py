@@ -52,6 +52,7 @@ def _state(config: StageConfig, experiment: str, base: Path) -> StageState:
     shown: dict[str, Any] = {"state": "missing"}
     if result:
         shown = result.model_dump(include={"state", "headline", "reason", "seconds", "finished"})
+        shown["measuring_seconds"] = result.measurement and result.measurement.measuring_seconds
     return StageState(config.model, experiment, config.stage, href=href, **shown)
 
 

@@ -44,6 +44,7 @@ class StageState:
     reason: str = ""
     href: str | None = None
     seconds: float | None = None
+    measuring_seconds: float | None = None
     finished: str = ""
 
     @property

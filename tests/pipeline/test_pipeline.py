@@ -6,10 +6,12 @@ import re
 import shutil
 import time
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
 
+from helpers.results import Verdict
 from tests.conftest import BROWSER, Project, browse
 from tests.dummy import weights
 
@@ -74,12 +76,17 @@ def test_results_csv_has_the_published_columns_and_ours(finished: Project) -> No
             ("offline", "4", "1"),
             ("online", "1", "1"),
             ("online", "1", "4"),
+            ("open loop", "1", "0"),
         ]
     ]
     assert {row["gpu"] for row in rows} == {"CPU (dummy)"}
     for row in rows:
-        assert row["verdict"] in ("stable", "wide", "disturbed", "few requests", "client-bound")
-        if row["verdict"] == "stable":
+        assert row["verdict"] in get_args(Verdict)
+        assert row["verdict"] not in ("failed", "unstable")
+        if row["rate"]:
+            assert float(row["p50_sent_ms"]) <= float(row["p50_latency_ms"])
+            assert not row["throughput_low"]
+        elif row["verdict"] == "stable":
             assert float(row["throughput_low"]) < float(row["throughput"])
             assert float(row["throughput"]) < float(row["throughput_high"])
 
@@ -274,6 +281,9 @@ def test_status_prints_every_stage(finished: Project) -> None:
     assert answer.code == 0
     assert answer.output.splitlines()[0] == "dummy: 11 done"
     assert "  dummy onnx-fp32              deploy        done     accuracy 1.0000" in answer.output
+    online = next(line for line in answer.output.splitlines() if "perf_online" in line)
+    whole, measuring = map(int, re.findall(r"; (\d+) s, (\d+) s of them measuring$", online)[0])
+    assert 0 < measuring < whole
 
 
 @pytest.mark.skipif(not BROWSER, reason="no Chromium or Chrome on PATH to open a page with")
