@@ -1,7 +1,8 @@
 from .loadgen import crosscheck
 from .offline import measure_offline
 from .online import measure_online
-from .statistics import Window, judge_budget, littles_law
+from .rows import Window
+from .statistics import judge_budget, littles_law
 from .words import BOUNDS, interval, with_intervals
 
 __all__ = [

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from helpers.errors import MeasurementError, ServerError
 from helpers.models import Arrays
-from helpers.perf.statistics import Window
+from helpers.perf.rows import Window
 from helpers.results import LATENCY_COMPONENTS
 from helpers.store import temporary_folder
 from helpers.triton import Server, exit_reason, guarded, last_lines, libraries, sweep

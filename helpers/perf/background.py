@@ -11,7 +11,7 @@ import numpy as np
 import psutil
 from filelock import FileLock
 
-from helpers.perf.statistics import OTHERS_SHARE
+from helpers.perf.rows import OTHERS_SHARE
 
 QUIET_SECONDS = 0.3
 PATIENCE_VARIABLE = "TRITON_NOTEBOOKS_PATIENCE"  # set by the user, in seconds

@@ -27,13 +27,8 @@ from helpers.inference import open_dataset, requests, require
 from helpers.models import Arrays
 from helpers.perf import analyzer, background
 from helpers.perf.analyzer import LoadPoint
-from helpers.perf.statistics import (
-    Interval,
-    Window,
-    geometric_mean,
-    log_interval,
-    percentile_interval,
-)
+from helpers.perf.rows import Window
+from helpers.perf.statistics import Interval, geometric_mean, log_interval, percentile_interval
 from helpers.perf.sweep import batch
 from helpers.results import timestamp
 from helpers.store import temporary_folder, write_atomic

@@ -10,7 +10,8 @@ from math import ceil, isnan
 from helpers.config import OnlineConfig
 from helpers.perf import analyzer, sweep
 from helpers.perf.analyzer import LoadPoint
-from helpers.perf.statistics import judge_budget
+from helpers.perf.rows import block_size
+from helpers.perf.statistics import FEWEST_RUNS, judge_budget
 from helpers.perf.sweep import Point, Runs, batch
 from helpers.results import Measurement, Row
 from helpers.triton import Server
@@ -45,7 +46,7 @@ def measure_online(config: OnlineConfig, server: Server) -> Measurement:
             enough = runs.missing(wanted) <= 0 and runs.is_known(config.half_width)
             if enough or time.monotonic() > ends:
                 return
-            count *= 2
+            count = max(2 * count, FEWEST_RUNS * block_size(load.concurrency) + load.concurrency)
 
     def each(rows: list[Row]) -> Iterator[Point]:
         for clients in config.concurrency:

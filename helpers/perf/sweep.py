@@ -17,10 +17,11 @@ from helpers.config import LoadConfig
 from helpers.errors import MeasurementError, ServerError
 from helpers.inference import ensemble, open_dataset, requests
 from helpers.models import Arrays
-from helpers.perf import analyzer, background, gpu_monitor, statistics
+from helpers.perf import analyzer, background, gpu_monitor
 from helpers.perf.analyzer import LoadPoint
 from helpers.perf.gpu_monitor import GpuObservation, Observer
-from helpers.perf.statistics import Window
+from helpers.perf.rows import Window, compare, measure_row, repetitions
+from helpers.perf.statistics import log_interval
 from helpers.results import Measurement, Row
 from helpers.triton import Server
 
@@ -45,8 +46,8 @@ class Runs:
 
     def is_known(self, half_width: float) -> bool:
         """Whether the throughput is known within that."""
-        repeated = statistics.repetitions([run.steady for run in self.served], self.cut)
-        interval = statistics.log_interval(repeated)
+        repeated = repetitions([run.steady for run in self.served], self.cut)
+        interval = log_interval(repeated)
         return interval is not None and interval.half_width <= half_width
 
 
@@ -186,7 +187,7 @@ def _measure(
     paces += [start, end]
     figures = seen.figures([run.requests for run in runs.served]) | compared(config, runs)
     figures |= {"pace": (start + end) / 2}
-    row = statistics.measure_row(
+    row = measure_row(
         runs.served,
         point.wanted,
         config.half_width,
@@ -223,9 +224,7 @@ def compared(config: LoadConfig, runs: Runs) -> dict[str, object]:
     if not whole:
         return {}
     served = [run.steady for run in runs.served[:whole]]
-    columns = statistics.compare(
-        runs.bare[:whole], [run.throughput for run in served], config.half_width
-    )
+    columns = compare(runs.bare[:whole], [run.throughput for run in served], config.half_width)
     latency = np.mean([run.latencies_ms.mean() for run in served])
     calls = 1000 * served[0].batch_size / np.array(runs.bare[:whole])
     return columns | {"serving_ms": float(latency - calls.mean())}

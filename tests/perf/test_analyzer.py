@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from helpers.perf.analyzer import LoadPoint, _read, _served
-from helpers.perf.statistics import Window, measure_row
+from helpers.perf.rows import Window, measure_row
 from helpers.results import LATENCY_COMPONENTS, TableRow
 
 HEADER = (  # of perf_analyzer's CSV

@@ -21,7 +21,7 @@ from helpers.config.loading import resolve
 from helpers.config.schema import StageConfig as Config
 from helpers.perf import analyzer, background, gpu_monitor, offline, online, sweep
 from helpers.perf.gpu_monitor import GpuObservation, changes, from_metrics, observed
-from helpers.perf.statistics import Window, measure_row
+from helpers.perf.rows import Window, measure_row
 from helpers.results import GpuState, Measurement, Row
 from helpers.triton.server import Server
 from tests.machine.conftest import card as card  # the fixture

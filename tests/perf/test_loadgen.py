@@ -17,7 +17,7 @@ from helpers.models import Arrays
 from helpers.perf import loadgen
 from helpers.perf.loadgen import Test as Task
 from helpers.perf.loadgen import Trial, compare, flat, run, wrong_answer
-from helpers.perf.statistics import Window
+from helpers.perf.rows import Window
 from helpers.store.paths import OUTPUTS_VARIABLE, ROOT
 from tests.conftest import Project, processes, wait_for
 

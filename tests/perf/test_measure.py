@@ -19,7 +19,7 @@ from helpers.formats import Arrays
 from helpers.perf import analyzer, background, offline, online, sweep
 from helpers.perf.analyzer import LoadPoint
 from helpers.perf.offline import Bare
-from helpers.perf.statistics import Window
+from helpers.perf.rows import Window
 from helpers.perf.sweep import Point, Runs
 
 CALL_SECONDS = 0.002

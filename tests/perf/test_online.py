@@ -12,7 +12,7 @@ from helpers.config import OnlineConfig, resolve
 from helpers.errors import ParameterError
 from helpers.perf import online
 from helpers.perf.analyzer import LoadPoint, gaps_us
-from helpers.perf.statistics import Window, measure_row
+from helpers.perf.rows import Window, measure_row
 from helpers.perf.sweep import Runs
 from helpers.results import Row
 

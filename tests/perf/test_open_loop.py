@@ -12,7 +12,7 @@ import pytest
 
 from helpers.perf import analyzer
 from helpers.perf.analyzer import LoadPoint
-from helpers.perf.statistics import Window, measure_row
+from helpers.perf.rows import Window, measure_row
 from helpers.results import Row
 from helpers.triton import Server, embedded
 from tests.triton.conftest import write_doubles

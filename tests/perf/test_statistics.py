@@ -10,20 +10,23 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from helpers.perf.statistics import (
+from helpers.perf.rows import (
     Window,
     compare,
+    measure_row,
+    miscounted,
+    repetitions,
+    verdict,
+    windows,
+)
+from helpers.perf.statistics import (
+    growth,
     lag1,
     littles_law,
     log_interval,
-    measure_row,
-    miscounted,
     percentile_interval,
-    repetitions,
     requests_needed,
     share_interval,
-    verdict,
-    windows,
 )
 from helpers.results import Row
 
@@ -227,6 +230,40 @@ def test_littles_law_is_one_in_a_closed_loop(clients: int, batch_size: int) -> N
     assert found == pytest.approx(1, rel=0.01)
 
 
+@pytest.mark.parametrize("count", [2, 40, 4001])
+def test_growth_is_the_slope_of_a_line_whatever_a_stall_adds(count: int) -> None:
+    times = np.linspace(0, 10, count)
+    values = 3 + 0.2 * times
+    values[count // 2 : count // 2 + count // 10] += 100
+
+    assert growth(times, values) == pytest.approx(0.2, abs=0.01)
+
+
+@pytest.mark.parametrize(("clients", "batch"), [(16, 8), (8, 8), (4, 4), (16, 4)])
+@pytest.mark.parametrize("seed", range(40))
+def test_answers_that_come_a_batch_at_a_time_do_not_bias_the_throughput(
+    clients: int, batch: int, seed: int
+) -> None:
+    """A block of one burst would have the throughput of a moment, many times the true one."""
+    noise, waiting, count = np.random.default_rng(seed), [0.0] * clients, 80
+    found: list[tuple[float, float]] = []
+    now = 0.0
+    while len(found) < count + clients:  # each batch takes 0.2 s
+        now += 0.2 * noise.normal(1, 0.05)
+        ends = now + np.sort(noise.uniform(0, 0.002, batch))
+        found += zip(waiting[:batch], ends, strict=True)
+        waiting = waiting[batch:] + list(ends)
+
+    run = Window((np.array(found) * SECOND).astype(np.int64), 1, clients)
+    row = measure_row([run], count, 0.5, 2, cut=True)
+
+    assert row.throughput == pytest.approx(batch / 0.2, rel=0.08)
+
+
+def test_of_one_point_no_growth_is_known() -> None:
+    assert isnan(growth(np.zeros(1), np.zeros(1)))
+
+
 def test_littles_law_shows_clients_that_paused() -> None:
     assert littles_law(100, 30, 2, 3) == pytest.approx(0.5)
 
@@ -329,7 +366,7 @@ def test_tritons_count_of_requests_is_held_against_the_load_generators(
 
     assert miscounted(runs) == fault
     row = measure_row(runs, 20, 0.5, 2, cut=True)
-    assert row.verdict == ("disturbed" if fault else "stable")
+    assert row.verdict == ("disturbed" if fault else "wide")  # of one block
 
 
 def test_a_run_that_stood_still_for_a_third_of_its_time_is_not_stable() -> None:

@@ -10,7 +10,7 @@ from scipy.stats import binom
 
 from helpers.config import ReportConfig, resolve
 from helpers.perf import Window, interval, judge_budget, with_intervals
-from helpers.perf.statistics import measure_row
+from helpers.perf.rows import measure_row
 from helpers.report import findings, plots, text
 from helpers.results import Measurement, Result, Results, Row, read
 from helpers.store import OUTPUTS_VARIABLE
