@@ -36,7 +36,7 @@ def results_of(rows: Iterable[Row], model: str = "tft", file: str = "") -> Resul
     """The results of the experiments whose rows these are."""
     found: dict[str, dict[str, Result]] = {}
     for each in rows:
-        stage = f"perf_{each.scenario}"
+        stage = "perf_offline" if each.scenario == "offline" else "perf_online"
         stages = found.setdefault(each.experiment, {})
         before = stages[stage].measurement if stage in stages else None
         stages[stage] = Result(

@@ -1,0 +1,83 @@
+"""What a report says of requests at random times: apart from those of waiting clients."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from helpers.report import findings, plots, text
+from helpers.results import Row
+from helpers.store import OUTPUTS_VARIABLE
+from tests.report.test_answer import report, results_of, row
+from tests.report.test_plots import words
+
+
+def at_random(rate: float, p99_ms: float, **fields: object) -> Row:
+    more = {"scenario": "open loop", "rate": rate, "concurrency": 0, "p99_latency_ms": p99_ms}
+    more |= {"p50_latency_ms": p99_ms / 4, "throughput_low": None, "throughput_high": None}
+    return row(8 * rate, experiment="onnx", source="onnx/perf_online.json", **more | fields)
+
+
+def keep(folder: Path, latencies_ms: dict[float, float]) -> None:
+    """Keep 400 equal requests of each rate where the report looks for them."""
+    place = folder / report().target / "tft" / "onnx" / "perf_online_requests.npz"
+    place.parent.mkdir(parents=True)
+    due = np.arange(400) * 10**7
+    arrays = {
+        f"rate_{rate}_0": np.stack([due, due + int(ms * 1e6)], axis=1)
+        for rate, ms in latencies_ms.items()
+    }
+    sent = {f"sent_{name}": found[:, 0] for name, found in arrays.items()}
+    np.savez(place, **arrays, **sent)  # type: ignore[arg-type]
+
+
+def test_the_answer_names_the_highest_rate_that_is_known_to_keep_the_budget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(OUTPUTS_VARIABLE, str(tmp_path))
+    keep(tmp_path, {10.0: 5.0, 20.5: 9.0, 30.0: 50.0})
+    found = results_of(
+        [
+            row(500, experiment="onnx"),
+            at_random(10.0, 5.0),
+            at_random(20.5, 9.0),
+            at_random(30.0, 50.0),
+            at_random(40.0, 900.0, verdict="overloaded"),
+        ]
+    )
+    config = report(budget=10.0)
+    closed = text.frame(config, found)
+
+    opened = text.frame(config, found, open_loop=True)
+
+    assert list(closed["scenario"]) == ["online"]
+    assert list(opened["budget"]) == ["met", "met", "not met", "not known"]
+    assert findings.describe_rates(opened, 10.0) == (
+        "The highest rate of requests at random times within 10 ms that is known is 20.5/s of 8 "
+        "samples, onnx: p50 2.25 ms, p99 9 ms. Of 4 points: 3 stable, 1 overloaded."
+    )
+    assert "that is known is 30/s of 8 samples" in findings.describe_rates(opened)
+    said = str(text.answer(config, found, closed).data)  # type: ignore[attr-defined]
+    assert "**At random times.** The highest rate of requests at random times within 10 ms" in said
+    assert "Of 1 points: 1 stable." in said.split("\n\n")[0]
+
+
+def test_without_such_requests_it_says_so() -> None:
+    found = results_of([row(500, experiment="onnx")])
+
+    nothing = text.frame(report(), found, open_loop=True)
+
+    assert findings.describe_rates(nothing) == "No requests were sent at random times."
+    assert words(plots.latency_over_rate(nothing)) == "Nothing was measured."
+
+
+def test_the_figure_has_both_percentiles_over_the_rate_in_samples_and_the_budget() -> None:
+    found = results_of([at_random(10.0, 5.0), at_random(20.0, 80.0, verdict="overloaded")])
+
+    figure = plots.latency_over_rate(text.frame(report(), found, open_loop=True), 50.0)
+
+    axes = figure.axes[0]
+    assert (axes.get_xlabel(), axes.get_yscale()) == ("rate (samples/s)", "log")
+    lines = [list(line.get_xydata().ravel()) for line in axes.lines if line.get_ls() in ("-", ":")]  # type: ignore[union-attr]
+    assert lines == [[80, 5, 160, 80], [80, 1.25, 160, 20]]
+    assert {"p99", "p50", "hollow: not stable", "budget 50 ms"} <= set(words(figure).split(" | "))
