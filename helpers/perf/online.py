@@ -11,7 +11,7 @@ from helpers.config import OnlineConfig
 from helpers.perf import analyzer, sweep
 from helpers.perf.analyzer import LoadPoint
 from helpers.perf.rows import block_size
-from helpers.perf.statistics import FEWEST_RUNS, judge_budget
+from helpers.perf.statistics import FEWEST_RUNS
 from helpers.perf.sweep import Point, Runs, batch
 from helpers.results import Measurement, Row
 from helpers.triton import Server
@@ -66,42 +66,42 @@ def _open_loop(config: OnlineConfig, rows: list[Row], peak: float) -> Iterator[P
     """
     budget_ms = config.max_rate_budget_ms
     kept, broken = 0.0, peak
-    judged = ""
 
     def at(rate: float, fewest: int) -> Point:
         count = max(fewest, ceil(rate * config.point_seconds))
-
-        def measure(load: LoadPoint, runs: Runs) -> None:
-            nonlocal judged
-            runs.served.append(runs.load(load))
-            if budget_ms:
-                judged, _ = judge_budget(runs.served[-1].latencies_ms, budget_ms)
-
         fields = {"batch_size": config.online_batch_size, "concurrency": 0}
-        return Point({**fields, "rate": rate, "requests": count}, measure, count)
+        return Point({**fields, "rate": rate, "requests": count}, _send, count)
 
     for share in sorted(config.rates):
         yield at(share * peak, config.request_count)
         if rows[-1].verdict == "failed":
             return
-        kept, broken = _narrowed(rows[-1], judged, kept, broken)
+        kept, broken = _narrowed(rows[-1], budget_ms, kept, broken)
         if rows[-1].verdict == "overloaded":
             break
     for _ in range(BISECTIONS if budget_ms else 0):
         if broken <= kept * (1 + config.half_width):
             return
-        yield at((kept + broken) / 2, BUDGET_REQUESTS)
+        rate = (kept + broken) / 2
+        yield at(rate, min(BUDGET_REQUESTS, ceil(4 * rate * config.point_seconds)))
         if rows[-1].verdict == "failed":
             return
-        kept, broken = _narrowed(rows[-1], judged, kept, broken)
+        kept, broken = _narrowed(rows[-1], budget_ms, kept, broken)
 
 
-def _narrowed(row: Row, judged: str, kept: float, broken: float) -> tuple[float, float]:
-    """Move the highest rate that is known to keep the budget up, or the lowest other one down."""
+def _send(load: LoadPoint, runs: Runs) -> None:
+    runs.served.append(runs.load(load))
+
+
+def _narrowed(row: Row, budget_ms: float | None, kept: float, broken: float) -> tuple[float, float]:
+    """Move the highest rate that keeps the budget up, or the lowest other one down: by the p99 that
+    was seen, as "not known" leads nowhere. The report says which rates are known to keep it.
+    """
     assert row.rate
-    if judged == "met" and row.verdict != "overloaded":
-        return max(kept, row.rate), broken
-    return kept, min(broken, row.rate)
+    late = row.p99_latency_ms is None or row.p99_latency_ms > (budget_ms or 0)
+    if late or row.verdict == "overloaded":
+        return kept, min(broken, row.rate)
+    return max(kept, row.rate), broken
 
 
 def _wanted(config: OnlineConfig, clients: int) -> int:

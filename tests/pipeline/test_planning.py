@@ -6,8 +6,9 @@ import sys
 import pytest
 import yaml
 
-from helpers.config import parse
-from helpers.pipeline.planning import plan
+from helpers.config import STAGES, parse, read_file, resolve
+from helpers.pipeline.planning import parameters, plan
+from helpers.store import ROOT
 from tests.conftest import Project
 
 SHARED = """
@@ -33,6 +34,17 @@ def test_a_shared_export_runs_if_any_of_its_experiments_can_run_here() -> None:
     assert jobs == {"resnet50 accelerated export": ""}
     assert converted["resnet50 plain convert"] == ""
     assert "accelerator trt needs" in converted["resnet50 accelerated convert"]
+
+
+@pytest.mark.parametrize("name", ["cpu", "smoke", "NVIDIA-T4"])
+def test_a_notebook_gets_from_its_parameters_what_the_file_says(name: str) -> None:
+    """Also an empty list where the default is none."""
+    given = read_file(ROOT / f"params/{name}.yaml")
+    every = [(model, each) for model in given.file.models for each in given.experiments(model)]
+
+    for job in plan(given, every, list(STAGES)):
+        found = resolve(job.config.model, job.config.stage, **parameters(job))
+        assert found.cache_fields(found.stage) == job.config.cache_fields(found.stage), job.name
 
 
 @pytest.mark.slow
