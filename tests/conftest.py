@@ -66,19 +66,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path not in slow)
 
 
-WATCHED = "imported"  # a folder of a project, with one file for each process that ended
+WATCHED = "imported"  # a folder of a project, with one file for each process
 NOTE = """
-import atexit, os, sys
-def note():
-    with open(os.path.join({folder!r}, str(os.getpid())), "w") as file:
-        file.write("\\n".join(sys.modules))
-atexit.register(note)
+import os, sys
+seen = {{"sys"}}
+def note(event, arguments):
+    name = arguments[0].partition(".")[0] if event == "import" else "sys"
+    if name not in seen:
+        seen.add(name)
+        with open(os.path.join({folder!r}, str(os.getpid())), "a") as file:
+            file.write(name + "\\n")
+sys.addaudithook(note)
 """
 
 
 @contextmanager
 def watch(folder: Path) -> Iterator[None]:
-    """Have every Python that starts meanwhile note in `folder` what it had imported at its end."""
+    """Have every Python that starts meanwhile note in `folder` what it imports, when it does: a
+    kernel that takes long to end is killed.
+    """
     folder.mkdir()
     site = folder.with_name(f"{folder.name}-site")
     site.mkdir()
