@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from math import ceil
 from queue import SimpleQueue
-from timeit import timeit
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -29,7 +28,7 @@ from helpers.perf import analyzer, background
 from helpers.perf.analyzer import LoadPoint
 from helpers.perf.rows import Window
 from helpers.perf.statistics import Interval, geometric_mean, log_interval, percentile_interval
-from helpers.perf.sweep import batch
+from helpers.perf.sweep import batch, seconds
 from helpers.results import timestamp
 from helpers.store import temporary_folder, write_atomic
 from helpers.triton import Server, serve
@@ -227,8 +226,8 @@ def crosscheck(given: Parameters, model: str, experiment: str) -> list[Row]:
 
         def closed_loop(batch_size: int) -> Window:
             one = batch(rows, 0, batch_size)
-            seconds = timeit(lambda: server.infer(model, one), number=3) / 3
-            interval_ms = 1000 * max(SECONDS, FEWEST * seconds) / analyzer.WINDOWS
+            needed = FEWEST * seconds(lambda: server.infer(model, one))
+            interval_ms = 1000 * max(SECONDS, needed) / analyzer.WINDOWS
             point = LoadPoint(model, data, [], batch_size, interval_ms=ceil(interval_ms))
             return analyzer.run(point, server)
 

@@ -113,8 +113,8 @@ def _lacks_data(config: StageConfig) -> bool:
 def parameters(job: Job) -> dict[str, Any]:
     """Give the notebook's parameters: what this stage reads, so that no page shows more."""
     config, read = job.config, job.config.fields_for(job.config.stage)
-    own = {name: value for name, value in config.model_dump(include=read).items() if value != ""}
-    own = {name: value for name, value in own.items() if value is not None}  # [] may be no default
+    values = config.model_dump(include=read).items()
+    own = {name: value for name, value in values if value not in (None, "")}  # [] may be no default
     names = config.experiments if config.stage == "report" else (config.experiment,)
     return {
         "gpu": config.gpu,
