@@ -39,9 +39,7 @@ QUANTILES = (50, 90, 95, 99)  # of latency, in percent
 class Window:
     """The requests of one run of the load, or of a part of it, in order of their end."""
 
-    requests: NDArray[
-        np.int64
-    ]  # start and end of each (ns), [n, 2]; in an open loop when it was due
+    requests: NDArray[np.int64]  # start (in an open loop: when due) and end of each (ns), [n, 2]
     batch_size: int
     concurrency: int  # 0 in an open loop
     sent: NDArray[np.int64] | None = None  # in an open loop: when each was sent in fact (ns), [n]
@@ -235,6 +233,7 @@ def measure_row(
     if isnan(throughput):  # a block without requests: the runs as they are
         throughput = geometric_mean([run.throughput for run in steady])
     mean = float(latencies.mean()) if len(latencies) else nan
+    law = None if rate else littles_law(throughput, mean, first.batch_size, first.concurrency)
     executed = [run.executed_batch for run in runs if run.executed_batch is not None]
     row = Row(
         batch_size=first.batch_size,
@@ -250,9 +249,7 @@ def measure_row(
         client_overhead=float(np.max([run.overhead for run in runs])),
         executed_batch=float(np.mean(executed)) if executed else None,
         background_cpu_cores=others_cores,
-        littles_law=None
-        if rate
-        else littles_law(throughput, mean, first.batch_size, first.concurrency),
+        littles_law=law,
     ).model_copy(update={**columns, **(figures or {})})
     word, reason = verdict(row, request_count, within, cores, disturbance or miscounted(runs))
     if rate:

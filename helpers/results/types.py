@@ -181,7 +181,7 @@ class Row(TableRow):
     reason: str = ""  # what keeps the row from being believed, and what to do
     throughput_low: float | None = None
     throughput_high: float | None = None
-    half_width: float | None = None  # of the throughput's interval, relative
+    half_width: float | None = None  # of the throughput's interval (open loop: p50's), relative
     p50_low_ms: float | None = None  # None where so few requests bound nothing
     p50_high_ms: float | None = None
     p90_low_ms: float | None = None

@@ -101,7 +101,6 @@ def test_latencies_and_percentiles_are_those_of_a_closed_form() -> None:
     assert row.throughput == pytest.approx(20)
     assert row.littles_law == pytest.approx(20 * 0.051 / 2)
     assert (row.batch_size, row.concurrency, row.requests) == (2, 1, 101)
-
     assert row.half_width == pytest.approx(0, abs=1e-6)
     assert (row.verdict, row.reason) == ("stable", "")
 
