@@ -367,9 +367,9 @@ def test_the_next_run_removes_what_a_run_left_whose_processes_were_all_killed(
         stub = triton.children()[0]
         for pid, number in ((stub.pid, signal.SIGSTOP), (guard, signal.SIGKILL)):
             os.kill(pid, number)
+        wait_for(lambda: not triton.is_running())
+        assert regions_of(started.pid)  # while their owner lives nobody removes them
         started.kill()
-    wait_for(lambda: not triton.is_running())
-    assert regions_of(started.pid)
     with embedded.serve(doubles, log=tmp_path / "log"):
         assert not stub.is_running() or stub.status() == psutil.STATUS_ZOMBIE
         assert regions_of(started.pid) == set()
