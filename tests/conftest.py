@@ -311,3 +311,22 @@ def opened(url: str, profile: Path) -> tuple[str, list[str]]:
     )
     assert "</html>" in done.stdout
     return done.stdout, [line for line in done.stderr.splitlines() if ":CONSOLE" in line]
+
+
+MOUNT = 'mount -t tmpfs -o size="$2" tmpfs "$1" && shift 2 && exec "$@"'
+
+
+@pytest.fixture
+def on_a_small_disk() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run a command that sees another, empty file system at the folder `place`: a small one."""
+
+    def run(place: Path, size: str, *command: str) -> subprocess.CompletedProcess[str]:
+        for isolation in (["--mount"], ["--mount", "--user", "--map-root-user"]):
+            inside = ["unshare", *isolation, "sh", "-c", MOUNT, "sh", str(place), size]
+            if not subprocess.run([*inside, "true"], capture_output=True).returncode:
+                done = subprocess.run([*inside, *command], capture_output=True, text=True)
+                assert (done.returncode, done.stderr) == (0, "")
+                return done
+        pytest.skip("a small file system cannot be mounted here, not even in a namespace")
+
+    return run

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -68,29 +69,19 @@ except WorkspaceError as error:
     print(error)
 print(path.read_text(), [each.name for each in path.parent.iterdir()])
 """
-MOUNT = 'mount -t tmpfs -o size=64k tmpfs "$1" && exec "$2" -c "$3" "$1"'
 
 
-def test_a_full_disk_leaves_the_old_file_and_is_one_line(tmp_path: Path) -> None:
+def test_a_full_disk_leaves_the_old_file_and_is_one_line(
+    on_a_small_disk: Callable[..., subprocess.CompletedProcess[str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     small = tmp_path / "small"
     small.mkdir()
-    for isolation in (["--mount"], ["--mount", "--user", "--map-root-user"]):
-        if not subprocess.run(
-            ["unshare", *isolation, "sh", "-c", 'mount -t tmpfs tmpfs "$1"', "sh", small],
-            capture_output=True,
-        ).returncode:
-            break
-    else:
-        pytest.skip("a small file system cannot be mounted here, not even in a namespace")
+    monkeypatch.setenv(OUTPUTS_VARIABLE, str(small))
 
-    done = subprocess.run(
-        ["unshare", *isolation, "sh", "-c", MOUNT, "sh", small, sys.executable, FILL],
-        capture_output=True,
-        text=True,
-        env={**os.environ, OUTPUTS_VARIABLE: str(small)},
-    )
+    done = on_a_small_disk(small, "64k", sys.executable, "-c", FILL, str(small))
 
-    assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines() == [
         "cannot write small/result.json: no space left on device",
         "old ['result.json']",

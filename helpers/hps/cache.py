@@ -1,0 +1,136 @@
+"""The embedding cache: a part of one table's rows in a set-associative array, from which the least
+recently used go first. Like all of this room it imports nothing else of the package.
+"""
+
+from __future__ import annotations
+
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Keys = NDArray[np.int64]
+    Vectors = NDArray[np.float32]
+    Places = NDArray[np.int64]
+
+WAYS = 8  # rows of a set; its keys fill one line of a processor's cache
+SHIFT = 3
+NEVER = -1  # the stamp of a row that holds nothing
+
+
+def number_of_sets(rows: int) -> int:
+    """Count the sets of a cache of at least `rows`: two at least, as an empty row of a set holds a
+    key that belongs to another one.
+    """
+    return max(2, -(-rows // WAYS))
+
+
+class Cache:
+    """At least `rows` rows of float32 [width]; a key's set is its remainder, so that keys in
+    sequence fill all sets alike. A reader never sees half of a vector.
+
+    The rows of one way lie together: those of a set would be at distances of powers of two, and
+    the hot ones, which have small keys, would push one another out of the processor's caches.
+    """
+
+    def __init__(self, rows: int, width: int) -> None:
+        self._sets = number_of_sets(rows)
+        self._keys = np.empty((self._sets, WAYS), np.int64)
+        self._keys[:] = (np.arange(self._sets) + 1)[:, None] % self._sets  # no key of this set
+        self._stamps = np.full(self._sets * WAYS, NEVER, np.int64)
+        self._vectors = np.zeros((self._sets * WAYS, width), np.float32)
+        self._first = np.zeros(self._sets * WAYS, np.int32)  # scratch: who asked last for a row
+        self._tick = 0
+        self._lock = Lock()
+
+    def __len__(self) -> int:
+        """Count the rows that hold a key."""
+        return int((self._stamps != NEVER).sum())
+
+    @property
+    def nbytes(self) -> int:
+        """What it takes in memory."""
+        arrays = (self._keys, self._stamps, self._vectors, self._first)
+        return sum(each.nbytes for each in arrays)
+
+    def take(self, keys: Keys, out: Vectors) -> tuple[Places, int]:
+        """Copy the rows of `keys` [n], which may repeat, to `out` [n, width]; what it then has for
+        the missing means nothing. Give the places of the missing in `keys`, and how many different
+        keys were found.
+        """
+        with self._lock:
+            places, rows = self._find(keys)
+            order = np.arange(len(rows), dtype=np.int32)
+            self._first[rows] = order
+            different = int(np.count_nonzero(self._first[rows] == order))
+            self._tick += 1
+            self._stamps[rows] = self._tick
+            missing = self._others(places, len(keys))
+            if len(missing):
+                some, rows = rows, np.zeros(len(keys), np.int64)
+                rows[places] = some
+            np.take(self._vectors, rows, axis=0, out=out, mode="clip")
+        return missing, different
+
+    def put(self, keys: Keys, vectors: Vectors, only_present: bool = False) -> int:
+        """Write vectors [n, width] of different keys [n]: over those that are here, and else,
+        unless `only_present`, in place of the least recently used. Where more keys than a set has
+        rows fall into it, the last ones stay. Give how many keys were evicted.
+        """
+        with self._lock:
+            places, rows = self._find(keys)
+            self._vectors[rows] = vectors[places]
+            if only_present or len(places) == len(keys):
+                return 0
+            missing = self._others(places, len(keys))
+            self._tick += 1
+            return self._insert(keys[missing], vectors[missing])
+
+    def keys(self) -> Keys:
+        """Give all keys that it holds."""
+        with self._lock:
+            held: Keys = self._keys.T.reshape(-1)[self._stamps != NEVER]
+            return held
+
+    def _find(self, keys: Keys) -> tuple[Places, Places]:
+        """Give the places of the keys that are here, and their rows."""
+        sets: Any = self._set_of(keys)
+        same = np.take(self._keys, sets, axis=0, mode="clip") == keys[:, None]
+        found = np.flatnonzero(same)  # a key is in one row at most
+        places = found >> SHIFT
+        if len(places) < len(keys):
+            sets = sets[places]
+        return places, (found & (WAYS - 1)) * self._sets + sets
+
+    def _set_of(self, keys: Keys) -> Places:
+        """Give the remainders, of keys without a sign: that takes half the time."""
+        found: Any = keys.view(np.uint64) % np.uint64(self._sets)
+        return found.view(np.int64)  # type: ignore[no-any-return]
+
+    @staticmethod
+    def _others(places: Places, count: int) -> Places:
+        if len(places) == count:
+            return places[:0]
+        absent = np.ones(count, bool)
+        absent[places] = False
+        return np.flatnonzero(absent)
+
+    def _insert(self, keys: Keys, vectors: Vectors) -> int:
+        sets = self._set_of(keys)
+        order = np.argsort(sets, kind="stable")[::-1]  # the last of a set first
+        grouped = sets[order]
+        starts = np.flatnonzero(np.r_[True, grouped[1:] != grouped[:-1]])
+        rank = np.arange(len(order)) - np.repeat(starts, np.diff(np.r_[starts, len(order)]))
+        kept = rank < WAYS
+        order, grouped, rank = order[kept], grouped[kept], rank[kept]
+        stamps = self._stamps.reshape(WAYS, -1).T[grouped]
+        ways = np.argsort(stamps, axis=1, kind="stable")[np.arange(len(order)), rank]
+        rows: Any = ways * self._sets + grouped
+        evicted = int((self._stamps[rows] != NEVER).sum())
+        self._keys[grouped, ways] = keys[order]
+        self._stamps[rows] = self._tick
+        self._vectors[rows] = vectors[order]
+        return evicted

@@ -1,0 +1,221 @@
+"""The volatile database in Redis, single or a Cluster, that several servers share: a hash for each
+partition of a table, whose fields are keys (8 bytes, little-endian) and whose values are vectors.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import contextmanager
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .table import Away
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from .settings import VolatileDatabase
+
+    Keys = NDArray[np.int64]
+    Vectors = NDArray[np.float32]
+
+TIMEOUT_SECONDS = 5.0
+NO_MARGIN = 2**63
+RETRY_SECONDS = 1.0  # in which a Redis that failed is not asked again
+
+
+class _NoTls(ModuleType):
+    """Something of every name, as redis-py wants types of `ssl` even without TLS."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return type(name, (Exception,), {})  # some are caught
+
+
+def _import_redis() -> Any:
+    """Import redis-py, also in the Python of Triton's own backend, which has no `ssl` where it is
+    another build than the one whose packages it uses.
+    """
+    try:
+        import ssl  # noqa: F401
+    except ImportError:
+        sys.modules["ssl"] = _NoTls("ssl")
+        try:
+            import redis
+        finally:
+            del sys.modules["ssl"]
+        return redis
+    import redis
+
+    return redis
+
+
+def connect(settings: VolatileDatabase) -> Any:
+    """Open the Redis at `address`, a Cluster if it is one; several nodes are parted by commas.
+
+    Raises `Away` for a wrong password or if nobody answers.
+    """
+    redis = _import_redis()
+
+    first, *_ = settings.address.replace(";", ",").split(",")
+    host, _, port = first.strip().rpartition(":")
+    given: dict[str, Any] = {"host": host, "port": int(port), "password": settings.password or None}
+    given.update({"socket_timeout": TIMEOUT_SECONDS, "socket_connect_timeout": TIMEOUT_SECONDS})
+    # a connection may have been closed meanwhile; beyond that a request waits for nobody
+    given["retry"] = redis.retry.Retry(redis.backoff.NoBackoff(), 1)
+    if settings.password:
+        given["username"] = settings.user_name
+    if settings.enable_tls:
+        given["ssl"] = True
+    try:
+        client = redis.Redis(**given)
+        if client.info("cluster").get("cluster_enabled"):
+            client.close()
+            return redis.RedisCluster(**given)
+    except (redis.RedisError, OSError) as error:
+        words = str(error)
+        if isinstance(error, redis.AuthenticationError) or "AUTH" in words:
+            words = "user_name and password are not those that it asks for"
+        raise Away(f"Redis at {settings.address}: {words}") from None
+    return client
+
+
+class RedisMap:
+    """One table's rows of float32 [width] in Redis. While it is away `take` and `put` raise `Away`,
+    for a second without asking.
+    """
+
+    def __init__(self, client: Any, name: str, width: int, settings: VolatileDatabase) -> None:
+        self._client, self._name, self._width = client, name, width
+        self._settings = settings
+        self._away_until, self._why = 0.0, ""
+        self.round_trips = 0
+
+    def put(self, keys: Keys, vectors: Vectors) -> None:
+        """Write vectors [n, width] of keys [n] in pipelined batches, and evict what is too much."""
+        step = self._settings.max_batch_size
+        with self._asking():
+            for start in range(0, len(keys), step):
+                self._put(keys[start : start + step], vectors[start : start + step])
+
+    def _put(self, keys: Keys, vectors: Vectors) -> None:
+        parts, pipe = self._parts(keys), self._client.pipeline(transaction=False)
+        for partition, places in parts:
+            fields = [each.tobytes() for each in keys[places].astype("<i8")]
+            blobs = [each.tobytes() for each in np.ascontiguousarray(vectors[places], "<f4")]
+            pipe.hset(self._key(partition), mapping=dict(zip(fields, blobs)))
+            self._touch(pipe, partition, fields)
+        pipe.execute()
+        self.round_trips += 1
+        if self._settings.overflow_margin < NO_MARGIN:
+            self._evict([partition for partition, _ in parts])
+
+    def take(self, keys: Keys, out: Vectors) -> NDArray[np.int64]:
+        """Copy the rows of `keys` [n] to `out` [n, width]; give the places of those it has not."""
+        missing = []
+        with self._asking():
+            for start in range(0, len(keys), self._settings.max_batch_size):
+                chunk = keys[start : start + self._settings.max_batch_size]
+                missing.append(start + self._take(chunk, out[start:]))
+        return np.concatenate(missing) if missing else np.arange(0)
+
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        redis = _import_redis()
+        if time.monotonic() < self._away_until:
+            raise Away(self._why)
+        try:
+            yield
+        except (redis.RedisError, OSError) as error:
+            self._why = f"{self._name}: Redis at {self._settings.address} is away: {error}"
+            self._away_until = time.monotonic() + RETRY_SECONDS
+            raise Away(self._why) from None
+
+    def _take(self, keys: Keys, out: Vectors) -> NDArray[np.int64]:
+        parts, pipe = self._parts(keys), self._client.pipeline(transaction=False)
+        fields = [[each.tobytes() for each in keys[at].astype("<i8")] for _, at in parts]
+        for (partition, _), some in zip(parts, fields):
+            pipe.hmget(self._key(partition), some)
+        for (partition, _), some in zip(parts, fields):
+            self._touch(pipe, partition, some, read=True)
+        answers = pipe.execute()
+        self.round_trips += 1
+        missing = []
+        for (_, places), blobs in zip(parts, answers):
+            there = [i for i, blob in enumerate(blobs) if blob and len(blob) == 4 * self._width]
+            if there:
+                joined = b"".join(blobs[i] for i in there)
+                out[places[there]] = np.frombuffer(joined, "<f4").reshape(-1, self._width)
+            missing.append(np.delete(places, there))
+        return np.sort(np.concatenate(missing))
+
+    def __len__(self) -> int:
+        return sum(self._client.hlen(self._key(i)) for i in range(self._settings.num_partitions))
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def _key(self, partition: int, kind: str = "v") -> str:
+        """The name of a hash; in a Cluster what stands in braces decides the node."""
+        return f"{{hps_et.{self._name}/p{partition}}}{kind}"
+
+    def _parts(self, keys: Keys) -> list[tuple[int, NDArray[np.int64]]]:
+        """Part the places of keys by partition."""
+        partitions = keys % self._settings.num_partitions
+        order = np.argsort(partitions, kind="stable")
+        different, starts = np.unique(partitions[order], return_index=True)
+        return list(zip(different.tolist(), np.split(order, starts[1:])))
+
+    def _touch(self, pipe: Any, partition: int, fields: list[bytes], read: bool = False) -> None:
+        """Note when rows were written, or how often they were asked for, if the policy needs it."""
+        policy, at = self._settings.overflow_policy, self._key(partition, "u")
+        if self._settings.overflow_margin >= NO_MARGIN or not fields:
+            return
+        if policy == "evict_oldest" and (not read or self._settings.refresh_time_after_fetch):
+            pipe.zadd(at, dict.fromkeys(fields, time.time()))
+        elif policy == "evict_least_used" and read:
+            for field in fields:
+                pipe.zincrby(at, 1, field)
+        elif policy == "evict_least_used":
+            pipe.zadd(at, dict.fromkeys(fields, 0), nx=True)
+
+    def _evict(self, partitions: list[int]) -> None:
+        margin, target = self._settings.overflow_margin, self._settings.overflow_resolution_target
+        for partition in partitions:
+            rows, used = self._key(partition), self._key(partition, "u")
+            count = self._client.hlen(rows)
+            if count <= margin:
+                continue
+            surplus = count - int(target * margin)
+            if self._settings.overflow_policy == "evict_random":
+                gone = self._client.hrandfield(rows, surplus)
+            else:
+                gone = self._client.zrange(used, 0, surplus - 1)
+            pipe = self._client.pipeline(transaction=False)
+            pipe.hdel(rows, *gone)
+            pipe.zrem(used, *gone)
+            pipe.execute()
+
+    def clear(self) -> None:
+        """Forget all rows."""
+        with self._asking():
+            for partition in range(self._settings.num_partitions):
+                for kind in "vum":
+                    self._client.unlink(self._key(partition, kind))
+
+    def mark(self) -> str:
+        """Give what `set_mark` noted, or nothing."""
+        with self._asking():
+            return (self._client.get(self._key(0, "m")) or b"").decode()
+
+    def set_mark(self, text: str) -> None:
+        """Note what was loaded, after all of it was."""
+        with self._asking():
+            self._client.set(self._key(0, "m"), text)

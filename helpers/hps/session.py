@@ -1,0 +1,88 @@
+"""The store as a session with NVIDIA's tensors, for a model repository and for this process."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from . import settings
+from .store import Store
+from .updates import follow
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import ArrayLike, NDArray
+
+KEYS, COUNTS, OUTPUT = "KEYS", "NUMKEYS", "OUTPUT0"
+JSON = "sparse.json"
+LOG = logging.getLogger("hps")
+
+
+class Session:
+    """Lookups in a store."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    def run(self, inputs: Mapping[str, ArrayLike]) -> dict[str, NDArray[np.float32]]:
+        """Map `KEYS`, whole numbers [1, keys], and `NUMKEYS`, [1, tables], to `OUTPUT0`, float32
+        [1, keys x width]: the vectors of all keys of the first table, of the second, and so on.
+
+        Raises ValueError for counts that do not fit the keys or the tables.
+        """
+        keys, counts = (np.atleast_2d(np.asarray(inputs[name])) for name in (KEYS, COUNTS))
+        if len(keys) != len(counts):
+            raise ValueError(f"{KEYS} is {list(keys.shape)} and {COUNTS} {list(counts.shape)}")
+        pairs = zip(keys.astype(np.int64, copy=False), counts.tolist())
+        found = [self.store.lookup(*pair) for pair in pairs]
+        on_host = [each if isinstance(each, np.ndarray) else each.cpu().numpy() for each in found]
+        return {OUTPUT: on_host[0][None] if len(on_host) == 1 else np.stack(on_host)}
+
+    def run_on_device(self, inputs: Mapping[str, ArrayLike]) -> dict[str, Any]:
+        """Like `run`, but what is looked up on a GPU stays there, for one lookup at a time."""
+        keys, counts = (np.asarray(inputs[name]).reshape(-1) for name in (KEYS, COUNTS))
+        return {OUTPUT: self.store.lookup(keys, counts.tolist())[None]}
+
+    def counters(self) -> dict[str, int]:
+        """Give what lookups met so far, for the server's metrics."""
+        return {f"hps_{name}": value for name, value in vars(self.store.counts()).items()}
+
+    def configure(self, parameters: Mapping[str, str]) -> None:
+        """Take the parameters of the model's `config.pbtxt`: `exact` makes every lookup exact."""
+        if parameters.get("exact"):
+            self.store.wait_for_all()
+
+    def close(self) -> None:
+        """End the store's threads, and let go of its databases."""
+        self.store.close()
+
+
+def _say(text: str) -> None:
+    """Tell the log of the server, of which this process is a part."""
+    print(f"hps: {text}", flush=True)
+
+
+def load(path: Path, threads: int, device: str, read_only: bool = False) -> Session:
+    """Open the folder `path`: `sparse.json`, and the folders of the tables that it names.
+
+    A second process passes `read_only`, and leaves shared databases as they are.
+    """
+    found = settings.read(path / JSON)
+    for line in settings.ignored(found):
+        LOG.info("%s", line)
+    store = Store(
+        found,
+        found.models[0].model,
+        path,
+        threads,
+        device,
+        read_only,
+        say=LOG.info if read_only else _say,
+    )
+    if not read_only:
+        follow(store)
+    return Session(store)

@@ -1,0 +1,222 @@
+"""One embedding table on its levels: a cache over a volatile over a persistent database.
+
+A lookup asks the cache. Where it knows at least `threshold` of the different keys, the others get
+the default now and are fetched in the background (asynchronous insertion); else they are fetched
+first, and the answer is exact.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+from contextlib import suppress
+from dataclasses import dataclass
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    Keys = NDArray[np.int64]
+    Vectors = NDArray[np.float32]
+    Places = NDArray[np.int64]
+
+LOG = logging.getLogger("hps")
+PENDING = 64  # requests whose missing keys wait to be inserted; those of more are not
+PIECE = 4096  # rows that are written to the cache at a time: a lookup waits for no more
+
+
+class Away(Exception):
+    """A database that does not answer, in one line."""
+
+
+class Database(Protocol):
+    """A level below the cache, of one table."""
+
+    def put(self, keys: Keys, vectors: Vectors) -> None:
+        """Write vectors [n, width] of different keys [n]."""
+
+    def take(self, keys: Keys, out: Vectors) -> Places:
+        """Copy the rows of different keys [n] to `out`; give the places of those it has not.
+
+        Raises `Away` if it does not answer.
+        """
+
+
+@dataclass
+class Counts:
+    """What lookups of a table met: keys, as they came, and different ones."""
+
+    keys: int = 0
+    different: int = 0
+    hits: int = 0  # of the different ones, in the cache
+    defaults: int = 0  # of the keys, that got the default
+    fetched: int = 0  # different ones that a request waited for
+
+    def add(self, other: Counts) -> None:
+        """Add what one lookup met."""
+        for name, value in vars(other).items():
+            setattr(self, name, getattr(self, name) + value)
+
+    @property
+    def hit_rate(self) -> float:
+        """Share of the different keys that the cache had."""
+        return self.hits / self.different if self.different else 1.0
+
+    @property
+    def default_share(self) -> float:
+        """Share of the keys that got the default."""
+        return self.defaults / self.keys if self.keys else 0.0
+
+
+def _write(out: Any, places: Places, values: Any) -> None:
+    """Write rows to an array, or to a tensor on a GPU."""
+    if isinstance(out, np.ndarray):
+        out[places] = values
+    else:
+        import torch
+
+        where = torch.from_numpy(places).to(out.device)
+        out[where] = torch.as_tensor(values, device=out.device)
+
+
+class Table:
+    """One table: its `cache`, or None, over `levels`, the upper one first. With `lift`, what only
+    the lower level had is written to the upper one.
+
+    No lookup that began before an update puts an old row over a new one.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        width: int,
+        levels: Sequence[Database],
+        cache: Any = None,
+        default: float = 0.0,
+        threshold: float = 0.9,
+        lift: bool = False,
+    ) -> None:
+        self.name, self.width, self.cache = name, width, cache
+        self.levels, self.default, self.threshold = levels, np.float32(default), threshold
+        self.counts = Counts()
+        self._lift = lift
+        self._counting = Lock()
+        self._lock = Lock()
+        self._updates = 0  # begun and ended ones: odd while one is under way
+        self._updating = Lock()
+        self._pending: queue.Queue[Keys | None] = queue.Queue(PENDING)
+
+    def lookup(self, keys: Keys, out: Any) -> None:
+        """Write the vectors of keys [n], which may repeat, to `out` [n, width], an array or a
+        tensor on the cache's device.
+        """
+        if self.cache is None:
+            missing, hits = np.arange(len(keys)), 0
+        else:
+            missing, hits = self.cache.take(keys, out)
+        wanted, places = np.unique(keys[missing], return_inverse=True)
+        met = Counts(len(keys), hits + len(wanted), hits)
+        if len(wanted) and self.cache is not None and met.hit_rate >= self.threshold:
+            _write(out, missing, self.default)
+            met.defaults = len(missing)
+            with suppress(queue.Full):
+                self._pending.put_nowait(wanted)
+        elif len(wanted):
+            vectors, found = self.insert(wanted)
+            _write(out, missing, vectors[places])
+            met.fetched = len(wanted)
+            met.defaults = int((~found)[places].sum())
+        with self._counting:
+            self.counts.add(met)
+
+    def insert(self, keys: Keys, only_present: bool = False) -> tuple[Vectors, NDArray[np.bool_]]:
+        """Ask the databases, from above, for different keys [n], and put what they have into the
+        cache; give the vectors [n, width], the default where none has one, and which were found.
+
+        Raises `Away` if the last one does not answer: those above it may.
+        """
+        with self._lock:
+            before = self._updates
+        vectors = np.full((len(keys), self.width), self.default, np.float32)
+        found = np.zeros(len(keys), bool)
+        for depth, level in enumerate(self.levels):
+            missing = np.flatnonzero(~found)
+            if not len(missing):
+                break
+            part = np.full((len(missing), self.width), self.default, np.float32)
+            try:
+                absent = level.take(keys[missing], part)
+            except Away as error:
+                if level is self.levels[-1]:
+                    raise
+                LOG.warning("%s", error)
+                continue
+            there = np.ones(len(missing), bool)
+            there[absent] = False
+            vectors[missing[there]] = part[there]
+            found[missing[there]] = True
+            if depth and self._lift and there.any():
+                with self._lock, suppress(Away):
+                    if before == self._updates and not before % 2:
+                        self.levels[0].put(keys[missing[there]], part[there])
+        if self.cache is not None:
+            known, rows = keys[found], vectors[found]
+            for start in range(0, len(known), PIECE):
+                piece = slice(start, start + PIECE)
+                with self._lock:
+                    if before == self._updates and not before % 2:
+                        self.cache.put(known[piece], rows[piece], only_present)
+        return vectors, found
+
+    def insert_pending(self) -> None:
+        """Fetch and insert what asynchronous lookups missed, until `stop`."""
+        while (keys := self._pending.get()) is not None:
+            try:
+                self.insert(keys)
+            except Exception as error:  # a database that is gone may come back
+                LOG.warning("%s: %s", self.name, error)
+            finally:
+                self._pending.task_done()
+        self._pending.task_done()
+
+    def settle(self) -> None:
+        """Wait until all that was missed so far is inserted."""
+        self._pending.join()
+
+    def stop(self) -> None:
+        """Let `insert_pending` return once it has inserted what waits."""
+        self._pending.put(None)
+
+    def refresh(self, share: float = 1.0) -> None:
+        """Look up all cached keys again, `share` of the cache's rows at a time, and write them in
+        place.
+        """
+        keys = self.cache.keys() if self.cache is not None else np.empty(0, np.int64)
+        step = max(1, int(share * len(keys)))
+        for start in range(0, len(keys), step):
+            self.insert(keys[start : start + step], only_present=True)
+
+    def update(self, keys: Keys, vectors: Vectors) -> None:
+        """Write new vectors [n, width] of keys [n] to all databases, from below, and over those in
+        the cache. Of a key that repeats the last one holds.
+
+        Raises `Away` for a database that does not answer: then the same update has to be repeated.
+        """
+        keys, last = np.unique(keys[::-1], return_index=True)
+        vectors = vectors[len(vectors) - 1 - last]
+        with self._updating:
+            with self._lock:
+                self._updates += 1
+            try:
+                for level in reversed(self.levels):
+                    level.put(keys, vectors)
+            finally:
+                with self._lock:
+                    if self.cache is not None:
+                        self.cache.put(keys, vectors, only_present=True)
+                    self._updates += 1

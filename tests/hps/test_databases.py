@@ -1,0 +1,342 @@
+"""The databases below the cache: real Redis, alone and as a Cluster, and real RocksDB."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from helpers.hps.redis_map import RedisMap, connect
+from helpers.hps.rocks import Rocks
+from helpers.hps.session import JSON, load
+from helpers.hps.settings import VolatileDatabase
+from helpers.hps.table import Away
+from tests.hps.conftest import CLUSTER, Redis
+from tests.hps.test_store import content, expected, files, settings, store, vectors_of
+
+pytestmark = pytest.mark.slow
+WIDTH = 16
+
+
+def wait(holds: Callable[[], bool]) -> None:
+    ends = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < ends
+        time.sleep(0.05)
+
+
+def redis_map(server: Redis, name: str = "t", **fields: Any) -> RedisMap:
+    given = VolatileDatabase(type="redis_cluster", address=server.address, **fields)
+    return RedisMap(connect(given), name, WIDTH, given)
+
+
+def took(level: Any, keys: np.ndarray) -> tuple[np.ndarray, list[int]]:
+    out = np.full((len(keys), WIDTH), -1, np.float32)
+    return out, level.take(keys, out).tolist()
+
+
+def check(level: Any) -> None:
+    """Rows come back as they were written, the last written, and no others."""
+    keys = np.array([5, -3, 2**63 - 1, -(2**63), 0, 77])
+    level.put(keys, vectors_of(keys % 1000, WIDTH))
+    level.put(keys[:2], vectors_of(keys[:2] % 1000, WIDTH, version=1))
+    asked = np.array([0, 1234, 5, 77, -3, 6])
+    found, missing = took(level, asked)
+    assert missing == [1, 5]
+    assert (found[[1, 5]] == -1).all()
+    assert (found[[0, 3]] == vectors_of([0, 77], WIDTH)).all()
+    assert (found[[2, 4]] == vectors_of(np.array([5, -3]) % 1000, WIDTH, version=1)).all()
+    assert took(level, keys[:0])[1] == []
+
+
+def test_redis_keeps_rows(redis_server: Redis) -> None:
+    check(redis_map(redis_server))
+
+
+def test_a_cluster_keeps_rows_on_all_its_nodes(redis_cluster: list[Redis]) -> None:
+    import redis
+
+    level = redis_map(redis_cluster[1])
+    check(level)
+    keys = np.arange(2000)
+    level.put(keys, vectors_of(keys, WIDTH))
+    assert len(level) == 2000 + 3  # of the three keys of `check` that are not among them
+    sizes = [redis.Redis(port=node.port).dbsize() for node in redis_cluster]
+    assert min(sizes) > 0
+
+
+def test_rocksdb_keeps_rows_and_opens_again(tmp_path: Path) -> None:
+    level = Rocks(tmp_path / "deep/db", WIDTH)
+    check(level)
+    level.set_mark("all")
+    level.close()
+    again = Rocks(tmp_path / "deep/db", WIDTH, read_only=True)
+    assert again.mark() == "all"
+    found, missing = took(again, np.array([77, 78]))
+    assert missing == [1]
+    assert (found[0] == vectors_of([77], WIDTH)[0]).all()
+    again.close()
+
+
+def test_round_trips_grow_with_batches_and_not_with_keys(redis_server: Redis) -> None:
+    level, keys = redis_map(redis_server, max_batch_size=1000), np.arange(5000)
+    level.put(keys, vectors_of(keys, WIDTH))
+    assert level.round_trips == 5
+    client = level._client
+    before = client.info("stats")["total_reads_processed"]
+    took(level, keys[:1000])
+    one = client.info("stats")["total_reads_processed"] - before
+    took(level, keys[:10])
+    few = client.info("stats")["total_reads_processed"] - before - one
+    assert level.round_trips == 7
+    assert few <= 3
+    assert one <= 8  # socket reads of Redis, 16 kB each, and one for the question
+
+
+@pytest.mark.parametrize("policy", ["evict_random", "evict_oldest", "evict_least_used"])
+def test_redis_evicts_what_its_policy_says(policy: str, redis_server: Redis) -> None:
+    fields = {"num_partitions": 1, "overflow_margin": 100, "overflow_resolution_target": 0.5}
+    level, keys = redis_map(redis_server, overflow_policy=policy, **fields), np.arange(100)
+    level.put(keys[:50], vectors_of(keys[:50], WIDTH))
+    level.put(keys[50:], vectors_of(keys[50:], WIDTH))
+    for _ in range(3):
+        took(level, keys[20:70])
+    new = np.arange(1000, 1001)
+    level.put(new, vectors_of(new, WIDTH))
+    _, missing = took(level, np.arange(100))
+    left = {*range(100)} - {*missing}
+    assert len(level) == 50
+    if policy == "evict_oldest":
+        assert left >= {*range(51, 100)}
+    elif policy == "evict_least_used":
+        assert left <= {*range(20, 70)}
+
+
+def test_redis_that_is_not_there_or_refuses_is_said_in_one_line(
+    start_redis: Callable[..., Redis], tmp_path: Path
+) -> None:
+    away = Redis(tmp_path / "never")
+    locked = start_redis("locked", "--requirepass", "secret")
+    for server, fields, words in (
+        (away, {}, "refused"),
+        (locked, {"password": "wrong"}, "user_name and password are not"),
+        (locked, {}, "user_name and password are not"),
+    ):
+        with pytest.raises(Away) as caught:
+            redis_map(server, **fields)
+        assert words in str(caught.value)
+        assert f"Redis at {server.address}" in str(caught.value)
+        assert "\n" not in str(caught.value)
+    check(redis_map(locked, password="secret"))
+
+
+def test_a_redis_that_stops_is_said_and_one_that_comes_back_is_asked_again(
+    redis_server: Redis,
+) -> None:
+    level, keys = redis_map(redis_server), np.arange(10)
+    level.put(keys, vectors_of(keys, WIDTH))
+    redis_server.stop()
+    for _ in range(2):
+        with pytest.raises(Away, match=f"t: Redis at {redis_server.address} is away"):
+            took(level, keys)
+    redis_server.start()
+    time.sleep(1.1)
+    assert took(level, keys)[1] == keys.tolist()  # it has nothing yet: the original loads it anew
+    level.put(keys, vectors_of(keys, WIDTH))
+    assert took(level, keys)[1] == []
+
+
+def test_a_store_reads_rocksdb_below_a_redis_that_is_away(
+    redis_server: Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HPS_FOLDER", str(tmp_path))
+    volatile = {"type": "redis_cluster", "address": redis_server.address}
+    persistent = {"type": "rocks_db", "path": "rocks"}
+    keys, counts = np.array([3, 299, 300, 1, 49]), [3, 2]
+    with store(tmp_path, volatile_db=volatile, persistent_db=persistent, gpucache=False) as found:
+        right = expected(keys, counts, (1, 0))
+        assert (found.lookup(keys, counts) == right).all()
+        redis_server.stop()
+        assert (found.lookup(keys, counts) == right).all()
+
+
+def test_a_redis_that_is_away_stops_no_lookup_that_would_lift_a_row_and_no_update_for_good(
+    redis_server: Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HPS_FOLDER", str(tmp_path))
+    volatile = {"type": "redis_cluster", "address": redis_server.address}
+    volatile |= {"cache_missed_embeddings": True, "initial_cache_rate": 0.1}
+    persistent = {"type": "rocks_db", "path": "rocks"}
+    source = {"type": "folder", "path": "updates"}
+    given = {"volatile_db": volatile, "persistent_db": persistent, "update_source": source}
+    (tmp_path / JSON).write_text(json.dumps(content(tmp_path, **given)))
+    keys = np.array([290])
+    new = vectors_of(keys, 4, version=1)
+    session = load(tmp_path, 1, "cpu")
+    try:
+        redis_server.stop()
+        assert (session.store.lookup(keys, [1, 0]) == vectors_of(keys, 4)).all()
+        files.write(tmp_path / ".1/sparse_embedding0", [(keys, new)])
+        (tmp_path / "updates").mkdir()
+        (tmp_path / ".1").rename(tmp_path / "updates/1")
+        time.sleep(2)
+        redis_server.start()
+        level, out = session.store.tables[0].levels[0], np.zeros((1, 4), np.float32)
+
+        def is_new() -> bool:
+            with suppress(Away):
+                level.take(keys, out)
+            return bool((out == new).all())
+
+        wait(is_new)
+        assert (session.store.lookup(keys, [1, 0]) == new).all()
+    finally:
+        session.close()
+
+
+FULL = """
+import sys
+from pathlib import Path
+from helpers.hps.session import load
+from helpers.hps.table import Away
+try:
+    load(Path(sys.argv[1]), 1, "cpu")
+except Away as error:
+    print(error)
+"""
+
+
+def test_a_disk_that_is_full_while_loading_is_said_and_the_next_start_loads_all(
+    on_a_small_disk: Callable[..., subprocess.CompletedProcess[str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    keys = np.arange(200_000)
+    files.write(tmp_path / "0", [(keys, vectors_of(keys, 64))])
+    sizes = ("embedding_vecsize_per_table", "maxnum_catfeature_query_per_table_per_sample")
+    given = content(
+        tmp_path / "unused",
+        sparse_files=["0"],
+        embedding_table_names=["only"],
+        **{name: [value] for name, value in zip(sizes, (64, 1), strict=True)},
+        volatile_db={"type": "disabled"},
+        persistent_db={"type": "rocks_db", "path": "rocks"},
+    )
+    (tmp_path / JSON).write_text(json.dumps(given))
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    monkeypatch.setenv("HPS_FOLDER", str(disk))
+
+    done = on_a_small_disk(disk, "20m", sys.executable, "-c", FULL, str(tmp_path))
+
+    (said,) = done.stdout.splitlines()
+    assert said.startswith(f"RocksDB at {disk}/rocks/sparse.only: ")
+    assert "No space left on device" in said
+    session = load(tmp_path, 1, "cpu")  # there is space now
+    try:
+        asked = keys[[0, -1]]
+        assert (session.store.lookup(asked, [2]) == vectors_of(asked, 64).ravel()).all()
+    finally:
+        session.close()
+
+
+def test_a_cluster_that_fails_over_under_lookups_gives_defaults_or_the_rows_and_then_all_rows(
+    redis_cluster: list[Redis], start_redis: Callable[..., Redis], tmp_path: Path
+) -> None:
+    import redis
+
+    spare = start_redis("spare", *CLUSTER)
+    master, replica = (redis.Redis(port=each.port) for each in (redis_cluster[0], spare))
+    replica.execute_command("CLUSTER", "MEET", "127.0.0.1", redis_cluster[0].port)
+    wait(lambda: replica.cluster("info")["cluster_known_nodes"] == "4")
+    replica.execute_command("CLUSTER", "REPLICATE", master.cluster("myid").decode())
+    volatile = {"type": "redis_cluster", "address": redis_cluster[1].address}
+    with store(tmp_path / "store", volatile_db=volatile, gpucache=False) as found:
+        wait(lambda: replica.info("replication").get("master_link_status") == "up")
+        wait(lambda: replica.dbsize() == master.dbsize())
+        keys = np.arange(300)
+        right, outcomes, ends = vectors_of(keys, 4), [""], time.monotonic() + 30
+        assert (found.lookup(keys, [300, 0]) == right.ravel()).all()
+        redis_cluster[0].stop()
+        while outcomes[-1] != "right":
+            assert time.monotonic() < ends, outcomes
+            try:
+                rows = found.lookup(keys, [300, 0]).reshape(300, 4)
+            except Away:
+                outcomes.append("away")
+                time.sleep(0.1)
+                continue
+            assert ((rows == right) | (rows == 1)).all(axis=1).all()
+            outcomes.append("right" if (rows == right).all() else "defaults")
+        assert "away" in outcomes
+
+
+def test_what_was_loaded_is_not_loaded_again_and_updates_stay(
+    redis_server: Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HPS_FOLDER", str(tmp_path))
+    volatile = {"type": "redis_cluster", "address": redis_server.address}
+    persistent = {"type": "rocks_db", "path": "rocks"}
+    fields = {"volatile_db": volatile, "persistent_db": persistent}
+    keys = np.array([7])
+    new = vectors_of(keys, 4, version=1)
+    with store(tmp_path, **fields) as found:
+        found.update("sparse_embedding0", keys, new)
+    with store(tmp_path, **fields) as found:
+        assert (found.lookup(keys, [1, 0]) == new).all()
+        for level in found.tables[0].levels:
+            level.round_trips = 0  # type: ignore[attr-defined]
+    files.write(tmp_path / "other/0", [(np.arange(300), vectors_of(np.arange(300), 4, 2))])
+    (tmp_path / "0").rename(tmp_path / "old")
+    (tmp_path / "other/0").rename(tmp_path / "0")
+    with store(tmp_path, **fields) as found:  # the files are others
+        assert (found.lookup(keys, [1, 0]) == vectors_of(keys, 4, 2)).all()
+
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from helpers.hps.rocks import Rocks
+held = Rocks(Path(sys.argv[1]), 16)
+print("open", flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_rocksdb_that_is_locked_or_damaged_is_said_and_can_be_read_beside_its_owner(
+    tmp_path: Path,
+) -> None:
+    path, keys = tmp_path / "db", np.arange(5000)
+    level = Rocks(path, WIDTH)
+    level.put(keys, vectors_of(keys, WIDTH))
+    level.close()
+    command = [sys.executable, "-c", HOLDER, str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout
+        assert holder.stdout.readline() == "open\n"
+        with pytest.raises(Away, match="another process has it open"):
+            Rocks(path, WIDTH)
+        reader = Rocks(path, WIDTH, read_only=True)
+        assert took(reader, keys)[1] == []
+        reader.close()
+        holder.kill()
+    for file in path.glob("*.sst"):
+        file.write_bytes(file.read_bytes()[:-100])
+    with pytest.raises(Away, match=r"RocksDB at .*db") as caught:
+        took(Rocks(path, WIDTH), keys)
+    assert "\n" not in str(caught.value)
+
+
+def test_settings_of_a_database_reach_it(tmp_path: Path) -> None:
+    found = settings.parse(
+        content(tmp_path, volatile_db={"overflow_margin": 40, "num_partitions": 1})
+    )
+    with store(tmp_path, volatile_db={"overflow_margin": 40, "num_partitions": 1}) as opened:
+        assert all(len(table.levels[0]) <= 40 for table in opened.tables)  # type: ignore[arg-type]
+    assert found.volatile_db.overflow_margin == 40

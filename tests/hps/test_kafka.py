@@ -1,0 +1,72 @@
+"""Updates from Kafka: the real client against librdkafka's own mock broker, which speaks Kafka's
+protocol on loopback. No real broker was tried.
+"""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from helpers.hps.session import Session
+from helpers.hps.store import Store
+from helpers.hps.updates import follow, topic
+from tests.hps.test_store import content, settings, vectors_of
+
+kafka = pytest.importorskip("confluent_kafka")
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def producer() -> Any:
+    """A producer with a mock cluster in its process, whose address others can ask for."""
+    made = kafka.Producer({"bootstrap.servers": "none", "test.mock.num.brokers": 1})
+    yield made
+    made.flush(1)
+
+
+def address(producer: Any) -> str:
+    (broker,) = producer.list_topics(timeout=10).brokers.values()
+    return f"{broker.host}:{broker.port}"
+
+
+def message(keys: np.ndarray, vectors: np.ndarray) -> bytes:
+    rows = np.empty(len(keys), [("key", "<i8"), ("vector", "<f4", (vectors.shape[1],))])
+    rows["key"], rows["vector"] = keys, vectors
+    return rows.tobytes()
+
+
+def test_messages_reach_all_levels_and_bad_ones_none(
+    producer: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = {"type": "kafka_message_queue", "brokers": address(producer)}
+    given = settings.parse(content(tmp_path, update_source=source))
+    keys = np.array([3, 400])
+    with Store(given, "sparse", tmp_path) as store:
+        first, second = (topic(store, table) for table in store.tables)
+        producer.produce(first, message(keys, vectors_of(keys, 4, version=1))[:-3])
+        producer.produce(first, message(keys[:1], np.full((1, 4), np.nan, np.float32)))
+        producer.produce(first, message(keys, vectors_of(keys, 4, version=1)))
+        producer.produce(second, message(keys[:1], vectors_of(keys[:1], 8, version=2)))
+        producer.flush(10)
+        follow(store)
+        session, ends = Session(store), time.monotonic() + 30
+        right = np.concatenate(
+            [vectors_of(keys, 4, version=1).ravel(), vectors_of(keys[:1], 8, version=2).ravel()]
+        )
+        asked = {"KEYS": [[3, 400, 3]], "NUMKEYS": [[2, 1]]}
+        while (session.run(asked)["OUTPUT0"][0] != right).any():
+            assert time.monotonic() < ends
+            time.sleep(0.05)
+    assert caplog.text.count(f"a message of {first} is left out") == 2
+
+
+def test_a_broker_that_is_not_there_keeps_nobody_from_answering(tmp_path: Path) -> None:
+    source = {"type": "kafka_message_queue", "brokers": "127.0.0.1:1"}
+    given = settings.parse(content(tmp_path, update_source=source))
+    with Store(given, "sparse", tmp_path) as store:
+        follow(store)
+        assert (store.lookup(np.array([3]), [1, 0]) == vectors_of([3], 4).ravel()).all()
+        time.sleep(1)
+        assert (store.lookup(np.array([4]), [1, 0]) == vectors_of([4], 4).ravel()).all()

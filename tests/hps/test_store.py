@@ -1,0 +1,253 @@
+"""A store built from NVIDIA's JSON and folders: its answers, its faults, its plan, its updates."""
+
+import json
+import logging
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from helpers.hps import files, settings
+from helpers.hps.cache import Cache
+from helpers.hps.plan import plan
+from helpers.hps.session import JSON, Session, load
+from helpers.hps.store import Store
+
+WIDTHS, ROWS = (4, 8), (300, 50)
+
+
+def vectors_of(keys: Any, width: int, version: int = 0) -> np.ndarray:
+    keys = np.asarray(keys)
+    return (keys[:, None] * 8 + np.arange(width) + version * 10_000).astype(np.float32)
+
+
+def content(folder: Path, **fields: Any) -> dict[str, Any]:
+    """NVIDIA's JSON for two tables, whose folders are written to `folder`."""
+    for place, (rows, width) in enumerate(zip(ROWS, WIDTHS, strict=True)):
+        keys = np.arange(rows)
+        if not (folder / str(place)).exists():
+            files.write(folder / str(place), [(keys, vectors_of(keys, width))])
+    model = {
+        "model": "sparse",
+        "sparse_files": ["0", "1"],
+        "num_of_worker_buffer_in_pool": 3,
+        "embedding_table_names": ["sparse_embedding0", "sparse_embedding1"],
+        "embedding_vecsize_per_table": [*WIDTHS],
+        "maxnum_catfeature_query_per_table_per_sample": [1, 1],
+        "default_value_for_each_table": [1.0],
+        "deployed_device_list": [0],
+        "max_batch_size": 1024,
+        "cache_refresh_percentage_per_iteration": 0.0,
+        "hit_rate_threshold": 1.0,
+        "gpucacheper": 0.25,
+        "gpucache": True,
+    }
+    top = {name: fields.pop(name) for name in [*fields] if name.endswith(("_db", "_source"))}
+    return {"supportlonglong": True, "models": [model | fields], **top}
+
+
+def store(folder: Path, **fields: Any) -> Store:
+    return Store(settings.parse(content(folder, **fields)), "sparse", folder)
+
+
+def expected(keys: np.ndarray, counts: list[int], defaults: tuple[float, float]) -> np.ndarray:
+    found, start = [], 0
+    for count, rows, width, default in zip(counts, ROWS, WIDTHS, defaults, strict=True):
+        own = keys[start : start + count]
+        known = ((own >= 0) & (own < rows))[:, None]
+        found.append(np.where(known, vectors_of(own, width), np.float32(default)).ravel())
+        start += count
+    return np.concatenate(found)
+
+
+@pytest.mark.parametrize("fields", [{}, {"gpucache": False}, {"gpucacheper": 0.01}])
+def test_a_store_gives_each_table_s_vectors_in_turn_and_defaults_for_what_is_nowhere(
+    fields: dict[str, Any], tmp_path: Path
+) -> None:
+    draws = np.random.default_rng(0)
+    with store(tmp_path, **fields) as found:
+        for _ in range(20):
+            counts = draws.integers(0, 40, 2).tolist()
+            keys = draws.integers(-5, 320, sum(counts))
+            # the second default is not in the list: NVIDIA pads with 0
+            assert (found.lookup(keys, counts) == expected(keys, counts, (1, 0))).all()
+
+
+def test_no_lookup_is_refused_that_fits_and_each_other_one_in_one_line(tmp_path: Path) -> None:
+    with store(tmp_path) as found:
+        session = Session(found)
+        answer = session.run({"KEYS": [[1, 2, 3]], "NUMKEYS": [[2, 1]]})["OUTPUT0"]
+        assert answer.shape == (1, 2 * 4 + 8)
+        assert answer.dtype == np.float32
+        for keys, counts, words in (
+            ([[1, 2, 3]], [[2, 2]], "NUMKEYS adds up to 4, and KEYS has 3"),
+            ([[1, 2, 3]], [[4, -1]], "NUMKEYS adds up to 3, and KEYS has 3"),
+            ([[1, 2, 3]], [[3]], "NUMKEYS has 1 counts, and there are 2"),
+            ([[1], [2]], [[1, 0]], "KEYS is [2, 1] and NUMKEYS [1, 2]"),
+        ):
+            with pytest.raises(ValueError, match=re.escape(words.partition(" adds")[0])) as caught:
+                session.run({"KEYS": keys, "NUMKEYS": counts})
+            assert "\n" not in str(caught.value)
+
+
+def test_asynchronous_insertion_gives_defaults_first_and_the_rows_later(tmp_path: Path) -> None:
+    keys, counts = np.arange(60), [40, 20]
+    with store(tmp_path, hit_rate_threshold=0.0, gpucacheper=1.0) as found:
+        cold = found.lookup(keys % 50, counts)
+        found.settle()
+        warm = found.lookup(keys % 50, counts)
+        assert (cold[: 40 * 4] == 1).all()
+        assert (cold[40 * 4 :] == 0).all()
+        assert (warm == expected(keys % 50, counts, (1, 0))).all()
+        met = found.counts()
+        assert (met.keys, met.defaults, met.different, met.hits) == (120, 60, 120, 60)
+
+
+def test_a_cache_is_filled_at_the_start_only_if_it_is_refreshed(tmp_path: Path) -> None:
+    for share, there in ((0.0, 0), (0.2, 75)):
+        fields = {"cache_refresh_percentage_per_iteration": share, "init_ec": True}
+        with store(tmp_path, **fields) as found:
+            assert len(found.tables[0].cache) == there
+        with store(tmp_path, **fields | {"init_ec": False}) as found:
+            assert len(found.tables[0].cache) == 0
+
+
+def test_a_store_refreshes_its_cache_in_intervals(tmp_path: Path) -> None:
+    keys = np.array([7])
+    with store(tmp_path, refresh_interval=0.1) as found:
+        table = found.tables[0]
+        found.lookup(keys, [1, 0])
+        table.levels[0].put(keys, vectors_of(keys, 4, version=1))
+        ends = time.monotonic() + 5
+        while (found.lookup(keys, [1, 0]) != vectors_of(keys, 4, version=1)).any():
+            assert time.monotonic() < ends
+            time.sleep(0.02)
+
+
+def test_without_a_database_every_vector_is_the_default(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with (
+        caplog.at_level(logging.WARNING),
+        store(tmp_path, volatile_db={"type": "disabled"}) as found,
+    ):
+        assert (found.lookup(np.arange(5), [5, 0]) == 1).all()
+    assert "sparse_embedding0 has no database: every vector is the default" in caplog.text
+
+
+def test_a_part_of_the_rows_is_loaded_if_the_settings_say_so(tmp_path: Path) -> None:
+    with store(tmp_path, volatile_db={"initial_cache_rate": 0.5}) as found:
+        assert [len(table.levels[0]) for table in found.tables] == [150, 25]
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda f: (f / "0/key").write_bytes(b"123"), "key has 3 bytes, no multiple of 8"),
+        (lambda f: (f / "0/key").write_bytes(bytes(16)), "2 keys and 300 vectors of 4: another"),
+        (lambda f: (f / "0/emb_vector").unlink(), "emb_vector is missing"),
+        (lambda f: (f / "1/key").unlink(), "key is missing"),
+        (
+            lambda f: (f / "1/emb_vector").write_bytes(b"\xff" * (50 * 32)),
+            "has a value in row 0 that is not finite",
+        ),
+        (
+            lambda f: np.zeros(300, "<i8").tofile(f / "0/key"),
+            "has the key 0 twice",
+        ),
+    ],
+)
+def test_a_damaged_table_is_refused_in_one_line(damage: Any, words: str, tmp_path: Path) -> None:
+    content(tmp_path)
+    damage(tmp_path)
+    with pytest.raises(files.BadTable) as caught:
+        store(tmp_path)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"gpu_cache": True}, "models[0].gpu_cache: is unknown"),
+        ({"gpucache": 1}, "models[0].gpucache: is 1, and should be true or false"),
+        ({"gpucacheper": 2}, "models[0].gpucacheper: is 2.0, and should be from 0 to 1"),
+        ({"sparse_files": "0"}, 'models[0].sparse_files: is "0", and should be a list'),
+        ({"embedding_vecsize_per_table": [4]}, "has 1 entries for 2 tables"),
+        ({"volatile_db": {"type": "redis"}}, "volatile_db.type: is 'redis'; known are"),
+        ({"volatile_db": {"max_batch_size": 0}}, "volatile_db.max_batch_size: is 0: less than 1"),
+        ({"persistent_db": []}, "persistent_db: is no mapping of names to values"),
+        ({"update_source": {"type": "nats"}}, "update_source.type: is 'nats'; known are"),
+    ],
+)
+def test_a_setting_that_is_not_nvidia_s_is_named(
+    fields: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(settings.BadSettings) as caught:
+        settings.parse(content(tmp_path, **fields))
+    assert words in str(caught.value)
+
+
+def test_fields_without_a_meaning_are_said_to_be_ignored(tmp_path: Path) -> None:
+    found = settings.ignored(settings.parse(content(tmp_path)))
+    assert [line.partition(" is ignored")[0] for line in found] == [
+        "deployed_device_list",
+        "num_of_worker_buffer_in_pool",
+    ]
+
+
+def test_the_plan_is_what_a_store_takes(tmp_path: Path) -> None:
+    keys, width = np.arange(60_000), 128
+    files.write(tmp_path / "0", [(keys, np.ones((len(keys), width), np.float32))])
+    given = settings.parse(
+        content(
+            tmp_path / "unused",
+            sparse_files=["0"],
+            embedding_table_names=["a"],
+            embedding_vecsize_per_table=[width],
+            maxnum_catfeature_query_per_table_per_sample=[1],
+        )
+    )
+    with Store(given, "sparse", tmp_path) as found:
+        cache, volatile = plan(given, found.model, found.rows, "cpu")
+        (table,) = found.tables
+        assert isinstance(table.cache, Cache)
+        assert cache.bytes == table.cache.nbytes
+        assert volatile.bytes == pytest.approx(table.levels[0].nbytes, rel=0.1)  # type: ignore[attr-defined]
+        assert (cache.rows, volatile.rows) == (15_000, 60_000)
+
+
+def updated(folder: Path, name: str, table: str, keys: np.ndarray, width: int) -> None:
+    """Write an update beside the folder that is watched, and move it there."""
+    files.write(folder / f".{name}" / table, [(keys, vectors_of(keys, width, version=1))])
+    (folder / f".{name}").rename(folder / name)
+
+
+def test_a_folder_that_appears_reaches_all_levels_and_a_damaged_one_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("HPS_FOLDER", str(tmp_path))
+    source = {"type": "folder", "path": "updates"}
+    (tmp_path / JSON).write_text(json.dumps(content(tmp_path, update_source=source)))
+    (tmp_path / "updates").mkdir()
+    keys = np.array([3, 400])  # one that is there and a new one
+    session = load(tmp_path, 1, "cpu")
+    try:
+        session.store.lookup(keys[:1], [1, 0])
+        bad = tmp_path / "updates/.0"
+        files.write(bad / "sparse_embedding0", [(keys, vectors_of(keys, 4, version=2))])
+        with (bad / "sparse_embedding0/emb_vector").open("ab") as file:
+            file.write(b"123")
+        bad.rename(tmp_path / "updates/0")
+        updated(tmp_path / "updates", "1", "sparse_embedding0", keys, 4)
+        ends = time.monotonic() + 10
+        while (session.store.lookup(keys, [2, 0]) != vectors_of(keys, 4, version=1).ravel()).any():
+            assert time.monotonic() < ends
+            time.sleep(0.02)
+    finally:
+        session.close()
+    assert "0 is left out: " in caplog.text
+    assert "no multiple of 16" in caplog.text
