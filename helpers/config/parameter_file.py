@@ -9,6 +9,7 @@ from pydantic import Field
 
 from helpers import formats, models
 from helpers.errors import ParameterError
+from helpers.hps import settings
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -144,6 +145,21 @@ class ExportFields(DataFields, CheckpointField):
 
     export_format: FormatName
     export_precision: Precision
+    # how a recommender's embeddings are looked up: "mapped" from files, or "hps", by a hierarchical
+    # parameter server; the first that the model has if it is not given
+    lookup: Annotated[str, Field(validate_default=True)] = ""
+    fused: bool = True  # hps: whether all tables are one
+
+    @pydantic.field_validator("lookup")
+    @classmethod
+    def _check_lookup(cls, name: str, info: pydantic.ValidationInfo) -> str:
+        if info.context is None:
+            return name
+        known = models.lookups(info.context["model"])
+        if name and name not in known:
+            has = f"known are {', '.join(known)}" if known else "this model has none"
+            raise ValueError(f"unknown lookup; {has}")
+        return name or next(iter(known), "")
 
 
 class ConvertFields(ExportFields):
@@ -180,6 +196,15 @@ class DeployFields(ConvertFields):
     max_queue_delay_us: Annotated[int, Field(ge=0)] = 0
     instances: Annotated[Instances, pydantic.BeforeValidator(_one_for_both)] = Instances()
     threads: Annotated[int, Field(ge=0)] = 0  # of an instance; 0 shares the cores out evenly
+    hps: dict[str, Value] = {}  # what NVIDIA's JSON says otherwise than its example does
+
+    @pydantic.field_validator("hps")
+    @classmethod
+    def _check_hps(cls, given: dict[str, Value]) -> dict[str, Value]:
+        if own := [name for name in given if name in settings.ONE_TABLE]:
+            raise ValueError(f"{own[0]} is the model's, and no experiment's")
+        settings.compose(given, settings.ONE_TABLE)
+        return given
 
     @pydantic.field_validator(
         "preferred_batch_sizes", "batch_sizes", "online_batch_size", check_fields=False
@@ -208,6 +233,7 @@ class OfflineFields(LoadFields):
     """What the stage perf_offline reads."""
 
     batch_sizes: list[Count] = [1]
+    repeated_batch: bool = False  # whether one batch again and again is measured too
     pairs: Count = 3  # bare and served runs that alternate at each point
     shared_memory: Literal["none", "system", "cuda"] = "system"
 

@@ -50,6 +50,7 @@ class Build:
     # not the defaults only for a format that names them in `BUILT_FOR`
     max_batch_size: int = 1
     capture_cuda_graph: bool = False
+    samples: int = 0  # in `inputs`, where they are flat; 0: as many as an input is long
     # Runs a command in the server's image: takes a folder, then the command's first word and names
     # of files in that folder. None: the artefact is made in this process.
     in_image: Callable[[Path, list[str]], None] | None = None

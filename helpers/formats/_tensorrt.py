@@ -51,15 +51,19 @@ def require_driver() -> None:
         raise RuntimeError("TensorRT needs an NVIDIA driver, and none is loaded here")
 
 
-def profile(inputs: Arrays, max_batch_size: int) -> dict[str, dict[str, list[int]]]:
-    """Give the minimum, optimal and maximum shape of each input.
+def profile(
+    inputs: Arrays, max_batch_size: int, samples: int = 0
+) -> dict[str, dict[str, list[int]]]:
+    """Give the minimum, optimal and maximum shape of each input. A flat one has `samples` now, each
+    with some of its elements.
 
     The engine is tuned for the largest batch, as in NVIDIA's conversions.
     """
     found = {}
     for name, array in inputs.items():
-        largest = [max_batch_size, *array.shape[1:]]
-        found[name] = {"min": [1, *array.shape[1:]], "opt": largest, "max": largest}
+        own = len(array) // (samples or len(array))
+        largest = [own * max_batch_size, *array.shape[1:]]
+        found[name] = {"min": [own, *array.shape[1:]], "opt": largest, "max": largest}
     return found
 
 

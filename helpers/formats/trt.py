@@ -48,7 +48,7 @@ def make(source: Source, path: Path, build: Build) -> None:
             source=copied.name,
             target=path.name,
             precision=build.precision,
-            profile=_tensorrt.profile(build.inputs, build.max_batch_size),
+            profile=_tensorrt.profile(build.inputs, build.max_batch_size, build.samples),
             cuda_graphs=build.capture_cuda_graph,
         )
         for timings in shared.glob(f"{TIMINGS}*"):

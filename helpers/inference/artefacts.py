@@ -76,6 +76,7 @@ def _make(
             precision,
             inputs=ensemble.graph_inputs(config, temporary, batch),
             outputs=tuple(tensor.name for tensor in graph.outputs.values()),
+            samples=EXAMPLE_BATCH if graph.flat else 0,
             opset=config.opset,
             **config.model_dump(include=set(fmt.BUILT_FOR)),
         )

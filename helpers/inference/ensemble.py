@@ -6,14 +6,16 @@ Triton's ensemble scheduler does between models.
 """
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from inspect import getfile
 from pathlib import Path
 
 from helpers import formats, models
 from helpers.config import DeployConfig, ExportConfig, StageConfig
 from helpers.formats import Arrays, Session
-from helpers.models import Network, Part
+from helpers.models import Ensemble, Network, Part, Wire
 from helpers.store import Artefact, link_or_copy
 
 
@@ -23,6 +25,7 @@ class Component:
 
     part: Part
     file: str
+    code: Path  # of `load`
     load: Callable[[Path, int, str], Session]
     modules: tuple[str, ...]
 
@@ -42,15 +45,65 @@ class Chain:
         """Give every tensor that the whole has a name for: inputs, intermediate ones, outputs."""
         tensors = dict(inputs)
         for part, session in self.steps:
-            results = session.run({own.name: tensors[name] for name, own in part.inputs.items()})
+            inputs = {own.name: tensors[name] for name, own in part.inputs.items()}
+            if part.flat:
+                inputs = {name: array.reshape(-1) for name, array in inputs.items()}
+            results = session.run(inputs)
             tensors |= {name: results[own.name] for name, own in part.outputs.items()}
         return tensors
 
 
+@dataclass(frozen=True)
+class Wired:
+    """A session that takes samples and computes on what travels of them."""
+
+    session: Session
+    wire: Wire
+
+    def run(self, inputs: Arrays) -> Arrays:
+        return self.wire.decode(self.session.run(self.wire.encode(inputs)))
+
+
+def composition(config: ExportConfig) -> Ensemble | None:
+    """Give how the experiment's model is composed, if it is more than one graph."""
+    return models.ensemble(config.model, config.lookup)
+
+
+def wire(config: ExportConfig, folder: Path) -> Wire | None:
+    """Give how samples travel to a lookup of which `folder` has the files; None if as they are."""
+    found = composition(config)
+    return found.wire(folder / found.FOLDER) if found else None
+
+
+@contextmanager
+def databases(config: ExportConfig, repository: Path) -> Iterator[None]:
+    """Tell the stores of this process, and of those that it starts, where their databases are,
+    unless the user has: beside the artefacts, those of each repository apart.
+    """
+    if config.lookup != "hps":
+        yield
+        return
+    from helpers.hps import store
+
+    if os.environ.get(store.FOLDER):
+        yield
+        return
+    os.environ[store.FOLDER] = str(repository.parents[1] / "databases" / repository.name)
+    try:
+        yield
+    finally:
+        del os.environ[store.FOLDER]
+
+
+def wire_of(config: ExportConfig, repository: Path) -> Wire | None:
+    """Give how samples travel to the model that a repository holds."""
+    return wire(config, repository / parts(config)[0].name / "1")
+
+
 def parts(config: ExportConfig) -> tuple[Part, ...]:
     """List the parts in the order in which they run; the last is the graph that is exported."""
-    model, ensemble = models.get(config.model), models.ensemble(config.model)
-    if ensemble:
+    model = models.get(config.model)
+    if ensemble := composition(config):
         return ensemble.parts(config)
     inputs = {tensor.name: tensor for tensor in model.inputs(config)}
     outputs = {tensor.name: tensor for tensor in model.outputs(config)}
@@ -60,10 +113,10 @@ def parts(config: ExportConfig) -> tuple[Part, ...]:
 def components(config: ExportConfig, format_name: str) -> tuple[Component, ...]:
     """List the components of an artefact whose graph has the format `format_name`."""
     fmt, (*lookups, graph) = formats.get(format_name), parts(config)
-    found = Component(graph, fmt.FILE, fmt.load, fmt.RUNTIME)
-    if ensemble := models.ensemble(config.model):
-        lookup = Component(lookups[0], ensemble.FOLDER, ensemble.load, ensemble.RUNTIME)
-        return lookup, found
+    found = Component(graph, fmt.FILE, Path(getfile(fmt.load)), fmt.load, fmt.RUNTIME)
+    if ensemble := composition(config):
+        own = ensemble.FOLDER, ensemble.CODE, ensemble.load, ensemble.RUNTIME
+        return Component(lookups[0], *own), found
     return (found,)
 
 
@@ -75,7 +128,10 @@ def load(
         (each.part, each.load(folder(each) / each.file, threads, device))
         for each in components(config, name)
     ]
-    return Chain(steps) if len(steps) > 1 else steps[0][1]
+    if len(steps) == 1:
+        return steps[0][1]
+    found = wire(config, folder(components(config, name)[0]))
+    return Wired(Chain(steps), found) if found else Chain(steps)
 
 
 def requires_native_backend(config: StageConfig, format_name: str) -> bool:
@@ -96,15 +152,16 @@ def has_bare_runtime(config: DeployConfig) -> bool:
 def graph_inputs(config: ExportConfig, folder: Path, batch: Arrays) -> Arrays:
     """Turn a request into the inputs of the graph; `folder` contains the parts before it."""
     *lookups, graph = parts(config)
-    if ensemble := models.ensemble(config.model):
-        lookup = ensemble.load(folder / ensemble.FOLDER, 1, "cpu")
-        batch = Chain([(lookups[0], lookup)]).run_all(batch)
-    return {own.name: batch[name] for name, own in graph.inputs.items()}
+    if ensemble := composition(config):
+        found, lookup = wire(config, folder), ensemble.load(folder / ensemble.FOLDER, 1, "cpu")
+        batch = Chain([(lookups[0], lookup)]).run_all(found.encode(batch) if found else batch)
+    chosen = {own.name: batch[name] for name, own in graph.inputs.items()}
+    return {name: each.reshape(-1) for name, each in chosen.items()} if graph.flat else chosen
 
 
 def write_preprocessing(config: ExportConfig, source: Path | Artefact, folder: Path) -> None:
     """Write the parts before the graph into `folder`, from a checkpoint or an artefact."""
-    ensemble = models.ensemble(config.model)
+    ensemble = composition(config)
     if ensemble and isinstance(source, Path):
         ensemble.write(config, source, folder / ensemble.FOLDER)
     elif ensemble and isinstance(source, Artefact):
@@ -142,10 +199,13 @@ class FrameworkSession:
 
 
 def framework_session(config: ExportConfig, checkpoint: Path) -> Session:
-    """Load a checkpoint in its framework; a lookup reads the checkpoint's own files."""
+    """Load a checkpoint in its framework; a lookup reads the checkpoint's own files, in the
+    simplest way that there is, whichever is served.
+    """
+    config = config.model_copy(update={"lookup": next(iter(models.lookups(config.model)), "")})
     model, (*lookups, graph) = models.get(config.model), parts(config)
     session = FrameworkSession(model.build(config, checkpoint), model.FRAMEWORK, graph)
-    if ensemble := models.ensemble(config.model):
+    if ensemble := composition(config):
         return Chain([(lookups[0], ensemble.mapped(config, checkpoint)), (graph, session)])
     return session
 

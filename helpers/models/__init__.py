@@ -5,8 +5,8 @@ knows nothing about formats or servers. A package or module `_<name>` holds what
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from inspect import getfile
@@ -38,6 +38,8 @@ class Part:
     name: str
     inputs: dict[str, Tensor]
     outputs: dict[str, Tensor]
+    # inputs that have one dimension, and none for the batch -> how many elements a sample has
+    flat: Mapping[str, int] = field(default_factory=dict)
 
 
 class Config(Protocol):
@@ -48,10 +50,20 @@ class Config(Protocol):
     variant: str
     max_seq_length: int | None
     export_precision: Literal["fp32", "bf16", "fp16"]
+    lookup: str
+    fused: bool
 
     @property
     def opset(self) -> int | None:
         """The ONNX opset that a server with old runtimes reads; None for one with today's."""
+
+
+class Deployment(Config, Protocol):
+    """The fields that a deployed lookup reads."""
+
+    device: Literal["cpu", "gpu"]
+    hps: dict[str, Any]
+    max_batch_size: int
 
 
 class Dataset(Protocol):
@@ -92,14 +104,25 @@ class Raw(Protocol):
         """
 
 
+class Wire(Protocol):
+    """How a batch of samples is sent to a model that takes it otherwise, and its answer read."""
+
+    def encode(self, batch: Arrays) -> Arrays:
+        """Turn a batch of samples into a request."""
+
+    def decode(self, outputs: Arrays) -> Arrays:
+        """Turn an answer into outputs with one row for each sample."""
+
+
 class Ensemble(Protocol):
     """A lookup and the graph after it. What the model's `build` gives is the graph alone.
 
-    The file that defines `load` imports nothing of this package: a model repository holds a copy
-    of it as the lookup's runtime.
+    `CODE` imports nothing else of this package: a model repository holds a copy of it as the
+    lookup's runtime.
     """
 
     FOLDER: str  # what `write` makes and `load` takes
+    CODE: Path  # the file or the package with `load` that a repository takes along
     RUNTIME: tuple[str, ...]  # the modules that `load` needs
 
     def parts(self, config: Config) -> tuple[Part, Part]:
@@ -112,10 +135,16 @@ class Ensemble(Protocol):
         """
 
     def load(self, path: Path, threads: int, device: str) -> Session:
-        """Load what `write` wrote."""
+        """Load what `write` wrote, and `configure` where a model is deployed."""
+
+    def configure(self, config: Deployment, path: Path) -> tuple[str, ...]:
+        """Add to `path` what only the deployment decides; give the modules that it needs."""
 
     def mapped(self, config: Config, checkpoint: Path) -> Session:
         """Map the lookup in the files of `checkpoint` itself; write nothing."""
+
+    def wire(self, path: Path) -> Wire | None:
+        """Give how samples travel, by what `write` wrote; None if they go as they are."""
 
 
 class Model(ABC):
@@ -169,9 +198,11 @@ class Model(ABC):
         return None
 
     @property
-    def ensemble(self) -> Ensemble | None:
-        """How the model is composed, if it is more than one graph."""
-        return None
+    def ensembles(self) -> dict[str, Ensemble]:
+        """The ways to compose the model, by the name of its lookup, if it is more than one graph;
+        the first is the default.
+        """
+        return {}
 
 
 def float_type(config: Config) -> str:
@@ -197,9 +228,15 @@ def raw(name: str) -> Raw | None:
     return get(name).raw
 
 
-def ensemble(name: str) -> Ensemble | None:
+def ensemble(name: str, lookup: str = "") -> Ensemble | None:
     """Give how the model `name` is composed, if it is more than one graph."""
-    return get(name).ensemble
+    known = get(name).ensembles
+    return known.get(lookup) or next(iter(known.values()), None)
+
+
+def lookups(name: str) -> tuple[str, ...]:
+    """Name the lookups that the model can have, the default first."""
+    return tuple(get(name).ensembles)
 
 
 def source(name: str, module: str) -> Path:

@@ -1,8 +1,10 @@
 """Triton's Python backend around one format's session: `model.py` of every served model.
 
-The repository holds it next to `runtime.py`, the format's own module. All the requests that Triton
-hands over in one call run as one batch. It imports numpy and the backend's utilities only, so that
-the repository can be served anywhere, and keeps to Python 3.8, which older releases' images have.
+The repository holds it next to `runtime.py`, the format's own module, or `runtime`, a package. All
+the requests that Triton hands over in one call run as one batch, unless the model has no dimension
+for it. What a session counts goes to Triton's metrics. It imports numpy and the backend's utilities
+only, so that the repository can be served anywhere, and keeps to Python 3.8, which older releases'
+images have.
 
 On a GPU, tensors stay there if the session has `run_on_device`: it takes PyTorch's tensors as well
 as arrays, and its outputs go back to Triton by DLPack.
@@ -10,15 +12,21 @@ as arrays, and its outputs go back to Triton by DLPack.
 
 import importlib.util
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
 import triton_python_backend_utils as pb
 
 
-def load_runtime(path):
-    spec = importlib.util.spec_from_file_location("runtime", path)
-    module = importlib.util.module_from_spec(spec)
+def load_runtime(folder):
+    path, inside = folder / "runtime.py", None
+    if not path.exists():
+        path, inside = folder / "runtime/__init__.py", [str(folder / "runtime")]
+    spec = importlib.util.spec_from_file_location(
+        "runtime", path, submodule_search_locations=inside
+    )
+    module = sys.modules["runtime"] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
@@ -56,23 +64,47 @@ class TritonPythonModel:
         config = json.loads(args["model_config"])
         parameters = {name: value["string_value"] for name, value in config["parameters"].items()}
         folder = Path(args["model_repository"]) / args["model_version"]
-        runtime = load_runtime(folder / "runtime.py")
+        runtime = load_runtime(folder)
         self.session = runtime.load(
             folder / parameters["file"], int(parameters["threads"]), parameters["device"]
         )
+        if hasattr(self.session, "configure"):
+            self.session.configure(parameters)
         on_device = parameters["device"] == "gpu" and hasattr(self.session, "run_on_device")
         self.run = self.session.run_on_device if on_device else self.session.run
         self.outputs = [output["name"] for output in config["output"]]
+        self.joins = config["max_batch_size"] > 0
+        self.metrics, self.told = {}, {}
+        if hasattr(self.session, "counters") and hasattr(pb, "MetricFamily"):
+            for name in self.session.counters():
+                family = pb.MetricFamily(name, f"{name} so far", pb.MetricFamily.COUNTER)
+                self.metrics[name] = family, family.Metric(labels={"model": args["model_name"]})
+
+    def finalize(self):
+        if hasattr(self.session, "close"):
+            self.session.close()
 
     def execute(self, requests):
+        """Answer every request, and tell the metrics what the session counted meanwhile."""
+        responses = self.answer(requests)
+        counted = self.session.counters() if self.metrics else {}
+        for name, (_, metric) in self.metrics.items():
+            if counted[name] > self.told.get(name, 0):
+                metric.increment(counted[name] - self.told.get(name, 0))
+        self.told = counted
+        return responses
+
+    def answer(self, requests):
         """Answer every request; those of a batch that fails run again one by one, so that only the
         bad ones fail.
         """
+        if len(requests) > 1 and not self.joins:
+            return [self.answer([request])[0] for request in requests]
         try:
             return self.run_batch(requests)
         except Exception as error:
             if len(requests) > 1:
-                return [self.execute([request])[0] for request in requests]
+                return [self.answer([request])[0] for request in requests]
             # never one error for several responses: Triton frees it once for each, and crashes
             failure = pb.TritonError(f"{type(error).__name__}: {error}")
             return [pb.InferenceResponse(error=failure)]
@@ -83,6 +115,9 @@ class TritonPythonModel:
         ]
         batch = {name: concatenate([inputs[name] for inputs in arrays]) for name in arrays[0]}
         outputs = self.run(batch)
+        if len(requests) == 1:
+            tensors = [to_triton(name, outputs[name]) for name in self.outputs]
+            return [pb.InferenceResponse(tensors)]
         responses, start = [], 0
         for inputs in arrays:
             end = start + len(next(iter(inputs.values())))

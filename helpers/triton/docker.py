@@ -14,6 +14,7 @@ from helpers.triton.containers import Mount
 from helpers.triton.process import exit_reason, last_lines
 from helpers.triton.server import COMMON_FLAGS, Server, free_ports
 
+DATABASES, DATABASES_VARIABLE = "/databases", "HPS_FOLDER"  # of a store, kept outside
 LARGEST_REQUEST = 2**31 - 1  # bytes
 READY_SECONDS = 1800  # TensorRT's accelerator builds its engines while the model loads
 # Messages of the engine and of Triton when they fail, and their causes.
@@ -107,6 +108,11 @@ def serve(
         command.append(f"--backend-config=python,shm-region-prefix-name={regions}")
     given[:0] = [f"--publish=127.0.0.1:{http}:8000", f"--publish=127.0.0.1:{metrics}:8002"]
     binds = [*mounts(repository, scenario), *_engine_cache(config)]
+    if config.lookup == "hps":
+        folder = repository.parents[1] / "databases" / repository.name
+        folder.mkdir(parents=True, exist_ok=True)
+        binds.append(Mount(folder, DATABASES, writable=True))
+        given.append(f"--env={DATABASES_VARIABLE}={DATABASES}")
     with containers.run(config, command, binds, log, given, sweep) as container:
         server = Server(f"127.0.0.1:{http}", f"127.0.0.1:{metrics}", log, container.end)
         try:

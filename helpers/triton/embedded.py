@@ -60,7 +60,7 @@ def serve(
             f"--backend-directory={folder}",
             f"--backend-config=python,shm-region-prefix-name={regions}",
             *COMMON_FLAGS,
-            *(["--model-config-name=offline"] if scenario == "offline" else []),
+            *([f"--model-config-name={scenario}"] if scenario != "online" else []),
             *("--http-address=127.0.0.1", f"--http-port={http}"),
             *("--metrics-address=127.0.0.1", f"--metrics-port={metrics}"),
             "--metrics-interval-ms=500",  # how often it asks the GPU; a point may take seconds

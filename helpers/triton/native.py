@@ -8,6 +8,7 @@ model_config.proto. A server without those backends cannot load any of it.
 """
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from helpers.config import ConvertConfig, DeployConfig, StageConfig, releases
@@ -81,8 +82,16 @@ def obstacle(config: ConvertConfig) -> str:
     return ""
 
 
-def complete(message: "ModelConfig", config: DeployConfig, file: str, threads: int) -> None:
-    """Complete a `ModelConfig` that has its inputs; raise `ServerError` if it has no backend."""
+def complete(
+    message: "ModelConfig",
+    config: DeployConfig,
+    file: str,
+    threads: int,
+    flat: Mapping[str, int] = MappingProxyType({}),
+) -> None:
+    """Complete a `ModelConfig` that has its inputs, `flat` ones as a `Part` has them; raise
+    `ServerError` if it has no backend.
+    """
     if reason := obstacle(config):
         raise ServerError(reason)
     backend = BACKENDS[config.format]
@@ -101,9 +110,10 @@ def complete(message: "ModelConfig", config: DeployConfig, file: str, threads: i
         # so by itself; so it is the same without one.
         message.optimization.cuda.graphs = True
         for size in sorted({1, *config.preferred_batch_sizes, config.max_batch_size}):
-            spec = message.optimization.cuda.graph_spec.add(batch_size=size)
+            spec = message.optimization.cuda.graph_spec.add(batch_size=0 if flat else size)
             for tensor in message.input:
-                spec.input[tensor.name].dim.extend(tensor.dims)
+                dims = [size * flat[tensor.name]] if flat else tensor.dims
+                spec.input[tensor.name].dim.extend(dims)
 
 
 def has_accelerator_parameters(config: StageConfig) -> bool:

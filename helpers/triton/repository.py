@@ -11,8 +11,8 @@ lookup always runs in the Python backend.
 """
 
 import shutil
-from collections.abc import Iterable
-from inspect import getfile
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,12 +20,13 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
 from tritonclient.utils import np_to_triton_dtype
 
-from helpers import formats, models
+from helpers import formats
 from helpers.config import DeployConfig, artefact_folder
 from helpers.inference import Component, ensemble, require, served_dtype, threads
-from helpers.models import Tensor
+from helpers.models import Part, Tensor
 from helpers.store import Artefact, making
 from helpers.triton import native
+from helpers.triton.server import EXACT
 
 COMPANIONS = ("adapter.py",)  # copied into every repository: a change of it is a change here
 SCENARIOS = ("offline", "online")
@@ -48,6 +49,7 @@ def write_repository(folder: Path, config: DeployConfig, artefact: Artefact) -> 
     """
     components = ensemble.components(config, config.format)
     graph = components[-1]
+    modules: list[str] = []
     in_python = [each for each in components if each is not graph or not config.server.is_native]
     for component in components:
         messages = [model_config(config, each, component, component is graph) for each in SCENARIOS]
@@ -57,17 +59,32 @@ def write_repository(folder: Path, config: DeployConfig, artefact: Artefact) -> 
         ensemble.link_files(artefact, served, names)
         if component in in_python:
             shutil.copyfile(Path(__file__).with_name("adapter.py"), served / "model.py")
-            shutil.copyfile(getfile(component.load), served / "runtime.py")
+            _copy_code(component.code, served)
+        if component is not graph and (composition := ensemble.composition(config)):
+            modules += composition.configure(config, served / component.file)
+        if component.code.is_dir():
+            messages[1].parameters["exact"].string_value = "yes"
+            path = served.parent / f"configs/{EXACT}.pbtxt"
+            path.write_text(text_format.MessageToString(messages[1]))
     if len(components) > 1:
-        message = ensemble_config(config, components)
+        message = ensemble_config(config, [component.part for component in components])
         _write_configs(folder / config.model, message, message)
-    modules = [module for each in in_python for module in ("numpy", *each.modules)]
+    modules += [module for each in in_python for module in ("numpy", *each.modules)]
     if graph in in_python and config.device == "gpu":
         modules.append("torch")  # the adapter's, for tensors on the GPU
     distributions = dict.fromkeys(map(formats.distribution, modules))
     versions = {name: formats.installed_version(name) for name in distributions}
     lines = [f"{name}=={found}\n" if found else f"{name}\n" for name, found in versions.items()]
     (folder / "requirements.txt").write_text("".join(lines))
+
+
+def _copy_code(code: Path, served: Path) -> None:
+    """Copy a module as `runtime.py`, or a package as `runtime`."""
+    if code.is_dir():
+        unwanted = shutil.ignore_patterns("__pycache__", "*.pyi")
+        shutil.copytree(code, served / "runtime", ignore=unwanted)
+    else:
+        shutil.copyfile(code, served / "runtime.py")
 
 
 def _write_configs(model: Path, offline: pb.ModelConfig, online: pb.ModelConfig) -> Path:
@@ -89,9 +106,12 @@ def model_config(
     release has no backend for the format.
     """
     part, in_gpu, count = component.part, config.device == "gpu", threads(config, scenario)
-    message = _message(config, part.name, part.inputs.values(), part.outputs.values())
+    own = [[*part.inputs.values()], [*part.outputs.values()]]
+    if batched:  # TensorRT's types are its engine's, not the lookup's
+        own = [[_served(config, tensor) for tensor in tensors] for tensors in own]
+    message = _message(config, part.name, *own)
     if batched and config.server.is_native:
-        native.complete(message, config, component.file, count)
+        native.complete(message, config, component.file, count, part.flat)
     else:
         message.backend = "python"
         parameters = {"file": component.file, "threads": str(count), "device": config.device}
@@ -99,11 +119,16 @@ def model_config(
             parameters["FORCE_CPU_ONLY_INPUT_TENSORS"] = "no"  # tensors on the GPU stay there
         for name, value in parameters.items():
             message.parameters[name].string_value = value
+    is_store = bool(component.code.is_dir())  # all instances of the graph share its one process
     message.instance_group.add(
-        count=getattr(config.instances, scenario),
+        count=1 if is_store else getattr(config.instances, scenario),
         kind=pb.ModelInstanceGroup.KIND_GPU if in_gpu else pb.ModelInstanceGroup.KIND_CPU,
         gpus=[0] if in_gpu else [],  # of those visible
     )
+    if part.flat:
+        message.max_batch_size = 0
+    if part.flat or is_store:  # what is joined would be no request, and zeros would warm a cache
+        return message
     if scenario == "online" and batched:
         message.dynamic_batching.preferred_batch_size.extend(config.preferred_batch_sizes)
         message.dynamic_batching.max_queue_delay_microseconds = config.max_queue_delay_us
@@ -116,16 +141,31 @@ def model_config(
     return message
 
 
-def ensemble_config(config: DeployConfig, components: Iterable[Component]) -> pb.ModelConfig:
-    """Build the `ModelConfig` that sends a request through all `components`."""
-    model = models.get(config.model)
-    message = _message(config, config.model, model.inputs(config), model.outputs(config))
+def ensemble_config(config: DeployConfig, parts: Sequence[Part]) -> pb.ModelConfig:
+    """Build the `ModelConfig` that sends a request through all `parts`."""
+    made = {name for part in parts for name in part.outputs}
+    *lookups, graph = parts
+    inputs = [_whole(part, name) for part in lookups for name in part.inputs]
+    own = [_whole(graph, name) for name in graph.inputs if name not in made]
+    outputs = [_whole(graph, name) for name in graph.outputs]
+    inputs += [_served(config, tensor) for tensor in own]
+    message = _message(config, config.model, inputs, outputs)
     message.platform = "ensemble"
-    for part in (component.part for component in components):
+    for part in parts:
         step = message.ensemble_scheduling.step.add(model_name=part.name, model_version=-1)
         step.input_map.update({own.name: name for name, own in part.inputs.items()})
         step.output_map.update({own.name: name for name, own in part.outputs.items()})
     return message
+
+
+def _whole(part: Part, name: str) -> Tensor:
+    """Describe a tensor of a part as one of the ensemble."""
+    own = {**part.inputs, **part.outputs}[name]
+    return Tensor(name, own.dtype, (-1,) if part.flat else own.shape)
+
+
+def _served(config: DeployConfig, tensor: Tensor) -> Tensor:
+    return replace(tensor, dtype=served_dtype(config, tensor.dtype))
 
 
 def _message(
@@ -134,6 +174,6 @@ def _message(
     message = pb.ModelConfig(name=name, max_batch_size=config.max_batch_size)
     for field, tensors in ((message.input, inputs), (message.output, outputs)):
         for tensor in tensors:
-            dtype = np_to_triton_dtype(np.dtype(served_dtype(config, tensor.dtype)))
+            dtype = np_to_triton_dtype(np.dtype(tensor.dtype))
             field.add(name=tensor.name, data_type=f"TYPE_{dtype}", dims=tensor.shape)
     return message

@@ -19,9 +19,10 @@ import tritonclient.http as http
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from helpers.errors import ServerError
-from helpers.models import Arrays
+from helpers.models import Arrays, Wire
 from helpers.triton.process import last_lines
 
+EXACT = "exact"  # another configuration of a store: every lookup waits for its vectors
 TIMEOUT_SECONDS = 600.0
 STUB_SECONDS = 5.0  # in which Triton itself reports a stub that could not start, if it does
 OPENER = build_opener(ProxyHandler({}))  # a server is never asked through the user's proxy
@@ -71,6 +72,7 @@ class Server:
     end: Callable[[], str] = field(repr=False, default=lambda: "")
     is_local: bool = True
     processes: tuple[int, ...] = ()
+    wire: Wire | None = None  # how samples travel to the model, if not as they are
 
     def is_alive(self) -> bool:
         """Whether the server's process runs."""
@@ -142,7 +144,7 @@ class Server:
 
     def infer(self, model: str, inputs: Arrays) -> Arrays:
         """Send one request with a leading batch dimension and return all outputs by name."""
-        return self._call(lambda client: _infer(client, model, inputs))
+        return self._call(lambda client: self._ask(client, model, inputs))
 
     def infer_all(self, model: str, batches: Iterable[Arrays], clients: int = 1) -> Arrays:
         """Send each batch as a request, from `clients` clients that have a connection and one
@@ -162,7 +164,7 @@ class Server:
                     samples = range(sent, sent + len(next(iter(batch.values()))))
                     sent = samples.stop
                 with self._explained(f" with samples {samples[0]} to {samples[-1]}"):
-                    answers[samples] = _infer(client, model, batch)
+                    answers[samples] = self._ask(client, model, batch)
 
         with ThreadPoolExecutor(clients) as threads:
             sending = [threads.submit(self._call, send) for _ in range(clients)]
@@ -181,6 +183,27 @@ class Server:
                     f"{found} values of {name} for samples {samples[0]} to {samples[-1]}"
                 )
         return {name: np.concatenate([answer[name] for _, answer in in_order]) for name in names}
+
+    def _ask(self, client: Any, model: str, batch: Arrays) -> Arrays:
+        if self.wire is None:
+            return _infer(client, model, batch)
+        return self.wire.decode(_infer(client, model, self.wire.encode(batch)))
+
+    def counters(self, prefix: str) -> dict[str, float]:
+        """Read the counters of the metrics whose names begin so, added up over their labels."""
+        from prometheus_client.parser import text_string_to_metric_families
+
+        found: dict[str, float] = {}
+        try:
+            with OPENER.open(f"http://{self.metrics_url}/metrics", timeout=10) as answer:
+                text = answer.read().decode()
+        except (OSError, HTTPException):  # it has ended, or has no metrics
+            return found
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples if family.name.startswith(prefix) else ():
+                name = sample.name.removesuffix("_total")
+                found[name] = found.get(name, 0) + sample.value
+        return found
 
     def _call(self, action: Callable[[Any], T]) -> T:
         client = http.InferenceServerClient(

@@ -2,30 +2,32 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 
 from helpers.config import DeployConfig, StageConfig, artefact_folder, results_folder
 from helpers.errors import ServerError
-from helpers.inference import request
+from helpers.inference import ensemble, request
 from helpers.models import Arrays
 from helpers.store import Artefact, find_artefact
 from helpers.triton import embedded
-from helpers.triton.server import Server
+from helpers.triton.server import EXACT, Server
 
 
 @contextmanager
 def serve(
     config: DeployConfig,
     repository: Artefact,
-    scenario: str = "online",
+    scenario: str = EXACT,
     *,
     log: Path | None = None,
     http_port: int | None = None,
 ) -> Iterator[Server]:
-    """Serve `repository` for as long as the block lasts, as `scenario` ("offline" or "online") is
-    configured, at `http_port` of 127.0.0.1 or a free one.
+    """Serve `repository` for as long as the block lasts, as `scenario` is configured, at
+    `http_port` of 127.0.0.1 or a free one. "exact" is as "online", but a store waits for all
+    vectors.
 
     The log is kept next to the stage's result, or in `log`. Raises `ServerError` with the server's
     last lines if it does not become ready, or before anything is loaded if the model was built for
@@ -38,8 +40,11 @@ def serve(
     if config.server.kind != "embedded":  # a stage does not depend on the code of other kinds
         kind = import_module(f"helpers.triton.{config.server.kind}")
         start = partial(kind.serve, config=config)
-    with start(repository.folder, log=log, scenario=scenario, port=http_port or 0) as server:
-        yield server
+    with (
+        ensemble.databases(config, repository.folder),
+        start(repository.folder, log=log, scenario=scenario, port=http_port or 0) as server,
+    ):
+        yield replace(server, wire=ensemble.wire_of(config, repository.folder))
 
 
 def _require_same_release(config: DeployConfig, repository: Artefact) -> None:
@@ -90,6 +95,37 @@ print(client.infer("{model}", inputs).as_numpy(metadata["outputs"][0]["name"]).s
 """
 
 
-def client_example(config: StageConfig) -> str:
-    """Write a short client of the served model: it asks the server for names, shapes and types."""
-    return CLIENT.format(model=config.model)
+FLAT_CLIENT = """\
+import numpy as np
+import tritonclient.http as http
+
+ids = np.zeros([2, 26], np.int64)  # your samples here: for each table the number of a row
+numbers = np.zeros([2, 13], np.float32)
+rows_before = np.array({before})
+arrays = {{
+    "EMB_KEY": (ids + rows_before).T.reshape(1, -1),  # table by table
+    "EMB_N_KEY": np.array([{counts}], np.int32),
+    "numerical_features": numbers.reshape(1, -1),  # sample by sample
+}}
+inputs = []
+for name, dtype in zip(arrays, ("INT64", "INT32", "FP32")):
+    inputs.append(http.InferInput(name, list(arrays[name].shape), dtype))
+    inputs[-1].set_data_from_numpy(arrays[name])
+client = http.InferenceServerClient("127.0.0.1:8000")
+print(client.infer("{model}", inputs).as_numpy("DENSE_OUTPUT").shape)
+"""
+
+
+def client_example(config: StageConfig, repository: Artefact | None = None) -> str:
+    """Write a short client of the served model: it asks the server for names, shapes and types. One
+    of a store knows how requests lie flat.
+    """
+    found = None
+    if repository and isinstance(config, DeployConfig):
+        found = ensemble.wire_of(config, repository.folder)
+    if found is None:
+        return CLIENT.format(model=config.model)
+    sizes = [0, *found.cardinalities[:-1]] if found.fused else [0]  # type: ignore[attr-defined]
+    before = [sum(sizes[: place + 1]) for place in range(len(sizes))]
+    counts = "[ids.size]" if found.fused else "[len(ids)] * 26"  # type: ignore[attr-defined]
+    return FLAT_CLIENT.format(model=config.model, before=before, counts=counts)

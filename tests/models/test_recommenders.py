@@ -42,7 +42,7 @@ Floats = NDArray[np.float64]
 
 
 def config_of(model: str, variant: str = "own", dataset: str = "generated-small") -> Any:
-    return SimpleNamespace(model=model, variant=variant, dataset=dataset)
+    return SimpleNamespace(model=model, variant=variant, dataset=dataset, lookup="", fused=True)
 
 
 def package(model: str) -> Any:

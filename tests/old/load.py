@@ -3,7 +3,7 @@
     python load.py REQUEST.json
 
 The request names `kind`, `file`, `inputs` (an .npz of all samples), `outputs` (where the results
-go), `batch` and for a lookup `adapter`. The last line on stdout is the version of the runtime.
+go) and `batch`, or 0 for all at once. The last line on stdout is the version of the runtime.
 """
 
 import importlib.util
@@ -140,9 +140,11 @@ def main(request):
         with np.load(request["inputs"]) as file:
             inputs = dict(file)
         size, found = len(next(iter(inputs.values()))), []
-        for start in range(0, size, request["batch"]):
-            end = start + request["batch"]
-            found.append(run({name: values[start:end] for name, values in inputs.items()}))
+        step = request["batch"]
+        for start in range(0, size, step) if step else ():
+            some = {name: values[start : start + step] for name, values in inputs.items()}
+            found.append(run(some))
+        found = found or [run(inputs)]
         joined = {name: np.concatenate([each[name] for each in found]) for name in found[0]}
         np.savez(request["outputs"], **joined)
     print(runtime.__version__)

@@ -61,6 +61,7 @@ class Case(NamedTuple):
     format: str
     precision: str
     runtime: str
+    lookup: str = ""
 
     def __str__(self) -> str:
         return "-".join(filter(None, (*self[:3], *self[4:])))
@@ -82,9 +83,8 @@ def cases() -> list[Case]:
                     for precision in precisions:
                         for runtime in old.RUNTIMES[fmt]:
                             if old.environment(release, runtime):
-                                found.add(
-                                    Case(release, model, variant, exported, fmt, precision, runtime)
-                                )
+                                file = (variant, exported, fmt, precision, runtime)
+                                found.add(Case(release, model, *file, given.lookup))
     return sorted(found)
 
 
@@ -92,6 +92,7 @@ def config(case: Case, stage: str, **fields: Any) -> Any:
     """Configure a stage of an experiment that leads to the case's file."""
     experiment = {
         "variant": case.variant,
+        "lookup": case.lookup,
         "export_format": case.exported,
         "export_precision": case.precision,
         "format": case.format,
@@ -140,7 +141,9 @@ Load = Callable[..., tuple[str, Arrays]]
 def load(tmp_path: Path) -> Load:
     """Run a file in an environment; give the runtime's version and the outputs."""
 
-    def load(wanted: Any, kind: str, file: Path, inputs: Arrays | None) -> tuple[str, Arrays]:
+    def load(
+        wanted: Any, kind: str, file: Path, inputs: Arrays | None, batch: int = BATCH
+    ) -> tuple[str, Arrays]:
         np.savez(tmp_path / "inputs.npz", **(inputs or {}))
         found = tmp_path / "outputs.npz"
         request = {
@@ -148,7 +151,7 @@ def load(tmp_path: Path) -> Load:
             "file": str(file),
             "inputs": str(tmp_path / "inputs.npz"),
             "outputs": str(found) if inputs else "",
-            "batch": BATCH,
+            "batch": batch,
         }
         (tmp_path / "request.json").write_text(json.dumps(request))
         done = subprocess.run(
@@ -213,11 +216,11 @@ def test_a_file_for_a_release_gives_the_frameworks_outputs_in_its_runtime(
     if not runs_here(case, wanted.version):
         version, _ = load(wanted, wanted.module, file, None)
         print(
-            f"TABLE | {case.release} | {case.model} {case.variant} | {case.format} "
+            f"TABLE | {case.release} | {case.model} {case.variant} {case.lookup} | {case.format} "
             f"{case.precision} | {case.runtime} {version} | loads; no fp16 on a processor | "
         )
         return
-    version, found = load(wanted, wanted.module, file, inputs)
+    version, found = load(wanted, wanted.module, file, inputs, 0 if graph.flat else BATCH)
 
     own = {tensor.name: name for name, tensor in graph.outputs.items()}
     if wanted.module == "torch":  # results have places instead of names
@@ -225,16 +228,19 @@ def test_a_file_for_a_release_gives_the_frameworks_outputs_in_its_runtime(
     outcome = rung("old", chosen, case.precision, {own[n]: v for n, v in found.items()}, reference)
     worst = max(outcome.differences, key=lambda each: each.max_difference or np.inf)
     print(
-        f"TABLE | {case.release} | {case.model} {case.variant} | {case.format} {case.precision} "
+        f"TABLE | {case.release} | {case.model} {case.variant} {case.lookup} | {case.format} "
+        f"{case.precision} "
         f"| {case.runtime} {version} | {worst.max_difference:.2g} | {worst.max_bound:.2g}"
     )
     assert outcome.fault == ""
 
 
-@pytest.mark.parametrize("model", ["dlrm", "dcnv2"])
-def test_a_lookup_runs_in_the_python_of_a_release(model: str, load: Load, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("model", "way"), [("dlrm", "mapped"), ("dlrm", "hps"), ("dcnv2", "hps")])
+def test_a_lookup_runs_in_the_python_of_a_release(
+    model: str, way: str, load: Load, tmp_path: Path
+) -> None:
     """The adapter and the lookup's runtime, as the repository has them, in Python 3.8."""
-    case = Case("23.02", model, SMALL[model], "tf-savedmodel", "onnx", "fp32", "onnxruntime")
+    case = Case("23.02", model, SMALL[model], "tf-savedmodel", "onnx", "fp32", "onnxruntime", way)
     wanted = environment(case.release, case.runtime)
     chosen, artefact, _ = made(case)
     deploy: DeployConfig = config(case, "deploy")
@@ -245,15 +251,17 @@ def test_a_lookup_runs_in_the_python_of_a_release(model: str, load: Load, tmp_pa
     text = json_format.MessageToJson(message, preserving_proto_field_name=True)
     (folder / "1/config.json").write_text(text)
     given = samples(chosen)
-    inputs = {own.name: given[name] for name, own in lookup.inputs.items()}
+    wire = ensemble.wire_of(chosen, tmp_path / "repository")
+    sent = wire.encode(given) if wire else given
+    inputs = {own.name: sent[name] for name, own in lookup.inputs.items()}
 
     assert wanted.python == "3.8"
-    _, found = load(wanted, "adapter", folder / "1", inputs)
+    _, found = load(wanted, "adapter", folder / "1", inputs, 0 if graph.flat else BATCH)
 
     expected = ensemble.graph_inputs(chosen, artefact.folder, given)
     (vectors,) = found.values()
     (name,) = (own.name for n, own in graph.inputs.items() if n in lookup.outputs)
-    np.testing.assert_array_equal(vectors, expected[name])
+    np.testing.assert_array_equal(vectors.reshape(expected[name].shape), expected[name])
 
 
 def test_the_parameter_files_name_no_release_that_the_table_does_not_have() -> None:

@@ -91,6 +91,22 @@ def test_a_session_on_the_device_takes_both_and_gives_tensors(name: str, tmp_pat
     np.testing.assert_array_equal(answer["sum"].numpy(), first + 0.5)
 
 
+class Rows(torch.nn.Module):
+    def forward(self, numbers: torch.Tensor) -> torch.Tensor:
+        return numbers.reshape(-1, 4).sum(dim=1, keepdim=True)
+
+
+def test_a_flat_input_does_not_decide_how_many_rows_come_back(tmp_path: Path) -> None:
+    fmt = formats.get("onnx")
+    example = {"numbers": np.ones(12, np.float32)}
+    fmt.make(Rows(), tmp_path / fmt.FILE, Build("fp32", example, ("sums",), opset=13))
+    session: Any = fmt.load(tmp_path / fmt.FILE, 1, "cpu")
+
+    answer = session.run_on_device({"numbers": torch.arange(20.0)})
+
+    np.testing.assert_array_equal(answer["sums"], [[6], [22], [38], [54], [70]])
+
+
 DEVICE_SESSION = """
 import torch
 class Session:

@@ -6,12 +6,14 @@ from shutil import copyfileobj
 
 from helpers.models import Config, Part, Tensor
 from helpers.models._criteo import checkpoint as checkpoints
+from helpers.models._criteo import lookup
 from helpers.models._criteo.lookup import INPUT, LAYOUT, OUTPUT, TABLES, Lookup, load
 from helpers.models._criteo.tables import CATEGORICAL, DIMENSION, NUMERICAL
 
-__all__ = ["FOLDER", "RUNTIME", "load", "mapped", "parts", "write"]
+__all__ = ["CODE", "FOLDER", "RUNTIME", "configure", "load", "mapped", "parts", "wire", "write"]
 
 FOLDER = "sparse"
+CODE = Path(lookup.__file__)
 RUNTIME: tuple[str, ...] = ("numpy",)
 
 
@@ -50,6 +52,15 @@ def write(config: Config, checkpoint: Path, path: Path) -> None:
                 source.seek(table.offset)
                 copyfileobj(source, target, 16 * 2**20)
     (path / LAYOUT).write_text(json.dumps({"cardinalities": cardinalities}) + "\n")
+
+
+def configure(config: Config, path: Path) -> tuple[str, ...]:
+    """A lookup in mapped files has no settings, and needs nothing else."""
+    return ()
+
+
+def wire(path: Path) -> None:
+    """Samples travel as they are."""
 
 
 def mapped(config: Config, checkpoint: Path) -> Lookup:

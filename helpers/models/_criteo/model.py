@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from helpers.models import Config, Dataset, Ensemble, Model, Network, Raw, Tensor
 from helpers.models._criteo import checkpoint as checkpoints
-from helpers.models._criteo import data
+from helpers.models._criteo import data, hierarchical, network
 from helpers.models._criteo import ensemble as criteo_ensemble
 from helpers.models._criteo import raw as criteo_raw
 from helpers.models._criteo.synthetic import fit, generate
@@ -29,7 +29,7 @@ class Recommender(Model):
     )
     BATCH = 4096
     raw: ClassVar[Raw] = criteo_raw
-    ensemble: ClassVar[Ensemble] = criteo_ensemble
+    ensembles: ClassVar[dict[str, Ensemble]] = {"mapped": criteo_ensemble, "hps": hierarchical}
 
     def __init__(self, title: str, interaction: Sequence[int], width: int) -> None:
         self.TITLE = title
@@ -56,4 +56,5 @@ class Recommender(Model):
 
     def build(self, config: Config, checkpoint: Path) -> Network:
         """Build the dense network: a Keras model of a dict of `args_0` and `args_1`."""
-        return checkpoints.load(config.model, config.variant, checkpoint)
+        found = checkpoints.load(config.model, config.variant, checkpoint)
+        return network.flat(found) if config.lookup == "hps" else found

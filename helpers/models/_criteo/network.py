@@ -37,6 +37,20 @@ def network(model: str, seed: int = 0) -> Network:
     return keras.Model({"args_0": numerical, "args_1": embeddings}, logit)
 
 
+def flat(dense: Network) -> Network:
+    """Give `dense` on tensors without a batch dimension, as NVIDIA's: `args_0` [13 x samples]
+    sample by sample, and `args_1` [26 x samples x 128] table by table. It gives logits
+    [samples, 1].
+    """
+    keras = import_keras()
+    numerical = keras.Input(batch_shape=(None,), name="args_0")
+    embeddings = keras.Input(batch_shape=(None,), name="args_1")
+    by_table = keras.ops.reshape(embeddings, (CATEGORICAL, -1, DIMENSION))
+    by_sample = keras.ops.reshape(keras.ops.transpose(by_table, (1, 0, 2)), (-1, EMBEDDINGS))
+    inputs = {"args_0": keras.ops.reshape(numerical, (-1, NUMERICAL)), "args_1": by_sample}
+    return keras.Model({"args_0": numerical, "args_1": embeddings}, dense(inputs))
+
+
 def _dot(keras: Any, bottom: Any, both: Any, _: Any) -> Any:
     """Give the bottom vector, [128], and its and the embeddings' 351 dot products of two.
 

@@ -1,0 +1,167 @@
+"""DLRM and DCNv2 over a parameter server: NVIDIA's three models and their flat tensors.
+
+A request has no batch dimension: `EMB_KEY` [1, 26 x samples] has the ids of all samples for the
+first table, then those for the second, and so on; `EMB_N_KEY` [1, tables] how many each table has;
+`numerical_features` [1, 13 x samples] the numbers, sample by sample. With `fused` tables there is
+one: an id has the rows of all tables before its own added.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from helpers import hps
+from helpers.hps import files, session, settings
+from helpers.models import Arrays, Config, Deployment, Part, Session, Tensor
+from helpers.models._criteo import checkpoint as checkpoints
+from helpers.models._criteo.tables import CATEGORICAL, DIMENSION, NUMERICAL
+
+FOLDER = "hps"
+CODE = Path(hps.__file__).parent
+LAYOUT = "tables.json"
+RUNTIME: tuple[str, ...] = ("numpy",)
+FEWEST_ROWS = 100  # NVIDIA pads shorter tables with rows of zeros, unless they are fused
+CHUNK_ROWS = 2**20
+
+
+def parts(config: Config) -> tuple[Part, Part]:
+    """Describe the lookup and the graph that `build` gives, on flat tensors."""
+    lookup = Part(
+        f"{config.model}_sparse",
+        inputs={
+            "EMB_KEY": Tensor("KEYS", "int64", (-1,)),
+            "EMB_N_KEY": Tensor("NUMKEYS", "int32", (-1,)),
+        },
+        outputs={"LOOKUP_VECTORS": Tensor("OUTPUT0", "float32", (-1,))},
+    )
+    graph = Part(
+        f"{config.model}_dense",
+        inputs={
+            "numerical_features": Tensor("args_0", "float32", (-1,)),
+            "LOOKUP_VECTORS": Tensor("args_1", "float32", (-1,)),
+        },
+        outputs={"DENSE_OUTPUT": Tensor("output_1", "float32", (-1, 1))},
+        flat={"args_0": NUMERICAL, "args_1": CATEGORICAL * DIMENSION},
+    )
+    return lookup, graph
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How samples travel: the rows of the 26 tables, and whether they are fused."""
+
+    cardinalities: Sequence[int]
+    fused: bool
+
+    def encode(self, batch: Arrays) -> Arrays:
+        """Turn int32 [samples, 26] and float32 [samples, 13] into a request."""
+        ids = batch["categorical_features"].astype(np.int64)
+        many = len(ids)
+        if self.fused:
+            ids = ids + np.cumsum([0, *self.cardinalities[:-1]])
+        counts = [CATEGORICAL * many] if self.fused else [many] * CATEGORICAL
+        return {
+            "EMB_KEY": np.ascontiguousarray(ids.T).reshape(1, -1),
+            "EMB_N_KEY": np.array([counts], np.int32),
+            "numerical_features": batch["numerical_features"].reshape(1, -1),
+        }
+
+    def decode(self, outputs: Arrays) -> Arrays:
+        """Turn an answer into one logit a sample, [samples, 1]."""
+        return {name: array.reshape(-1, 1) for name, array in outputs.items()}
+
+
+def write(config: Config, checkpoint: Path, path: Path) -> None:
+    """Write NVIDIA's folders of keys and vectors to the new folder `path`, a piece at a time."""
+    tables = checkpoints.tables(config.model, config.variant, checkpoint)
+    path.mkdir()
+
+    def rows_of(place: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
+        first = sum(map(len, tables[:place])) if config.fused else 0
+        table = tables[place]
+        for start in range(0, len(table), CHUNK_ROWS):
+            chunk = np.asarray(table[start : start + CHUNK_ROWS])
+            yield np.arange(first + start, first + start + len(chunk)), chunk
+        if not config.fused and (short := max(0, FEWEST_ROWS - len(table))):
+            keys = np.arange(len(table), FEWEST_ROWS)
+            yield keys, np.zeros((short, DIMENSION), np.float32)
+
+    if config.fused:
+        files.write(path / "0", (each for place in range(CATEGORICAL) for each in rows_of(place)))
+    else:
+        for place in range(CATEGORICAL):
+            files.write(path / str(place), rows_of(place))
+    layout = {"cardinalities": [len(table) for table in tables], "fused": config.fused}
+    (path / LAYOUT).write_text(json.dumps(layout) + "\n")
+
+
+class Folders:
+    """All rows of NVIDIA's folders, mapped: exact, and without a store."""
+
+    def __init__(self, path: Path) -> None:
+        count = 1 if json.loads((path / LAYOUT).read_text())["fused"] else CATEGORICAL
+        self._tables = []
+        for place in range(count):
+            rows = files.rows(path / str(place), DIMENSION)
+            vectors = path / str(place) / files.VECTORS
+            self._tables.append(np.memmap(vectors, "<f4", "r", shape=(rows, DIMENSION)))
+
+    def run(self, inputs: Arrays) -> Arrays:
+        """Map `KEYS` and `NUMKEYS` to `OUTPUT0`, as the store does; keys are places of rows."""
+        keys, counts = np.ravel(inputs["KEYS"]), np.ravel(inputs["NUMKEYS"])
+        each = np.split(keys, np.cumsum(counts)[:-1])
+        found = [table[own].reshape(-1) for table, own in zip(self._tables, each, strict=True)]
+        return {"OUTPUT0": np.concatenate(found)[None]}
+
+
+def wire(path: Path) -> Layout:
+    """Read how samples travel to the store of the folder `path`."""
+    found = json.loads((path / LAYOUT).read_text())
+    return Layout(found["cardinalities"], found["fused"])
+
+
+def configure(config: Deployment, path: Path) -> tuple[str, ...]:
+    """Write NVIDIA's JSON, with the values of its example but for those that the experiment has."""
+    layout = wire(path)
+    content = json_of(config, layout, [str(n) for n in range(1 if layout.fused else CATEGORICAL)])
+    (path / session.JSON).write_text(json.dumps(content, indent=2) + "\n")
+    found = settings.parse(content)
+    needed = ("redis",) if found.volatile_db.type == "redis_cluster" else ()
+    return (*needed, *(("rocksdict",) if found.persistent_db.type == "rocks_db" else ()))
+
+
+def json_of(config: Deployment, layout: Layout, folders: list[str]) -> dict[str, object]:
+    """Put NVIDIA's JSON together; raise `BadSettings` for a field that the experiment has wrong."""
+    count = len(folders)
+    model = {
+        "model": f"{config.model}_sparse",
+        "sparse_files": folders,
+        "num_of_worker_buffer_in_pool": 3,
+        "embedding_table_names": [f"sparse_embedding{place}" for place in range(count)],
+        "embedding_vecsize_per_table": [DIMENSION] * count,
+        "maxnum_catfeature_query_per_table_per_sample": [1] * count,
+        "default_value_for_each_table": [1.0] * count,
+        "deployed_device_list": [0],
+        "max_batch_size": config.max_batch_size * (CATEGORICAL if layout.fused else 1),
+        "cache_refresh_percentage_per_iteration": 0.0,
+        "hit_rate_threshold": 1.0,
+        "gpucacheper": 0.25,
+        "gpucache": True,
+    }
+    return settings.compose(config.hps, model)
+
+
+def load(path: Path, threads: int, device: str) -> Session:
+    """Open the store of a deployed folder; an artefact has no settings of one, and is mapped."""
+    if (path / session.JSON).is_file():
+        return session.load(path, threads, device, read_only=True)
+    return Folders(path)
+
+
+def mapped(config: Config, checkpoint: Path) -> Session:
+    """The framework's reference needs no store: see `ensemble.mapped`."""
+    raise NotImplementedError

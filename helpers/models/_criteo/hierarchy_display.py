@@ -1,0 +1,89 @@
+"""What a lookup is made of and what it takes, for readers."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from helpers.hps import files, plan, settings
+from helpers.models._criteo import hierarchical
+from helpers.models._criteo.tables import DIMENSION
+
+if TYPE_CHECKING:
+    from IPython.display import Markdown
+
+    from helpers.models import Deployment
+
+MAPPED = """\
+The lookup maps one file with the rows of all tables: the system reads a page when one of its rows
+is first asked for, and keeps it as long as memory allows. Between the steps pass 3,328 values a
+sample, 13 kB; the ids that the client sent are a hundredth of that. Requests are joined before the
+dense half, where a larger batch pays; the lookup takes them as they come.
+"""
+STORE = """\
+The lookup is a hierarchical parameter server: {levels}. It has NVIDIA's files, JSON and tensors: a
+request is a flat list of {keys}, and the vectors come back table by table, which the dense half
+turns round. {threshold} One process holds the store, whatever the number of instances behind it.
+"""
+EXACT = "Every lookup waits for what its cache does not have, so every answer is exact."
+LATER = """\
+Where the cache knows at least {share:.0%} of a request's different keys, the others get a default
+vector at once, and their own is fetched behind the answer: so accuracy depends on how warm it is.
+"""
+
+
+def describe_lookup(config: "Deployment") -> "Markdown":
+    """Say how the experiment looks its embeddings up."""
+    from IPython.display import Markdown
+
+    if config.lookup != "hps":
+        return Markdown(MAPPED)  # type: ignore[no-untyped-call]
+    content = settings.parse(hierarchical.json_of(config, _layout(config), ["0"]))
+    (model,) = content.models
+    levels = [f"a cache of {model.gpucacheper:.0%} of the rows"] if model.gpucache else []
+    names = {"redis_cluster": "Redis", "disabled": ""}
+    levels.append(names.get(content.volatile_db.type, "a hash map in its process"))
+    levels.append("RocksDB" if content.persistent_db.type == "rocks_db" else "")
+    exact = model.hit_rate_threshold >= 1
+    text = STORE.format(
+        levels=" over ".join(filter(None, levels)),
+        keys="keys of one table that joins all" if config.fused else "keys for each table",
+        threshold=EXACT if exact else LATER.format(share=model.hit_rate_threshold),
+    )
+    return Markdown(text)  # type: ignore[no-untyped-call]
+
+
+def plan_memory(config: "Deployment", artefact: Path) -> list[dict[str, object]]:
+    """Work out what each level of the lookup will take, before anything is loaded; `artefact` is
+    the folder of the converted model.
+    """
+    if config.lookup != "hps":
+        path = artefact / "sparse/tables.npy"
+        taken = path.stat().st_size
+        return [
+            {
+                "level": "mapped file",
+                "kind": "NumPy's format",
+                "rows": taken // (4 * DIMENSION),
+                "MB": round(taken / 2**20, 1),
+                "where": "disk, and what memory is free",
+            }
+        ]
+    layout = _layout(config, artefact / hierarchical.FOLDER)
+    count = 1 if layout.fused else len(layout.cardinalities)
+    folders = [artefact / hierarchical.FOLDER / str(place) for place in range(count)]
+    rows = [files.rows(folder, DIMENSION) for folder in folders]
+    content = hierarchical.json_of(config, layout, [str(place) for place in range(count)])
+    found = settings.parse(content)
+    return [
+        {
+            "level": each.level,
+            "kind": each.kind,
+            "rows": each.rows,
+            "MB": round(each.bytes / 2**20, 1),
+            "where": each.where,
+        }
+        for each in plan.plan(found, found.models[0], rows, config.device)
+    ]
+
+
+def _layout(config: "Deployment", path: Path | None = None) -> hierarchical.Layout:
+    return hierarchical.wire(path) if path else hierarchical.Layout([], config.fused)
