@@ -136,7 +136,7 @@ def serve(
     assert isinstance(chosen, config.DeployConfig)
     repository = inference.require(chosen, "deploy")
     log = outputs / file.stem / "serve.log"
-    with triton.serve(chosen, repository, log=log, http_port=port) as server:
+    with triton.serve(chosen, repository, "online", log=log, http_port=port) as server:
         say(f"{model} ({chosen.experiment}) at http://{server.url}; Ctrl-C ends it")
         while server.is_alive():
             time.sleep(0.5)

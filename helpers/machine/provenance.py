@@ -26,7 +26,7 @@ def versions(config: StageConfig) -> dict[str, str]:
         modules += formats.get(config.export_format).RUNTIME
         if isinstance(config, ConvertConfig):
             modules += formats.get(config.format).RUNTIME
-        if ensemble := models.ensemble(config.model):
+        if ensemble := models.ensemble(config.model, config.lookup):
             modules += ensemble.RUNTIME
         names = tuple(map(formats.distribution, modules))
         if isinstance(config, DeployConfig):

@@ -1,4 +1,5 @@
 from .loadgen import crosscheck
+from .lookups import show_passes
 from .offline import measure_offline
 from .online import measure_online
 from .rows import Window
@@ -14,5 +15,6 @@ __all__ = [
     "littles_law",
     "measure_offline",
     "measure_online",
+    "show_passes",
     "with_intervals",
 ]

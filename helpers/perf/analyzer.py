@@ -35,6 +35,7 @@ FEWEST_REQUESTS = 5  # in a run, for a throughput of its own
 SHORTEST_INTERVAL_MS = 150
 START_SECONDS = 20.0  # in which an open loop has had an answer
 SEED = 14
+OUTPUT_BYTES = 524288  # of an answer whose length Triton does not know; NVIDIA's: 131,072 logits
 # it wants two requests in each window; with an empty one a point is unstable at any percentage
 TOO_SHORT = re.compile("only one request|larger time window|stable measurement")
 NO_ACCESS = ": if the server runs as another user, set shared_memory to none"
@@ -93,6 +94,7 @@ class LoadPoint:
     shared_memory: str = "none"
     rate: float | None = None  # requests per second at random times, in an open loop
     requests: int = 0  # then as many
+    flat: bool = False  # whether a request, to Triton one sample, holds a whole batch
 
 
 def interval_ms(request_count: int, runs: int, request_seconds: float) -> int:
@@ -115,11 +117,13 @@ def gaps_us(point: LoadPoint) -> NDArray[np.int64]:
 
 def arguments(point: LoadPoint, url: str, folder: Path) -> list[str]:
     """Return perf_analyzer's command line; its records go to `folder`."""
+    size = 1 if point.flat else point.batch_size
     return [
         str(Path(sys.executable).parent / "perf_analyzer"),
-        *("-m", point.model, "-v", "-u", url, "-i", "http", "-b", str(point.batch_size)),
+        *("-m", point.model, "-v", "-u", url, "-i", "http", "-b", str(size)),
         *("--input-data", str(point.data)),
         *(("--shared-memory", point.shared_memory) if point.shared_memory != "none" else ()),
+        *(("--output-shared-memory-size", str(OUTPUT_BYTES)) if point.flat else ()),
         *(_open_loop(point, folder) if point.rate else _closed_loop(point)),
         *("--verbose-csv", "-f", f"{folder}/out.csv"),
         *("--profile-export-file", f"{folder}/out.json"),
@@ -238,13 +242,14 @@ def _read(folder: Path, point: LoadPoint) -> Window | None:
         requests = np.stack([due, requests[:, 1]], axis=1)
     size, clients = point.batch_size, point.concurrency
     window = Window(requests, size, clients, sent, components, overhead)
-    return _served(window, log, point.parts)
+    return _served(window, log, point.parts, size if point.flat else 1)
 
 
-def _served(window: Window, log: str, parts: Sequence[str]) -> Window:
+def _served(window: Window, log: str, parts: Sequence[str], samples: int = 1) -> Window:
     """Add what Triton counted in the windows, as perf_analyzer asked it: requests, samples in an
-    execution, and the server's components of the mean latency, summed over the parts of an
-    ensemble. Network is what is left of the mean latency, and so may be negative.
+    execution, where each that Triton counts stands for `samples`, and the server's components of
+    the mean latency, summed over the parts of an ensemble. Network is what is left of the mean
+    latency, and so may be negative.
 
     Without the statistics of a part there are no components: they are never attributed to another.
     """
@@ -264,5 +269,7 @@ def _served(window: Window, log: str, parts: Sequence[str]) -> Window:
         window,
         components=components,
         counted=int(counted[""]["requests"]) if "" in counted else None,
-        executed_batch=int(graph["samples"]) / max(int(graph["executions"]), 1) if graph else None,
+        executed_batch=samples * int(graph["samples"]) / max(int(graph["executions"]), 1)
+        if graph
+        else None,
     )

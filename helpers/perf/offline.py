@@ -3,12 +3,13 @@
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import product
 
 from helpers.config import DeployConfig, OfflineConfig
 from helpers.formats import Session
 from helpers.inference import ensemble, require, threads
 from helpers.models import Arrays
-from helpers.perf import analyzer, sweep
+from helpers.perf import analyzer, lookups, sweep
 from helpers.perf.analyzer import LoadPoint
 from helpers.perf.sweep import Point, Runs, batch
 from helpers.results import Measurement, Row
@@ -60,19 +61,23 @@ def measure_offline(config: OfflineConfig, server: Server) -> Measurement:
     """
     refused = apply_settings()
     samples, session = sweep.distinct_samples(config), bare_session(config)
+    passes = lookups.measure(config, server) if server.wire else ()
     shared_memory = config.shared_memory if server.is_local else "none"
 
     def each(_: list[Row]) -> Iterable[Point]:
-        for size in config.batch_sizes:
+        for size, repeated in product(config.batch_sizes, sorted({False, config.repeated_batch})):
 
-            def measure(load: LoadPoint, runs: Runs) -> None:
-                starts = range(0, sweep.count(samples), load.batch_size)
+            def measure(load: LoadPoint, runs: Runs, repeated: bool = repeated) -> None:
+                starts = range(0, 1 if repeated else sweep.count(samples), load.batch_size)
                 batches = [batch(samples, start, load.batch_size) for start in starts]
                 bare = Bare(session, batches) if session else None
+                if session and server.wire:
+                    for one in batches:  # its own cache has to be as warm as the server's
+                        session.run(one)
                 run_pairs(config, server, bare, batches[0], load, runs)
 
             fields = {"batch_size": size, "shared_memory": shared_memory}
-            yield Point(fields, measure, config.request_count)
+            yield Point(fields, measure, config.request_count, repeated)
 
     measurement = sweep.run(config, server, samples, each)
     rows = []
@@ -83,7 +88,7 @@ def measure_offline(config: OfflineConfig, server: Server) -> Measurement:
         if shared_memory != config.shared_memory and row.verdict != "failed":
             changes["reason"] = "; ".join(filter(None, (row.reason, NOT_SHARED)))
         rows.append(row.model_copy(update=changes))
-    return measurement.model_copy(update={"rows": tuple(rows)})
+    return measurement.model_copy(update={"rows": tuple(rows), "passes": passes})
 
 
 def run_pairs(

@@ -4,8 +4,9 @@ judged. How a point is loaded is its scenario's affair.
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from timeit import timeit
 from typing import Any
 
@@ -26,6 +27,7 @@ from helpers.results import Measurement, Row
 from helpers.triton import Server
 
 IDENTITY = ("batch_size", "concurrency", "rate")
+LOOKUPS = "hps_"  # how the counters of a store begin
 PACE_CHANGED = "the machine's own pace went from"
 
 
@@ -60,11 +62,13 @@ class Point:
     fields: dict[str, Any]
     measure: Callable[[LoadPoint, Runs], None]
     wanted: int  # requests, each client's first apart
+    repeated: bool = False  # whether every request is the same one
 
     @property
     def identity(self) -> dict[str, Any]:
         """The columns by which its row is known."""
-        return {"concurrency": 1} | {k: v for k, v in self.fields.items() if k in IDENTITY}
+        own = {k: v for k, v in self.fields.items() if k in IDENTITY}
+        return {"concurrency": 1, "repeated": self.repeated} | own
 
 
 def distinct_samples(config: LoadConfig) -> Arrays:
@@ -77,6 +81,15 @@ def distinct_samples(config: LoadConfig) -> Arrays:
 def count(samples: Arrays) -> int:
     """Count samples."""
     return len(next(iter(samples.values())))
+
+
+def sent(server: Server, samples: Arrays, size: int) -> Arrays:
+    """Give what travels: the samples, or requests of `size` of them each."""
+    if server.wire is None:
+        return samples
+    starts = range(0, max(count(samples), size), size)
+    requests = [server.wire.encode(batch(samples, start, size)) for start in starts]
+    return {name: np.concatenate([each[name] for each in requests]) for name in requests[0]}
 
 
 def batch(samples: Arrays, start: int, size: int) -> Arrays:
@@ -101,7 +114,7 @@ def run(
     is a row with the reason, and one in which the machine changed its pace is measured again once.
     """
     outputs = [tensor.name for tensor in models.get(config.model).outputs(config)]
-    regions = analyzer.shared_memory_patterns(list(samples), outputs)
+    regions = analyzer.shared_memory_patterns(list(sent(server, batch(samples, 0, 1), 1)), outputs)
     found = ensemble.parts(config)
     parts = [part.name for part in found] if len(found) > 1 else [""]
     rows: list[Row] = []
@@ -111,11 +124,18 @@ def run(
     measuring, ended = 0.0, ""
     with (
         background.exclusive_lock(),
-        analyzer.input_data(samples) as data,
+        ExitStack() as files,
         gpu_monitor.observed(config.device, server) as observer,
     ):
+        data: dict[tuple[int, bool], Path] = {}
         for point in points(rows):
-            load = replace(LoadPoint(config.model, data, regions, parts=parts), **point.fields)
+            size = point.fields["batch_size"] if server.wire or point.repeated else 0
+            chosen = batch(samples, 0, size) if point.repeated else samples
+            if (size, point.repeated) not in data:
+                made = analyzer.input_data(sent(server, chosen, size))
+                data[size, point.repeated] = files.enter_context(made)
+            load = LoadPoint(config.model, data[size, point.repeated], regions, parts=parts)
+            load = replace(load, flat=bool(server.wire), **point.fields)
             for last in (False, True):
                 own: dict[str, NDArray[np.generic]] = {}
                 before.append(background.wait_until_quiet())
@@ -176,6 +196,7 @@ def _measure(
             return analyzer.run(timed, server)
 
     runs = Runs(load_server, watched)
+    before = server.counters(LOOKUPS) if server.wire else {}
     start = background.pace()
     try:
         point.measure(load, runs)
@@ -186,7 +207,9 @@ def _measure(
     end = background.pace()
     paces += [start, end]
     figures = seen.figures([run.requests for run in runs.served]) | compared(config, runs)
-    figures |= {"pace": (start + end) / 2}
+    figures |= {"pace": (start + end) / 2, "repeated": point.repeated}
+    if before:
+        figures |= lookup_shares(before, server.counters(LOOKUPS))
     row = measure_row(
         runs.served,
         point.wanted,
@@ -216,6 +239,17 @@ def pace_changed(start: float, end: float, paces: list[float], bound: float) -> 
         if not abs(value / other - 1) <= bound:
             return f"{PACE_CHANGED} {other:.0f} to {value:.0f} GFLOP/s: measure again"
     return ""
+
+
+def lookup_shares(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
+    """Give the share of different keys that the cache had, and that of default vectors."""
+    met = {name.removeprefix(LOOKUPS): after[name] - before.get(name, 0) for name in after}
+    if not met.get("keys"):
+        return {}
+    return {
+        "hit_rate": met["hits"] / max(met["different"], 1),
+        "default_share": met["defaults"] / met["keys"],
+    }
 
 
 def compared(config: LoadConfig, runs: Runs) -> dict[str, object]:

@@ -1,7 +1,7 @@
 """How 95 % intervals are written in tables."""
 
 from math import isnan
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -9,8 +9,9 @@ from helpers.display import ABSENT, digits
 from helpers.perf.statistics import requests_needed
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
+    from pandas import DataFrame, Series
 
+OF_STORES = {"repeated", "hit_rate", "default_share"}
 BOUNDS = {  # of columns that have an interval: its ends
     "throughput": ["throughput_low", "throughput_high"],
     "p99_latency_ms": ["p99_low_ms", "p99_high_ms"],
@@ -25,11 +26,17 @@ def interval(low: float | None, high: float | None) -> str:
     return f"{digits(low)} to {digits(high)}"
 
 
+def _is_used(values: "Series[Any]") -> bool:
+    return bool(values.notna().any() and (values.dtype != bool or values.any()))
+
+
 def with_intervals(rows: "DataFrame", columns: list[str]) -> "DataFrame":
     """Choose columns of rows, and put after each figure its interval as text. A p99 that has none
-    says how many requests it needs at least: "needs 299".
+    says how many requests it needs at least: "needs 299". Columns of a store are left out where
+    there is none.
     """
-    chosen = rows[columns].copy()
+    kept = [each for each in columns if each not in OF_STORES or _is_used(rows[each])]
+    chosen = rows[kept].copy()
     for name, (lowest, highest) in BOUNDS.items():
         if name not in columns:
             continue

@@ -27,12 +27,12 @@ GPU_LOAD = {"gpu_utilisation": ".0%", "gpu_memory_mb": ",.0f", "gpu_power_w": ",
 
 def frame(config: ReportConfig, found: Results, open_loop: bool = False) -> "DataFrame":
     """Put the measured rows of all experiments into one table, with what `judge_budget` says: those
-    of an open loop, or all others.
+    of an open loop, or all others. Rows of one repeated batch are in `repeated_batches`.
     """
     from pandas import DataFrame
 
     everything = results.rows(result for stages in found.values() for result in stages.values())
-    everything = [row for row in everything if bool(row.rate) == open_loop]
+    everything = [row for row in everything if bool(row.rate) == open_loop and not row.repeated]
     rows = [row.model_dump(exclude_none=True) | _within_budget(config, row) for row in everything]
     return DataFrame(rows, columns=[*Row.model_fields, "budget", "budget_needs"]).infer_objects()
 

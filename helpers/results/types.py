@@ -200,6 +200,9 @@ class Row(TableRow):
     client_overhead: float | None = None  # share of its time that the client spends on itself
     pace: float | None = None  # GFLOP/s of a fixed kernel before and after the point, on average
     distinct_rows: int | None = None  # different samples that were sent in turn
+    repeated: bool = False  # whether each request was the same one
+    hit_rate: float | None = None  # share of different keys that a store's cache had
+    default_share: float | None = None  # of vectors that were the default instead
     background_cpu_cores: float | None = None  # processor time that other processes took
     littles_law: float | None = None  # throughput x latency / (batch x concurrency)
     bare_throughput: float | None = None
@@ -220,7 +223,7 @@ class Row(TableRow):
         if self.rate:
             return f"rate_{self.rate}"
         if scenario == "offline":
-            return f"batch_{self.batch_size}"
+            return f"batch_{self.batch_size}{'_repeated' if self.repeated else ''}"
         return f"clients_{self.concurrency}"
 
 
@@ -260,6 +263,19 @@ class GpuState(Record):
     load_from: tuple[str, ...]  # where utilisation, memory and power were read
 
 
+class LookupPass(Record):
+    """The whole evaluation set sent once to a store, request after request."""
+
+    name: str  # "cold" begins with an empty cache
+    batch_size: int
+    hit_rate: float | None = None  # unknown from a server that takes no counters
+    default_share: float | None = None
+    scores: dict[str, float]
+    p50_latency_ms: float
+    # after each request: samples so far, hit rate, default share and milliseconds of this one
+    course: tuple[tuple[int, float | None, float | None, float], ...]
+
+
 class Measurement(Record):
     """The rows of a scenario and the circumstances of measuring them."""
 
@@ -269,6 +285,7 @@ class Measurement(Record):
     measuring_seconds: float | None = None  # of the stage, waiting for a quiet machine apart
     server_samples: int | None = None  # that the server counted, warm-up included
     server_executions: int | None = None
+    passes: tuple[LookupPass, ...] = ()
     requests_file: str = ""  # beside the result, with all of `requests`
     gpu: GpuState | None = None
     # of each run the start and end of every request (ns, [n, 2]), or bare throughputs

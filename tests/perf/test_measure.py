@@ -183,6 +183,6 @@ def test_without_a_whole_run_the_error_is_raised(monkeypatch: pytest.MonkeyPatch
     config: Any = resolve("resnet50", "perf_offline")
     point = LoadPoint("resnet50", Path("inputs.json"), [])
     observer: Any = SimpleNamespace()
-    server: Any = SimpleNamespace(processes=())
+    server: Any = SimpleNamespace(processes=(), wire=None)
     with pytest.raises(MeasurementError, match="was killed"):
         sweep._measure(config, server, observer, point, Point({}, fail, 1), [])

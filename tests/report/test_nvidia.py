@@ -225,6 +225,14 @@ def test_who_repeats_a_published_row_finds_it_with_no_reason_but_nvidias_own(mod
         assert ("Little's" in str(found.reasons)) == contradictory(row)
 
 
+def test_a_parameter_server_of_ours_is_said_not_to_be_nvidias() -> None:
+    row = row_of("dlrm", gpu=T4, batch_size=256, precision="FP16")
+
+    (reason,) = pair_of(row, settings_of(row, lookup="hps")).reasons
+
+    assert reason == "NVIDIA's parameter server is its own, which it has deleted; ours is a new one"
+
+
 @pytest.mark.parametrize(
     ("ours", "settings", "reason"),
     [

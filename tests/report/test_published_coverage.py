@@ -106,7 +106,7 @@ def table_of(config: Config, scenario: str) -> Table:
     """Spell an experiment as the published tables do."""
     unknown = (config.format, config.accelerator, config.format)
     spelled = SPELLED.get((config.format, config.accelerator), unknown)
-    if models.ensemble(config.model) and config.format == "trt":
+    if config.lookup == "hps" and config.format == "trt":
         spelled = ENSEMBLE
     dataset = config.variant if config.model == "tft" else ""
     _, precision = PRECISION.get((config.model, config.format), ("", config.precision.upper()))
@@ -177,6 +177,10 @@ WRONG: dict[str, tuple[Callable[[Any], Any], str]] = {
             experiments={**m["dcnv2"]["experiments"], "again": {"precision": "fp16"}}
         ),
         "made, not published",
+    ),
+    "a lookup in memory": (
+        lambda m: m["dcnv2"]["defaults"].update(lookup="mapped"),
+        "published, not made",
     ),
     "a table in two parts": (
         lambda m: m["dlrm"].update(

@@ -189,7 +189,10 @@ def reasons(ours: Row, settings: Mapping[str, Value], theirs: PublishedRow) -> t
             ours.cuda_graph != document.cuda_graph
         ),
         "NVIDIA looks embeddings up in its hierarchical parameter server, we in memory": (
-            "embedding lookup" in document.settings
+            "embedding lookup" in document.settings and settings.get("lookup") != "hps"
+        ),
+        "NVIDIA's parameter server is its own, which it has deleted; ours is a new one": (
+            "embedding lookup" in document.settings and settings.get("lookup") == "hps"
         ),
         f"NVIDIA sent {document.inputs}, we send samples of a data set": (
             "of the data set" not in document.inputs

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from helpers import formats
 from helpers.config import LoadConfig, OfflineConfig, releases
+from helpers.hps import settings as stores
 from helpers.inference import ensemble
 from helpers.perf import analyzer
 from helpers.report.nvidia.comparison import ACCELERATORS, ADAPTER, as_served
@@ -58,6 +59,16 @@ def served(config: LoadConfig) -> tuple[str, str, str]:
     return formats.get(config.format).SHOWN[1], config.precision.upper(), accelerator
 
 
+def _rows(config: LoadConfig) -> str:
+    """Say where a lookup has its rows."""
+    if config.lookup != "hps":
+        return "all rows in memory"
+    (model,) = stores.parse(stores.compose(config.hps, stores.ONE_TABLE)).models
+    share = model.gpucacheper
+    place = "GPU cache" if config.device == "gpu" else "cache"
+    return f"hierarchical parameter server with a {place} of {100 * share:g} % of the rows"
+
+
 def ours(config: LoadConfig) -> Settings:
     """Our settings of an experiment, in the scenario of its stage."""
     memory, runs, sizes, clients = "none", 1, [1], [1]
@@ -97,9 +108,9 @@ def ours(config: LoadConfig) -> Settings:
         "accelerator": [accelerator or "none"],
         "CUDA graphs": [CAPTURED[message.optimization.cuda.graphs]],
         "instances": [sum(group.count for group in message.instance_group)],
-        "largest batch": [message.max_batch_size],
+        "largest batch": [message.max_batch_size or config.max_batch_size],  # 0 where it is flat
         "dynamic batching": [batching if message.HasField("dynamic_batching") else "none"],
-        "embedding lookup": [f"{each.backend} backend, all rows in memory" for each in before],
+        "embedding lookup": [f"{each.backend} backend, {_rows(config)}" for each in before],
         "network": [HOST if "--network=host" in options else BRIDGE],
         "/dev/shm": [HOST if "--ipc=host" in options else "the container's own"],
         "server flags": [flag for flag in flags if not flag.startswith("--model-repository=")],
