@@ -197,6 +197,15 @@ class DeployFields(ConvertFields):
     instances: Annotated[Instances, pydantic.BeforeValidator(_one_for_both)] = Instances()
     threads: Annotated[int, Field(ge=0)] = 0  # of an instance; 0 shares the cores out evenly
     hps: dict[str, Value] = {}  # what NVIDIA's JSON says otherwise than its example does
+    # whether a lookup and the graph are two models of an ensemble, or one, by the Python adapter
+    composition: Literal["ensemble", "fused"] = "ensemble"
+
+    @pydantic.field_validator("composition")
+    @classmethod
+    def _check_composition(cls, name: str, info: pydantic.ValidationInfo) -> str:
+        if info.context and name == "fused" and not models.lookups(info.context["model"]):
+            raise ValueError("this model is one graph, and has nothing to fuse")
+        return name
 
     @pydantic.field_validator("hps")
     @classmethod

@@ -6,7 +6,7 @@ Triton's ensemble scheduler does between models.
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from inspect import getfile
@@ -15,7 +15,9 @@ from pathlib import Path
 from helpers import formats, models
 from helpers.config import DeployConfig, ExportConfig, StageConfig
 from helpers.formats import Arrays, Session
-from helpers.models import Ensemble, Network, Part, Wire
+from helpers.inference import chain
+from helpers.inference.chain import Chain, Step
+from helpers.models import Ensemble, Network, Part, Tensor, Wire
 from helpers.store import Artefact, link_or_copy
 
 
@@ -28,29 +30,14 @@ class Component:
     code: Path  # of `load`
     load: Callable[[Path, int, str], Session]
     modules: tuple[str, ...]
+    is_store: bool = False  # whether it holds what all instances share, in one process
 
 
-@dataclass(frozen=True)
-class Chain:
-    """Sessions of parts, each of which takes outputs of earlier ones."""
-
-    steps: Sequence[tuple[Part, Session]]
-
-    def run(self, inputs: Arrays) -> Arrays:
-        """Compute the last part's outputs, under the names that the whole has for them."""
-        tensors = self.run_all(inputs)
-        return {name: tensors[name] for name in self.steps[-1][0].outputs}
-
-    def run_all(self, inputs: Arrays) -> Arrays:
-        """Give every tensor that the whole has a name for: inputs, intermediate ones, outputs."""
-        tensors = dict(inputs)
-        for part, session in self.steps:
-            inputs = {own.name: tensors[name] for name, own in part.inputs.items()}
-            if part.flat:
-                inputs = {name: array.reshape(-1) for name, array in inputs.items()}
-            results = session.run(inputs)
-            tensors |= {name: results[own.name] for name, own in part.outputs.items()}
-        return tensors
+def step(part: Part, session: Session | None = None) -> Step:
+    """Make a part's session one of a chain's steps."""
+    inputs = {name: own.name for name, own in part.inputs.items()}
+    outputs = {name: own.name for name, own in part.outputs.items()}
+    return Step(session, inputs, outputs, bool(part.flat))
 
 
 @dataclass(frozen=True)
@@ -95,9 +82,9 @@ def databases(config: ExportConfig, repository: Path) -> Iterator[None]:
         del os.environ[store.FOLDER]
 
 
-def wire_of(config: ExportConfig, repository: Path) -> Wire | None:
+def wire_of(config: DeployConfig, repository: Path) -> Wire | None:
     """Give how samples travel to the model that a repository holds."""
-    return wire(config, repository / parts(config)[0].name / "1")
+    return wire(config, repository / served(config)[0].part.name / "1")
 
 
 def parts(config: ExportConfig) -> tuple[Part, ...]:
@@ -116,8 +103,42 @@ def components(config: ExportConfig, format_name: str) -> tuple[Component, ...]:
     found = Component(graph, fmt.FILE, Path(getfile(fmt.load)), fmt.load, fmt.RUNTIME)
     if ensemble := composition(config):
         own = ensemble.FOLDER, ensemble.CODE, ensemble.load, ensemble.RUNTIME
-        return Component(lookups[0], *own), found
+        return Component(lookups[0], *own, is_store=ensemble.CODE.is_dir()), found
     return (found,)
+
+
+def whole(config: ExportConfig) -> Part:
+    """Describe all parts as one model, as a client sees them."""
+    found = parts(config)
+    made = {name for part in found for name in part.outputs}
+
+    def seen(part: Part, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {
+            name: Tensor(name, own.dtype, (-1,) if part.flat else own.shape)
+            for name, own in tensors.items()
+        }
+
+    inputs = {name: own for part in found for name, own in seen(part, part.inputs).items()}
+    given = {name: own for name, own in inputs.items() if name not in made}
+    return Part(config.model, given, seen(found[-1], found[-1].outputs))
+
+
+def served(config: DeployConfig) -> tuple[Component, ...]:
+    """List the models that Triton runs: a component each, or one that is all of them in turn."""
+    found = components(config, config.format)
+    if len(found) == 1 or config.composition == "ensemble":
+        return found
+    modules = tuple(module for each in found for module in each.modules)
+    is_store = any(each.is_store for each in found)
+    path = Path(chain.__file__)
+    return (Component(whole(config), chain.FILE, path, chain.load, modules, is_store),)
+
+
+def place(config: DeployConfig, repository: Path, component: Component) -> Path:
+    """Say where a repository has the files of a component."""
+    models = served(config)
+    name = component.part.name if len(models) > 1 else models[0].part.name
+    return repository / name / "1"
 
 
 def load(
@@ -125,11 +146,12 @@ def load(
 ) -> Session:
     """Load an artefact of the format `name` in this process; `folder` says where a part is."""
     steps = [
-        (each.part, each.load(folder(each) / each.file, threads, device))
+        step(each.part, each.load(folder(each) / each.file, threads, device))
         for each in components(config, name)
     ]
     if len(steps) == 1:
-        return steps[0][1]
+        session: Session = steps[0].session
+        return session
     found = wire(config, folder(components(config, name)[0]))
     return Wired(Chain(steps), found) if found else Chain(steps)
 
@@ -154,7 +176,7 @@ def graph_inputs(config: ExportConfig, folder: Path, batch: Arrays) -> Arrays:
     *lookups, graph = parts(config)
     if ensemble := composition(config):
         found, lookup = wire(config, folder), ensemble.load(folder / ensemble.FOLDER, 1, "cpu")
-        batch = Chain([(lookups[0], lookup)]).run_all(found.encode(batch) if found else batch)
+        batch = Chain([step(lookups[0], lookup)]).run_all(found.encode(batch) if found else batch)
     chosen = {own.name: batch[name] for name, own in graph.inputs.items()}
     return {name: each.reshape(-1) for name, each in chosen.items()} if graph.flat else chosen
 
@@ -206,7 +228,8 @@ def framework_session(config: ExportConfig, checkpoint: Path) -> Session:
     model, (*lookups, graph) = models.get(config.model), parts(config)
     session = FrameworkSession(model.build(config, checkpoint), model.FRAMEWORK, graph)
     if ensemble := composition(config):
-        return Chain([(lookups[0], ensemble.mapped(config, checkpoint)), (graph, session)])
+        mapped = ensemble.mapped(config, checkpoint)
+        return Chain([step(lookups[0], mapped), step(graph, session)])
     return session
 
 

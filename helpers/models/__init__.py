@@ -64,6 +64,7 @@ class Deployment(Config, Protocol):
     device: Literal["cpu", "gpu"]
     hps: dict[str, Any]
     max_batch_size: int
+    composition: Literal["ensemble", "fused"]
 
 
 class Dataset(Protocol):

@@ -49,7 +49,7 @@ def bare_session(config: DeployConfig) -> Session | None:
     return ensemble.load(
         config,
         config.format,
-        lambda component: repository / component.part.name / "1",
+        lambda component: ensemble.place(config, repository, component),
         threads(config, "offline"),
         config.device,
     )

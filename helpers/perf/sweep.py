@@ -115,8 +115,8 @@ def run(
     """
     outputs = [tensor.name for tensor in models.get(config.model).outputs(config)]
     regions = analyzer.shared_memory_patterns(list(sent(server, batch(samples, 0, 1), 1)), outputs)
-    found = ensemble.parts(config)
-    parts = [part.name for part in found] if len(found) > 1 else [""]
+    found = ensemble.served(config)
+    parts = [each.part.name for each in found] if len(found) > 1 else [""]
     rows: list[Row] = []
     kept: dict[str, NDArray[np.generic]] = {}
     before: list[float] = []

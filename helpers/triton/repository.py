@@ -10,6 +10,7 @@ A model of several parts has such a folder for each part, and one without files 
 lookup always runs in the Python backend.
 """
 
+import json
 import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -22,7 +23,8 @@ from tritonclient.utils import np_to_triton_dtype
 
 from helpers import formats
 from helpers.config import DeployConfig, artefact_folder
-from helpers.inference import Component, ensemble, require, served_dtype, threads
+from helpers.errors import ServerError
+from helpers.inference import Component, chain, ensemble, require, served_dtype, threads
 from helpers.models import Part, Tensor
 from helpers.store import Artefact, making
 from helpers.triton import native
@@ -47,26 +49,32 @@ def write_repository(folder: Path, config: DeployConfig, artefact: Artefact) -> 
 
     The repository holds no symbolic link, no absolute path and no import of this package.
     """
-    components = ensemble.components(config, config.format)
-    graph = components[-1]
+    components, served = ensemble.components(config, config.format), ensemble.served(config)
+    is_fused, graph = len(served) < len(components), served[-1]
+    if is_fused and config.server.is_native:
+        raise ServerError("a fused composition needs the Python adapter: server.backend: adapter")
     modules: list[str] = []
-    in_python = [each for each in components if each is not graph or not config.server.is_native]
-    for component in components:
+    in_python = [each for each in served if each is not graph or not config.server.is_native]
+    for component in served:
         messages = [model_config(config, each, component, component is graph) for each in SCENARIOS]
-        served = _write_configs(folder / component.part.name, *messages)
-        others = {each.file for each in components if each is not component}
+        version = _write_configs(folder / component.part.name, *messages)
+        own = components if is_fused else (component,)
+        others = {each.file for each in components if each not in own}
         names = [name for name in artefact.files if Path(name).parts[0] not in others]
-        ensemble.link_files(artefact, served, names)
+        ensemble.link_files(artefact, version, names)
         if component in in_python:
-            shutil.copyfile(Path(__file__).with_name("adapter.py"), served / "model.py")
-            _copy_code(component.code, served)
-        if component is not graph and (composition := ensemble.composition(config)):
-            modules += composition.configure(config, served / component.file)
-        if component.code.is_dir():
+            shutil.copyfile(Path(__file__).with_name("adapter.py"), version / "model.py")
+            _copy_code(component.code, version / "runtime")
+        if is_fused:
+            _write_chain(components, version)
+        composition = ensemble.composition(config)
+        if composition and components[0] in own:
+            modules += composition.configure(config, version / components[0].file)
+        if component.is_store:
             messages[1].parameters["exact"].string_value = "yes"
-            path = served.parent / f"configs/{EXACT}.pbtxt"
+            path = version.parent / f"configs/{EXACT}.pbtxt"
             path.write_text(text_format.MessageToString(messages[1]))
-    if len(components) > 1:
+    if len(served) > 1:
         message = ensemble_config(config, [component.part for component in components])
         _write_configs(folder / config.model, message, message)
     modules += [module for each in in_python for module in ("numpy", *each.modules)]
@@ -78,13 +86,24 @@ def write_repository(folder: Path, config: DeployConfig, artefact: Artefact) -> 
     (folder / "requirements.txt").write_text("".join(lines))
 
 
-def _copy_code(code: Path, served: Path) -> None:
-    """Copy a module as `runtime.py`, or a package as `runtime`."""
+def _copy_code(code: Path, target: Path) -> None:
+    """Copy a module, whose copy ends in .py too, or a package."""
     if code.is_dir():
-        unwanted = shutil.ignore_patterns("__pycache__", "*.pyi")
-        shutil.copytree(code, served / "runtime", ignore=unwanted)
+        shutil.copytree(code, target, ignore=shutil.ignore_patterns("__pycache__", "*.pyi"))
     else:
-        shutil.copyfile(code, served / "runtime.py")
+        shutil.copyfile(code, target.with_suffix(".py"))
+
+
+def _write_chain(components: Iterable[Component], version: Path) -> None:
+    """Write which components run in turn, and the code of each."""
+    steps = []
+    for each in components:
+        code = f"served_{each.file.partition('.')[0]}"
+        _copy_code(each.code, version / code)
+        step = ensemble.step(each.part)
+        wires = {"inputs": step.inputs, "outputs": step.outputs, "flat": step.flat}
+        steps.append({"code": code, "file": each.file, **wires})
+    (version / chain.FILE).write_text(json.dumps(steps, indent=1) + "\n")
 
 
 def _write_configs(model: Path, offline: pb.ModelConfig, online: pb.ModelConfig) -> Path:
@@ -119,15 +138,16 @@ def model_config(
             parameters["FORCE_CPU_ONLY_INPUT_TENSORS"] = "no"  # tensors on the GPU stay there
         for name, value in parameters.items():
             message.parameters[name].string_value = value
-    is_store = bool(component.code.is_dir())  # all instances of the graph share its one process
     message.instance_group.add(
-        count=1 if is_store else getattr(config.instances, scenario),
+        count=1 if component.is_store else getattr(config.instances, scenario),
         kind=pb.ModelInstanceGroup.KIND_GPU if in_gpu else pb.ModelInstanceGroup.KIND_CPU,
         gpus=[0] if in_gpu else [],  # of those visible
     )
     if part.flat:
         message.max_batch_size = 0
-    if part.flat or is_store:  # what is joined would be no request, and zeros would warm a cache
+    if (
+        part.flat or component.is_store
+    ):  # what is joined would be no request, and zeros would warm a cache
         return message
     if scenario == "online" and batched:
         message.dynamic_batching.preferred_batch_size.extend(config.preferred_batch_sizes)
@@ -143,25 +163,18 @@ def model_config(
 
 def ensemble_config(config: DeployConfig, parts: Sequence[Part]) -> pb.ModelConfig:
     """Build the `ModelConfig` that sends a request through all `parts`."""
-    made = {name for part in parts for name in part.outputs}
-    *lookups, graph = parts
-    inputs = [_whole(part, name) for part in lookups for name in part.inputs]
-    own = [_whole(graph, name) for name in graph.inputs if name not in made]
-    outputs = [_whole(graph, name) for name in graph.outputs]
-    inputs += [_served(config, tensor) for tensor in own]
-    message = _message(config, config.model, inputs, outputs)
+    whole, graph = ensemble.whole(config), parts[-1]
+    inputs = [
+        _served(config, tensor) if name in graph.inputs else tensor
+        for name, tensor in whole.inputs.items()
+    ]
+    message = _message(config, config.model, inputs, whole.outputs.values())
     message.platform = "ensemble"
     for part in parts:
         step = message.ensemble_scheduling.step.add(model_name=part.name, model_version=-1)
         step.input_map.update({own.name: name for name, own in part.inputs.items()})
         step.output_map.update({own.name: name for name, own in part.outputs.items()})
     return message
-
-
-def _whole(part: Part, name: str) -> Tensor:
-    """Describe a tensor of a part as one of the ensemble."""
-    own = {**part.inputs, **part.outputs}[name]
-    return Tensor(name, own.dtype, (-1,) if part.flat else own.shape)
 
 
 def _served(config: DeployConfig, tensor: Tensor) -> Tensor:

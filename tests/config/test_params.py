@@ -145,6 +145,29 @@ BAD = {
         file_with("").replace("format: onnx, precision", "format: ts-trace, precision"),
         f"{PLACE}.format is 'ts-trace': is made from torch, not from onnx",
     ),
+    "a store's field that NVIDIA's JSON does not have": (
+        file_with(", lookup: hps, hps: {gpu_cache: 0.1}").replace("resnet50", "dlrm"),
+        f"{PLACE.replace('resnet50', 'dlrm')}.hps is {{'gpu_cache': 0.1}}: "
+        "models[0].gpu_cache: is unknown",
+    ),
+    "a store's field that its model decides": (
+        file_with(", lookup: hps, hps: {sparse_files: [a]}").replace("resnet50", "dlrm"),
+        f"{PLACE.replace('resnet50', 'dlrm')}.hps is {{'sparse_files': ['a']}}: "
+        "sparse_files is the model's, and no experiment's",
+    ),
+    "an unknown lookup": (
+        file_with(", lookup: hash").replace("resnet50", "dlrm"),
+        f"{PLACE.replace('resnet50', 'dlrm')}.lookup is 'hash': unknown lookup; "
+        "known are mapped, hps",
+    ),
+    "a lookup of a model that has none": (
+        file_with(", lookup: hps"),
+        f"{PLACE}.lookup is 'hps': unknown lookup; this model has none",
+    ),
+    "one graph that is to be fused": (
+        file_with(", composition: fused"),
+        f"{PLACE}.composition is 'fused': this model is one graph, and has nothing to fuse",
+    ),
     "a precision that comes too late": (
         file_with("").replace(", precision: fp32", ", precision: bf16"),
         f"{PLACE}.precision is 'bf16': differs from export_precision fp32, "

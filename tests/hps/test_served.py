@@ -27,7 +27,7 @@ from helpers.inference import convert, export, framework_session, prepare
 from helpers.models._criteo import hierarchical, spec
 from helpers.models._criteo.data import Samples, write_part
 from helpers.store import OUTPUTS_VARIABLE, Artefact
-from helpers.triton import deploy, serve
+from helpers.triton import deploy, serve, write_repository
 from tests.hps.conftest import Redis
 from tests.models.test_recommenders import ROWS, write_checkpoint
 
@@ -46,7 +46,7 @@ def samples() -> Samples:
 class Deployed:
     """A model with random weights, deployed in a folder of outputs of its own."""
 
-    def __init__(self, model: str, folder: Path) -> None:
+    def __init__(self, model: str, folder: Path, **fields: Any) -> None:
         self.model, self.samples = model, samples()
         dataset = folder / "dataset"
         dataset.mkdir()
@@ -63,6 +63,7 @@ class Deployed:
             "precision": "fp32",
             "lookup": "hps",
             "max_batch_size": 512,
+            **fields,
         }
         exporting = self.config("export")
         prepared = prepare(exporting)
@@ -144,6 +145,50 @@ def test_a_client_of_nvidia_s_example_gets_the_framework_s_logits(
         counted = server.counters("hps_")
         assert counted["hps_keys"] == 26 * 580
         assert counted["hps_defaults"] == 0
+
+
+def test_one_model_in_place_of_three_gives_the_same(deployed: Deployed, tmp_path: Path) -> None:
+    config = deployed.config("deploy", composition="fused", hps={"hit_rate_threshold": 0.0})
+    repository = deploy(config)
+    assert [path.name for path in repository.folder.glob("*/")] == [deployed.model]
+    some = Samples(*(array[:64] for array in deployed.samples))
+    request, right = nvidia_request(some, fused=True), deployed.expected[:64]
+    bound = models.get(deployed.model).BOUNDS["fp32"][0] * deployed.expected.std()
+    with serve(config, repository, log=tmp_path / "log") as server:
+        found = ask(server.url, deployed.model, **request).reshape(-1, 1)
+        assert np.abs(found - right).max() <= bound
+        assert server.counters("hps_")["hps_keys"] == 26 * 64
+        with pytest.raises(InferenceServerException, match="NUMKEYS adds up to 3, and KEYS has"):
+            ask(server.url, deployed.model, **request | {"EMB_N_KEY": np.array([[3]], np.int32)})
+    with serve(config, repository, "online", log=tmp_path / "log") as server:
+        cold = ask(server.url, deployed.model, **request).reshape(-1, 1)
+        assert np.abs(cold - right).max() > bound  # defaults: its threshold is heeded
+
+
+def test_a_mapped_lookup_and_its_graph_as_one_model_join_requests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(OUTPUTS_VARIABLE, str(tmp_path / "outputs"))
+    batcher = {"preferred_batch_sizes": [64], "max_queue_delay_us": 20_000}
+    mapped = Deployed("dlrm", tmp_path, lookup="mapped", composition="fused", **batcher)
+    batches = [
+        {k: v[i : i + 4] for k, v in mapped.samples.inputs.items()} for i in range(0, 600, 4)
+    ]
+    with serve(mapped.config_of_deploy, mapped.repository, log=tmp_path / "log") as server:
+        found = server.infer_all("dlrm", batches, clients=8)["DENSE_OUTPUT"]
+        statistics = server.statistics("dlrm")
+    assert np.abs(found - mapped.expected).max() <= 1e-4 * mapped.expected.std()
+    assert int(statistics["execution_count"]) < int(
+        statistics["inference_stats"]["success"]["count"]
+    )
+
+
+def test_no_native_backend_runs_two_parts_at_once(deployed: Deployed, tmp_path: Path) -> None:
+    server = {"kind": "docker", "release": "24.10"}
+    section = {deployed.model: {"experiments": {"hps": deployed.fields | {"composition": "fused"}}}}
+    config = resolve(deployed.model, "deploy", "test", "cpu", server, {}, section, "hps", {})
+    with pytest.raises(ServerError, match="needs the Python adapter: server.backend: adapter"):
+        write_repository(tmp_path, config, deployed.repository)
 
 
 def test_the_ladder_holds_for_a_store_and_its_configuration_is_nvidia_s(

@@ -41,8 +41,15 @@ SHORT = "/.ATTRIBUTES/VARIABLE_VALUE"
 Floats = NDArray[np.float64]
 
 
+class Fields(SimpleNamespace):
+    """What a model reads of an experiment."""
+
+    def model_copy(self, update: dict[str, Any]) -> "Fields":
+        return Fields(**vars(self) | update)
+
+
 def config_of(model: str, variant: str = "own", dataset: str = "generated-small") -> Any:
-    return SimpleNamespace(model=model, variant=variant, dataset=dataset, lookup="", fused=True)
+    return Fields(model=model, variant=variant, dataset=dataset, lookup="", fused=True)
 
 
 def package(model: str) -> Any:

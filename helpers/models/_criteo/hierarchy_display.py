@@ -15,14 +15,22 @@ if TYPE_CHECKING:
 MAPPED = """\
 The lookup maps one file with the rows of all tables: the system reads a page when one of its rows
 is first asked for, and keeps it as long as memory allows. Between the steps pass 3,328 values a
-sample, 13 kB; the ids that the client sent are a hundredth of that. Requests are joined before the
-dense half, where a larger batch pays; the lookup takes them as they come.
+sample, 13 kB; the ids that the client sent are a hundredth of that. Requests are joined before
+{joined}.
 """
+JOINED = {
+    "ensemble": "the dense half, where a larger batch pays; the lookup takes them as they come",
+    "fused": "both: one model looks up and computes, and nothing is copied in between",
+}
 STORE = """\
 The lookup is a hierarchical parameter server: {levels}. It has NVIDIA's files, JSON and tensors: a
 request is a flat list of {keys}, and the vectors come back table by table, which the dense half
-turns round. {threshold} One process holds the store, whatever the number of instances behind it.
+turns round. {threshold} {composition}
 """
+COMPOSITION = {
+    "ensemble": "One process holds the store, whatever the number of instances behind it.",
+    "fused": "One process holds the store and the dense half: nothing is copied in between.",
+}
 EXACT = "Every lookup waits for what its cache does not have, so every answer is exact."
 LATER = """\
 Where the cache knows at least {share:.0%} of a request's different keys, the others get a default
@@ -35,7 +43,8 @@ def describe_lookup(config: "Deployment") -> "Markdown":
     from IPython.display import Markdown
 
     if config.lookup != "hps":
-        return Markdown(MAPPED)  # type: ignore[no-untyped-call]
+        text = MAPPED.format(joined=JOINED[config.composition])
+        return Markdown(text)  # type: ignore[no-untyped-call]
     content = settings.parse(hierarchical.json_of(config, _layout(config), ["0"]))
     (model,) = content.models
     levels = [f"a cache of {model.gpucacheper:.0%} of the rows"] if model.gpucache else []
@@ -46,6 +55,7 @@ def describe_lookup(config: "Deployment") -> "Markdown":
     text = STORE.format(
         levels=" over ".join(filter(None, levels)),
         keys="keys of one table that joins all" if config.fused else "keys for each table",
+        composition=COMPOSITION[config.composition],
         threshold=EXACT if exact else LATER.format(share=model.hit_rate_threshold),
     )
     return Markdown(text)  # type: ignore[no-untyped-call]
