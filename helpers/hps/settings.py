@@ -175,7 +175,7 @@ def parse(content: object) -> Settings:
     return found
 
 
-def compose(given: Mapping[str, Any], model: dict[str, Any]) -> dict[str, Any]:
+def compose(given: Mapping[str, object], model: Mapping[str, object]) -> dict[str, object]:
     """Put the content of a file together: `given` has fields of the one model, which come before
     those of `model`, and whole sections. Raises `BadSettings` for a field that is wrong.
     """

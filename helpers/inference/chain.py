@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    Tensors = dict[str, Any]  # arrays, or on a GPU PyTorch's tensors
+
 FILE = "chain.json"
 SHARED = ("counters", "configure", "close")  # of a session, which the adapter asks for
 
@@ -37,12 +39,12 @@ class Chain:
         name = "run_on_device" if on_device else "run"
         self._calls = [getattr(each.session, name, each.session.run) for each in steps]
 
-    def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    def run(self, inputs: Tensors) -> Tensors:
         """Compute the last step's outputs, under the names that the whole has for them."""
         tensors = self.run_all(inputs)
         return {name: tensors[name] for name in self._steps[-1].outputs}
 
-    def run_all(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    def run_all(self, inputs: Tensors) -> Tensors:
         """Give every tensor that the whole has a name for: inputs, intermediate ones, outputs."""
         tensors = dict(inputs)
         for step, call in zip(self._steps, self._calls):  # noqa: B905

@@ -86,13 +86,13 @@ class TritonPythonModel:
 
     def execute(self, requests):
         """Answer every request, and tell the metrics what the session counted meanwhile."""
-        responses = self.answer(requests)
+        answered = self.answer(requests)
         counted = self.session.counters() if self.metrics else {}
         for name, (_, metric) in self.metrics.items():
             if counted[name] > self.told.get(name, 0):
                 metric.increment(counted[name] - self.told.get(name, 0))
         self.told = counted
-        return responses
+        return answered
 
     def answer(self, requests):
         """Answer every request; those of a batch that fails run again one by one, so that only the

@@ -147,13 +147,12 @@ BAD = {
     ),
     "a store's field that NVIDIA's JSON does not have": (
         file_with(", lookup: hps, hps: {gpu_cache: 0.1}").replace("resnet50", "dlrm"),
-        f"{PLACE.replace('resnet50', 'dlrm')}.hps is {{'gpu_cache': 0.1}}: "
-        "models[0].gpu_cache: is unknown",
+        f"{PLACE.replace('resnet50', 'dlrm')}.hps: models[0].gpu_cache: is unknown",
     ),
     "a store's field that its model decides": (
         file_with(", lookup: hps, hps: {sparse_files: [a]}").replace("resnet50", "dlrm"),
-        f"{PLACE.replace('resnet50', 'dlrm')}.hps is {{'sparse_files': ['a']}}: "
-        "sparse_files is the model's, and no experiment's",
+        f"{PLACE.replace('resnet50', 'dlrm')}.hps: sparse_files is the model's, and no "
+        "experiment's",
     ),
     "an unknown lookup": (
         file_with(", lookup: hash").replace("resnet50", "dlrm"),

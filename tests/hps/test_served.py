@@ -183,37 +183,37 @@ def test_a_mapped_lookup_and_its_graph_as_one_model_join_requests(
     )
 
 
-def test_no_native_backend_runs_two_parts_at_once(deployed: Deployed, tmp_path: Path) -> None:
+def test_no_native_backend_runs_two_parts_at_once(dlrm: Deployed, tmp_path: Path) -> None:
     server = {"kind": "docker", "release": "24.10"}
-    section = {deployed.model: {"experiments": {"hps": deployed.fields | {"composition": "fused"}}}}
-    config = resolve(deployed.model, "deploy", "test", "cpu", server, {}, section, "hps", {})
+    section = {dlrm.model: {"experiments": {"hps": dlrm.fields | {"composition": "fused"}}}}
+    config = resolve(dlrm.model, "deploy", "test", "cpu", server, {}, section, "hps", {})
     with pytest.raises(ServerError, match="needs the Python adapter: server.backend: adapter"):
-        write_repository(tmp_path, config, deployed.repository)
+        write_repository(tmp_path, config, dlrm.repository)
 
 
 def test_the_ladder_holds_for_a_store_and_its_configuration_is_nvidia_s(
-    deployed: Deployed, tmp_path: Path
+    dlrm: Deployed, tmp_path: Path
 ) -> None:
-    config = deployed.config_of_deploy
-    with serve(config, deployed.repository, "exact", log=tmp_path / "log") as server:
+    config = dlrm.config_of_deploy
+    with serve(config, dlrm.repository, "exact", log=tmp_path / "log") as server:
         rungs, scores = evaluate(config, server)
     assert not [rung.fault for rung in rungs if rung.fault]
     assert not [score for score in scores if score.fault]
-    text = (deployed.repository.folder / f"{deployed.model}_dense/config.pbtxt").read_text()
+    text = (dlrm.repository.folder / f"{dlrm.model}_dense/config.pbtxt").read_text()
     assert "max_batch_size" not in text  # 0: its tensors are flat
     found = json.loads(
-        (deployed.repository.folder / f"{deployed.model}_sparse/1/hps/sparse.json").read_text()
+        (dlrm.repository.folder / f"{dlrm.model}_sparse/1/hps/sparse.json").read_text()
     )
     assert found["models"][0]["maxnum_catfeature_query_per_table_per_sample"] == [1]
     assert not [path for path in found["models"][0]["sparse_files"] if os.path.isabs(path)]
 
 
 def test_a_bad_request_ends_in_one_line_and_the_next_one_is_answered(
-    deployed: Deployed, tmp_path: Path
+    dlrm: Deployed, tmp_path: Path
 ) -> None:
-    some = Samples(*(array[:4] for array in deployed.samples))
+    some = Samples(*(array[:4] for array in dlrm.samples))
     right = nvidia_request(some, fused=True)
-    with serve(deployed.config_of_deploy, deployed.repository, log=tmp_path / "log") as server:
+    with serve(dlrm.config_of_deploy, dlrm.repository, log=tmp_path / "log") as server:
         for wrong, words in (
             (
                 {"EMB_N_KEY": np.array([[103]], np.int32)},
@@ -228,15 +228,15 @@ def test_a_bad_request_ends_in_one_line_and_the_next_one_is_answered(
             ({"EMB_KEY": right["EMB_KEY"][:, :26], "EMB_N_KEY": np.array([[26]], np.int32)}, ""),
         ):
             with pytest.raises(InferenceServerException) as caught:
-                ask(server.url, deployed.model, **right | wrong)
+                ask(server.url, dlrm.model, **right | wrong)
             assert words in str(caught.value)
         # keys that no table has get the default, 1.0, as NVIDIA's do
         outside = right["EMB_KEY"].copy()
         outside[0, :2] = -5, 10**12
-        ask(server.url, deployed.model, **right | {"EMB_KEY": outside})
+        ask(server.url, dlrm.model, **right | {"EMB_KEY": outside})
         assert server.counters("hps_")["hps_defaults"] == 2
-        found = ask(server.url, deployed.model, **right).reshape(-1, 1)
-        assert found == pytest.approx(deployed.expected[:4], rel=1e-3, abs=1e-4)
+        found = ask(server.url, dlrm.model, **right).reshape(-1, 1)
+        assert found == pytest.approx(dlrm.expected[:4], rel=1e-3, abs=1e-4)
 
 
 def served_with(deployed: Deployed, target: Path, **fields: Any) -> Artefact:
