@@ -235,7 +235,7 @@ def test_a_file_for_a_release_gives_the_frameworks_outputs_in_its_runtime(
     assert outcome.fault == ""
 
 
-@pytest.mark.parametrize(("model", "way"), [("dlrm", "mapped"), ("dlrm", "hps"), ("dcnv2", "hps")])
+@pytest.mark.parametrize(("model", "way"), [("dlrm", "mapped"), ("dlrm", "hps")])
 def test_a_lookup_runs_in_the_python_of_a_release(
     model: str, way: str, load: Load, tmp_path: Path
 ) -> None:

@@ -52,14 +52,14 @@ def keep(
 def test_a_stage_that_was_done_and_is_now_blocked_or_skipped_has_a_banner_on_its_old_page(
     outputs: Path, state: State
 ) -> None:
-    path = keep(outputs, "onnx-fp32", "deploy")
+    path = keep(outputs, "openvino-fp32", "deploy")
     cells = [new_markdown_cell("# Deploy")]  # type: ignore[no-untyped-call]
     nbformat.write(new_notebook(cells=cells), path.with_suffix(".ipynb"))  # type: ignore[no-untyped-call]
     publish(outputs, "smoke", only_changed=True)
     page = path.with_suffix(".html")
     assert "state-done" in page.read_text().partition("<h1")[0]
 
-    keep(outputs, "onnx-fp32", "deploy", state, reason="convert failed")
+    keep(outputs, "openvino-fp32", "deploy", state, reason="convert failed")
     later = page.stat().st_mtime_ns + 1_000_000
     os.utime(path, ns=(later, later))
     publish(outputs, "smoke", only_changed=True)
@@ -73,7 +73,7 @@ def test_a_stage_that_was_done_and_is_now_blocked_or_skipped_has_a_banner_on_its
 
 
 def test_results_csv_holds_only_the_experiments_that_the_target_has_now(outputs: Path) -> None:
-    for name in ("onnx-fp32", "renamed-since"):
+    for name in ("openvino-fp32", "renamed-since"):
         row = Row(batch_size=1, concurrency=1, verdict="stable", experiment=name, throughput=5.0)
         measurement = Measurement(rows=(row,), distinct_rows=1, background_before=None)
         keep(outputs, name, "perf_offline", measurement=measurement)
@@ -82,4 +82,4 @@ def test_results_csv_holds_only_the_experiments_that_the_target_has_now(outputs:
 
     found = read_csv(path)
     assert list(found) == list(Row.model_fields)
-    assert list(found["experiment"]) == ["onnx-fp32"]
+    assert list(found["experiment"]) == ["openvino-fp32"]
