@@ -251,7 +251,7 @@ def test_a_lookup_runs_in_the_python_of_a_release(
     text = json_format.MessageToJson(message, preserving_proto_field_name=True)
     (folder / "1/config.json").write_text(text)
     given = samples(chosen)
-    wire = ensemble.wire_of(chosen, tmp_path / "repository")
+    wire = ensemble.wire_of(deploy, tmp_path / "repository")
     sent = wire.encode(given) if wire else given
     inputs = {own.name: sent[name] for name, own in lookup.inputs.items()}
 
