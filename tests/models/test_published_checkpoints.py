@@ -113,7 +113,7 @@ def test_bert_large_loads_completely_and_exports(fresh: Project) -> None:
         fresh,
         "bert",
         variant="large",
-        max_seq_length=64,  # what is loaded is the same, and computed sooner
+        max_seq_length=128,  # what is loaded is the same, and computed sooner
         dataset=str(fresh.root / "squad"),
         export_format="ts-trace",
         format="ts-trace",
