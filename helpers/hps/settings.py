@@ -25,6 +25,14 @@ ONE_TABLE = {  # what a model decides, and no experiment
     "embedding_vecsize_per_table": [1],
     "maxnum_catfeature_query_per_table_per_sample": [1],
 }
+EXAMPLE = {  # of NVIDIA's deployment script, where it does not leave its code's defaults
+    "num_of_worker_buffer_in_pool": 3,
+    "deployed_device_list": [0],
+    "cache_refresh_percentage_per_iteration": 0.0,
+    "hit_rate_threshold": 1.0,
+    "gpucacheper": 0.25,
+    "gpucache": True,
+}
 UNBOUNDED = 2**64 - 1  # what NVIDIA's code has for no margin
 
 
@@ -177,11 +185,12 @@ def parse(content: object) -> Settings:
 
 def compose(given: Mapping[str, object], model: Mapping[str, object]) -> dict[str, object]:
     """Put the content of a file together: `given` has fields of the one model, which come before
-    those of `model`, and whole sections. Raises `BadSettings` for a field that is wrong.
+    those of `model` and of NVIDIA's example, and whole sections. Raises `BadSettings` for a field
+    that is wrong.
     """
     sections = {name: value for name, value in given.items() if name in DATABASES}
     own = {name: value for name, value in given.items() if name not in DATABASES}
-    content = {"supportlonglong": True, "models": [{**model, **own}], **sections}
+    content = {"supportlonglong": True, "models": [{**EXAMPLE, **model, **own}], **sections}
     parse(content)
     return content
 

@@ -136,8 +136,8 @@ def served(config: DeployConfig) -> tuple[Component, ...]:
 
 def place(config: DeployConfig, repository: Path, component: Component) -> Path:
     """Say where a repository has the files of a component."""
-    models = served(config)
-    name = component.part.name if len(models) > 1 else models[0].part.name
+    whole_or_parts = served(config)
+    name = component.part.name if len(whole_or_parts) > 1 else whole_or_parts[0].part.name
     return repository / name / "1"
 
 
@@ -227,8 +227,8 @@ def framework_session(config: ExportConfig, checkpoint: Path) -> Session:
     config = config.model_copy(update={"lookup": next(iter(models.lookups(config.model)), "")})
     model, (*lookups, graph) = models.get(config.model), parts(config)
     session = FrameworkSession(model.build(config, checkpoint), model.FRAMEWORK, graph)
-    if ensemble := composition(config):
-        mapped = ensemble.mapped(config, checkpoint)
+    if reference := model.reference:
+        mapped = reference.mapped(config, checkpoint)
         return Chain([step(lookups[0], mapped), step(graph, session)])
     return session
 

@@ -132,7 +132,7 @@ class Ensemble(Protocol):
     def write(self, config: Config, checkpoint: Path, path: Path) -> None:
         """Write what the lookup needs of `checkpoint` to the new folder `path`, in bounded memory.
 
-        Raises `CheckpointError` if a table is missing, surplus or misshapen; `mapped` does too.
+        Raises `CheckpointError` if a table is missing, surplus or misshapen.
         """
 
     def load(self, path: Path, threads: int, device: str) -> Session:
@@ -141,11 +141,18 @@ class Ensemble(Protocol):
     def configure(self, config: Deployment, path: Path) -> tuple[str, ...]:
         """Add to `path` what only the deployment decides; give the modules that it needs."""
 
-    def mapped(self, config: Config, checkpoint: Path) -> Session:
-        """Map the lookup in the files of `checkpoint` itself; write nothing."""
-
     def wire(self, path: Path) -> Wire | None:
         """Give how samples travel, by what `write` wrote; None if they go as they are."""
+
+
+class Reference(Protocol):
+    """The lookup before the framework's own network, in the simplest way that there is."""
+
+    def mapped(self, config: Config, checkpoint: Path) -> Session:
+        """Map the files of `checkpoint` itself, as the model's default lookup; write nothing.
+
+        Raises `CheckpointError` as `Ensemble.write` does.
+        """
 
 
 class Model(ABC):
@@ -204,6 +211,11 @@ class Model(ABC):
         the first is the default.
         """
         return {}
+
+    @property
+    def reference(self) -> Reference | None:
+        """How a checkpoint's own files are looked up, if the model is more than one graph."""
+        return None
 
 
 def float_type(config: Config) -> str:

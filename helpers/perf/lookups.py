@@ -53,7 +53,7 @@ def measure(config: DeployConfig, server: Server) -> tuple[LookupPass, ...]:
                 course=tuple(course),
             )
         )
-        if first:
+        if found[-1].hit_rate is not None:
             print(
                 f"{name}: {found[-1].hit_rate:.1%} of the different keys were in the cache, "
                 f"{found[-1].default_share:.1%} of the vectors were defaults"
@@ -71,17 +71,7 @@ def show_passes(measurement: Measurement) -> None:
         return
     from IPython.display import display
 
-    rows = [
-        {
-            "cache": each.name,
-            "samples a request": each.batch_size,
-            "hit rate": each.hit_rate,
-            "default vectors": each.default_share,
-            **each.scores,
-            "p50_latency_ms": each.p50_latency_ms,
-        }
-        for each in measurement.passes
-    ]
+    rows = [{"samples a request": each.batch_size, **each.row} for each in measurement.passes]
     display(table(rows, "The whole test set, from the first request on"))  # type: ignore[no-untyped-call]
     display(_course(measurement))  # type: ignore[no-untyped-call]
 

@@ -14,13 +14,15 @@ from helpers.pipeline.planning import owners
 from helpers.pipeline.publishing import last_parameters, targets
 from helpers.store import discard, display_path, locked
 
+PLACES = ("data/*", "*/artefacts/*", "*/databases/*")
 DATA = ("dataset", "checkpoint", "reference")
 NAME = re.compile(rf"\w+-({'|'.join(DATA)}|export|convert|deploy)-[0-9a-f]{{12}}")
 
 
 def clear(outputs: Path, dry_run: bool, say: Lines) -> None:
-    """Remove every artefact that no result names and no experiment of a target would read, and say
-    which; with `dry_run`, only say which. Nothing behind a link is removed.
+    """Remove every artefact that no result names and no experiment of a target would read, with a
+    repository its databases, and say which; with `dry_run`, only say which. Nothing behind a link
+    is removed.
 
     A file counts in equal parts for each artefact that shares it by a hard link. Raises
     `WorkspaceError` during a run, and `ParameterError` if a target's parameters cannot be read.
@@ -29,7 +31,9 @@ def clear(outputs: Path, dry_run: bool, say: Lines) -> None:
         raise WorkspaceError(f"{outputs}: there is no such folder")
     with locked(outputs):
         base = outputs.resolve()
-        kept, found = set(_referenced(base)), (*base.glob("data/*"), *base.glob("*/artefacts/*"))
+        kept = set(_referenced(base))
+        kept |= {path.parents[1] / "databases" / path.name for path in kept}
+        found = [path for each in PLACES for path in base.glob(each)]
         ours = {path for path in found if NAME.fullmatch(path.name) and path.resolve() == path}
         sizes = {path: _size_mb(path) for path in sorted(ours - kept)}
         for path, size in sizes.items():

@@ -24,14 +24,7 @@ def passes(found: Results) -> list[dict[str, Value]]:
     its answers were worth, and how long they took.
     """
     return [
-        {
-            "experiment": name,
-            "cache": each.name,
-            "hit rate": each.hit_rate,
-            "default vectors": each.default_share,
-            **each.scores,
-            "p50_latency_ms": each.p50_latency_ms,
-        }
+        {"experiment": name, **each.row}
         for name, measured in _measured(found)
         for each in measured.passes
     ]

@@ -27,7 +27,7 @@ GPU_LOAD = {"gpu_utilisation": ".0%", "gpu_memory_mb": ",.0f", "gpu_power_w": ",
 
 def frame(config: ReportConfig, found: Results, open_loop: bool = False) -> "DataFrame":
     """Put the measured rows of all experiments into one table, with what `judge_budget` says: those
-    of an open loop, or all others. Rows of one repeated batch are in `repeated_batches`.
+    of an open loop, or all others. Rows of one repeated batch: see `stores`.
     """
     from pandas import DataFrame
 

@@ -275,6 +275,17 @@ class LookupPass(Record):
     # after each request: samples so far, hit rate, default share and milliseconds of this one
     course: tuple[tuple[int, float | None, float | None, float], ...]
 
+    @property
+    def row(self) -> dict[str, Value]:
+        """What stands of it in a table."""
+        return {
+            "cache": self.name,
+            "hit rate": self.hit_rate,
+            "default vectors": self.default_share,
+            **self.scores,
+            "p50_latency_ms": self.p50_latency_ms,
+        }
+
 
 class Measurement(Record):
     """The rows of a scenario and the circumstances of measuring them."""

@@ -101,6 +101,22 @@ def test_only_what_nothing_refers_to_is_removed_and_said_with_its_size(
     assert all(path.is_dir() for path in foreign)
 
 
+def test_the_databases_of_a_repository_go_with_it(
+    outputs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    deploy = configure(read_file(ROOT / "params/smoke.yaml"), "dcnv2", "", "deploy")
+    kept = outputs / "smoke/databases" / deploy.key("deploy") / "rocksdb"
+    old = outputs / f"smoke/databases/dcnv2-deploy-{OLD}/rocksdb"
+    for each in (kept, old):
+        each.mkdir(parents=True)
+        (each / "000001.sst").write_bytes(b"x" * 2_000_000)
+
+    assert main(["clear", "--outputs", str(outputs)]) == 0
+
+    assert f"databases/dcnv2-deploy-{OLD}: removed, 2.0 MB" in capsys.readouterr().out
+    assert (kept.is_dir(), old.parent.exists()) == (True, False)
+
+
 def test_a_file_that_artefacts_share_is_counted_once(
     outputs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

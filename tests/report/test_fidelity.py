@@ -19,6 +19,7 @@ from helpers.config.loading import configure, read_file
 from helpers.config.schema import LoadConfig
 from helpers.errors import ServerError
 from helpers.formats._tensorrt import profile
+from helpers.models._criteo import hierarchical
 from helpers.report import nvidia
 from helpers.report.nvidia import documents as facts
 from helpers.report.nvidia.fidelity import Fidelity, fidelities
@@ -214,6 +215,15 @@ def test_what_it_says_of_the_container_is_what_docker_is_told(
     names = ("NVIDIA_TF32_OVERRIDE", "ORT_TENSORRT_FP16_ENABLE")
     given = [word.removeprefix("--env=") for word in told if word.startswith("--env=")]
     assert said["environment"] == [each for each in given if each.startswith(names)]
+
+
+def test_a_store_is_said_with_the_cache_that_it_is_deployed_with() -> None:
+    published = config(A30, "dlrm", "trt-fp16", "perf_offline")
+    example = published.model_copy(update={"hps": {}})
+
+    assert "GPU cache of 10 % of the rows" in str(ours(published)["embedding lookup"])
+    share = hierarchical.json_of(example, hierarchical.Layout([], True), ["0"])["models"][0]
+    assert f"{100 * share['gpucacheper']:g} % of the rows" in str(ours(example)["embedding lookup"])
 
 
 def test_an_engine_is_tuned_as_it_says() -> None:

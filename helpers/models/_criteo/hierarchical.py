@@ -140,17 +140,11 @@ def json_of(config: Deployment, layout: Layout, folders: list[str]) -> dict[str,
     model = {
         "model": f"{config.model}_sparse",
         "sparse_files": folders,
-        "num_of_worker_buffer_in_pool": 3,
         "embedding_table_names": [f"sparse_embedding{place}" for place in range(count)],
         "embedding_vecsize_per_table": [DIMENSION] * count,
         "maxnum_catfeature_query_per_table_per_sample": [1] * count,
         "default_value_for_each_table": [1.0] * count,
-        "deployed_device_list": [0],
         "max_batch_size": config.max_batch_size * (CATEGORICAL if layout.fused else 1),
-        "cache_refresh_percentage_per_iteration": 0.0,
-        "hit_rate_threshold": 1.0,
-        "gpucacheper": 0.25,
-        "gpucache": True,
     }
     return settings.compose(config.hps, model)
 
@@ -160,8 +154,3 @@ def load(path: Path, threads: int, device: str) -> Session:
     if (path / session.JSON).is_file():
         return session.load(path, threads, device, read_only=True)
     return Folders(path)
-
-
-def mapped(config: Config, checkpoint: Path) -> Session:
-    """The framework's reference needs no store: see `ensemble.mapped`."""
-    raise NotImplementedError

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from helpers.models import Config, Dataset, Ensemble, Model, Network, Raw, Tensor
+from helpers.models import Config, Dataset, Ensemble, Model, Network, Raw, Reference, Tensor
 from helpers.models._criteo import checkpoint as checkpoints
 from helpers.models._criteo import data, hierarchical, network
 from helpers.models._criteo import ensemble as criteo_ensemble
@@ -30,6 +30,7 @@ class Recommender(Model):
     BATCH = 4096
     raw: ClassVar[Raw] = criteo_raw
     ensembles: ClassVar[dict[str, Ensemble]] = {"mapped": criteo_ensemble, "hps": hierarchical}
+    reference: ClassVar[Reference] = criteo_ensemble
 
     def __init__(self, title: str, interaction: Sequence[int], width: int) -> None:
         self.TITLE = title
