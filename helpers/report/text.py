@@ -136,11 +136,16 @@ def configurations(config: ReportConfig, found: Results) -> list[dict[str, Value
         not_done = "; ".join(f"{', '.join(them)} {why}" for why, them in missing.items())
         converted = stages["convert"].artefact if "convert" in stages else None
         row: dict[str, Value] = {field: settings.get(field) for field in fields}
+        if settings.get("lookup"):
+            row |= {
+                field: settings.get(field) or None for field in ("lookup", "composition", "hps")
+            }
         row["size_mb"] = converted.size_mb if converted else None
         row["not done"] = not_done if stages else "nothing has run yet"
         rows.append({"experiment": name, **row})
-    said = [name for name in rows[0] if any(row[name] not in (None, "", "none") for row in rows)]
-    return [{name: row[name] for name in said} for row in rows]
+    names = dict.fromkeys(name for row in rows for name in row)
+    said = [name for name in names if any(row.get(name) not in (None, "", "none") for row in rows)]
+    return [{name: row.get(name) for name in said} for row in rows]
 
 
 def ladder(found: Results) -> list[dict[str, Value]]:
