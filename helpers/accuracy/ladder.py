@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 SAMPLES = 64
 KEPT_SHARE = 0.99
+AGREEMENT = "agreement"  # of the decisions
 BATCH = 8
 MOST_REQUESTS = 8  # of a batch under load: more clients would take the processor from the server
 SAMPLES_FILE = "samples.npz"  # what the framework computed of them
@@ -88,6 +89,12 @@ def rung(
     if precision == "fp32" or bounds or rung(name, config, "fp32", found, reference).fault:
         return result
     return result.model_copy(update={"note": "computed in fp32"})
+
+
+def agreement(right: Array, got: Array) -> Score:
+    """Compare decisions one by one: as many of them must be the framework's."""
+    share = float(np.mean(right == got)) if right.shape == got.shape else 0.0
+    return Score(metric=AGREEMENT, framework=1.0, served=share, bound=KEPT_SHARE, better="higher")
 
 
 def scores(
@@ -212,4 +219,6 @@ def evaluate(config: DeployConfig, server: "Server") -> tuple[tuple[Rung, ...], 
     found = server.infer_all(model, requests(config, dataset, size), 2 * ceil(filled / size))
     expected, metrics = _reference(config, EVALUATION_FILE)
     rungs.append(rung("served under load", config, precision, found, expected))
-    return tuple(rungs), scores(config, metrics, dataset.score(found))
+    kept = scores(config, metrics, dataset.score(found))
+    decided = agreement(dataset.decisions(expected), dataset.decisions(found))
+    return tuple(rungs), (*kept, decided)

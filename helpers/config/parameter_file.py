@@ -44,6 +44,8 @@ def _one_for_both(count: Value) -> Value:
 
 Count = Annotated[int, Field(ge=1, strict=True)]
 Precision = Literal["fp32", "bf16", "fp16"]
+INT8 = "int8"  # which is calibrated, by `convert`, from an export in fp32
+CALIBRATION = {"calibration_samples": 128, "calibration_seed": 0}
 FormatName = Annotated[str, pydantic.AfterValidator(_known_format)]
 ModelName = Annotated[str, pydantic.AfterValidator(_known_model)]
 FolderName = Annotated[str, pydantic.AfterValidator(_folder_name)]
@@ -166,7 +168,10 @@ class ConvertFields(ExportFields):
     """What the convert stage reads, whatever the format."""
 
     format: FormatName
-    precision: Precision
+    precision: Precision | Literal["int8"]
+    # int8: how many training samples decide the scales, and the seed by which they are drawn
+    calibration_samples: Annotated[Count | None, Field(validate_default=True)] = None
+    calibration_seed: Annotated[int | None, Field(validate_default=True)] = None
     accelerator: Literal["none", "trt", "openvino", "amp"] = "none"
     accelerator_precision: Precision | None = None
 
@@ -182,9 +187,30 @@ class ConvertFields(ExportFields):
     @classmethod
     def _check_precision(cls, precision: str, info: pydantic.ValidationInfo) -> str:
         first = info.data.get("export_precision", precision)
-        if info.data.get("format") == info.data.get("export_format") and precision != first:
+        same = info.data.get("format") == info.data.get("export_format")
+        if same and precision not in (first, INT8):
             raise ValueError(f"differs from export_precision {first}, but the format is the same")
+        if precision == INT8 and first != "fp32":
+            raise ValueError(f"is made from an export in fp32, not in {first}")
         return precision
+
+    @property
+    def calibration(self) -> tuple[int, int] | None:
+        """How many training samples, and the seed that draws them; None if none are needed."""
+        if self.calibration_samples is None or self.calibration_seed is None:
+            return None
+        return self.calibration_samples, self.calibration_seed
+
+    @pydantic.field_validator("calibration_samples", "calibration_seed")
+    @classmethod
+    def _check_calibration(cls, value: int | None, info: pydantic.ValidationInfo) -> int | None:
+        if "precision" not in info.data:  # which is wrong, and has its own error
+            return value
+        if info.data["precision"] == INT8:
+            return CALIBRATION[info.field_name or ""] if value is None else value
+        if value is not None:
+            raise ValueError(f"is of {INT8}, and precision is {info.data['precision']}")
+        return None
 
 
 class DeployFields(ConvertFields):

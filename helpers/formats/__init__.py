@@ -7,12 +7,13 @@ The file that defines `load` is copied into model repositories as `runtime.py` a
 without this package, so it imports `helpers` below `TYPE_CHECKING` only.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
+from math import inf
 from pathlib import Path
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Protocol, TypeAlias
@@ -46,6 +47,8 @@ class Build:
     precision: str
     inputs: Arrays  # a small real batch, in the network's order
     outputs: tuple[str, ...]  # names, in the order in which the network returns them
+    calibration: Sequence[Arrays] = ()  # int8: batches of training samples, as `inputs` are
+    bounds: tuple[float, float] = (inf, inf)  # int8: the largest max and mean error, in deviations
     opset: int | None = None  # of ONNX, for a server with old runtimes; None: today's
     # not the defaults only for a format that names them in `BUILT_FOR`
     max_batch_size: int = 1

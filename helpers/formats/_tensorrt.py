@@ -132,11 +132,13 @@ def _build_engine(request: Request, folder: Path) -> None:
 
 
 def _set_precision(trt: Any, config: Any, precision: str) -> None:
-    """Allow fp16, or forbid TF32, which is the default for fp32 on Ampere and newer."""
-    if precision == "fp16":
+    """Allow fp16 and int8, or forbid TF32, the default for fp32 on Ampere and newer."""
+    if precision in ("fp16", "int8"):
         if not hasattr(trt.BuilderFlag, "FP16"):
-            raise RuntimeError(f"TensorRT {trt.__version__} no longer makes fp16 of fp32: use 10")
+            raise RuntimeError(f"TensorRT {trt.__version__} makes no {precision} of fp32: use 10")
         config.set_flag(trt.BuilderFlag.FP16)
+        if precision == "int8":  # where the graph has scales for it
+            config.set_flag(trt.BuilderFlag.INT8)
     elif hasattr(trt.BuilderFlag, "TF32"):
         config.clear_flag(trt.BuilderFlag.TF32)
 

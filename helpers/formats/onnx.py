@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 FILE = "model.onnx"
 SOURCES = ("torch", "tf-savedmodel")
-PRECISIONS = {"cpu": ("fp32",), "gpu": ("fp32", "fp16")}
+PRECISIONS = {"cpu": ("fp32", "int8"), "gpu": ("fp32", "fp16")}
 RUNTIME = ("onnxruntime",)
 SHOWN = ("ONNX Runtime", "ONNX")
 
@@ -89,12 +90,28 @@ load = OnnxSession
 
 
 def make(source: Source, path: Path, build: Build) -> None:
-    """Export a network or convert a SavedModel to one file with its weights, of 2 GB at most."""
-    if isinstance(source, Path):
+    """Export a network or convert a SavedModel to one file with its weights, of 2 GB at most; or
+    make an ONNX file int8.
+    """
+    if build.precision == "int8":
+        _quantise(source, path, build)
+    elif isinstance(source, Path):
         with _silent_stderr():
             _convert(source, path, build)
     else:
         _export(source, path, build)
+
+
+def _quantise(source: Source, path: Path, build: Build) -> None:
+    from helpers.formats import _int8
+
+    assert isinstance(source, Path)
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        full = source
+        if source.is_dir():
+            full = Path(folder) / FILE
+            make(source, full, replace(build, precision="fp32"))
+        _int8.quantise_onnx(full, path, build.calibration)
 
 
 def _export(network: torch.nn.Module, path: Path, build: Build) -> None:

@@ -17,7 +17,7 @@ from helpers.formats._tensorrt import FACTS, SAVED_MODEL, TIMINGS, Request
 
 FILE = "model.plan"
 SOURCES = ("onnx", "tf-savedmodel")
-PRECISIONS = {"gpu": ("fp32", "fp16")}
+PRECISIONS = {"gpu": ("fp32", "fp16", "int8")}
 RUNTIME = ("tensorrt", "torch")
 SHOWN = ("NVIDIA TensorRT", "NVIDIA TensorRT")
 BUILT_FOR = ("max_batch_size", "capture_cuda_graph")
@@ -44,6 +44,10 @@ def make(source: Source, path: Path, build: Build) -> None:
             onnx.make(source, copied, replace(build, precision="fp32"))
         else:
             shutil.copyfile(source, copied)
+        if build.precision == "int8":
+            from helpers.formats import _int8
+
+            _int8.quantise_onnx(copied, copied, build.calibration, symmetric=True)
         request = Request(
             source=copied.name,
             target=path.name,

@@ -11,12 +11,13 @@ from helpers.config import STAGE, ConvertConfig, ExportConfig, artefact_folder, 
 from helpers.errors import ArtefactError, DeploymentError, FormatError
 from helpers.formats import Build, Source
 from helpers.inference import datasets, ensemble
-from helpers.models import Dataset
+from helpers.models import Arrays, Dataset
 from helpers.store import Artefact, find_artefact, making, verify
 
 # Runs a command in a container of an image: takes the image, a folder, and the command, whose words
 # after the first are names of files in that folder.
 RunInImage = Callable[[str, Path, list[str]], None]
+CALIBRATION_BATCH = 8  # samples that are computed at once for it
 EXAMPLE_BATCH = 2  # samples for an exporter, which would take a batch of one for a constant
 
 _verified: dict[Path, tuple[str, list[tuple[int, int]]]] = {}  # by folder, for this process
@@ -75,6 +76,8 @@ def _make(
         build = Build(
             precision,
             inputs=ensemble.graph_inputs(config, temporary, batch),
+            calibration=_calibration(config, temporary),
+            bounds=models.get(config.model).BOUNDS[precision],
             outputs=tuple(tensor.name for tensor in graph.outputs.values()),
             samples=EXAMPLE_BATCH if graph.flat else 0,
             opset=config.opset,
@@ -96,6 +99,20 @@ def _make(
     return _made(folder)
 
 
+def _calibration(config: ExportConfig, folder: Path) -> list[Arrays]:
+    """Draw the training samples that decide an int8 graph's scales, as batches of its inputs;
+    `folder` contains the parts before it.
+    """
+    if not isinstance(config, ConvertConfig) or config.calibration is None:
+        return []
+    (count, seed), place = config.calibration, datasets.dataset_place(config)
+    samples = models.get(config.model).training_samples(config, place.path, count, seed)
+    samples = datasets.request(config, samples)
+    starts = range(0, count, CALIBRATION_BATCH)
+    batches = ({k: v[i : i + CALIBRATION_BATCH] for k, v in samples.items()} for i in starts)
+    return [ensemble.graph_inputs(config, folder, batch) for batch in batches]
+
+
 def export(config: ExportConfig, prepared: datasets.Prepared) -> Artefact:
     """Export the trained network to `config.export_format` in `config.export_precision`."""
     network = models.get(config.model).build(config, prepared.checkpoint)
@@ -105,7 +122,7 @@ def export(config: ExportConfig, prepared: datasets.Prepared) -> Artefact:
 def convert(config: ConvertConfig, run_in_image: RunInImage) -> Artefact:
     """Convert the export to the format that is served, or take its files if that is its own."""
     exported = require(config, "export")
-    if config.format != config.export_format:
+    if (config.format, config.precision) != (config.export_format, config.export_precision):
         source = exported.folder / formats.get(config.export_format).FILE
         return _make(config, source, exported, datasets.open_dataset(config), run_in_image)
     folder = artefact_folder(config, "convert")

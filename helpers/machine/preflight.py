@@ -8,7 +8,7 @@ order. No answer needs a notebook kernel.
 from functools import cache
 from pathlib import Path
 
-from helpers import formats
+from helpers import formats, models
 from helpers.config import ConvertConfig, Server, StageConfig, releases
 from helpers.errors import DeploymentError
 from helpers.machine import gpu
@@ -103,6 +103,8 @@ def _format_obstacle(config: ConvertConfig) -> str:
         if precision not in known:
             has = f"it has {', '.join(known)}" if known else "it does not run there at all"
             return f"{name} has no {precision} on a {config.device}: {has}"
+    if config.precision not in models.get(config.model).BOUNDS:
+        return f"{config.model} has no bounds for the differences of {config.precision}"
     exported = formats.missing(config.export_format, "cpu")
     if config.server.is_native:
         return native.obstacle(config) or exported

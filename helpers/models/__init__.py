@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal, Protocol, cast
 
 from numpy.typing import NDArray
 
-from helpers.errors import ParameterError
+from helpers.errors import DataError, ParameterError
 
 Arrays = dict[str, NDArray[Any]]
 Network = Any  # a torch.nn.Module or a keras.Model: neither framework is imported here
@@ -85,6 +85,9 @@ class Dataset(Protocol):
 
     def score(self, outputs: Arrays) -> dict[str, float]:
         """Score the outputs of all samples, in the order of `batches`, with the task's metrics."""
+
+    def decisions(self, outputs: Arrays) -> NDArray[Any]:
+        """Give what a user of the outputs of all samples would decide, one after the other."""
 
 
 class Session(Protocol):
@@ -183,6 +186,13 @@ class Model(ABC):
     @abstractmethod
     def open_dataset(self, config: Config, folder: Path) -> Dataset:
         """Open a generated or prepared data set; raise `DataError` for another layout."""
+
+    def training_samples(self, config: Config, folder: Path, count: int, seed: int) -> Arrays:
+        """Draw `count` different training samples of the data set in `folder`, by `seed`.
+
+        Raises `DataError` if the set has fewer, or none.
+        """
+        raise DataError(f"{self.TITLE} has no training samples here")
 
     @abstractmethod
     def prepare_checkpoint(self, config: Config, dataset: Path, path: Path) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
+from helpers.errors import DataError
 from helpers.models import Arrays
 
 
@@ -12,6 +13,13 @@ def spread(total: int, count: int | None = None) -> NDArray[np.int64]:
     """Choose `count` of `total` places, rising and evenly spread; all of them without a count."""
     count = total if count is None else min(count, total)
     return np.arange(count) * total // max(count, 1)
+
+
+def draw(total: int, count: int, seed: int) -> NDArray[np.int64]:
+    """Draw `count` different places of `total`, rising; raise DataError if there are fewer."""
+    if count > total:
+        raise DataError(f"{count:,} training samples are asked for, and the set has {total:,}")
+    return np.sort(np.random.default_rng(seed).choice(total, count, replace=False))
 
 
 def take(arrays: Arrays, rows: slice | NDArray[np.int64]) -> Arrays:

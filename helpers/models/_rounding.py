@@ -10,12 +10,15 @@ where the errors are independent with mean zero, and where lambda sets the proba
 replaces the n u of the worst case (Higham, "Accuracy and Stability of Numerical Algorithms",
 section 3.1), which no real network comes near. The bound is on the sum of the terms' magnitudes;
 here it is used for differences in standard deviations of an output, which are of a like size.
+
+int8 has no exponent: a tensor's range is cut into 256 equal steps, and what is rounded is off by up
+to half of one. With a range of four deviations to each side that is 2^-6 deviations.
 """
 
 from collections.abc import Sequence
 from math import expm1, sqrt
 
-UNIT_ROUNDOFF = {"fp32": 2.0**-24, "bf16": 2.0**-8, "fp16": 2.0**-11}
+UNIT_ROUNDOFF = {"fp32": 2.0**-24, "bf16": 2.0**-8, "fp16": 2.0**-11, "int8": 2.0**-6}
 LARGEST, MEAN = 4, 1  # lambda: of 10,000 normal errors the largest is about 4 deviations
 
 
@@ -24,8 +27,8 @@ def bounds(sums: Sequence[int]) -> dict[str, tuple[float, float]]:
 
     `sums` has the number of terms of each sum on the longest path: the inner dimensions of its
     matrix products and convolutions, for each step of a recurrent layer. In fp32 every term rounds.
-    Of 16 bits are only weights and results, so each sum has two roundings: it is accumulated in
-    fp32.
+    Of 16 or 8 bits are only weights and results, so each sum has two roundings: it is accumulated
+    in more.
     """
     found = {}
     for precision, u in UNIT_ROUNDOFF.items():

@@ -33,6 +33,9 @@ class Points:
     def score(self, outputs: Arrays) -> dict[str, float]:
         return {"accuracy": float((outputs["logits"].argmax(1) == self.y).mean())}
 
+    def decisions(self, outputs: Arrays) -> NDArray[np.int64]:
+        return outputs["logits"].argmax(1)
+
 
 def weights() -> NDArray[np.float32]:
     return np.random.default_rng(0).standard_normal((CLASSES, FEATURES)).astype(np.float32)

@@ -124,6 +124,10 @@ class SplitBinary:
         values = logits.reshape(-1).astype(np.float64)
         return {"auc": auc(clicks, values), "bce": cross_entropy(clicks, values)}
 
+    def decisions(self, outputs: Arrays) -> NDArray[np.bool_]:
+        """Tell of each sample whether a click is likelier than none."""
+        return np.asarray(outputs[OUTPUT].reshape(-1) > 0)
+
 
 def auc(clicks: NDArray[np.bool_], logits: NDArray[np.float64]) -> float:
     """Give the share of pairs of a click and none that `logits` order rightly; ties count half.

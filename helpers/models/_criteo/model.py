@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from helpers.models import Config, Dataset, Ensemble, Model, Network, Raw, Reference, Tensor
+from helpers.models import Arrays, Config, Dataset, Ensemble, Model, Network, Raw, Reference, Tensor
+from helpers.models._arrays import draw
 from helpers.models._criteo import checkpoint as checkpoints
 from helpers.models._criteo import data, hierarchical, network
 from helpers.models._criteo import ensemble as criteo_ensemble
@@ -51,6 +52,11 @@ class Recommender(Model):
 
     def open_dataset(self, config: Config, folder: Path) -> Dataset:
         return data.SplitBinary(folder, TABLES.get(config.variant))
+
+    def training_samples(self, config: Config, folder: Path, count: int, seed: int) -> Arrays:
+        """Draw samples of the part `train`."""
+        samples = data.SplitBinary(folder, TABLES.get(config.variant), "train")
+        return samples.take(draw(len(samples), count, seed)).inputs
 
     def prepare_checkpoint(self, config: Config, dataset: Path, path: Path) -> None:
         fit.fit(config.dataset, config.model, dataset, path)

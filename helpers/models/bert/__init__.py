@@ -4,12 +4,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from helpers.errors import ParameterError
-from helpers.models import Config, Dataset, Model, Tensor, float_type
+from helpers.models import Arrays, Config, Dataset, Model, Tensor, float_type
 from helpers.models._rounding import bounds
 from helpers.models.bert.sizes import POSITIONS, SIZES
 
 if TYPE_CHECKING:
     from torch import nn
+
+    from helpers.models.bert.data import QuestionSet
 
 LENGTH = 384  # tokens of a window unless the experiment says otherwise
 SHORTEST = 128  # tokens: a query has up to 64, and its paragraph needs room
@@ -51,12 +53,25 @@ class BERT(Model):
         write_questions(config.dataset, folder)
 
     def open_dataset(self, config: Config, folder: Path) -> Dataset:
+        from helpers.models.bert.squad import FILE
+
+        return self._questions(config, folder, FILE)
+
+    def training_samples(self, config: Config, folder: Path, count: int, seed: int) -> Arrays:
+        """Draw windows over the questions of `train-v1.1.json`."""
+        from helpers.models._arrays import draw
+        from helpers.models.bert.squad import TRAINING
+
+        questions = self._questions(config, folder, TRAINING)
+        return questions.batch(draw(len(questions), count, seed).tolist())
+
+    def _questions(self, config: Config, folder: Path, file: str) -> "QuestionSet":
         from helpers.models.bert.data import QuestionSet
 
         names = (
             [tensor.name for tensor in tensors(config)] for tensors in (self.inputs, self.outputs)
         )
-        return QuestionSet(folder, _length(config), SIZES[config.variant].rows, *names)
+        return QuestionSet(folder, _length(config), SIZES[config.variant].rows, *names, file)
 
     def prepare_checkpoint(self, config: Config, dataset: Path, path: Path) -> None:
         """Fit the network to paragraphs that are not in `dataset`."""

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from helpers.errors import DataError
 from helpers.models import Arrays
@@ -20,17 +21,23 @@ PUBLISHED = "3e85deb501d4e538b6bc56f786231552"  # MD5 of the public file
 
 
 class QuestionSet:
-    """The questions of `dev-v1.1.json`, tokenized with `vocab.txt`, from anywhere in a folder.
+    """The questions of `file`, tokenized with `vocab.txt`, from anywhere in a folder.
 
     A sample is a window of `length` tokens over one question's paragraph. Raises DataError for
     another layout, a damaged file, or a vocabulary of more than `rows` tokens.
     """
 
     def __init__(
-        self, folder: Path, length: int, rows: int, inputs: Sequence[str], outputs: Sequence[str]
+        self,
+        folder: Path,
+        length: int,
+        rows: int,
+        inputs: Sequence[str],
+        outputs: Sequence[str],
+        file: str = FILE,
     ) -> None:
         self.length, self._inputs, self._outputs = length, inputs, outputs
-        path = _only(folder, FILE)
+        path = _only(folder, file)
         content = path.read_bytes()
         self.tokenizer = WordPiece(_only(folder, VOCABULARY), rows)
         self.contexts, self.questions = parse(content, path)
@@ -98,6 +105,10 @@ class QuestionSet:
         """Give SQuAD v1.1's F1 and exact match over every question, in percent."""
         found = self.answers(outputs)
         return metric.score((found[each.id], each.answers) for each in self.questions)
+
+    def decisions(self, outputs: Arrays) -> NDArray[np.str_]:
+        """Give the answer to each question."""
+        return np.array(list(self.answers(outputs).values()))
 
     def _text(self, question: int, span: tuple[int, int] | None) -> str:
         """Cut the answer out of the paragraph as it was written."""

@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from helpers.errors import DataError
 
-FILE = "dev-v1.1.json"
+FILE, TRAINING = "dev-v1.1.json", "train-v1.1.json"
 
 
 class _Answer(BaseModel):

@@ -3,13 +3,14 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from helpers.models import Config, Dataset, Model, Raw, Tensor, float_type
+from helpers.models import Arrays, Config, Dataset, Model, Raw, Tensor, float_type
 from helpers.models._rounding import bounds
 
 if TYPE_CHECKING:
     from torch import nn
 
 IMAGES = "validation"  # the folder of the evaluation images inside a set that was made here
+TRAINING = "train"  # and of the training images
 # terms of an output of: the first convolution, the three of each block, the last layer
 _BLOCKS = [each for w, count in ((64, 3), (128, 4), (256, 6), (512, 3)) for each in [w] * count]
 _SUMS = [7 * 7 * 3, *(n for w in _BLOCKS for n in (4 * w, 3 * 3 * w, w)), 2048]
@@ -34,13 +35,22 @@ class ResNet50(Model):
     def prepare_dataset(self, config: Config, folder: Path) -> None:
         from helpers.models.resnet50.synthetic.generate import write_images
 
-        write_images(config.dataset, folder / IMAGES)
+        write_images(config.dataset, folder / IMAGES, folder / TRAINING)
 
     def open_dataset(self, config: Config, folder: Path) -> Dataset:
         from helpers.models.resnet50.data import ImageFolder
 
         images = folder / IMAGES if (folder / IMAGES).is_dir() else folder
         return ImageFolder(images, self.inputs(config)[0].name, self.outputs(config)[0].name)
+
+    def training_samples(self, config: Config, folder: Path, count: int, seed: int) -> Arrays:
+        """Read images of `<folder>/train/<class>/`."""
+        from helpers.models._arrays import draw
+        from helpers.models.resnet50.data import ImageFolder
+
+        names = self.inputs(config)[0].name, self.outputs(config)[0].name
+        images = ImageFolder(folder / TRAINING, *names)
+        return images.take(draw(len(images), count, seed))
 
     def prepare_checkpoint(self, config: Config, dataset: Path, path: Path) -> None:
         from helpers.models.resnet50.synthetic.fit import fit

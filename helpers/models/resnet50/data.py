@@ -66,6 +66,12 @@ class ImageFolder:
         finally:
             pool.shutdown(cancel_futures=True)
 
+    def take(self, places: NDArray[np.int64]) -> Arrays:
+        """Read the images at `places`, float32 [images, 3, 224, 224]."""
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            images = list(pool.map(preprocess, [self._files[place] for place in places]))
+        return {self._input: np.stack(images)}
+
     def score(self, outputs: Arrays) -> dict[str, float]:
         """Give the fractions of images whose class is the first logit and in the first five.
 
@@ -78,6 +84,10 @@ class ImageFolder:
         best = np.argsort(-logits.astype(np.float32), axis=1, kind="stable")[:, :5]
         hits = best == self._labels[:, None]
         return {"top1": float(hits[:, 0].mean()), "top5": float(hits.any(axis=1).mean())}
+
+    def decisions(self, outputs: Arrays) -> NDArray[np.int64]:
+        """Give the class of each image."""
+        return outputs[self._output].argmax(axis=1)
 
 
 def normalise(pixels: NDArray[np.uint8]) -> NDArray[np.float32]:

@@ -3,12 +3,14 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from helpers.models import Config, Dataset, Model, Raw, Tensor, float_type
+from helpers.models import Arrays, Config, Dataset, Model, Raw, Tensor, float_type
 from helpers.models._rounding import bounds
 from helpers.models.tft.variants import HORIZON, LENGTH, QUANTILES, VARIANTS
 
 if TYPE_CHECKING:
     from torch import nn
+
+    from helpers.models.tft.data import Windows
 
 _WIDTH = 128
 # terms of an output of: the embedding; the selection of variables, whose first layer takes four;
@@ -52,10 +54,20 @@ class TFT(Model):
         write_series(config.dataset, config.variant, folder)
 
     def open_dataset(self, config: Config, folder: Path) -> Dataset:
+        return self._windows(config, folder, "test")
+
+    def training_samples(self, config: Config, folder: Path, count: int, seed: int) -> Arrays:
+        """Draw windows of `train.csv`."""
+        from helpers.models._arrays import draw
+
+        windows = self._windows(config, folder, "train")
+        return windows.take(draw(len(windows), count, seed))
+
+    def _windows(self, config: Config, folder: Path, split: str) -> "Windows":
         from helpers.models.tft.data import Windows
 
         names = tuple(tensor.name for tensor in (*self.inputs(config), *self.outputs(config)))
-        return Windows(folder, VARIANTS[config.variant], names)
+        return Windows(folder, VARIANTS[config.variant], names, split)
 
     def prepare_checkpoint(self, config: Config, dataset: Path, path: Path) -> None:
         from helpers.models.tft.synthetic.fit import fit

@@ -87,8 +87,11 @@ class Windows:
         """Yield int64 [batch, 192, 1], float32 [batch, 192, 3] and float32 [batch, 192, 1]."""
         chosen = self.spread(limit)
         for start in range(0, len(chosen), batch_size):
-            arrays = self.cut(chosen[start : start + batch_size])
-            yield dict(zip(self._names, arrays, strict=False))
+            yield self.take(chosen[start : start + batch_size])
+
+    def take(self, chosen: Integers) -> Arrays:
+        """Give the windows `chosen` as one batch."""
+        return dict(zip(self._names, self.cut(chosen), strict=False))
 
     def unscaled(self, values: Floats | Doubles, chosen: Integers) -> NDArray[np.float64]:
         """Give the scaled values [chosen, ...] of windows in the units of the data."""
@@ -113,6 +116,13 @@ class Windows:
             f"p{round(100 * q)}": q_risk(actual, self.unscaled(found[..., place], everything), q)
             for place, q in enumerate(QUANTILES)
         }
+
+    def decisions(self, outputs: Arrays) -> NDArray[np.bool_]:
+        """Tell of each hour whether the P50 is above the target of the day before."""
+        everything = self.spread()
+        median = self.unscaled(outputs[self._names[-1]][..., QUANTILES.index(0.5)], everything)
+        before = self.targets(everything)[:, HISTORY - HORIZON : HISTORY]
+        return np.asarray(median > before).reshape(-1)
 
 
 def q_risk(actual: Floats | Doubles, forecast: Floats | Doubles, q: float) -> float:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import ClassVar
 
-from helpers.models import Config, Dataset, Model, Network, Raw, Tensor
+from helpers.models import Arrays, Config, Dataset, Model, Network, Raw, Tensor
 from helpers.models._rounding import bounds
 from helpers.models.widedeep.features import HOTNESS, MULTI_HOT, NUMERIC, ONE_HOT
 
@@ -41,6 +41,14 @@ class WideAndDeep(Model):
         from helpers.models.widedeep.data import Displays
 
         return Displays(folder, self.outputs(config)[0].name)
+
+    def training_samples(self, config: Config, folder: Path, count: int, seed: int) -> Arrays:
+        """Draw rows of `train/*.parquet`."""
+        from helpers.models._arrays import draw
+        from helpers.models.widedeep.data import Displays
+
+        displays = Displays(folder, self.outputs(config)[0].name, "train")
+        return displays.rows(draw(len(displays), count, seed))
 
     def prepare_checkpoint(self, config: Config, dataset: Path, path: Path) -> None:
         from helpers.models.widedeep.synthetic.fit import fit

@@ -87,6 +87,11 @@ class Displays:
         ranks = first_click_ranks(self.displays, self.clicked, found[:, 0])
         return {"map12": mean_average_precision(ranks)}
 
+    def decisions(self, outputs: Arrays) -> NDArray[np.int64]:
+        """Give the row of the ad that each display would show first."""
+        order = np.lexsort((-outputs[self._output][:, 0], self.displays))
+        return order[np.unique(self.displays[order], return_index=True)[1]]
+
 
 def read_labels(path: Path) -> tuple[Integers, NDArray[np.bool_]]:
     """Read each row's display and whether it was clicked; check that the features are there too."""

@@ -17,10 +17,11 @@ from numpy.random import Generator
 from helpers.models._synthetic import size_of
 from helpers.models.bert.data import MARKER, VOCABULARY
 from helpers.models.bert.features import SPECIAL
-from helpers.models.bert.squad import FILE
+from helpers.models.bert.squad import FILE, TRAINING
 
-SEED = 1
+SEED, FILE_SEED = 1, 3  # of the questions to evaluate, and of those of the training file
 SETS = {"generated": 72, "generated-few": 4, "generated-small": 7}  # paragraphs
+TRAINING_SETS = {"generated": 56, "generated-few": 14, "generated-small": 7}
 SHORT, LONG = (0, 6), (40, 58)  # unrelated sentences of a paragraph, from and below
 LONG_EVERY = 7  # a paragraph of so many is long and needs several windows
 FACTS = (  # a sentence with the answer in brackets, and its question
@@ -64,14 +65,22 @@ class Asked:
 
 
 def write_questions(name: str, folder: Path) -> None:
-    """Write the set `name` in SQuAD's format, and its vocabulary.
+    """Write the set `name` in SQuAD's format, questions of the training distribution in a file of
+    their own, and the vocabulary.
 
     Raises DataError if there is no such set.
     """
     count = size_of(name, SETS, f" or a folder that holds {FILE} and {VOCABULARY}")
+    _write(folder / FILE, name, count, SEED)
+    _write(folder / TRAINING, name, TRAINING_SETS[name], FILE_SEED)
+    (folder / VOCABULARY).write_text("\n".join(vocabulary()) + "\n")
+    (folder / MARKER).write_text(json.dumps({"name": name, "seed": SEED}) + "\n")
+
+
+def _write(path: Path, name: str, count: int, seed: int) -> None:
     paragraphs = []
     for place in range(count):
-        rng = np.random.default_rng([SEED, place])
+        rng = np.random.default_rng([seed, place])
         context, asked = write_paragraph(rng, long=place % LONG_EVERY == LONG_EVERY // 2)
         questions = [
             {
@@ -83,9 +92,7 @@ def write_questions(name: str, folder: Path) -> None:
         ]
         paragraphs.append({"context": context, "qas": questions})
     document = {"version": "1.1", "data": [{"title": name, "paragraphs": paragraphs}]}
-    (folder / FILE).write_text(json.dumps(document, indent=1) + "\n")
-    (folder / VOCABULARY).write_text("\n".join(vocabulary()) + "\n")
-    (folder / MARKER).write_text(json.dumps({"name": name, "seed": SEED}) + "\n")
+    path.write_text(json.dumps(document, indent=1) + "\n")
 
 
 def write_paragraph(rng: Generator, long: bool) -> tuple[str, list[Asked]]:

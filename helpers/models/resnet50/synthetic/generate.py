@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +17,9 @@ from PIL import Image
 from helpers.models._synthetic import size_of
 from helpers.models.resnet50.data import MARKER
 
-SETS = {"generated": 50, "generated-small": 8}  # evaluation images per class
-EVALUATION_SEED, TRAINING_SEED = 1, 2
+# images per class, to evaluate and of the training distribution
+SETS = {"generated": (50, 30), "generated-small": (8, 4)}
+EVALUATION_SEED, TRAINING_SEED, FILE_SEED = 1, 2, 3
 FRAME = 256  # textures are as large as if an image's shorter side had this many pixels
 PERIOD = (12.0, 22.0)  # pixels of that image in which a pattern repeats
 TAU = np.float32(2 * np.pi)
@@ -26,19 +28,21 @@ Floats = NDArray[np.float32]
 Pattern = Callable[[Floats, Floats, np.random.Generator], Floats]
 
 
-def write_images(name: str, folder: Path) -> None:
-    """Write the set `name` as files `<folder>/<class>/<number>.JPEG`.
+def write_images(name: str, folder: Path, training: Path) -> None:
+    """Write the set `name` as files `<folder>/<class>/<number>.JPEG`, and others into `training`.
 
     Raises DataError if there is no such set.
     """
-    count = size_of(name, SETS, " or a folder of images")
-    images = [(texture, number) for texture in range(CLASSES) for number in range(count)]
-    for texture in range(CLASSES):
-        (folder / str(texture)).mkdir(parents=True)
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for _ in pool.map(lambda image: _write(folder, *image), images):
-            pass  # a failure is raised here
-    (folder / MARKER).write_text(json.dumps({"name": name, "classes": list(PATTERNS)}) + "\n")
+    counts = size_of(name, SETS, " or a folder of images")
+    seeds = EVALUATION_SEED, FILE_SEED
+    for count, seed, part in zip(counts, seeds, (folder, training), strict=True):
+        images = [(seed, texture, number) for texture in range(CLASSES) for number in range(count)]
+        for texture in range(CLASSES):
+            (part / str(texture)).mkdir(parents=True)
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            for _ in pool.map(partial(_write, part), images):
+                pass  # a failure is raised here
+        (part / MARKER).write_text(json.dumps({"name": name, "classes": list(PATTERNS)}) + "\n")
 
 
 def training_batch(
@@ -54,8 +58,8 @@ def training_batch(
     return np.stack(images), labels
 
 
-def _write(folder: Path, texture: int, number: int) -> None:
-    rng = np.random.default_rng([EVALUATION_SEED, texture, number])
+def _write(folder: Path, image: tuple[int, int, int]) -> None:
+    rng, (_, texture, number) = np.random.default_rng(image), image
     short = int(rng.integers(240, 361))
     long = int(short * rng.uniform(1, 1.5))
     size = (short, long) if rng.random() < 0.3 else (long, short)
