@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from helpers.formats import Arrays
+from helpers.formats import Array, Arrays
 
 if TYPE_CHECKING:
     import openvino
@@ -73,22 +73,23 @@ def quantise_openvino(
     """
     os.environ["NNCF_CI"] = "1"  # otherwise it tells its makers that it is used
     with _quiet():
-        import nncf
-    exact: list[list[Arrays]] = []  # what the first model, in fp32, computes of the samples
+        import nncf  # type: ignore[import-untyped, unused-ignore]
+    exact: list[Array] = []  # the outputs that the first model measured, in fp32, gives
 
     def measure(
         compiled: "openvino.CompiledModel", batches: Iterable[Arrays]
     ) -> tuple[float, None]:
         """Give how much of the bounds is used, as a metric: 0 is best, below -1 is too far."""
-        found = [list(compiled(batch).values()) for batch in batches]
+        found = [tuple(compiled(batch).values()) for batch in batches]
+        outputs: list[Array] = [np.concatenate(each) for each in zip(*found, strict=True)]
         if not exact:
-            exact.extend(zip(*found, strict=True))
-        shares = []
-        for output, right in zip(zip(*found, strict=True), exact, strict=True):
-            reference = np.concatenate(right)
-            apart = np.abs(np.concatenate(output) - reference) / reference.std()
-            shares += [apart.max() / bounds[0], apart.mean() / bounds[1]]
-        return -float(np.max(shares)), None
+            exact.extend(outputs)
+        used = []
+        for output, reference in zip(outputs, exact, strict=True):
+            apart = np.abs(np.subtract(output, reference, dtype=np.float64))
+            apart /= reference.std(dtype=np.float64)
+            used += [apart.max() / bounds[0], apart.mean() / bounds[1]]
+        return -float(np.max(used)), None
 
     attends = {"Softmax", "ScaledDotProductAttention"} & {
         o.get_type_name() for o in model.get_ops()

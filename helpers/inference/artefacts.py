@@ -64,7 +64,7 @@ def _make(
     run_in_image: RunInImage | None = None,
 ) -> Artefact:
     """Write the artefact of a stage from `source`, and the parts before the graph from `origin`."""
-    name, precision = config.export_format, config.export_precision
+    name, precision = config.export_format, str(config.export_precision)
     if isinstance(config, ConvertConfig):
         name, precision = config.format, config.precision
     fmt, graph, release = formats.get(name), ensemble.parts(config)[-1], config.server.release

@@ -68,10 +68,11 @@ class BERT(Model):
     def _questions(self, config: Config, folder: Path, file: str) -> "QuestionSet":
         from helpers.models.bert.data import QuestionSet
 
-        names = (
+        inputs, outputs = (
             [tensor.name for tensor in tensors(config)] for tensors in (self.inputs, self.outputs)
         )
-        return QuestionSet(folder, _length(config), SIZES[config.variant].rows, *names, file)
+        rows = SIZES[config.variant].rows
+        return QuestionSet(folder, _length(config), rows, inputs, outputs, file)
 
     def prepare_checkpoint(self, config: Config, dataset: Path, path: Path) -> None:
         """Fit the network to paragraphs that are not in `dataset`."""

@@ -87,7 +87,7 @@ class ImageFolder:
 
     def decisions(self, outputs: Arrays) -> NDArray[np.int64]:
         """Give the class of each image."""
-        return outputs[self._output].argmax(axis=1)
+        return np.asarray(outputs[self._output].argmax(axis=1))
 
 
 def normalise(pixels: NDArray[np.uint8]) -> NDArray[np.float32]:

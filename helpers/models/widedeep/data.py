@@ -90,7 +90,7 @@ class Displays:
     def decisions(self, outputs: Arrays) -> NDArray[np.int64]:
         """Give the row of the ad that each display would show first."""
         order = np.lexsort((-outputs[self._output][:, 0], self.displays))
-        return order[np.unique(self.displays[order], return_index=True)[1]]
+        return np.asarray(order[np.unique(self.displays[order], return_index=True)[1]])
 
 
 def read_labels(path: Path) -> tuple[Integers, NDArray[np.bool_]]:
