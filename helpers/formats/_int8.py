@@ -21,6 +21,8 @@ from helpers.formats import Array, Arrays
 if TYPE_CHECKING:
     import openvino
 
+Item = tuple[Arrays, tuple[Array, ...]]  # a batch, and what the fp32 graph computes of it
+
 # In a graph with convolutions every operator that can stays in int8. In others the rest loses more
 # accuracy than it gains speed: a mask of -10,000 before a softmax takes a tensor's whole range.
 PRODUCTS = ["MatMul", "Gemm"]
@@ -72,29 +74,28 @@ def quantise_openvino(
     `bounds` are the largest max and mean difference, in standard deviations of each output.
     """
     os.environ["NNCF_CI"] = "1"  # otherwise it tells its makers that it is used
+    import openvino
+
     with _quiet():
         import nncf  # type: ignore[import-untyped, unused-ignore]
-    exact: list[Array] = []  # the outputs that the first model measured, in fp32, gives
+    exact = openvino.Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    right = [tuple(exact(batch).values()) for batch in calibration]
 
-    def measure(
-        compiled: "openvino.CompiledModel", batches: Iterable[Arrays]
-    ) -> tuple[float, None]:
+    def measure(compiled: "openvino.CompiledModel", items: Iterable[Item]) -> tuple[float, None]:
         """Give how much of the bounds is used, as a metric: 0 is best, below -1 is too far."""
-        found = [tuple(compiled(batch).values()) for batch in batches]
-        outputs: list[Array] = [np.concatenate(each) for each in zip(*found, strict=True)]
-        if not exact:
-            exact.extend(outputs)
         used = []
-        for output, reference in zip(outputs, exact, strict=True):
-            apart = np.abs(np.subtract(output, reference, dtype=np.float64))
-            apart /= reference.std(dtype=np.float64)
-            used += [apart.max() / bounds[0], apart.mean() / bounds[1]]
-        return -float(np.max(used)), None
+        for batch, references in items:
+            for found, reference in zip(compiled(batch).values(), references, strict=True):
+                apart = np.abs(np.subtract(found, reference, dtype=np.float64))
+                apart /= reference.std(dtype=np.float64)
+                used.append((apart.max() / bounds[0], apart.mean() / bounds[1]))
+        return -float(max(np.max(used, axis=0)[0], np.mean(used, axis=0)[1])), None
 
     attends = {"Softmax", "ScaledDotProductAttention"} & {
         o.get_type_name() for o in model.get_ops()
     }
-    samples = nncf.Dataset(calibration)
+    items: list[Item] = list(zip(calibration, right, strict=True))
+    samples = nncf.Dataset(items, lambda item: item[0])
     with _quiet():
         return nncf.quantize_with_accuracy_control(
             model,
