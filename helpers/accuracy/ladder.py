@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 SAMPLES = 64
 KEPT_SHARE = 0.99
 AGREEMENT = "agreement"  # of the decisions
+AGREED_SHARE = 0.98  # twice as many may differ: some become right that were wrong
 BATCH = 8
 MOST_REQUESTS = 8  # of a batch under load: more clients would take the processor from the server
 SAMPLES_FILE = "samples.npz"  # what the framework computed of them
@@ -92,9 +93,9 @@ def rung(
 
 
 def agreement(right: Array, got: Array) -> Score:
-    """Compare decisions one by one: as many of them must be the framework's."""
+    """Compare decisions one by one: 98 % of them must be the framework's."""
     share = float(np.mean(right == got)) if right.shape == got.shape else 0.0
-    return Score(metric=AGREEMENT, framework=1.0, served=share, bound=KEPT_SHARE, better="higher")
+    return Score(metric=AGREEMENT, framework=1.0, served=share, bound=AGREED_SHARE, better="higher")
 
 
 def scores(

@@ -47,13 +47,13 @@ class Build:
     precision: str
     inputs: Arrays  # a small real batch, in the network's order
     outputs: tuple[str, ...]  # names, in the order in which the network returns them
-    calibration: Sequence[Arrays] = ()  # int8: batches of training samples, as `inputs` are
-    bounds: tuple[float, float] = (inf, inf)  # int8: the largest max and mean error, in deviations
     opset: int | None = None  # of ONNX, for a server with old runtimes; None: today's
     # not the defaults only for a format that names them in `BUILT_FOR`
     max_batch_size: int = 1
     capture_cuda_graph: bool = False
     samples: int = 0  # in `inputs`, where they are flat; 0: as many as an input is long
+    calibration: Sequence[Arrays] = ()  # int8: batches of training samples, as `inputs` are
+    bounds: tuple[float, float] = (inf, inf)  # int8: the largest max and mean error, in deviations
     # Runs a command in the server's image: takes a folder, then the command's first word and names
     # of files in that folder. None: the artefact is made in this process.
     in_image: Callable[[Path, list[str]], None] | None = None

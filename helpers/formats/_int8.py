@@ -6,7 +6,6 @@ arXiv 1712.05877; Nagel et al., arXiv 2106.08295).
 
 import io
 import logging
-import os
 import tempfile
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
@@ -73,7 +72,6 @@ def quantise_openvino(
 
     `bounds` are the largest max and mean difference, in standard deviations of each output.
     """
-    os.environ["NNCF_CI"] = "1"  # otherwise it tells its makers that it is used
     import openvino
 
     with _quiet():
@@ -82,14 +80,14 @@ def quantise_openvino(
     right = [tuple(exact(batch).values()) for batch in calibration]
 
     def measure(compiled: "openvino.CompiledModel", items: Iterable[Item]) -> tuple[float, None]:
-        """Give how much of the bounds is used, as a metric: 0 is best, below -1 is too far."""
+        """Give how much of the bounds is left, as a metric: 1 is best, below 0 is too far."""
         used = []
         for batch, references in items:
             for found, reference in zip(compiled(batch).values(), references, strict=True):
                 apart = np.abs(np.subtract(found, reference, dtype=np.float64))
                 apart /= reference.std(dtype=np.float64)
                 used.append((apart.max() / bounds[0], apart.mean() / bounds[1]))
-        return -float(max(np.max(used, axis=0)[0], np.mean(used, axis=0)[1])), None
+        return 1 - float(max(np.max(used, axis=0)[0], np.mean(used, axis=0)[1])), None
 
     attends = {"Softmax", "ScaledDotProductAttention"} & {
         o.get_type_name() for o in model.get_ops()

@@ -7,6 +7,7 @@ multiplies fastest, bf16 or fp32: OpenVINO's own choice.
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,7 @@ class OpenVinoSession:
     """A compiled model with one stream, so that one request uses all threads."""
 
     def __init__(self, path: Path, threads: int, device: str) -> None:
+        _block_telemetry()
         import openvino
 
         core = openvino.Core()
@@ -48,8 +50,16 @@ class OpenVinoSession:
 load = OpenVinoSession
 
 
+def _block_telemetry() -> None:
+    """Keep OpenVINO and NNCF from reporting their use over the network: they do so when they are
+    imported, unless this package of theirs cannot be.
+    """
+    sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]
+
+
 def make(source: Source, path: Path, build: Build) -> None:
     """Convert the file `source`, whose tensors already have their names."""
+    _block_telemetry()
     import openvino
 
     model = openvino.convert_model(source)

@@ -172,6 +172,21 @@ BAD = {
         f"{PLACE}.precision is 'bf16': differs from export_precision fp32, "
         "but the format is the same",
     ),
+    "a calibration of nothing": (
+        file_with(", calibration_samples: 8"),
+        f"{PLACE}.calibration_samples is 8: is of int8, and precision is fp32",
+    ),
+    "int8 of an export that has lost precision": (
+        file_with("").replace(
+            "_precision: fp32, format: onnx, precision: fp32",
+            "_precision: fp16, format: onnx, precision: int8",
+        ),
+        f"{PLACE}.precision is 'int8': is made from an export in fp32, not in fp16",
+    ),
+    "an export in int8": (
+        file_with("").replace("_precision: fp32", "_precision: int8"),
+        f"{PLACE}.export_precision is 'int8': should be 'fp32', 'bf16' or 'fp16'",
+    ),
     "an experiment whose name leaves its folder": (
         file_with("").replace("mine:", "../mine:"),
         "models.resnet50.experiments.../mine: is the name of a folder too: "

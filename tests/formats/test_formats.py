@@ -31,10 +31,14 @@ MADE = [
     ("ts-script", "bf16", "torch"),
     ("openvino", "fp32", "torch"),
     ("openvino", "bf16", "torch"),
+    ("onnx", "int8", "torch"),
+    ("openvino", "int8", "torch"),
     ("tf-savedmodel", "fp32", "keras"),
     ("onnx", "fp32", "keras"),
     ("openvino", "fp32", "keras"),
     ("openvino", "bf16", "keras"),
+    ("onnx", "int8", "keras"),
+    ("openvino", "int8", "keras"),
     # the forms that servers with old runtimes read
     ("onnx", "fp32", "torch, old"),
     ("tf-savedmodel", "fp32", "keras, old"),
@@ -44,7 +48,7 @@ MADE = [
 SOURCE = {"torch": "onnx", "keras": "tf-savedmodel", "keras, old": "tf-savedmodel"}
 OLD_OPSET = 13
 Made = tuple[str, str, str]
-ROUNDING = {"fp32": 1e-5, "bf16": 0.05}  # relative to values of about one
+ROUNDING = {"fp32": 1e-5, "bf16": 0.05, "int8": 0.05}  # relative to values of about one
 
 
 class Tiny(torch.nn.Module):
@@ -95,7 +99,9 @@ def expected(inputs: Arrays) -> Arrays:
 def make(name: str, precision: str, source: Any, folder: Path) -> Path:
     folder.mkdir()
     fmt, opset = formats.get(name), OLD_OPSET if folder.name.endswith("old") else None
-    fmt.make(source, folder / fmt.FILE, Build(precision, batch(2), OUTPUTS, opset))
+    samples = [batch(size) for size in range(8, 16)]
+    build = Build(precision, batch(2), OUTPUTS, opset, calibration=samples)
+    fmt.make(source, folder / fmt.FILE, build)
     return folder / fmt.FILE
 
 
@@ -108,7 +114,7 @@ def artefacts(tmp_path_factory: pytest.TempPathFactory) -> dict[Made, Path]:
         patch.setattr(onnx, "LARGE", 10)  # every weight counts as large
         for made in MADE:
             name, precision, framework = made
-            if framework.startswith("torch") and name != "openvino":
+            if framework.startswith("torch") and name != "openvino" and precision != "int8":
                 source: Any = Tiny().eval()
             elif name == "tf-savedmodel":
                 source = tiny_keras()

@@ -106,11 +106,11 @@ OBSTACLES = {
     "none": ({}, ""),
     "bf16 in ONNX": (
         {"export_precision": "bf16", "precision": "bf16"},
-        "onnx has no bf16 on a cpu: it has fp32",
+        "onnx has no bf16 on a cpu: it has fp32, int8",
     ),
     "the converted precision": (
         {"format": "openvino", "precision": "fp16"},
-        "openvino has no fp16 on a cpu: it has fp32, bf16",
+        "openvino has no fp16 on a cpu: it has fp32, bf16, int8",
     ),
     "a format of GPUs": (
         {"format": "trt", "precision": "fp16"},

@@ -1,0 +1,223 @@
+"""int8: what is quantised, what goes back to fp32, and which faults the bounds tell from it."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import numpy_helper
+
+from helpers import formats
+from helpers.accuracy.ladder import difference
+from helpers.formats import Arrays, Build
+from helpers.models._rounding import bounds
+
+LAYERS, CHANNELS, SIDE = 4, 8, 12
+BOUNDS = bounds([CHANNELS * 9] * LAYERS)["int8"]  # as a model with these sums has them
+
+
+class Convolutions(torch.nn.Module):
+    """A stack of convolutions, each with a rectifier and a channel's scale of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            make = torch.nn.Conv2d
+            layers = [make(CHANNELS, CHANNELS, 3, padding=1) for _ in range(LAYERS)]
+        for layer in layers:
+            layer.weight.data *= torch.logspace(-1, 0.5, CHANNELS)[:, None, None, None]
+        self.layers = torch.nn.ModuleList(layers)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers[:-1]:
+            x = torch.relu(layer(x))
+        return self.layers[-1](x).flatten(2).mean(2)  # type: ignore[no-any-return, operator]
+
+
+def images(seed: int, count: int = 8) -> Arrays:
+    """Smooth images, off centre and each of its own colour, as photographs are."""
+    random = np.random.default_rng(seed)
+    rough = random.standard_normal((count, CHANNELS, SIDE, SIDE)).cumsum(3) / 4
+    colours = random.uniform(-2, 4, (count, CHANNELS, 1, 1))
+    return {"x": (rough + colours).astype(np.float32)}
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A graph in fp32, and what it computes of images that calibrate nothing."""
+
+    path: Path
+    inputs: Arrays
+    reference: Any
+
+    def verdict(self, path: Path, format_name: str = "onnx") -> Any:
+        """Compare a graph with it, as the ladder does."""
+        found = formats.get(format_name).load(path, 1, "cpu").run(self.inputs)["y"]
+        return difference("y", found, self.reference, BOUNDS)
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
+    path = tmp_path_factory.mktemp("int8") / "model.onnx"
+    formats.get("onnx").make(Convolutions().eval(), path, Build("fp32", images(0, 2), ("y",)))
+    inputs = images(99, 64)
+    session = formats.get("onnx").load(path, 1, "cpu")
+    return Exported(path, inputs, session.run(inputs)["y"])
+
+
+def quantised(exported: Exported, folder: Path, calibration: Any, name: str = "onnx") -> Path:
+    path = folder / formats.get(name).FILE
+    build = Build("int8", images(0, 2), ("y",), calibration=calibration, bounds=BOUNDS)
+    formats.get(name).make(exported.path, path, build)
+    return path
+
+
+@pytest.fixture(scope="module")
+def right(exported: Exported, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The graph in int8, as it should be."""
+    samples = [images(seed) for seed in range(1, 17)]
+    return quantised(exported, tmp_path_factory.mktemp("right"), samples)
+
+
+def constants(graph: onnx.ModelProto, operator: str, place: int) -> Iterator[onnx.TensorProto]:
+    """Give the constants that nodes of an operator have as that input."""
+    stored = {each.name: each for each in graph.graph.initializer}
+    for node in graph.graph.node:
+        if node.op_type == operator and node.input[place] in stored:
+            yield stored[node.input[place]]
+
+
+def test_weights_are_int8_with_a_scale_for_each_channel(exported: Exported, right: Path) -> None:
+    graph = onnx.load(right)
+    weights = [each for each in constants(graph, "DequantizeLinear", 0) if len(each.dims) == 4]
+    scales = {each.name: list(each.dims) for each in constants(graph, "DequantizeLinear", 1)}
+
+    assert [each.data_type for each in weights] == [onnx.TensorProto.INT8] * LAYERS
+    assert list(scales.values()).count([CHANNELS]) >= LAYERS
+    assert exported.verdict(right).ok
+
+
+def test_a_calibration_on_noise_is_noticed(exported: Exported, tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    noise = [{"x": random.uniform(-0.1, 0.1, images(0)["x"].shape).astype(np.float32)}]
+
+    assert not exported.verdict(quantised(exported, tmp_path, noise)).ok
+
+
+def test_a_wrong_zero_point_is_noticed(exported: Exported, right: Path, tmp_path: Path) -> None:
+    """The one of the images, shifted by an eighth of the range before they are multiplied."""
+    graph = onnx.load(right)
+    point = next(constants(graph, "QuantizeLinear", 2))
+    wrong = numpy_helper.to_array(point) ^ np.uint8(32)
+    graph.graph.initializer.append(numpy_helper.from_array(np.array(wrong), "wrong"))
+    first = next(node for node in graph.graph.node if node.op_type == "QuantizeLinear")
+    first.input[2] = "wrong"
+    onnx.save(graph, tmp_path / "model.onnx")
+
+    assert not exported.verdict(tmp_path / "model.onnx").ok
+
+
+@pytest.mark.parametrize("what", ["scales", "weights"])
+def test_two_swapped_channels_are_noticed(
+    what: str, exported: Exported, right: Path, tmp_path: Path
+) -> None:
+    graph, place = onnx.load(right), {"scales": 1, "weights": 0}[what]
+    shape = [CHANNELS] if what == "scales" else [CHANNELS, CHANNELS, 3, 3]
+    last = [
+        each for each in constants(graph, "DequantizeLinear", place) if list(each.dims) == shape
+    ]
+    values = numpy_helper.to_array(last[-1]).copy()
+    values[[0, -1]] = values[[-1, 0]]
+    last[-1].CopyFrom(numpy_helper.from_array(values, last[-1].name))
+    onnx.save(graph, tmp_path / "model.onnx")
+
+    assert not exported.verdict(tmp_path / "model.onnx").ok
+
+
+def test_openvino_is_within_the_bounds_too(exported: Exported, tmp_path: Path) -> None:
+    samples = [images(seed) for seed in range(1, 17)]
+    path = quantised(exported, tmp_path, samples, "openvino")
+
+    assert exported.verdict(path, "openvino").ok
+    weights = LAYERS * CHANNELS * CHANNELS * 9  # of a byte each, and four in fp32
+    assert weights < path.with_suffix(".bin").stat().st_size < 2 * weights
+
+
+class Hostile(torch.nn.Module):
+    """A layer one of whose inputs is a thousand times as large as the others, and unused; and
+    layers that int8 does no harm.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            self.easy = torch.nn.Sequential(*(torch.nn.Linear(16, 16) for _ in range(3)))
+            self.hard = torch.nn.Linear(16, 16)
+        self.hard.weight.data[:, 0] = 1e-7
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        sizes = torch.ones(16)
+        sizes[0] = 1000.0
+        return self.hard(torch.tanh(self.easy(x)) * sizes)  # type: ignore[no-any-return]
+
+
+@pytest.mark.slow
+def test_a_layer_that_int8_would_ruin_stays_in_fp32(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    samples = [{"x": random.standard_normal((8, 16)).astype(np.float32)} for _ in range(8)]
+    source = tmp_path / "model.onnx"
+    formats.get("onnx").make(Hostile().eval(), source, Build("fp32", samples[0], ("y",)))
+    reference = formats.get("onnx").load(source, 1, "cpu").run(samples[0])["y"]
+    strict = bounds([16] * 4)["int8"]
+    is_within, quantised_tensors = {}, {}
+    for name, limits in (("strict", strict), ("loose", (1e9, 1e9))):
+        path = tmp_path / name / "model.xml"
+        path.parent.mkdir()
+        build = Build("int8", samples[0], ("y",), calibration=samples, bounds=limits)
+        formats.get("openvino").make(source, path, build)
+        found = formats.get("openvino").load(path, 1, "cpu").run(samples[0])["y"]
+        is_within[name] = difference("y", found, reference, strict).ok
+        quantised_tensors[name] = path.read_text().count('type="FakeQuantize"')
+
+    assert is_within == {"strict": True, "loose": False}
+    assert 0 < quantised_tensors["strict"] < quantised_tensors["loose"]
+
+
+TELLING = """
+import sys
+import numpy as np
+sys.addaudithook(lambda event, arguments: event.startswith("socket.") and print(event, arguments))
+from pathlib import Path
+from helpers import formats
+from helpers.formats import Build
+source, target = map(Path, sys.argv[1:])
+batch = {"x": np.ones((2, 8, 12, 12), np.float32)}
+formats.get("openvino").make(source, target, Build("int8", batch, ("y",), calibration=[batch]))
+formats.get("openvino").load(target, 1, "cpu")
+print("made" if target.is_file() else "")
+"""
+
+
+@pytest.mark.slow
+def test_nothing_is_told_over_the_network(exported: Exported, tmp_path: Path) -> None:
+    """OpenVINO and NNCF report that they are imported and used, unless they are kept from it."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("NNCF", "CI"))}
+    answer = subprocess.run(
+        [sys.executable, "-c", TELLING, str(exported.path), str(tmp_path / "model.xml")],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+
+    assert answer.stdout.split() == ["made"]
