@@ -194,20 +194,34 @@ def test_an_accelerator_is_held_to_the_bounds_of_its_own_precision(
     right = {"wide_deep_model": reference()}
     served = {"wide_deep_model": reference() + np.float32(2e-3)}
     monkeypatch.setattr(ladder, "_reference", lambda *_: (right, {"map12": 0.6}))
-    dataset = SimpleNamespace(batches=lambda *_: iter(()), score=lambda _: {"map12": 0.6})
+    dataset = SimpleNamespace(
+        batches=lambda *_: iter(()),
+        score=lambda _: {"map12": 0.6},
+        decisions=lambda outputs: outputs["wide_deep_model"].argmax(axis=1),
+    )
     monkeypatch.setattr(ladder, "open_dataset", lambda _: dataset)
     parameters = read_file(ROOT / "params/NVIDIA-T4.yaml")
     chosen: Any = configure(parameters, "widedeep", experiment, "deploy")
 
     server: Any = SimpleNamespace(infer_all=lambda *_: served)
-    rungs, (score,) = ladder.evaluate(chosen, server)
+    rungs, (score, decided) = ladder.evaluate(chosen, server)
 
     found = [(each.name, each.reference, each.precision, each.fault) for each in rungs]
     assert found == [
         ("served", "framework", precision, ""),
         ("served under load", "framework", precision, ""),  # a native backend has its own runtime
     ]
-    assert score.fault == ""
+    assert (score.fault, decided.metric, decided.fault) == ("", "agreement", "")
+
+
+def test_decisions_that_differ_in_more_than_two_of_a_hundred_are_a_fault() -> None:
+    right = np.arange(100)
+
+    assert ladder.agreement(right, np.where(right < 2, -1, right)).fault == ""
+    assert ladder.agreement(right, np.where(right < 3, -1, right)).fault == (
+        "agreement served is 0.9700; the framework's 1.0000 asks for 0.9800"
+    )
+    assert ladder.agreement(right, right[1:]).served == 0
 
 
 @pytest.mark.parametrize(

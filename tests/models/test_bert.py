@@ -896,7 +896,7 @@ def test_features_can_be_shown(tmp_path: Path) -> None:
 
 def test_the_generated_questions_are_the_same_every_time(generated: Path, tmp_path: Path) -> None:
     write_questions("generated-small", tmp_path)
-    names = ["dev-v1.1.json", "generated.json", "vocab.txt"]
+    names = ["dev-v1.1.json", "generated.json", "train-v1.1.json", "vocab.txt"]
     assert sorted(path.name for path in tmp_path.iterdir()) == names
     for name in names:
         assert (tmp_path / name).read_bytes() == (generated / name).read_bytes()

@@ -523,12 +523,11 @@ def test_folders_of_another_layout_are_errors_that_say_what_is_expected(tmp_path
 
 
 def test_the_generated_images_are_the_same_every_time(generated: Path, tmp_path: Path) -> None:
-    write_images("generated-small", tmp_path / "again")
-    paths = sorted(path for path in (tmp_path / "again").rglob("*") if path.is_file())
-    assert len(paths) == CLASSES * SETS["generated-small"] + 1
+    write_images("generated-small", tmp_path / "validation", tmp_path / "train")
+    paths = sorted(path for path in tmp_path.rglob("*") if path.is_file())
+    assert len(paths) == CLASSES * sum(SETS["generated-small"]) + 2
     for path in paths:
-        first = generated / "validation" / path.relative_to(tmp_path / "again")
-        assert path.read_bytes() == first.read_bytes()
+        assert path.read_bytes() == (generated / path.relative_to(tmp_path)).read_bytes()
 
 
 def test_the_generated_images_need_a_resize_and_a_crop(generated: Path) -> None:
