@@ -15,9 +15,11 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pydantic import JsonValue
+from pydantic import JsonValue, TypeAdapter
 
+from helpers.config import ExportConfig, artefact_folder
 from helpers.formats import Arrays
+from helpers.store import find_artefact
 
 if TYPE_CHECKING:
     import openvino
@@ -44,6 +46,13 @@ class Work:
     def facts(self) -> dict[str, JsonValue]:
         """Give it as an artefact's manifest keeps it."""
         return asdict(self)
+
+
+def exported_work(config: ExportConfig) -> Work | None:
+    """Read what the experiment's exported graph needs; None if it could not be counted."""
+    artefact = find_artefact(artefact_folder(config, "export"))
+    facts = artefact.facts.get("work") if artefact else None
+    return TypeAdapter(Work).validate_python(facts) if isinstance(facts, dict) else None
 
 
 def count(path: Path, inputs: Arrays, samples: int = 0) -> Work:

@@ -211,6 +211,10 @@ class Row(TableRow):
     served_bare_high: float | None = None
     ratio_verdict: str = ""
     serving_ms: float | None = None  # latency of a request, less that of a bare call
+    gflops: float | None = None  # 10^9 operations/s: throughput x what the graph needs for a sample
+    intensity: float | None = None  # operations for each byte that a sample must move at least
+    limit: Literal["", "compute", "memory"] = ""  # which of the machine's peaks is nearer
+    limit_share: float | None = None  # of the throughput that this peak would allow
     gpu_utilisation: float | None = None  # a share from 0 to 1
     gpu_utilisation_max: float | None = None
     gpu_memory_mb: float | None = None
@@ -287,6 +291,16 @@ class LookupPass(Record):
         }
 
 
+class Peaks(Record):
+    """The most that this machine did in short measurements before and after the rows."""
+
+    threads: int  # 0 on a GPU
+    gflops: dict[str, float]  # 10^9 operations/s of matrix products, by precision
+    memory_gb_s: float  # 10^9 bytes/s, read and written
+    library: str
+    seconds: float  # that measuring them took
+
+
 class Measurement(Record):
     """The rows of a scenario and the circumstances of measuring them."""
 
@@ -299,6 +313,7 @@ class Measurement(Record):
     passes: tuple[LookupPass, ...] = ()
     requests_file: str = ""  # beside the result, with all of `requests`
     gpu: GpuState | None = None
+    peaks: Peaks | None = None  # None where this process cannot compute on what serves
     # of each run the start and end of every request (ns, [n, 2]), or bare throughputs
     requests: SkipJsonSchema[dict[str, NDArray[np.generic]]] = Field({}, exclude=True, repr=False)
 
