@@ -49,7 +49,7 @@ def measure(device: str, threads: int) -> Peaks | None:
     )
 
 
-def best(before: Peaks | None, after: Peaks | None) -> Peaks | None:
+def highest_peaks(before: Peaks | None, after: Peaks | None) -> Peaks | None:
     """Give the higher of two measurements of each peak."""
     if before is None or after is None:
         return before or after

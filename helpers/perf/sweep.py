@@ -156,7 +156,7 @@ def run(
             rows.append(row)
             print(_in_words(row))
         at_last = peaks.measure(config.device, _cores_used(config)) if server.is_local else None
-    found_peaks, work = peaks.best(at_first, at_last), exported_work(config)
+    found_peaks, work = peaks.highest_peaks(at_first, at_last), exported_work(config)
     if found_peaks and work:
         rows = [limits.limited(row, work, found_peaks, config.precision) for row in rows]
     try:

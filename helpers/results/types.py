@@ -324,6 +324,44 @@ class Measurement(Record):
         return DataFrame([row.model_dump() for row in self.rows], columns=list(Row.model_fields))
 
 
+class Operator(Record):
+    """Calls of one kind of operator by one kernel in one precision, in a run."""
+
+    kind: str
+    kernel: str
+    precision: str
+    calls: int
+    ms: float
+
+
+class Profile(Record):
+    """Where the time of a converted model goes, as its runtime's own profiler tells."""
+
+    batch_size: int = 0
+    threads: int = 0
+    operators: tuple[Operator, ...] = ()  # the longest first
+    findings: tuple[str, ...] = ()  # what is to be noticed, in sentences
+    reason: str = ""  # why there is none
+
+    @property
+    def caption(self) -> str:
+        """What it is of, in one line, or why there is none."""
+        return self.reason or f"A run of {self.batch_size} samples, with {self.threads} threads"
+
+    def rows(self, most: int = 12) -> list[dict[str, Value]]:
+        """One row for each of the longest, for a table, and one for all others together."""
+        total = sum(each.ms for each in self.operators) or 1.0
+        rest = self.operators[most:]
+        found: list[dict[str, Value]] = [
+            {"operator": each.kind, "share": each.ms / total, **each.model_dump(exclude={"kind"})}
+            for each in self.operators[:most]
+        ]
+        if rest:
+            ms, calls = sum(each.ms for each in rest), sum(each.calls for each in rest)
+            found.append({"operator": "others", "share": ms / total, "calls": calls, "ms": ms})
+        return found
+
+
 class Result(Record):
     """The content of `<stage>.json`; a file of a schema version not named here is not read."""
 
@@ -345,3 +383,4 @@ class Result(Record):
     facts: dict[str, JsonValue] = {}
     artefact: ArtefactFacts | None = None
     measurement: Measurement | None = None
+    profile: Profile | None = None

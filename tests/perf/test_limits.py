@@ -81,9 +81,9 @@ def test_a_peak_is_the_higher_of_before_and_after() -> None:
         update={"gflops": {"fp32": 90.0, "bf16": 1700.0}, "memory_gb_s": 12.0}
     )
 
-    found = peaks.best(MACHINE, after)
+    found = peaks.highest_peaks(MACHINE, after)
 
     assert found
     assert found.gflops == {"fp32": 100, "bf16": 1700}
     assert (found.memory_gb_s, found.seconds) == (12, 2)
-    assert peaks.best(None, None) is None
+    assert peaks.highest_peaks(None, None) is None
