@@ -21,7 +21,7 @@ NOTICED = 0.1  # of the time, that conversions may take without a word
 KEPT = 0.9  # of the products' time, that is in the precision asked for, or it is said
 # Names of operators, in ONNX Runtime's and in OpenVINO's words
 PRODUCTS = re.compile(r"Conv(?!ert)|Gemm|MatMul|FullyConnected|Attention|Attn|LSTM|RNN")
-CONVERSIONS = re.compile(r"Quantize|Reorder|Convert|^Cast")
+CONVERSIONS = re.compile(r"[Qq]uantize|Reorder|Convert|^Cast")
 
 
 def profile_operators(config: ConvertConfig, artefact: Artefact) -> Profile:
