@@ -18,7 +18,7 @@ from helpers.results import Peaks
 
 SECONDS = 0.05  # for each product, and for the copy
 LAYERS = 4  # products in a call, so that calling takes no time
-WIDTHS = (512, 1024)  # of the square factor: which one fits the caches better is the machine's
+WIDTHS = {"fp32": 512, "bf16": 512, "int8": 1024}  # of the square factor: 1 MB, as in an L2 cache
 ROWS = 512  # of the other factor, for each thread
 # Of each of two arrays: as large as a model's weights and much larger than an L2 cache. A large L3
 # cache may hold both, as it may hold the weights.
@@ -76,12 +76,10 @@ def _fastest(call: Call) -> float:
 
 def _of_processor(threads: int) -> tuple[dict[str, float], float]:
     """Measure GFLOP/s by precision, and GB/s."""
-    gflops = {
-        precision: max(
-            2e-9 * count / _fastest(call) for count, call in _products(precision, threads)
-        )
-        for precision in ("fp32", "bf16", "int8")
-    }
+    gflops = {}
+    for precision in WIDTHS:
+        count, call = _product(precision, threads)
+        gflops[precision] = 2e-9 * count / _fastest(call)
     source = np.ones(COPIED_BYTES // 4, np.float32)
     target = np.zeros_like(source)
     parts = list(zip(np.array_split(target, threads), np.array_split(source, threads), strict=True))
@@ -91,16 +89,13 @@ def _of_processor(threads: int) -> tuple[dict[str, float], float]:
 
 
 @cache
-def _products(precision: str, threads: int) -> list[tuple[int, Call]]:
-    """Compile chains of products; give the multiplications of each, and what computes it."""
-    return [_product(precision, threads, width) for width in WIDTHS]
-
-
-def _product(precision: str, threads: int, width: int) -> tuple[int, Call]:
+def _product(precision: str, threads: int) -> tuple[int, Call]:
+    """Compile a chain of products; give its multiplications, and what computes it."""
     import openvino
     from openvino import opset13 as ops
 
-    rows, low, high = ROWS * threads, np.float32(-1.28), np.float32(1.27)
+    rows, width = ROWS * threads, WIDTHS[precision]
+    low, high = np.float32(-1.28), np.float32(1.27)
     random = np.random.default_rng(0)
     weights = random.integers(-127, 128, (width, width)).astype(np.int8)
     first = result = ops.parameter([rows, width], np.float32)

@@ -64,16 +64,16 @@ def test_this_machine_has_a_peak_in_each_precision_and_of_its_memory() -> None:
 
 
 def test_the_product_that_is_timed_is_that_of_the_matrices() -> None:
-    count, call = peaks._product("fp32", 1, 64)
+    count, call = peaks._product("fp32", 1)
 
     result = next(iter(call().values()))  # type: ignore[attr-defined]
     random = np.random.default_rng(0)
-    factor = random.integers(-127, 128, (64, 64)).astype(np.float32) / 100
-    batch = random.standard_normal((peaks.ROWS, 64), np.float32)
+    factor = random.integers(-127, 128, (512, 512)).astype(np.float32) / 100
+    batch = random.standard_normal((peaks.ROWS, 512), np.float32)
     for _ in range(peaks.LAYERS):
         batch = batch @ factor.T
     assert float(result) == pytest.approx(batch.max(), rel=1e-3)
-    assert count == 4 * peaks.ROWS * 64 * 64
+    assert count == 4 * peaks.ROWS * 512 * 512
 
 
 def test_a_peak_is_the_higher_of_before_and_after() -> None:
