@@ -28,5 +28,5 @@ def in_words() -> str:
     named = [f"{precision} by {names}" for precision, names in found.items() if names]
     lacking = [precision for precision, names in found.items() if not names]
     if lacking:
-        named.append(f"no {' and no '.join(lacking)}, which is not faster than fp32 here")
+        named.append(f"no {', '.join(lacking)}: not faster than fp32 here")
     return "; ".join(named)

@@ -105,9 +105,10 @@ def explain(
 def _shares(
     operators: Sequence[Operator], whole: float, name: Callable[[Operator], str], most: int = 3
 ) -> str:
-    """Name the largest groups with their shares of a time."""
+    """Name the largest groups with their shares of a time, those of 1 % or more."""
     times: dict[str, float] = {}
     for each in operators:
         times[name(each)] = times.get(name(each), 0.0) + each.ms
     largest = sorted(times.items(), key=lambda each: each[1], reverse=True)[:most]
-    return ", ".join(f"{key} {ms / whole:.0%}" for key, ms in largest) or "nothing"
+    named = [f"{key} {ms / whole:.0%}" for key, ms in largest if ms / whole >= 0.01]
+    return ", ".join(named) or "nothing of 1% or more"
