@@ -214,7 +214,7 @@ def roofline(rows: "DataFrame", peaks: Peaks | None) -> "Figure":
         for scenario, fill in (("offline", "full"), ("online", "left")):
             line = measured(points[points["experiment"] == name], scenario, "gflops")
             style.draw_line(axes, line, "intensity", "gflops", look, fill)
-    axes.set(xscale="log", yscale="log", xlim=(left, right))
+    axes.set(xscale="log", yscale="log", xlim=(left, right), ylim=(None, 1.5 * max(roofs.values())))
     mark_decades(axes.xaxis)
     mark_decades(axes.yaxis)
     kinds = [style.marker("offline", GREY, "o"), style.marker("online", GREY, "o", fill="left")]
