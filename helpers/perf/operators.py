@@ -11,7 +11,7 @@ from helpers.config import ConvertConfig
 from helpers.formats import OperatorTime
 from helpers.inference import ensemble, exported_work, open_dataset, physical_cores, requests
 from helpers.machine import instructions
-from helpers.perf import background
+from helpers.perf import background, peaks
 from helpers.results import Operator, Profile
 from helpers.store import Artefact
 
@@ -40,6 +40,7 @@ def profile_operators(config: ConvertConfig, artefact: Artefact) -> Profile:
     inputs = ensemble.graph_inputs(config, artefact.folder, batch)
     with background.exclusive_lock():
         found = fmt.profile(artefact.folder / fmt.FILE, threads, inputs)
+        peak = peaks.measure(config.device, threads)
     operators = grouped(found)
     return Profile(
         batch_size=size,
@@ -49,7 +50,8 @@ def profile_operators(config: ConvertConfig, artefact: Artefact) -> Profile:
             operators,
             config.precision,
             instructions(config.precision),
-            work.flop * size if work else 0,
+            operations=work.flop * size if work else 0,
+            peak=peak.gflops.get(config.precision, 0) if peak else 0,
         ),
     )
 
@@ -67,12 +69,17 @@ def grouped(found: Sequence[OperatorTime]) -> tuple[Operator, ...]:
 
 
 def explain(
-    operators: Sequence[Operator], precision: str, known: Sequence[str], operations: float = 0
+    operators: Sequence[Operator],
+    precision: str,
+    known: Sequence[str],
+    operations: float = 0,
+    peak: float = 0,
 ) -> tuple[str, ...]:
     """Say what is to be noticed: where the time goes, and whether the products compute in the
     `precision` that was asked for; `known` are the processor's instructions for it.
 
-    `operations` are those of the profiled batch, 0 if they are not known.
+    `operations` are those of the profiled batch and `peak` the machine's in that precision
+    (GFLOP/s), 0 if not known.
     """
     total = sum(each.ms for each in operators)
     products = [each for each in operators if PRODUCTS.search(each.kind)]
@@ -80,7 +87,9 @@ def explain(
     taken = sum(each.ms for each in products)
     if not total or not products:
         return ()
-    speed = f", at {operations / taken / 1e6:,.0f} GFLOP/s" if operations and taken else ""
+    rate = operations / (taken or 1) / 1e6  # GFLOP/s
+    speed = f", at {rate:,.0f} GFLOP/s" if rate else ""
+    speed += f", {rate / peak:.0%} of the peak in {precision}" if rate and peak else ""
     others = _shares(rest, total, lambda each: each.kind)
     lines = [f"Products take {taken / total:.0%} of the time{speed}; the rest is {others}."]
     shares = {

@@ -128,6 +128,10 @@ def test_products_and_what_takes_the_rest_are_named_with_their_speed() -> None:
     assert explain(found, "fp32", ("avx2",), operations=4e9) == (
         "Products take 80% of the time, at 500 GFLOP/s; the rest is MaxPool 20%.",
     )
+    assert explain(found, "fp32", ("avx2",), operations=4e9, peak=1000) == (
+        "Products take 80% of the time, at 500 GFLOP/s, 50% of the peak in fp32; the rest is "
+        "MaxPool 20%.",
+    )
 
 
 def test_a_bf16_that_falls_back_is_said_with_the_processors_part_in_it() -> None:
