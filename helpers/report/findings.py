@@ -162,20 +162,20 @@ def describe_served_over_bare(rows: "DataFrame") -> str:
 
 def describe_limits(rows: "DataFrame", peaks: Peaks | None) -> str:
     """Give the machine's peaks, and of each experiment how near it comes to the nearer one."""
-    points = rows.dropna(subset=["limit_share"])
-    if points.empty or peaks is None:
-        return f"How near a point is to the machine's limits is not known. {_verdicts(rows)}"
+    if peaks is None:
+        return f"The machine's peaks were not measured. {_verdicts(rows)}"
+    points = known(rows).dropna(subset=["limit_share"])
     products = ", ".join(f"{name} {rate:,.0f}" for name, rate in peaks.gflops.items())
     lines = [
-        f"{name} reaches {row['limit_share']:.0%} of the {row['limit']} limit of "
+        f"{name} reaches at most {row['limit_share']:.0%} of the {row['limit']} limit of "
         f"{row['precision'].lower()} (batch size {row['batch_size']:,.0f}, {row['scenario']})"
         for name, one in points.groupby("experiment", sort=False)
         for _, row in one.nlargest(1, "limit_share").iterrows()
     ]
     lacking = sorted({*rows["experiment"]} - {*points["experiment"]})
-    lines += [f"not known for {', '.join(lacking)}"] if lacking else []
+    lines += [f"no share is known of {', '.join(lacking)}"] if lacking else []
     return (
-        f"The machine's peaks are {products} GFLOP/s and {peaks.memory_gb_s:,.3g} GB/s. At most, "
+        f"The machine's peaks are {products} GFLOP/s and {peaks.memory_gb_s:,.3g} GB/s: "
         f"{'; '.join(lines)}. {_verdicts(rows)}"
     )
 
