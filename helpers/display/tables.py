@@ -23,6 +23,9 @@ NAMES = {
     "executed_batch": "samples in an execution",
     "pace": "pace (GFLOP/s)",
     "rate": "rate (requests/s)",
+    "gflops": "GFLOP/s",
+    "intensity": "FLOP/byte",
+    "limit_share": "share of the limit",
     "littles_law": "Little's law",
     "sha256": "SHA-256",
     "cuda_graph": "CUDA graph",
@@ -30,7 +33,8 @@ NAMES = {
 UNITS = {"ms": "ms", "us": "µs", "ns": "ns", "s": "s", "seconds": "s", "mb": "MB", "gb": "GB"}
 UNITS |= {"bytes": "bytes", "percent": "%", "mhz": "MHz", "w": "W", "c": "°C"}
 FORMATS = {"half_width": ".1%", "littles_law": ".3f"}
-FORMATS |= dict.fromkeys(("client_overhead", "gpu_utilisation", "gpu_utilisation_max"), ".0%")
+SHARES = ("client_overhead", "gpu_utilisation", "gpu_utilisation_max", "limit_share")
+FORMATS |= dict.fromkeys(SHARES, ".0%") | {"share": ".1%"}
 FORMATS |= dict.fromkeys(("max_difference", "mean_difference", "max_bound", "mean_bound"), ".1e")
 # Badges have their own background, so that they can be read in a light and in a dark theme.
 BADGES = dict.fromkeys(("green", "stable", "agree"), "background:#dcf2e2;color:#14532d")

@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from math import inf
 from pathlib import Path
 from pkgutil import iter_modules
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,15 @@ class Session(Protocol):
 
     def run(self, inputs: Arrays) -> Arrays:
         """Compute the outputs of a batch of any size."""
+
+
+class OperatorTime(TypedDict):
+    """An operator of a loaded graph, as the runtime names it, and what it took in a run."""
+
+    kind: str
+    kernel: str
+    precision: str  # in which it computes, not that of its file
+    ms: float
 
 
 @dataclass(frozen=True)
@@ -72,6 +81,9 @@ class Format:
     make: Callable[[Source, Path, Build], None]
     # Loads it with some threads within an operator for a device ("cpu", "gpu")
     load: Callable[[Path, int, str], Session]
+    # Runs it on the CPU with some threads, and tells what each operator of a run took; None if its
+    # runtime does not tell
+    profile: Callable[[Path, int, Arrays], list[OperatorTime]] | None = None
     BUILT_FOR: tuple[str, ...] = ()  # see `built_for`
     IMAGE: str = ""  # in which it is made for a server of `{release}`; empty if any process can
 

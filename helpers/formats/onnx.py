@@ -4,6 +4,7 @@ exporter, or by the older one where the server needs an old opset; a SavedModel 
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import sys
@@ -18,9 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import onnxruntime
     import torch
 
-    from helpers.formats import Array, Arrays, Build, Source
+    from helpers.formats import Array, Arrays, Build, OperatorTime, Source
 
 FILE = "model.onnx"
 SOURCES = ("torch", "tf-savedmodel")
@@ -29,6 +31,9 @@ RUNTIME = ("onnxruntime",)
 SHOWN = ("ONNX Runtime", "ONNX")
 
 TF2ONNX_OPSET = 17  # unless the server needs an older one
+PROFILED_RUNS = 3
+PRECISION_OF = {"float": "fp32", "float16": "fp16", "bfloat16": "bf16"}  # an input's type
+PRECISION_OF |= {"int8": "int8", "uint8": "int8"}
 LARGE = 100_000  # bytes; weights above this size are hidden from tf2onnx
 
 
@@ -40,10 +45,7 @@ class OnnxSession:
 
         if device == "gpu":
             onnxruntime.preload_dlls()  # CUDA and cuDNN, where pip installed them
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads
-        options.inter_op_num_threads = 1
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        options = _options(threads)
         provider = "CUDAExecutionProvider" if device == "gpu" else "CPUExecutionProvider"
         chosen = {"use_tf32": "0"} if device == "gpu" else {}  # fp32 is fp32
         self._session = onnxruntime.InferenceSession(str(path), options, [(provider, chosen)])
@@ -87,6 +89,45 @@ class OnnxSession:
 
 
 load = OnnxSession
+
+
+def _options(threads: int) -> onnxruntime.SessionOptions:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    return options
+
+
+def profile(path: Path, threads: int, inputs: Arrays) -> list[OperatorTime]:
+    """Read ONNX Runtime's trace of some runs, of which the fastest counts."""
+    import onnxruntime
+
+    with tempfile.TemporaryDirectory() as folder:
+        options = _options(threads)
+        options.enable_profiling = True
+        options.profile_file_prefix = str(Path(folder) / "trace")
+        session = onnxruntime.InferenceSession(str(path), options, ["CPUExecutionProvider"])
+        for _ in range(PROFILED_RUNS + 1):
+            session.run(None, inputs)
+        events = json.loads(Path(session.end_profiling()).read_text())
+    runs = [each for each in events if each["name"] == "model_run"]
+    fastest = min(runs[1:], key=lambda run: run["dur"])
+    begin, end = fastest["ts"], fastest["ts"] + fastest["dur"]
+    found: list[OperatorTime] = []
+    for event in events:
+        if event["cat"] != "Node" or not begin <= event["ts"] < end:
+            continue
+        node = event["args"]
+        kernel = node["provider"].removesuffix("ExecutionProvider")
+        kernel += ", NCHWc" if "_nchwc" in event["name"] else ""
+        types = [name for each in node["input_type_shape"] for name in each]
+        precision = PRECISION_OF.get(types[0], types[0]) if types else ""
+        ms = event["dur"] / 1000
+        found.append({"kind": node["op_name"], "kernel": kernel, "precision": precision, "ms": ms})
+    return found
 
 
 def make(source: Source, path: Path, build: Build) -> None:

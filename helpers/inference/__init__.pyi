@@ -11,14 +11,17 @@ from .datasets import (
     served_dtype,
 )
 from .ensemble import Component, framework_session, physical_cores, threads
+from .work import Work, exported_work
 
 __all__ = [
     "Component",
     "Prepared",
+    "Work",
     "checkpoint_place",
     "convert",
     "dataset_place",
     "export",
+    "exported_work",
     "framework_session",
     "inputs",
     "open_dataset",

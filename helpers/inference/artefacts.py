@@ -6,11 +6,13 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from pydantic import JsonValue
+
 from helpers import formats, models
 from helpers.config import STAGE, ConvertConfig, ExportConfig, artefact_folder, command
 from helpers.errors import ArtefactError, DeploymentError, FormatError
 from helpers.formats import Build, Source
-from helpers.inference import datasets, ensemble
+from helpers.inference import datasets, ensemble, work
 from helpers.models import Arrays, Dataset
 from helpers.store import Artefact, find_artefact, making, verify
 
@@ -96,6 +98,8 @@ def _make(
             line = " ".join(str(error).split())[:300]
             raise FormatError(f"{what} failed: {type(error).__name__}: {line}") from error
         facts.update(format=name, precision=precision, seconds=round(time.monotonic() - started, 1))
+        if config.stage == "export":
+            facts["work"] = _work(temporary / fmt.FILE, build)
     return _made(folder)
 
 
@@ -111,6 +115,14 @@ def _calibration(config: ExportConfig, folder: Path) -> list[Arrays]:
     starts = range(0, count, CALIBRATION_BATCH)
     batches = ({k: v[i : i + CALIBRATION_BATCH] for k, v in samples.items()} for i in starts)
     return [ensemble.graph_inputs(config, folder, batch) for batch in batches]
+
+
+def _work(path: Path, build: Build) -> JsonValue:
+    """Count what the exported graph needs for a sample; a text that says why, if it cannot be."""
+    try:
+        return work.count(path, build.inputs, build.samples).facts()
+    except Exception as error:  # OpenVINO's front ends raise anything
+        return f"not counted: {' '.join(str(error).split())[-200:]}"
 
 
 def export(config: ExportConfig, prepared: datasets.Prepared) -> Artefact:

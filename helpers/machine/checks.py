@@ -13,7 +13,7 @@ from pydantic import JsonValue
 from helpers import formats
 from helpers.config import ConvertConfig, Gpu, releases
 from helpers.errors import DeploymentError, DeviceError
-from helpers.machine import gpu, preflight
+from helpers.machine import gpu, preflight, processor
 from helpers.store import outputs
 from helpers.triton import containers, embedded
 
@@ -80,10 +80,7 @@ def _host() -> Iterator[Check]:
     yield Check("glibc", preflight.numbers(glibc) >= GLIBC, glibc or "unknown", fix)
     yield _installed("Triton", lambda: embedded.wheel() / "bin/tritonserver")
     yield _installed("perf_analyzer", lambda: Path(sys.executable).with_name("perf_analyzer"))
-    flags = Path("/proc/cpuinfo").read_text()
-    bf16 = "avx512_bf16" in flags or "amx_bf16" in flags
-    text = "has bf16 instructions" if bf16 else "has no bf16 instructions: bf16 is not faster"
-    yield Check("processor", True, text)
+    yield Check("processor", True, processor.in_words())
     fix = "give it more: mount -o remount,size=2G /dev/shm"
     yield _space("/dev/shm", Path("/dev/shm"), SHM_GB, fix)
     yield _space("disk", outputs(), DISK_GB, "free some, or give --outputs on another disk")

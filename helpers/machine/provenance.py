@@ -3,19 +3,18 @@
 import os
 import platform
 import subprocess
-from pathlib import Path
 
 from pydantic import JsonValue
 
 from helpers import formats, models
 from helpers.config import ConvertConfig, DeployConfig, ExportConfig, StageConfig
+from helpers.machine.processor import PRODUCTS, cpuinfo, instructions
 from helpers.store import ROOT
 
 COMMAND_VARIABLE = "TRITON_NOTEBOOKS_COMMAND"  # set by the batch command for its kernels
 SERVING = ("nvidia-pytriton", "tritonclient")
 REPORTING = ("matplotlib", "seaborn", "pandas", "nbconvert")
 NO_ACCELERATOR: dict[str, JsonValue] = {"accelerators_per_node": 0, "accelerator_model_name": ""}
-INSTRUCTIONS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8")
 
 
 def versions(config: StageConfig) -> dict[str, str]:
@@ -50,12 +49,6 @@ def git_commit() -> str:
     return answer.stdout.strip() or "unknown"
 
 
-def _cpuinfo(field: str) -> str:
-    """Return a field of the first processor; empty if there is none of this name."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith(field)), "")
-
-
 def machine(gpu: str, device: str = "cpu") -> dict[str, JsonValue]:
     """Describe this machine in the fields of MLPerf's system description, without a host or user
     name.
@@ -65,16 +58,17 @@ def machine(gpu: str, device: str = "cpu") -> dict[str, JsonValue]:
     """
     import psutil
 
-    flags = _cpuinfo("flags").split()
     cores = len(os.sched_getaffinity(0))
     return {
         "system_name": gpu,
         "number_of_nodes": 1,
-        "host_processor_model_name": _cpuinfo("model name") or "unknown",
+        "host_processor_model_name": cpuinfo("model name") or "unknown",
         "host_processors_per_node": 1,
         "host_processor_core_count": psutil.cpu_count(logical=False) or cores,
         "host_processor_vcpu_count": cores,
-        "host_processor_instruction_sets": [flag for flag in INSTRUCTIONS if flag in flags],
+        "host_processor_instruction_sets": [
+            name for precision in PRODUCTS for name in instructions(precision)
+        ],
         "host_memory_capacity": f"{psutil.virtual_memory().total / 2**30:.0f} GiB",
         **(_accelerator() if device == "gpu" else NO_ACCELERATOR),
         "operating_system": _system(),

@@ -2,6 +2,8 @@ from .loadgen import crosscheck
 from .lookups import show_passes
 from .offline import measure_offline
 from .online import measure_online
+from .operators import profile_operators
+from .peaks import highest_peaks
 from .rows import Window
 from .statistics import judge_budget, littles_law
 from .words import BOUNDS, interval, with_intervals
@@ -10,11 +12,13 @@ __all__ = [
     "BOUNDS",
     "Window",
     "crosscheck",
+    "highest_peaks",
     "interval",
     "judge_budget",
     "littles_law",
     "measure_offline",
     "measure_online",
+    "profile_operators",
     "show_passes",
     "with_intervals",
 ]

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from helpers import models
 from helpers.config import LoadConfig
 from helpers.errors import MeasurementError, ServerError
-from helpers.inference import ensemble, open_dataset, requests
+from helpers.inference import ensemble, exported_work, open_dataset, requests, threads
 from helpers.models import Arrays
-from helpers.perf import analyzer, background, gpu_monitor
+from helpers.perf import analyzer, background, gpu_monitor, limits, peaks
 from helpers.perf.analyzer import LoadPoint
 from helpers.perf.gpu_monitor import GpuObservation, Observer
 from helpers.perf.rows import Window, compare, measure_row, repetitions
@@ -128,6 +128,7 @@ def run(
         gpu_monitor.observed(config.device, server) as observer,
     ):
         data: dict[tuple[int, bool], Path] = {}
+        at_first = peaks.measure(config.device, _cores_used(config)) if server.is_local else None
         for point in points(rows):
             size = point.fields["batch_size"] if server.wire or point.repeated else 0
             chosen = batch(samples, 0, size) if point.repeated else samples
@@ -154,6 +155,10 @@ def run(
             kept |= own
             rows.append(row)
             print(_in_words(row))
+        at_last = peaks.measure(config.device, _cores_used(config)) if server.is_local else None
+    found_peaks, work = peaks.highest_peaks(at_first, at_last), exported_work(config)
+    if found_peaks and work:
+        rows = [limits.limited(row, work, found_peaks, config.precision) for row in rows]
     try:
         counted = server.statistics(config.model)
     except ServerError:  # it has ended
@@ -166,8 +171,16 @@ def run(
         server_samples=counted and counted["inference_count"],
         server_executions=counted and counted["execution_count"],
         gpu=observer.record,
+        peaks=found_peaks,
         requests=kept,
     )
+
+
+def _cores_used(config: LoadConfig) -> int:
+    """Count the threads that compute in the experiment, at most one for each core."""
+    scenario = config.stage.removeprefix("perf_")
+    instances: int = getattr(config.instances, scenario)
+    return min(instances * threads(config, scenario), background.cores())
 
 
 def _measure(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from helpers.display import digits
 from helpers.perf import interval
-from helpers.results import LATENCY_COMPONENTS
+from helpers.results import LATENCY_COMPONENTS, Peaks
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
@@ -157,6 +157,26 @@ def describe_served_over_bare(rows: "DataFrame") -> str:
         f"{low['served_bare_high']:.0%}), {low['experiment']} at batch size "
         f"{low['batch_size']:,.0f}. A request takes {points['serving_ms'].min():.3g} to "
         f"{points['serving_ms'].max():.3g} ms more than bare. {_verdicts(rows, 'offline')}"
+    )
+
+
+def describe_limits(rows: "DataFrame", peaks: Peaks | None) -> str:
+    """Give the machine's peaks, and of each experiment how near it comes to the nearer one."""
+    if peaks is None:
+        return f"The machine's peaks were not measured. {_verdicts(rows)}"
+    points = known(rows).dropna(subset=["limit_share"])
+    products = ", ".join(f"{name} {rate:,.0f}" for name, rate in peaks.gflops.items())
+    lines = [
+        f"{name} reaches at most {row['limit_share']:.0%} of the {row['limit']} limit of "
+        f"{row['precision'].lower()} (batch size {row['batch_size']:,.0f}, {row['scenario']})"
+        for name, one in points.groupby("experiment", sort=False)
+        for _, row in one.nlargest(1, "limit_share").iterrows()
+    ]
+    lacking = sorted({*rows["experiment"]} - {*points["experiment"]})
+    lines += [f"no share is known of {', '.join(lacking)}"] if lacking else []
+    return (
+        f"The machine's peaks are {products} GFLOP/s and {peaks.memory_gb_s:,.3g} GB/s: "
+        f"{'; '.join(lines)}. {_verdicts(rows)}"
     )
 
 

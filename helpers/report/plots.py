@@ -12,7 +12,7 @@ from urllib.parse import quote
 from helpers.display import GREY, INK, WIDTH, canvas, mark_decades, number
 from helpers.report import style
 from helpers.report.findings import UNLIMITED, leaders, measured, pareto, workloads
-from helpers.results import LATENCY_COMPONENTS
+from helpers.results import LATENCY_COMPONENTS, Peaks
 from helpers.store import write_atomic
 
 if TYPE_CHECKING:
@@ -186,6 +186,39 @@ def frontier(rows: "DataFrame", latency_budget_ms: float = UNLIMITED) -> "Figure
     kinds = [style.marker("offline", GREY, "o"), style.marker("online", GREY, "o", fill="left")]
     ring = style.marker("Pareto point", INK, "o", face="none", size=11)
     style.add_legend(figure, rows, [*style.legend_handles(rows, points), *kinds, ring])
+    return figure
+
+
+def roofline(rows: "DataFrame", peaks: Peaks | None) -> "Figure":
+    """Draw the operations/s of all rows over their operations a byte, below the machine's peaks: by
+    the memory on the left, by the products of each precision on the right.
+    """
+    title = "Roofline: how near to this machine's limits"
+    points = rows.dropna(subset=["intensity", "gflops"])
+    if points.empty or peaks is None:
+        return style.empty_figure(title, points)
+    figure, axes = canvas(title, "FLOP/byte, log scale", "GFLOP/s, log scale")
+    roofs = {name: peaks.gflops[name.lower()] for name in points["precision"].unique()}
+    corners = [roof / peaks.memory_gb_s for roof in roofs.values()]
+    left = min(points["intensity"].min(), *corners) / 2
+    right = max(points["intensity"].max(), *corners) * 4
+    for name, roof in roofs.items():
+        corner = roof / peaks.memory_gb_s
+        x = [left, corner, right]
+        axes.plot(x, [left * peaks.memory_gb_s, roof, roof], color=INK, lw=1.2, zorder=1)
+        text = f"{name} {roof:,.0f} GFLOP/s"
+        axes.annotate(text, (right, roof), (0, 3), textcoords="offset points", ha="right")
+    text, low = f"{peaks.memory_gb_s:,.3g} GB/s", (left, left * peaks.memory_gb_s)
+    axes.annotate(text, low, (4, 0), textcoords="offset points", va="top")
+    for name, look in style.styles(rows).items():
+        for scenario, fill in (("offline", "full"), ("online", "left")):
+            line = measured(points[points["experiment"] == name], scenario, "gflops")
+            style.draw_line(axes, line, "intensity", "gflops", look, fill)
+    axes.set(xscale="log", yscale="log", xlim=(left, right), ylim=(None, 1.5 * max(roofs.values())))
+    mark_decades(axes.xaxis)
+    mark_decades(axes.yaxis)
+    kinds = [style.marker("offline", GREY, "o"), style.marker("online", GREY, "o", fill="left")]
+    style.add_legend(figure, rows, [*style.legend_handles(rows, points), *kinds])
     return figure
 
 

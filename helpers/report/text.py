@@ -4,6 +4,7 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Mapping
+from functools import reduce
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -12,10 +13,10 @@ import numpy as np
 from helpers import results
 from helpers.config import STAGES, ReportConfig, Value, results_folder
 from helpers.display import pretty
-from helpers.perf import Window, judge_budget
+from helpers.perf import Window, highest_peaks, judge_budget
 from helpers.report import findings
 from helpers.report.findings import UNLIMITED
-from helpers.results import Result, Results, Row, Rung
+from helpers.results import Peaks, Result, Results, Row, Rung
 
 if TYPE_CHECKING:
     from IPython.display import Markdown
@@ -88,7 +89,44 @@ def answer(config: ReportConfig, found: Results, rows: "DataFrame") -> "Markdown
     return markdown("\n\n".join(lines))
 
 
-def findings_in_words(config: ReportConfig, rows: "DataFrame") -> "Markdown":
+def peaks(found: Results) -> Peaks | None:
+    """Give the highest of each of the machine's peaks that any stage measured."""
+    measurements = [each.measurement for stages in found.values() for each in stages.values()]
+    return reduce(highest_peaks, [each.peaks for each in measurements if each], None)
+
+
+def reasons(found: Results) -> list[str]:
+    """Say of each experiment where its time goes, and what keeps it from the machine's limits."""
+    lines = []
+    for name, stages in found.items():
+        if "convert" in stages and (profile := stages["convert"].profile):
+            said = [profile.reason] if profile.reason else profile.findings
+            lines += [f"{name}: {' '.join(said)}"] if said else []
+        exported = stages["export"].artefact if "export" in stages else None
+        if exported and isinstance(why := exported.facts.get("work"), str):
+            lines.append(f"{name}: its operations are {why}")
+        for stage in ("perf_offline", "perf_online"):
+            lines += [f"{name}: {line}" for line in _surplus(stages.get(stage))]
+    return lines
+
+
+def _surplus(result: Result | None) -> list[str]:
+    """Say that a measured experiment had more threads than the machine has physical cores."""
+    settings = result.fingerprint.config if result and result.fingerprint else {}
+    cores = result.machine.get("host_processor_core_count") if result else None
+    threads, instances = settings.get("threads"), settings.get("instances")
+    if not result or not isinstance(threads, int) or not isinstance(instances, dict):
+        return []
+    count = instances[result.stage.removeprefix("perf_")]
+    if not isinstance(cores, int) or not isinstance(count, int) or threads * count <= cores:
+        return []
+    return [
+        f"{result.stage} had {threads * count} threads for {cores} physical cores: more than one "
+        "for a core do not compute faster."
+    ]
+
+
+def findings_in_words(config: ReportConfig, found: Results, rows: "DataFrame") -> "Markdown":
     """Say what each figure shows, experiment by experiment where that differs."""
     online = findings.measured(rows, "online")
     lines = [
@@ -100,6 +138,8 @@ def findings_in_words(config: ReportConfig, rows: "DataFrame") -> "Markdown":
             for name, one in online.groupby("experiment", sort=False)
         ),
         findings.describe_frontier(rows, budget(config)),
+        findings.describe_limits(rows, peaks(found)),
+        *reasons(found),
     ]
     return markdown("".join(f"- {escaped(line)}\n" for line in lines))
 

@@ -17,7 +17,16 @@ from helpers.config import LoadConfig, StageConfig, results_folder
 from helpers.errors import AccuracyError, MeasurementError
 from helpers.machine import provenance
 from helpers.results.fingerprints import files_read, fingerprint
-from helpers.results.types import ArtefactFacts, Measurement, Result, Row, Rung, Score, Source
+from helpers.results.types import (
+    ArtefactFacts,
+    Measurement,
+    Profile,
+    Result,
+    Row,
+    Rung,
+    Score,
+    Source,
+)
 from helpers.store import Artefact, display_path, locked, mark_red, outputs, write_atomic
 
 Results = Mapping[str, Mapping[str, Result]]  # experiment -> stage -> result
@@ -82,6 +91,7 @@ def save(
     rungs: Iterable[Rung] = (),
     scores: Iterable[Score] = (),
     measurement: Measurement | None = None,
+    profile: Profile | None = None,
     facts: dict[str, JsonValue] | None = None,
 ) -> None:
     """Write the stage's result.
@@ -116,6 +126,7 @@ def save(
         facts=facts or {},
         artefact=_facts(artefact) if artefact else None,
         measurement=_identified(config, measurement) if measurement else None,
+        profile=profile,
     )
     with locked(outputs()):
         if artefact and broken:

@@ -211,6 +211,10 @@ class Row(TableRow):
     served_bare_high: float | None = None
     ratio_verdict: str = ""
     serving_ms: float | None = None  # latency of a request, less that of a bare call
+    gflops: float | None = None  # 10^9 operations/s: throughput x what the graph needs for a sample
+    intensity: float | None = None  # operations for each byte that a sample must move at least
+    limit: Literal["", "compute", "memory"] = ""  # which of the machine's peaks is nearer
+    limit_share: float | None = None  # of the throughput that this peak would allow
     gpu_utilisation: float | None = None  # a share from 0 to 1
     gpu_utilisation_max: float | None = None
     gpu_memory_mb: float | None = None
@@ -287,6 +291,16 @@ class LookupPass(Record):
         }
 
 
+class Peaks(Record):
+    """The most that this machine did in short measurements before and after the rows."""
+
+    threads: int  # 0 on a GPU
+    gflops: dict[str, float]  # 10^9 operations/s of matrix products, by precision
+    memory_gb_s: float  # 10^9 bytes/s, read and written
+    library: str
+    seconds: float  # that measuring them took
+
+
 class Measurement(Record):
     """The rows of a scenario and the circumstances of measuring them."""
 
@@ -299,6 +313,7 @@ class Measurement(Record):
     passes: tuple[LookupPass, ...] = ()
     requests_file: str = ""  # beside the result, with all of `requests`
     gpu: GpuState | None = None
+    peaks: Peaks | None = None  # None where this process cannot compute on what serves
     # of each run the start and end of every request (ns, [n, 2]), or bare throughputs
     requests: SkipJsonSchema[dict[str, NDArray[np.generic]]] = Field({}, exclude=True, repr=False)
 
@@ -307,6 +322,44 @@ class Measurement(Record):
         from pandas import DataFrame
 
         return DataFrame([row.model_dump() for row in self.rows], columns=list(Row.model_fields))
+
+
+class Operator(Record):
+    """Calls of one kind of operator by one kernel in one precision, in a run."""
+
+    kind: str
+    kernel: str
+    precision: str
+    calls: int
+    ms: float
+
+
+class Profile(Record):
+    """Where the time of a converted model goes, as its runtime's own profiler tells."""
+
+    batch_size: int = 0
+    threads: int = 0
+    operators: tuple[Operator, ...] = ()  # the longest first
+    findings: tuple[str, ...] = ()  # what is to be noticed, in sentences
+    reason: str = ""  # why there is none
+
+    @property
+    def caption(self) -> str:
+        """What it is of, in one line, or why there is none."""
+        return self.reason or f"A run of {self.batch_size} samples, with {self.threads} threads"
+
+    def rows(self, most: int = 12) -> list[dict[str, Value]]:
+        """One row for each of the longest, for a table, and one for all others together."""
+        total = sum(each.ms for each in self.operators) or 1.0
+        rest = self.operators[most:]
+        found: list[dict[str, Value]] = [
+            {"operator": each.kind, "share": each.ms / total, **each.model_dump(exclude={"kind"})}
+            for each in self.operators[:most]
+        ]
+        if rest:
+            ms, calls = sum(each.ms for each in rest), sum(each.calls for each in rest)
+            found.append({"operator": "others", "share": ms / total, "calls": calls, "ms": ms})
+        return found
 
 
 class Result(Record):
@@ -330,3 +383,4 @@ class Result(Record):
     facts: dict[str, JsonValue] = {}
     artefact: ArtefactFacts | None = None
     measurement: Measurement | None = None
+    profile: Profile | None = None

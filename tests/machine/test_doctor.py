@@ -8,7 +8,7 @@ import pytest
 from helpers.__main__ import main
 from helpers.config.loading import read_file, resolve
 from helpers.config.schema import StageConfig as Config
-from helpers.machine import checks
+from helpers.machine import checks, processor
 from helpers.machine.checks import Check
 from helpers.machine.gpu import has_driver
 from helpers.machine.preflight import obstacle
@@ -81,6 +81,30 @@ def test_without_a_file_it_looks_at_the_cpu_target(
     assert "NVIDIA driver" not in lines
     assert "Docker" not in lines
     assert {"Python", "glibc", "Triton", "perf_analyzer", "/dev/shm", "disk"} < set(lines)
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (
+            "fpu avx2 avx512f avx512_vnni avx512_bf16 amx_bf16 amx_int8",
+            "fp32 by avx512f, avx2; bf16 by amx_bf16, avx512_bf16; int8 by amx_int8, avx512_vnni",
+        ),
+        (
+            "fpu avx2 avx_vnni",
+            "fp32 by avx2; int8 by avx_vnni; no bf16: not faster than fp32 here",
+        ),
+        ("fpu avx2", "fp32 by avx2; no bf16, int8: not faster than fp32 here"),
+    ],
+)
+def test_it_says_which_precisions_the_processor_has(
+    flags: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(processor, "cpuinfo", {"flags": flags}.get)
+
+    main(["doctor"])
+
+    assert told(capsys)["processor"] == ("ok", said)
 
 
 def test_it_looks_at_the_disk_of_the_given_outputs(capsys: pytest.CaptureFixture[str]) -> None:

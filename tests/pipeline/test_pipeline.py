@@ -62,6 +62,8 @@ def test_results_csv_has_the_published_columns_and_ours(finished: Project) -> No
         "served_bare_low",
         "ratio_verdict",
         "serving_ms",
+        "limit",
+        "limit_share",
     ]
     assert list(rows[0])[: len(published)] == published
     assert set(ours) < set(rows[0])
@@ -89,6 +91,28 @@ def test_results_csv_has_the_published_columns_and_ours(finished: Project) -> No
         elif row["verdict"] == "stable":
             assert float(row["throughput_low"]) < float(row["throughput"])
             assert float(row["throughput"]) < float(row["throughput_high"])
+
+
+def test_each_row_has_its_share_of_a_peak_that_its_stage_measured(finished: Project) -> None:
+    flop, io_bytes = 2 * 16 * 4, 4 * (16 + 4)  # of a sample of the one layer
+    for name in ("onnx-fp32", "openvino-fp32"):
+        converted = finished.result(name, "convert").profile
+        assert converted
+        assert len(converted.operators) >= 1
+        assert converted.findings[0].startswith("Products take ")
+        for stage in ("perf_offline", "perf_online"):
+            measurement = finished.result(name, stage).measurement
+            assert measurement
+            assert measurement.peaks
+            for row in measurement.rows:
+                batch = row.executed_batch or row.batch_size
+                intensity = flop / (io_bytes + 4 * 16 * 4 / batch)
+                most = intensity * measurement.peaks.memory_gb_s
+                assert (row.limit, row.intensity) == ("memory", pytest.approx(intensity))
+                assert row.limit_share == pytest.approx((row.throughput or 0) * flop / 1e9 / most)
+    report = (finished.target / "dummy/report.html").read_text()
+    assert 'alt="The machine' in report
+    assert 'href="roofline.csv"' in report
 
 
 def test_a_second_run_executes_nothing_within_three_seconds(finished: Project) -> None:

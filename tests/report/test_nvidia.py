@@ -517,7 +517,7 @@ def test_text_from_parameters_and_data_is_shown_as_it_is_and_is_never_markup(
     shown = [
         nvidia.in_words(comparison),
         text.answer(config, {HOSTILE: {"deploy": result}}, comparison.ours),
-        text.findings_in_words(config, comparison.ours),
+        text.findings_in_words(config, {}, comparison.ours),
     ]
     outputs = [
         new_output("display_data", data={"text/markdown": each.data})  # type: ignore[attr-defined, no-untyped-call]

@@ -1,0 +1,131 @@
+"""The arithmetic that a graph needs for a sample and the bytes that it must move: a lower bound of
+both, so that the machine's peaks give an upper bound of throughput.
+
+Every exported file is read by OpenVINO, which has front ends for ONNX, SavedModel and TorchScript
+and infers all shapes for a batch. Counted are products: convolutions, matrix products (attention is
+made of them) and LSTM layers, two operations for a multiply and an add; element-wise operations,
+normalisations and softmax are left out. Of memory there are the weights, once for a batch, of a
+table that is looked up the rows alone, and inputs and outputs. Activations between two operations
+are left out: a cache may keep them.
+"""
+
+import warnings
+from dataclasses import asdict, dataclass
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import JsonValue, TypeAdapter
+
+from helpers.config import ExportConfig, artefact_folder
+from helpers.formats import Arrays
+from helpers.formats.openvino import block_telemetry
+from helpers.store import find_artefact
+
+if TYPE_CHECKING:
+    import openvino
+
+BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "int8": 1}  # of a weight
+CONVOLUTIONS = ("Convolution", "GroupConvolution")
+LSTM_WEIGHTS = {"LSTMSequence": (4, 5), "LSTMCell": (3, 4)}  # which inputs they are
+NOT_COUNTED = ("TensorIterator", "Loop", "If", "GRUSequence", "RNNSequence")
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a graph needs at least."""
+
+    flop: float  # of a sample
+    weights: float  # numbers that a batch reads once
+    looked_up: float  # numbers that a sample reads from tables
+    io_bytes: float  # of a sample's inputs and outputs
+
+    def bytes(self, precision: str, batch: float) -> float:
+        """Bytes that a sample of a batch moves with weights in `precision`."""
+        return BYTES[precision] * (self.weights / batch + self.looked_up) + self.io_bytes
+
+    def facts(self) -> dict[str, JsonValue]:
+        """Give it as an artefact's manifest keeps it."""
+        return asdict(self)
+
+
+def exported_work(config: ExportConfig) -> Work | None:
+    """Read what the experiment's exported graph needs; None if it could not be counted."""
+    artefact = find_artefact(artefact_folder(config, "export"))
+    facts = artefact.facts.get("work") if artefact else None
+    return TypeAdapter(Work).validate_python(facts) if isinstance(facts, dict) else None
+
+
+def count(path: Path, inputs: Arrays, samples: int = 0) -> Work:
+    """Count what the exported file `path` needs for a sample of `inputs`, a batch in its order.
+
+    `samples` is how many these are, where they are flat. Raises ValueError for an operation that
+    is not counted, and what OpenVINO raises for a file that it does not read.
+    """
+    model = _read(path)
+    named = {name: port for port in model.inputs for name in port.get_names()}
+    # TorchScript's inputs have names of their own, and are in order
+    ports = [named.get(name, port) for name, port in zip(inputs, model.inputs, strict=True)]
+    model.reshape({port: each.shape for port, each in zip(ports, inputs.values(), strict=True)})
+    size = samples or len(next(iter(inputs.values())))
+    flop, weights, looked_up = 0.0, 0, 0
+    for node in model.get_ordered_ops():
+        flop += _flop(node)
+        if node.get_type_name() == "Constant" and _is_weight(node):
+            read = _looked_up(node)
+            looked_up += read or 0
+            weights += prod(node.get_output_shape(0)) if read is None else 0
+    moved = sum(
+        prod(port.get_shape()) * port.get_element_type().size
+        for port in (*model.inputs, *model.outputs)
+    )
+    return Work(flop / size, weights, looked_up / size, moved / size)
+
+
+def _read(path: Path) -> "openvino.Model":
+    block_telemetry()
+    import openvino
+
+    if path.suffix != ".pt":
+        return openvino.convert_model(path)
+    import torch
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyTorch deprecates TorchScript
+        return openvino.convert_model(torch.jit.load(str(path)))
+
+
+def _flop(node: "openvino.Node") -> float:
+    """Count the operations of one, by the shapes of its inputs and its output."""
+    kind, given = node.get_type_name(), [list(port.get_shape()) for port in node.inputs()]
+    if kind in NOT_COUNTED:
+        raise ValueError(f"the operations of a {kind} are not counted")
+    if kind in CONVOLUTIONS:  # a kernel is [groups if any, outputs, inputs, *size]
+        terms = prod(given[1][1 + (kind == "GroupConvolution") :])
+    elif kind == "MatMul":
+        terms = given[0][-2 if node.get_attributes()["transpose_a"] else -1]
+    elif kind == "ScaledDotProductAttention":  # [..., queries, size], [..., keys, size], values
+        return float(2 * prod(given[0][:-1]) * given[1][-2] * (given[0][-1] + given[2][-1]))
+    elif kind in LSTM_WEIGHTS:  # of a sequence [batch, time, size], of a cell [batch, size]
+        gates = sum(prod(given[i][-2:]) for i in LSTM_WEIGHTS[kind])
+        return float(2 * prod(given[0][:-1]) * gates)
+    else:
+        return 0.0
+    return float(2 * prod(node.get_output_shape(0)) * terms)
+
+
+def _is_weight(constant: "openvino.Node") -> bool:
+    """Whether a constant is no shape or index: a number, in 8 bits if the file is quantised."""
+    kind = constant.get_output_element_type(0)
+    return kind.is_real() or kind.get_type_name() in ("i8", "u8")
+
+
+def _looked_up(constant: "openvino.Node") -> int | None:
+    """Count the numbers that are read of a constant if it is a table; None if it is not."""
+    read = 0
+    for target in constant.output(0).get_target_inputs():
+        user = target.get_node()
+        if user.get_type_name() != "Gather" or target.get_index() != 0:
+            return None
+        read += prod(user.get_output_shape(0))
+    return read

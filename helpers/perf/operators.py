@@ -1,0 +1,124 @@
+"""Where the time of a converted model goes: by operator, kernel and precision, as its runtime's own
+profiler tells, and what is to be noticed in it.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from math import ceil, log2
+
+from helpers import formats
+from helpers.config import ConvertConfig
+from helpers.formats import OperatorTime
+from helpers.inference import ensemble, exported_work, open_dataset, physical_cores, requests
+from helpers.machine import instructions
+from helpers.perf import background, peaks
+from helpers.results import Operator, Profile
+from helpers.store import Artefact
+
+# A run computes so many operations at least: enough to be timed, and a batch that a user would send
+OPERATIONS, MOST_SAMPLES, SAMPLES = 5e10, 2048, 8
+NOTICED = 0.1  # of the time, that conversions may take without a word
+KEPT = 0.9  # of the products' time, that is in the precision asked for, or it is said
+# Names of operators, in ONNX Runtime's and in OpenVINO's words
+PRODUCTS = re.compile(r"Conv(?!ert)|Gemm|MatMul|FullyConnected|Attention|Attn|LSTM|RNN")
+CONVERSIONS = re.compile(r"[Qq]uantize|Reorder|Convert|^Cast")
+
+
+def profile_operators(config: ConvertConfig, artefact: Artefact) -> Profile:
+    """Profile a converted model on this processor, with one thread for each physical core; or say
+    why that cannot be done.
+    """
+    fmt, threads = formats.get(config.format), physical_cores()
+    if config.device == "gpu" or ensemble.requires_native_backend(config, config.format):
+        return Profile(reason="not profiled: this process does not run it on a processor")
+    if fmt.profile is None:
+        return Profile(reason=f"not profiled: {fmt.SHOWN[0]} does not tell how long operators take")
+    work = exported_work(config)
+    wanted = 2 ** ceil(log2(OPERATIONS / work.flop)) if work and work.flop else SAMPLES
+    size = max(1, min(wanted, MOST_SAMPLES))
+    batch = next(requests(config, open_dataset(config), size, size))
+    inputs = ensemble.graph_inputs(config, artefact.folder, batch)
+    with background.exclusive_lock():
+        before = peaks.measure(config.device, threads)
+        found = fmt.profile(artefact.folder / fmt.FILE, threads, inputs)
+        peak = peaks.highest_peaks(before, peaks.measure(config.device, threads))
+    operators = grouped(found)
+    return Profile(
+        batch_size=size,
+        threads=threads,
+        operators=operators,
+        findings=explain(
+            operators,
+            config.precision,
+            instructions(config.precision),
+            operations=work.flop * size if work else 0,
+            peak=peak.gflops.get(config.precision, 0) if peak else 0,
+        ),
+    )
+
+
+def grouped(found: Sequence[OperatorTime]) -> tuple[Operator, ...]:
+    """Put calls of one kind, kernel and precision together, the longest first."""
+    groups: dict[tuple[str, str, str], list[float]] = {}
+    for each in found:
+        groups.setdefault((each["kind"], each["kernel"], each["precision"]), []).append(each["ms"])
+    named = [
+        Operator(kind=kind, kernel=kernel, precision=precision, calls=len(times), ms=sum(times))
+        for (kind, kernel, precision), times in groups.items()
+    ]
+    return tuple(sorted(named, key=lambda each: each.ms, reverse=True))
+
+
+def explain(
+    operators: Sequence[Operator],
+    precision: str,
+    known: Sequence[str],
+    operations: float = 0,
+    peak: float = 0,
+) -> tuple[str, ...]:
+    """Say what is to be noticed: where the time goes, and whether the products compute in the
+    `precision` that was asked for; `known` are the processor's instructions for it.
+
+    `operations` are those of the profiled batch and `peak` the machine's in that precision
+    (GFLOP/s), 0 if not known.
+    """
+    total = sum(each.ms for each in operators)
+    products = [each for each in operators if PRODUCTS.search(each.kind)]
+    rest = [each for each in operators if each not in products]
+    taken = sum(each.ms for each in products)
+    if not total or not products:
+        return ()
+    rate = operations / (taken or 1) / 1e6  # GFLOP/s
+    speed = f", at {rate:,.0f} GFLOP/s" if rate else ""
+    speed += f", {rate / peak:.0%} of the peak in {precision}" if rate and peak else ""
+    others = _shares(rest, total, lambda each: each.kind)
+    lines = [f"Products take {taken / total:.0%} of the time{speed}; the rest is {others}."]
+    shares = {
+        name: sum(each.ms for each in products if each.precision == name) / (taken or 1)
+        for name in {each.precision for each in products}
+    }
+    if shares.get(precision, 0) < KEPT:
+        kinds = _shares(products, taken, lambda each: each.precision)
+        lacks = f"This processor has no instructions for {precision}: it is not faster than fp32."
+        has = "" if known else f" {lacks}"
+        lines.append(f"{precision} was asked for; the products' time is spent in {kinds}.{has}")
+    converting = [each for each in rest if CONVERSIONS.search(each.kind)]
+    if (share := sum(each.ms for each in converting) / total) > NOTICED:
+        kinds = _shares(converting, total, lambda each: each.kind)
+        lines.append(
+            f"{share:.0%} of the time converts between precisions and layouts: {kinds}. Keep what "
+            "lies between two products in one precision."
+        )
+    return tuple(lines)
+
+
+def _shares(
+    operators: Sequence[Operator], whole: float, name: Callable[[Operator], str], most: int = 3
+) -> str:
+    """Name the largest groups with their shares of a time, those of 1 % or more."""
+    times: dict[str, float] = {}
+    for each in operators:
+        times[name(each)] = times.get(name(each), 0.0) + each.ms
+    largest = sorted(times.items(), key=lambda each: each[1], reverse=True)[:most]
+    named = [f"{key} {ms / whole:.0%}" for key, ms in largest if ms / whole >= 0.01]
+    return ", ".join(named) or "nothing of 1% or more"

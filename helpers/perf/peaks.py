@@ -1,0 +1,146 @@
+"""What this machine does at most: products of matrices in each precision, and copies in memory.
+
+A peak is the best of many short calls before and after the rows. Whatever disturbs a call makes it
+slower and none faster, and a limit must not be lower than what a model then reaches. The products
+are OpenVINO's: of the libraries that a stage may load it was the fastest in bf16 and int8, where
+the processor has such instructions, and as fast as any in fp32.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, partial
+
+import numpy as np
+
+from helpers.formats import installed_version
+from helpers.formats.openvino import block_telemetry
+from helpers.results import Peaks
+
+SECONDS = 0.05  # for each product, and for the copy
+LAYERS = 4  # products in a call, so that calling takes no time
+WIDTHS = {"fp32": 512, "bf16": 512, "int8": 1024}  # of the square factor: 1 MB, as in an L2 cache
+ROWS = 512  # of the other factor, for each thread
+# Of each of two arrays: as large as a model's weights and much larger than an L2 cache. A large L3
+# cache may hold both, as it may hold the weights.
+COPIED_BYTES = 64 * 2**20
+GPU_WIDTH, GPU_COPIED_BYTES = 8192, 2**30
+
+Call = Callable[[], object]
+
+
+def measure(device: str, threads: int) -> Peaks | None:
+    """Measure the peaks of this process on a device; None where it has no way to use a GPU."""
+    started = time.perf_counter()
+    if device == "gpu":
+        found = _of_gpu()
+        if found is None:
+            return None
+        threads, library = 0, f"torch {installed_version('torch')}"
+    else:
+        found = _of_processor(threads)
+        library = f"OpenVINO {installed_version('openvino')}, copies by numpy"
+    gflops, memory = found
+    return Peaks(
+        threads=threads,
+        gflops={name: round(rate, 1) for name, rate in gflops.items()},
+        memory_gb_s=round(memory, 1),
+        library=library,
+        seconds=round(time.perf_counter() - started, 2),
+    )
+
+
+def highest_peaks(before: Peaks | None, after: Peaks | None) -> Peaks | None:
+    """Give the higher of two measurements of each peak."""
+    if before is None or after is None:
+        return before or after
+    return before.model_copy(
+        update={
+            "gflops": {name: max(rate, after.gflops[name]) for name, rate in before.gflops.items()},
+            "memory_gb_s": max(before.memory_gb_s, after.memory_gb_s),
+            "seconds": round(before.seconds + after.seconds, 2),
+        }
+    )
+
+
+def _fastest(call: Call) -> float:
+    """Give the seconds of the fastest call, of three at least."""
+    call()
+    seconds: list[float] = []
+    ends = time.perf_counter() + SECONDS
+    while len(seconds) < 3 or time.perf_counter() < ends:
+        started = time.perf_counter()
+        call()
+        seconds.append(time.perf_counter() - started)
+    return min(seconds)
+
+
+def _of_processor(threads: int) -> tuple[dict[str, float], float]:
+    """Measure GFLOP/s by precision, and GB/s."""
+    gflops = {}
+    for precision in WIDTHS:
+        count, call = _product(precision, threads)
+        gflops[precision] = 2e-9 * count / _fastest(call)
+    source = np.ones(COPIED_BYTES // 4, np.float32)
+    target = np.zeros_like(source)
+    parts = list(zip(np.array_split(target, threads), np.array_split(source, threads), strict=True))
+    with ThreadPoolExecutor(threads) as pool:
+        seconds = _fastest(lambda: [*pool.map(lambda part: np.copyto(*part), parts)])
+    return gflops, 2e-9 * source.nbytes / seconds
+
+
+@cache
+def _product(precision: str, threads: int) -> tuple[int, Call]:
+    """Compile a chain of products; give its multiplications, and what computes it."""
+    block_telemetry()
+    import openvino
+    from openvino import opset13 as ops
+
+    rows, width = ROWS * threads, WIDTHS[precision]
+    low, high = np.float32(-1.28), np.float32(1.27)
+    random = np.random.default_rng(0)
+    weights = random.integers(-127, 128, (width, width)).astype(np.int8)
+    first = result = ops.parameter([rows, width], np.float32)
+    for _ in range(LAYERS):
+        if precision == "int8":
+            result = ops.fake_quantize(result, low, high, low, high, 256)
+            factor = ops.convert(ops.constant(weights), np.float32)
+            factor = ops.multiply(factor, np.float32(0.01))
+        else:
+            factor = ops.constant(weights.astype(np.float32) / 100)
+        result = ops.matmul(result, factor, False, True)
+    result = ops.reduce_max(result, np.array([0, 1]))  # nothing to copy out
+    properties = {
+        "INFERENCE_NUM_THREADS": threads,
+        "NUM_STREAMS": 1,
+        "INFERENCE_PRECISION_HINT": "bf16" if precision == "bf16" else "f32",
+    }
+    model = openvino.Model([result], [first])
+    request = openvino.Core().compile_model(model, "CPU", properties).create_infer_request()
+    batch = random.standard_normal((rows, width), np.float32)
+    return LAYERS * rows * width**2, lambda: request.infer([batch], share_inputs=True)
+
+
+def _of_gpu() -> tuple[dict[str, float], float] | None:
+    """Measure GFLOP/s by precision, and GB/s of the device's memory. Not tried on a GPU yet."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return None
+
+    def timed(call: Call) -> float:
+        return _fastest(lambda: (call(), torch.cuda.synchronize()))
+
+    def rates() -> Iterator[tuple[str, float]]:
+        size = (GPU_WIDTH, GPU_WIDTH)
+        count = 2e-9 * GPU_WIDTH**3
+        types = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+        for name, dtype in types.items():
+            factor = torch.randn(size, device="cuda").to(dtype)
+            yield name, count / timed(partial(torch.mm, factor, factor))
+        whole = torch.randint(-127, 128, size, dtype=torch.int8, device="cuda")
+        yield "int8", count / timed(lambda: torch._int_mm(whole, whole.t()))
+
+    source = torch.ones(GPU_COPIED_BYTES // 4, device="cuda")
+    target = torch.empty_like(source)
+    return dict(rates()), 2e-9 * GPU_COPIED_BYTES / timed(lambda: target.copy_(source))

@@ -1,0 +1,89 @@
+"""What a machine does at most, and how near to it a row is."""
+
+import numpy as np
+import pytest
+
+from helpers.inference import Work
+from helpers.perf import peaks
+from helpers.perf.limits import limited
+from helpers.results import Peaks, Row
+
+# 1,000 operations on 100 weights; 40 bytes come and go with each sample
+WORK = Work(flop=1000, weights=100, looked_up=0, io_bytes=40)
+MACHINE = Peaks(
+    threads=2, gflops={"fp32": 100, "bf16": 1600}, memory_gb_s=10, library="x", seconds=1
+)
+
+
+def row(throughput: float, batch_size: int, executed_batch: float | None = None) -> Row:
+    columns = {"throughput": throughput, "executed_batch": executed_batch}
+    return Row(batch_size=batch_size, concurrency=1, verdict="stable", **columns)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("precision", "batch_size", "limit", "most"),
+    [
+        ("fp32", 10, "compute", 100e9 / 1000),  # 80 bytes: the memory would allow 125e6
+        ("fp32", 1, "memory", 10e9 / 440),
+        ("bf16", 10, "memory", 10e9 / 60),  # half of the weights' bytes, 16 times the operations
+    ],
+)
+def test_the_nearer_limit_is_the_one_that_takes_longer(
+    precision: str, batch_size: int, limit: str, most: float
+) -> None:
+    found = limited(row(most / 2, batch_size), WORK, MACHINE, precision)
+
+    assert (found.limit, found.limit_share) == (limit, pytest.approx(0.5))
+    assert found.gflops == pytest.approx(most / 2 * 1000 / 1e9)
+    assert found.intensity == 1000 / WORK.bytes(precision, batch_size)
+
+
+def test_weights_are_read_once_for_all_that_is_executed_together() -> None:
+    joined = limited(row(1e6, batch_size=1, executed_batch=10), WORK, MACHINE, "fp32")
+
+    assert joined.limit == "compute"
+    assert joined.intensity == 1000 / 80
+
+
+def test_without_a_throughput_or_a_peak_of_its_precision_a_row_has_no_limit() -> None:
+    failed = Row(batch_size=1, concurrency=1, verdict="failed")
+
+    assert limited(failed, WORK, MACHINE, "fp32") == failed
+    assert limited(row(10, 1), WORK, MACHINE, "fp16") == row(10, 1)
+
+
+def test_this_machine_has_a_peak_in_each_precision_and_of_its_memory() -> None:
+    found = peaks.measure("cpu", 1)
+
+    assert found
+    assert set(found.gflops) == {"fp32", "bf16", "int8"}
+    assert all(1 < rate < 1e6 for rate in found.gflops.values())
+    assert 0.5 < found.memory_gb_s < 1000
+    assert found.library.startswith("OpenVINO 20")
+    assert (found.threads, found.seconds > 0) == (1, True)
+
+
+def test_the_product_that_is_timed_is_that_of_the_matrices() -> None:
+    count, call = peaks._product("fp32", 1)
+
+    result = next(iter(call().values()))  # type: ignore[attr-defined]
+    random = np.random.default_rng(0)
+    factor = random.integers(-127, 128, (512, 512)).astype(np.float32) / 100
+    batch = random.standard_normal((peaks.ROWS, 512), np.float32)
+    for _ in range(peaks.LAYERS):
+        batch = batch @ factor.T
+    assert float(result) == pytest.approx(batch.max(), rel=1e-3)
+    assert count == 4 * peaks.ROWS * 512 * 512
+
+
+def test_a_peak_is_the_higher_of_before_and_after() -> None:
+    after = MACHINE.model_copy(
+        update={"gflops": {"fp32": 90.0, "bf16": 1700.0}, "memory_gb_s": 12.0}
+    )
+
+    found = peaks.highest_peaks(MACHINE, after)
+
+    assert found
+    assert found.gflops == {"fp32": 100, "bf16": 1700}
+    assert (found.memory_gb_s, found.seconds) == (12, 2)
+    assert peaks.highest_peaks(None, None) is None
