@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from helpers.errors import ParameterError
+from helpers.formats._openvino import block_telemetry as block_telemetry
 
 if TYPE_CHECKING:
     import keras

@@ -2,15 +2,12 @@
 exporter, or by the older one where the server needs an old opset; a SavedModel by tf2onnx.
 """
 
-from __future__ import annotations
-
-import json
 import logging
 import os
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
@@ -18,116 +15,20 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import onnxruntime
-    import torch
+from helpers.formats import Build, Source, _int8, _onnx
 
-    from helpers.formats import Array, Arrays, Build, OperatorTime, Source
+if TYPE_CHECKING:
+    import torch
 
 FILE = "model.onnx"
 SOURCES = ("torch", "tf-savedmodel")
 PRECISIONS = {"cpu": ("fp32", "int8"), "gpu": ("fp32", "fp16")}
 RUNTIME = ("onnxruntime",)
 SHOWN = ("ONNX Runtime", "ONNX")
+load, profile = _onnx.OnnxSession, _onnx.profile
 
 TF2ONNX_OPSET = 17  # unless the server needs an older one
-PROFILED_RUNS = 3
-PRECISION_OF = {"float": "fp32", "float16": "fp16", "bfloat16": "bf16"}  # an input's type
-PRECISION_OF |= {"int8": "int8", "uint8": "int8"}
 LARGE = 100_000  # bytes; weights above this size are hidden from tf2onnx
-
-
-class OnnxSession:
-    """An ONNX Runtime session. Its idle threads sleep: spinning, they would slow down a server."""
-
-    def __init__(self, path: Path, threads: int, device: str) -> None:
-        import onnxruntime
-
-        if device == "gpu":
-            onnxruntime.preload_dlls()  # CUDA and cuDNN, where pip installed them
-        options = _options(threads)
-        provider = "CUDAExecutionProvider" if device == "gpu" else "CPUExecutionProvider"
-        chosen = {"use_tf32": "0"} if device == "gpu" else {}  # fp32 is fp32
-        self._session = onnxruntime.InferenceSession(str(path), options, [(provider, chosen)])
-        if provider not in self._session.get_providers():
-            raise RuntimeError(f"ONNX Runtime has no {provider}: it would take the CPU instead")
-        self._device = "cuda" if device == "gpu" else "cpu"
-        self._outputs = [output.name for output in self._session.get_outputs()]
-
-    def run(self, inputs: Arrays) -> Arrays:
-        return dict(zip(self._outputs, self._session.run(self._outputs, inputs), strict=True))
-
-    def run_on_device(
-        self, inputs: Mapping[str, Array | torch.Tensor]
-    ) -> Mapping[str, Array | torch.Tensor]:
-        """Like `run`, but inputs may be on the device; outputs, fixed but for the batch, stay. Flat
-        inputs do not tell how large the batch is: then outputs come back as arrays.
-        """
-        import torch
-
-        device = self._device
-        tensors = {name: torch.as_tensor(each, device=device) for name, each in inputs.items()}
-        size, is_flat = len(next(iter(tensors.values()))), next(iter(tensors.values())).ndim == 1
-        dtypes = {"tensor(float)": torch.float32, "tensor(float16)": torch.float16}
-        binding = self._session.io_binding()
-        for output in self._session.get_outputs():
-            if is_flat:
-                binding.bind_output(output.name)
-                continue
-            shape, dtype = (size, *output.shape[1:]), dtypes[output.type]
-            tensors[output.name] = torch.empty(shape, dtype=dtype, device=device)
-        for name, tensor in tensors.items():
-            bind = binding.bind_output if name in self._outputs else binding.bind_input
-            element = str(tensor.dtype).removeprefix("torch.")
-            bind(name, device, 0, element, tuple(tensor.shape), tensor.data_ptr())
-        if device == "cuda":
-            torch.cuda.synchronize()  # ONNX Runtime reads the inputs on a stream of its own
-        self._session.run_with_iobinding(binding)
-        if is_flat:
-            return dict(zip(self._outputs, binding.copy_outputs_to_cpu(), strict=True))
-        return {name: tensors[name] for name in self._outputs}
-
-
-load = OnnxSession
-
-
-def _options(threads: int) -> onnxruntime.SessionOptions:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    return options
-
-
-def profile(path: Path, threads: int, inputs: Arrays) -> list[OperatorTime]:
-    """Read ONNX Runtime's trace of some runs, of which the fastest counts."""
-    import onnxruntime
-
-    with tempfile.TemporaryDirectory() as folder:
-        options = _options(threads)
-        options.enable_profiling = True
-        options.profile_file_prefix = str(Path(folder) / "trace")
-        session = onnxruntime.InferenceSession(str(path), options, ["CPUExecutionProvider"])
-        for _ in range(PROFILED_RUNS + 1):
-            session.run(None, inputs)
-        events = json.loads(Path(session.end_profiling()).read_text())
-    runs = [each for each in events if each["name"] == "model_run"]
-    fastest = min(runs[1:], key=lambda run: run["dur"])
-    begin, end = fastest["ts"], fastest["ts"] + fastest["dur"]
-    found: list[OperatorTime] = []
-    for event in events:
-        if event["cat"] != "Node" or not begin <= event["ts"] < end:
-            continue
-        node = event["args"]
-        kernel = node["provider"].removesuffix("ExecutionProvider")
-        kernel += ", NCHWc" if "_nchwc" in event["name"] else ""
-        types = [name for each in node["input_type_shape"] for name in each]
-        precision = PRECISION_OF.get(types[0], types[0]) if types else ""
-        ms = event["dur"] / 1000
-        found.append({"kind": node["op_name"], "kernel": kernel, "precision": precision, "ms": ms})
-    return found
 
 
 def make(source: Source, path: Path, build: Build) -> None:
@@ -144,8 +45,6 @@ def make(source: Source, path: Path, build: Build) -> None:
 
 
 def _quantise(source: Source, path: Path, build: Build) -> None:
-    from helpers.formats import _int8
-
     assert isinstance(source, Path)
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         full = source
@@ -155,7 +54,7 @@ def _quantise(source: Source, path: Path, build: Build) -> None:
         _int8.quantise_onnx(full, path, build.calibration)
 
 
-def _export(network: torch.nn.Module, path: Path, build: Build) -> None:
+def _export(network: "torch.nn.Module", path: Path, build: Build) -> None:
     import torch
 
     module = deepcopy(network).half() if build.precision == "fp16" else network

@@ -5,110 +5,27 @@ where `load` reads it. What an int8 graph leaves in floating point runs in what 
 multiplies fastest, bf16 or fp32: OpenVINO's own choice.
 """
 
-from __future__ import annotations
-
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import openvino
-
-    from helpers.formats import Arrays, Build, OperatorTime, Source
+from helpers.formats import Build, Source, _int8, _openvino
 
 FILE = "model.xml"
 SOURCES = ("onnx", "tf-savedmodel")
 PRECISIONS = {"cpu": ("fp32", "bf16", "int8")}
 RUNTIME = ("openvino",)
 SHOWN = ("OpenVINO", "OpenVINO IR")
+load, profile = _openvino.OpenVinoSession, _openvino.profile
 
-_PRECISION = ["deployment", "inference_precision"]
 _HINTS = {"fp32": "f32", "bf16": "bf16", "int8": "dynamic"}
-_NAMES = {"f32": "fp32", "f16": "fp16", "i8": "int8", "u8": "int8"}  # of a kernel's precision
-_FIELDS = ("layerType", "primitiveType", "runtimePrecision")  # of an execution graph's node
-_MICROSECONDS = "execTimeMcs"  # of a run, on average, or "not_executed"
-_RUNS = 3  # that are profiled
-
-
-class OpenVinoSession:
-    """A compiled model with one stream, so that one request uses all threads."""
-
-    def __init__(self, path: Path, threads: int, device: str) -> None:
-        compiled = _compiled(path, threads)
-        self._request = compiled.create_infer_request()
-        self._outputs = [output.get_any_name() for output in compiled.outputs]
-
-    def run(self, inputs: Arrays) -> Arrays:
-        results = self._request.infer(inputs, share_inputs=True)
-        return {name: results[index] for index, name in enumerate(self._outputs)}
-
-
-load = OpenVinoSession
-
-
-def block_telemetry() -> None:
-    """Keep OpenVINO and NNCF from reporting their use over the network: they do so when they are
-    imported, unless this package of theirs cannot be.
-    """
-    sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]
-
-
-def _compiled(path: Path, threads: int, **more: bool) -> openvino.CompiledModel:
-    block_telemetry()
-    import openvino
-
-    core = openvino.Core()
-    model = core.read_model(path)
-    properties = {
-        "INFERENCE_NUM_THREADS": threads,
-        "NUM_STREAMS": 1,
-        "PERFORMANCE_HINT": "LATENCY",
-        "INFERENCE_PRECISION_HINT": model.get_rt_info(_PRECISION).astype(str),
-    }
-    return core.compile_model(model, "CPU", properties | more)
-
-
-def profile(path: Path, threads: int, inputs: Arrays) -> list[OperatorTime]:
-    """Read the execution graph after some runs: its times are means of all runs so far, so that of
-    the first, which is slow, is taken out.
-    """
-    compiled = _compiled(path, threads, PERF_COUNT=True)
-    request = compiled.create_infer_request()
-
-    def executed() -> dict[str, dict[str, str]]:
-        nodes = compiled.get_runtime_model().get_ordered_ops()
-        infos = {
-            node.get_friendly_name(): {
-                name: value.astype(str) for name, value in node.get_rt_info().items()
-            }
-            for node in nodes
-        }
-        return {name: info for name, info in infos.items() if info[_MICROSECONDS].isdigit()}
-
-    request.infer(inputs)
-    first = executed()
-    for _ in range(_RUNS):
-        request.infer(inputs)
-    found: list[OperatorTime] = []
-    for name, info in executed().items():
-        kind, kernel, precision = (info[each] for each in _FIELDS)
-        total = int(info[_MICROSECONDS]) * (_RUNS + 1)
-        once = int(first[name][_MICROSECONDS]) if name in first else 0
-        ms = max(0.0, (total - once) / _RUNS / 1000)
-        precision = _NAMES.get(precision, precision)
-        found.append({"kind": kind, "kernel": kernel, "precision": precision, "ms": ms})
-    return found
 
 
 def make(source: Source, path: Path, build: Build) -> None:
     """Convert the file `source`, whose tensors already have their names."""
-    block_telemetry()
+    _openvino.block_telemetry()
     import openvino
 
     model = openvino.convert_model(source)
     if build.precision == "int8":
-        from helpers.formats import _int8
-
         model = _int8.quantise_openvino(model, build.calibration, build.bounds)
-    model.set_rt_info(_HINTS[build.precision], _PRECISION)
+    model.set_rt_info(_HINTS[build.precision], _openvino.PRECISION)
     openvino.save_model(model, path, compress_to_fp16=False)

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING
 from pydantic import JsonValue, TypeAdapter
 
 from helpers.config import ExportConfig, artefact_folder
-from helpers.formats import Arrays
-from helpers.formats.openvino import block_telemetry
+from helpers.formats import Arrays, block_telemetry
 from helpers.store import find_artefact
 
 if TYPE_CHECKING:

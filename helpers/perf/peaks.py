@@ -13,8 +13,7 @@ from functools import cache, partial
 
 import numpy as np
 
-from helpers.formats import installed_version
-from helpers.formats.openvino import block_telemetry
+from helpers.formats import block_telemetry, installed_version
 from helpers.results import Peaks
 
 SECONDS = 0.05  # for each product, and for the copy
