@@ -211,6 +211,13 @@ class Row(TableRow):
     served_bare_high: float | None = None
     ratio_verdict: str = ""
     serving_ms: float | None = None  # latency of a request, less that of a bare call
+    # latency of a request to a model with the same tensors that computes nothing: what Triton, the
+    # wire and the adapter cost for them; and what serving takes more than this
+    floor_ms: float | None = None
+    floor_reason: str = ""  # why there is none
+    adapter_ms: float | None = None
+    adapter_low_ms: float | None = None
+    adapter_high_ms: float | None = None
     gpu_utilisation: float | None = None  # a share from 0 to 1
     gpu_utilisation_max: float | None = None
     gpu_memory_mb: float | None = None
