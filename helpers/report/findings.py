@@ -176,7 +176,7 @@ def describe_floor(rows: "DataFrame") -> str:
         f"the same tensors that computes nothing takes {ends}."
     ]
     beyond = points.dropna(subset=["adapter_ms"])
-    for _, row in beyond.nlargest(1, "adapter_ms").iterrows():
+    for _, row in beyond.sort_values("adapter_ms").tail(1).iterrows():
         lines.append(
             "Beyond this floor and a bare call a request takes "
             f"{beyond['adapter_ms'].median():.3g} ms (median of {len(beyond)} points), and most "
