@@ -70,7 +70,7 @@ class TritonPythonModel:
             self.session.configure(parameters)
         on_device = parameters["device"] == "gpu" and hasattr(self.session, "run_on_device")
         self.run = self.session.run_on_device if on_device else self.session.run
-        # without a GPU nobody needs to ask each tensor where it is: there may be dozens in a request
+        # without a GPU no tensor need be asked where it is: there may be dozens in a request
         self.read = to_array if parameters["device"] == "gpu" else pb.Tensor.as_numpy
         self.outputs = [output["name"] for output in config["output"]]
         self.joins = config["max_batch_size"] > 0
