@@ -20,6 +20,8 @@ NAMES = {
     "bare_throughput": "bare throughput (samples/s)",
     "served_bare_ratio": "served / bare",
     "serving_ms": "serving (ms a request)",
+    "floor_ms": "floor of serving (ms a request)",
+    "adapter_ms": "beyond the floor (ms a request)",
     "executed_batch": "samples in an execution",
     "pace": "pace (GFLOP/s)",
     "rate": "rate (requests/s)",

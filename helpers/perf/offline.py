@@ -11,13 +11,18 @@ from helpers.inference import ensemble, require, threads
 from helpers.models import Arrays
 from helpers.perf import analyzer, lookups, sweep
 from helpers.perf.analyzer import LoadPoint
+from helpers.perf.statistics import FEWEST_RUNS
 from helpers.perf.sweep import Point, Runs, batch
 from helpers.results import Measurement, Row
 from helpers.triton import Server, apply_settings
 
 NOT_SHARED = "inputs sent over HTTP: a remote host shares no memory with this one"
+NO_FLOOR = "only the embedded server has an identity model"
 NO_RATIO = dict.fromkeys(
-    ("bare_throughput", "served_bare_ratio", "served_bare_low", "served_bare_high", "serving_ms")
+    (
+        *("bare_throughput", "served_bare_ratio", "served_bare_low", "served_bare_high"),
+        *("serving_ms", "adapter_ms", "adapter_low_ms", "adapter_high_ms"),
+    )
 )
 
 
@@ -85,6 +90,8 @@ def measure_offline(config: OfflineConfig, server: Server) -> Measurement:
         changes: dict[str, object] = {}
         if refused and row.served_bare_ratio is not None:
             changes |= NO_RATIO | {"ratio_verdict": refused}
+        if not server.identity:
+            changes["floor_reason"] = NO_FLOOR
         if shared_memory != config.shared_memory and row.verdict != "failed":
             changes["reason"] = "; ".join(filter(None, (row.reason, NOT_SHARED)))
         rows.append(row.model_copy(update=changes))
@@ -103,11 +110,19 @@ def run_pairs(
     that a steady drift cancels. Windows are sized by the requests that are still missing and by how
     long a served request, the batch `one`, took so far.
 
+    The first `FEWEST_RUNS` pairs have a run of the identity model between them, a short one, where
+    the server has that model.
+
     It ends when there are enough requests and the throughput is known, or with the first whole pair
     after `point_seconds`; never before `pairs`.
     """
     server.infer(config.model, one)  # the first call of a new shape is slow
     request_seconds = sweep.seconds(lambda: server.infer(config.model, one))
+    floor = replace(load, model=server.identity, parts=("",))
+    if server.identity:
+        floor_seconds = sweep.seconds(lambda: server.infer(server.identity, one))
+        interval_ms = analyzer.interval_ms(analyzer.FEWEST_REQUESTS, 1, floor_seconds)
+        floor = replace(floor, interval_ms=interval_ms)
     if bare:
         bare.run(0)
     ends = time.monotonic() + config.point_seconds
@@ -128,6 +143,9 @@ def run_pairs(
         with runs.watched():
             runs.bare.append(load.batch_size * bare.run(seconds))
 
+    def measure_floor() -> None:
+        runs.floor.append(runs.load(floor))
+
     while not (
         len(runs.served) >= config.pairs
         and runs.missing(config.request_count) <= 0
@@ -136,5 +154,7 @@ def run_pairs(
         if len(runs.served) >= config.pairs and time.monotonic() > ends:
             break
         in_turn = [call, serve] if bare else [serve]
+        if server.identity and len(runs.floor) < FEWEST_RUNS:
+            in_turn.insert(1, measure_floor)
         for run in reversed(in_turn) if len(runs.served) % 2 else in_turn:
             run()

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from helpers.perf.statistics import (
     FEWEST_RUNS,
+    difference_interval,
     geometric_mean,
     growth,
     littles_law,
@@ -59,6 +60,10 @@ class Window:
     @property
     def latencies_ms(self) -> NDArray[np.float64]:
         return (self.requests[:, 1] - self.requests[:, 0]) / 1e6
+
+    @property
+    def mean_latency_ms(self) -> float:
+        return float(self.latencies_ms.mean())
 
     @property
     def sent_latencies_ms(self) -> NDArray[np.float64]:
@@ -129,6 +134,22 @@ def compare(bare: Sequence[float], served: Sequence[float], within: float) -> di
         "served_bare_low": interval and interval.low,
         "served_bare_high": interval and interval.high,
         "ratio_verdict": "stable" if known else "wide" if interval else "few pairs",
+    }
+
+
+def beyond_floor(serving_ms: Sequence[float], floor_ms: Sequence[float]) -> dict[str, object]:
+    """Columns of the floor: the mean latency of requests to an identity model, and by how much
+    serving costs more than it, from what each served run and each floor run measured.
+    """
+    floor = float(np.mean(floor_ms))
+    if not serving_ms:
+        return {"floor_ms": floor}
+    bounds = difference_interval(serving_ms, floor_ms)
+    return {
+        "floor_ms": floor,
+        "adapter_ms": float(np.mean(serving_ms)) - floor,
+        "adapter_low_ms": bounds and bounds.low,
+        "adapter_high_ms": bounds and bounds.high,
     }
 
 

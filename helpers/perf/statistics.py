@@ -45,6 +45,19 @@ def log_interval(values: Sequence[float]) -> Interval | None:
     return Interval(float(np.exp(logs.mean() - reach)), float(np.exp(logs.mean() + reach)))
 
 
+def difference_interval(first: Sequence[float], second: Sequence[float]) -> Interval | None:
+    """Bound the difference of the means of independent repetitions, first less second.
+
+    None if there are fewer than three of either. Source: Welch 1947.
+    """
+    from scipy.stats import ttest_ind
+
+    if min(len(first), len(second)) < FEWEST_RUNS:
+        return None
+    bounds = ttest_ind(first, second, equal_var=False).confidence_interval(CONFIDENCE)
+    return Interval(float(bounds.low), float(bounds.high))
+
+
 def geometric_mean(values: Sequence[float]) -> float:
     """The figure that `log_interval` bounds; NaN without values, or if one is not positive."""
     array = np.asarray(values, dtype=np.float64)

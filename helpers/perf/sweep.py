@@ -21,7 +21,7 @@ from helpers.models import Arrays
 from helpers.perf import analyzer, background, gpu_monitor, limits, peaks
 from helpers.perf.analyzer import LoadPoint
 from helpers.perf.gpu_monitor import GpuObservation, Observer
-from helpers.perf.rows import Window, compare, measure_row, repetitions
+from helpers.perf.rows import Window, beyond_floor, compare, measure_row, repetitions
 from helpers.perf.statistics import log_interval
 from helpers.results import Measurement, Row
 from helpers.triton import Server
@@ -40,6 +40,7 @@ class Runs:
     cut: bool = False  # whether consecutive blocks of a run repeat one another
     served: list[Window] = field(default_factory=list)
     bare: list[float] = field(default_factory=list)  # inferences/s
+    floor: list[Window] = field(default_factory=list)  # of the identity model
     others_cores: list[float] = field(default_factory=list)  # that other processes took, by run
 
     def missing(self, wanted: int) -> int:
@@ -266,15 +267,18 @@ def lookup_shares(before: dict[str, float], after: dict[str, float]) -> dict[str
 
 
 def compared(config: LoadConfig, runs: Runs) -> dict[str, object]:
-    """Compare each served run with its bare one; empty without bare ones."""
-    whole = min(len(runs.bare), len(runs.served))
-    if not whole:
-        return {}
-    served = [run.steady for run in runs.served[:whole]]
-    columns = compare(runs.bare[:whole], [run.throughput for run in served], config.half_width)
-    latency = np.mean([run.latencies_ms.mean() for run in served])
-    calls = 1000 * served[0].batch_size / np.array(runs.bare[:whole])
-    return columns | {"serving_ms": float(latency - calls.mean())}
+    """Compare each served run with its bare one, and all with the floor; empty without either."""
+    columns: dict[str, object] = {}
+    serving: list[float] = []  # ms
+    if whole := min(len(runs.bare), len(runs.served)):
+        served, bare = [run.steady for run in runs.served[:whole]], runs.bare[:whole]
+        columns = compare(bare, [run.throughput for run in served], config.half_width)
+        calls = 1000 * served[0].batch_size / np.array(bare)
+        serving = [run.mean_latency_ms - call for run, call in zip(served, calls, strict=True)]
+        columns["serving_ms"] = float(np.mean(serving))
+    if runs.floor:
+        columns |= beyond_floor(serving, [run.steady.mean_latency_ms for run in runs.floor])
+    return columns
 
 
 def _in_words(row: Row) -> str:

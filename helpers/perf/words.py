@@ -11,11 +11,12 @@ from helpers.perf.statistics import requests_needed
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
-OF_STORES = {"repeated", "hit_rate", "default_share"}
+OF_SOME = {"repeated", "hit_rate", "default_share", "floor_reason"}  # shown where they say anything
 BOUNDS = {  # of columns that have an interval: its ends
     "throughput": ["throughput_low", "throughput_high"],
     "p99_latency_ms": ["p99_low_ms", "p99_high_ms"],
     "served_bare_ratio": ["served_bare_low", "served_bare_high"],
+    "adapter_ms": ["adapter_low_ms", "adapter_high_ms"],
 }
 
 
@@ -27,15 +28,16 @@ def interval(low: float | None, high: float | None) -> str:
 
 
 def _is_used(values: "Series[Any]") -> bool:
-    return bool(values.notna().any() and (values.dtype != bool or values.any()))
+    said = values[values.notna() & (values != "")]
+    return bool(len(said) and (values.dtype != bool or values.any()))
 
 
 def with_intervals(rows: "DataFrame", columns: list[str]) -> "DataFrame":
     """Choose columns of rows, and put after each figure its interval as text. A p99 that has none
-    says how many requests it needs at least: "needs 299". Columns of a store are left out where
-    there is none.
+    says how many requests it needs at least: "needs 299". Columns that only
+    some rows have are left out where none has.
     """
-    kept = [each for each in columns if each not in OF_STORES or _is_used(rows[each])]
+    kept = [each for each in columns if each not in OF_SOME or _is_used(rows[each])]
     chosen = rows[kept].copy()
     for name, (lowest, highest) in BOUNDS.items():
         if name not in columns:

@@ -160,6 +160,33 @@ def describe_served_over_bare(rows: "DataFrame") -> str:
     )
 
 
+def describe_floor(rows: "DataFrame") -> str:
+    """Say what Triton, the wire and the adapter cost for these inputs, and what serving costs more
+    than that.
+    """
+    points = known(rows).dropna(subset=["floor_ms"])
+    if points.empty:
+        reasons = ", ".join(filter(None, rows["floor_reason"].dropna().unique()))
+        return f"The floor of serving is not known{f': {reasons}' * bool(reasons)}."
+    floors = points.groupby("batch_size")["floor_ms"].median()
+    said = [f"{ms:.3g} ms at batch size {size:,.0f}" for size, ms in floors.items()]
+    ends = " to ".join(dict.fromkeys((said[0], said[-1])))
+    lines = [
+        "What Triton, the wire and the adapter cost for these inputs: a request to a model with "
+        f"the same tensors that computes nothing takes {ends}."
+    ]
+    beyond = points.dropna(subset=["adapter_ms"])
+    for _, row in beyond.sort_values("adapter_ms").tail(1).iterrows():
+        lines.append(
+            "Beyond this floor and a bare call a request takes "
+            f"{beyond['adapter_ms'].median():.3g} ms (median of {len(beyond)} points), and most "
+            f"at batch size {row['batch_size']:,.0f} of "
+            f"{row['experiment']}: {row['adapter_ms']:.3g} ms (95 % interval "
+            f"{interval(row['adapter_low_ms'], row['adapter_high_ms'])})."
+        )
+    return " ".join(lines)
+
+
 def describe_limits(rows: "DataFrame", peaks: Peaks | None) -> str:
     """Give the machine's peaks, and of each experiment how near it comes to the nearer one."""
     if peaks is None:

@@ -77,6 +77,7 @@ def answer(config: ReportConfig, found: Results, rows: "DataFrame") -> "Markdown
         "**At random times.** "
         + escaped(findings.describe_rates(frame(config, found, open_loop=True), budget(config))),
         f"**The cost of serving.** {escaped(findings.describe_served_over_bare(offline))}",
+        f"**The floor of serving.** {escaped(findings.describe_floor(offline))}",
         f"**The noise floor.** {escaped(findings.describe_pace(rows))}",
         f"**Accuracy.** {escaped(accuracy_in_words(found))}",
     ]

@@ -211,6 +211,13 @@ class Row(TableRow):
     served_bare_high: float | None = None
     ratio_verdict: str = ""
     serving_ms: float | None = None  # latency of a request, less that of a bare call
+    # latency of a request to a model with the same tensors that computes nothing: what Triton, the
+    # wire and the adapter cost for them; and what serving takes more than this
+    floor_ms: float | None = None
+    floor_reason: str = ""  # why there is none
+    adapter_ms: float | None = None
+    adapter_low_ms: float | None = None
+    adapter_high_ms: float | None = None
     gflops: float | None = None  # 10^9 operations/s: throughput x what the graph needs for a sample
     intensity: float | None = None  # operations for each byte that a sample must move at least
     limit: Literal["", "compute", "memory"] = ""  # which of the machine's peaks is nearer

@@ -42,8 +42,6 @@ def to_array(tensor):
 
 def concatenate(values):
     """Join the same input of several requests; on the GPU if any of them is there."""
-    if len(values) == 1:
-        return values[0]
     if all(isinstance(each, np.ndarray) for each in values):
         return np.concatenate(values)
     import torch
@@ -72,6 +70,8 @@ class TritonPythonModel:
             self.session.configure(parameters)
         on_device = parameters["device"] == "gpu" and hasattr(self.session, "run_on_device")
         self.run = self.session.run_on_device if on_device else self.session.run
+        # without a GPU no tensor need be asked where it is: there may be dozens in a request
+        self.read = to_array if parameters["device"] == "gpu" else pb.Tensor.as_numpy
         self.outputs = [output["name"] for output in config["output"]]
         self.joins = config["max_batch_size"] > 0
         self.metrics, self.told = {}, {}
@@ -111,13 +111,15 @@ class TritonPythonModel:
 
     def run_batch(self, requests):
         arrays = [
-            {tensor.name(): to_array(tensor) for tensor in request.inputs()} for request in requests
+            {tensor.name(): self.read(tensor) for tensor in request.inputs()}
+            for request in requests
         ]
-        batch = {name: concatenate([inputs[name] for inputs in arrays]) for name in arrays[0]}
-        outputs = self.run(batch)
         if len(requests) == 1:
+            outputs = self.run(arrays[0])
             tensors = [to_triton(name, outputs[name]) for name in self.outputs]
             return [pb.InferenceResponse(tensors)]
+        batch = {name: concatenate([inputs[name] for inputs in arrays]) for name in arrays[0]}
+        outputs = self.run(batch)
         responses, start = [], 0
         for inputs in arrays:
             end = start + len(next(iter(inputs.values())))

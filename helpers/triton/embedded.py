@@ -46,9 +46,16 @@ def link_backend(folder: Path) -> None:
 
 @contextmanager
 def serve(
-    repository: Path, *, log: Path, scenario: str = "online", port: int = 0
+    repository: Path,
+    *,
+    log: Path,
+    scenario: str = "online",
+    port: int = 0,
+    beside: Path | None = None,
 ) -> Iterator[Server]:
-    """Serve the models of `repository` for `serving.serve`; all processes end with the block."""
+    """Serve the models of `repository`, and those of the folder `beside`, for `serving.serve`; all
+    processes end with the block.
+    """
     regions = owner.new_regions()
     with temporary_folder() as folder, log.open("wb") as output:
         link_backend(folder)
@@ -57,6 +64,7 @@ def serve(
         command = [
             str(wheel() / "bin/tritonserver"),
             f"--model-repository={folder}/models",
+            *([f"--model-repository={beside}"] if beside else []),
             f"--backend-directory={folder}",
             f"--backend-config=python,shm-region-prefix-name={regions}",
             *COMMON_FLAGS,

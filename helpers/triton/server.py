@@ -73,6 +73,7 @@ class Server:
     is_local: bool = True
     processes: tuple[int, ...] = ()
     wire: Wire | None = None  # how samples travel to the model, if not as they are
+    identity: str = ""  # a model with the same tensors that computes nothing, if there is one
 
     def is_alive(self) -> bool:
         """Whether the server's process runs."""

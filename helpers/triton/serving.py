@@ -1,7 +1,7 @@
 """Serving an experiment with the kind of server that its target names, and how to elsewhere."""
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
@@ -11,7 +11,7 @@ from helpers.config import DeployConfig, StageConfig, artefact_folder, results_f
 from helpers.errors import ServerError
 from helpers.inference import ensemble, request
 from helpers.models import Arrays
-from helpers.store import Artefact, find_artefact
+from helpers.store import Artefact, find_artefact, temporary_folder
 from helpers.triton import embedded
 from helpers.triton.server import EXACT, Server
 
@@ -29,6 +29,8 @@ def serve(
     `http_port` of 127.0.0.1 or a free one. "exact" is as "online", but a store waits for all
     vectors.
 
+    The embedded server has an identity model too when it serves offline: see `floor`.
+
     The log is kept next to the stage's result, or in `log`. Raises `ServerError` with the server's
     last lines if it does not become ready, or before anything is loaded if the model was built for
     another release.
@@ -37,14 +39,24 @@ def serve(
     log = log or results_folder(config) / f"{config.stage}_server.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     start: Callable[..., AbstractContextManager[Server]] = embedded.serve
-    if config.server.kind != "embedded":  # a stage does not depend on the code of other kinds
-        kind = import_module(f"helpers.triton.{config.server.kind}")
-        start = partial(kind.serve, config=config)
-    with (
-        ensemble.databases(config, repository.folder),
-        start(repository.folder, log=log, scenario=scenario, port=http_port or 0) as server,
-    ):
-        yield replace(server, wire=ensemble.wire_of(config, repository.folder))
+    with ExitStack() as stack:
+        stack.enter_context(ensemble.databases(config, repository.folder))
+        name = ""
+        if config.server.kind != "embedded":  # a stage does not depend on the code of other kinds
+            kind = import_module(f"helpers.triton.{config.server.kind}")
+            start = partial(kind.serve, config=config)
+        elif scenario == "offline":
+            from helpers.triton import floor  # nor other stages on this
+
+            beside = stack.enter_context(temporary_folder())
+            graph = ensemble.parts(config)[-1]
+            name = floor.write(beside, repository.folder, config.model, graph, config.device)
+            start = partial(embedded.serve, beside=beside)
+        server = stack.enter_context(
+            start(repository.folder, log=log, scenario=scenario, port=http_port or 0)
+        )
+        wire = ensemble.wire_of(config, repository.folder)
+        yield replace(server, wire=wire, identity=name)
 
 
 def _require_same_release(config: DeployConfig, repository: Artefact) -> None:

@@ -44,7 +44,7 @@ def load_of(seconds: Callable[[], float], order: list[str]) -> Callable[[LoadPoi
     """
 
     def load(point: LoadPoint) -> Window:
-        order.append("served")
+        order.append("floor" if point.model == "identity" else "served")
         request = seconds()
         count = int(3 * point.interval_ms / 1000 * analyzer.WINDOW_STRETCH / request)
         ends = (np.arange(1, count + 1) * request * 1e9).astype(np.int64)
@@ -54,7 +54,9 @@ def load_of(seconds: Callable[[], float], order: list[str]) -> Callable[[LoadPoi
     return load
 
 
-def measured(order: list[str], seconds: Callable[[], float], **overrides: Any) -> Runs:
+def measured(
+    order: list[str], seconds: Callable[[], float], identity: str = "", **overrides: Any
+) -> Runs:
     """Measure one point of a server and a runtime that are stand-ins."""
 
     class Noted(Bare):
@@ -72,7 +74,7 @@ def measured(order: list[str], seconds: Callable[[], float], **overrides: Any) -
 
     config = resolve("resnet50", "perf_offline", overrides=overrides)
     assert isinstance(config, OfflineConfig)
-    server: Any = SimpleNamespace(processes=(), infer=lambda model, inputs: inputs)
+    server: Any = SimpleNamespace(processes=(), infer=lambda *_: None, identity=identity)
     runs, bare = Runs(load_of(seconds, order), watched), Noted(Session(), [BATCH])
     point = LoadPoint("resnet50", Path("inputs.json"), [])
     offline.run_pairs(config, server, bare, BATCH, point, runs)
@@ -101,6 +103,23 @@ def test_pairs_share_no_run_and_take_turns_at_coming_first() -> None:
 
     pair = ["bare", "served", "served", "bare"]
     assert order == ["first call", *pair, *pair]
+
+
+def test_the_identity_model_is_measured_between_the_runs_of_the_first_three_pairs() -> None:
+    order: list[str] = []
+
+    paces = (CALL_SECONDS * pace for pace in itertools.cycle([1.0, 1.2, 0.9, 1.05, 1.0]))
+    given = {"pairs": 4, "request_count": 4, "half_width": 0.5}
+
+    runs = measured(order, lambda: next(paces), identity="identity", **given)
+
+    pair = ["bare", "floor", "served"]
+    assert order == ["first call", *pair, *reversed(pair), *pair, "served", "bare"]
+    found: Any = sweep.compared(resolve("resnet50", "perf_offline"), runs)  # type: ignore[arg-type]
+    floors = [1.0, 1.05, 1.0]  # the runs of the server but for the served ones
+    assert found["floor_ms"] == pytest.approx(1000 * CALL_SECONDS * np.mean(floors), rel=1e-6)
+    assert found["adapter_ms"] == found["serving_ms"] - found["floor_ms"]
+    assert found["adapter_low_ms"] < found["adapter_ms"] < found["adapter_high_ms"]
 
 
 def test_a_point_goes_on_until_it_is_known_or_its_time_is_over() -> None:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from helpers.perf.rows import (
     Window,
+    beyond_floor,
     compare,
     measure_row,
     miscounted,
@@ -218,6 +219,25 @@ def test_swapping_each_served_run_with_its_bare_one_inverts_ratio_and_interval()
 )
 def test_a_ratio_has_a_verdict_of_its_own(served: list[float], word: str) -> None:
     assert compare([10.0] * len(served), served, 0.05)["ratio_verdict"] == word
+
+
+def test_what_serving_costs_beyond_the_floor_is_a_difference_of_means_with_welchs_bounds() -> None:
+    found = beyond_floor([1.1, 1.2, 1.3], [0.4, 0.5, 0.6])
+
+    reach = 2.776445 * (2 * 0.1**2 / 3) ** 0.5  # t of four degrees of freedom
+    assert found == pytest.approx(
+        {
+            "floor_ms": 0.5,
+            "adapter_ms": 0.7,
+            "adapter_low_ms": 0.7 - reach,
+            "adapter_high_ms": 0.7 + reach,
+        }
+    )
+
+
+def test_without_a_bare_runtime_there_is_a_floor_and_nothing_beyond_it() -> None:
+    assert beyond_floor([], [0.4, 0.5, 0.6]) == pytest.approx({"floor_ms": 0.5})
+    assert beyond_floor([1.0, 2.0], [0.5, 0.5, 0.5])["adapter_low_ms"] is None
 
 
 @pytest.mark.parametrize(("clients", "batch_size"), [(1, 1), (1, 8), (16, 1), (5, 3)])

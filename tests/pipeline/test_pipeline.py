@@ -62,6 +62,8 @@ def test_results_csv_has_the_published_columns_and_ours(finished: Project) -> No
         "served_bare_low",
         "ratio_verdict",
         "serving_ms",
+        "floor_ms",
+        "adapter_ms",
         "limit",
         "limit_share",
     ]
@@ -85,6 +87,7 @@ def test_results_csv_has_the_published_columns_and_ours(finished: Project) -> No
     for row in rows:
         assert row["verdict"] in get_args(Verdict)
         assert row["verdict"] not in ("failed", "unstable")
+        assert bool(row["floor_ms"]) == bool(row["adapter_ms"]) == (row["scenario"] == "offline")
         if row["rate"]:
             assert float(row["p50_sent_ms"]) <= float(row["p50_latency_ms"])
             assert not row["throughput_low"]

@@ -300,6 +300,43 @@ def test_the_cost_of_serving_has_its_interval_and_is_told_in_milliseconds_too() 
     )
 
 
+def test_the_floor_of_serving_is_told_for_the_smallest_and_the_largest_batch() -> None:
+    offline = {"scenario": "offline", "experiment": "onnx"}
+    rows = frame(
+        row(100, **offline, batch_size=1, floor_ms=0.3, adapter_ms=0.05),
+        row(100, **offline, batch_size=8, floor_ms=0.5, adapter_ms=-0.1),
+        row(
+            100,
+            **{**offline, "experiment": "openvino"},
+            batch_size=64,
+            floor_ms=2.5,
+            adapter_ms=0.25,
+            adapter_low_ms=0.125,
+            adapter_high_ms=0.375,
+        ),
+    )
+
+    assert findings.describe_floor(rows) == (
+        "What Triton, the wire and the adapter cost for these inputs: a request to a model with "
+        "the same tensors that computes nothing takes 0.3 ms at batch size 1 to 2.5 ms at batch "
+        "size 64. Beyond this floor and a bare call a request takes 0.05 ms (median of 3 points), "
+        "and most at batch size 64 of openvino: 0.25 ms (95 % interval 0.125 to 0.375)."
+    )
+    assert "bare call" not in findings.describe_floor(rows.assign(adapter_ms=None))
+
+
+def test_where_there_is_no_floor_the_report_says_why() -> None:
+    rows = frame(row(100, scenario="offline", floor_reason="no identity model"))
+
+    assert findings.describe_floor(rows) == (
+        "The floor of serving is not known: no identity model."
+    )
+    assert findings.describe_floor(frame(row(100))) == "The floor of serving is not known."
+    shown = with_intervals(rows, ["throughput", "floor_ms", "floor_reason"])
+    assert "floor_reason" in shown
+    assert "floor_reason" not in with_intervals(frame(row(100)), ["floor_reason"])
+
+
 def test_the_noise_floor_is_the_paces_95_percent_range() -> None:
     rows = [row(100, experiment="e", pace=100.0 + i) for i in range(-20, 21)]
 

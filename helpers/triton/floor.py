@@ -1,0 +1,62 @@
+"""The identity model of an experiment: the tensors of the deployed model, and no computation.
+
+Served by the same server through the same adapter, it shows the floor of serving: what Triton, the
+wire and the adapter cost for these tensors. It lies in a repository of its own, which is served
+beside the deployed one.
+"""
+
+import json
+import shutil
+from math import prod
+from pathlib import Path
+
+import numpy as np
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2 as pb
+from tritonclient.utils import triton_to_np_dtype
+
+from helpers.models import Part
+from helpers.triton import identity
+
+
+def write(folder: Path, deployed: Path, model: str, graph: Part, device: str) -> str:
+    """Write the identity model of `model`, which the repository `deployed` serves offline, into the
+    empty `folder`; return its name. `graph` is the last part of the model.
+
+    It has the model's inputs, outputs and largest batch, one instance and no batcher.
+    """
+    text = (deployed / model / "configs/offline.pbtxt").read_text()
+    real = text_format.Parse(text, pb.ModelConfig())
+    name = f"{model}_identity"
+    kind = pb.ModelInstanceGroup.KIND_GPU if device == "gpu" else pb.ModelInstanceGroup.KIND_CPU
+    parameters = {"file": identity.FILE, "threads": "1", "device": device}
+    if device == "gpu":
+        parameters["FORCE_CPU_ONLY_INPUT_TENSORS"] = "no"
+    message = pb.ModelConfig(
+        name=name,
+        backend="python",
+        max_batch_size=real.max_batch_size,
+        input=real.input,
+        output=real.output,
+        instance_group=[pb.ModelInstanceGroup(count=1, kind=kind)],
+        parameters={key: pb.ModelParameter(string_value=each) for key, each in parameters.items()},
+    )
+    flat = {whole: graph.flat.get(own.name) for whole, own in graph.inputs.items()}
+    sizes = {each.name: flat.get(each.name) or prod(each.dims) for each in real.input}
+    counted = next(each for each in sizes if flat.get(each) or not graph.flat)
+    rows = 1 if graph.flat else -1
+    outputs = {each.name: (_dtype(each.data_type), [rows, *each.dims]) for each in real.output}
+    version = folder / name / "1"
+    version.mkdir(parents=True)
+    (version.parent / "config.pbtxt").write_text(text_format.MessageToString(message))
+    shutil.copyfile(Path(__file__).with_name("adapter.py"), version / "model.py")
+    shutil.copyfile(identity.__file__, version / "runtime.py")
+    session = {"counted": counted, "elements": sizes[counted], "outputs": outputs}
+    (version / identity.FILE).write_text(json.dumps(session, indent=1) + "\n")
+    return name
+
+
+def _dtype(data_type: int) -> str:
+    """Name a type of Triton's message as numpy does."""
+    found = triton_to_np_dtype(pb.DataType.Name(data_type).removeprefix("TYPE_"))
+    return str(np.dtype(found))

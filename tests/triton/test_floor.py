@@ -1,0 +1,108 @@
+"""The identity model: the tensors of the deployed one, no computation, in a folder of its own."""
+
+import json
+import shutil
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2 as pb
+
+from helpers.config import OfflineConfig, resolve
+from helpers.models import Part, Tensor
+from helpers.perf import analyzer, offline, sweep
+from helpers.perf.analyzer import LoadPoint
+from helpers.perf.sweep import Runs
+from helpers.triton import embedded, floor
+from helpers.triton.identity import Identity
+
+IDS, DOUBLED = Tensor("ids", "int64", (2,)), Tensor("doubled", "int64", (2,))
+DOUBLES = Part("doubles", {"ids": IDS}, {"doubled": DOUBLED})
+SLEEP = 0.005  # seconds
+
+
+def test_the_identity_model_has_the_tensors_of_the_deployed_one_and_no_batcher(
+    doubles: Path, tmp_path: Path
+) -> None:
+    name = floor.write(tmp_path, doubles, "doubles", DOUBLES, "cpu")
+
+    text = (tmp_path / name / "config.pbtxt").read_text()
+    found = text_format.Parse(text, pb.ModelConfig())
+    deployed = (doubles / "doubles/configs/offline.pbtxt").read_text()
+    expected = text_format.Parse(deployed, pb.ModelConfig())
+    expected.name = name
+    expected.parameters["file"].string_value = "identity.json"
+    assert found == expected
+    assert sorted(path.name for path in tmp_path.rglob("*") if path.is_file()) == [
+        "config.pbtxt",
+        "identity.json",
+        "model.py",
+        "runtime.py",
+    ]
+
+
+def test_it_answers_as_many_samples_as_it_was_asked_and_makes_no_array_twice() -> None:
+    session = Identity("ids", 2, {"doubled": ("float16", [-1, 3])})
+
+    first, second = (session.run({"ids": np.ones((5, 2))})["doubled"] for _ in range(2))
+
+    assert (first.shape, first.dtype) == ((5, 3), np.float16)
+    assert second is first
+
+
+def test_samples_that_lie_flat_are_counted_by_an_input_that_tells_how_many(tmp_path: Path) -> None:
+    deployed = tmp_path / "deployed/dlrm/configs"
+    deployed.mkdir(parents=True)
+    (deployed / "offline.pbtxt").write_text("""
+        max_batch_size: 64
+        input { name: "EMB_KEY" data_type: TYPE_INT64 dims: -1 }
+        input { name: "numerical_features" data_type: TYPE_FP32 dims: -1 }
+        output { name: "DENSE_OUTPUT" data_type: TYPE_FP32 dims: -1 }""")
+    numbers = Tensor("args_0", "float32", (-1,))
+    graph = Part("dlrm_dense", {"numerical_features": numbers}, {}, flat={"args_0": 13})
+
+    name = floor.write(tmp_path / "beside", tmp_path / "deployed", "dlrm", graph, "cpu")
+
+    session = Identity(**json.loads((tmp_path / f"beside/{name}/1/identity.json").read_text()))
+    request: Any = {"EMB_KEY": np.zeros((1, 78)), "numerical_features": np.zeros((1, 39))}
+    assert session.run(request)["DENSE_OUTPUT"].shape == (1, 3)
+
+
+@pytest.mark.slow
+def test_an_identity_model_that_sleeps_raises_the_floor_by_that(
+    doubles: Path, tmp_path: Path
+) -> None:
+    """So the column is the time of a request to that model, and nothing else."""
+    beside = tmp_path / "beside"
+    name = floor.write(beside, doubles, "doubles", DOUBLES, "cpu")
+    shutil.copytree(beside / name, beside / "sleeps")
+    text = (beside / name / "config.pbtxt").read_text()
+    (beside / "sleeps/config.pbtxt").write_text(text.replace(name, "sleeps"))
+    session = (beside / "sleeps/1/runtime.py").read_text()
+    slow = session.replace("samples = prod", f"__import__('time').sleep({SLEEP}); samples = prod")
+    assert slow != session
+    (beside / "sleeps/1/runtime.py").write_text(slow)
+    overrides = {"pairs": 2, "request_count": 5, "point_seconds": 0.1}
+    config = resolve("resnet50", "perf_offline", overrides=overrides)
+    assert isinstance(config, OfflineConfig)
+    config = config.model_copy(update={"model": "doubles"})
+    batch = {"ids": np.ones((1, 2), np.int64)}
+    rows = []
+    with (
+        embedded.serve(doubles, log=tmp_path / "log", scenario="offline", beside=beside) as server,
+        analyzer.input_data(batch) as data,
+    ):
+        for identity in (name, "sleeps"):
+            runs = Runs(lambda point: analyzer.run(point, server), nullcontext)
+            asked, load = replace(server, identity=identity), LoadPoint("doubles", data, [])
+            offline.run_pairs(config, asked, None, batch, load, runs)
+            rows.append(sweep.compared(config, runs))
+
+    plain, sleeping = (float(str(row["floor_ms"])) for row in rows)
+    assert plain < 1000 * SLEEP < sleeping
+    assert sleeping - plain == pytest.approx(1000 * SLEEP, rel=0.6)  # others may use the cores
+    assert all(set(row) == {"floor_ms"} for row in rows)  # nothing bare, so nothing beyond it
