@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -33,10 +34,16 @@ os.environ[PATIENCE_VARIABLE] = "1"  # no figure is believed here
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Give tests side by side one core each, but for those that start servers and kernels."""
-    if "PYTEST_XDIST_WORKER" in os.environ and config.option.markexpr != "alone":
+    """Give tests side by side one core each, but for those that start servers and kernels, and a
+    folder of temporary files each: one worker's measurement would wait for the lock of another's.
+    """
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        return
+    if config.option.markexpr != "alone":
         threads = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
         os.environ.update(dict.fromkeys(threads, "1"))
+    os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix="tests-")
+    config.add_cleanup(partial(shutil.rmtree, tempfile.tempdir, ignore_errors=True))
 
 
 def interruptible() -> None:
