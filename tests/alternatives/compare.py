@@ -347,8 +347,6 @@ def compare(
     """Start the servers, check their answers, and measure them in turn. Raises `Refused`."""
     from session import Session  # beside this script
 
-    from tests.alternatives.session import Session
-
     (given,) = models.get(config.model).inputs(config)
     (output,) = models.get(config.model).outputs(config)
     tensors = Tensors(config.model, given.name, output.name)
