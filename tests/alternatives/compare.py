@@ -18,6 +18,7 @@ import json
 import os
 import subprocess
 import sys
+import sysconfig
 import threading
 import time
 from base64 import b64encode
@@ -240,6 +241,7 @@ def make_environment(folder: Path) -> None:
     if (folder / "bin/mlserver").exists():
         return
     wanted = [f"mlserver=={MLSERVER}", f"onnxruntime=={version('onnxruntime')}"]
+    wanted.append("uvloop<0.22")  # with a newer one its workers end at once
     subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
     subprocess.run([str(folder / "bin/pip"), "install", "--quiet", *wanted], check=True)
 
@@ -249,7 +251,10 @@ def other_server(name: str, port: int, tensors: Tensors, command: Sequence[str])
     """Run another server until the block ends. Raises `Refused` with its last lines if it does not
     become ready.
     """
-    environment = {**os.environ, **SETTINGS, "PYTHONPATH": str(HERE)}
+    # PyTriton's stub must find the library of the Python that it runs, not another of its version
+    paths = f"{sysconfig.get_config_var('LIBDIR')}:{os.environ.get('LD_LIBRARY_PATH', '')}"
+    own = {"PYTHONPATH": str(HERE), "LD_LIBRARY_PATH": paths.rstrip(":")}
+    environment = {**os.environ, **SETTINGS, **own}
     with temporary_folder() as folder:
         path = folder / "log"
         with path.open("wb") as log, guarded(command, log=log, env=environment) as process:
@@ -286,8 +291,8 @@ def contenders(
     }
     with ExitStack() as stack:
         folder = stack.enter_context(temporary_folder())
-        ports = {"http_port": http_port, "grpc_port": grpc_port}
-        (folder / "pytriton.json").write_text(json.dumps(own | ports))
+        its = {"http_port": http_port, "grpc_port": grpc_port, "workspace": str(folder / "pytriton")}
+        (folder / "pytriton.json").write_text(json.dumps(own | its))
         write_mlserver(folder / "mlserver", own, (ml_port, ml_grpc, ml_metrics))
         serving = serve(config, repository, "online", log=folder / "log", http_port=ours)
         stack.enter_context(serving)

@@ -26,7 +26,7 @@ config = TritonConfig(
     grpc_port=given["grpc_port"],
     allow_metrics=False,
 )
-with Triton(config=config) as triton:
+with Triton(config=config, workspace=given["workspace"]) as triton:
     triton.bind(
         model_name=given["model"],
         infer_func=infer,
