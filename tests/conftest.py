@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -34,16 +33,10 @@ os.environ[PATIENCE_VARIABLE] = "1"  # no figure is believed here
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Give tests side by side one core each, but for those that start servers and kernels, and a
-    folder of temporary files each: one worker's measurement would wait for the lock of another's.
-    """
-    if "PYTEST_XDIST_WORKER" not in os.environ:
-        return
-    if config.option.markexpr != "alone":
+    """Give tests side by side one core each, but for those that start servers and kernels."""
+    if "PYTEST_XDIST_WORKER" in os.environ and config.option.markexpr != "alone":
         threads = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
         os.environ.update(dict.fromkeys(threads, "1"))
-    os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix="tests-")
-    config.add_cleanup(partial(shutil.rmtree, tempfile.tempdir, ignore_errors=True))
 
 
 def interruptible() -> None:
@@ -64,13 +57,18 @@ RUNS = {"finished", "project", "nothing_left"}  # fixtures of tests that run a w
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what runs the batch command: servers and kernels need most of the machine's time.
 
-    Files with slow tests come first, so that no worker is left with one of them at the end.
+    Files with slow tests come first, so that no worker is left with one of them at the end; of
+    these, files that wait for the finished project last, so that one worker makes it meanwhile.
     """
+    waiting = set()
     for item in items:
-        if RUNS & set(getattr(item, "fixturenames", ())):
+        fixtures = set(getattr(item, "fixturenames", ()))
+        if RUNS & fixtures:
             item.add_marker("alone")
+        if "finished" in fixtures:
+            waiting.add(item.path)
     slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in slow)
+    items.sort(key=lambda item: (item.path not in slow, item.path in waiting))
 
 
 WATCHED = "imported"  # a folder of a project, with one file for each process
