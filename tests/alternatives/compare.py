@@ -6,7 +6,8 @@ The file is that of a deployed experiment of a parameter file; the batch command
 first where they are missing. ONNX Runtime has the same options and threads everywhere, and each
 server joins requests as the experiment says. One client asks them all, over HTTP, with different
 real samples, whose request bodies it encodes before. MLServer's endpoint does not take the
-protocol's binary tensors: it gets numbers, and in a second turn bytes in base64.
+protocol's binary tensors: it gets numbers, and in a turn of its own bytes in base64. What ONNX
+Runtime does without a server shows how much there is to gain.
 
 MLServer has an environment of its own, which is made on the first run and kept in
 $MLSERVER_ENVIRONMENT, by default in the user's cache. Nobody is measured whose answers differ.
@@ -47,6 +48,7 @@ HERE = Path(__file__).resolve().parent
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 MLSERVER = "1.7.1"
 READY_SECONDS = 120.0
+NO_SERVER = "ONNX Runtime, no server"
 
 Floats = NDArray[np.float32]
 Encode = Callable[[Floats], tuple[bytes, dict[str, str]]]  # a request's body and headers
@@ -189,6 +191,20 @@ def throughput(
     return sum((len(each) - 1) / (each[-1] - each[0]) for each in ends)
 
 
+def bare(
+    run: Callable[[Floats], object], samples: Sequence[Floats], clients: int, seconds: float
+) -> float:
+    """Give the samples per second without any server, in batches of a sample of each client."""
+    joined = np.concatenate([*samples, *samples[:clients]])
+    batches = [joined[start : start + clients] for start in range(len(samples))]
+    run(batches[0])
+    done, started = 0, time.perf_counter()
+    while (passed := time.perf_counter() - started) < seconds:
+        run(batches[done % len(batches)])
+        done += 1
+    return done * clients / passed
+
+
 Measured = dict[int, dict[str, list[float]]]  # by clients and name: answers/s, one for each round
 
 
@@ -291,7 +307,11 @@ def contenders(
     }
     with ExitStack() as stack:
         folder = stack.enter_context(temporary_folder())
-        its = {"http_port": http_port, "grpc_port": grpc_port, "workspace": str(folder / "pytriton")}
+        its = {
+            "http_port": http_port,
+            "grpc_port": grpc_port,
+            "workspace": str(folder / "pytriton"),
+        }
         (folder / "pytriton.json").write_text(json.dumps(own | its))
         write_mlserver(folder / "mlserver", own, (ml_port, ml_grpc, ml_metrics))
         serving = serve(config, repository, "online", log=folder / "log", http_port=ours)
@@ -368,9 +388,11 @@ def compare(
         by_name = {each.name: each for each in found}
 
         def measure(name: str, clients: int) -> float:
+            if name == NO_SERVER:
+                return bare(session.run, samples, clients, seconds)
             return throughput(by_name[name], tensors, samples, clients, seconds)
 
-        return in_turn(list(by_name), points, rounds, measure)
+        return in_turn([*by_name, NO_SERVER], points, rounds, measure)
 
 
 def main() -> int:

@@ -92,6 +92,15 @@ def test_clients_are_counted_over_the_time_that_they_asked() -> None:
         assert compare.throughput(server, TENSORS, SAMPLES, clients=2, seconds=0.2) > 50
 
 
+def test_without_a_server_each_batch_has_a_sample_of_each_client() -> None:
+    asked: list[np.ndarray] = []
+
+    assert compare.bare(asked.append, SAMPLES, clients=3, seconds=0.01) > 100
+
+    assert {each.shape for each in asked} == {(3, 3)}
+    np.testing.assert_array_equal(asked[7], np.concatenate([SAMPLES[6], SAMPLES[7], SAMPLES[0]]))
+
+
 def test_servers_take_turns_in_changing_order_and_a_first_round_does_not_count() -> None:
     asked = []
 
@@ -154,4 +163,7 @@ def test_all_servers_answer_alike_and_are_measured(project: Project, tmp_path: P
     )
     assert done.returncode == 0, done.stdout + done.stderr
     servers = [line.split(" | ")[1] for line in done.stdout.splitlines() if line.startswith("| 1")]
-    assert servers == ["this package", "PyTriton", "MLServer, base64", "MLServer, numbers"]
+    assert servers == [
+        *("this package", "PyTriton", "MLServer, base64", "MLServer, numbers"),
+        "ONNX Runtime, no server",
+    ]
