@@ -57,13 +57,18 @@ RUNS = {"finished", "project", "nothing_left"}  # fixtures of tests that run a w
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what runs the batch command: servers and kernels need most of the machine's time.
 
-    Files with slow tests come first, so that no worker is left with one of them at the end.
+    Files with slow tests come first, so that no worker is left with one of them at the end; of
+    these, files that wait for the finished project last, so that one worker makes it meanwhile.
     """
+    waiting = set()
     for item in items:
-        if RUNS & set(getattr(item, "fixturenames", ())):
+        fixtures = set(getattr(item, "fixturenames", ()))
+        if RUNS & fixtures:
             item.add_marker("alone")
+        if "finished" in fixtures:
+            waiting.add(item.path)
     slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in slow)
+    items.sort(key=lambda item: (item.path not in slow, item.path in waiting))
 
 
 WATCHED = "imported"  # a folder of a project, with one file for each process

@@ -50,31 +50,36 @@ def export(project: Project, name: str) -> tuple[int, str, Result]:
     return answer.code, answer.output, result
 
 
+def tft(variant: str) -> dict[str, torch.Tensor]:
+    mask = torch.full((192, 192), -torch.inf).triu(1)[None]
+    return tensors(f"tft_{variant}") | {"TFTpart2.attention._mask": mask}
+
+
+def export_tft(
+    project: Project, variant: str, saved: dict[str, torch.Tensor]
+) -> tuple[int, str, Result]:
+    torch.save({"args": {}, "config": {}, "model": saved}, project.root / "checkpoint.pt")
+    fields: dict[str, str] = {"export_format": "ts-trace", "format": "ts-trace"}
+    fields["dataset"] = "generated-small"
+    return export(project, parameters(project, "tft", variant=variant, **fields))
+
+
 @pytest.mark.parametrize("variant", ["electricity", "traffic"])
 def test_tft_loads_completely_at_its_own_cardinality_and_exports(
     fresh: Project, variant: str
 ) -> None:
-    saved = tensors(f"tft_{variant}")
-    mask = "TFTpart2.attention._mask"
-    saved[mask] = torch.full((192, 192), -torch.inf).triu(1)[None]
-    torch.save({"args": {}, "config": {}, "model": saved}, fresh.root / "checkpoint.pt")
-    name = parameters(
-        fresh,
-        "tft",
-        variant=variant,
-        dataset="generated-small",
-        export_format="ts-trace",
-        format="ts-trace",
-    )
-
-    code, output, result = export(fresh, name)
+    code, output, result = export_tft(fresh, variant, tft(variant))
 
     assert code == 0, output
     assert not result.rungs[0].fault
 
+
+def test_a_tensor_under_another_name_fails_the_export_in_one_line(fresh: Project) -> None:
+    saved = tft("electricity")
     saved["quantile_proj.bias"] = saved.pop("TFTpart2.quantile_proj.bias")
-    torch.save({"args": {}, "config": {}, "model": saved}, fresh.root / "checkpoint.pt")
-    code, output, _ = export(fresh, name)
+
+    code, output, _ = export_tft(fresh, "electricity", saved)
+
     assert code == 1
     assert "missing TFTpart2.quantile_proj.bias [3]; surplus quantile_proj.bias [3]" in output
 

@@ -29,10 +29,19 @@ def measuring(project: Project) -> "subprocess.Popen[str]":
     return process
 
 
-def mend(project: Project) -> None:
-    """Undo the slowness, and run the same command to its end."""
+def require_to_be_run(project: Project) -> None:
+    """Undo the slowness; the same command has that one stage to run."""
     text = project.params.read_text()
     project.params.write_text(text.replace("request_count: 12000", "request_count: 5"))
+    answer = project.run(*OFFLINE, "--dry-run")
+    assert answer.code == 0, answer.output
+    assert answer.output.count("would run, because") == 1
+    assert "dummy onnx-fp32 perf_offline: would run, because" in answer.output
+
+
+def run_to_the_end(project: Project) -> None:
+    """Undo the slowness, and run the same command to its end."""
+    require_to_be_run(project)
     answer = project.run(*OFFLINE)
     assert answer.code == 0, answer.output
     assert answer.executed() == ["dummy onnx-fp32 perf_offline"]
@@ -70,7 +79,7 @@ def test_triton_killed_while_it_is_measured(project: Project) -> None:
     rows = project.rows("onnx-fp32", "perf_offline")
     assert rows[1].reason == "the server had ended before"
     assert (project.target / "dummy/onnx-fp32/perf_offline.ipynb").exists()
-    mend(project)
+    run_to_the_end(project)
 
 
 def test_triton_killed_at_the_second_batch_leaves_the_row_of_the_first(project: Project) -> None:
@@ -103,7 +112,7 @@ def test_perf_analyzer_killed(project: Project) -> None:
     assert "failed, batch 1, 1 clients: perf_analyzer was killed by signal 9" in output
     rows = project.rows("onnx-fp32", "perf_offline")
     assert [row.verdict for row in rows] == ["failed", "failed"]
-    mend(project)
+    require_to_be_run(project)
 
 
 def test_the_kernel_killed_takes_its_server_along(project: Project) -> None:
@@ -113,7 +122,7 @@ def test_the_kernel_killed_takes_its_server_along(project: Project) -> None:
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "perf_offline: failed, the notebook's kernel was killed" in output
-    mend(project)
+    require_to_be_run(project)
 
 
 def test_the_command_killed_takes_everything_along(project: Project) -> None:
@@ -121,7 +130,7 @@ def test_the_command_killed_takes_everything_along(project: Project) -> None:
     process.kill()
     wait_for(lambda: not server(project) and not analyzer(project) and not kernel(project), 30)
     process.communicate()
-    mend(project)
+    run_to_the_end(project)
 
 
 def test_ctrl_c_ends_with_one_line_and_leaves_nothing(project: Project) -> None:
@@ -132,7 +141,7 @@ def test_ctrl_c_ends_with_one_line_and_leaves_nothing(project: Project) -> None:
     assert output.splitlines()[-1].startswith("interrupted: the same command goes on")
     assert "Traceback" not in output
     assert not server(project)
-    mend(project)
+    require_to_be_run(project)
 
 
 def test_an_artefact_changed_on_disk_is_noticed_and_made_again(project: Project) -> None:
@@ -191,7 +200,7 @@ def test_a_second_run_on_the_same_outputs_says_so_and_stops(project: Project) ->
     )
     os.killpg(process.pid, signal.SIGINT)
     process.communicate(timeout=60)
-    mend(project)
+    require_to_be_run(project)
 
 
 def test_serve_answers_until_ctrl_c_and_a_taken_port_is_one_line(project: Project) -> None:

@@ -288,9 +288,8 @@ def test_a_new_format_is_one_module(fresh: Project) -> None:
         fresh.root / "helpers/formats/openvino.py", fresh.root / "helpers/formats/dummy.py"
     )
     edit(fresh.params, "openvino-fp32: {format: openvino", "dummy-fp32: {format: dummy")
-    answer = fresh.run(
-        "run", "params/dummy.yaml", "--stage", "export", "--stage", "convert", "--stage", "deploy"
-    )
+    stages = [word for stage in ("export", "convert", "deploy") for word in ("--stage", stage)]
+    answer = fresh.run("run", "params/dummy.yaml", "--experiment", "dummy-fp32", *stages)
     assert answer.code == 0, answer.output
     assert not fresh.result("dummy-fp32", "deploy").scores[0].fault
 

@@ -81,11 +81,14 @@ class BERT(Model):
         fit(config.dataset, config.variant, dataset, path)
 
     def build(self, config: Config, checkpoint: Path) -> "nn.Module":
+        from transformers.initialization import no_init_weights
+
         from helpers.models.bert.checkpoint import load
         from helpers.models.bert.network import QuestionAnswering
 
-        # opset 13 has no scaled_dot_product_attention, nor does PyTorch before 2.0
-        network = QuestionAnswering(config.variant, basic_operators=config.opset is not None)
+        with no_init_weights():  # a checkpoint has all; random ones of BERT-large take 7 s
+            # opset 13 has no scaled_dot_product_attention, nor does PyTorch before 2.0
+            network = QuestionAnswering(config.variant, basic_operators=config.opset is not None)
         load(checkpoint, network, config.variant)
         return network.eval()
 

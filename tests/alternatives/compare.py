@@ -1,0 +1,429 @@
+"""Serve one ONNX file by this package, by plain PyTriton and by MLServer, and measure them in turn.
+
+    python tests/alternatives/compare.py
+
+The file is that of a deployed experiment of a parameter file; the batch command runs its stages
+first where they are missing. ONNX Runtime has the same options and threads everywhere, and each
+server joins requests as the experiment says. One client asks them all, over HTTP, with different
+real samples, whose request bodies it encodes before. MLServer's endpoint does not take the
+protocol's binary tensors: it gets numbers, and in a turn of its own bytes in base64. What ONNX
+Runtime does without a server shows how much there is to gain.
+
+MLServer has an environment of its own, which is made on the first run and kept in
+$MLSERVER_ENVIRONMENT, by default in the user's cache. Nobody is measured whose answers differ.
+"""
+
+import argparse
+import http.client
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+import threading
+import time
+from base64 import b64encode
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import tritonclient.http as triton_http
+from numpy.typing import NDArray
+
+from helpers import models
+from helpers.accuracy.ladder import difference
+from helpers.config import DeployConfig, configure, read_file
+from helpers.inference import open_dataset, requests, require, threads
+from helpers.perf.statistics import Interval, geometric_mean, log_interval
+from helpers.store import OUTPUTS_VARIABLE, Artefact, temporary_folder
+from helpers.triton import SETTINGS, guarded, last_lines, serve
+from helpers.triton.server import free_ports
+
+HERE = Path(__file__).resolve().parent
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+MLSERVER = "1.7.1"
+READY_SECONDS = 120.0
+NO_SERVER = "ONNX Runtime, no server"
+
+Floats = NDArray[np.float32]
+Encode = Callable[[Floats], tuple[bytes, dict[str, str]]]  # a request's body and headers
+
+
+class Refused(Exception):
+    """Servers that cannot be compared, and why."""
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """The names of the model, its input and its output."""
+
+    model: str
+    input: str
+    output: str
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A server at a port of 127.0.0.1, and how it is asked."""
+
+    name: str
+    port: int
+    encode: Encode
+
+
+def binary(tensors: Tensors) -> Encode:
+    """Encode a sample as the protocol's extension for binary tensors does, for both directions."""
+
+    def encode(sample: Floats) -> tuple[bytes, dict[str, str]]:
+        given = triton_http.InferInput(tensors.input, sample.shape, "FP32")
+        given.set_data_from_numpy(sample)
+        wanted = triton_http.InferRequestedOutput(tensors.output)
+        make = triton_http.InferenceServerClient.generate_request_body
+        body, size = make([given], outputs=[wanted])
+        return body, {"Inference-Header-Content-Length": str(size)}
+
+    return encode
+
+
+def numbers(tensors: Tensors) -> Encode:
+    """Encode a sample as the protocol's JSON."""
+
+    def encode(sample: Floats) -> tuple[bytes, dict[str, str]]:
+        given = {"name": tensors.input, "shape": sample.shape, "datatype": "FP32"}
+        body = json.dumps({"inputs": [{**given, "data": sample.ravel().tolist()}]})
+        return body.encode(), {"Content-Type": "application/json"}
+
+    return encode
+
+
+def base64(tensors: Tensors) -> Encode:
+    """Encode a sample as a string of its bytes, which MLServer's codec of that name reads."""
+
+    def encode(sample: Floats) -> tuple[bytes, dict[str, str]]:
+        given = {"name": tensors.input, "shape": [1, 1], "datatype": "BYTES"}
+        text = {"parameters": {"content_type": "base64"}, "data": [b64encode(sample).decode()]}
+        body = json.dumps({"inputs": [given | text]})
+        return body.encode(), {"Content-Type": "application/json"}
+
+    return encode
+
+
+class Connection:
+    """One client: a connection that sends one request after the other."""
+
+    def __init__(self, contender: Contender, model: str) -> None:
+        self.http = http.client.HTTPConnection("127.0.0.1", contender.port, timeout=60)
+        self.path = f"/v2/models/{model}/infer"
+
+    def ask(self, body: bytes, headers: Mapping[str, str]) -> tuple[bytes, int | None]:
+        """Send a request; give the answer's body and the length of its JSON if more follows."""
+        self.http.request("POST", self.path, body, dict(headers))
+        answer = self.http.getresponse()
+        content = answer.read()
+        if answer.status != 200:
+            raise Refused(f"HTTP {answer.status}: {content[:300].decode(errors='replace')}")
+        length = answer.headers.get("Inference-Header-Content-Length")
+        return content, int(length) if length else None
+
+    def close(self) -> None:
+        self.http.close()
+
+
+def answers(
+    contender: Contender, tensors: Tensors, samples: Sequence[Floats], clients: int
+) -> Floats:
+    """Send every sample once, from several clients at a time; give the outputs in order."""
+    encoded = [contender.encode(sample) for sample in samples]
+    found: list[Floats] = [np.empty(0, np.float32)] * len(samples)
+
+    def client(start: int) -> None:
+        parse = triton_http.InferenceServerClient.parse_response_body
+        with closing(Connection(contender, tensors.model)) as connection:
+            for place in range(start, len(samples), clients):
+                content, length = connection.ask(*encoded[place])
+                found[place] = parse(content, header_length=length).as_numpy(tensors.output)
+
+    with ThreadPoolExecutor(clients) as pool:
+        list(pool.map(client, range(clients)))
+    return np.concatenate(found)
+
+
+def require_right(name: str, found: Floats, reference: Floats, bounds: tuple[float, float]) -> None:
+    """Raise `Refused` where answers differ from ONNX Runtime's own by more than the bounds."""
+    apart = difference(name, found, reference, bounds)
+    if not apart.ok:
+        if apart.max_difference is None:
+            raise Refused(f"{name} answers {found.shape}, not finite {reference.shape}")
+        raise Refused(
+            f"{name} answers otherwise: by {apart.max_difference:.2g} deviations at most and "
+            f"{apart.mean_difference:.2g} on average, and {bounds[0]:.2g} and {bounds[1]:.2g} are "
+            f"allowed; sample {apart.sample} is {apart.value:.6g}, not {apart.reference_value:.6g}"
+        )
+
+
+def throughput(
+    contender: Contender, tensors: Tensors, samples: Sequence[Floats], clients: int, seconds: float
+) -> float:
+    """Load a server for that long; give the answers per second, without each client's first."""
+    encoded = [contender.encode(sample) for sample in samples]
+    ends: list[list[float]] = [[] for _ in range(clients)]
+    ready = threading.Barrier(clients)
+
+    def client(number: int) -> None:
+        place = number
+        with closing(Connection(contender, tensors.model)) as connection:
+            ready.wait()
+            connection.ask(*encoded[place % len(encoded)])
+            deadline = time.perf_counter() + seconds
+            ends[number].append(time.perf_counter())
+            while ends[number][-1] < deadline:
+                place += clients
+                connection.ask(*encoded[place % len(encoded)])
+                ends[number].append(time.perf_counter())
+
+    with ThreadPoolExecutor(clients) as pool:
+        list(pool.map(client, range(clients)))
+    return sum((len(each) - 1) / (each[-1] - each[0]) for each in ends)
+
+
+def bare(
+    run: Callable[[Floats], object], samples: Sequence[Floats], clients: int, seconds: float
+) -> float:
+    """Give the samples per second without any server, in batches of a sample of each client."""
+    joined = np.concatenate([*samples, *samples[:clients]])
+    batches = [joined[start : start + clients] for start in range(len(samples))]
+    run(batches[0])
+    done, started = 0, time.perf_counter()
+    while (passed := time.perf_counter() - started) < seconds:
+        run(batches[done % len(batches)])
+        done += 1
+    return done * clients / passed
+
+
+Measured = dict[int, dict[str, list[float]]]  # by clients and name: answers/s, one for each round
+
+
+def in_turn(
+    names: Sequence[str],
+    points: Sequence[int],
+    rounds: int,
+    measure: Callable[[str, int], float],
+) -> Measured:
+    """Measure at each number of clients: A B C, C B A, and so on. The first round is for warmth."""
+    found: Measured = {clients: {name: [] for name in names} for clients in points}
+    for clients in points:
+        for number in range(rounds + 1):
+            for name in names if number % 2 else reversed(names):
+                figure = measure(name, clients)
+                if number:
+                    found[clients][name].append(figure)
+    return found
+
+
+def rows(found: Measured) -> Iterator[tuple[int, str, float, float, Interval | None]]:
+    """Give clients, name, median answers/s, and how often the first server's that of the other is,
+    round by round, with its 95 % interval.
+    """
+    for clients, figures in found.items():
+        first, *_ = figures
+        for name, own in figures.items():
+            ratios = [ours / theirs for ours, theirs in zip(figures[first], own, strict=True)]
+            interval = log_interval(ratios) if name != first else None
+            yield clients, name, median(own), geometric_mean(ratios), interval
+
+
+def table(found: Measured) -> str:
+    """Write the comparison as a table of Markdown."""
+    lines = ["| clients | server | inferences/s | this package's, times that |", "|" + "---|" * 4]
+    for clients, name, own, ratio, interval in rows(found):
+        times = f"{ratio:.2f} ({interval.low:.2f} to {interval.high:.2f})" if interval else ""
+        lines.append(f"| {clients} | {name} | {own:.1f} | {times} |")
+    return "\n".join(lines)
+
+
+def mlserver_environment() -> Path:
+    """The folder of MLServer's environment, made or not."""
+    own = CACHE / f"triton-notebooks/mlserver-{MLSERVER}-onnxruntime-{version('onnxruntime')}"
+    return Path(os.environ.get("MLSERVER_ENVIRONMENT") or own)
+
+
+def make_environment(folder: Path) -> None:
+    """Make MLServer's environment unless it is there."""
+    if (folder / "bin/mlserver").exists():
+        return
+    wanted = [f"mlserver=={MLSERVER}", f"onnxruntime=={version('onnxruntime')}"]
+    wanted.append("uvloop<0.22")  # with a newer one its workers end at once
+    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+    subprocess.run([str(folder / "bin/pip"), "install", "--quiet", *wanted], check=True)
+
+
+@contextmanager
+def other_server(name: str, port: int, tensors: Tensors, command: Sequence[str]) -> Iterator[None]:
+    """Run another server until the block ends. Raises `Refused` with its last lines if it does not
+    become ready.
+    """
+    # PyTriton's stub must find the library of the Python that it runs, not another of its version
+    paths = f"{sysconfig.get_config_var('LIBDIR')}:{os.environ.get('LD_LIBRARY_PATH', '')}"
+    own = {"PYTHONPATH": str(HERE), "LD_LIBRARY_PATH": paths.rstrip(":")}
+    environment = {**os.environ, **SETTINGS, **own}
+    with temporary_folder() as folder:
+        path = folder / "log"
+        with path.open("wb") as log, guarded(command, log=log, env=environment) as process:
+            deadline = time.monotonic() + READY_SECONDS
+            while not _is_ready(port, tensors.model):
+                if process.poll() is not None or time.monotonic() > deadline:
+                    raise Refused(f"{name} does not serve: {last_lines(path)}")
+                time.sleep(0.2)
+            yield
+
+
+def _is_ready(port: int, model: str) -> bool:
+    try:
+        with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=5)) as connection:
+            connection.request("GET", f"/v2/models/{model}/ready")
+            return connection.getresponse().status == 200
+    except (OSError, http.client.HTTPException):
+        return False
+
+
+@contextmanager
+def contenders(
+    config: DeployConfig, repository: Artefact, file: Path, tensors: Tensors
+) -> Iterator[list[Contender]]:
+    """Start all servers; each waits without a spinning thread while another is measured."""
+    ours, http_port, grpc_port, ml_port, ml_grpc, ml_metrics = free_ports(*[0] * 6)
+    own = {
+        "model": tensors.model,
+        "file": str(file),
+        "threads": threads(config, "online"),
+        "max_batch_size": config.max_batch_size,
+        "max_queue_delay_us": config.max_queue_delay_us,
+        "preferred_batch_sizes": list(config.preferred_batch_sizes),
+    }
+    with ExitStack() as stack:
+        folder = stack.enter_context(temporary_folder())
+        its = {
+            "http_port": http_port,
+            "grpc_port": grpc_port,
+            "workspace": str(folder / "pytriton"),
+        }
+        (folder / "pytriton.json").write_text(json.dumps(own | its))
+        write_mlserver(folder / "mlserver", own, (ml_port, ml_grpc, ml_metrics))
+        serving = serve(config, repository, "online", log=folder / "log", http_port=ours)
+        stack.enter_context(serving)
+        pytriton = [sys.executable, str(HERE / "with_pytriton.py"), str(folder / "pytriton.json")]
+        stack.enter_context(other_server("PyTriton", http_port, tensors, pytriton))
+        mlserver = [str(mlserver_environment() / "bin/mlserver"), "start"]
+        mlserver.append(str(folder / "mlserver"))
+        stack.enter_context(other_server("MLServer", ml_port, tensors, mlserver))
+        yield [
+            Contender("this package", ours, binary(tensors)),
+            Contender("PyTriton", http_port, binary(tensors)),
+            Contender("MLServer, base64", ml_port, base64(tensors)),
+            Contender("MLServer, numbers", ml_port, numbers(tensors)),
+        ]
+
+
+def write_mlserver(folder: Path, own: Mapping[str, object], ports: tuple[int, int, int]) -> None:
+    """Write MLServer's two settings files, as its documentation names the fields."""
+    folder.mkdir()
+    names = ("http_port", "grpc_port", "metrics_port")
+    settings = {"host": "127.0.0.1", "debug": False, "metrics_dir": str(folder / "metrics")}
+    settings |= dict(zip(names, ports, strict=True))
+    (folder / "settings.json").write_text(json.dumps(settings))
+    model = {
+        "name": own["model"],
+        "implementation": "with_mlserver.Runtime",
+        "max_batch_size": own["max_batch_size"],
+        "max_batch_time": float(str(own["max_queue_delay_us"])) / 1e6,
+        "parameters": {"extra": {"file": own["file"], "threads": own["threads"]}},
+    }
+    (folder / "model-settings.json").write_text(json.dumps(model))
+
+
+def prepare(arguments: argparse.Namespace) -> tuple[DeployConfig, Artefact]:
+    """Let the batch command run the stages up to `deploy` where they are missing."""
+    chosen = ["--model", arguments.model, "--experiment", arguments.experiment]
+    chosen += ["--outputs", str(arguments.outputs)]
+    for stage in ("export", "convert", "deploy"):
+        chosen += ["--stage", stage]
+    command = [sys.executable, "-m", "helpers", "run", arguments.params, *chosen]
+    subprocess.run(command, check=True)
+    os.environ[OUTPUTS_VARIABLE] = str(arguments.outputs)
+    given = read_file(Path(arguments.params))
+    config = configure(given, arguments.model, arguments.experiment, "deploy")
+    assert isinstance(config, DeployConfig)
+    return config, require(config, "deploy")
+
+
+def compare(
+    config: DeployConfig,
+    repository: Artefact,
+    points: Sequence[int],
+    rounds: int,
+    seconds: float,
+    distinct: int,
+) -> Measured:
+    """Start the servers, check their answers, and measure them in turn. Raises `Refused`."""
+    from session import Session  # beside this script
+
+    (given,) = models.get(config.model).inputs(config)
+    (output,) = models.get(config.model).outputs(config)
+    tensors = Tensors(config.model, given.name, output.name)
+    file = repository.folder / config.model / "1/model.onnx"
+    (batch,) = requests(config, open_dataset(config), distinct, distinct)
+    samples = np.split(batch[given.name], len(batch[given.name]))
+    session = Session(str(file), threads(config, "online"))
+    reference = np.concatenate([session.run(sample) for sample in samples])
+    bounds = models.get(config.model).BOUNDS["fp32"]
+    with contenders(config, repository, file, tensors) as found:
+        for each in found:
+            right = answers(each, tensors, samples, clients=4)
+            require_right(each.name, right, reference, bounds)
+        by_name = {each.name: each for each in found}
+
+        def measure(name: str, clients: int) -> float:
+            if name == NO_SERVER:
+                return bare(session.run, samples, clients, seconds)
+            return throughput(by_name[name], tensors, samples, clients, seconds)
+
+        return in_turn([*by_name, NO_SERVER], points, rounds, measure)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--params", default="params/cpu.yaml")
+    parser.add_argument("--model", default="resnet50")
+    parser.add_argument("--experiment", default="onnx-fp32")
+    parser.add_argument("--outputs", type=Path, default=Path("outputs"))
+    parser.add_argument("--clients", type=int, nargs="+", default=[1, 4])
+    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--seconds", type=float, default=1.5, help="of a turn")
+    parser.add_argument("--samples", type=int, default=16, help="different ones")
+    arguments = parser.parse_args()
+    arguments.outputs = arguments.outputs.absolute()
+    make_environment(mlserver_environment())
+    config, repository = prepare(arguments)
+    try:
+        found = compare(
+            config,
+            repository,
+            arguments.clients,
+            arguments.rounds,
+            arguments.seconds,
+            arguments.samples,
+        )
+    except Refused as reason:
+        print(f"error: {reason}", file=sys.stderr)
+        return 1
+    print(table(found))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
