@@ -25,6 +25,7 @@ Item = tuple[Arrays, tuple[Array, ...]]  # a batch, and what the fp32 graph comp
 # In a graph with convolutions every operator that can stays in int8. In others the rest loses more
 # accuracy than it gains speed: a mask of -10,000 before a softmax takes a tensor's whole range.
 PRODUCTS = ["MatMul", "Gemm"]
+CONVOLUTIONS = {"Conv", "Convolution", "GroupConvolution"}  # in ONNX, in OpenVINO
 
 
 def quantise_onnx(
@@ -55,7 +56,7 @@ def quantise_onnx(
             str(folded),
             str(path),
             Reader(),
-            op_types_to_quantize=None if "Conv" in operators else PRODUCTS,
+            op_types_to_quantize=None if CONVOLUTIONS & operators else PRODUCTS,
             per_channel=True,
             # unsigned by signed is what AVX512-VNNI multiplies
             activation_type=kind.QInt8 if symmetric else kind.QUInt8,
@@ -89,9 +90,8 @@ def quantise_openvino(
                 used.append((apart.max() / bounds[0], apart.mean() / bounds[1]))
         return 1 - float(max(np.max(used, axis=0)[0], np.mean(used, axis=0)[1])), None
 
-    attends = {"Softmax", "ScaledDotProductAttention"} & {
-        o.get_type_name() for o in model.get_ops()
-    }
+    kinds = {each.get_type_name() for each in model.get_ops()}
+    ignored = [] if CONVOLUTIONS & kinds else sorted(kinds - set(PRODUCTS))
     items: list[Item] = list(zip(calibration, right, strict=True))
     samples = nncf.Dataset(items, lambda item: item[0])
     with _quiet():
@@ -103,7 +103,7 @@ def quantise_openvino(
             max_drop=1.0,
             subset_size=len(calibration),
             preset=nncf.QuantizationPreset.MIXED,  # a zero point for activations of both signs
-            model_type=nncf.ModelType.TRANSFORMER if attends else None,
+            ignored_scope=nncf.IgnoredScope(types=ignored, validate=False),
         )
 
 
