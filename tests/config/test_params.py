@@ -172,9 +172,9 @@ BAD = {
         f"{PLACE}.precision is 'bf16': differs from export_precision fp32, "
         "but the format is the same",
     ),
-    "a calibration of nothing": (
-        file_with(", calibration_samples: 8"),
-        f"{PLACE}.calibration_samples is 8: is of int8, and precision is fp32",
+    "a calibration with no samples": (
+        file_with(", calibration_samples: 0").replace(", precision: fp32", ", precision: int8"),
+        f"{PLACE}.calibration_samples is 0: should be greater than or equal to 1",
     ),
     "int8 of an export that has lost precision": (
         file_with("").replace(
@@ -628,3 +628,13 @@ def test_relative_paths_are_relative_to_the_project_wherever_one_stands(
     assert dataset_place(found).path == ROOT / "datasets/mine"
     assert checkpoint_place(found).path == ROOT / "weights/my.pth"
     assert checkpoint_place(absolute).path == tmp_path / "my.pth"
+
+
+def test_only_int8_is_calibrated_and_by_128_samples_unless_told_otherwise() -> None:
+    def calibration(**fields: Any) -> Any:
+        found: Any = config("convert", fields=fields)
+        return found.calibration
+
+    assert calibration(precision="int8") == (128, 0)
+    assert calibration(precision="int8", calibration_samples=8, calibration_seed=3) == (8, 3)
+    assert calibration(calibration_samples=8) is None
