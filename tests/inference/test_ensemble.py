@@ -52,9 +52,9 @@ def test_every_stage_is_green_and_keeps_the_auc(finished_dlrm: Project) -> None:
     measurement = result(finished_dlrm, "perf_offline").measurement
 
     assert deployed.state == "done"
-    (score,) = deployed.scores
-    assert (score.metric, score.fault) == ("auc", "")
-    assert abs(score.served - score.framework) < 1e-6
+    kept, decided = deployed.scores
+    assert (kept.metric, kept.fault, decided.metric, decided.fault) == ("auc", "", "agreement", "")
+    assert abs(kept.served - kept.framework) < 1e-6
     assert measurement
     assert [row.batch_size for row in measurement.rows] == [1, 512]
     assert all(0 < (row.served_bare_ratio or 0) < 2 for row in measurement.rows)
