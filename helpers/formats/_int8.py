@@ -34,7 +34,8 @@ def quantise_onnx(
     """Write the fp32 graph `source` with QuantizeLinear and DequantizeLinear around each tensor
     that is to be int8: ONNX Runtime computes in int8 what stands between two such pairs.
 
-    An activation's range is what the samples reach; if `symmetric`, with 0 in its middle.
+    An activation's range is what the samples reach. `symmetric` is what TensorRT reads: ranges with
+    0 in their middle, and biases that stay in fp32.
     """
     import onnx
     from onnxruntime import quantization
@@ -61,7 +62,7 @@ def quantise_onnx(
             # unsigned by signed is what AVX512-VNNI multiplies
             activation_type=kind.QInt8 if symmetric else kind.QUInt8,
             weight_type=kind.QInt8,
-            extra_options={"ActivationSymmetric": symmetric},
+            extra_options={"ActivationSymmetric": symmetric, "QuantizeBias": not symmetric},
         )
 
 

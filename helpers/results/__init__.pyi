@@ -1,7 +1,7 @@
 from .files import Results, of_model, read, read_requests, rows, save, timestamp, write
 from .fingerprints import difference, fingerprint
+from .row import LATENCY_COMPONENTS, Row, TableRow, Verdict
 from .types import (
-    LATENCY_COMPONENTS,
     Difference,
     GpuState,
     LookupPass,
@@ -10,12 +10,9 @@ from .types import (
     Peaks,
     Profile,
     Result,
-    Row,
     Rung,
     Score,
     State,
-    TableRow,
-    Verdict,
 )
 
 __all__ = [

@@ -17,12 +17,12 @@ from helpers.config import LoadConfig, StageConfig, results_folder
 from helpers.errors import AccuracyError, MeasurementError
 from helpers.machine import provenance
 from helpers.results.fingerprints import files_read, fingerprint
+from helpers.results.row import Row
 from helpers.results.types import (
     ArtefactFacts,
     Measurement,
     Profile,
     Result,
-    Row,
     Rung,
     Score,
     Source,

@@ -1,5 +1,4 @@
-"""What a stage leaves behind, as types: `Result` is the content of `<stage>.json`, `Row` a line of
-`results.csv`.
+"""What a stage leaves behind, as types: `Result` is the content of `<stage>.json`.
 
 A number that is not finite is written as null, because JSON has no other word for it.
 """
@@ -8,44 +7,16 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import Field, JsonValue
 from pydantic.json_schema import SkipJsonSchema
 
 from helpers.config import Value
+from helpers.results.row import Record, Row
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 State = Literal["done", "failed", "blocked", "skipped"]
-Verdict = Literal[
-    "stable",
-    "wide",  # the interval of its throughput
-    "disturbed",
-    "few requests",
-    "client-bound",
-    "overloaded",  # more requests a second than it can take
-    "failed",
-    "unstable",  # in results of older schemas
-]
-
-# The parts of the average latency, in the order in which a request meets them: field -> label.
-LATENCY_COMPONENTS = {
-    "client_send_ms": "client send",
-    "network_server_send_recv_ms": "network",
-    "server_queue_ms": "server queue",
-    "server_compute_input_ms": "server input",
-    "server_compute_infer_ms": "server inference",
-    "server_compute_output_ms": "server output",
-    "client_recv_ms": "client receive",
-}
-
-
-class Record(BaseModel):
-    """Plain data that does not change and has no other fields than these."""
-
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", ser_json_inf_nan="null", arbitrary_types_allowed=True
-    )
 
 
 class Difference(Record):
@@ -134,110 +105,6 @@ class Score(Record):
         )
 
 
-class TableRow(Record):
-    """The columns of NVIDIA's published tables, which ours have too; None was not measured."""
-
-    gpu: str = ""
-    model: str = ""
-    dataset: str = ""
-    scenario: str = ""  # offline, online or open loop
-    backend: str = ""
-    backend_accelerator: str = ""
-    precision: str = ""
-    model_format: str = ""
-    cuda_graph: bool | None = None
-    max_batch_size: int | None = None
-    instances: int | None = None
-    batch_size: int  # offline of a request, online the samples of a client's request
-    concurrency: int  # 0 in an open loop
-    throughput: float | None = None  # inferences (samples) per second
-    client_send_ms: float | None = None
-    network_server_send_recv_ms: float | None = None
-    server_queue_ms: float | None = None
-    server_compute_input_ms: float | None = None
-    server_compute_infer_ms: float | None = None
-    server_compute_output_ms: float | None = None
-    client_recv_ms: float | None = None
-    p50_latency_ms: float | None = None
-    p90_latency_ms: float | None = None
-    p95_latency_ms: float | None = None
-    p99_latency_ms: float | None = None
-    avg_latency_ms: float | None = None
-    source: str = ""  # <experiment>/<stage>.json, or NVIDIA's document
-
-
-class Row(TableRow):
-    """A measured point. Its fields are the columns of `results.csv`, in their order: those of the
-    published tables, then ours. What identifies a row is filled in when it is saved. Intervals are
-    of 95 %. Columns of older schemas that are gone are ignored.
-    """
-
-    model_config = ConfigDict(extra="ignore")
-
-    cuda_graph: bool = False
-    experiment: str = ""
-    variant: str = ""  # of the network
-    verdict: Verdict
-    reason: str = ""  # what keeps the row from being believed, and what to do
-    throughput_low: float | None = None
-    throughput_high: float | None = None
-    half_width: float | None = None  # of the throughput's interval (open loop: p50's), relative
-    p50_low_ms: float | None = None  # None where so few requests bound nothing
-    p50_high_ms: float | None = None
-    p90_low_ms: float | None = None
-    p90_high_ms: float | None = None
-    p95_low_ms: float | None = None
-    p95_high_ms: float | None = None
-    p99_low_ms: float | None = None
-    p99_high_ms: float | None = None
-    rate: float | None = None  # requests/s that were sent, in an open loop; None in a closed one
-    # in an open loop latencies count from when a request was due; these from when it was sent
-    p50_sent_ms: float | None = None
-    p99_sent_ms: float | None = None
-    send_delay_p99_ms: float | None = None
-    requests: int | None = None  # without each client's first
-    executed_batch: float | None = None  # samples in an execution, on average
-    client_overhead: float | None = None  # share of its time that the client spends on itself
-    pace: float | None = None  # GFLOP/s of a fixed kernel before and after the point, on average
-    distinct_rows: int | None = None  # different samples that were sent in turn
-    repeated: bool = False  # whether each request was the same one
-    hit_rate: float | None = None  # share of different keys that a store's cache had
-    default_share: float | None = None  # of vectors that were the default instead
-    background_cpu_cores: float | None = None  # processor time that other processes took
-    littles_law: float | None = None  # throughput x latency / (batch x concurrency)
-    bare_throughput: float | None = None
-    served_bare_ratio: float | None = None
-    served_bare_low: float | None = None
-    served_bare_high: float | None = None
-    ratio_verdict: str = ""
-    serving_ms: float | None = None  # latency of a request, less that of a bare call
-    # latency of a request to a model with the same tensors that computes nothing: what Triton, the
-    # wire and the adapter cost for them; and what serving takes more than this
-    floor_ms: float | None = None
-    floor_reason: str = ""  # why there is none
-    adapter_ms: float | None = None
-    adapter_low_ms: float | None = None
-    adapter_high_ms: float | None = None
-    gflops: float | None = None  # 10^9 operations/s: throughput x what the graph needs for a sample
-    intensity: float | None = None  # operations for each byte that a sample must move at least
-    limit: Literal["", "compute", "memory"] = ""  # which of the machine's peaks is nearer
-    limit_share: float | None = None  # of the throughput that this peak would allow
-    gpu_utilisation: float | None = None  # a share from 0 to 1
-    gpu_utilisation_max: float | None = None
-    gpu_memory_mb: float | None = None
-    gpu_memory_max_mb: float | None = None
-    gpu_power_w: float | None = None
-    gpu_power_max_w: float | None = None
-
-    def point(self, scenario: str) -> str:
-        """The name of its requests in the file beside its result."""
-        if self.rate:
-            return f"rate_{self.rate}"
-        if scenario == "offline":
-            return f"batch_{self.batch_size}{'_repeated' if self.repeated else ''}"
-        return f"clients_{self.concurrency}"
-
-
 class Fingerprint(Record):
     """All that a stage reads, taken before it runs: two equal fingerprints, one outcome."""
 
@@ -245,7 +112,9 @@ class Fingerprint(Record):
     notebook: str  # SHA-256 of the notebook's cells
     versions: dict[str, str]  # of the runtimes
     inputs: dict[str, str]  # SHA-256 or name of each input
-    modules: dict[str, str] = {}  # SHA-256 of each file of this package that the stage read
+    modules: dict[str, str] = Field(
+        default={}
+    )  # SHA-256 of each file of this package that the stage read
 
 
 class Source(Record):
@@ -262,7 +131,7 @@ class ArtefactFacts(Record):
     sha256: str
     size_mb: float
     files: dict[str, str]  # name -> SHA-256
-    facts: dict[str, JsonValue] = {}
+    facts: dict[str, JsonValue] = Field(default={})
 
 
 class GpuState(Record):
@@ -384,10 +253,10 @@ class Result(Record):
     seconds: float | None = None
     fingerprint: Fingerprint | None = None  # None for a stage that never ran
     source: Source | None = None
-    machine: dict[str, Value] = {}  # in the fields of MLPerf's system description
+    machine: dict[str, Value] = Field(default={})  # in the fields of MLPerf's system description
     rungs: tuple[Rung, ...] = ()
     scores: tuple[Score, ...] = ()
-    facts: dict[str, JsonValue] = {}
+    facts: dict[str, JsonValue] = Field(default={})
     artefact: ArtefactFacts | None = None
     measurement: Measurement | None = None
     profile: Profile | None = None

@@ -16,7 +16,7 @@ from onnx import numpy_helper
 
 from helpers import formats
 from helpers.accuracy.ladder import difference
-from helpers.formats import Arrays, Build
+from helpers.formats import Arrays, Build, _int8
 from helpers.models._rounding import bounds
 
 LAYERS, CHANNELS, SIDE = 4, 8, 12
@@ -103,6 +103,23 @@ def test_weights_are_int8_with_a_scale_for_each_channel(exported: Exported, righ
     assert [each.data_type for each in weights] == [onnx.TensorProto.INT8] * LAYERS
     assert list(scales.values()).count([CHANNELS]) >= LAYERS
     assert exported.verdict(right).ok
+
+
+def test_what_tensorrt_reads_has_no_zero_points_and_no_int32_biases(
+    exported: Exported, tmp_path: Path
+) -> None:
+    path = tmp_path / "model.onnx"
+    _int8.quantise_onnx(
+        exported.path, path, [images(seed) for seed in range(1, 17)], symmetric=True
+    )
+    graph = onnx.load(path)
+    kinds = {each.data_type for each in constants(graph, "DequantizeLinear", 0)}
+    points = [numpy_helper.to_array(each) for each in constants(graph, "QuantizeLinear", 2)]
+
+    assert kinds == {onnx.TensorProto.INT8}
+    assert points
+    assert not any(each.any() for each in points)
+    assert exported.verdict(path).ok
 
 
 def test_a_calibration_on_noise_is_noticed(exported: Exported, tmp_path: Path) -> None:
