@@ -137,7 +137,13 @@ def served_precision(config: DeployConfig) -> str:
     """Name the precision whose bounds hold for what is served."""
     # an accelerator computes in a precision of its own: "amp" is fp16 within an fp32 graph
     precision = "fp16" if config.accelerator == "amp" else config.precision
-    return config.accelerator_precision or precision
+    return _coarsest(config, config.accelerator_precision or precision)
+
+
+def _coarsest(config: ExportConfig, precision: str) -> str:
+    """Name the coarser precision of a graph and of the tables before it: that with wider bounds."""
+    bounds = models.get(config.model).BOUNDS
+    return max(precision, config.table_precision, key=lambda each: bounds[each])
 
 
 def reference_outputs(config: ExportConfig) -> Arrays:
@@ -160,6 +166,7 @@ def compare(config: ExportConfig, artefact: Artefact) -> Rung:
     conversion to the exported file itself is not run again on the CPU, where that was compared.
     """
     name, precision = (str(artefact.facts[fact]) for fact in ("format", "precision"))
+    precision = _coarsest(config, precision)
     is_export = config.stage == "export"
     if isinstance(config, ConvertConfig) and ensemble.requires_native_backend(config, name):
         found = _by_server(config, artefact)

@@ -151,6 +151,8 @@ class ExportFields(DataFields, CheckpointField):
     # parameter server; the first that the model has if it is not given
     lookup: Annotated[str, Field(validate_default=True)] = ""
     fused: bool = True  # hps: whether all tables are one
+    # of the embedding tables of the lookup "mapped"; int8 has a scale for each row
+    table_precision: Literal["fp32", "fp16", "int8"] = "fp32"
 
     @pydantic.field_validator("lookup")
     @classmethod
@@ -162,6 +164,13 @@ class ExportFields(DataFields, CheckpointField):
             has = f"known are {', '.join(known)}" if known else "this model has none"
             raise ValueError(f"unknown lookup; {has}")
         return name or next(iter(known), "")
+
+    @pydantic.field_validator("table_precision")
+    @classmethod
+    def _check_tables(cls, precision: str, info: pydantic.ValidationInfo) -> str:
+        if info.context and precision != "fp32" and info.data.get("lookup", "mapped") != "mapped":
+            raise ValueError("only the lookup 'mapped' has tables of another precision than fp32")
+        return precision
 
 
 class ConvertFields(ExportFields):

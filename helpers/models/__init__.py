@@ -52,6 +52,7 @@ class Config(Protocol):
     export_precision: Literal["fp32", "bf16", "fp16"]
     lookup: str
     fused: bool
+    table_precision: Literal["fp32", "fp16", "int8"]
 
     @property
     def opset(self) -> int | None:

@@ -163,6 +163,11 @@ BAD = {
         file_with(", lookup: hps"),
         f"{PLACE}.lookup is 'hps': unknown lookup; this model has none",
     ),
+    "tables of a model that has none": (
+        file_with(", table_precision: int8"),
+        f"{PLACE}.table_precision is 'int8': only the lookup 'mapped' has tables of another "
+        "precision than fp32",
+    ),
     "one graph that is to be fused": (
         file_with(", composition: fused"),
         f"{PLACE}.composition is 'fused': this model is one graph, and has nothing to fuse",

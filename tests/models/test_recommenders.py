@@ -49,7 +49,9 @@ class Fields(SimpleNamespace):
 
 
 def config_of(model: str, variant: str = "own", dataset: str = "generated-small") -> Any:
-    return Fields(model=model, variant=variant, dataset=dataset, lookup="", fused=True)
+    return Fields(
+        model=model, variant=variant, dataset=dataset, lookup="", fused=True, table_precision="fp32"
+    )
 
 
 def package(model: str) -> Any:
@@ -417,7 +419,73 @@ def test_the_tables_lie_in_one_file_as_in_the_checkpoint(
         "tables.npy",
     ]
     layout = json.loads((tmp_path / "sparse/tables.json").read_text())
-    assert layout == {"cardinalities": list(ROWS)}
+    assert layout == {"cardinalities": list(ROWS), "dtype": "float32"}
+
+
+def tables_in(precision: str, made: tuple[str, Path], folder: Path) -> Any:
+    """Write a checkpoint's tables in a precision; give the lookup of them."""
+    model, path = made
+    config, found = config_of(model), models.ensemble(model)
+    config.table_precision = precision
+    assert found is not None
+    found.write(config, path, folder)
+    return found.load(folder, 1, "cpu")
+
+
+@pytest.mark.parametrize(("precision", "size"), [("fp16", 2), ("int8", 1)])
+def test_a_looked_up_number_is_off_by_half_a_step_of_its_precision(
+    precision: str, size: int, made: tuple[str, Path], tmp_path: Path
+) -> None:
+    tables = [np.load(made[1] / f"sparse/feature_{place}.npy") for place in range(26)]
+    ids = np.stack([np.arange(max(ROWS)) % count for count in ROWS], axis=1).astype(np.int32)
+    exact = np.stack([table[ids[:, place]] for place, table in enumerate(tables)], axis=1)
+
+    found = tables_in(precision, made, tmp_path / "s").run({"input_1": ids})["output_1"]
+
+    steps = np.abs(exact).max(axis=2, keepdims=True) / 127
+    half = steps / 2 if precision == "int8" else np.abs(exact) * 2.0**-11 + 2.0**-25
+    apart = np.abs(found.reshape(exact.shape) - exact)
+    assert found.dtype == np.float32
+    assert (apart <= half * 1.001).all()
+    assert apart.max() > half.max() / 2
+    file = tmp_path / "s/tables.npy"
+    assert file.stat().st_size == pytest.approx(sum(ROWS) * 128 * size, abs=200)
+    assert (
+        json.loads((tmp_path / "s/tables.json").read_text())["dtype"]
+        == {
+            "fp16": "float16",
+            "int8": "int8",
+        }[precision]
+    )
+
+
+def test_a_row_of_zeros_stays_zeros_in_int8(made: tuple[str, Path], tmp_path: Path) -> None:
+    model, _ = made
+    copied = write_checkpoint(model, tmp_path / "c")
+    table = np.load(copied / "sparse/feature_3.npy")
+    table[0] = 0
+    np.save(copied / "sparse/feature_3.npy", table)
+
+    found = (
+        tables_in("int8", (model, copied), tmp_path / "s")
+        .run({"input_1": np.zeros((1, 26), np.int32)})["output_1"]
+        .reshape(26, 128)
+    )
+
+    assert not found[3].any()
+    assert found[2].any()
+
+
+def test_scales_that_do_not_fit_the_rows_are_an_error(
+    made: tuple[str, Path], tmp_path: Path
+) -> None:
+    tables_in("int8", made, tmp_path / "s")
+    np.save(tmp_path / "s/scales.npy", np.ones(5, np.float32))
+
+    with pytest.raises(
+        ValueError, match=rf"scales.npy is float32 \[5\], and there are {sum(ROWS)}"
+    ):
+        lookup.load(tmp_path / "s", 1, "cpu")
 
 
 def bytes_written() -> int:
@@ -511,7 +579,7 @@ import resource, sys
 from pathlib import Path
 from types import SimpleNamespace
 from helpers.models._criteo import ensemble
-config = SimpleNamespace(model="dlrm", variant="own")
+config = SimpleNamespace(model="dlrm", variant="own", table_precision="fp32")
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 ensemble.write(config, Path(sys.argv[1]), Path(sys.argv[2]))
 session = ensemble.load(Path(sys.argv[2]), 1, "cpu")

@@ -24,6 +24,7 @@ def config_of(model: str) -> Any:
         export_precision="fp32",
         lookup="",
         fused=True,
+        table_precision="fp32",
     )
 
 

@@ -2,17 +2,19 @@
 
 import json
 from pathlib import Path
-from shutil import copyfileobj
+
+import numpy as np
 
 from helpers.models import Config, Part, Tensor
 from helpers.models._criteo import checkpoint as checkpoints
 from helpers.models._criteo import lookup
-from helpers.models._criteo.lookup import INPUT, LAYOUT, OUTPUT, TABLES, Lookup, load
+from helpers.models._criteo.lookup import INPUT, LAYOUT, OUTPUT, SCALES, TABLES, Lookup, load
 from helpers.models._criteo.tables import CATEGORICAL, DIMENSION, NUMERICAL
 
 __all__ = ["CODE", "FOLDER", "RUNTIME", "configure", "load", "mapped", "parts", "wire", "write"]
 
 FOLDER = "sparse"
+CHUNK = 1 << 15  # rows that are in memory at once: 16 MB
 CODE = Path(lookup.__file__)
 RUNTIME: tuple[str, ...] = ("numpy",)
 
@@ -39,19 +41,32 @@ def parts(config: Config) -> tuple[Part, Part]:
 
 
 def write(config: Config, checkpoint: Path, path: Path) -> None:
-    """Copy the tables of `checkpoint` into one file in the new folder `path`, a piece at a time."""
+    """Write the tables of `checkpoint` into one file in the new folder `path`, a piece at a time.
+
+    int8 has a scale for each row: the largest magnitude of the row becomes 127.
+    """
     tables = checkpoints.tables(config.model, config.variant, checkpoint)
     cardinalities = [len(table) for table in tables]
+    dtype = {"fp32": "float32", "fp16": "float16", "int8": "int8"}[config.table_precision]
+    scales = []
     path.mkdir()
     with (path / TABLES).open("wb") as target:
         shape = (sum(cardinalities), DIMENSION)
-        header = {"descr": "<f4", "fortran_order": False, "shape": shape}
+        header = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": shape}
         checkpoints.NPY.write_array_header_1_0(target, header)
         for table in tables:
-            with Path(str(table.filename)).open("rb") as source:
-                source.seek(table.offset)
-                copyfileobj(source, target, 16 * 2**20)
-    (path / LAYOUT).write_text(json.dumps({"cardinalities": cardinalities}) + "\n")
+            for start in range(0, len(table), CHUNK):
+                rows = np.asarray(table[start : start + CHUNK])
+                if dtype == "int8":
+                    scale = np.abs(rows).max(axis=1) / np.float32(127)
+                    scale[scale == 0] = 1
+                    scales.append(scale)
+                    rows = np.rint(rows / scale[:, None])
+                target.write(rows.astype(dtype).tobytes())
+    if scales:
+        np.save(path / SCALES, np.concatenate(scales))
+    layout = {"cardinalities": cardinalities, "dtype": dtype}
+    (path / LAYOUT).write_text(json.dumps(layout) + "\n")
 
 
 def configure(config: Config, path: Path) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # Python 3.8 cannot read these types
 
     Ids = NDArray[np.integer[Any]]
 
-TABLES, LAYOUT = "tables.npy", "tables.json"
+TABLES, SCALES, LAYOUT = "tables.npy", "scales.npy", "tables.json"
 INPUT, OUTPUT = "input_1", "output_1"
 
 
@@ -59,32 +59,49 @@ class Lookup:
 
 
 class JoinedLookup(Lookup):
-    """All tables in one array, each behind the one before it, so that one call copies all rows."""
+    """All tables in one array, each behind the one before it, so that one call copies all rows.
+
+    Rows are float32, float16, or int8 with a scale each; what is looked up is float32.
+    """
 
     def __init__(self, path: Path) -> None:
-        cardinalities = json.loads((path / LAYOUT).read_text())["cardinalities"]
+        layout = json.loads((path / LAYOUT).read_text())
+        cardinalities, dtype = layout["cardinalities"], layout.get("dtype", "float32")
         mapped = np.load(path / TABLES, mmap_mode="r", allow_pickle=False)
-        if mapped.dtype != np.float32 or mapped.ndim != 2 or len(mapped) != sum(cardinalities):
+        if mapped.dtype != dtype or mapped.ndim != 2 or len(mapped) != sum(cardinalities):
             raise ValueError(
                 f"{path / TABLES} is {mapped.dtype} {list(mapped.shape)}, and {LAYOUT} tells of "
-                f"{sum(cardinalities)} rows of float32"
+                f"{sum(cardinalities)} rows of {dtype}"
             )
-        self._table = np.asarray(mapped)
+        self._table, self._scales = np.asarray(mapped), None
+        if dtype == "int8":
+            self._scales = np.asarray(np.load(path / SCALES, mmap_mode="r", allow_pickle=False))
+            if self._scales.dtype != np.float32 or self._scales.shape != (len(mapped),):
+                raise ValueError(
+                    f"{path / SCALES} is {self._scales.dtype} {list(self._scales.shape)}, and "
+                    f"there are {len(mapped)} rows"
+                )
         ends = np.cumsum(cardinalities, dtype=np.int64)
         super().__init__(np.split(self._table, ends[:-1]))
         self._first = ends - self._rows
 
     def rows_of(self, ids: Ids) -> NDArray[np.float32]:
         samples, features, width = *ids.shape, self._table.shape[1]
-        found = np.empty((samples, features, width), dtype=np.float32)
-        # every id is inside: "clip" only saves the copy that numpy's own check of them needs
-        np.take(self._table, ids + self._first, axis=0, out=found, mode="clip")
+        found, rows = np.empty((samples, features, width), dtype=np.float32), ids + self._first
+        if self._table.dtype == np.float32:
+            # every id is inside: "clip" only saves the copy that numpy's own check of them needs
+            np.take(self._table, rows, axis=0, out=found, mode="clip")
+        elif self._scales is None:
+            found[:] = self._table[rows]
+        else:
+            np.multiply(self._table[rows], self._scales[rows][..., None], out=found)
         return found.reshape(samples, features * width)
 
 
 def load(path: Path, threads: int, device: str) -> Lookup:
-    """Open the folder `path`: `tables.npy`, float32 [rows of all tables, width], and `tables.json`,
-    {"cardinalities": the rows of each}.
+    """Open the folder `path`: `tables.npy`, [rows of all tables, width], and `tables.json`,
+    {"cardinalities": the rows of each, "dtype": float32 if it is not there}; for int8 `scales.npy`
+    too, float32 [rows of all tables].
 
     One thread copies rows, on the CPU, whatever `threads` and `device` are.
     """
