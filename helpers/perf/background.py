@@ -3,7 +3,7 @@
 import os
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -25,15 +25,20 @@ def _host_seconds() -> float:
     return times.user + times.nice + times.system + times.irq + times.softirq + times.steal
 
 
-def _own_seconds(servers: Sequence[int]) -> float:
-    """Processor seconds of this process, `servers` and all descendants, ended ones included."""
-    family = set()
-    for number in (os.getpid(), *servers):
+def family(numbers: Iterable[int]) -> set[psutil.Process]:
+    """Find the processes with these numbers, as far as they run, and all that descend from them."""
+    found: set[psutil.Process] = set()
+    for number in numbers:
         with suppress(psutil.Error):
             process = psutil.Process(number)
-            family |= {process, *process.children(recursive=True)}
+            found |= {process, *process.children(recursive=True)}
+    return found
+
+
+def _own_seconds(servers: Sequence[int]) -> float:
+    """Processor seconds of this process, `servers` and all descendants, ended ones included."""
     total = 0.0
-    for process in family:
+    for process in family((os.getpid(), *servers)):
         with suppress(psutil.Error):
             times = process.cpu_times()
             total += times.user + times.system + times.children_user + times.children_system

@@ -18,7 +18,7 @@ from helpers.config import LoadConfig
 from helpers.errors import MeasurementError, ServerError
 from helpers.inference import ensemble, exported_work, open_dataset, requests, threads
 from helpers.models import Arrays
-from helpers.perf import analyzer, background, gpu_monitor, limits, peaks
+from helpers.perf import analyzer, background, gpu_monitor, limits, memory, peaks
 from helpers.perf.analyzer import LoadPoint
 from helpers.perf.gpu_monitor import GpuObservation, Observer
 from helpers.perf.rows import Window, beyond_floor, compare, measure_row, repetitions
@@ -211,17 +211,18 @@ def _measure(
 
     runs = Runs(load_server, watched)
     before = server.counters(LOOKUPS) if server.wire else {}
-    start = background.pace()
+    start, peak_mb = background.pace(), memory.watch_peak(server.processes)
     try:
         point.measure(load, runs)
     except (MeasurementError, ServerError) as error:
         if not runs.served:
             raise
         failure = f"{error} ({len(runs.served)} runs were whole)"
-    end = background.pace()
+    memory_mb, end = peak_mb(), background.pace()
     paces += [start, end]
     figures = seen.figures([run.requests for run in runs.served]) | compared(config, runs)
     figures |= {"pace": (start + end) / 2, "repeated": point.repeated}
+    figures["server_peak_memory_mb"] = memory_mb
     if before:
         figures |= lookup_shares(before, server.counters(LOOKUPS))
     row = measure_row(

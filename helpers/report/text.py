@@ -178,15 +178,22 @@ def configurations(config: ReportConfig, found: Results) -> list[dict[str, Value
         converted = stages["convert"].artefact if "convert" in stages else None
         row: dict[str, Value] = {field: settings.get(field) for field in fields}
         if settings.get("lookup"):
-            row |= {
-                field: settings.get(field) or None for field in ("lookup", "composition", "hps")
-            }
+            of_lookup = ("lookup", "table_precision", "composition", "hps")
+            row |= {field: settings.get(field) or None for field in of_lookup}
         row["size_mb"] = converted.size_mb if converted else None
+        row["server_peak_memory_mb"] = _peak_memory_mb(stages)
         row["not done"] = not_done if stages else "nothing has run yet"
         rows.append({"experiment": name, **row})
     names = dict.fromkeys(name for row in rows for name in row)
     said = [name for name in names if any(row.get(name) not in (None, "", "none") for row in rows)]
     return [{name: row.get(name) for name in said} for row in rows]
+
+
+def _peak_memory_mb(stages: Mapping[str, Result]) -> float | None:
+    """Give the largest peak memory of an experiment's server; None if no row has one."""
+    measurements = [each.measurement for each in stages.values()]
+    peaks = [row.server_peak_memory_mb for each in measurements if each for row in each.rows]
+    return max((peak for peak in peaks if peak is not None), default=None)
 
 
 def ladder(found: Results) -> list[dict[str, Value]]:

@@ -59,7 +59,7 @@ def write(config: Config, checkpoint: Path, path: Path) -> None:
                 rows = np.asarray(table[start : start + CHUNK])
                 if dtype == "int8":
                     scale = np.abs(rows).max(axis=1) / np.float32(127)
-                    scale[scale == 0] = 1
+                    scale[scale < np.finfo(np.float32).tiny] = 1  # so small a row becomes zeros
                     scales.append(scale)
                     rows = np.rint(rows / scale[:, None])
                 target.write(rows.astype(dtype).tobytes())

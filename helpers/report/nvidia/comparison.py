@@ -191,6 +191,9 @@ def reasons(ours: Row, settings: Mapping[str, Value], theirs: PublishedRow) -> t
         "NVIDIA looks embeddings up in its hierarchical parameter server, we in memory": (
             "embedding lookup" in document.settings and settings.get("lookup") != "hps"
         ),
+        f"our embedding tables are in {settings.get('table_precision')}, NVIDIA's in fp32": (
+            settings.get("table_precision", "fp32") != "fp32"
+        ),
         "NVIDIA's parameter server is its own, which it has deleted; ours is a new one": (
             "embedding lookup" in document.settings and settings.get("lookup") == "hps"
         ),

@@ -62,7 +62,8 @@ def served(config: LoadConfig) -> tuple[str, str, str]:
 def _rows(config: LoadConfig) -> str:
     """Say where a lookup has its rows."""
     if config.lookup != "hps":
-        return "all rows in memory"
+        small = config.table_precision != "fp32"
+        return f"all rows in memory{f', in {config.table_precision}' * small}"
     (model,) = stores.parse(stores.compose(config.hps, stores.ONE_TABLE)).models
     share = model.gpucacheper
     place = "GPU cache" if config.device == "gpu" else "cache"
