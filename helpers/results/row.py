@@ -123,8 +123,7 @@ class Row(TableRow):
     intensity: float | None = None  # operations for each byte that a sample must move at least
     limit: Literal["", "compute", "memory"] = ""  # which of the machine's peaks is nearer
     limit_share: float | None = None  # of the throughput that this peak would allow
-    # the largest resident sets of the server's processes, added up: pages that they share count once
-    # for each
+    # largest resident sets of the server's processes, added up: shared pages count once for each
     server_peak_memory_mb: float | None = None
     gpu_utilisation: float | None = None  # a share from 0 to 1
     gpu_utilisation_max: float | None = None

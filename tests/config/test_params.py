@@ -168,6 +168,11 @@ BAD = {
         f"{PLACE}.table_precision is 'int8': only the lookup 'mapped' has tables of another "
         "precision than fp32",
     ),
+    "tables of a parameter server in int8": (
+        file_with(", lookup: hps, table_precision: int8").replace("resnet50", "dlrm"),
+        f"{PLACE.replace('resnet50', 'dlrm')}.table_precision is 'int8': only the lookup 'mapped' "
+        "has tables of another precision than fp32",
+    ),
     "one graph that is to be fused": (
         file_with(", composition: fused"),
         f"{PLACE}.composition is 'fused': this model is one graph, and has nothing to fuse",

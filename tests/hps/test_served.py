@@ -19,11 +19,11 @@ import tritonclient.http as http
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from helpers import models
-from helpers.accuracy import evaluate, framework_reference
+from helpers.accuracy import compare, evaluate, framework_reference
 from helpers.config import resolve
 from helpers.errors import ServerError
 from helpers.hps import files
-from helpers.inference import convert, export, framework_session, prepare
+from helpers.inference import convert, ensemble, export, framework_session, prepare, require
 from helpers.models._criteo import hierarchical, spec
 from helpers.models._criteo.data import Samples, write_part
 from helpers.store import OUTPUTS_VARIABLE, Artefact
@@ -165,22 +165,68 @@ def test_one_model_in_place_of_three_gives_the_same(deployed: Deployed, tmp_path
         assert np.abs(cold - right).max() > bound  # defaults: its threshold is heeded
 
 
-def test_a_mapped_lookup_and_its_graph_as_one_model_join_requests(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(OUTPUTS_VARIABLE, str(tmp_path / "outputs"))
+@pytest.fixture(scope="module")
+def mapped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployed]:
+    """One model that looks up in tables of int8."""
+    folder = tmp_path_factory.mktemp("mapped")
+    fields = {"lookup": "mapped", "table_precision": "int8", "composition": "fused"}
     batcher = {"preferred_batch_sizes": [64], "max_queue_delay_us": 20_000}
-    mapped = Deployed("dlrm", tmp_path, lookup="mapped", composition="fused", **batcher)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(OUTPUTS_VARIABLE, str(folder / "outputs"))
+        yield Deployed("dlrm", folder, **fields, **batcher)
+
+
+def test_a_mapped_lookup_and_its_graph_as_one_model_join_requests(
+    mapped: Deployed, tmp_path: Path
+) -> None:
     batches = [
         {k: v[i : i + 4] for k, v in mapped.samples.inputs.items()} for i in range(0, 600, 4)
     ]
     with serve(mapped.config_of_deploy, mapped.repository, log=tmp_path / "log") as server:
         found = server.infer_all("dlrm", batches, clients=8)["DENSE_OUTPUT"]
         statistics = server.statistics("dlrm")
-    assert np.abs(found - mapped.expected).max() <= 1e-4 * mapped.expected.std()
+    converted = require(mapped.config("convert"), "convert")
+    session = ensemble.load(mapped.config("convert"), "onnx", lambda _: converted.folder, 1, "cpu")
+    right = session.run(mapped.samples.inputs)["DENSE_OUTPUT"]
+    assert np.abs(found - right).max() <= 1e-4 * right.std()
+    apart = np.abs(found - mapped.expected).max() / mapped.expected.std()
+    assert 1e-4 < apart < models.get("dlrm").BOUNDS["int8"][0]  # the tables have 8 bits
     assert int(statistics["execution_count"]) < int(
         statistics["inference_stats"]["success"]["count"]
     )
+
+
+WRONG = {
+    "scales of twice the size": ("scales.npy", lambda scales: 2 * scales),
+    "no scales": ("scales.npy", np.ones_like),
+    "one scale for all rows": ("scales.npy", lambda s: np.full_like(s, s.max())),
+    "each row in the place of the next": ("tables.npy", lambda rows: np.roll(rows, 1, axis=0)),
+    "columns the other way round": ("tables.npy", lambda rows: rows[:, ::-1]),
+    "no signs": ("tables.npy", np.abs),
+}
+
+
+def test_the_ladder_holds_for_tables_of_int8(mapped: Deployed) -> None:
+    config = mapped.config("convert")
+
+    rung = compare(config, require(config, "convert"))
+
+    assert (rung.name, rung.precision, rung.fault) == ("converted", "int8", "")
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_the_ladder_is_red_for_tables_of_int8_with(
+    mapped: Deployed, wrong: str, tmp_path: Path
+) -> None:
+    config, (name, change) = mapped.config("convert"), WRONG[wrong]
+    converted = require(config, "convert")
+    shutil.copytree(converted.folder, tmp_path / "broken")
+    path = tmp_path / "broken/sparse" / name
+    np.save(path, change(np.load(path)))
+
+    broken = compare(config, Artefact(tmp_path / "broken", converted.files, converted.facts))
+
+    assert broken.fault.startswith("converted int8: DENSE_OUTPUT differs"), broken
 
 
 def test_no_native_backend_runs_two_parts_at_once(dlrm: Deployed, tmp_path: Path) -> None:

@@ -66,6 +66,7 @@ def test_results_csv_has_the_published_columns_and_ours(finished: Project) -> No
         "adapter_ms",
         "limit",
         "limit_share",
+        "server_peak_memory_mb",
     ]
     assert list(rows[0])[: len(published)] == published
     assert set(ours) < set(rows[0])
@@ -88,6 +89,8 @@ def test_results_csv_has_the_published_columns_and_ours(finished: Project) -> No
         assert row["verdict"] in get_args(Verdict)
         assert row["verdict"] not in ("failed", "unstable")
         assert bool(row["floor_ms"]) == bool(row["adapter_ms"]) == (row["scenario"] == "offline")
+        # a guard, Triton and one or two Pythons that load a runtime
+        assert 60 < float(row["server_peak_memory_mb"]) < 2000
         if row["rate"]:
             assert float(row["p50_sent_ms"]) <= float(row["p50_latency_ms"])
             assert not row["throughput_low"]

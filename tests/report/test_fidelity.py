@@ -226,6 +226,15 @@ def test_a_store_is_said_with_the_cache_that_it_is_deployed_with() -> None:
     assert f"{100 * share['gpucacheper']:g} % of the rows" in str(ours(example)["embedding lookup"])
 
 
+def test_the_precision_of_tables_in_memory_is_said_if_it_is_not_fp32() -> None:
+    published = config(A30, "dlrm", "trt-fp16", "perf_offline")
+    mapped = published.model_copy(update={"lookup": "mapped"})
+    small = mapped.model_copy(update={"table_precision": "int8"})
+
+    said = [ours(each)["embedding lookup"] for each in (mapped, small)]
+    assert said == [[f"python backend, all rows in memory{more}"] for more in ("", ", in int8")]
+
+
 def test_an_engine_is_tuned_as_it_says() -> None:
     chosen = config(A30, "bert", "trt-fp16-b8", "perf_offline")
     built = profile({"x": np.zeros((1, 2))}, chosen.max_batch_size)["x"]

@@ -233,6 +233,14 @@ def test_a_parameter_server_of_ours_is_said_not_to_be_nvidias() -> None:
     assert reason == "NVIDIA's parameter server is its own, which it has deleted; ours is a new one"
 
 
+def test_tables_of_another_precision_than_nvidias_are_a_reason() -> None:
+    row = row_of("dlrm", gpu=T4, batch_size=256, precision="FP16")
+
+    reasons = pair_of(row, settings_of(row, table_precision="int8")).reasons
+
+    assert set(reasons) - INHERENT["dlrm"] == {"our embedding tables are in int8, NVIDIA's in fp32"}
+
+
 @pytest.mark.parametrize(
     ("ours", "settings", "reason"),
     [

@@ -16,7 +16,18 @@ from pandas import DataFrame, concat, read_csv
 
 from helpers.display import COLOURS, canvas, tables
 from helpers.report import findings, plots, text
-from helpers.results import LATENCY_COMPONENTS, Difference, Result, Results, Rung, State
+from helpers.results import (
+    LATENCY_COMPONENTS,
+    Difference,
+    Fingerprint,
+    Measurement,
+    Result,
+    Results,
+    Row,
+    Rung,
+    State,
+)
+from helpers.results.types import ArtefactFacts
 
 PUBLISHED = Path(__file__).parents[2] / "params" / "published" / "resnet50.csv"
 
@@ -328,6 +339,39 @@ def test_stages_that_were_not_done_for_one_reason_say_it_once() -> None:
     assert [row["not done"] for row in rows] == [
         "convert failed: a bad weight; deploy, perf_offline skipped: no driver",
         "nothing has run yet",
+    ]
+
+
+def test_experiments_show_the_precision_of_their_tables_their_size_and_the_peak_memory() -> None:
+    def stages(precision: str, size_mb: float, *peaks_mb: float | None) -> dict[str, Result]:
+        settings: Any = {"lookup": "mapped", "table_precision": precision}
+        fingerprint = Fingerprint(config=settings, notebook="", versions={}, inputs={})
+        artefact = ArtefactFacts(folder="", sha256="", size_mb=size_mb, files={})
+        rows = [
+            Row(batch_size=1, concurrency=1, verdict="stable", server_peak_memory_mb=each)
+            for each in peaks_mb
+        ]
+        measured = Measurement(rows=tuple(rows), distinct_rows=1, background_before=None)
+        own: Any = {"model": "dlrm", "experiment": precision, "gpu": "CPU", "state": "done"}
+        return {
+            "convert": Result(stage="convert", artefact=artefact, **own),
+            "perf_offline": Result(
+                stage="perf_offline", fingerprint=fingerprint, measurement=measured, **own
+            ),
+        }
+
+    found = {"fp32": stages("fp32", 86, 450, 500, None), "int8": stages("int8", 29, None)}
+    config: Any = SimpleNamespace(experiments=tuple(found))
+
+    assert text.configurations(config, found) == [
+        {
+            "experiment": name,
+            "lookup": "mapped",
+            "table_precision": name,
+            "size_mb": size_mb,
+            "server_peak_memory_mb": peak_mb,
+        }
+        for name, size_mb, peak_mb in (("fp32", 86, 500), ("int8", 29, None))
     ]
 
 
