@@ -25,7 +25,7 @@ from helpers.errors import CheckpointError, DataError
 from helpers.formats import Build
 from helpers.inference import framework_session
 from helpers.models import Part, Tensor
-from helpers.models._criteo import checkpoint, lookup, spec
+from helpers.models._criteo import checkpoint, ensemble, lookup, spec
 from helpers.models._criteo.data import Samples, SplitBinary, write_part
 from helpers.models._criteo.network import network
 from helpers.models._criteo.synthetic import fit
@@ -434,8 +434,13 @@ def tables_in(precision: str, made: tuple[str, Path], folder: Path) -> Any:
 
 @pytest.mark.parametrize(("precision", "size"), [("fp16", 2), ("int8", 1)])
 def test_a_looked_up_number_is_off_by_half_a_step_of_its_precision(
-    precision: str, size: int, made: tuple[str, Path], tmp_path: Path
+    precision: str,
+    size: int,
+    made: tuple[str, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(ensemble, "CHUNK", 2)  # rows that are written at a time: many pieces
     tables = [np.load(made[1] / f"sparse/feature_{place}.npy") for place in range(26)]
     ids = np.stack([np.arange(max(ROWS)) % count for count in ROWS], axis=1).astype(np.int32)
     exact = np.stack([table[ids[:, place]] for place, table in enumerate(tables)], axis=1)
@@ -450,20 +455,18 @@ def test_a_looked_up_number_is_off_by_half_a_step_of_its_precision(
     assert apart.max() > half.max() / 2
     file = tmp_path / "s/tables.npy"
     assert file.stat().st_size == pytest.approx(sum(ROWS) * 128 * size, abs=200)
-    assert (
-        json.loads((tmp_path / "s/tables.json").read_text())["dtype"]
-        == {
-            "fp16": "float16",
-            "int8": "int8",
-        }[precision]
-    )
+    dtype = json.loads((tmp_path / "s/tables.json").read_text())["dtype"]
+    assert dtype == {"fp16": "float16", "int8": "int8"}[precision]
 
 
-def test_a_row_of_zeros_stays_zeros_in_int8(made: tuple[str, Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize("value", [0, 2e-43])  # a number so small has no scale of full precision
+def test_a_row_of_zeros_or_nearly_is_zeros_in_int8(
+    value: float, made: tuple[str, Path], tmp_path: Path
+) -> None:
     model, _ = made
     copied = write_checkpoint(model, tmp_path / "c")
     table = np.load(copied / "sparse/feature_3.npy")
-    table[0] = 0
+    table[0] = value
     np.save(copied / "sparse/feature_3.npy", table)
 
     found = (

@@ -19,7 +19,6 @@ from helpers.report import findings, plots, text
 from helpers.results import (
     LATENCY_COMPONENTS,
     Difference,
-    Fingerprint,
     Measurement,
     Result,
     Results,
@@ -27,7 +26,7 @@ from helpers.results import (
     Rung,
     State,
 )
-from helpers.results.types import ArtefactFacts
+from helpers.results.types import ArtefactFacts, Fingerprint
 
 PUBLISHED = Path(__file__).parents[2] / "params" / "published" / "resnet50.csv"
 
