@@ -185,12 +185,14 @@ def test_a_mapped_lookup_and_its_graph_as_one_model_join_requests(
     with serve(mapped.config_of_deploy, mapped.repository, log=tmp_path / "log") as server:
         found = server.infer_all("dlrm", batches, clients=8)["DENSE_OUTPUT"]
         statistics = server.statistics("dlrm")
+        rungs, _ = evaluate(mapped.config_of_deploy, server)
     converted = require(mapped.config("convert"), "convert")
     session = ensemble.load(mapped.config("convert"), "onnx", lambda _: converted.folder, 1, "cpu")
     right = session.run(mapped.samples.inputs)["DENSE_OUTPUT"]
     assert np.abs(found - right).max() <= 1e-4 * right.std()
     apart = np.abs(found - mapped.expected).max() / mapped.expected.std()
     assert 1e-4 < apart < models.get("dlrm").BOUNDS["int8"][0]  # the tables have 8 bits
+    assert [(each.precision, each.fault) for each in rungs] == [("int8", "")] * 3
     assert int(statistics["execution_count"]) < int(
         statistics["inference_stats"]["success"]["count"]
     )

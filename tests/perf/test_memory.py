@@ -1,5 +1,6 @@
 """The peak memory of a server: real processes that take a known amount and give it back."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -66,8 +67,10 @@ def test_nothing_is_measured_of_no_process_and_of_one_that_ends(
     peak_mb = memory.watch_peak([process.pid])
     assert process.stdin
     process.stdin.close()
-    process.wait()
 
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and is still listed
+    assert peak_mb() is None
+    process.wait()
     assert peak_mb() is None
     assert memory.watch_peak([process.pid])() is None
     assert memory.watch_peak([])() is None
