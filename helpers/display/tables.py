@@ -37,6 +37,7 @@ UNITS |= {"bytes": "bytes", "percent": "%", "mhz": "MHz", "w": "W", "c": "°C"}
 FORMATS = {"half_width": ".1%", "littles_law": ".3f"}
 SHARES = ("client_overhead", "gpu_utilisation", "gpu_utilisation_max", "limit_share")
 FORMATS |= dict.fromkeys(SHARES, ".0%") | {"share": ".1%"}
+FORMATS |= dict.fromkeys(("framework", "served"), ".4f")  # a metric: 0.9997 is not 1.000
 FORMATS |= dict.fromkeys(("max_difference", "mean_difference", "max_bound", "mean_bound"), ".1e")
 # Badges have their own background, so that they can be read in a light and in a dark theme.
 BADGES = dict.fromkeys(("green", "stable", "agree"), "background:#dcf2e2;color:#14532d")
@@ -150,7 +151,7 @@ def _text(value: object, spec: str | None = None) -> str:
         return "; ".join(f"{key}: {_text(item)}" for key, item in value.items()) or ABSENT
     if isinstance(value, list | tuple):
         return ", ".join(_text(item) for item in value) or ABSENT
-    if spec:
+    if spec and not isinstance(value, str):
         return format(value, spec)
     if isinstance(value, float):
         return digits(value)

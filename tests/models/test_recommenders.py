@@ -441,6 +441,7 @@ def test_a_looked_up_number_is_off_by_half_a_step_of_its_precision(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(ensemble, "CHUNK", 2)  # rows that are written at a time: many pieces
+    monkeypatch.setattr(lookup, "PIECE", 3)  # and samples that are looked up at a time
     tables = [np.load(made[1] / f"sparse/feature_{place}.npy") for place in range(26)]
     ids = np.stack([np.arange(max(ROWS)) % count for count in ROWS], axis=1).astype(np.int32)
     exact = np.stack([table[ids[:, place]] for place, table in enumerate(tables)], axis=1)
@@ -582,7 +583,7 @@ import resource, sys
 from pathlib import Path
 from types import SimpleNamespace
 from helpers.models._criteo import ensemble
-config = SimpleNamespace(model="dlrm", variant="own", table_precision="fp32")
+config = SimpleNamespace(model="dlrm", variant="own", table_precision=sys.argv[3])
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 ensemble.write(config, Path(sys.argv[1]), Path(sys.argv[2]))
 session = ensemble.load(Path(sys.argv[2]), 1, "cpu")
@@ -593,7 +594,10 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
 """
 
 
-def test_tables_of_a_gigabyte_pass_through_a_few_megabytes(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("precision", "size"), [("fp32", 4), ("int8", 1)])
+def test_tables_of_a_gigabyte_pass_through_a_few_megabytes(
+    precision: str, size: int, tmp_path: Path
+) -> None:
     """Of memory, on their way from the checkpoint to the lookup and in the lookup."""
     rows = tuple(600_000 if place in (0, 7, 25) else 30_000 for place in range(26))
     path = sparse_checkpoint("dlrm", tmp_path / "c", rows)
@@ -602,11 +606,11 @@ def test_tables_of_a_gigabyte_pass_through_a_few_megabytes(tmp_path: Path) -> No
         table[count - 1] = place + 1
         table.flush()
     code = WRITE.replace("ROWS", str(list(rows)))
-    command = [sys.executable, "-c", code, str(path), str(tmp_path / "s")]
+    command = [sys.executable, "-c", code, str(path), str(tmp_path / "s"), precision]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     values, megabytes = done.stdout.splitlines()
-    assert json.loads(values) == [float(place + 1) for place in range(26)]
-    assert (tmp_path / "s/tables.npy").stat().st_size > 1.2e9
+    assert json.loads(values) == pytest.approx([place + 1 for place in range(26)], rel=1e-6)
+    assert (tmp_path / "s/tables.npy").stat().st_size > 0.3e9 * size
     assert float(megabytes) < 80
 
 

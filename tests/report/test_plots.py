@@ -318,6 +318,14 @@ def test_small_numbers_keep_their_digits() -> None:
     assert ">1.2e-06<" in tables.table([{"d": 1.234e-6}], formats={"d": ".1e"}).html
 
 
+def test_a_metric_that_is_almost_the_framework_s_is_not_shown_as_equal() -> None:
+    html = tables.table([{"framework": 1.0, "served": 0.9997}, {"served": 0.5}]).html
+
+    assert ">1.0000<" in html
+    assert ">0.9997<" in html
+    assert ">ONNX, FP32<" in tables.table([{"served": "ONNX, FP32"}]).html
+
+
 def test_stages_that_were_not_done_for_one_reason_say_it_once() -> None:
     def ended(stage: str, state: State, reason: str = "") -> Result:
         return Result(

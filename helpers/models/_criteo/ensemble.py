@@ -1,9 +1,11 @@
 """How DLRM and DCNv2 are composed on Triton: the lookup of 26 embeddings, then the dense graph."""
 
 import json
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from helpers.models import Config, Part, Tensor
 from helpers.models._criteo import checkpoint as checkpoints
@@ -14,7 +16,7 @@ from helpers.models._criteo.tables import CATEGORICAL, DIMENSION, NUMERICAL
 __all__ = ["CODE", "FOLDER", "RUNTIME", "configure", "load", "mapped", "parts", "wire", "write"]
 
 FOLDER = "sparse"
-CHUNK = 1 << 15  # rows that are in memory at once: 16 MB
+CHUNK = 1 << 14  # rows that are in memory at once: 8 MB
 CODE = Path(lookup.__file__)
 RUNTIME: tuple[str, ...] = ("numpy",)
 
@@ -54,19 +56,28 @@ def write(config: Config, checkpoint: Path, path: Path) -> None:
         shape = (sum(cardinalities), DIMENSION)
         header = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": shape}
         checkpoints.NPY.write_array_header_1_0(target, header)
-        for table in tables:
-            for start in range(0, len(table), CHUNK):
-                rows = np.asarray(table[start : start + CHUNK])
-                if dtype == "int8":
-                    scale = np.abs(rows).max(axis=1) / np.float32(127)
-                    scale[scale < np.finfo(np.float32).tiny] = 1  # so small a row becomes zeros
-                    scales.append(scale)
-                    rows = np.rint(rows / scale[:, None])
-                target.write(rows.astype(dtype).tobytes())
+        for rows in _pieces(tables):
+            if dtype == "int8":
+                scale = np.abs(rows).max(axis=1) / np.float32(127)
+                scale[scale < np.finfo(np.float32).tiny] = 1  # so small a row becomes zeros
+                scales.append(scale)
+                rows = np.rint(rows / scale[:, None])
+            target.write(rows.astype(dtype, copy=False).data)
     if scales:
         np.save(path / SCALES, np.concatenate(scales))
     layout = {"cardinalities": cardinalities, "dtype": dtype}
     (path / LAYOUT).write_text(json.dumps(layout) + "\n")
+
+
+def _pieces(tables: Iterable[checkpoints.Table]) -> Iterator[NDArray[np.float32]]:
+    """Read the rows of all tables, [rows, width], at most `CHUNK` at a time; what is mapped would
+    stay in memory.
+    """
+    for table in tables:
+        with Path(str(table.filename)).open("rb") as source:
+            source.seek(table.offset)
+            while (found := np.fromfile(source, table.dtype, CHUNK * DIMENSION)).size:
+                yield found.reshape(-1, DIMENSION)
 
 
 def configure(config: Config, path: Path) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # Python 3.8 cannot read these types
 
 TABLES, SCALES, LAYOUT = "tables.npy", "scales.npy", "tables.json"
 INPUT, OUTPUT = "input_1", "output_1"
+PIECE = 128  # samples that are widened at a time: their narrow rows stay in a core's cache
 
 
 class Lookup:
@@ -91,10 +92,14 @@ class JoinedLookup(Lookup):
         if self._table.dtype == np.float32:
             # every id is inside: "clip" only saves the copy that numpy's own check of them needs
             np.take(self._table, rows, axis=0, out=found, mode="clip")
-        elif self._scales is None:
-            found[:] = self._table[rows]
-        else:
-            np.multiply(self._table[rows], self._scales[rows][..., None], out=found)
+            return found.reshape(samples, features * width)
+        for start in range(0, samples, PIECE):
+            piece, target = rows[start : start + PIECE], found[start : start + PIECE]
+            held = np.take(self._table, piece, axis=0, mode="clip")
+            if self._scales is None:
+                target[:] = held
+            else:
+                np.multiply(held, self._scales[piece][..., None], out=target)
         return found.reshape(samples, features * width)
 
 
