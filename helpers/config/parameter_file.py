@@ -45,7 +45,6 @@ def _one_for_both(count: Value) -> Value:
 Count = Annotated[int, Field(ge=1, strict=True)]
 Precision = Literal["fp32", "bf16", "fp16"]
 INT8 = "int8"  # which is calibrated, by `convert`, from an export in fp32
-CALIBRATION = {"calibration_samples": 128, "calibration_seed": 0}
 FormatName = Annotated[str, pydantic.AfterValidator(_known_format)]
 ModelName = Annotated[str, pydantic.AfterValidator(_known_model)]
 FolderName = Annotated[str, pydantic.AfterValidator(_folder_name)]
@@ -217,7 +216,10 @@ class ConvertFields(ExportFields):
             return value
         if info.data["precision"] != INT8:
             return None  # whatever the defaults of all experiments say
-        return CALIBRATION[info.field_name or ""] if value is None else value
+        if value is not None or info.context is None:
+            return value
+        is_seed = info.field_name == "calibration_seed"
+        return 0 if is_seed else models.get(info.context["model"]).CALIBRATION[0]
 
 
 class DeployFields(ConvertFields):

@@ -10,6 +10,7 @@ import tempfile
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
+from math import ceil, inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ import numpy as np
 from helpers.formats import Array, Arrays
 
 if TYPE_CHECKING:
+    import onnx
     import openvino
 
 Item = tuple[Arrays, tuple[Array, ...]]  # a batch, and what the fp32 graph computes of it
@@ -25,17 +27,24 @@ Item = tuple[Arrays, tuple[Array, ...]]  # a batch, and what the fp32 graph comp
 # In a graph with convolutions every operator that can stays in int8. In others the rest loses more
 # accuracy than it gains speed: a mask of -10,000 before a softmax takes a tensor's whole range.
 PRODUCTS = ["MatMul", "Gemm"]
+CHECKED = 16  # batches by which layers are chosen that go back to fp32
 CONVOLUTIONS = {"Conv", "Convolution", "GroupConvolution"}  # in ONNX, in OpenVINO
 
 
 def quantise_onnx(
-    source: Path, path: Path, calibration: Sequence[Arrays], symmetric: bool = False
+    source: Path,
+    path: Path,
+    calibration: Sequence[Arrays],
+    bounds: tuple[float, float] = (inf, inf),
+    symmetric: bool = False,
 ) -> None:
     """Write the fp32 graph `source` with QuantizeLinear and DequantizeLinear around each tensor
     that is to be int8: ONNX Runtime computes in int8 what stands between two such pairs.
 
-    An activation's range is what the samples reach. `symmetric` is what TensorRT reads: ranges with
-    0 in their middle, and biases that stay in fp32.
+    An activation's range is what the samples reach. While the outputs of the samples are further
+    from those in fp32 than `bounds`, as in `quantise_openvino`, the layer that costs most accuracy
+    goes back to fp32. `symmetric` is what TensorRT reads: ranges with 0 in their middle, and biases
+    that stay in fp32.
     """
     import onnx
     from onnxruntime import quantization
@@ -52,18 +61,107 @@ def quantise_onnx(
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".int8-") as folder, _quiet():
         folded = Path(folder) / path.name  # batch normalisation within the convolution before it
         quant_pre_process(str(source), str(folded), skip_symbolic_shape=True)
-        operators = {each.op_type for each in onnx.load(folded).graph.node}
+        exact = onnx.load(folded)
+        has_convolutions = bool(CONVOLUTIONS & {each.op_type for each in exact.graph.node})
         quantization.quantize_static(
             str(folded),
             str(path),
             Reader(),
-            op_types_to_quantize=None if CONVOLUTIONS & operators else PRODUCTS,
+            op_types_to_quantize=None if has_convolutions else PRODUCTS,
             per_channel=True,
             # unsigned by signed is what AVX512-VNNI multiplies
             activation_type=kind.QInt8 if symmetric else kind.QUInt8,
             weight_type=kind.QInt8,
-            extra_options={"ActivationSymmetric": symmetric, "QuantizeBias": not symmetric},
+            extra_options={
+                "ActivationSymmetric": symmetric,
+                "QuantizeBias": not symmetric,
+                # a product's result is rounded only where the next one takes it
+                "OpTypesToExcludeOutputQuantization": [] if has_convolutions else PRODUCTS,
+            },
         )
+        if bounds != (inf, inf):
+            onnx.save(_within(bounds, exact, onnx.load(path), calibration), path)
+
+
+def _within(
+    bounds: tuple[float, float],
+    exact: "onnx.ModelProto",
+    quantised: "onnx.ModelProto",
+    calibration: Sequence[Arrays],
+) -> "onnx.ModelProto":
+    """Give `quantised` with as few of its layers in fp32, as they are in `exact`, as keep the
+    outputs of the samples within `bounds`: first those that cost most on their own.
+    """
+    samples = calibration[:: ceil(len(calibration) / CHECKED)]
+    right = _outputs(exact, samples)
+
+    def used(names: Iterable[str]) -> float:
+        found = _outputs(_restored(quantised, exact, names), samples)
+        return _used(zip(found, right, strict=True), bounds)
+
+    if used([]) <= 1:
+        return quantised
+    layers = [each.name for each in exact.graph.node if each.op_type in {*PRODUCTS, *CONVOLUTIONS}]
+    costliest = sorted(layers, key=lambda name: used([name]))
+    for count in range(1, len(layers)):
+        if used(costliest[:count]) <= 1:
+            return _restored(quantised, exact, costliest[:count])
+    return _restored(quantised, exact, layers)
+
+
+def _outputs(graph: "onnx.ModelProto", samples: Iterable[Arrays]) -> list[tuple[Array, ...]]:
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(
+        graph.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    return [tuple(session.run(None, batch)) for batch in samples]
+
+
+def _restored(
+    quantised: "onnx.ModelProto", exact: "onnx.ModelProto", names: Iterable[str]
+) -> "onnx.ModelProto":
+    """Give a copy of `quantised` whose nodes `names` have the inputs that they have in `exact`."""
+    from onnx import ModelProto
+
+    found = ModelProto()
+    found.CopyFrom(quantised)
+    graph, inputs = found.graph, {each.name: list(each.input) for each in exact.graph.node}
+    chosen = set(names)
+    for node in graph.node:
+        if node.name in chosen:
+            node.input[:] = inputs[node.name]
+    while idle := _idle(graph):
+        for node in idle:
+            graph.node.remove(node)
+    made = {name for node in graph.node for name in node.output}  # of biases too, from their int32
+    read = {name for node in graph.node for name in node.input} - made
+    stored = {each.name: each for each in (*exact.graph.initializer, *graph.initializer)}
+    del graph.initializer[:]
+    graph.initializer.extend(each for name, each in stored.items() if name in read)
+    return found
+
+
+def _idle(graph: "onnx.GraphProto") -> "list[onnx.NodeProto]":
+    """List the nodes whose results nobody reads."""
+    read = {name for node in graph.node for name in node.input}
+    read |= {each.name for each in graph.output}
+    return [node for node in graph.node if not read & set(node.output)]
+
+
+def _used(
+    items: Iterable[tuple[tuple[Array, ...], tuple[Array, ...]]], bounds: tuple[float, float]
+) -> float:
+    """Say how much of `bounds` the outputs of some batches use, of (found, right) each: up to 1 is
+    within them.
+    """
+    used = []
+    for batch in items:
+        for found, reference in zip(*batch, strict=True):
+            apart = np.abs(np.subtract(found, reference, dtype=np.float64))
+            apart /= reference.std(dtype=np.float64)
+            used.append((apart.max() / bounds[0], apart.mean() / bounds[1]))
+    return float(max(np.max(used, axis=0)[0], np.mean(used, axis=0)[1]))
 
 
 def quantise_openvino(
@@ -78,23 +176,22 @@ def quantise_openvino(
 
     with _quiet():
         import nncf  # type: ignore[import-untyped, unused-ignore]
+        from nncf.quantization.range_estimator import (  # type: ignore[import-untyped, unused-ignore]
+            RangeEstimatorParametersSet,
+        )
     exact = openvino.Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     right = [tuple(exact(batch).values()) for batch in calibration]
 
     def measure(compiled: "openvino.CompiledModel", items: Iterable[Item]) -> tuple[float, None]:
         """Give how much of the bounds is left, as a metric: 1 is best, below 0 is too far."""
-        used = []
-        for batch, references in items:
-            for found, reference in zip(compiled(batch).values(), references, strict=True):
-                apart = np.abs(np.subtract(found, reference, dtype=np.float64))
-                apart /= reference.std(dtype=np.float64)
-                used.append((apart.max() / bounds[0], apart.mean() / bounds[1]))
-        return 1 - float(max(np.max(used, axis=0)[0], np.mean(used, axis=0)[1])), None
+        found = ((tuple(compiled(batch).values()), right) for batch, right in items)
+        return 1 - _used(found, bounds), None
 
     kinds = {each.get_type_name() for each in model.get_ops()}
     ignored = [] if CONVOLUTIONS & kinds else sorted(kinds - set(PRODUCTS))
     items: list[Item] = list(zip(calibration, right, strict=True))
     samples = nncf.Dataset(items, lambda item: item[0])
+    reached = RangeEstimatorParametersSet.MINMAX  # not the mean of what each batch reaches
     with _quiet():
         return nncf.quantize_with_accuracy_control(
             model,
@@ -105,6 +202,9 @@ def quantise_openvino(
             subset_size=len(calibration),
             preset=nncf.QuantizationPreset.MIXED,  # a zero point for activations of both signs
             ignored_scope=nncf.IgnoredScope(types=ignored, validate=False),
+            advanced_quantization_parameters=nncf.AdvancedQuantizationParameters(
+                activations_range_estimator_params=reached if ignored else None
+            ),
         )
 
 

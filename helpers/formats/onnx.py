@@ -51,7 +51,7 @@ def _quantise(source: Source, path: Path, build: Build) -> None:
         if source.is_dir():
             full = Path(folder) / FILE
             make(source, full, replace(build, precision="fp32"))
-        _int8.quantise_onnx(full, path, build.calibration)
+        _int8.quantise_onnx(full, path, build.calibration, build.bounds)
 
 
 def _export(network: "torch.nn.Module", path: Path, build: Build) -> None:

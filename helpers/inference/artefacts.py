@@ -19,7 +19,6 @@ from helpers.store import Artefact, find_artefact, making, verify
 # Runs a command in a container of an image: takes the image, a folder, and the command, whose words
 # after the first are names of files in that folder.
 RunInImage = Callable[[str, Path, list[str]], None]
-CALIBRATION_BATCH = 8  # samples that are computed at once for it
 EXAMPLE_BATCH = 2  # samples for an exporter, which would take a batch of one for a constant
 
 _verified: dict[Path, tuple[str, list[tuple[int, int]]]] = {}  # by folder, for this process
@@ -110,10 +109,10 @@ def _calibration(config: ExportConfig, folder: Path) -> list[Arrays]:
     if not isinstance(config, ConvertConfig) or config.calibration is None:
         return []
     (count, seed), place = config.calibration, datasets.dataset_place(config)
-    samples = models.get(config.model).training_samples(config, place.path, count, seed)
-    samples = datasets.request(config, samples)
-    starts = range(0, count, CALIBRATION_BATCH)
-    batches = ({k: v[i : i + CALIBRATION_BATCH] for k, v in samples.items()} for i in starts)
+    model = models.get(config.model)
+    samples = model.training_samples(config, place.path, count, seed)
+    samples, (_, size) = datasets.request(config, samples), model.CALIBRATION
+    batches = ({k: v[i : i + size] for k, v in samples.items()} for i in range(0, count, size))
     return [ensemble.graph_inputs(config, folder, batch) for batch in batches]
 
 

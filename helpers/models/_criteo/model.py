@@ -29,6 +29,7 @@ class Recommender(Model):
         "_keras/checkpoint",
     )
     BATCH = 4096
+    CALIBRATION = (8_000, 1_000)  # a sample is one row, and rare rows reach far
     raw: ClassVar[Raw] = criteo_raw
     ensembles: ClassVar[dict[str, Ensemble]] = {"mapped": criteo_ensemble, "hps": hierarchical}
     reference: ClassVar[Reference] = criteo_ensemble
