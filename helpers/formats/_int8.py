@@ -79,8 +79,13 @@ def quantise_onnx(
                 "OpTypesToExcludeOutputQuantization": [] if has_convolutions else PRODUCTS,
             },
         )
+        quantised = onnx.load(path)
+        if not has_convolutions:  # whatever else takes a product's input takes it unrounded
+            others = [each.name for each in exact.graph.node if each.op_type not in PRODUCTS]
+            quantised = _restored(quantised, exact, others)
         if bounds != (inf, inf):
-            onnx.save(_within(bounds, exact, onnx.load(path), calibration), path)
+            quantised = _within(bounds, exact, quantised, calibration)
+        onnx.save(quantised, path)
 
 
 def _within(
@@ -127,7 +132,7 @@ def _restored(
     found = ModelProto()
     found.CopyFrom(quantised)
     graph, inputs = found.graph, {each.name: list(each.input) for each in exact.graph.node}
-    chosen = set(names)
+    chosen = set(names) - {""}
     for node in graph.node:
         if node.name in chosen:
             node.input[:] = inputs[node.name]

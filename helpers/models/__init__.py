@@ -170,8 +170,8 @@ class Model(ABC):
     # Modules, as `source` takes them, whose code decides what is generated and fitted.
     RECIPE: ClassVar[tuple[str, ...]]
     BATCH: ClassVar[int]  # samples that the framework computes at once, for want of memory
-    # int8: how many training samples decide the scales by default, and how many of them are computed
-    # at once
+    # int8: how many training samples decide the scales unless an experiment says it, and how many
+    # of them are computed at once
     CALIBRATION: ClassVar[tuple[int, int]] = (128, 8)
     # Precision -> largest (max, mean) absolute difference from the framework in fp32, in standard
     # deviations of each output.

@@ -46,7 +46,8 @@ def config(stage: str, **given: Any) -> StageConfig:
     fields = yaml.safe_load(f"{{{FULL}, max_batch_size: 8}}") | given.pop("fields", {})
     experiments = {"mine": fields} | given.pop("others", {})
     section = {"defaults": given.pop("model_defaults", {}), "experiments": experiments}
-    return resolve("resnet50", stage, gpu="Test", models={"resnet50": section}, **given)
+    model = given.pop("model", "resnet50")
+    return resolve(model, stage, gpu="Test", models={model: section}, **given)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -640,11 +641,14 @@ def test_relative_paths_are_relative_to_the_project_wherever_one_stands(
     assert checkpoint_place(absolute).path == tmp_path / "my.pth"
 
 
-def test_only_int8_is_calibrated_and_by_128_samples_unless_told_otherwise() -> None:
+def test_only_int8_is_calibrated_by_the_models_own_number_of_samples_unless_told() -> None:
     def calibration(**fields: Any) -> Any:
         found: Any = config("convert", fields=fields)
         return found.calibration
 
+    recommender: Any = config("convert", model="dlrm", fields={"precision": "int8"})
+
     assert calibration(precision="int8") == (128, 0)
+    assert recommender.calibration == (8_000, 0)
     assert calibration(precision="int8", calibration_samples=8, calibration_seed=3) == (8, 3)
     assert calibration(calibration_samples=8) is None

@@ -187,8 +187,16 @@ class Hostile(torch.nn.Module):
         return self.hard(torch.tanh(self.easy(x)) * sizes)  # type: ignore[no-any-return]
 
 
-@pytest.mark.slow
-def test_a_layer_that_int8_would_ruin_stays_in_fp32(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "file", "mark"),
+    [
+        ("onnx", "model.onnx", b"QuantizeLinear"),
+        pytest.param("openvino", "model.xml", b'type="FakeQuantize"', marks=pytest.mark.slow),
+    ],
+)
+def test_a_layer_that_int8_would_ruin_stays_in_fp32(
+    name: str, file: str, mark: bytes, tmp_path: Path
+) -> None:
     random = np.random.default_rng(0)
     samples = [{"x": random.standard_normal((8, 16)).astype(np.float32)} for _ in range(8)]
     source = tmp_path / "model.onnx"
@@ -196,17 +204,82 @@ def test_a_layer_that_int8_would_ruin_stays_in_fp32(tmp_path: Path) -> None:
     reference = formats.get("onnx").load(source, 1, "cpu").run(samples[0])["y"]
     strict = bounds([16] * 4)["int8"]
     is_within, quantised_tensors = {}, {}
-    for name, limits in (("strict", strict), ("loose", (1e9, 1e9))):
-        path = tmp_path / name / "model.xml"
+    for kind, limits in (("strict", strict), ("loose", (1e9, 1e9))):
+        path = tmp_path / kind / file
         path.parent.mkdir()
         build = Build("int8", samples[0], ("y",), calibration=samples, bounds=limits)
-        formats.get("openvino").make(source, path, build)
-        found = formats.get("openvino").load(path, 1, "cpu").run(samples[0])["y"]
-        is_within[name] = difference("y", found, reference, strict).ok
-        quantised_tensors[name] = path.read_text().count('type="FakeQuantize"')
+        formats.get(name).make(source, path, build)
+        found = formats.get(name).load(path, 1, "cpu").run(samples[0])["y"]
+        is_within[kind] = difference("y", found, reference, strict).ok
+        quantised_tensors[kind] = path.read_bytes().count(mark)
 
     assert is_within == {"strict": True, "loose": False}
     assert 0 < quantised_tensors["strict"] < quantised_tensors["loose"]
+
+
+class Residual(torch.nn.Module):
+    """A product whose input is added to its result."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(16, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.layer(x)  # type: ignore[no-any-return]
+
+
+def test_without_convolutions_only_what_a_product_takes_is_rounded(tmp_path: Path) -> None:
+    samples = [{"x": np.random.default_rng(0).standard_normal((8, 16)).astype(np.float32)}]
+    source, path = tmp_path / "fp32.onnx", tmp_path / "model.onnx"
+    formats.get("onnx").make(Residual().eval(), source, Build("fp32", samples[0], ("y",)))
+    formats.get("onnx").make(source, path, Build("int8", samples[0], ("y",), calibration=samples))
+    graph = onnx.load(path).graph
+    rounded = [node.input[0] for node in graph.node if node.op_type == "QuantizeLinear"]
+    (add,) = (node for node in graph.node if node.op_type == "Add")
+    (product,) = (node for node in graph.node if node.op_type in _int8.PRODUCTS)
+
+    assert rounded == ["x"]
+    assert set(add.input) == {"x", product.output[0]}
+
+
+class Rows(torch.nn.Module):
+    """Layers as a recommender's, with rare inputs that are far from the others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            self.layers = torch.nn.Sequential(
+                torch.nn.Linear(16, 64), torch.nn.ReLU(), torch.nn.Linear(64, 16)
+            )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layers(x)  # type: ignore[no-any-return]
+
+
+def rare(seed: int, count: int) -> Arrays:
+    random = np.random.default_rng(seed)
+    return {"x": random.standard_t(4, (count, 16)).astype(np.float32)}
+
+
+@pytest.mark.parametrize(("name", "file"), [("onnx", "model.onnx"), ("openvino", "model.xml")])
+def test_ranges_reach_as_far_as_the_rarest_sample(name: str, file: str, tmp_path: Path) -> None:
+    """Also where batches are small: the mean of what each reaches would cut off the rest."""
+    samples = [rare(seed, 16) for seed in range(128)]
+    source = tmp_path / "fp32.onnx"
+    formats.get("onnx").make(Rows().eval(), source, Build("fp32", samples[0], ("y",)))
+    all_samples = {"x": np.concatenate([each["x"] for each in samples])}
+    reference = formats.get("onnx").load(source, 1, "cpu").run(all_samples)["y"]
+    largest: dict[str, float] = {}
+    for kind, given in (("all", samples), ("few", samples[:1])):
+        path = tmp_path / kind / file
+        path.parent.mkdir()
+        build = Build("int8", samples[0], ("y",), calibration=given)
+        formats.get(name).make(source, path, build)
+        found = formats.get(name).load(path, 1, "cpu").run(all_samples)["y"]
+        largest[kind] = float(np.abs(found - reference).max() / reference.std())
+
+    assert largest["all"] < 0.25 < largest["few"]
 
 
 TELLING = """
