@@ -218,14 +218,14 @@ def test_a_layer_that_int8_would_ruin_stays_in_fp32(
 
 
 class Residual(torch.nn.Module):
-    """A product whose input is added to its result."""
+    """A product whose input is added to its result, and one whose result is the output."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.layer = torch.nn.Linear(16, 16)
+        self.layer, self.last = torch.nn.Linear(16, 16), torch.nn.Linear(16, 16)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + self.layer(x)  # type: ignore[no-any-return]
+        return self.last(x + self.layer(x))  # type: ignore[no-any-return]
 
 
 def test_without_convolutions_only_what_a_product_takes_is_rounded(tmp_path: Path) -> None:
@@ -236,10 +236,11 @@ def test_without_convolutions_only_what_a_product_takes_is_rounded(tmp_path: Pat
     graph = onnx.load(path).graph
     rounded = [node.input[0] for node in graph.node if node.op_type == "QuantizeLinear"]
     (add,) = (node for node in graph.node if node.op_type == "Add")
-    (product,) = (node for node in graph.node if node.op_type in _int8.PRODUCTS)
+    first, last = (node for node in graph.node if node.op_type in _int8.PRODUCTS)
 
-    assert rounded == ["x"]
-    assert set(add.input) == {"x", product.output[0]}
+    assert sorted(rounded) == sorted(["x", add.output[0]])
+    assert set(add.input) == {"x", first.output[0]}
+    assert list(last.output) == ["y"]
 
 
 class Rows(torch.nn.Module):
