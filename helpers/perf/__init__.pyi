@@ -1,3 +1,4 @@
+from .contest import Comparison, Contender, Contest, contest_of
 from .loadgen import crosscheck
 from .lookups import show_passes
 from .offline import measure_offline
@@ -10,7 +11,11 @@ from .words import BOUNDS, interval, with_intervals
 
 __all__ = [
     "BOUNDS",
+    "Comparison",
+    "Contender",
+    "Contest",
     "Window",
+    "contest_of",
     "crosscheck",
     "highest_peaks",
     "interval",
