@@ -37,7 +37,7 @@ def use_outputs(folder: Path) -> Path:
     return folder.resolve()
 
 
-Stage = StrEnum("Stage", "export convert deploy perf_offline perf_online report")
+Stage = StrEnum("Stage", "export convert deploy perf_offline perf_online report tune")
 File = Annotated[Path, Argument(metavar="PARAMS", help="a parameter file", show_default=False)]
 Experiments = Annotated[list[str] | None, Option(metavar="E", help="only this experiment")]
 ONE_OF = f"only this stage: {', '.join(Stage)}"
@@ -46,6 +46,9 @@ ListOnly = Annotated[bool, Option("--dry-run", help="only say what would be remo
 Seconds = Annotated[int, Option(metavar="SECONDS", help="the longest time for a notebook cell")]
 Experiment = Annotated[str, Option(metavar="E", help="the experiment  [default: the first]")]
 Model = Annotated[str, Option(metavar="M", help="the model")]
+Minutes = Annotated[
+    float | None, Option(metavar="N", help="of measuring that the search may take", min=0.1)
+]
 Port = Annotated[int | None, Option(metavar="P", help="the HTTP port  [default: a free one]")]
 First = Annotated[Path, Argument(metavar="A", help="a parameter file")]
 Second = Annotated[Path, Argument(metavar="B", help="the file to compare it with")]
@@ -119,6 +122,21 @@ def status(outputs: Outputs = OUTPUTS) -> None:
 def clear(dry_run: ListOnly = False, outputs: Outputs = OUTPUTS) -> None:
     """Remove artefacts that nothing refers to any more."""
     pipeline.clear(outputs, dry_run, say)
+
+
+@app.command()
+def tune(
+    file: File,
+    model: Model,
+    experiment: Experiment = "",
+    minutes: Minutes = None,
+    outputs: Outputs = OUTPUTS,
+) -> None:
+    """Search a model's fastest configuration within its bounds.
+
+    It begins with the experiment, and goes on where an earlier search stopped.
+    """
+    pipeline.tune(file, outputs, model, experiment, minutes, say=lines_or_live())
 
 
 @app.command()

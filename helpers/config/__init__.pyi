@@ -9,7 +9,7 @@ from .loading import (
     resolve,
     select,
 )
-from .parameter_file import Server, Value
+from .parameter_file import Experiment, Server, Value, validated
 from .schema import (
     STAGE,
     STAGES,
@@ -22,6 +22,7 @@ from .schema import (
     OnlineConfig,
     ReportConfig,
     StageConfig,
+    TuneConfig,
     artefact_folder,
     command,
     notebook_file,
@@ -36,6 +37,7 @@ __all__ = [
     "ConvertConfig",
     "DeployConfig",
     "EngineConfig",
+    "Experiment",
     "ExportConfig",
     "Gpu",
     "LoadConfig",
@@ -45,6 +47,7 @@ __all__ = [
     "ReportConfig",
     "Server",
     "StageConfig",
+    "TuneConfig",
     "Value",
     "artefact_folder",
     "command",
@@ -57,5 +60,6 @@ __all__ = [
     "resolve",
     "results_folder",
     "select",
+    "validated",
     "write_new",
 ]

@@ -299,7 +299,28 @@ class ReportFields(CheckpointField):
     latency_budget_ms: Milliseconds | None = None  # at p99
 
 
-class Experiment(OfflineFields, OnlineFields, ReportFields):
+TUNED = (  # what a search chooses; "format" stands for a format with its precision
+    *("format", "threads", "instances", "preferred_batch_sizes", "max_queue_delay_us"),
+    *("composition", "concurrency"),
+)
+
+
+class TuneFields(OfflineFields, OnlineFields, ReportFields):
+    """What the stage tune reads: all that the experiment which it writes has to say."""
+
+    tune_minutes: Annotated[float, Field(gt=0)] = 5.0  # of measuring that the search may take
+    # the values to try of single fields, where not the usual ones; formats as "openvino-bf16"
+    tune_space: dict[str, Annotated[list[Value], Field(min_length=1)]] = {}
+
+    @pydantic.field_validator("tune_space")
+    @classmethod
+    def _check_space(cls, space: dict[str, list[Value]]) -> dict[str, list[Value]]:
+        if unknown := sorted(set(space) - set(TUNED)):
+            raise ValueError(f"{unknown[0]} is not searched; what is: {', '.join(TUNED)}")
+        return space
+
+
+class Experiment(TuneFields):
     """One configuration of one model on a target, as a parameter file gives it."""
 
     release: str = ""  # of Triton, where the model has another than the server section

@@ -99,6 +99,10 @@ class OnlineConfig(fields.OnlineFields, DeployConfig):
     """The stage perf_online of an experiment."""
 
 
+class TuneConfig(fields.TuneFields, OnlineConfig):
+    """The stage tune of an experiment."""
+
+
 LoadConfig = OfflineConfig | OnlineConfig
 
 
@@ -113,6 +117,7 @@ class Stage:
     config: type[StageConfig]
     needs: str = ""  # the stage whose result it needs
     makes_artefact: bool = False  # that later stages read
+    is_optional: bool = False  # whether a run leaves it out unless it is named
 
 
 # In the order in which they run.
@@ -123,8 +128,9 @@ STAGE = {
     "perf_offline": Stage(OfflineConfig, "deploy"),
     "perf_online": Stage(OnlineConfig, "deploy"),
     "report": Stage(ReportConfig),
+    "tune": Stage(TuneConfig, "deploy", is_optional=True),
 }
-STAGES = tuple(STAGE)
+STAGES = tuple(name for name, stage in STAGE.items() if not stage.is_optional)
 
 
 def fields_for(stage: str, format_name: str) -> set[str]:

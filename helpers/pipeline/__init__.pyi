@@ -1,6 +1,7 @@
 from .clearing import clear
 from .publishing import publish, publish_front, stage_states, targets
 from .running import run
+from .tuning import tune
 
 __all__ = [
     "clear",
@@ -9,4 +10,5 @@ __all__ = [
     "run",
     "stage_states",
     "targets",
+    "tune",
 ]

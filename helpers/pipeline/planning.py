@@ -21,7 +21,7 @@ from helpers.inference import checkpoint_place, dataset_place
 from helpers.machine import obstacle
 from helpers.store import ROOT, file_digest, find_artefact, is_unchanged
 
-FIRST_SECONDS = dict(zip(STAGES, (60, 10, 40, 90, 45, 10), strict=True))
+FIRST_SECONDS = dict(zip(STAGE, (60, 10, 40, 90, 45, 10, 420), strict=True))
 DATA_SECONDS = 130  # generating a data set and fitting a checkpoint to it
 
 
@@ -73,7 +73,7 @@ def owners(given: Parameters, model: str) -> dict[tuple[str, str], StageConfig]:
     first: dict[str, StageConfig] = {}
     found = {}
     for experiment in given.experiments(model):
-        for stage in STAGES[:-1]:
+        for stage in (name for name in STAGE if name != "report"):
             config = configure(given, model, experiment, stage)
             if STAGE[stage].makes_artefact:
                 config = first.setdefault(config.key(stage), config)

@@ -10,7 +10,16 @@ from typing import Any
 import yaml
 
 from helpers import results
-from helpers.config import STAGES, Parameters, StageConfig, Value, configure, parse, results_folder
+from helpers.config import (
+    STAGE,
+    STAGES,
+    Parameters,
+    StageConfig,
+    Value,
+    configure,
+    parse,
+    results_folder,
+)
 from helpers.errors import DeploymentError
 from helpers.pipeline.planning import owners
 from helpers.report import Link, StageState, Target, nvidia, outputs_index, page, target_index
@@ -34,7 +43,12 @@ def stage_states(outputs: Path, target: str) -> list[StageState]:
     given, base = last_parameters(outputs, target), outputs / target
     found = []
     for model in given.file.models:
-        places = [(name, stage) for name in given.experiments(model) for stage in STAGES[:-1]]
+        places = [
+            (name, stage)
+            for name in given.experiments(model)
+            for stage in STAGE
+            if stage in STAGES[:-1] or (base / model / name / f"{stage}.json").exists()
+        ]
         try:
             configs = owners(given, model)
             found += [_state(configs[place], place[0], base) for place in places]

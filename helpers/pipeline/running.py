@@ -12,7 +12,7 @@ from pathlib import Path
 import yaml
 
 from helpers import results
-from helpers.config import TARGET_VARIABLE, notebook_file, read_file, select
+from helpers.config import TARGET_VARIABLE, Parameters, notebook_file, read_file, select
 from helpers.display import Lines
 from helpers.errors import DeploymentError, ParameterError, StageError
 from helpers.machine import COMMAND_VARIABLE
@@ -43,7 +43,6 @@ def run(
     A failed stage blocks what depends on it and everything else goes on. Raises `ParameterError`
     before anything runs, and `WorkspaceError` if the outputs folder is in use.
     """
-    outcome = Counter(executed=0, unchanged=0, skipped=0, failed=0, blocked=0)
     plans, say = [], say or Lines()
     names = [path.stem for path in files]  # of the targets' folders
     for path in files:
@@ -55,7 +54,19 @@ def run(
     if dry_run:
         for path, _, jobs in plans:
             explain(path, jobs, force, say)
-        return outcome
+        return Counter()
+    return run_plans(plans, outputs, force, cell_seconds, say)
+
+
+def run_plans(
+    plans: Sequence[tuple[Path, Parameters, list[Job]]],
+    outputs: Path,
+    force: bool,
+    cell_seconds: int,
+    say: Lines,
+) -> Counter[str]:
+    """Run the jobs of each parameter file, whose content is kept, and publish the pages."""
+    outcome = Counter(executed=0, unchanged=0, skipped=0, failed=0, blocked=0)
     with locked(outputs):
         clear_leftovers(outputs)
         for path, given, jobs in plans:

@@ -13,7 +13,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from helpers.config import STAGES
+from helpers.config import STAGE, STAGES
 from helpers.errors import WorkspaceError
 from helpers.store import display_path, write_atomic
 
@@ -124,6 +124,7 @@ def target_index(folder: Path, states: Sequence[StageState], *, gpu: str) -> Pat
     for each in states:
         if each.stage != "report":
             models.setdefault(each.model, {}).setdefault(each.experiment, []).append(each)
+    optional = tuple({each.stage for each in states if STAGE[each.stage].is_optional})
     context = {
         "target": folder.name,
         "gpu": gpu,
@@ -131,7 +132,7 @@ def target_index(folder: Path, states: Sequence[StageState], *, gpu: str) -> Pat
         "finished": max((each.finished for each in states), default=""),
         "counts": _in_order(Counter(each.state for each in states)),
         "reports": [each for each in states if each.stage == "report"],
-        "stages": [stage.replace("_", " ") for stage in STAGES[:-1]],
+        "stages": [stage.replace("_", " ") for stage in STAGE if stage in STAGES[:-1] + optional],
         "models": {
             model: {name: _cells(row) for name, row in rows.items()}
             for model, rows in models.items()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from helpers import results
-from helpers.config import STAGES, ReportConfig, Value, results_folder
+from helpers.config import STAGE, STAGES, ReportConfig, Value, results_folder
 from helpers.display import pretty
 from helpers.perf import Window, highest_peaks, judge_budget
 from helpers.report import findings
@@ -171,7 +171,7 @@ def configurations(config: ReportConfig, found: Results) -> list[dict[str, Value
         reached = stages.get("perf_offline") or stages.get("deploy")
         settings = reached.fingerprint.config if reached and reached.fingerprint else {}
         missing = defaultdict(list)  # a state and its reason -> the stages that share it
-        for stage, result in sorted(stages.items(), key=lambda each: STAGES.index(each[0])):
+        for stage, result in sorted(stages.items(), key=lambda each: [*STAGE].index(each[0])):
             if result.state != "done":
                 missing[f"{result.state}: {result.reason}"].append(stage)
         not_done = "; ".join(f"{', '.join(them)} {why}" for why, them in missing.items())

@@ -503,7 +503,7 @@ def test_defaults_without_models_are_not_ignored_in_silence() -> None:
         resolve("resnet50", "deploy", defaults={"threads": 3})
 
 
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("stage", STAGE)
 def test_a_stage_sees_its_fields_and_no_other(stage: str) -> None:
     found = config(stage)
 

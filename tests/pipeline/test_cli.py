@@ -12,7 +12,7 @@ from typer.main import get_command
 
 from helpers.__main__ import Stage, app, main
 from helpers.config.loading import read_file
-from helpers.config.schema import STAGES
+from helpers.config.schema import STAGE, STAGES
 from helpers.store.paths import OUTPUTS_VARIABLE, ROOT
 
 README = (ROOT / "README.md").read_text()
@@ -76,7 +76,7 @@ def test_the_help_is_plain_text_with_a_whole_line_for_every_command(
 
 
 def test_the_help_names_the_stages_in_their_order() -> None:
-    assert tuple(Stage) == STAGES
+    assert tuple(Stage) == tuple(STAGE)
 
 
 def test_the_readmes_lines_name_files_and_options_that_exist() -> None:
@@ -94,7 +94,7 @@ USAGE = {
     "run": "Missing argument 'PARAMS'; see triton-notebooks run --help",
     "run params/cpu.yaml --stage train": (
         "Invalid value for '--stage': 'train' is not one of 'export', 'convert', 'deploy', "
-        "'perf_offline', 'perf_online', 'report'; see triton-notebooks run --help"
+        "'perf_offline', 'perf_online', 'report', 'tune'; see triton-notebooks run --help"
     ),
     "serve params/cpu.yaml": "Missing option '--model'; see triton-notebooks serve --help",
     "params": "Missing command; see triton-notebooks params --help",

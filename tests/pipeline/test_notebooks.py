@@ -16,7 +16,7 @@ import pytest
 from helpers import models
 from helpers.config.loading import resolve
 from helpers.config.parameter_file import ParameterFile
-from helpers.config.schema import STAGES, notebook_file
+from helpers.config.schema import STAGE, notebook_file
 from helpers.store.paths import ROOT
 
 with warnings.catch_warnings():
@@ -25,7 +25,7 @@ with warnings.catch_warnings():
 
 NAMES = [*ParameterFile.model_fields, "experiment", "overrides"]
 TYPES = {"gpu": "str", "device": "str", "experiment": "str"}  # the others are dicts
-BOOKS = [(model, stage) for model in models.names() for stage in STAGES]
+BOOKS = [(model, stage) for model in models.names() for stage in STAGE]
 
 
 def read(model: str, stage: str) -> Any:
@@ -45,7 +45,7 @@ def book(request: pytest.FixtureRequest) -> Any:
     return read(*request.param)
 
 
-def test_every_model_has_the_six_notebooks_and_there_is_no_other() -> None:
+def test_every_model_has_the_seven_notebooks_and_there_is_no_other() -> None:
     found = {path.relative_to(ROOT) for path in (ROOT / "notebooks").rglob("*.ipynb")}
 
     assert found == {Path("notebooks") / model / f"{stage}.ipynb" for model, stage in BOOKS}
@@ -169,7 +169,7 @@ def common_code(book: Any, model: str) -> list[str]:
     return cells
 
 
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("stage", STAGE)
 def test_the_code_of_a_stage_is_the_same_in_every_model(stage: str) -> None:
     found = {model: common_code(read(model, stage), model) for model in models.names()}
 

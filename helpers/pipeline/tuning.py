@@ -1,0 +1,60 @@
+"""Tuning an experiment: the ladder of every format that it may take, then the search."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import yaml
+
+from helpers import results
+from helpers.config import Parameters, TuneConfig, Value, configure, read_file, select
+from helpers.display import Lines
+from helpers.errors import StageError
+from helpers.pipeline.planning import plan
+from helpers.pipeline.running import run_plans
+from helpers.tuning import EXPERIMENT, LADDER, PREFIX, candidates
+
+
+def tune(
+    path: Path,
+    outputs: Path,
+    model: str,
+    experiment: str = "",
+    minutes: float | None = None,
+    cell_seconds: int = 7200,
+    say: Lines | None = None,
+) -> None:
+    """Search the fastest configuration of an experiment, by default the model's first, and say
+    where the parameter file with it is and which line to paste into another.
+
+    Each format gets an experiment of its own, which shares what the file's experiments have made
+    already. Raises `ParameterError`, and `StageError` if the search failed.
+    """
+    given, say = read_file(path), say or Lines()
+    select(given, [model], [experiment] if experiment else [])
+    name = experiment or given.experiments(model)[0]
+    config = configure(given, model, name, "tune", {"tune_minutes": minutes} if minutes else {})
+    assert isinstance(config, TuneConfig)
+    found, _ = candidates(config)
+    more = {PREFIX + each: given.merged(model, name) | fields for each, fields in found.items()}
+    wider = _with(given, model, {name: {"tune_minutes": config.tune_minutes}, **more})
+    jobs = plan(wider, [(model, each) for each in (name, *more)], LADDER)
+    jobs += plan(wider, [(model, name)], ["tune"])
+    run_plans([(path, given, jobs)], outputs, False, cell_seconds, say)
+    result = results.read(jobs[-1].result)
+    if result is None or result.state != "done":
+        raise StageError(result.reason if result else "the search left no result")
+    written, changes = (result.facts[each] for each in ("written", "differs"))
+    assert isinstance(changes, dict)
+    fields = (given.file.models[model].experiments[name] or {}) | changes
+    line = yaml.safe_dump(fields, default_flow_style=True, sort_keys=False, width=1000).strip()
+    say(f"{written} has it; for your own file: {EXPERIMENT}: {line}")
+
+
+def _with(given: Parameters, model: str, more: dict[str, dict[str, Value]]) -> Parameters:
+    """Add experiments, or fields to those that are there."""
+    section = given.file.models[model]
+    experiments = dict(section.experiments)
+    for name, fields in more.items():
+        experiments[name] = (experiments.get(name) or {}) | fields
+    models = given.file.models | {model: section.model_copy(update={"experiments": experiments})}
+    return replace(given, file=given.file.model_copy(update={"models": models}))

@@ -1,0 +1,177 @@
+"""Measuring configurations on servers: the fastest one's keeps running while others come and go."""
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from helpers.accuracy import evaluate
+from helpers.config import TuneConfig, Value, artefact_folder, results_folder
+from helpers.errors import DeploymentError, MeasurementError
+from helpers.inference import require
+from helpers.perf import Comparison, Contender, Contest, contest_of
+from helpers.results import Rung, Score
+from helpers.store import Artefact, digest, display_path
+from helpers.triton import Server, serve, write_repository
+from helpers.tuning.search import Search, Trial, Winner, open_study
+from helpers.tuning.space import Choice, Space, changed, clients
+from helpers.tuning.winner import differing
+
+MISSING = "tune needs Optuna: pip install 'optuna>=5,<6'"
+SERVERS = 2  # at a time
+MANY_TRIALS = 20  # from which on the importances of fields are told
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What a search found, and how right the answers of its winner are."""
+
+    trials: tuple[Trial, ...]
+    winner: Winner
+    rungs: tuple[Rung, ...]
+    scores: tuple[Score, ...]
+    importances: dict[str, float]  # empty where they would say nothing
+
+    @property
+    def headline(self) -> str:
+        """The winner in one line."""
+        final = self.winner.final
+        return (
+            f"{final.throughput:,.1f} samples/s, {final.ratio_in_words} times the experiment's, "
+            f"of {len(self.trials)} trials"
+        )
+
+    def rows(self) -> list[dict[str, Value]]:
+        """One row for each trial."""
+        return [
+            {
+                "trial": trial.number,
+                **{name: str(value) for name, value in trial.choice.items()},
+                "against": trial.against,
+                "ratio": trial.ratio_in_words,
+                **trial.model_dump(include={"gain", "throughput", "p99_latency_ms", "pairs"}),
+                "verdict": trial.state,
+                "reason": trial.reason,
+            }
+            for trial in self.trials
+        ]
+
+    def worth(self) -> list[dict[str, Value]]:
+        """One row for each field of the winner that differs, and one for all of them."""
+        winner, start = self.winner, self.trials[0].choice
+        return [
+            {
+                "field": name,
+                "winner": str(winner.choice.get(name, "")),
+                "experiment": str(start.get(name, "")),
+                "times the throughput": found.ratio_in_words,
+                "pairs": found.pairs,
+            }
+            for name, found in [*winner.why.items(), ("all", winner.final)]
+        ]
+
+    def facts(self, space: Space, written: Path) -> dict[str, Value]:
+        """What the stage's result keeps of the search."""
+        return {
+            "space": {name: list(values) for name, values in space.values.items()},
+            "excluded": dict(space.excluded),
+            "trials": [trial.model_dump() for trial in self.trials],
+            "winner": self.winner.model_dump(),
+            "differs": differing(space, self.winner),
+            "importances": dict(self.importances),
+            "written": display_path(written),
+        }
+
+
+@dataclass
+class ServerBench:
+    """Measures configurations of an experiment, on two servers at a time at most."""
+
+    config: TuneConfig
+    space: Space
+    opened: ExitStack
+    contest: Contest | None = None
+    running: dict[str, tuple[Contender, ExitStack]] = field(default_factory=dict)
+    rungs: tuple[Rung, ...] = ()  # of the configuration that was evaluated last
+    scores: tuple[Score, ...] = ()
+
+    def compare(
+        self, first: Choice, second: Choice, pairs: int, until_known: bool = True
+    ) -> Comparison:
+        """Compare the second one with the first; raise `ServerError` or `MeasurementError`."""
+        try:
+            one, other = (self.serve(each, keep=first) for each in (first, second))
+            assert self.contest
+            return self.contest.compare(one, other, pairs, until_known)
+        except DeploymentError:
+            for name in list(self.running):  # one of them may have ended
+                self.running.pop(name)[1].close()
+            raise
+
+    def red(self, choice: Choice) -> str:
+        """Evaluate a configuration as the stage deploy does; say what is wrong."""
+        contender = self.serve(choice, keep=choice)
+        self.rungs, self.scores = evaluate(contender.config, contender.server)
+        judged: tuple[Rung | Score, ...] = (*self.rungs, *self.scores)
+        return next((each.fault for each in judged if each.fault), "")
+
+    def serve(self, choice: Choice, keep: Choice) -> Contender:
+        """Serve a configuration, unless a server of it runs, and end one that is not to keep."""
+        fields, count = self.space.fields(choice), clients(choice)
+        key, kept = (json.dumps(self.space.fields(each)) for each in (choice, keep))
+        if key in self.running:
+            return replace(self.running[key][0], clients=count)
+        others = [each for each in self.running if each != kept]
+        for name in others if len(self.running) >= SERVERS else ():
+            self.running.pop(name)[1].close()
+        config = changed(self.config, fields)
+        with ExitStack() as stack:
+            server = stack.enter_context(served(config))
+            if self.contest is None:
+                self.contest = self.opened.enter_context(contest_of(self.config, server))
+            contender = self.contest.warm(server, config)
+            self.running[key] = contender, self.opened.enter_context(stack.pop_all())
+        return replace(contender, clients=count)
+
+
+@contextmanager
+def served(config: TuneConfig) -> Iterator[Server]:
+    """Serve a configuration from a repository of its own, which goes with the block."""
+    place = artefact_folder(config, "deploy").parent
+    with TemporaryDirectory(dir=place, prefix=".tune.") as name:
+        repository, log = Artefact(Path(name), {}, {}), results_folder(config) / "tune_server.log"
+        write_repository(repository.folder, config, require(config, "convert"))
+        with serve(config, repository, "online", log=log) as server:
+            yield server
+
+
+def tune(config: TuneConfig, space: Space) -> Tuning:
+    """Search the fastest configuration of an experiment for `tune_minutes`, and explain it.
+
+    A search that was interrupted goes on, and one that was not with what a longer time allows.
+    Raises `MeasurementError` without Optuna, or if no configuration is left.
+    """
+    if not find_spec("optuna"):
+        raise MeasurementError(MISSING)
+    from optuna.importance import get_param_importances
+
+    about = config.cache_fields("deploy"), space.values, config.latency_budget_ms
+    made = {
+        name: require(changed(config, each), "convert").sha256
+        for name, each in space.formats.items()
+    }
+    journal = results_folder(config) / "tune_journal.log"
+    study = open_study(journal, digest([about, made, config.online_batch_size]))
+    with ExitStack() as opened:
+        bench = ServerBench(config, space, opened)
+        bench.serve(space.start, space.start)  # waits for the machine, which is no search
+        search = Search(space, bench, study, config.latency_budget_ms)
+        search.run(60 * config.tune_minutes)
+        winner = search.winner()
+    trials = tuple(search.trials)
+    enough = sum(trial.gain is not None for trial in trials) >= MANY_TRIALS
+    importances = get_param_importances(study) if enough else {}
+    return Tuning(trials, winner, bench.rungs, bench.scores, importances)

@@ -1,0 +1,310 @@
+"""Looking for the fastest configuration by Optuna's TPE, comparison by comparison, within a time
+and with a journal from which an interrupted search goes on.
+
+Each candidate is compared with the fastest configuration so far, at nearly the same time, so that a
+machine that drifts does not decide. The gain of a trial is the product of the ratios that lead to
+it: its throughput in units of the experiment's own.
+"""
+
+import json
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import log
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from pydantic import BaseModel
+
+from helpers.config import Value
+from helpers.errors import DeploymentError, MeasurementError
+from helpers.perf import Comparison
+from helpers.store import write_atomic
+from helpers.tuning.space import Choice, Space, clients
+
+if TYPE_CHECKING:
+    from optuna import Study
+    from optuna import Trial as Asked
+
+PAIRS = 4  # at most, in the search
+WORTH_PAIRS, FINAL_PAIRS = 3, 6  # always as many
+SEED = 14
+ASKED = 40  # times, before a configuration that was not tried yet is drawn at random
+
+State = Literal["faster", "measured", "ended early", "over budget", "failed"]
+
+
+class Bench(Protocol):
+    """What measures configurations: the real one has servers."""
+
+    def compare(
+        self, first: Choice, second: Choice, pairs: int, until_known: bool = True
+    ) -> Comparison:
+        """Compare the second one with the first; raise `DeploymentError` if that fails."""
+
+    def red(self, choice: Choice) -> str:
+        """Say what is wrong with a configuration's served answers; empty if nothing."""
+
+
+class Trial(BaseModel, frozen=True):
+    """A configuration that was compared with another. Intervals are of 95 %."""
+
+    number: int
+    choice: Choice
+    state: State
+    reason: str = ""
+    against: int  # the number of the other
+    ratio: float | None = None  # of the throughputs
+    low: float | None = None
+    high: float | None = None
+    gain: float | None = None  # throughput in units of the first trial's
+    throughput: float | None = None  # samples/s
+    p99_latency_ms: float | None = None
+    budget: str = ""  # whether p99 is known to be within it
+    pairs: int = 0
+    background_cpu_cores: float | None = None
+    seconds: float = 0.0
+
+    @property
+    def ratio_in_words(self) -> str:
+        """The ratio with its interval."""
+        bounds = f" [{self.low:.2f}, {self.high:.2f}]" if self.low and self.high else ""
+        return f"{self.ratio:.2f}{bounds}" if self.ratio else "not measured"
+
+    @property
+    def inverse(self) -> "Trial":
+        """The same with the ratio of the other one's throughput to this one's."""
+        low, high = (each and 1 / each for each in (self.high, self.low))
+        ratio = self.ratio and 1 / self.ratio
+        return self.model_copy(update={"ratio": ratio, "low": low, "high": high})
+
+
+class Winner(BaseModel, frozen=True):
+    """The fastest configuration that keeps accuracy and budget, and how that is known."""
+
+    choice: Choice
+    final: Trial  # in units of the experiment's own configuration, with as many clients
+    # for each field that differs: the ratio to the same one with the experiment's own value, of
+    # which the other columns are
+    why: dict[str, Trial]
+    passed_over: dict[int, str]  # faster trials and what was wrong with them
+
+
+@dataclass(frozen=True)
+class Search:
+    """A study of a space by a bench."""
+
+    space: Space
+    bench: Bench
+    study: "Study"
+    budget_ms: float | None = None  # of p99
+    clock: Callable[[], float] = time.monotonic
+    say: Callable[[str], None] = print
+
+    @property
+    def trials(self) -> list[Trial]:
+        """What was tried so far, in earlier runs too."""
+        found = (each.user_attrs.get("trial") for each in self.study.get_trials(deepcopy=False))
+        return [Trial.model_validate(each) for each in found if each]
+
+    def run(self, seconds: float) -> None:
+        """Try configurations until these seconds are spent, those of earlier runs included, or
+        nothing is left to try.
+        """
+        while len(trials := self.trials) < self.space.size:
+            longest = max((trial.seconds for trial in trials), default=0.0)
+            if sum(trial.seconds for trial in trials) + longest > seconds:
+                return
+            self._try(trials)
+
+    def _try(self, trials: list[Trial]) -> None:
+        from optuna.trial import TrialState
+
+        best = fastest(trials)
+        known = {json.dumps(trial.choice) for trial in trials}
+        if untried := [each for each in self._next(best) if json.dumps(each) not in known]:
+            self.study.enqueue_trial(_texts(untried[0]))
+        asked, choice = self._ask(known)
+        found = self._compare(best, choice, len(trials))
+        if best is None and found.state == "failed":
+            raise MeasurementError(f"the experiment itself: {found.reason}")
+        asked.set_user_attr("trial", found.model_dump())
+        if found.gain is None or found.state == "over budget":
+            self.study.tell(asked, state=TrialState.PRUNED)  # to the sampler the worst there is
+        else:
+            self.study.tell(asked, log(found.gain))
+        self.say(in_words(found))
+
+    def _next(self, best: Trial | None) -> list[Choice]:
+        """Give what is to be tried before the sampler is asked, in this order: fewer clients for
+        what would be faster but for the budget, values that were not tried in any configuration
+        yet, and all that is near the fastest.
+        """
+        if best is None:
+            return [self.space.start]
+        trials = self.trials
+        eased = [
+            fewer
+            for trial in trials
+            if trial.state == "over budget" and (trial.gain or 0) >= (best.gain or 0)
+            for each in self.space.values["concurrency"]
+            if clients(fewer := {**trial.choice, "concurrency": each}) < clients(trial.choice)
+        ]
+        tried = {_item(each) for trial in trials for each in trial.choice.items()}
+        near = list(self.space.near(best.choice))
+        return [*eased, *sorted(near, key=lambda each: tried.issuperset(map(_item, each.items())))]
+
+    def _ask(self, known: set[str]) -> tuple["Asked", Choice]:
+        """Ask for a configuration that was not tried yet."""
+        from optuna.trial import TrialState
+
+        for turn in range(ASKED + 1):
+            if turn == ASKED:
+                untried = [each for each in self.space if json.dumps(each) not in known]
+                self.study.enqueue_trial(_texts(random.Random(len(known)).choice(untried)))
+            asked = self.study.ask()
+            choice: Choice = {
+                name: json.loads(asked.suggest_categorical(name, [*map(json.dumps, values)]))
+                for name, values in self.space.values.items()
+            }
+            if json.dumps(choice) not in known:
+                break
+            self.study.tell(asked, state=TrialState.FAIL)
+        return asked, choice
+
+    def _compare(
+        self, first: Trial | None, choice: Choice, number: int, pairs: int = PAIRS
+    ) -> Trial:
+        """Compare a configuration with that of a trial, until it is known which is faster; the
+        first of all with itself, which says how much two equal ones differ.
+        """
+        started, until_known = self.clock(), first is not None and pairs == PAIRS
+        against = first or Trial(number=number, choice=choice, state="measured", against=number)
+        trial = Trial(number=number, choice=choice, state="measured", against=against.number)
+        try:
+            found = self.bench.compare(against.choice, choice, pairs, until_known)
+        except DeploymentError as error:
+            update = {"state": "failed", "reason": str(error), "seconds": self.clock() - started}
+            return trial.model_copy(update=update)
+        return trial.model_copy(
+            update={
+                "state": self._state(first, found, pairs),
+                "ratio": found.ratio,
+                "low": found.interval and found.interval.low,
+                "high": found.interval and found.interval.high,
+                "gain": found.ratio * (first.gain or 1) if first else 1.0,
+                "throughput": found.throughput,
+                "p99_latency_ms": found.p99_latency_ms,
+                "budget": found.budget,
+                "pairs": found.pairs,
+                "background_cpu_cores": found.background_cpu_cores,
+                "seconds": self.clock() - started,
+            }
+        )
+
+    def _state(self, first: Trial | None, found: Comparison, pairs: int) -> State:
+        limit = self.budget_ms
+        if limit and (found.budget == "not met" or found.p99_latency_ms > limit):
+            return "over budget"
+        if first is None or found.is_faster or first.state == "over budget":
+            return "faster"
+        return "ended early" if found.is_slower and found.pairs < pairs else "measured"
+
+    def winner(self) -> Winner:
+        """Choose the fastest configuration that keeps the budget and whose served answers are
+        right, and measure what each of its fields is worth.
+
+        A field that is worth nothing goes back to what it was. Raises `MeasurementError` if no
+        configuration is left.
+        """
+        trials, passed_over = self.trials, dict[int, str]()
+        for trial in (each for each in reversed(trials) if each.state == "faster"):
+            best, why = self._explained(trial)
+            start = {**self.space.start, "concurrency": best.choice["concurrency"]}
+            alone = Trial(number=0, choice=start, state="measured", against=0)
+            final = self._compare(alone, best.choice, trial.number, FINAL_PAIRS)
+            wrong = final.reason or self.bench.red(best.choice)
+            if final.state == "over budget":
+                wrong = f"p99 was {final.p99_latency_ms:.0f} ms, over the latency budget"
+            if not wrong:
+                return Winner(choice=best.choice, final=final, why=why, passed_over=passed_over)
+            passed_over[trial.number] = wrong
+        said = next(iter(passed_over.values()), f"none of {len(trials)} keeps the latency budget")
+        raise MeasurementError(f"no configuration is left: {said}")
+
+    def _explained(self, best: Trial) -> tuple[Trial, dict[str, Trial]]:
+        """Compare it, field by field, with itself with the experiment's own value."""
+        why: dict[str, Trial] = {}
+        for name, own in self.space.start.items():
+            if name == "concurrency" or best.choice[name] == own:
+                continue
+            without = {**best.choice, name: own}
+            found = self._compare(best, without, best.number, WORTH_PAIRS)
+            if found.state in ("faster", "measured") and (found.ratio or 0) >= 1:
+                best = best.model_copy(update={"choice": without})
+            else:
+                why[name] = found.inverse
+        return best, why
+
+
+def fastest(trials: Sequence[Trial]) -> Trial | None:
+    """Give the fastest one so far that keeps the budget; the first of all if none does."""
+    return next((each for each in reversed(trials) if each.state == "faster"), (*trials, None)[0])
+
+
+def in_words(trial: Trial) -> str:
+    """Say in one line what a trial found."""
+    settings = ", ".join(f"{name} {value}" for name, value in trial.choice.items())
+    found = trial.reason or f"{trial.throughput:.1f}/s, {trial.ratio_in_words} of {trial.against}"
+    return f"{trial.number}: {settings}: {found}, {trial.state}"
+
+
+def _item(item: tuple[str, Value]) -> tuple[str, str]:
+    """Make a field with its value hashable."""
+    return item[0], json.dumps(item[1])
+
+
+def _texts(choice: Choice) -> dict[str, str]:
+    return {name: json.dumps(value) for name, value in choice.items()}
+
+
+def open_study(journal: Path | None, name: str) -> "Study":
+    """Open the study `name` in a journal, which an interrupted search may have left cut off;
+    without one it is kept in memory.
+    """
+    import optuna
+    from optuna.storages import JournalStorage
+    from optuna.storages.journal import JournalFileBackend
+    from optuna.trial import TrialState
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    storage = None
+    if journal:
+        journal.parent.mkdir(parents=True, exist_ok=True)
+        if journal.exists():
+            write_atomic(journal, _whole_lines(journal.read_bytes()))
+        storage = JournalStorage(JournalFileBackend(str(journal)))
+    sampler = optuna.samplers.TPESampler(seed=SEED, n_startup_trials=0)
+    study = optuna.create_study(
+        study_name=name, storage=storage, sampler=sampler, direction="maximize", load_if_exists=True
+    )
+    for _ in study.get_trials(deepcopy=False, states=[TrialState.WAITING]):
+        study.ask()
+    for trial in study.get_trials(deepcopy=False, states=[TrialState.RUNNING]):
+        study.tell(trial.number, state=TrialState.FAIL)
+    return study
+
+
+def _whole_lines(text: bytes) -> bytes:
+    """Leave out what follows the last whole line."""
+    kept = []
+    for line in text.splitlines(keepends=True):
+        try:
+            json.loads(line)
+        except ValueError:
+            break
+        kept.append(line)
+    if kept and not kept[-1].endswith(b"\n"):
+        kept.pop()
+    return b"".join(kept)

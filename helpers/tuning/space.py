@@ -1,0 +1,193 @@
+"""What a search may choose: the formats that kept their accuracy, and the values of each field."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+
+from pydantic import ValidationError
+
+from helpers import formats, models, results
+from helpers.config import (
+    ConvertConfig,
+    DeployConfig,
+    TuneConfig,
+    Value,
+    artefact_folder,
+    results_folder,
+    validated,
+)
+from helpers.errors import MeasurementError
+from helpers.inference import physical_cores, threads
+from helpers.machine import obstacle
+from helpers.store import find_artefact
+
+Choice = dict[str, Value]  # a value of each field that is searched; "format" is a candidate's name
+PREFIX = "tune-"  # how the experiments of candidates are named
+CORES = ("instances", "threads")
+LADDER = ("export", "convert", "deploy")
+NOT_RUN = "its ladder has not run: run triton-notebooks tune params/{}.yaml --model {}"
+
+
+def clients(choice: Choice) -> int:
+    """Give the number of clients of a choice."""
+    return int(str(choice["concurrency"]))
+
+
+@dataclass(frozen=True)
+class Space:
+    """The values of each field, the experiment's own first, and the formats that are left out."""
+
+    values: Mapping[str, tuple[Value, ...]]
+    formats: Mapping[str, Choice]  # a candidate's name -> the fields of its experiment
+    excluded: Mapping[str, str]  # a candidate's name -> the reason
+
+    @property
+    def start(self) -> Choice:
+        """The experiment as it is."""
+        return {name: values[0] for name, values in self.values.items()}
+
+    def __iter__(self) -> Iterator[Choice]:
+        """Every configuration."""
+        for values in product(*self.values.values()):
+            yield dict(zip(self.values, values, strict=True))
+
+    def near(self, choice: Choice) -> Iterator[Choice]:
+        """Every configuration that differs in one field, the format first; threads and instances,
+        which share the cores, count as one.
+        """
+        for name in self.values:
+            together = CORES if name in CORES and set(CORES) <= set(self.values) else (name,)
+            for values in product(*(self.values[each] for each in together)):
+                yield choice | dict(zip(together, values, strict=True))
+
+    @property
+    def size(self) -> int:
+        """How many configurations there are."""
+        return prod(map(len, self.values.values()))
+
+    def fields(self, choice: Choice) -> Choice:
+        """Give the fields of an experiment that a choice stands for; the clients are none."""
+        own = {name: value for name, value in choice.items() if name != "concurrency"}
+        return own | self.formats[str(own.pop("format"))]
+
+
+def candidates(config: TuneConfig) -> tuple[dict[str, Choice], dict[str, str]]:
+    """Give the experiment's fields for each format and precision that its model's framework leads
+    to, the experiment's own first, and why the others cannot run on this machine.
+    """
+    framework = models.get(config.model).FRAMEWORK
+    direct = [name for name in formats.names() if framework in formats.get(name).SOURCES]
+    exports = list(dict.fromkeys([config.export_format, *direct]))
+    own = {f"{config.format}-{config.precision}": _making(config)}
+    found, reasons = own.copy(), dict[str, str]()
+    for name in formats.names():
+        known = formats.get(name)
+        for precision in known.PRECISIONS.get(config.device, ()):
+            made = [each for each in exports if each == name or each in known.SOURCES]
+            target: Choice = {"format": name, "precision": precision, "accelerator": "none"}
+            wanted: list[Choice] = [
+                {**target, "export_format": each, "export_precision": first}
+                for each in made
+                for first in dict.fromkeys(("fp32", precision))
+            ]
+            if f"{name}-{precision}" in own or not (chosen := _first_valid(config, wanted)):
+                continue
+            if f"{name}-{precision}" not in config.tune_space.get(
+                "format", [f"{name}-{precision}"]
+            ):
+                continue
+            if why := obstacle(chosen):
+                reasons[f"{name}-{precision}"] = why
+            else:
+                found[f"{name}-{precision}"] = _making(chosen)
+    return found, reasons
+
+
+def _making(config: ConvertConfig) -> Choice:
+    names = {"export_format", "export_precision", "format", "precision"}
+    return config.model_dump(include=names | {"accelerator", "accelerator_precision"})
+
+
+def _first_valid(config: DeployConfig, wanted: Iterable[Choice]) -> DeployConfig | None:
+    for fields in wanted:
+        try:
+            return DeployConfig.model_validate(
+                {name: getattr(config, name) for name in DeployConfig.model_fields}
+                | {"accelerator_precision": None}
+                | fields
+            )
+        except ValidationError:
+            continue
+    return None
+
+
+def changed(config: TuneConfig, fields: Choice) -> TuneConfig:
+    """Give the configuration with other fields; raise `ParameterError` if one is wrong."""
+    given = {name: getattr(config, name) for name in TuneConfig.model_fields} | fields
+    return validated(TuneConfig, given, f"{config.model} {config.experiment}: tune_space")
+
+
+def choices(config: TuneConfig) -> Space:
+    """Give what a search of the experiment may choose.
+
+    Raises `MeasurementError` if the experiment itself may not be chosen, because its ladder is not
+    green, and `ParameterError` for a wrong value in `tune_space`.
+    """
+    for name, given in config.tune_space.items():
+        for value in given if name != "format" else ():
+            changed(config, {name: [value] if name == "concurrency" else value})
+    found, excluded = candidates(config)
+    own = next(iter(found))
+    for name, fields in found.items():
+        experiment = config.experiment if name == own else PREFIX + name
+        if why := fault(changed(config, {**fields, "experiment": experiment})):
+            excluded[name] = why
+    if own in excluded:
+        raise MeasurementError(f"{config.model} {config.experiment}: {excluded[own]}")
+    values = usual(config) | {
+        name: [*given] for name, given in config.tune_space.items() if name != "format"
+    }
+    start: Choice = {"threads": threads(config, "online"), "instances": config.instances.online}
+    start |= config.model_dump(include=set(values) - {"threads", "instances", "concurrency"})
+    values["concurrency"].sort(key=lambda each: -int(str(each)))
+    start["concurrency"] = values["concurrency"][0]  # most clients: only the budget wants fewer
+    green = [name for name in found if name not in excluded]
+    return Space(
+        {"format": tuple(green)} | {name: _unique([start[name], *values[name]]) for name in values},
+        {name: found[name] for name in green},
+        excluded,
+    )
+
+
+def fault(config: DeployConfig) -> str:
+    """Say which rung of a configuration's ladder is not green, and why; empty if all are."""
+    for stage in LADDER:
+        result = results.read(results_folder(config) / f"{stage}.json")
+        if result and result.state != "done":
+            return f"{stage} {result.state}: {result.reason}"
+        artefact = find_artefact(artefact_folder(config, stage))
+        if artefact is None:
+            return NOT_RUN.format(config.target, config.model)
+        if red := artefact.facts.get("red"):
+            return f"{stage} failed: {red}"
+    return ""
+
+
+def usual(config: TuneConfig) -> dict[str, list[Value]]:
+    """Give the values of each field that are tried if the experiment does not say which."""
+    largest, sent = config.max_batch_size, config.online_batch_size
+    counts = [2**power for power in range(physical_cores().bit_length())]
+    found: dict[str, list[Value]] = {"instances": [*counts]}
+    if config.device == "cpu":
+        found["threads"] = [*counts]
+    found["preferred_batch_sizes"] = [[], [min(4 * sent, largest)], [largest]]
+    found["max_queue_delay_us"] = [0, 1000, 5000]
+    if models.lookups(config.model) and not config.server.is_native:
+        found["composition"] = ["ensemble", "fused"]
+    return found | {"concurrency": [*config.concurrency]}
+
+
+def _unique(values: list[Value]) -> tuple[Value, ...]:
+    return tuple({json.dumps(value): value for value in values}.values())

@@ -1,0 +1,52 @@
+"""The fastest configuration as an experiment: a parameter file that says why each field is so."""
+
+import json
+from pathlib import Path
+
+import yaml
+
+from helpers.config import Experiment, TuneConfig
+from helpers.display import number
+from helpers.store import outputs, write_atomic
+from helpers.tuning.search import Winner
+from helpers.tuning.space import Choice, Space
+
+EXPERIMENT = "tuned"
+OF_FORMAT = ("export_format", "export_precision", "format", "precision")
+
+
+def differing(space: Space, winner: Winner) -> Choice:
+    """Give the fields of the winner's experiment that differ from the experiment's own."""
+    own, found = space.fields(space.start), space.fields(winner.choice)
+    return {name: value for name, value in found.items() if value != own[name]}
+
+
+def write_experiment(config: TuneConfig, space: Space, winner: Winner) -> Path:
+    """Write the winner as the only experiment of a parameter file.
+
+    It is named after target and model, because a run names the folder of its results so: the files
+    of two models must not share one. A field that differs from the experiment's own has as a
+    comment what it is worth.
+    """
+    final, budget_ms, name = winner.final, config.latency_budget_ms, config.experiment
+    own = config.model_dump(include=set(Experiment.model_fields), exclude_defaults=True)
+    changes = differing(space, winner)
+    fields = {field: own[field] for field in own if not field.startswith("tune_")} | changes
+    kept = f", within {number(budget_ms)} ms: {final.budget}" if budget_ms else ""
+    server = config.server.model_dump(exclude_defaults=True) | {"release": config.server.release}
+    text = (
+        f"# Found by triton-notebooks tune for {config.model}, beginning with {name}.\n"
+        f"# With {winner.choice['concurrency']} clients: {final.throughput:,.1f} samples/s, "
+        f"{final.ratio_in_words} times\n"
+        f"# the throughput of {name}; p99 {final.p99_latency_ms:.3g} ms{kept}.\n"
+        "# Beside a field that differs stands what it is worth: times the throughput of the same\n"
+        f"# configuration with the value of {name}, with a 95 % interval.\n"
+    )
+    text += yaml.safe_dump({"gpu": config.gpu, "device": config.device, "server": server})
+    text += f"models:\n  {config.model}:\n    experiments:\n      {EXPERIMENT}:\n"
+    for field, value in fields.items():
+        found = winner.why.get("format" if field in OF_FORMAT else field)
+        worth = found and field in changes and (found.reason or found.ratio_in_words)
+        text += f"        {field}: {json.dumps(value)}{f'  # {worth}' if worth else ''}\n"
+    folder = outputs() / config.target / config.model
+    return write_atomic(folder / f"{config.target}-{config.model}-{EXPERIMENT}.yaml", text)
