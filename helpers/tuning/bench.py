@@ -138,13 +138,13 @@ class ServerBench:
 
 
 @contextmanager
-def served(config: TuneConfig) -> Iterator[Server]:
+def served(config: TuneConfig, scenario: str = "online") -> Iterator[Server]:
     """Serve a configuration from a repository of its own, which goes with the block."""
     place = artefact_folder(config, "deploy").parent
     with TemporaryDirectory(dir=place, prefix=".tune.") as name:
         repository, log = Artefact(Path(name), {}, {}), results_folder(config) / "tune_server.log"
         write_repository(repository.folder, config, require(config, "convert"))
-        with serve(config, repository, "online", log=log) as server:
+        with serve(config, repository, scenario, log=log) as server:
             yield server
 
 

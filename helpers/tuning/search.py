@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 PAIRS = 4  # at most, in the search
 WORTH_PAIRS, FINAL_PAIRS = 3, 6  # always as many
 SEED = 14
+PATIENCE = 4  # proposals of the sampler in a row, none faster, after which the search ends
 ASKED = 40  # times, before a configuration that was not tried yet is drawn at random
 
 State = Literal["faster", "measured", "ended early", "over budget", "failed"]
@@ -65,6 +66,7 @@ class Trial(BaseModel, frozen=True):
     pairs: int = 0
     background_cpu_cores: float | None = None
     seconds: float = 0.0
+    is_proposed: bool = False  # by the sampler, when nothing was left near the fastest
 
     @property
     def ratio_in_words(self) -> str:
@@ -109,12 +111,16 @@ class Search:
         return [Trial.model_validate(each) for each in found if each]
 
     def run(self, seconds: float) -> None:
-        """Try configurations until these seconds are spent, those of earlier runs included, or
-        nothing is left to try.
+        """Try configurations until these seconds are spent, those of earlier runs included, nothing
+        is left to try, or the sampler's last proposals were not faster.
         """
         while len(trials := self.trials) < self.space.size:
-            longest = max((trial.seconds for trial in trials), default=0.0)
-            if sum(trial.seconds for trial in trials) + longest > seconds:
+            last = trials[-PATIENCE:]
+            if last and all(trial.is_proposed and trial.state != "faster" for trial in last):
+                return
+            spent = [trial.seconds for trial in trials]
+            # the fastest becomes faster, and a comparison with it takes less time
+            if sum(spent) + max(spent[-3:], default=0.0) > seconds:
                 return
             self._try(trials)
 
@@ -127,6 +133,7 @@ class Search:
             self.study.enqueue_trial(_texts(untried[0]))
         asked, choice = self._ask(known)
         found = self._compare(best, choice, len(trials))
+        found = found.model_copy(update={"is_proposed": not untried})
         if best is None and found.state == "failed":
             raise MeasurementError(f"the experiment itself: {found.reason}")
         asked.set_user_attr("trial", found.model_dump())

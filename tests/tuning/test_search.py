@@ -12,7 +12,7 @@ from helpers.errors import MeasurementError, ServerError
 from helpers.perf import Comparison
 from helpers.perf.statistics import Interval
 from helpers.tuning import Search, Space, Trial, open_study
-from helpers.tuning.search import FINAL_PAIRS, _whole_lines
+from helpers.tuning.search import FINAL_PAIRS, PATIENCE, _whole_lines
 from helpers.tuning.space import Choice
 
 SPACE = Space(
@@ -72,7 +72,7 @@ def test_it_finds_the_optimum_in_a_fifth_of_the_comparisons_of_a_grid() -> None:
     bench = Bench()
     tried = search(bench)
 
-    tried.run(270)
+    tried.run(1e9)
     winner = tried.winner()
 
     best = max(map(throughput, SPACE))
@@ -80,6 +80,9 @@ def test_it_finds_the_optimum_in_a_fifth_of_the_comparisons_of_a_grid() -> None:
     assert len(bench.compared) <= SPACE.size / 5
     assert winner.final.ratio == pytest.approx(best / throughput(SPACE.start), rel=0.05)
     assert winner.final.pairs == FINAL_PAIRS
+    proposed = [trial.is_proposed for trial in tried.trials]
+    assert proposed == sorted(proposed)
+    assert sum(proposed) == PATIENCE
 
 
 def test_a_field_says_what_it_is_worth_and_goes_back_if_that_is_nothing() -> None:

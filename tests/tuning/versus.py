@@ -1,0 +1,41 @@
+"""How many times as fast one experiment is served as another, in turn, with an interval of 95 %:
+
+    python -m tests.tuning.versus PARAMS MODEL EXPERIMENT OTHER PAIRS BATCH_SIZE...
+
+Both must have been deployed by a run. One client, requests of each batch size.
+"""
+
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+from helpers import config
+from helpers.perf import contest_of
+from helpers.tuning.bench import served
+
+
+def main(params: str, model: str, first: str, second: str, pairs: str, *sizes: str) -> None:
+    given = config.read_file(Path(params))
+    for size in map(int, sizes):
+        with ExitStack() as opened:
+            both = []
+            for experiment in (first, second):
+                fields = {"online_batch_size": size, "concurrency": [1]}
+                chosen = config.configure(given, model, experiment, "tune", fields)
+                assert isinstance(chosen, config.TuneConfig)
+                server = opened.enter_context(served(chosen, "offline"))
+                if not both:
+                    contest = opened.enter_context(contest_of(chosen, server))
+                both.append(contest.warm(server, chosen))
+            found = contest.compare(both[0], both[1], int(pairs), until_known=False)
+        assert found.interval
+        print(
+            f"{model} batch {size}: {second} is {found.ratio:.2f} "
+            f"({found.interval.low:.2f} to {found.interval.high:.2f}) times {first}, "
+            f"{found.throughput:.1f}/s, {found.pairs} pairs, "
+            f"{found.background_cpu_cores:.2f} cores in use by others"
+        )
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
