@@ -99,6 +99,8 @@ class Contest:
             parts=[each.part.name for each in served] if len(served) > 1 else [""],
             interval_ms=max(shortest, analyzer.interval_ms(count, 1, contender.request_seconds)),
             flat=bool(server.wire),
+            # without it perf_analyzer writes all that it sent as text: 3 MB and 50 ms an image
+            shared_memory=config.shared_memory if server.is_local else "none",
         )
         return analyzer.run(point, server).steady
 
