@@ -75,8 +75,8 @@ def quantise_onnx(
             extra_options={
                 "ActivationSymmetric": symmetric,
                 "QuantizeBias": not symmetric,
-                # a product's result is rounded only where the next one takes it
-                "OpTypesToExcludeOutputQuantization": [] if has_convolutions else PRODUCTS,
+                # a product's result is rounded only where the next one takes it, logits not at all
+                "OpTypesToExcludeOutputQuantization": PRODUCTS,
             },
         )
         quantised = onnx.load(path)

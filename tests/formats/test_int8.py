@@ -217,6 +217,34 @@ def test_a_layer_that_int8_would_ruin_stays_in_fp32(
     assert 0 < quantised_tensors["strict"] < quantised_tensors["loose"]
 
 
+class Classifier(torch.nn.Module):
+    """A convolution and a matrix product after it, whose results are the outputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Conv2d(CHANNELS, CHANNELS, 3)
+        self.head = torch.nn.Linear(CHANNELS, 20)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(torch.relu(self.layer(x)).mean((2, 3)))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(("name", "file"), [("onnx", "model.onnx"), ("openvino", "model.xml")])
+def test_the_outputs_themselves_are_neither_rounded_nor_cut_off(
+    name: str, file: str, tmp_path: Path
+) -> None:
+    """An image with larger logits than the calibration had must not get the largest of those."""
+    torch.manual_seed(0)
+    source = tmp_path / "exported.onnx"
+    formats.get("onnx").make(Classifier().eval(), source, Build("fp32", images(0, 2), ("y",)))
+    calibration = [images(seed) for seed in range(1, 9)]
+    build = Build("int8", images(0, 2), ("y",), calibration=calibration, bounds=BOUNDS)
+    formats.get(name).make(source, tmp_path / file, build)
+    found = formats.get(name).load(tmp_path / file, 1, "cpu").run(images(99, 64))["y"]
+
+    assert len(np.unique(found)) > 512  # of 8 bits there are 256 values
+
+
 class Residual(torch.nn.Module):
     """A product whose input is added to its result, and one whose result is the output."""
 
