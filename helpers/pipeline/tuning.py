@@ -34,8 +34,7 @@ def tune(
     name = experiment or given.experiments(model)[0]
     config = configure(given, model, name, "tune", {"tune_minutes": minutes} if minutes else {})
     assert isinstance(config, TuneConfig)
-    found, _ = candidates(config)
-    more = {PREFIX + each: given.merged(model, name) | fields for each, fields in found.items()}
+    more = experiments(given, config)
     wider = _with(given, model, {name: {"tune_minutes": config.tune_minutes}, **more})
     jobs = plan(wider, [(model, each) for each in (name, *more)], LADDER)
     jobs += plan(wider, [(model, name)], ["tune"])
@@ -48,6 +47,12 @@ def tune(
     fields = (given.file.models[model].experiments[name] or {}) | changes
     line = yaml.safe_dump(fields, default_flow_style=True, sort_keys=False, width=1000).strip()
     say(f"{written} has it; for your own file: {EXPERIMENT}: {line}")
+
+
+def experiments(given: Parameters, config: TuneConfig) -> dict[str, dict[str, Value]]:
+    """Give an experiment for each format that the search may take."""
+    own, (found, _) = given.merged(config.model, config.experiment), candidates(config)
+    return {PREFIX + name: own | fields for name, fields in found.items()}
 
 
 def _with(given: Parameters, model: str, more: dict[str, dict[str, Value]]) -> Parameters:

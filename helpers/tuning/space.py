@@ -107,7 +107,10 @@ def candidates(config: TuneConfig) -> tuple[dict[str, Choice], dict[str, str]]:
 
 def _making(config: ConvertConfig) -> Choice:
     names = {"export_format", "export_precision", "format", "precision"}
-    return config.model_dump(include=names | {"accelerator", "accelerator_precision"})
+    names |= {"accelerator", "accelerator_precision"}
+    if config.calibration:  # else what a file says of it concerns other formats
+        names |= {"calibration_samples", "calibration_seed"}
+    return config.model_dump(include=names)
 
 
 def _first_valid(config: DeployConfig, wanted: Iterable[Choice]) -> DeployConfig | None:
@@ -116,7 +119,8 @@ def _first_valid(config: DeployConfig, wanted: Iterable[Choice]) -> DeployConfig
             return DeployConfig.model_validate(
                 {name: getattr(config, name) for name in DeployConfig.model_fields}
                 | {"accelerator_precision": None}
-                | fields
+                | fields,
+                context={"model": config.model},
             )
         except ValidationError:
             continue
@@ -126,7 +130,8 @@ def _first_valid(config: DeployConfig, wanted: Iterable[Choice]) -> DeployConfig
 def changed(config: TuneConfig, fields: Choice) -> TuneConfig:
     """Give the configuration with other fields; raise `ParameterError` if one is wrong."""
     given = {name: getattr(config, name) for name in TuneConfig.model_fields} | fields
-    return validated(TuneConfig, given, f"{config.model} {config.experiment}: tune_space")
+    place = f"{config.model} {config.experiment}: tune_space"
+    return validated(TuneConfig, given, place, config.model)
 
 
 def choices(config: TuneConfig) -> Space:

@@ -18,7 +18,7 @@ OF_FORMAT = ("export_format", "export_precision", "format", "precision")
 def differing(space: Space, winner: Winner) -> Choice:
     """Give the fields of the winner's experiment that differ from the experiment's own."""
     own, found = space.fields(space.start), space.fields(winner.choice)
-    return {name: value for name, value in found.items() if value != own[name]}
+    return {name: value for name, value in found.items() if value != own.get(name)}
 
 
 def write_experiment(config: TuneConfig, space: Space, winner: Winner) -> Path:

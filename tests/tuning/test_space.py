@@ -6,8 +6,16 @@ from typing import Any
 import pytest
 
 from helpers.__main__ import main
-from helpers.config import TuneConfig, artefact_folder, read_file, resolve, results_folder
+from helpers.config import (
+    TuneConfig,
+    artefact_folder,
+    configure,
+    read_file,
+    resolve,
+    results_folder,
+)
 from helpers.errors import MeasurementError, ParameterError
+from helpers.pipeline.tuning import _with, experiments
 from helpers.results import Result, write
 from helpers.store import OUTPUTS_VARIABLE, ROOT, find_artefact, making, mark_red
 from helpers.tuning import (
@@ -61,6 +69,22 @@ def test_each_format_that_the_framework_leads_to_is_a_candidate() -> None:
     assert {"tf-savedmodel-fp32", "onnx-fp32", "openvino-fp32"} < set(of_keras)
     assert not {name for name in of_keras if name.startswith("ts-")}
     assert reasons == {}
+
+
+@pytest.mark.parametrize("model", ["resnet50", "dlrm"])
+def test_the_search_looks_for_each_format_where_its_ladder_was_climbed(model: str) -> None:
+    given = read_file(ROOT / "params/cpu.yaml")
+    given.file.models[model].defaults["calibration_samples"] = 16
+    chosen = configure(given, model, "", "tune")
+    assert isinstance(chosen, TuneConfig)
+    found = experiments(given, chosen)
+    wider = _with(given, model, found)
+
+    assert {"tune-onnx-int8", "tune-openvino-int8"} < set(found)
+    for name, fields in candidates(chosen)[0].items():
+        climbed = configure(wider, model, PREFIX + name, "deploy")
+        sought = changed(chosen, {**fields, "experiment": PREFIX + name})
+        assert artefact_folder(sought, "deploy") == artefact_folder(climbed, "deploy"), name
 
 
 def test_a_red_rung_excludes_a_format_with_its_reason() -> None:
