@@ -12,7 +12,6 @@ from helpers.tuning.search import Winner
 from helpers.tuning.space import Choice, Space
 
 EXPERIMENT = "tuned"
-OF_FORMAT = ("export_format", "export_precision", "format", "precision")
 
 
 def differing(space: Space, winner: Winner) -> Choice:
@@ -45,7 +44,7 @@ def write_experiment(config: TuneConfig, space: Space, winner: Winner) -> Path:
     text += yaml.safe_dump({"gpu": config.gpu, "device": config.device, "server": server})
     text += f"models:\n  {config.model}:\n    experiments:\n      {EXPERIMENT}:\n"
     for field, value in fields.items():
-        found = winner.why.get("format" if field in OF_FORMAT else field)
+        found = winner.why.get(field if field in winner.choice else "format")
         worth = found and field in changes and (found.reason or found.ratio_in_words)
         text += f"        {field}: {json.dumps(value)}{f'  # {worth}' if worth else ''}\n"
     folder = outputs() / config.target / config.model

@@ -179,7 +179,7 @@ def test_the_winner_is_a_parameter_file_that_says_what_each_field_is_worth() -> 
     making_fields, _ = candidates(chosen)
     space = choices(chosen)
     space = Space(space.values, making_fields, {})
-    choice = {**space.start, "format": "openvino-bf16", "instances": 2, "threads": 1}
+    choice = {**space.start, "format": "openvino-int8", "instances": 2, "threads": 1}
     trial = Trial(number=3, choice=choice, state="faster", against=0, p99_latency_ms=90.0)
     trial = trial.model_copy(update={"throughput": 71.5, "budget": "met"})
     worth = {"format": 1.5, "instances": 1.12, "threads": 1.05}
@@ -197,14 +197,19 @@ def test_the_winner_is_a_parameter_file_that_says_what_each_field_is_worth() -> 
     own = read_file(ROOT / "params/cpu.yaml").experiment("resnet50", "onnx-fp32").model_dump()
     assert {name: value for name, value in tuned.items() if value != own[name]} == {
         "format": "openvino",
-        "precision": "bf16",
+        "precision": "int8",
+        "calibration_samples": 128,
+        "calibration_seed": 0,
         "instances": {"offline": 2, "online": 2},
         "threads": 1,
     }
     text = path.read_text()
     assert '\n        format: "openvino"  # 1.50 [1.40, 1.60]\n' in text
-    assert "\n        instances: 2  # 1.12 [1.02, 1.22]\n" in text
+    assert "\n        calibration_samples: 128  # 1.50 [1.40, 1.60]\n" in text
     assert "\n        max_batch_size: 8\n" in text
+    assert "\n        instances: 2  # 1.12 [1.02, 1.22]\n" in text
     assert "71.5 samples/s, 1.90 [1.80, 2.00] times" in text
     assert "p99 90 ms, within 200 ms: met" in text
-    assert set(differing(space, winner)) == {"format", "precision", "instances", "threads"}
+    calibration = {"calibration_samples", "calibration_seed"}
+    fields = {"format", "precision", "instances", "threads"} | calibration
+    assert set(differing(space, winner)) == fields
