@@ -52,9 +52,13 @@ def serve(
     scenario: str = "online",
     port: int = 0,
     beside: Path | None = None,
+    closes: bool = False,
 ) -> Iterator[Server]:
     """Serve the models of `repository`, and those of the folder `beside`, for `serving.serve`; all
     processes end with the block.
+
+    Triton takes two seconds to unload models, which only those that `closes` stands for need: they
+    have files of their own to close.
     """
     regions = owner.new_regions()
     with temporary_folder() as folder, log.open("wb") as output:
@@ -76,7 +80,8 @@ def serve(
         ]
         path = f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}"
         env = {**os.environ, "PATH": path, **process.SETTINGS}
-        with process.guarded(command, log=output, env=env, sweep=[f"{regions}*"]) as started:
+        sweep, at_once = [f"{regions}*"], not closes
+        with process.guarded(command, log=output, env=env, sweep=sweep, at_once=at_once) as started:
             urls = f"127.0.0.1:{http}", f"127.0.0.1:{metrics}"
             end = partial(process.end_of, started)
             server = Server(*urls, log, end, processes=(started.pid,))

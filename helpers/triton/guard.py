@@ -1,14 +1,14 @@
 """Runs one command that must not outlive its caller, however the caller ends, and removes the
 shared memory that the command leaves behind.
 
-    python guard.py SHM_PATTERN... -- COMMAND...
+    python guard.py [--at-once] SHM_PATTERN... -- COMMAND...
 
 The caller holds the other end of standard input and never writes. When it closes, on purpose or
-because the caller was killed, the command gets SIGTERM and after a grace period SIGKILL, and so
-does everything in its session, which is the guard's own: a caller whose guard is killed knows it
-too. Then the files of /dev/shm that match a pattern, belong to this user and are in use by no
-client are removed. The exit code is the command's. Only the standard library is imported: the guard
-starts in 30 ms and needs no site-packages.
+because the caller was killed, the command gets SIGTERM and after a grace period SIGKILL (with
+`--at-once` it gets that first), and so does everything in its session, which is the guard's own: a
+caller whose guard is killed knows it too. Then the files of /dev/shm that match a pattern, belong
+to this user and are in use by no client are removed. The exit code is the command's. Only the
+standard library is imported: the guard starts in 30 ms and needs no site-packages.
 """
 
 import ctypes
@@ -24,6 +24,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 GRACE_SECONDS = 10.0
+AT_ONCE = "--at-once"
 PR_SET_PDEATHSIG = 1
 IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -89,26 +90,27 @@ def end_session(session: int, seconds: float = GRACE_SECONDS) -> None:
         time.sleep(0.01)  # until it has gone, its shared memory counts as used
 
 
-def end(child: "subprocess.Popen[bytes]") -> None:
+def end(child: "subprocess.Popen[bytes]", at_once: bool) -> None:
     """End the child, by force if it does not comply, and everything in its session."""
-    child.terminate()
-    try:
-        child.wait(GRACE_SECONDS)
-    except subprocess.TimeoutExpired:
-        child.kill()
-        child.wait()
-    end_session(os.getsid(0))
+    if not at_once:
+        child.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(GRACE_SECONDS)
+    child.kill()
+    child.wait()
+    end_session(os.getsid(0), 0 if at_once else GRACE_SECONDS)
 
 
 def main() -> int:
     split = sys.argv.index("--")
     patterns, command = sys.argv[1:split], sys.argv[split + 1 :]
+    at_once = AT_ONCE in patterns
     for name in IGNORED:
         signal.signal(name, signal.SIG_IGN)
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=before_exec)
     ended = os.pidfd_open(child.pid)
     select.select([0, ended], [], [])
-    end(child)
+    end(child, at_once)
     sweep(patterns)
     return child.returncode if child.returncode >= 0 else 128 - child.returncode
 

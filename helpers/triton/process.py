@@ -63,14 +63,17 @@ def guarded(
     log: IO[bytes],
     env: Mapping[str, str] | None = None,
     sweep: Sequence[str] = (),
+    at_once: bool = False,
 ) -> Iterator["subprocess.Popen[bytes]"]:
     """Run `command` under its guard for as long as the block lasts, at most; standard output and
     error go to `log`. At the end everything of it is gone, and the exit code is known.
 
-    `sweep` holds patterns of names under /dev/shm that the command may leave behind.
+    `sweep` holds patterns of names under /dev/shm that the command may leave behind. `at_once` is
+    for a command that has nothing to lose: it is killed.
     """
+    options = [guard.AT_ONCE] if at_once else []
     process = subprocess.Popen(
-        [sys.executable, "-I", "-S", str(Path(guard.__file__)), *sweep, "--", *command],
+        [sys.executable, "-I", "-S", str(Path(guard.__file__)), *options, *sweep, "--", *command],
         stdin=subprocess.PIPE,
         stdout=log,
         stderr=subprocess.STDOUT,

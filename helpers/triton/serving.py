@@ -38,7 +38,9 @@ def serve(
     _require_same_release(config, repository)
     log = log or results_folder(config) / f"{config.stage}_server.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    start: Callable[..., AbstractContextManager[Server]] = embedded.serve
+    start: Callable[..., AbstractContextManager[Server]]
+    wire = ensemble.wire_of(config, repository.folder)
+    start = partial(embedded.serve, closes=wire is not None)  # a store's databases
     with ExitStack() as stack:
         stack.enter_context(ensemble.databases(config, repository.folder))
         name = ""
@@ -51,11 +53,10 @@ def serve(
             beside = stack.enter_context(temporary_folder())
             graph = ensemble.parts(config)[-1]
             name = floor.write(beside, repository.folder, config.model, graph, config.device)
-            start = partial(embedded.serve, beside=beside)
+            start = partial(start, beside=beside)
         server = stack.enter_context(
             start(repository.folder, log=log, scenario=scenario, port=http_port or 0)
         )
-        wire = ensemble.wire_of(config, repository.folder)
         yield replace(server, wire=wire, identity=name)
 
 

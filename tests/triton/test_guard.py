@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,10 +30,13 @@ def name() -> Iterator[str]:
 
 @contextmanager
 def guarded(
-    tmp_path: Path, code: str, sweep: tuple[str, ...] = ()
+    tmp_path: Path, code: str, sweep: tuple[str, ...] = (), at_once: bool = False
 ) -> Iterator["subprocess.Popen[bytes]"]:
     command = [sys.executable, "-c", code]
-    with (tmp_path / "log").open("wb") as log, process.guarded(command, log=log, sweep=sweep) as it:
+    with (
+        (tmp_path / "log").open("wb") as log,
+        process.guarded(command, log=log, sweep=sweep, at_once=at_once) as it,
+    ):
         yield it
 
 
@@ -66,18 +70,22 @@ def test_the_exit_code_is_the_commands(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("at_once", [False, True])
 def test_stopping_ends_the_command_what_it_started_and_its_regions(
-    tmp_path: Path, name: str
+    tmp_path: Path, name: str, at_once: bool
 ) -> None:
-    code = (
+    ignoring = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN);" if at_once else ""
+    code = ignoring + (
         "import subprocess, sys, pathlib, time;"
         f"pathlib.Path('/dev/shm/{name}').write_text('x');"
         "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(99)']);"
         f"pathlib.Path({str(tmp_path / 'pid')!r}).write_text(str(child.pid)); time.sleep(99)"
     )
-    with guarded(tmp_path, code, (f"{name}*",)) as started:
+    with guarded(tmp_path, code, (f"{name}*",), at_once) as started:
         pid = int(wait_for(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text()))
-    assert started.returncode == 128 + signal.SIGTERM
+        stopped = time.monotonic()
+    assert time.monotonic() - stopped < 2 or not at_once
+    assert started.returncode == 128 + (signal.SIGKILL if at_once else signal.SIGTERM)
     assert not processes(str(tmp_path)) + [p for p in processes("time.sleep(99)") if p == pid]
     assert not (SHM / name).exists()
 
