@@ -37,7 +37,8 @@ def measure_online(config: OnlineConfig, server: Server) -> Measurement:
         ends = time.monotonic() + config.point_seconds
         runs.cut = True
         wanted = _wanted(config, load.concurrency)
-        count = wanted + load.concurrency
+        # enough for an interval: each run that is too short costs a start of perf_analyzer
+        count = max(wanted, FEWEST_RUNS * block_size(load.concurrency)) + load.concurrency
         while True:
             interval = analyzer.interval_ms(count, 1, seconds[-1])
             run = runs.load(replace(load, interval_ms=interval))
@@ -46,7 +47,7 @@ def measure_online(config: OnlineConfig, server: Server) -> Measurement:
             enough = runs.missing(wanted) <= 0 and runs.is_known(config.half_width)
             if enough or time.monotonic() > ends:
                 return
-            count = max(2 * count, FEWEST_RUNS * block_size(load.concurrency) + load.concurrency)
+            count *= 2
 
     def each(rows: list[Row]) -> Iterator[Point]:
         for clients in config.concurrency:

@@ -16,7 +16,7 @@ from helpers.results import Operator, Profile
 from helpers.store import Artefact
 
 # A run computes so many operations at least: enough to be timed, and a batch that a user would send
-OPERATIONS, MOST_SAMPLES, SAMPLES = 5e10, 2048, 8
+OPERATIONS, MOST_SAMPLES, SAMPLES = 2e10, 2048, 8
 NOTICED = 0.1  # of the time, that conversions may take without a word
 KEPT = 0.9  # of the products' time, that is in the precision asked for, or it is said
 # Names of operators, in ONNX Runtime's and in OpenVINO's words
