@@ -320,7 +320,7 @@ def test_every_entry_of_the_facts_applies_to_a_row_and_every_setting_is_known() 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path: Path = tmp_path_factory.mktemp("outputs")
-    nvidia.write_fidelity(path)
+    nvidia.write_pages(path)
     return path
 
 
@@ -374,10 +374,10 @@ def test_it_is_written_again_only_if_something_changed(
     path = folder / PAGE
     before = path.stat().st_ino, path.read_bytes()
 
-    nvidia.write_fidelity(folder)
+    nvidia.write_pages(folder)
     assert (path.stat().st_ino, path.read_bytes()) == before
     path.write_text("an older one")
-    nvidia.write_fidelity(folder)
+    nvidia.write_pages(folder)
     assert path.read_bytes() == before[1]
 
 

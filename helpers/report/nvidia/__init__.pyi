@@ -1,6 +1,5 @@
 from .comparison import compare
-from .fidelity_page import write_fidelity
-from .rows_page import write_page
+from .pages import write_pages
 from .section import as_table, data, describe, draw, in_words
 
 __all__ = [
@@ -10,6 +9,5 @@ __all__ = [
     "describe",
     "draw",
     "in_words",
-    "write_fidelity",
-    "write_page",
+    "write_pages",
 ]

@@ -6,17 +6,17 @@ from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 
-from helpers.report.nvidia.documents import FOLDER, documents
+from helpers.report.nvidia.documents import documents
 from helpers.report.nvidia.fidelity import LISTS, Fidelity, fidelities
-from helpers.report.site import TEMPLATE, render
-from helpers.store import ROOT, digest, file_digest, package_files, write_atomic
+from helpers.report.site import render
+from helpers.store import write_atomic
 
 PAGE = "fidelity.html"
 MANY = 8  # numbers, of which only the first and the last are shown
 
 
-def write_fidelity(outputs: Path) -> Path:
-    """Write the page and `fidelity.csv` into `outputs`, unless both are up to date.
+def write_fidelity(outputs: Path, made_from: str) -> Path:
+    """Write the page and `fidelity.csv` into `outputs`; `made_from` is a hash of their sources.
 
     A parameter file at fault is named in its tables. Raises `DataError` or `WorkspaceError` if the
     published rows cannot be read or `outputs` cannot be written.
@@ -24,10 +24,6 @@ def write_fidelity(outputs: Path) -> Path:
     from pandas import DataFrame
 
     page, data = outputs / PAGE, outputs / "fidelity.csv"
-    files = sorted([*TEMPLATE.iterdir(), *FOLDER.iterdir(), *(ROOT / "params").glob("*.yaml")])
-    made_from = digest([package_files(), [file_digest(path) for path in files]])
-    if page.exists() and data.exists() and made_from in page.read_text(errors="replace"):
-        return page
     found = fidelities()
     rows = [
         dict(zip(("model", "gpu", "scenario", "dataset", "served"), each.row.table, strict=True))

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 from helpers.display import ABSENT, COLOURS, GREY, WIDTH, canvas, number
 from helpers.report import style
 from helpers.report.nvidia import fidelity_page
-from helpers.report.nvidia.documents import FOLDER, documents
+from helpers.report.nvidia.documents import documents
 from helpers.report.nvidia.rows import LITTLES_LAW, contradictory, everything, published
 from helpers.report.plots import png
 from helpers.report.site import TEMPLATE, render
 from helpers.results import TableRow
-from helpers.store import digest, file_digest, package_files, write_atomic
+from helpers.store import write_atomic
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -50,18 +50,14 @@ TENSORRT = "TensorRT, FP16"  # its latency moves in steps
 STEP, TOP = 81_920, 131_072  # batch sizes of Wide & Deep that cost the same
 
 
-def write_page(outputs: Path) -> Path:
-    """Write the page and `published.csv` into `outputs`, unless both are up to date.
+def write_page(outputs: Path, made_from: str) -> Path:
+    """Write the page and `published.csv` into `outputs`; `made_from` is a hash of their sources.
 
     Raises `DataError` or `WorkspaceError` if rows cannot be read or `outputs` cannot be written.
     """
     from pandas import DataFrame
 
     page, data = outputs / "published.html", outputs / "published.csv"
-    files = sorted([*TEMPLATE.iterdir(), *FOLDER.glob("*.csv")])
-    made_from = digest([package_files(), [file_digest(path) for path in files]])
-    if page.exists() and data.exists() and made_from in page.read_text(errors="replace"):
-        return page
     rows = everything()
     laws = [None if row.littles_law is None else f"{row.littles_law:.4f}" for row in rows]
     columns = DataFrame([row.model_dump() for row in rows]).assign(littles_law=laws)
