@@ -62,7 +62,9 @@ OUTPUTS = ROOT / "outputs"
 
 @app.command()
 def run(
-    files: Annotated[list[Path], Argument(metavar="PARAMS", help="such as params/cpu.yaml")],
+    files: Annotated[
+        list[Path] | None, Argument(metavar="PARAMS", help="a file  [default: params/cpu.yaml]")
+    ] = None,
     model: Annotated[list[str] | None, Option(metavar="M", help="only this model")] = None,
     experiment: Experiments = None,
     stage: Annotated[list[Stage] | None, Option(metavar="S", help=ONE_OF)] = None,
@@ -76,7 +78,7 @@ def run(
     --model, --experiment and --stage may be given several times.
     """
     outcome = pipeline.run(
-        files,
+        files or (),
         outputs,
         models=model or (),
         experiments=experiment or (),
@@ -105,7 +107,7 @@ def status(outputs: Outputs = OUTPUTS) -> None:
     """Print the state of every stage, and how long it took."""
     targets = pipeline.targets(outputs)
     if not targets:
-        raise WorkspaceError(f"{outputs} has no results: run triton-notebooks run params/cpu.yaml")
+        raise WorkspaceError(f"{outputs} has no results: run triton-notebooks run")
     for target in targets:
         states = pipeline.stage_states(outputs, target)
         counts = Counter(each.state for each in states)

@@ -81,14 +81,18 @@ def note(event, arguments):
         seen.add(name)
         with open(os.path.join({folder!r}, str(os.getpid())), "a") as file:
             file.write(name + "\\n")
+def begin():
+    seen.clear()
+    note("import", ["forked"])
 sys.addaudithook(note)
+os.register_at_fork(after_in_child=begin)
 """
 
 
 @contextmanager
 def watch(folder: Path) -> Iterator[None]:
     """Have every Python that starts meanwhile note in `folder` what it imports, when it does: a
-    kernel that takes long to end is killed.
+    kernel that takes long to end is killed. One that is forked begins with "forked".
     """
     folder.mkdir()
     site = folder.with_name(f"{folder.name}-site")

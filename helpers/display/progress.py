@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 LINE_SECONDS = 5.0  # between two lines of one long step
 TAIL_LINES = 6  # of what the notebook printed last
+TELLING_SECONDS = 30.0  # of stages that are done, to correct the estimates of the others
 
 
 class Progress:
@@ -45,21 +46,29 @@ class Lines:
         self(line)
 
     @contextmanager
-    def stage(self, seconds: float) -> Iterator[None]:
-        """Follow the stage that the last line names: the block will probably take `seconds`."""
+    def run(self, seconds: float) -> Iterator[None]:
+        """Follow a run: the stages of the block will probably take `seconds` together."""
+        yield
+
+    @contextmanager
+    def stage(self, name: str, why: str, seconds: float) -> Iterator[None]:
+        """Follow one stage of the run, and say why it runs; it will probably take `seconds`."""
+        self(f"{name}: running, because {why} (about {seconds:.0f} s)")
         yield
 
 
 class LiveView(Lines):
-    """Shows in a terminal, below the line that names the running stage, its time and output."""
+    """Shows in a terminal, below the lines, how far the run is, the running stage and what its
+    notebook printed last.
+    """
 
     def __init__(self) -> None:
         from rich.console import Console
 
         self._console = Console(highlight=False, markup=False, soft_wrap=True)
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
-        self._started = self._stage_started = time.monotonic()
-        self._seconds = 0.0
+        self._run = self._stage = _Share(0.0)
+        self._name = ""
 
     def __call__(self, line: str) -> None:
         self._console.print(line)
@@ -68,11 +77,10 @@ class LiveView(Lines):
         self._tail.append(line)
 
     @contextmanager
-    def stage(self, seconds: float) -> Iterator[None]:
+    def run(self, seconds: float) -> Iterator[None]:
         from rich.live import Live
 
-        self._seconds, self._stage_started = seconds, time.monotonic()
-        self._tail.clear()
+        self._run = _Share(seconds)
         # one picture a second: a server may be measured on the same cores
         with Live(
             console=self._console,
@@ -83,19 +91,56 @@ class LiveView(Lines):
         ):
             yield
 
+    @contextmanager
+    def stage(self, name: str, why: str, seconds: float) -> Iterator[None]:
+        self._name, self._stage = f"{name}, because {why}", _Share(seconds)
+        self._tail.clear()
+        try:
+            yield
+        finally:
+            self._run.done += seconds
+            self._run.took += self._stage.spent
+            self._name, self._stage = "", _Share(0.0)
+
     def _picture(self) -> "Group":
         from rich.console import Group
         from rich.progress_bar import ProgressBar
         from rich.table import Table
         from rich.text import Text
 
-        now = time.monotonic()
-        spent, head = now - self._stage_started, Table.grid(padding=(0, 1))
-        times = f"{_clock(spent)} of about {_clock(self._seconds)}"
-        total = f"(run: {_clock(now - self._started)})"
-        head.add_row("     ", ProgressBar(self._seconds, spent, width=20), times, total)
-        tail = list(self._tail)  # at once: another thread appends
-        return Group(head, *(Text(each, "dim", overflow="ellipsis", no_wrap=True) for each in tail))
+        run, stage = self._run, self._stage
+        under_way = min(stage.spent / run.pace, stage.seconds)
+        done = min(run.done + under_way, run.seconds)
+        left = _clock((run.seconds - done) * run.pace)
+        share = f"{done / max(run.seconds, 1):.0%}"
+        bars = Table.grid(padding=(0, 1))
+        bars.add_row("run", ProgressBar(run.seconds, done, 20), f"{share}, about {left} left")
+        if not self._name:
+            return Group(bars)
+        expected = stage.seconds * run.pace
+        times = f"{_clock(stage.spent)} of about {_clock(expected)}"
+        bars.add_row("stage", ProgressBar(expected, stage.spent, 20), times)
+        tail = [self._name, *self._tail]  # at once: another thread appends
+        lines = [Text(each, "dim", overflow="ellipsis", no_wrap=True) for each in tail]
+        return Group(bars, *lines)
+
+
+class _Share:
+    """How much of what was expected is done."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds  # expected
+        self.done = self.took = 0.0  # of its parts: the seconds that were expected, and real ones
+        self._started = time.monotonic()
+
+    @property
+    def spent(self) -> float:
+        return time.monotonic() - self._started
+
+    @property
+    def pace(self) -> float:
+        """How many times as long as expected the parts took, once that tells something."""
+        return self.took / self.done if self.done >= TELLING_SECONDS else 1.0
 
 
 def _clock(seconds: float) -> str:

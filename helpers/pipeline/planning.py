@@ -21,8 +21,8 @@ from helpers.inference import checkpoint_place, dataset_place
 from helpers.machine import obstacle
 from helpers.store import ROOT, file_digest, find_artefact, is_unchanged
 
-FIRST_SECONDS = dict(zip(STAGE, (60, 10, 40, 90, 45, 10, 420), strict=True))
-DATA_SECONDS = 130  # generating a data set and fitting a checkpoint to it
+FIRST_SECONDS = dict(zip(STAGE, (20, 6, 15, 22, 22, 6, 420), strict=True))
+DATA_SECONDS = 70  # generating a data set and fitting a checkpoint to it
 
 
 @dataclass(frozen=True)
@@ -127,28 +127,50 @@ def parameters(job: Job) -> dict[str, Any]:
     }
 
 
-def seconds(job: Job) -> float:
-    """Estimate how long a job takes: as last time, or as such a stage takes on two cores."""
-    found = results.read(job.result)
-    if found and found.seconds:
-        return found.seconds
-    return FIRST_SECONDS[job.config.stage] + (DATA_SECONDS if _lacks_data(job.config) else 0)
+def due(jobs: Sequence[Job], force: bool) -> dict[Path, str]:
+    """Say of each job that must run why, by its result."""
+    found: dict[Path, str] = {}
+    renewed = set[str]()  # models
+    for job in jobs:
+        config = job.config
+        if job.obstacle:
+            continue
+        is_upstream = job.needs in found or (config.stage == "report" and config.model in renewed)
+        why = "--force" if force else "its input will be made again" if is_upstream else stale(job)
+        if why:
+            found[job.result] = why
+            renewed.add(config.model)
+    return found
 
 
-def explain(path: Path, jobs: list[Job], force: bool, say: Callable[[str], None]) -> None:
+def estimates(jobs: Sequence[Job]) -> dict[Path, float]:
+    """Estimate how many seconds each job takes, by its result: as last time, or as such a stage
+    takes on two cores. A data set and a checkpoint that are missing are made once.
+    """
+    found: dict[Path, float] = {}
+    made = set[Path]()
+    for job in jobs:
+        known, config = results.read(job.result), job.config
+        if known and known.seconds:
+            found[job.result] = known.seconds
+            continue
+        found[job.result] = FIRST_SECONDS[config.stage]
+        if _lacks_data(config):
+            assert isinstance(config, ExportConfig)
+            place = checkpoint_place(config).path
+            found[job.result] += 0 if place in made else DATA_SECONDS
+            made.add(place)
+    return found
+
+
+def explain(path: Path, jobs: Sequence[Job], force: bool, say: Callable[[str], None]) -> None:
     """Say what a run would do and about how long it would take."""
-    total, will_run = 0.0, set[str]()
+    reasons, expected = due(jobs, force), estimates(jobs)
     for job in jobs:
         if job.obstacle:
             say(f"{job.name}: would be skipped, {job.obstacle}")
-            continue
-        before = STAGE[job.config.stage].needs
-        upstream = bool(before) and job.config.key(before) in will_run
-        why = "--force" if force else "its input will be made again" if upstream else stale(job)
-        if why:
-            total += seconds(job)
-            will_run.add(job.config.key(job.config.stage))
-            say(f"{job.name}: would run, because {why} (about {seconds(job):.0f} s)")
+        elif why := reasons.get(job.result):
+            say(f"{job.name}: would run, because {why} (about {expected[job.result]:.0f} s)")
         else:
             say(f"{job.name}: unchanged, would be skipped")
-    say(f"{path.name}: about {total / 60:.0f} min")
+    say(f"{path.name}: about {sum(expected[each] for each in reasons) / 60:.0f} min")

@@ -4,6 +4,8 @@ import csv
 import io
 import math
 from collections import Counter
+from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,6 @@ import yaml
 from helpers import results
 from helpers.config import (
     STAGE,
-    STAGES,
     Parameters,
     StageConfig,
     Value,
@@ -35,36 +36,62 @@ def targets(outputs: Path) -> list[str]:
 def last_parameters(outputs: Path, target: str) -> Parameters:
     """Read what the last run of a target was given."""
     path = outputs / target / "parameters.yaml"
-    return parse(yaml.safe_load(path.read_text()), target, display_path(path))
+    return _parsed(path, path.stat().st_mtime_ns)
 
 
-def stage_states(outputs: Path, target: str) -> list[StageState]:
-    """List each stage of each experiment of a target, also shared ones, and each model's report."""
-    given, base = last_parameters(outputs, target), outputs / target
-    found = []
-    for model in given.file.models:
-        places = [
-            (name, stage)
-            for name in given.experiments(model)
-            for stage in STAGE
-            if stage in STAGES[:-1] or (base / model / name / f"{stage}.json").exists()
-        ]
-        try:
-            configs = owners(given, model)
-            found += [_state(configs[place], place[0], base) for place in places]
-        except DeploymentError as error:  # the file was written by an older release
-            reason = str(error)
-            found += [StageState(model, *each, state="missing", reason=reason) for each in places]
-        found.append(_state(configure(given, model, "", "report"), "", base))
+@cache
+def _parsed(path: Path, _: int) -> Parameters:
+    content = yaml.load(path.read_text(), yaml.CSafeLoader)
+    return parse(content, path.parent.name, display_path(path))
+
+
+def stage_states(
+    outputs: Path, target: str, pending: Mapping[Path, str] | None = None
+) -> list[StageState]:
+    """List each stage of each experiment of a target, also shared ones, and each model's report.
+
+    `pending` says of a run under way which results are "running" or "waiting".
+    """
+    path, base, found = outputs / target / "parameters.yaml", outputs / target, []
+    for model in last_parameters(outputs, target).file.models:
+        configs = _configs(path, path.stat().st_mtime_ns, model)
+        for (experiment, stage), config in configs.items():
+            result = base / model / experiment / f"{stage}.json"
+            if stage == "report" or not STAGE[stage].is_optional or result.exists():
+                if isinstance(config, str):
+                    state = StageState(model, experiment, stage, state="missing", reason=config)
+                else:
+                    state = _state(config, experiment, base, pending or {})
+                found.append(state)
     return found
 
 
-def _state(config: StageConfig, experiment: str, base: Path) -> StageState:
+@cache
+def _configs(path: Path, _: int, model: str) -> dict[tuple[str, str], StageConfig | str]:
+    """Give each stage of each experiment of a model its configuration, or say why there is none:
+    the file may have been written by an older release. The report has no experiment.
+    """
+    given = last_parameters(path.parents[1], path.parent.name)
+    found: dict[tuple[str, str], StageConfig | str]
+    try:
+        found = {**owners(given, model)}
+    except DeploymentError as error:
+        places = [(name, stage) for name in given.experiments(model) for stage in STAGE]
+        found = {place: str(error) for place in places if place[1] != "report"}
+    return found | {("", "report"): configure(given, model, "", "report")}
+
+
+def _state(
+    config: StageConfig, experiment: str, base: Path, pending: Mapping[Path, str]
+) -> StageState:
     path = results_folder(config) / f"{config.stage}.json"
     result, page = results.read(path), path.with_suffix(".html")
     href = str(page.relative_to(base)) if page.exists() else None
     shown: dict[str, Any] = {"state": "missing"}
-    if result:
+    if path in pending:  # a stage that experiments share runs once
+        is_own = experiment in ("", config.experiment)
+        shown = {"state": pending[path] if is_own else "waiting"}
+    elif result:
         shown = result.model_dump(include={"state", "headline", "reason", "seconds", "finished"})
         shown["measuring_seconds"] = result.measurement and result.measurement.measuring_seconds
     return StageState(config.model, experiment, config.stage, href=href, **shown)
@@ -92,8 +119,16 @@ def _plain(value: Value) -> Value:
     return f"{value:.6g}" if isinstance(value, float) else value
 
 
-def publish(outputs: Path, target: str, only_changed: bool = False) -> Path:
-    """Write results.csv, the indexes, and the pages; `only_changed` those that are out of date."""
+def publish(
+    outputs: Path,
+    target: str,
+    only_changed: bool = False,
+    pending: Mapping[Path, str] | None = None,
+) -> Path:
+    """Write results.csv, the indexes, and the pages; `only_changed` those that are out of date.
+
+    `pending` is what a run under way has not done yet: see `stage_states`.
+    """
     folder = outputs / target
     write_results(outputs, target)
     for notebook in sorted(folder.glob("*/**/*.ipynb")):
@@ -102,6 +137,8 @@ def publish(outputs: Path, target: str, only_changed: bool = False) -> Path:
         html, record = notebook.with_suffix(".html"), notebook.with_suffix(".json")
         if only_changed and _time(html) >= max(_time(notebook), _time(record)):
             continue
+        if record in (pending or {}):
+            continue  # it is about to run again
         result = results.read(record)
         up = "/".join([".."] * (len(notebook.relative_to(folder).parts) - 1))
         links = [
@@ -110,23 +147,32 @@ def publish(outputs: Path, target: str, only_changed: bool = False) -> Path:
         ]
         state, note = (result.state, result.reason) if result else ("", "")
         page(notebook, html, links, state=state, note=note)
-    gpu = last_parameters(outputs, target).file.gpu
-    index = target_index(folder, stage_states(outputs, target), gpu=gpu)
-    publish_front(outputs)
-    return index
+    return publish_indexes(outputs, target, pending)
 
 
 def _time(path: Path) -> int:
     return path.stat().st_mtime_ns if path.exists() else 0
 
 
-def publish_front(outputs: Path) -> Path:
-    """Write what belongs to no target: NVIDIA's rows, and the index of all targets."""
-    nvidia.write_page(outputs)
-    nvidia.write_fidelity(outputs)
+def publish_indexes(outputs: Path, target: str, pending: Mapping[Path, str] | None = None) -> Path:
+    """Write the target's index, and the one of all targets."""
+    gpu = last_parameters(outputs, target).file.gpu
+    _write_first_index(outputs, pending)
+    return target_index(outputs / target, stage_states(outputs, target, pending), gpu=gpu)
+
+
+def _write_first_index(outputs: Path, pending: Mapping[Path, str] | None) -> Path:
     found = []
     for name in targets(outputs):
         gpu = last_parameters(outputs, name).file.gpu
-        counts = Counter(each.state for each in stage_states(outputs, name))
+        counts = Counter(each.state for each in stage_states(outputs, name, pending))
         found.append(Target(name, gpu, counts, href=f"{name}/index.html"))
     return outputs_index(outputs, found)
+
+
+def publish_front(outputs: Path) -> Path:
+    """Write what belongs to no target: NVIDIA's rows, what our experiments do as NVIDIA did, and
+    the index of all targets.
+    """
+    nvidia.write_pages(outputs)
+    return _write_first_index(outputs, None)

@@ -5,8 +5,9 @@ import shlex
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
@@ -17,12 +18,22 @@ from helpers.display import Lines
 from helpers.errors import DeploymentError, ParameterError, StageError
 from helpers.machine import COMMAND_VARIABLE
 from helpers.pipeline.notebook import execute
-from helpers.pipeline.planning import Job, explain, parameters, plan, seconds, stale
-from helpers.pipeline.publishing import publish
+from helpers.pipeline.planning import Job, due, estimates, explain, parameters, plan, stale
+from helpers.pipeline.publishing import publish, publish_front, publish_indexes
 from helpers.results import Result
-from helpers.store import LOCKED_VARIABLE, clear_leftovers, locked, write_atomic
+from helpers.store import (
+    LOCKED_VARIABLE,
+    ROOT,
+    clear_leftovers,
+    display_path,
+    locked,
+    write_atomic,
+)
 
+DEFAULT = ROOT / "params/cpu.yaml"
 RESERVED = ("data",)  # folders of outputs/ that are no target
+RAN = ("executed", "failed")
+REPORT_SECONDS = 120.0  # between two reports of one model, each of which takes five
 
 
 def run(
@@ -37,13 +48,13 @@ def run(
     cell_seconds: int = 7200,
     say: Lines | None = None,
 ) -> Counter[str]:
-    """Run the stages of one or more parameter files that are not up to date, and publish the pages;
-    count what became of them.
+    """Run the stages of one or more parameter files, by default params/cpu.yaml, that are not up
+    to date, and publish the pages as they come; count what became of them.
 
     A failed stage blocks what depends on it and everything else goes on. Raises `ParameterError`
     before anything runs, and `WorkspaceError` if the outputs folder is in use.
     """
-    plans, say = [], say or Lines()
+    plans, say, files = [], say or Lines(), files or [DEFAULT]
     names = [path.stem for path in files]  # of the targets' folders
     for path in files:
         if path.stem in RESERVED or names.count(path.stem) > 1:
@@ -69,15 +80,115 @@ def run_plans(
     outcome = Counter(executed=0, unchanged=0, skipped=0, failed=0, blocked=0)
     with locked(outputs):
         clear_leftovers(outputs)
-        for path, given, jobs in plans:
+        for path, given, _ in plans:
             content = yaml.safe_dump(given.file.model_dump(exclude_unset=True), sort_keys=False)
             write_atomic(outputs / path.stem / "parameters.yaml", content)
-            with _kernel_environment(path.stem):
-                for turn, job in enumerate(jobs, 1):
-                    name = f"[{turn}/{len(jobs)}] {job.name}"
-                    outcome[run_job(job, name, force, cell_seconds, say)] += 1
-            publish(outputs, path.stem, only_changed=True)
+        every = [job for _, _, jobs in plans for job in jobs]
+        reasons, expected = due(every, force), estimates(every)
+        pending = dict.fromkeys(reasons, "waiting")
+        publish_front(outputs)
+        if pending:
+            for path, _, _ in plans:
+                publish(outputs, path.stem, only_changed=True, pending=pending)
+            say(f"pages: {display_path(outputs / 'index.html')}, written again after every stage")
+        runner = Runner(outputs, pending, expected, force, cell_seconds, say)
+        with _kernels(), say.run(sum(expected[each] for each in reasons)):
+            for path, _, jobs in plans:
+                with _kernel_environment(path.stem):
+                    outcome += runner.run(path.stem, jobs)
     return outcome
+
+
+@contextmanager
+def _kernels() -> Iterator[None]:
+    from helpers.pipeline.kernels import forked  # slow to import
+
+    with forked():
+        yield
+
+
+@dataclass(frozen=True)
+class Runner:
+    """Runs the jobs of a target in order, and writes the pages as they come."""
+
+    outputs: Path
+    pending: dict[Path, str]  # what is to run, by its result: "waiting" or "running"
+    expected: Mapping[Path, float]  # seconds
+    force: bool
+    cell_seconds: int
+    say: Lines
+
+    def run(self, target: str, jobs: Sequence[Job]) -> Counter[str]:
+        """Run a target's jobs, and a model's report also after its first experiment and now and
+        then after others; count what became of them. What there is then has its pages, also if the
+        run is interrupted.
+        """
+        outcome = Counter[str]()
+        reports = {job.config.model: job for job in jobs if job.config.stage == "report"}
+        has_news = False  # whether the experiment has something to report
+        reported: dict[str, float] = {}  # when, by model
+        try:
+            for turn, job in enumerate(jobs, 1):
+                place = f"[{turn}/{len(jobs)}]"
+                state = self.step(target, job, f"{place} {job.name}")
+                outcome[state] += 1
+                has_news |= state in RAN and job.config.stage.startswith("perf")
+                following = jobs[turn] if turn < len(jobs) else job
+                if following.config.experiment == job.config.experiment:
+                    continue
+                report, last = reports.get(job.config.model), reported.get(job.config.model, 0.0)
+                is_due = has_news and time.monotonic() > last + REPORT_SECONDS
+                if report and is_due and following is not report:
+                    self.step(target, report, f"{place} {report.name} so far")
+                    self.pending[report.result] = "waiting"
+                    reported[job.config.model] = time.monotonic()
+                    has_news = False
+        finally:
+            for job in jobs:
+                self.pending.pop(job.result, None)
+            publish(self.outputs, target, only_changed=True)
+        return outcome
+
+    def step(self, target: str, job: Job, name: str) -> str:
+        """Run one job, if it must, and write the pages; return what became of it."""
+        if is_due := job.result in self.pending:
+            self.pending[job.result] = "running"
+            publish_indexes(self.outputs, target, self.pending)
+        state = self._step(job, name, is_due)
+        self.pending.pop(job.result, None)
+        if state in RAN:
+            publish(self.outputs, target, only_changed=True, pending=self.pending)
+        return state
+
+    def _step(self, job: Job, name: str, is_due: bool) -> str:
+        if job.obstacle:
+            self.say(f"{name}: skipped, {job.obstacle}")
+            write_status(job, "skipped", job.obstacle)
+            return "skipped"
+        if waits := blocker(job):
+            self.say(f"{name}: {waits}")
+            write_status(job, "blocked", waits)
+            return "blocked"
+        try:
+            why = "--force" if self.force else stale(job) if is_due else ""
+            if not why:
+                self.say(f"{name}: unchanged, skipped")
+                write_status(job, "done", "")
+                return "unchanged"
+            started, before = time.monotonic(), results.fingerprint(job.config)
+            write_status(job, "failed", "the run was interrupted")  # until it has ended otherwise
+            source = notebook_file(job.config.model, job.config.stage)
+            given, said = parameters(job), self.say.printed
+            with self.say.stage(name, why, self.expected[job.result]):
+                found = execute(source, job.result, given, self.cell_seconds, said)
+            if found.fingerprint and (changed := results.difference(before, found.fingerprint)):
+                raise StageError(f"{changed} while it ran: run it again")
+        except (DeploymentError, OSError) as error:
+            self.say(f"{name}: failed, {error}")
+            write_status(job, "failed", str(error))
+            return "failed"
+        self.say(f"{name}: done in {time.monotonic() - started:.0f} s, {found.headline}")
+        return "executed"
 
 
 @contextmanager
@@ -93,39 +204,6 @@ def _kernel_environment(target: str) -> Iterator[None]:
     finally:
         os.environ.clear()
         os.environ.update(before)
-
-
-def run_job(job: Job, name: str, force: bool, cell_seconds: int, say: Lines) -> str:
-    """Run one job, or say why not; return what became of it, a key of `run`'s answer."""
-    if job.obstacle:
-        say(f"{name}: skipped, {job.obstacle}")
-        write_status(job, "skipped", job.obstacle)
-        return "skipped"
-    if waits := blocker(job):
-        say(f"{name}: {waits}")
-        write_status(job, "blocked", waits)
-        return "blocked"
-    try:
-        why = "--force" if force else stale(job)
-        if not why:
-            say(f"{name}: unchanged, skipped")
-            write_status(job, "done", "")
-            return "unchanged"
-        expected = seconds(job)
-        say(f"{name}: running, because {why} (about {expected:.0f} s)")
-        started, before = time.monotonic(), results.fingerprint(job.config)
-        write_status(job, "failed", "the run was interrupted")  # until it has ended otherwise
-        source = notebook_file(job.config.model, job.config.stage)
-        with say.stage(expected):
-            found = execute(source, job.result, parameters(job), cell_seconds, say.printed)
-        if found.fingerprint and (changed := results.difference(before, found.fingerprint)):
-            raise StageError(f"{changed} while it ran: run it again")
-    except (DeploymentError, OSError) as error:
-        say(f"{name}: failed, {error}")
-        write_status(job, "failed", str(error))
-        return "failed"
-    say(f"{name}: done in {time.monotonic() - started:.0f} s, {found.headline}")
-    return "executed"
 
 
 def blocker(job: Job) -> str:

@@ -20,7 +20,9 @@ from helpers.store import display_path, write_atomic
 if TYPE_CHECKING:
     from nbformat import NotebookNode
 
-STATES = ("done", "failed", "blocked", "skipped", "running", "missing")
+STATES = ("done", "failed", "blocked", "skipped", "running", "waiting", "missing")
+PENDING = ("running", "waiting")  # states of a run that is under way
+REFRESH_SECONDS = 10  # after which an index is loaded again, while a run is under way
 TEMPLATE = Path(__file__).parent / "template"
 
 
@@ -131,6 +133,7 @@ def target_index(folder: Path, states: Sequence[StageState], *, gpu: str) -> Pat
         "links": [Link("../index.html", "All targets")],
         "finished": max((each.finished for each in states), default=""),
         "counts": _in_order(Counter(each.state for each in states)),
+        "refresh": REFRESH_SECONDS if any(each.state in PENDING for each in states) else 0,
         "reports": [each for each in states if each.stage == "report"],
         "stages": [stage.replace("_", " ") for stage in STAGE if stage in STAGES[:-1] + optional],
         "models": {
@@ -143,7 +146,11 @@ def target_index(folder: Path, states: Sequence[StageState], *, gpu: str) -> Pat
 
 def outputs_index(outputs: Path, targets: Sequence[Target]) -> Path:
     """Write `outputs/index.html`, which links every target, and NVIDIA's rows."""
-    context = {"targets": [(target, _in_order(target.counts)) for target in targets]}
+    is_running = any(each in target.counts for target in targets for each in PENDING)
+    context = {
+        "targets": [(target, _in_order(target.counts)) for target in targets],
+        "refresh": REFRESH_SECONDS if is_running else 0,
+    }
     return write_atomic(outputs / "index.html", render("outputs.html.j2", context))
 
 
@@ -161,7 +168,7 @@ def _cells(row: Iterable[StageState]) -> list[tuple[StageState, str, int]]:
     """
 
     def key(state: StageState) -> tuple[str, str]:
-        alone = state.state == "done" or state.href
+        alone = state.state in ("done", *PENDING) or state.href
         return ("", state.stage) if alone else (state.state, state.reason)
 
     cells = []

@@ -5,6 +5,7 @@ import time
 import zipfile
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -46,9 +47,15 @@ def write(config: StageConfig, result: Result) -> None:
 def read(path: Path) -> Result | None:
     """Read a result; None if there is none, or it was written by another release."""
     try:
-        return Result.model_validate_json(path.read_bytes())
+        status = path.stat()
+        return _read(path, status.st_ino, status.st_mtime_ns, status.st_size)
     except (OSError, ValidationError):
         return None
+
+
+@cache
+def _read(path: Path, *_: int) -> Result:
+    return Result.model_validate_json(path.read_bytes())
 
 
 def of_model(config: StageConfig) -> Results:

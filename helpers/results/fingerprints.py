@@ -12,6 +12,7 @@ from helpers.store import ROOT, digest, display_path, file_digest, package_files
 
 PARTS = {"config": "configuration", "notebook": "notebook", "inputs": "input"}
 PARTS |= {"versions": "version"}
+FEW = 3  # names that a line on a difference has
 
 
 def fingerprint(config: StageConfig) -> Fingerprint:
@@ -59,5 +60,6 @@ def difference(before: Fingerprint, now: Fingerprint) -> str:
             return f"its {word} changed"
         if old != new:
             names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
-            return f"its {word} changed ({', '.join(names)})"
+            more = f" and {len(names) - FEW} more" if len(names) > FEW else ""
+            return f"its {word} changed ({', '.join(names[:FEW])}{more})"
     return ""

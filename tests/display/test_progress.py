@@ -17,12 +17,13 @@ RUN = """
 import time
 from helpers.display import lines_or_live
 say = lines_or_live()
-say("[1/2] a [b] export: running")
-with say.stage(90):
-    for number in range(9):
-        say.printed(f"      line {number}")
-    time.sleep(1.3)
-say("[1/2] a [b] export: done " + "in time " * 20)
+with say.run(120):
+    with say.stage("[1/2] a [b] export", "it is new", 90):
+        for number in range(9):
+            say.printed(f"      line {number}")
+        time.sleep(1.3)
+    say("[1/2] a [b] export: done " + "in time " * 20)
+    time.sleep(1.2)
 """
 DONE = "[1/2] a [b] export: done " + "in time " * 20
 
@@ -53,19 +54,25 @@ def test_a_pipe_gets_every_line_and_no_control_characters() -> None:
 
     printed = "".join(f"      line {number}\n" for number in range(9))
     assert done.stderr == ""
-    assert done.stdout == f"[1/2] a [b] export: running\n{printed}{DONE}\n"
+    running = "[1/2] a [b] export: running, because it is new (about 90 s)"
+    assert done.stdout == f"{running}\n{printed}{DONE}\n"
 
 
-def test_a_terminal_shows_the_running_stage_and_its_last_lines_and_then_removes_them() -> None:
+def test_a_terminal_shows_the_run_the_stage_and_its_last_lines_and_then_keeps_what_is_done() -> (
+    None
+):
     written = in_terminal(RUN)
 
     plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", written)
-    assert plain.startswith("[1/2] a [b] export: running\n")
-    assert "0:01 of about 1:30 (run: 0:01)" in plain
+    assert re.search(r"run +\S+ +1%, about 1:59 left\n", plain)
+    assert re.search(r"stage +\S+ +0:01 of about 1:30 *\n", plain)
+    assert "[1/2] a [b] export, because it is new\n" in plain
     assert "line 8" in plain
     assert "line 2" not in plain  # the last six lines only
+    assert "75%, about 0:00 left" in plain  # at its pace: 90 seconds took one
+    assert plain.count(f"{DONE}\n") == 1
     left = written.rpartition("\x1b[2K")[2]  # what is written after the view is erased
-    assert left == f"{DONE}\n"
+    assert re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", left).strip() == ""
     assert written.count("\x1b[?25l") == written.count("\x1b[?25h") == 1  # the cursor is back
 
 

@@ -418,7 +418,6 @@ def test_half_a_pooler_and_a_misshapen_one_are_refused(
 
 @pytest.mark.slow
 def test_nvidias_large_checkpoint_fits_and_googles_rows_are_padded(tmp_path: Path) -> None:
-    """With NVIDIA's own 30,528 rows it is loaded and exported in test_published_checkpoints."""
     rows = 30522
     values = {name: float(place) for place, name in enumerate(published())}
     state = {name: torch.full(shape, values[name]) for name, shape in published().items()}

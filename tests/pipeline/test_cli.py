@@ -91,7 +91,7 @@ def test_the_readmes_lines_name_files_and_options_that_exist() -> None:
 USAGE = {
     "": "Missing command; see triton-notebooks --help",
     "train": "No such command 'train'; see triton-notebooks --help",
-    "run": "Missing argument 'PARAMS'; see triton-notebooks run --help",
+    "serve": "Missing argument 'PARAMS'; see triton-notebooks serve --help",
     "run params/cpu.yaml --stage train": (
         "Invalid value for '--stage': 'train' is not one of 'export', 'convert', 'deploy', "
         "'perf_offline', 'perf_online', 'report', 'tune'; see triton-notebooks run --help"
@@ -108,6 +108,17 @@ def test_wrong_usage_is_exit_code_2_and_one_line(
 ) -> None:
     assert main(arguments.split()) == 2
     assert capsys.readouterr() == ("", f"error: {words}\n")
+
+
+def test_run_with_nothing_after_it_runs_the_default_target(
+    outputs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", "--dry-run", "--outputs", str(outputs)]) == 0
+
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("resnet50 onnx-fp32 export: would run, because there is no result")
+    assert re.fullmatch(r"cpu\.yaml: about \d+ min", lines[-1])
+    assert not outputs.exists()
 
 
 COMMANDS = (
@@ -144,9 +155,7 @@ def test_without_outputs_there_is_one_line_that_says_what_to_do(
 
     said = capsys.readouterr()
     assert (code, said.out) == (1, "")
-    assert said.err == (
-        f"error: {outputs} has no results: run triton-notebooks run params/cpu.yaml\n"
-    )
+    assert said.err == (f"error: {outputs} has no results: run triton-notebooks run\n")
     assert not outputs.exists()
 
 

@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.conftest import Project, processes, wait_for
@@ -65,7 +66,9 @@ def analyzer(project: Project) -> list[int]:
 
 
 def kernel(project: Project) -> list[int]:
-    return processes(str(project.root), "ipykernel_launcher")
+    """The running notebook's: a fork of the process that forks kernels."""
+    found = processes(str(project.root), "nursery.py")
+    return [pid for pid in found if psutil.Process(pid).ppid() in found]
 
 
 def test_triton_killed_while_it_is_measured(project: Project) -> None:
@@ -128,8 +131,17 @@ def test_the_kernel_killed_takes_its_server_along(project: Project) -> None:
 def test_the_command_killed_takes_everything_along(project: Project) -> None:
     process = measuring(project)
     process.kill()
-    wait_for(lambda: not server(project) and not analyzer(project) and not kernel(project), 30)
+    wait_for(lambda: not server(project) and not analyzer(project), 30)
+    wait_for(lambda: not processes(str(project.root), "nursery.py"), 30)
     process.communicate()
+    page = (project.target / "index.html").read_text()
+    assert "A run is under way" in page
+    assert page.count('"state state-running"') == 2  # the count, and the stage
+    assert 'href="dummy/onnx-fp32/deploy.html"' in page
+    assert project.run("publish").code == 0
+    page = (project.target / "index.html").read_text()
+    assert "the run was interrupted" in page
+    assert '"state state-running"' not in page
     run_to_the_end(project)
 
 
@@ -141,6 +153,9 @@ def test_ctrl_c_ends_with_one_line_and_leaves_nothing(project: Project) -> None:
     assert output.splitlines()[-1].startswith("interrupted: the same command goes on")
     assert "Traceback" not in output
     assert not server(project)
+    page = (project.target / "index.html").read_text()
+    assert "the run was interrupted" in page
+    assert "A run is under way" not in page
     require_to_be_run(project)
 
 

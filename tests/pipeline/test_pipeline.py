@@ -171,7 +171,9 @@ def test_a_red_rung_fails_its_stage_and_blocks_what_depends_on_it(project: Proje
     stages = [word for stage in ("export", "convert", "deploy") for word in ("--stage", stage)]
     answer = project.run("run", "params/dummy.yaml", *stages)
     assert answer.code == 1
-    lines = [line for line in answer.output.splitlines() if "running" not in line]
+    first, *said = answer.output.splitlines()
+    assert first == "pages: outputs/index.html, written again after every stage"
+    lines = [line for line in said if "running" not in line]
     assert lines[0].startswith(
         "[1/3] dummy onnx-fp32 export: failed, exported fp32: logits differs"
     )
@@ -211,17 +213,17 @@ FAULTS = {  # of an adapter that answers one request at a time rightly
 }
 
 
-def test_an_adapter_that_answers_wrongly_under_load_fails_deploy(fresh: Project) -> None:
-    adapter = fresh.root / "helpers/triton/adapter.py"
+def test_an_adapter_that_answers_wrongly_under_load_fails_deploy(project: Project) -> None:
+    adapter = project.root / "helpers/triton/adapter.py"
     right = adapter.read_text()
-    edit(fresh.params, "pairs: 2", "pairs: 2\n      max_queue_delay_us: 20000")
-    stages = [word for stage in ("export", "convert", "deploy") for word in ("--stage", stage)]
+    edit(project.params, "pairs: 2", "pairs: 2\n      max_queue_delay_us: 20000")
+    only = ("--experiment", "onnx-fp32", "--stage", "deploy")
 
     def reason(fault: str) -> str:
         adapter.write_text(right)
         code = f"        if len(responses) > 1:\n            {FAULTS[fault]}\n"
         edit(adapter, "        return responses\n", f"{code}        return responses\n")
-        answer = fresh.run("run", "params/dummy.yaml", "--experiment", "onnx-fp32", *stages)
+        answer = project.run("run", "params/dummy.yaml", *only)
         assert answer.code == 1
         (line,) = [line for line in answer.output.splitlines() if "deploy: failed, " in line]
         return line.partition("failed, ")[2]
@@ -238,7 +240,7 @@ def test_an_adapter_that_answers_wrongly_under_load_fails_deploy(fresh: Project)
         sample, value, expected = int(found[1]), float(found[2]), float(found[3])
         assert np.isclose(logits[sample], expected).any()
         assert not np.isclose(logits[sample], value).any()
-    *_, loaded = fresh.result("onnx-fp32", "deploy").rungs
+    *_, loaded = project.result("onnx-fp32", "deploy").rungs
     assert (loaded.name, loaded.samples) == ("served under load", 96)
 
 

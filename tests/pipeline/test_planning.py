@@ -7,8 +7,15 @@ import pytest
 import yaml
 
 from helpers.config import STAGES, parse, read_file, resolve
-from helpers.pipeline.planning import parameters, plan
-from helpers.store import ROOT
+from helpers.pipeline.planning import (
+    DATA_SECONDS,
+    FIRST_SECONDS,
+    due,
+    estimates,
+    parameters,
+    plan,
+)
+from helpers.store import OUTPUTS_VARIABLE, ROOT
 from tests.conftest import Project
 
 SHARED = """
@@ -84,3 +91,21 @@ def test_a_module_edited_while_a_stage_runs_keeps_the_hash_of_before(fresh: Proj
 
     assert (done.stdout.split(), done.stderr) == (before.stdout.split()[:1], "")
     assert path.read_text().endswith("# changed")
+
+
+def test_what_follows_a_stage_that_must_run_must_run_too_and_data_are_made_once(
+    fresh: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(OUTPUTS_VARIABLE, str(fresh.root / "outputs"))
+    given = read_file(ROOT / "params/cpu.yaml")
+    chosen = [("resnet50", each) for each in given.experiments("resnet50")]
+    jobs = plan(given, chosen, list(STAGES))
+
+    reasons, seconds = due(jobs, force=False), estimates(jobs)
+
+    assert set(reasons) == {job.result for job in jobs}
+    first, *others = (job for job in jobs if job.config.stage == "export")
+    assert reasons[first.result] == "there is no result"
+    assert {reasons[job.result] for job in jobs if job.needs} == {"its input will be made again"}
+    assert seconds[first.result] == DATA_SECONDS + FIRST_SECONDS["export"]
+    assert {seconds[job.result] for job in others} == {FIRST_SECONDS["export"]}

@@ -9,7 +9,7 @@ import pytest
 from nbformat.v4 import new_markdown_cell, new_notebook
 from pandas import read_csv
 
-from helpers.pipeline.publishing import publish, write_results
+from helpers.pipeline.publishing import publish, publish_indexes, stage_states, write_results
 from helpers.results import Measurement, Result, Row, State
 from helpers.store.paths import OUTPUTS_VARIABLE, ROOT
 
@@ -83,3 +83,33 @@ def test_results_csv_holds_only_the_experiments_that_the_target_has_now(outputs:
     found = read_csv(path)
     assert list(found) == list(Row.model_fields)
     assert list(found["experiment"]) == ["openvino-fp32"]
+
+
+def test_the_indexes_say_what_runs_and_what_waits_and_are_loaded_again_meanwhile(
+    outputs: Path,
+) -> None:
+    done = keep(outputs, "openvino-fp32", "export")
+    running = keep(outputs, "openvino-fp32", "convert")  # an old result
+    waiting = outputs / "smoke/bert/openvino-fp32/deploy.json"
+
+    publish_indexes(outputs, "smoke", {running: "running", waiting: "waiting"})
+    states = {
+        (each.experiment, each.stage): each.state
+        for each in stage_states(outputs, "smoke", {running: "running", waiting: "waiting"})
+        if each.model == "bert"
+    }
+
+    assert states["openvino-fp32", done.stem] == "done"
+    assert states["openvino-fp32", "convert"] == "running"
+    assert states["openvino-fp32", "deploy"] == "waiting"
+    assert states["", "report"] == "missing"
+    for page in (outputs / "index.html", outputs / "smoke/index.html"):
+        text = page.read_text()
+        assert "A run is under way" in text
+        assert '<meta http-equiv="refresh" content="10">' in text
+        assert "1 running" in text
+    publish(outputs, "smoke")
+    for page in (outputs / "index.html", outputs / "smoke/index.html"):
+        text = page.read_text()
+        assert "A run is under way" not in text
+        assert 'http-equiv="refresh"' not in text

@@ -1,0 +1,148 @@
+"""Kernels that start at once: they are forked from one process that has imported the packages.
+
+Starting Python and importing what each notebook needs takes two to four seconds, more than many
+stages compute for. Jupyter asks a provisioner to start a kernel; here is one.
+"""
+
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+from jupyter_client.connect import KernelConnectionInfo
+from jupyter_client.provisioning.factory import KernelProvisionerFactory
+from jupyter_client.provisioning.local_provisioner import LocalProvisioner
+
+from helpers.errors import StageError
+
+NAME = "forked"
+LAUNCHER = "ipykernel_launcher"  # the module by which Jupyter starts a kernel
+END_SECONDS = 5.0
+
+
+class Nursery:
+    """The process that forks kernels; it is started by the first."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._channel, self._theirs = socket.socketpair()
+
+    def _start(self) -> "subprocess.Popen[bytes]":
+        number = self._theirs.fileno()
+        script = str(Path(__file__).with_name("nursery.py"))
+        process = subprocess.Popen(
+            # -P: this folder must not come before the packages
+            [sys.executable, "-P", script, str(number)],
+            pass_fds=[number],
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        self._theirs.close()
+        return process
+
+    def fork(self, argv: list[str], env: dict[str, str], cwd: str) -> "Forked":
+        """Start a kernel with these arguments; raise `StageError` if that fails."""
+        self._process = self._process or self._start()
+        request = json.dumps({"argv": argv, "env": env, "cwd": cwd})
+        with suppress(OSError):  # it has ended
+            self._channel.sendall(f"{request}\n".encode())
+        answer = b""
+        while not answer.endswith(b"\n"):
+            if not (part := self._channel.recv(64)):
+                raise StageError("the process that starts kernels has ended: run it again")
+            answer += part
+        return Forked(int(answer))
+
+    def close(self) -> None:
+        """End the process, and wait for that."""
+        self._channel.close()
+        if self._process:
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(END_SECONDS)
+            self._process.kill()
+            self._process.wait()
+        else:
+            self._theirs.close()
+
+
+class Forked:
+    """A kernel that is another process' child, with what a provisioner asks of a `Popen`."""
+
+    stdin = stdout = stderr = None
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        try:
+            self._file = os.pidfd_open(pid)
+        except ProcessLookupError:
+            self._file = -1
+
+    def poll(self) -> int | None:
+        """Return None while it runs; how it ended is not known."""
+        if self._file < 0 or select.select([self._file], [], [], 0)[0]:
+            return self.wait()
+        return None
+
+    def wait(self) -> int:
+        """Wait for its end."""
+        if self._file >= 0:
+            select.select([self._file], [], [])
+            os.close(self._file)
+            self._file = -1
+        return 0
+
+    def send_signal(self, signum: int) -> None:
+        """Send it a signal, unless it has ended."""
+        if self._file >= 0:
+            signal.pidfd_send_signal(self._file, signum)
+
+    def kill(self) -> None:
+        """Kill it."""
+        self.send_signal(signal.SIGKILL)
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+        self.send_signal(signal.SIGTERM)
+
+
+nursery: Nursery | None = None  # of the `forked` block that this is in
+
+
+class ForkedProvisioner(LocalProvisioner):
+    """Forks a kernel of this Python, and starts any other as Jupyter does."""
+
+    async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> KernelConnectionInfo:
+        """Start the kernel, and return how to connect to it."""
+        if nursery is None or cmd[0] != sys.executable or LAUNCHER not in cmd:
+            return await super().launch_kernel(cmd, **kwargs)
+        arguments = cmd[cmd.index(LAUNCHER) + 1 :]
+        env, cwd = kwargs.get("env") or dict(os.environ), kwargs.get("cwd") or os.getcwd()
+        self.process: Any = nursery.fork(arguments, env, str(cwd))
+        self.pid = self.pgid = self.process.pid
+        return self.connection_info
+
+
+@contextmanager
+def forked() -> Iterator[None]:
+    """Have the kernels that the block starts forked from one process, which ends with it."""
+    global nursery
+    factory = KernelProvisionerFactory.instance()
+    factory.provisioners[NAME] = EntryPoint(
+        NAME, f"{__name__}:{ForkedProvisioner.__name__}", factory.GROUP_NAME
+    )
+    before = factory.default_provisioner_name
+    nursery, factory.default_provisioner_name = Nursery(), NAME
+    try:
+        yield
+    finally:
+        factory.default_provisioner_name = before
+        nursery.close()
+        nursery = None

@@ -1,0 +1,59 @@
+"""A process that has imported what every notebook needs, and forks a kernel when it is asked to.
+
+It is started as a script, with the number of its socket. A request is a line of JSON, the kernel's
+`argv`, `env` and `cwd`; the answer is a line with its process id. It ends with its socket.
+"""
+
+import gc
+import importlib
+import json
+import os
+import signal
+import socket
+import sys
+
+# of this package only what every stage reads: a result is stale after a change of what was loaded
+MODULES = (
+    *("ipykernel.kernelapp", "numpy", "pandas", "matplotlib.figure", "seaborn"),
+    *("helpers.config.loading", "helpers.display.tables", "helpers.results.files"),
+)
+
+
+def main() -> None:
+    """Serve requests until the other end is closed; return in a kernel that has ended too."""
+    channel = socket.socket(fileno=int(sys.argv[1]))
+    from helpers.store import package_files
+
+    package_files()  # the hashes of what is imported next
+    os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")  # a kernel's
+    for name in MODULES:
+        importlib.import_module(name)
+    gc.freeze()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for a kernel that has ended
+    requests = channel.makefile("r")
+    while line := requests.readline():
+        if pid := os.fork():
+            channel.sendall(f"{pid}\n".encode())
+        else:
+            requests.close()
+            channel.close()
+            run_kernel(**json.loads(line))
+            break
+
+
+def run_kernel(argv: list[str], env: dict[str, str], cwd: str) -> None:
+    """Be the kernel, in a session of its own, until it is shut down."""
+    os.setsid()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.environ.clear()
+    os.environ.update(env)
+    os.chdir(cwd)
+    from ipykernel.kernelapp import launch_new_instance
+
+    # it ends soon after its parent, which is this process' and not the one that asked for it
+    launch_new_instance(argv=[*argv, f"--IPKernelApp.parent_handle={os.getppid()}"])
+
+
+if __name__ == "__main__":
+    main()

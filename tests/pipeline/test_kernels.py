@@ -1,0 +1,158 @@
+"""Kernels are forked from a process that has imported what each needs, and nothing else."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import nbformat
+import psutil
+import pytest
+from jupyter_client.manager import KernelManager
+
+from helpers.errors import StageError
+from helpers.pipeline import kernels
+from helpers.pipeline.kernels import Nursery, forked
+from helpers.store import ROOT
+
+TELL = """
+import json, os, sys
+print(json.dumps({
+    "parent": os.getppid(),
+    "session": os.getsid(0) == os.getpid(),
+    "folder": os.getcwd(),
+    "variables": {name: os.environ.get(name) for name in ("ONLY_HERE", "ONLY_BEFORE")},
+    "pandas": "pandas" in sys.modules,
+    "ours": sorted(name for name in sys.modules if name.partition(".")[0] == "helpers"),
+    "main": __name__,
+}))
+"""
+
+
+@pytest.fixture
+def nursery(monkeypatch: pytest.MonkeyPatch) -> Iterator[Nursery]:
+    monkeypatch.setenv("ONLY_BEFORE", "1")
+    with forked():
+        assert kernels.nursery
+        yield kernels.nursery
+        started = kernels.nursery._process
+    assert kernels.nursery is None
+    assert started is None or started.poll() is not None
+
+
+def told(folder: Path, *before: str) -> tuple[KernelManager, dict[str, object]]:
+    """Start a kernel in `folder`, by a command `before` it, and have it tell about itself."""
+    manager = KernelManager()
+    assert manager.kernel_spec
+    manager.kernel_spec.argv = [*before, *manager.kernel_spec.argv]
+    environment = {key: value for key, value in os.environ.items() if key != "ONLY_BEFORE"}
+    manager.start_kernel(cwd=str(folder), env={**environment, "ONLY_HERE": "2"})
+    client = manager.blocking_client()
+    client.start_channels()
+    try:
+        client.wait_for_ready(timeout=60)
+        lines: list[str] = []
+
+        def note(message: dict[str, dict[str, str]]) -> None:
+            lines.append(message["content"].get("text", ""))
+
+        client.execute_interactive(TELL, output_hook=note, timeout=60)
+    finally:
+        client.stop_channels()
+    return manager, json.loads("".join(lines))
+
+
+def test_a_kernel_is_a_fork_with_what_it_was_given_and_the_packages(
+    nursery: Nursery, tmp_path: Path
+) -> None:
+    nursery._process = nursery._start()  # before the variable is gone
+    manager, found = told(tmp_path)
+    process = psutil.Process(manager.provisioner.pid)  # type: ignore[union-attr]
+
+    assert found["parent"] == nursery._process.pid
+    assert found["session"]
+    assert found["folder"] == str(tmp_path)
+    assert found["variables"] == {"ONLY_HERE": "2", "ONLY_BEFORE": None}
+    assert found["pandas"]
+    assert found["main"] == "__main__"
+    manager.shutdown_kernel()
+    assert not process.is_running()
+    assert not manager.is_alive()
+
+
+def test_a_kernel_ends_soon_after_the_process_that_forked_it(
+    nursery: Nursery, tmp_path: Path
+) -> None:
+    manager, _ = told(tmp_path)
+    kernel = psutil.Process(manager.provisioner.pid)  # type: ignore[union-attr]
+    assert nursery._process
+
+    nursery._process.kill()
+
+    kernel.wait(5)
+    assert not manager.is_alive()
+    manager.cleanup_resources()
+    with pytest.raises(StageError, match="that starts kernels has ended"):
+        nursery.fork([], {}, "/")
+
+
+def test_the_second_kernel_knows_nothing_of_the_first(nursery: Nursery, tmp_path: Path) -> None:
+    first, before = told(tmp_path)
+    second, now = told(tmp_path)
+
+    assert before == now
+    assert first.provisioner.pid != second.provisioner.pid  # type: ignore[union-attr]
+    for manager in (first, second):
+        manager.shutdown_kernel(now=True)
+
+
+IMPORTS = ("helpers.config import resolve", "helpers.display import", "helpers.results import save")
+
+
+def test_nothing_of_the_package_is_loaded_before_that_not_every_stage_reads(
+    nursery: Nursery, tmp_path: Path
+) -> None:
+    """Else every result would be stale after a change of it."""
+    manager, found = told(tmp_path)
+    manager.shutdown_kernel(now=True)
+    for path in sorted((ROOT / "notebooks").glob("*/*.ipynb")):
+        cells = nbformat.read(path, as_version=4).cells  # type: ignore[no-untyped-call]
+        source = "\n".join(cell.source for cell in cells if cell.cell_type == "code")
+        assert all(f"from {each}" in source for each in IMPORTS), path
+
+    script = (
+        "import sys\n"
+        "from helpers.config import resolve\n"
+        "from helpers.display import table\n"
+        "from helpers.results import save\n"
+        "print(*sorted(n for n in sys.modules if n.partition('.')[0] == 'helpers'), sep='\\n')"
+    )
+    read = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout
+    assert found["ours"] == read.split()
+
+
+def test_a_kernel_of_another_command_is_started_as_ever(nursery: Nursery, tmp_path: Path) -> None:
+    manager, found = told(tmp_path, "env")
+    manager.shutdown_kernel(now=True)
+
+    assert found["parent"] == os.getpid()
+    assert not found["pandas"]
+    assert nursery._process is None
+
+
+def test_a_kernel_that_ended_is_not_signalled(nursery: Nursery, tmp_path: Path) -> None:
+    manager, _ = told(tmp_path)
+    process = manager.provisioner.process  # type: ignore[union-attr]
+    psutil.Process(process.pid).kill()
+    started = time.monotonic()
+    while process.poll() is None and time.monotonic() < started + 5:
+        time.sleep(0.05)
+
+    assert process.poll() == process.wait() == 0
+    process.send_signal(9)  # does nothing: the number may be another process' by now
+    process.kill()
+    process.terminate()
+    manager.cleanup_resources()
