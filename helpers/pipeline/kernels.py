@@ -1,7 +1,7 @@
 """Kernels that start at once: they are forked from one process that has imported the packages.
 
-Starting Python and importing what each notebook needs takes two to four seconds, more than many
-stages compute for. Jupyter asks a provisioner to start a kernel; here is one.
+Starting Python and importing what each notebook needs takes about two seconds on two cores, as long
+as some stages compute. Jupyter asks a provisioner to start a kernel; here is one.
 """
 
 import json
