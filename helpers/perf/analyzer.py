@@ -32,7 +32,7 @@ WINDOWS = 3  # perf_analyzer reports once it has three
 WINDOW_STRETCH = 1.2  # by which it lengthens the interval it is given
 ATTEMPTS = 4
 FEWEST_REQUESTS = 5  # in a run, for a throughput of its own
-SHORTEST_INTERVAL_MS = 150
+SHORTEST_INTERVAL_MS = 100
 START_SECONDS = 20.0  # in which an open loop has had an answer
 SEED = 14
 OUTPUT_BYTES = 524288  # of an answer whose length Triton does not know; NVIDIA's: 131,072 logits
@@ -97,13 +97,18 @@ class LoadPoint:
     flat: bool = False  # whether a request, to Triton one sample, holds a whole batch
 
 
-def interval_ms(request_count: int, runs: int, request_seconds: float) -> int:
+def interval_ms(
+    request_count: int,
+    runs: int,
+    request_seconds: float,
+    shortest: int = SHORTEST_INTERVAL_MS,
+) -> int:
     """Length of a window so that `runs` runs see `request_count` requests beside the first ones,
-    and each enough for a throughput, with one to spare.
+    and each enough for a throughput, with one to spare; `shortest` at least (ms).
     """
     per_run = max(ceil(request_count / runs), FEWEST_REQUESTS) + 1
     wanted = (ceil(per_run / WINDOWS) + 1 / WINDOWS) * request_seconds * 1000
-    return max(SHORTEST_INTERVAL_MS, ceil(1.1 * wanted / WINDOW_STRETCH))
+    return max(shortest, ceil(1.1 * wanted / WINDOW_STRETCH))
 
 
 def gaps_us(point: LoadPoint) -> NDArray[np.int64]:

@@ -11,6 +11,7 @@ from helpers.inference import ensemble, require, threads
 from helpers.models import Arrays
 from helpers.perf import analyzer, lookups, sweep
 from helpers.perf.analyzer import LoadPoint
+from helpers.perf.rows import Window
 from helpers.perf.statistics import FEWEST_RUNS
 from helpers.perf.sweep import Point, Runs, batch
 from helpers.results import Measurement, Row
@@ -18,6 +19,7 @@ from helpers.triton import Server, apply_settings
 
 NOT_SHARED = "inputs sent over HTTP: a remote host shares no memory with this one"
 NO_FLOOR = "only the embedded server has an identity model"
+FLOOR_INTERVAL_MS = 50  # of the identity model, which answers in a millisecond or two
 BARE_SHARE = 0.6  # of a served run's time, for a bare one: it has no windows to fill
 NO_RATIO = dict.fromkeys(
     (
@@ -99,6 +101,18 @@ def measure_offline(config: OfflineConfig, server: Server) -> Measurement:
     return measurement.model_copy(update={"rows": tuple(rows), "passes": passes})
 
 
+def _measure_floor(server: Server, load: LoadPoint, runs: Runs, one: Arrays) -> Window:
+    """Load the identity model with requests like `one`: all the same, as what it answers does not
+    depend on them, and perf_analyzer starts sooner with fewer.
+    """
+    seconds = sweep.seconds(lambda: server.infer(server.identity, one))
+    shortest = analyzer.interval_ms(analyzer.FEWEST_REQUESTS, 1, seconds, FLOOR_INTERVAL_MS)
+    request = sweep.sent(server, one if server.wire else batch(one, 0, 1), load.batch_size)
+    with analyzer.input_data(request) as data:
+        floor = replace(load, model=server.identity, parts=("",), data=data, interval_ms=shortest)
+        return runs.load(floor)
+
+
 def run_pairs(
     config: OfflineConfig,
     server: Server,
@@ -119,11 +133,6 @@ def run_pairs(
     """
     server.infer(config.model, one)  # the first call of a new shape is slow
     request_seconds = sweep.seconds(lambda: server.infer(config.model, one))
-    floor = replace(load, model=server.identity, parts=("",))
-    if server.identity:
-        floor_seconds = sweep.seconds(lambda: server.infer(server.identity, one))
-        interval_ms = analyzer.interval_ms(analyzer.FEWEST_REQUESTS, 1, floor_seconds)
-        floor = replace(floor, interval_ms=interval_ms)
     if bare:
         bare.run(0)
     ends = time.monotonic() + config.point_seconds
@@ -145,7 +154,7 @@ def run_pairs(
             runs.bare.append(load.batch_size * bare.run(BARE_SHARE * seconds))
 
     def measure_floor() -> None:
-        runs.floor.append(runs.load(floor))
+        runs.floor.append(_measure_floor(server, load, runs, one))
 
     while not (
         len(runs.served) >= config.pairs

@@ -232,7 +232,7 @@ def measure_row(
 
     The throughput's repetitions are the runs, or if these are `cut`, consecutive blocks of them. In
     an open loop, with a `rate` (requests/s), it is what was asked for: what is to be known is p50.
-    `others_cores` are those that other processes used meanwhile, at most in a run; `figures` are
+    `others_cores` are those that other processes used meanwhile; `figures` are
     further columns, such as the GPU's load.
     """
     steady = [run.steady for run in runs]

@@ -41,7 +41,16 @@ class Runs:
     served: list[Window] = field(default_factory=list)
     bare: list[float] = field(default_factory=list)  # inferences/s
     floor: list[Window] = field(default_factory=list)  # of the identity model
-    others_cores: list[float] = field(default_factory=list)  # that other processes took, by run
+    # by run: processor seconds that other processes took, and how long it was
+    others: list[tuple[float, float]] = field(default_factory=list)
+
+    @property
+    def others_cores(self) -> float:
+        """What other processes took meanwhile. Of all runs together: the clock of processes ticks
+        every 10 ms, and a few ticks are a large share of a short run.
+        """
+        taken, lasted = np.sum(self.others, axis=0)
+        return float(taken / lasted)
 
     def missing(self, wanted: int) -> int:
         """Count the requests that are still missing, those of the ramp apart."""
@@ -200,10 +209,11 @@ def _measure(
 
     @contextmanager
     def watched() -> Iterator[None]:
-        others_cores = background.monitor_background(server.processes)
+        others_cores, started = background.monitor_background(server.processes), time.monotonic()
         with observer.watching(seen):
             yield
-        runs.others_cores.append(others_cores())
+        lasted = time.monotonic() - started
+        runs.others.append((lasted * others_cores(), lasted))
 
     def load_server(timed: LoadPoint) -> Window:
         with watched():
@@ -232,7 +242,7 @@ def _measure(
         background.cores(),
         cut=runs.cut,
         rate=load.rate,
-        others_cores=float(np.max(runs.others_cores)),
+        others_cores=runs.others_cores,
         figures=figures,
         disturbance=seen.disturbance() or pace_changed(start, end, paces, config.half_width),
     )

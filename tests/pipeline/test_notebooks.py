@@ -145,28 +145,41 @@ def _offers(module: ModuleType, name: str) -> bool:
     return hasattr(module, name) or inside
 
 
-def common_code(book: Any, model: str) -> list[str]:
-    """The code of a notebook without its model's name and without its model's own displays.
-
-    A statement is the model's own when it imports from the model's package or uses what such an
-    import gave, and so are the other imports of a cell that has one; cells with nothing else are
-    left out.
+class Common(ast.NodeTransformer):
+    """Takes out imports and the model's own displays: statements that use what was imported from
+    the model's package, or what such a statement gave.
     """
-    own: set[str] = set()
-    cells = []
-    for cell in code_cells(book):
-        statements, kept = ast.parse(cell.source).body, []
-        imports = [each for each in statements if isinstance(each, ast.ImportFrom)]
-        inside = (f"helpers.models.{model}", "helpers.models._")  # what is shared begins with _
-        displays = [e for e in imports if str(e.module).startswith(inside)]
-        own |= {alias.asname or alias.name for each in displays for alias in each.names}
-        for statement in statements:
-            names = {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}
-            if not names & own and not (displays and statement in imports):
-                kept.append(ast.unparse(statement))
-        if kept:
-            cells.append("\n".join(kept).replace(repr(model), "MODEL"))
-    return cells
+
+    def __init__(self, own: set[str]) -> None:
+        self.own = own
+
+    def visit(self, node: ast.AST) -> ast.AST | None:
+        if isinstance(node, ast.ImportFrom):
+            return None
+        if isinstance(node, ast.Assign | ast.Expr):
+            names = [each for each in ast.walk(node) if isinstance(each, ast.Name)]
+            if self.own & {each.id for each in names}:
+                self.own |= {each.id for each in names if isinstance(each.ctx, ast.Store)}
+                return None
+        return super().visit(node)
+
+
+def common_code(book: Any, model: str) -> list[str]:
+    """The code of a notebook without its model's name, its imports and its model's own displays;
+    cells with nothing else are left out.
+    """
+    inside = (f"helpers.models.{model}", "helpers.models._")  # what is shared begins with _
+    trees = [ast.parse(cell.source) for cell in code_cells(book)]
+    own = {
+        alias.asname or alias.name
+        for tree in trees
+        for each in ast.walk(tree)
+        if isinstance(each, ast.ImportFrom) and str(each.module).startswith(inside)
+        for alias in each.names
+    }
+    common = Common(own)
+    cells = [ast.unparse(common.visit(tree)) for tree in trees]
+    return [cell.replace(repr(model), "MODEL") for cell in cells if cell]
 
 
 @pytest.mark.parametrize("stage", STAGE)
@@ -178,7 +191,7 @@ def test_the_code_of_a_stage_is_the_same_in_every_model(stage: str) -> None:
     assert found == dict.fromkeys(found, first)
 
 
-def test_the_comparison_ignores_a_models_name_and_displays_and_nothing_else() -> None:
+def test_the_comparison_ignores_a_models_name_displays_and_imports_and_nothing_else() -> None:
     one = read("resnet50", "export")
     other, changed = deepcopy(one), deepcopy(one)
     for cell in code_cells(other):

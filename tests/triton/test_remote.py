@@ -212,7 +212,7 @@ def test_a_row_says_that_its_inputs_went_over_http(
         *_, point, runs = arguments
         points.append(point)
         ends = np.arange(1, 101) * 10**7
-        runs.others_cores = [0.0]
+        runs.others = [(0.0, 1.0)]
         runs.served = 3 * [Window(np.stack([ends - 10**7, ends], axis=1), 1, 1)]
 
     samples = {"INPUT__0": np.zeros((1, 3), dtype=np.float32)}
