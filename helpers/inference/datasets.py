@@ -56,7 +56,7 @@ def recipe_folder(config: ExportConfig, kind: str) -> Path:
     value: dict[str, object] = dict(config.cache_fields("data"))
     if kind == "reference":
         value |= {
-            "source": [store.file_digest(path) for path in models.sources(config.model)],
+            "source": [store.known_digest(path) for path in models.sources(config.model)],
             "dataset": dataset_place(config).name,
             "checkpoint": checkpoint_place(config).name,
         }
@@ -65,7 +65,7 @@ def recipe_folder(config: ExportConfig, kind: str) -> Path:
         if not _is_generated(config):
             sources += models.raw_sources(config.model)
             value["files"] = store.fingerprint(store.from_root(config.dataset))
-        value |= {str(path.relative_to(store.ROOT)): store.file_digest(path) for path in sources}
+        value |= {str(path.relative_to(store.ROOT)): store.known_digest(path) for path in sources}
     return store.outputs() / "data" / f"{config.model}-{kind}-{store.digest(value)[:12]}"
 
 

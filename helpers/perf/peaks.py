@@ -16,7 +16,7 @@ import numpy as np
 from helpers.formats import block_telemetry, installed_version
 from helpers.results import Peaks
 
-SECONDS = 0.05  # for each product, and for the copy
+SECONDS = 0.02  # for each product, and for the copy
 LAYERS = 4  # products in a call, so that calling takes no time
 WIDTHS = {"fp32": 512, "bf16": 512, "int8": 1024}  # of the square factor: 1 MB, as in an L2 cache
 ROWS = 512  # of the other factor, for each thread

@@ -1,7 +1,8 @@
 """Kernels that start at once: they are forked from one process that has imported the packages.
 
-Starting Python and importing what each notebook needs takes about two seconds on two cores, as long
-as some stages compute. Jupyter asks a provisioner to start a kernel; here is one.
+Starting Python and importing what each notebook needs takes about two seconds on two cores, and the
+framework one to five more: as long as some stages compute. Jupyter asks a provisioner to start a
+kernel; here is one.
 """
 
 import json
@@ -33,24 +34,35 @@ class Nursery:
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
-        self._channel, self._theirs = socket.socketpair()
+        self._channel: socket.socket | None = None
+        self._framework = ""
 
-    def _start(self) -> "subprocess.Popen[bytes]":
-        number = self._theirs.fileno()
+    def preload(self, framework: str) -> None:
+        """Have the next kernels find the module of this name imported, and no other framework's:
+        two in one process may disturb each other.
+        """
+        if framework != self._framework:
+            self.close()
+            self._framework = framework
+
+    def _start(self) -> tuple["subprocess.Popen[bytes]", socket.socket]:
         script = str(Path(__file__).with_name("nursery.py"))
-        process = subprocess.Popen(
-            # -P: this folder must not come before the packages
-            [sys.executable, "-P", script, str(number)],
-            pass_fds=[number],
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        self._theirs.close()
-        return process
+        channel, theirs = socket.socketpair()
+        with theirs:
+            number = theirs.fileno()
+            process = subprocess.Popen(
+                # -P: this folder must not come before the packages
+                [sys.executable, "-P", script, str(number), *filter(None, [self._framework])],
+                pass_fds=[number],
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        return process, channel
 
     def fork(self, argv: list[str], env: dict[str, str], cwd: str) -> "Forked":
         """Start a kernel with these arguments; raise `StageError` if that fails."""
-        self._process = self._process or self._start()
+        if self._channel is None:
+            self._process, self._channel = self._start()
         request = json.dumps({"argv": argv, "env": env, "cwd": cwd})
         with suppress(OSError):  # it has ended
             self._channel.sendall(f"{request}\n".encode())
@@ -62,15 +74,15 @@ class Nursery:
         return Forked(int(answer))
 
     def close(self) -> None:
-        """End the process, and wait for that."""
-        self._channel.close()
+        """End the process, if there is one, and wait for that."""
+        if self._channel:
+            self._channel.close()
         if self._process:
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(END_SECONDS)
             self._process.kill()
             self._process.wait()
-        else:
-            self._theirs.close()
+        self._process = self._channel = None
 
 
 class Forked:
@@ -131,7 +143,7 @@ class ForkedProvisioner(LocalProvisioner):
 
 
 @contextmanager
-def forked() -> Iterator[None]:
+def forked() -> Iterator[Nursery]:
     """Have the kernels that the block starts forked from one process, which ends with it."""
     global nursery
     factory = KernelProvisionerFactory.instance()
@@ -141,7 +153,7 @@ def forked() -> Iterator[None]:
     before = factory.default_provisioner_name
     nursery, factory.default_provisioner_name = Nursery(), NAME
     try:
-        yield
+        yield nursery
     finally:
         factory.default_provisioner_name = before
         nursery.close()

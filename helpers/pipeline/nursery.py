@@ -1,7 +1,8 @@
 """A process that has imported what every notebook needs, and forks a kernel when it is asked to.
 
-It is started as a script, with the number of its socket. A request is a line of JSON, the kernel's
-`argv`, `env` and `cwd`; the answer is a line with its process id. It ends with its socket.
+It is started as a script, with the number of its socket and other modules to import. A request is a
+line of JSON, the kernel's `argv`, `env` and `cwd`; the answer is a line with its process id. It
+ends with its socket.
 """
 
 import gc
@@ -26,7 +27,8 @@ def main() -> None:
 
     package_files()  # the hashes of what is imported next
     os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")  # a kernel's
-    for name in MODULES:
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow reads it when it is imported
+    for name in (*MODULES, *sys.argv[2:]):
         importlib.import_module(name)
     gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for a kernel that has ended

@@ -19,7 +19,7 @@ from helpers.config import (
 )
 from helpers.inference import checkpoint_place, dataset_place
 from helpers.machine import obstacle
-from helpers.store import ROOT, file_digest, find_artefact, is_unchanged
+from helpers.store import ROOT, find_artefact, is_unchanged, known_digest
 
 FIRST_SECONDS = dict(zip(STAGE, (20, 6, 15, 22, 22, 6, 420), strict=True))
 DATA_SECONDS = 70  # generating a data set and fitting a checkpoint to it
@@ -92,7 +92,7 @@ def stale(job: Job) -> str:
         return changed
     for name, digest in found.fingerprint.modules.items():
         path = ROOT / name
-        if not path.exists() or file_digest(path) != digest:
+        if not path.exists() or known_digest(path) != digest:
             return f"{name} changed"
     if STAGE[job.config.stage].makes_artefact:
         artefact = find_artefact(artefact_folder(job.config, job.config.stage))

@@ -5,13 +5,14 @@ import shlex
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
 
+from helpers import models as networks
 from helpers import results
 from helpers.config import TARGET_VARIABLE, Parameters, notebook_file, read_file, select
 from helpers.display import Lines
@@ -33,7 +34,7 @@ from helpers.store import (
 DEFAULT = ROOT / "params/cpu.yaml"
 RESERVED = ("data",)  # folders of outputs/ that are no target
 RAN = ("executed", "failed")
-REPORT_SECONDS = 120.0  # between two reports of one model, each of which takes five
+REPORT_SECONDS = 180.0  # between two reports of one model, each of which takes five
 
 
 def run(
@@ -91,8 +92,10 @@ def run_plans(
             for path, _, _ in plans:
                 publish(outputs, path.stem, only_changed=True, pending=pending)
             say(f"pages: {display_path(outputs / 'index.html')}, written again after every stage")
-        runner = Runner(outputs, pending, expected, force, cell_seconds, say)
-        with _kernels(), say.run(sum(expected[each] for each in reasons)):
+        with ExitStack() as stack:
+            preload = stack.enter_context(_kernels()) if pending else None
+            runner = Runner(outputs, pending, expected, force, cell_seconds, say, preload)
+            stack.enter_context(say.run(sum(expected[each] for each in reasons)))
             for path, _, jobs in plans:
                 with _kernel_environment(path.stem):
                     outcome += runner.run(path.stem, jobs)
@@ -100,11 +103,12 @@ def run_plans(
 
 
 @contextmanager
-def _kernels() -> Iterator[None]:
+def _kernels() -> Iterator[Callable[[str], None]]:
+    """Start kernels quickly; what is given says which framework the next ones have imported."""
     from helpers.pipeline.kernels import forked  # slow to import
 
-    with forked():
-        yield
+    with forked() as nursery:
+        yield nursery.preload
 
 
 @dataclass(frozen=True)
@@ -117,6 +121,7 @@ class Runner:
     force: bool
     cell_seconds: int
     say: Lines
+    preload: Callable[[str], None] | None  # if anything is to run
 
     def run(self, target: str, jobs: Sequence[Job]) -> Counter[str]:
         """Run a target's jobs, and a model's report also after its first experiment and now and
@@ -179,6 +184,8 @@ class Runner:
             write_status(job, "failed", "the run was interrupted")  # until it has ended otherwise
             source = notebook_file(job.config.model, job.config.stage)
             given, said = parameters(job), self.say.printed
+            assert self.preload
+            self.preload(networks.get(job.config.model).FRAMEWORK)
             with self.say.stage(name, why, self.expected[job.result]):
                 found = execute(source, job.result, given, self.cell_seconds, said)
             if found.fingerprint and (changed := results.difference(before, found.fingerprint)):

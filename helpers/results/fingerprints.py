@@ -2,6 +2,7 @@
 
 import json
 import sys
+from functools import cache
 from pathlib import Path
 
 from helpers.config import ExportConfig, StageConfig, notebook_file, results_folder
@@ -17,15 +18,21 @@ FEW = 3  # names that a line on a difference has
 
 def fingerprint(config: StageConfig) -> Fingerprint:
     """Take a stage's fingerprint, but for `modules`: `files_read` knows them once it has run."""
-    cells = json.loads(notebook_file(config.model, config.stage).read_text())["cells"]
+    notebook = notebook_file(config.model, config.stage)
     return Fingerprint(
         config=config.cache_fields(config.stage),
-        notebook=digest([(cell["cell_type"], cell["source"]) for cell in cells]),
+        notebook=_cells_digest(notebook, notebook.stat().st_mtime_ns),
         versions=provenance.versions(config),
         inputs=inputs(config, config.stage)
         if isinstance(config, ExportConfig)
         else _report_inputs(config),
     )
+
+
+@cache
+def _cells_digest(notebook: Path, _: int) -> str:
+    cells = json.loads(notebook.read_text())["cells"]
+    return digest([(cell["cell_type"], cell["source"]) for cell in cells])
 
 
 def _report_inputs(config: StageConfig) -> dict[str, str]:

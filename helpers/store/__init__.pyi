@@ -1,6 +1,6 @@
 from .artefacts import Artefact, discard, find_artefact, is_unchanged, making, mark_red, verify
 from .files import explained, link_or_copy, write_atomic
-from .hashing import content_name, digest, file_digest, fingerprint, package_files
+from .hashing import content_name, digest, file_digest, fingerprint, known_digest, package_files
 from .lock import LOCKED_VARIABLE, clear_leftovers, locked, require_unlocked, temporary_folder
 from .paths import OUTPUTS_VARIABLE, ROOT, display_path, from_root, outputs
 
@@ -20,6 +20,7 @@ __all__ = [
     "fingerprint",
     "from_root",
     "is_unchanged",
+    "known_digest",
     "link_or_copy",
     "locked",
     "making",

@@ -20,6 +20,19 @@ def file_digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def known_digest(path: Path) -> str:
+    """Give the SHA-256 of a file that many ask for; it is read again once its size or time has
+    changed.
+    """
+    status = path.stat()
+    return _known(path, status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+@cache
+def _known(path: Path, *_: int) -> str:
+    return file_digest(path)
+
+
 @cache
 def content_name(path: str) -> str:
     """Name a user's files by what they are rather than where they lie: give their fingerprint, or

@@ -3,6 +3,7 @@ longer than it may take.
 """
 
 import itertools
+import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -74,7 +75,8 @@ def measured(
 
     config = resolve("resnet50", "perf_offline", overrides=overrides)
     assert isinstance(config, OfflineConfig)
-    server: Any = SimpleNamespace(processes=(), infer=lambda *_: None, identity=identity)
+    own = {"processes": (), "wire": None, "identity": identity}
+    server: Any = SimpleNamespace(infer=lambda *_: None, **own)
     runs, bare = Runs(load_of(seconds, order), watched), Noted(Session(), [BATCH])
     point = LoadPoint("resnet50", Path("inputs.json"), [])
     offline.run_pairs(config, server, bare, BATCH, point, runs)
@@ -120,6 +122,37 @@ def test_the_identity_model_is_measured_between_the_runs_of_the_first_three_pair
     assert found["floor_ms"] == pytest.approx(1000 * CALL_SECONDS * np.mean(floors), rel=1e-6)
     assert found["adapter_ms"] == found["serving_ms"] - found["floor_ms"]
     assert found["adapter_low_ms"] < found["adapter_ms"] < found["adapter_high_ms"]
+
+
+def test_what_others_take_is_judged_over_all_runs_of_a_point() -> None:
+    """The clock of processes ticks every 10 ms: three ticks in a short run are no disturbance."""
+    runs = Runs(load_of(lambda: CALL_SECONDS, []), nullcontext)
+    runs.others = [(0.03, 0.3), (0.0, 1.0), (0.0, 1.7)]
+
+    assert runs.others_cores == pytest.approx(0.01)
+
+
+def test_the_floor_is_asked_with_one_request_whatever_the_batch(tmp_path: Path) -> None:
+    """Each different one costs perf_analyzer a region of shared memory at its start."""
+    asked: list[LoadPoint] = []
+    rows: list[int] = []
+
+    def load(point: LoadPoint) -> Window:
+        asked.append(point)
+        rows.append(len(json.loads(point.data.read_text())["data"]))
+        ends = np.arange(1, 20) * 10**6
+        return Window(np.stack([ends - 10**6, ends], axis=1), 1, 1)
+
+    server: Any = SimpleNamespace(wire=None, infer=lambda *_: None, identity="identity")
+    point = LoadPoint("resnet50", tmp_path / "inputs.json", [], batch_size=64, parts=("a", "b"))
+    many = {"INPUT__0": np.zeros((64, 3), np.float32)}
+
+    offline._measure_floor(server, point, Runs(load, nullcontext), many)
+
+    (floor,) = asked
+    assert (floor.model, floor.batch_size, floor.parts) == ("identity", 64, ("",))
+    assert rows == [1]
+    assert offline.FLOOR_INTERVAL_MS <= floor.interval_ms < analyzer.SHORTEST_INTERVAL_MS
 
 
 def test_a_point_goes_on_until_it_is_known_or_its_time_is_over() -> None:

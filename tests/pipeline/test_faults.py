@@ -20,7 +20,7 @@ OFFLINE = ("run", "params/dummy.yaml", "--experiment", "onnx-fp32", "--stage", "
 def measuring(project: Project) -> "subprocess.Popen[str]":
     """Start measuring, slowly enough to be disturbed, and return once perf_analyzer runs."""
     text = project.params.read_text()
-    project.params.write_text(text.replace("request_count: 5", "request_count: 12000"))
+    project.params.write_text(text.replace("request_count: 5", "request_count: 4000"))
     process = project.start(*OFFLINE, "--force")
     wait_for(
         lambda: processes(str(project.root), "/perf_analyzer -m") or process.poll() is not None
@@ -33,7 +33,7 @@ def measuring(project: Project) -> "subprocess.Popen[str]":
 def require_to_be_run(project: Project) -> None:
     """Undo the slowness; the same command has that one stage to run."""
     text = project.params.read_text()
-    project.params.write_text(text.replace("request_count: 12000", "request_count: 5"))
+    project.params.write_text(text.replace("request_count: 4000", "request_count: 5"))
     answer = project.run(*OFFLINE, "--dry-run")
     assert answer.code == 0, answer.output
     assert answer.output.count("would run, because") == 1

@@ -26,6 +26,7 @@ print(json.dumps({
     "folder": os.getcwd(),
     "variables": {name: os.environ.get(name) for name in ("ONLY_HERE", "ONLY_BEFORE")},
     "pandas": "pandas" in sys.modules,
+    "torch": "torch" in sys.modules,
     "ours": sorted(name for name in sys.modules if name.partition(".")[0] == "helpers"),
     "main": __name__,
 }))
@@ -68,7 +69,7 @@ def told(folder: Path, *before: str) -> tuple[KernelManager, dict[str, object]]:
 def test_a_kernel_is_a_fork_with_what_it_was_given_and_the_packages(
     nursery: Nursery, tmp_path: Path
 ) -> None:
-    nursery._process = nursery._start()  # before the variable is gone
+    nursery._process, nursery._channel = nursery._start()  # before the variable is gone
     manager, found = told(tmp_path)
     process = psutil.Process(manager.provisioner.pid)  # type: ignore[union-attr]
 
@@ -107,6 +108,27 @@ def test_the_second_kernel_knows_nothing_of_the_first(nursery: Nursery, tmp_path
     assert first.provisioner.pid != second.provisioner.pid  # type: ignore[union-attr]
     for manager in (first, second):
         manager.shutdown_kernel(now=True)
+
+
+def test_a_framework_is_imported_before_and_not_beside_another(
+    nursery: Nursery, tmp_path: Path
+) -> None:
+    managers, found, parents = [], [], []
+    for name in ("torch", "torch", "colorsys"):  # a small one in place of the other framework
+        nursery.preload(name)
+        manager, told_by = told(tmp_path)
+        managers.append(manager)
+        found.append(told_by)
+        parents.append(nursery._process)
+    managers[-1].shutdown_kernel(now=True)
+    for manager in managers[:-1]:  # they ended with their nursery
+        manager.cleanup_resources()
+
+    assert [each["torch"] for each in found] == [True, True, False]
+    assert parents[0] is parents[1]
+    assert parents[0] is not None
+    assert parents[0].poll() is not None
+    assert not any(manager.is_alive() for manager in managers)
 
 
 IMPORTS = ("helpers.config import resolve", "helpers.display import", "helpers.results import save")

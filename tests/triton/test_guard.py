@@ -51,6 +51,31 @@ def test_a_stale_region_is_swept_and_one_in_use_is_not(name: str) -> None:
     assert (used.exists(), other.exists()) == (False, True)
 
 
+def test_a_killed_server_leaves_no_folder_for_its_environments(tmp_path: Path) -> None:
+    """Triton's Python backend makes it, whatever TMPDIR is, and removes it if it ends by itself."""
+    older = Path("/tmp/python_env_OLDER0")  # another server's
+    full = Path("/tmp/python_env_FULL00")
+    older.mkdir()
+    time.sleep(0.05)
+    code = (
+        "import os, pathlib, tempfile\n"
+        f"pathlib.Path({str(full)!r}).mkdir()\n"
+        f"pathlib.Path({str(full / 'file')!r}).touch()\n"
+        "print(tempfile.mkdtemp(prefix='python_env_', dir='/tmp'), flush=True)\n"
+        "os.kill(os.getpid(), 9)"
+    )
+    try:
+        with guarded(tmp_path, code) as it:
+            it.wait(10)
+        (made,) = (tmp_path / "log").read_text().split()
+        assert made.startswith("/tmp/python_env_")
+        assert [Path(made).exists(), older.exists(), full.exists()] == [False, True, True]
+    finally:
+        (full / "file").unlink(missing_ok=True)
+        for folder in (older, full):
+            folder.rmdir()
+
+
 def test_a_session_that_was_killed_uses_its_memory_no_more() -> None:
     """A large process takes a moment to die; while it does, its regions would not be swept."""
     code = "held = bytearray(b'x') * (512 << 20); print(flush=True); input()"

@@ -34,8 +34,8 @@ class Recipe:
 
 RECIPES = {
     "generated": {
-        "dlrm": Recipe(steps=120, batch_size=2048, learning_rate=1e-3, table_rate=0.02),
-        "dcnv2": Recipe(steps=60, batch_size=1024, learning_rate=1e-3, table_rate=0.02),
+        "dlrm": Recipe(steps=60, batch_size=2048, learning_rate=2e-3, table_rate=0.03),
+        "dcnv2": Recipe(steps=40, batch_size=1024, learning_rate=1.5e-3, table_rate=0.03),
     },
     "generated-small": {
         "dlrm": Recipe(steps=20, batch_size=512, learning_rate=1e-3, table_rate=0.02),

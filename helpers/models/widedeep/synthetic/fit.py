@@ -20,7 +20,7 @@ from helpers.models.widedeep.network import OUTPUT, wide_and_deep
 SEED = 1
 TABLE_RATE, DENSE_RATE = 0.02, 1e-3  # learning rates of the tables and of everything else
 FLOOR = 1e-8  # that Adagrad's sum of squares starts from; a gradient here is about 1e-5
-RECIPES = {"generated": (120, 1024), "generated-small": (40, 256)}  # steps, and batch size
+RECIPES = {"generated": (60, 1024), "generated-small": (40, 256)}  # steps, and batch size
 
 
 def fit(name: str, dataset: Path, path: Path) -> None:
