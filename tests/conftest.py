@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[1]
 HERE = Path(__file__).resolve().parent
 
 os.environ["OMP_WAIT_POLICY"] = SETTINGS["OMP_WAIT_POLICY"]
-os.environ[PATIENCE_VARIABLE] = "1"  # no figure is believed here
+os.environ[PATIENCE_VARIABLE] = "0.01"  # no figure is believed here
 
 
 def pytest_configure(config: pytest.Config) -> None:
