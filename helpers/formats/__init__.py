@@ -136,9 +136,8 @@ def distribution(module: str) -> str:
     return next((name for name in candidates if installed_version(name)), module)
 
 
-@cache
 def installed_version(name: str) -> str:
-    """Look up the version of a distribution, once in a process; empty if it is not installed."""
+    """Look up the version of a distribution; empty if it is not installed."""
     try:
         return version(name)
     except PackageNotFoundError:

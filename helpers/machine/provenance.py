@@ -3,6 +3,7 @@
 import os
 import platform
 import subprocess
+from functools import cache
 
 from pydantic import JsonValue
 
@@ -17,6 +18,10 @@ REPORTING = ("matplotlib", "seaborn", "pandas", "nbconvert")
 NO_ACCELERATOR: dict[str, JsonValue] = {"accelerators_per_node": 0, "accelerator_model_name": ""}
 
 
+# Once in a process: a run asks for each of its stages, and reading a package's metadata takes long
+_distribution, _installed = cache(formats.distribution), cache(formats.installed_version)
+
+
 def versions(config: StageConfig) -> dict[str, str]:
     """Look up the versions that decide what this stage computes, Python's first."""
     names: tuple[str, ...] = REPORTING
@@ -27,10 +32,10 @@ def versions(config: StageConfig) -> dict[str, str]:
             modules += formats.get(config.format).RUNTIME
         if ensemble := models.ensemble(config.model, config.lookup):
             modules += ensemble.RUNTIME
-        names = tuple(map(formats.distribution, modules))
+        names = tuple(map(_distribution, modules))
         if isinstance(config, DeployConfig):
             names += SERVING
-    found = {name: formats.installed_version(name) or "not installed" for name in names}
+    found = {name: _installed(name) or "not installed" for name in names}
     return {"python": platform.python_version(), **found}
 
 

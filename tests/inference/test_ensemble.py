@@ -176,7 +176,7 @@ def test_no_process_of_it_imports_torch(finished_dlrm: Project) -> None:
     kernels = [modules for modules in seen if {"forked", "helpers"} <= set(modules)]
     assert len(kernels) >= 6
     assert any("ipykernel" in modules for modules in seen)
-    assert sum("tensorflow" in modules for modules in kernels) >= 2
+    assert any("tensorflow" in modules for modules in seen)  # the process that forks kernels
     assert not [modules for modules in seen if "torch" in modules]
 
 
