@@ -106,10 +106,10 @@ def _measure_floor(server: Server, load: LoadPoint, runs: Runs, one: Arrays) -> 
     depend on them, and perf_analyzer starts sooner with fewer.
     """
     seconds = sweep.seconds(lambda: server.infer(server.identity, one))
-    shortest = analyzer.interval_ms(analyzer.FEWEST_REQUESTS, 1, seconds, FLOOR_INTERVAL_MS)
+    interval = analyzer.interval_ms(analyzer.FEWEST_REQUESTS, 1, seconds, FLOOR_INTERVAL_MS)
     request = sweep.sent(server, one if server.wire else batch(one, 0, 1), load.batch_size)
     with analyzer.input_data(request) as data:
-        floor = replace(load, model=server.identity, parts=("",), data=data, interval_ms=shortest)
+        floor = replace(load, model=server.identity, parts=("",), data=data, interval_ms=interval)
         return runs.load(floor)
 
 

@@ -21,8 +21,8 @@ from helpers.inference import checkpoint_place, dataset_place
 from helpers.machine import obstacle
 from helpers.store import ROOT, find_artefact, is_unchanged, known_digest
 
-FIRST_SECONDS = dict(zip(STAGE, (20, 6, 15, 22, 22, 6, 420), strict=True))
-DATA_SECONDS = 70  # generating a data set and fitting a checkpoint to it
+FIRST_SECONDS = dict(zip(STAGE, (11, 6, 10, 14, 10, 6, 420), strict=True))
+DATA_SECONDS = 40  # generating a data set and fitting a checkpoint to it
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,14 @@ from helpers.config import ExportConfig, StageConfig, notebook_file, results_fol
 from helpers.inference import inputs
 from helpers.machine import provenance
 from helpers.results.types import Fingerprint
-from helpers.store import ROOT, digest, display_path, file_digest, package_files
+from helpers.store import (
+    ROOT,
+    digest,
+    display_path,
+    file_digest,
+    known_digest,
+    package_files,
+)
 
 PARTS = {"config": "configuration", "notebook": "notebook", "inputs": "input"}
 PARTS |= {"versions": "version"}
@@ -21,7 +28,7 @@ def fingerprint(config: StageConfig) -> Fingerprint:
     notebook = notebook_file(config.model, config.stage)
     return Fingerprint(
         config=config.cache_fields(config.stage),
-        notebook=_cells_digest(notebook, notebook.stat().st_mtime_ns),
+        notebook=_cells_digest(notebook, known_digest(notebook)),
         versions=provenance.versions(config),
         inputs=inputs(config, config.stage)
         if isinstance(config, ExportConfig)
@@ -30,7 +37,7 @@ def fingerprint(config: StageConfig) -> Fingerprint:
 
 
 @cache
-def _cells_digest(notebook: Path, _: int) -> str:
+def _cells_digest(notebook: Path, _: str) -> str:
     cells = json.loads(notebook.read_text())["cells"]
     return digest([(cell["cell_type"], cell["source"]) for cell in cells])
 

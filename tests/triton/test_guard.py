@@ -53,8 +53,8 @@ def test_a_stale_region_is_swept_and_one_in_use_is_not(name: str) -> None:
 
 def test_a_killed_server_leaves_no_folder_for_its_environments(tmp_path: Path) -> None:
     """Triton's Python backend makes it, whatever TMPDIR is, and removes it if it ends by itself."""
-    older = Path("/tmp/python_env_OLDER0")  # another server's
-    full = Path("/tmp/python_env_FULL00")
+    older = Path(f"/tmp/python_env_older{os.getpid()}")  # another server's
+    full = Path(f"/tmp/python_env_full{os.getpid()}")
     older.mkdir()
     time.sleep(0.05)
     code = (
