@@ -14,13 +14,13 @@ from helpers.models.resnet50.network import Bottleneck, ResNet50
 from helpers.models.resnet50.synthetic.generate import CLASSES, training_batch
 
 SEED = 0
-LEARNING_RATE = 1.5e-3
+LEARNING_RATE = 1e-3
 BATCH_SIZE = 32
 COOL_DOWN = 0.4  # last part of the steps, in which the learning rate falls to 0
 UNUSED_BIAS = -7.0  # of the outputs that no texture has, so that no step is spent on learning that
 
 
-RECIPES = {"generated": (100, 64), "generated-small": (24, 48)}  # steps; side of a crop in pixels
+RECIPES = {"generated": (180, 64), "generated-small": (24, 48)}  # steps; side of a crop in pixels
 
 
 def fit(name: str, path: Path) -> None:
