@@ -26,6 +26,7 @@ OWNER = "triton-notebooks.owner"  # a label: who started the container
 HOST_OUTPUTS_VARIABLE = "TRITON_NOTEBOOKS_HOST_OUTPUTS"  # set by docker/compose.yaml
 ANSWER_SECONDS = 60
 CONNECT_SECONDS = 1.0
+CLIENT_SECONDS = 5.0
 
 
 class Mount(NamedTuple):
@@ -52,13 +53,18 @@ class Container:
 
     def end(self) -> str:
         """Describe how it ended; empty while it runs, is about to, or is being removed: then its
-        client has not printed its last words yet.
+        client has not printed its last words yet. A client ends soon after its container, and
+        knows the exit code.
         """
         if reason := process.end_of(self.client):
             return reason
         state = self._field(".State.Status")  # empty if the engine has not made it yet
-        alive = state in ("", "created", "running", "removing")
-        return "" if alive else f"its container is {state}"
+        if state in ("", "created", "running", "removing"):
+            return ""
+        if state == "exited":
+            with suppress(subprocess.TimeoutExpired):
+                self.client.wait(CLIENT_SECONDS)
+        return process.end_of(self.client) or f"its container is {state}"
 
     def process(self) -> tuple[int, ...]:
         """Return the number of its first process, a child of the engine and not of ours."""

@@ -629,7 +629,18 @@ def test_a_container_that_dies_while_it_is_used(
             server.infer("resnet50", {"INPUT__0": np.zeros((1, 3), dtype=np.float32)})
 
 
-def test_a_paused_or_lost_container_is_not_alive(engine: StandIn) -> None:
+def test_a_client_that_ends_after_its_container_says_the_exit_code(engine: StandIn) -> None:
+    """Between the two, "exited" and then "removing" would be found, and no code in either."""
+    client = subprocess.Popen(["sh", "-c", "sleep 0.5; exit 1"])
+    engine.say("mine.container", json.dumps({"name": "mine", "labels": {}, "pid": 99999999}))
+    assert containers.Container("mine", client).end() == "it failed (exit code 1)"
+    (engine.folder / "mine.container").unlink()
+
+
+def test_a_paused_or_lost_container_is_not_alive(
+    engine: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(containers, "CLIENT_SECONDS", 0.1)
     running = subprocess.Popen(["sleep", "9"])
     container = containers.Container("mine", running)
     state = {"name": "mine", "labels": {}, "pid": 99999999}
