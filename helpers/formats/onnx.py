@@ -1,5 +1,6 @@
 """ONNX with a dynamic batch, run by ONNX Runtime. A PyTorch network is exported by the dynamo
-exporter, or by the older one where the server needs an old opset; a SavedModel by tf2onnx.
+exporter, or by the older one where the server needs an old opset or there is a recurrent layer; a
+SavedModel by tf2onnx.
 """
 
 import logging
@@ -28,6 +29,9 @@ SHOWN = ("ONNX Runtime", "ONNX")
 load, profile = _onnx.OnnxSession, _onnx.profile
 
 TF2ONNX_OPSET = 17  # unless the server needs an older one
+# Of a network with recurrent layers: the dynamo exporter follows each of an LSTM's steps, several
+# times, to put an LSTM in their place in the end. TFT's takes it 20 s, the older exporter 1 s.
+RECURRENT_OPSET = 20
 LARGE = 100_000  # bytes; weights above this size are hidden from tf2onnx
 
 
@@ -58,9 +62,10 @@ def _export(network: "torch.nn.Module", path: Path, build: Build) -> None:
     import torch
 
     module = deepcopy(network).half() if build.precision == "fp16" else network
-    if build.opset:
+    is_recurrent = any(isinstance(each, torch.nn.RNNBase) for each in module.modules())
+    if opset := build.opset or (RECURRENT_OPSET if is_recurrent else None):
         dynamic_axes = {name: {0: "batch"} for name in (*build.inputs, *build.outputs)}
-        options = {"dynamo": False, "opset_version": build.opset, "dynamic_axes": dynamic_axes}
+        options = {"dynamo": False, "opset_version": opset, "dynamic_axes": dynamic_axes}
     else:
         dynamic_shapes = tuple({0: torch.export.Dim("batch")} for _ in build.inputs)
         options = {"dynamo": True, "dynamic_shapes": dynamic_shapes}
@@ -70,7 +75,7 @@ def _export(network: "torch.nn.Module", path: Path, build: Build) -> None:
         program = torch.onnx.export(
             module,
             tuple(torch.from_numpy(array) for array in build.inputs.values()),
-            str(path) if build.opset else None,
+            str(path) if opset else None,
             input_names=list(build.inputs),
             output_names=list(build.outputs),
             verbose=False,

@@ -71,6 +71,7 @@ def execute(
                 config=Config({"ConnectionFileMixin": transport}),
                 stdout_file=Relay(say),
                 extra_arguments=["--IPKernelApp.log_level=CRITICAL"],  # it is said when it ends
+                shutdown_kernel="immediate",  # its cells are done: ending politely takes 0.4 s
             )
         except PapermillExecutionError as error:
             name = "" if hasattr(errors, error.ename) else f"{error.ename}: "
