@@ -37,13 +37,13 @@ class Nursery:
         self._channel: socket.socket | None = None
         self._framework = ""
 
-    def preload(self, framework: str) -> None:
-        """Have the next kernels find the module of this name imported, and no other framework's:
-        two in one process may disturb each other.
+    def preload(self, framework: str, is_needed: bool = True) -> None:
+        """Have the next kernels find the module of this name imported, if it is needed or was
+        before, and no other framework's: two in one process may disturb each other.
         """
-        if framework != self._framework:
+        if self._framework != framework and (is_needed or self._framework):
             self.close()
-            self._framework = framework
+            self._framework = framework if is_needed else ""
 
     def _start(self) -> tuple["subprocess.Popen[bytes]", socket.socket]:
         script = str(Path(__file__).with_name("nursery.py"))

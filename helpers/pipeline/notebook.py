@@ -15,7 +15,7 @@ from typing import Any
 from helpers import errors
 from helpers.errors import StageError
 from helpers.results import Result, read
-from helpers.store import temporary_folder
+from helpers.store import GRAMMARS, temporary_folder, without
 
 START_SECONDS = 120
 RELAYED_LINES = 6
@@ -52,7 +52,8 @@ def execute(
     result.parent.mkdir(parents=True, exist_ok=True)
     with warnings.catch_warnings(), temporary_folder() as sockets:
         warnings.simplefilter("ignore")
-        import papermill
+        with without(GRAMMARS):
+            import papermill
         from nbclient.exceptions import CellTimeoutError, DeadKernelError
         from papermill.exceptions import PapermillExecutionError
         from traitlets.config import Config

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from helpers import results
+from helpers import formats, models, results
 from helpers.config import (
     STAGE,
     STAGES,
@@ -125,6 +125,17 @@ def parameters(job: Job) -> dict[str, Any]:
         "experiment": config.experiment,
         "overrides": {},
     }
+
+
+def framework(config: StageConfig) -> tuple[str, bool]:
+    """Name the framework of a stage's model, and say whether its notebook imports that."""
+    name = models.get(config.model).FRAMEWORK
+    used = set[str]()
+    if isinstance(config, ConvertConfig):
+        used.update(formats.get(config.format).RUNTIME)
+        if config.stage == "convert":
+            used.update(formats.get(config.export_format).RUNTIME)
+    return name, config.stage == "export" or name in used
 
 
 def due(jobs: Sequence[Job], force: bool) -> dict[Path, str]:

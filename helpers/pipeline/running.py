@@ -12,14 +12,22 @@ from pathlib import Path
 
 import yaml
 
-from helpers import models as networks
 from helpers import results
 from helpers.config import TARGET_VARIABLE, Parameters, notebook_file, read_file, select
 from helpers.display import Lines
 from helpers.errors import DeploymentError, ParameterError, StageError
 from helpers.machine import COMMAND_VARIABLE
 from helpers.pipeline.notebook import execute
-from helpers.pipeline.planning import Job, due, estimates, explain, parameters, plan, stale
+from helpers.pipeline.planning import (
+    Job,
+    due,
+    estimates,
+    explain,
+    framework,
+    parameters,
+    plan,
+    stale,
+)
 from helpers.pipeline.publishing import publish, publish_front, publish_indexes
 from helpers.results import Result
 from helpers.store import (
@@ -103,7 +111,7 @@ def run_plans(
 
 
 @contextmanager
-def _kernels() -> Iterator[Callable[[str], None]]:
+def _kernels() -> Iterator[Callable[[str, bool], None]]:
     """Start kernels quickly; what is given says which framework the next ones have imported."""
     from helpers.pipeline.kernels import forked  # slow to import
 
@@ -121,7 +129,7 @@ class Runner:
     force: bool
     cell_seconds: int
     say: Lines
-    preload: Callable[[str], None] | None  # if anything is to run
+    preload: Callable[[str, bool], None] | None  # if anything is to run
 
     def run(self, target: str, jobs: Sequence[Job]) -> Counter[str]:
         """Run a target's jobs, and a model's report also after its first experiment and now and
@@ -185,7 +193,7 @@ class Runner:
             source = notebook_file(job.config.model, job.config.stage)
             given, said = parameters(job), self.say.printed
             assert self.preload
-            self.preload(networks.get(job.config.model).FRAMEWORK)
+            self.preload(*framework(job.config))
             with self.say.stage(name, why, self.expected[job.result]):
                 found = execute(source, job.result, given, self.cell_seconds, said)
             if found.fingerprint and (changed := results.difference(before, found.fingerprint)):

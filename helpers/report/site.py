@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from helpers.config import STAGE, STAGES
 from helpers.errors import WorkspaceError
-from helpers.store import display_path, write_atomic
+from helpers.store import GRAMMARS, display_path, without, write_atomic
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode
@@ -80,8 +80,9 @@ def page(
     `state` and `note` are shown at the top: what the runner knows and the notebook cannot (a
     timeout, a dead kernel). Raises WorkspaceError if the notebook cannot be read.
     """
-    import nbformat
-    from nbconvert import HTMLExporter
+    with without(GRAMMARS):
+        import nbformat
+        from nbconvert import HTMLExporter
     from traitlets.config import Config
 
     try:

@@ -1,10 +1,12 @@
 from .artefacts import Artefact, discard, find_artefact, is_unchanged, making, mark_red, verify
 from .files import explained, link_or_copy, write_atomic
 from .hashing import content_name, digest, file_digest, fingerprint, known_digest, package_files
+from .imports import GRAMMARS, without
 from .lock import LOCKED_VARIABLE, clear_leftovers, locked, require_unlocked, temporary_folder
 from .paths import OUTPUTS_VARIABLE, ROOT, display_path, from_root, outputs
 
 __all__ = [
+    "GRAMMARS",
     "LOCKED_VARIABLE",
     "OUTPUTS_VARIABLE",
     "ROOT",
@@ -30,5 +32,6 @@ __all__ = [
     "require_unlocked",
     "temporary_folder",
     "verify",
+    "without",
     "write_atomic",
 ]

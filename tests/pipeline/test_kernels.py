@@ -131,6 +131,22 @@ def test_a_framework_is_imported_before_and_not_beside_another(
     assert not any(manager.is_alive() for manager in managers)
 
 
+def test_a_framework_that_is_not_needed_is_not_imported_and_not_let_go_of(
+    nursery: Nursery, tmp_path: Path
+) -> None:
+    found = []
+    for name, is_needed in (("colorsys", False), ("colorsys", True), ("colorsys", False)):
+        nursery.preload(name, is_needed)
+        manager, _ = told(tmp_path)
+        found.append((nursery._framework, nursery._process))
+        manager.shutdown_kernel(now=True)
+    nursery.preload("torch", False)
+
+    assert [framework for framework, _ in found] == ["", "colorsys", "colorsys"]
+    assert found[0][1] is not found[1][1] is found[2][1]
+    assert (nursery._framework, nursery._process) == ("", None)
+
+
 IMPORTS = ("helpers.config import resolve", "helpers.display import", "helpers.results import save")
 
 
