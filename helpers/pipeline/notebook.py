@@ -60,6 +60,7 @@ def execute(
         from zmq.error import ZMQError
 
         transport = {"transport": "ipc", "ip": f"{sockets}/kernel"}  # no port is opened
+        client = {"client_class": f"{__package__}.kernels.PromptClient"}
         try:
             notebook = papermill.execute_notebook(
                 str(source),
@@ -69,7 +70,7 @@ def execute(
                 progress_bar=False,
                 start_timeout=START_SECONDS,
                 execution_timeout=cell_seconds,
-                config=Config({"ConnectionFileMixin": transport}),
+                config=Config({"ConnectionFileMixin": transport, "AsyncKernelManager": client}),
                 stdout_file=Relay(say),
                 extra_arguments=["--IPKernelApp.log_level=CRITICAL"],  # it is said when it ends
                 shutdown_kernel="immediate",  # its cells are done: ending politely takes 0.4 s

@@ -81,8 +81,12 @@ def owners(given: Parameters, model: str) -> dict[tuple[str, str], StageConfig]:
     return found
 
 
-def stale(job: Job) -> str:
-    """Say why the stage must run; empty if its result holds, even if blocked or skipped since."""
+def stale(job: Job, digests: dict[str, str] | None = None) -> str:
+    """Say why the stage must run; empty if its result holds, even if blocked or skipped since.
+
+    `digests` keeps those of the modules for other stages, which read mostly the same ones.
+    """
+    digests = {} if digests is None else digests
     found = results.read(job.result)
     if found is None:
         return "there is no result"
@@ -91,8 +95,10 @@ def stale(job: Job) -> str:
     if changed := results.difference(found.fingerprint, results.fingerprint(job.config)):
         return changed
     for name, digest in found.fingerprint.modules.items():
-        path = ROOT / name
-        if not path.exists() or known_digest(path) != digest:
+        if name not in digests:
+            path = ROOT / name
+            digests[name] = known_digest(path) if path.exists() else ""
+        if digests[name] != digest:
             return f"{name} changed"
     if STAGE[job.config.stage].makes_artefact:
         artefact = find_artefact(artefact_folder(job.config, job.config.stage))
@@ -142,12 +148,14 @@ def due(jobs: Sequence[Job], force: bool) -> dict[Path, str]:
     """Say of each job that must run why, by its result."""
     found: dict[Path, str] = {}
     renewed = set[str]()  # models
+    digests: dict[str, str] = {}
     for job in jobs:
         config = job.config
         if job.obstacle:
             continue
         is_upstream = job.needs in found or (config.stage == "report" and config.model in renewed)
-        why = "--force" if force else "its input will be made again" if is_upstream else stale(job)
+        why = "--force" if force else "its input will be made again" if is_upstream else ""
+        why = why or stale(job, digests)
         if why:
             found[job.result] = why
             renewed.add(config.model)
