@@ -39,9 +39,9 @@ def profile_operators(config: ConvertConfig, artefact: Artefact) -> Profile:
     batch = next(requests(config, open_dataset(config), size, size))
     inputs = ensemble.graph_inputs(config, artefact.folder, batch)
     with background.exclusive_lock():
-        before = peaks.measure(config.device, threads)
+        before = peaks.measure(config.device, threads, config.precision)
         found = fmt.profile(artefact.folder / fmt.FILE, threads, inputs)
-        peak = peaks.highest_peaks(before, peaks.measure(config.device, threads))
+        peak = peaks.highest_peaks(before, peaks.measure(config.device, threads, config.precision))
     operators = grouped(found)
     return Profile(
         batch_size=size,

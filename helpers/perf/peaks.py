@@ -1,4 +1,4 @@
-"""What this machine does at most: products of matrices in each precision, and copies in memory.
+"""What this machine does at most: products of matrices in a precision, and copies in memory.
 
 A peak is the best of many short calls before and after the rows. Whatever disturbs a call makes it
 slower and none faster, and a limit must not be lower than what a model then reaches. The products
@@ -25,11 +25,15 @@ ROWS = 512  # of the other factor, for each thread
 COPIED_BYTES = 64 * 2**20
 GPU_WIDTH, GPU_COPIED_BYTES = 8192, 2**30
 
+PRECISIONS = ("fp32", "fp16", "bf16", "int8")  # in the order in which they are told
+
 Call = Callable[[], object]
 
 
-def measure(device: str, threads: int) -> Peaks | None:
-    """Measure the peaks of this process on a device; None where it has no way to use a GPU."""
+def measure(device: str, threads: int, precision: str) -> Peaks | None:
+    """Measure the peaks of this process on a device, of a processor in one precision; None where it
+    has no way to use a GPU.
+    """
     started = time.perf_counter()
     if device == "gpu":
         found = _of_gpu()
@@ -37,7 +41,7 @@ def measure(device: str, threads: int) -> Peaks | None:
             return None
         threads, library = 0, f"torch {installed_version('torch')}"
     else:
-        found = _of_processor(threads)
+        found = _of_processor(threads, precision)
         library = f"OpenVINO {installed_version('openvino')}, copies by numpy"
     gflops, memory = found
     return Peaks(
@@ -53,9 +57,12 @@ def highest_peaks(before: Peaks | None, after: Peaks | None) -> Peaks | None:
     """Give the higher of two measurements of each peak."""
     if before is None or after is None:
         return before or after
+    names = sorted(before.gflops | after.gflops, key=PRECISIONS.index)
     return before.model_copy(
         update={
-            "gflops": {name: max(rate, after.gflops[name]) for name, rate in before.gflops.items()},
+            "gflops": {
+                name: max(each.gflops.get(name, 0.0) for each in (before, after)) for name in names
+            },
             "memory_gb_s": max(before.memory_gb_s, after.memory_gb_s),
             "seconds": round(before.seconds + after.seconds, 2),
         }
@@ -74,12 +81,10 @@ def _fastest(call: Call) -> float:
     return min(seconds)
 
 
-def _of_processor(threads: int) -> tuple[dict[str, float], float]:
-    """Measure GFLOP/s by precision, and GB/s."""
-    gflops = {}
-    for precision in WIDTHS:
-        count, call = _product(precision, threads)
-        gflops[precision] = 2e-9 * count / _fastest(call)
+def _of_processor(threads: int, precision: str) -> tuple[dict[str, float], float]:
+    """Measure GFLOP/s in a precision, and GB/s."""
+    count, call = _product(precision, threads)
+    gflops = {precision: 2e-9 * count / _fastest(call)}
     source = np.ones(COPIED_BYTES // 4, np.float32)
     target = np.zeros_like(source)
     parts = list(zip(np.array_split(target, threads), np.array_split(source, threads), strict=True))

@@ -132,13 +132,14 @@ def run(
     before: list[float] = []
     paces: list[float] = []
     measuring, ended = 0.0, ""
+    asked = config.device, _cores_used(config), config.precision
     with (
         background.exclusive_lock(),
         ExitStack() as files,
         gpu_monitor.observed(config.device, server) as observer,
     ):
         data: dict[tuple[int, bool], Path] = {}
-        at_first = peaks.measure(config.device, _cores_used(config)) if server.is_local else None
+        at_first = peaks.measure(*asked) if server.is_local else None
         for point in points(rows):
             size = point.fields["batch_size"] if server.wire or point.repeated else 0
             chosen = batch(samples, 0, size) if point.repeated else samples
@@ -165,7 +166,7 @@ def run(
             kept |= own
             rows.append(row)
             print(_in_words(row))
-        at_last = peaks.measure(config.device, _cores_used(config)) if server.is_local else None
+        at_last = peaks.measure(*asked) if server.is_local else None
     found_peaks, work = peaks.highest_peaks(at_first, at_last), exported_work(config)
     if found_peaks and work:
         rows = [limits.limited(row, work, found_peaks, config.precision) for row in rows]

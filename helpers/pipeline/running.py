@@ -152,7 +152,9 @@ class Runner:
                 report, last = reports.get(job.config.model), reported.get(job.config.model, 0.0)
                 is_due = has_news and time.monotonic() > last + REPORT_SECONDS
                 if report and is_due and following is not report:
-                    self.step(target, report, f"{place} {report.name} so far")
+                    if self.step(target, report, f"{place} {report.name} so far") == "executed":
+                        write_status(report, "done", self.share(jobs, report.config.model))
+                        publish(self.outputs, target, only_changed=True, pending=self.pending)
                     self.pending[report.result] = "waiting"
                     reported[job.config.model] = time.monotonic()
                     has_news = False
@@ -161,6 +163,17 @@ class Runner:
                 self.pending.pop(job.result, None)
             publish(self.outputs, target, only_changed=True)
         return outcome
+
+    def share(self, jobs: Sequence[Job], model: str) -> str:
+        """Say how many of a model's measurements are in a report that is written meanwhile."""
+        measured = [
+            job.result not in self.pending
+            for job in jobs
+            if job.config.model == model
+            and job.config.stage.startswith("perf")
+            and not job.obstacle
+        ]
+        return f"so far: {sum(measured)} of {len(measured)} measurements are in this report"
 
     def step(self, target: str, job: Job, name: str) -> str:
         """Run one job, if it must, and write the pages; return what became of it."""

@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ from helpers.errors import WorkspaceError
 from helpers.store import GRAMMARS, display_path, without, write_atomic
 
 if TYPE_CHECKING:
+    from jinja2 import Environment
     from nbformat import NotebookNode
 
 STATES = ("done", "failed", "blocked", "skipped", "running", "waiting", "missing")
@@ -187,9 +189,14 @@ def _in_order(counts: Mapping[str, int]) -> list[tuple[str, int]]:
 
 def render(template: str, context: Mapping[str, object]) -> str:
     """Fill in one of the package's templates; all values are escaped."""
+    return _environment().get_template(template).render(context) + "\n"
+
+
+@cache
+def _environment() -> "Environment":
+    """Keep the compiled templates: indexes are written before and after every stage."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    environment = Environment(
+    return Environment(
         loader=FileSystemLoader(TEMPLATE), autoescape=True, undefined=StrictUndefined
     )
-    return environment.get_template(template).render(context) + "\n"

@@ -572,11 +572,19 @@ def within(reference: Floats, output: Floats, precision: str) -> bool:
     return largest <= resnet50.BOUNDS[precision][0] and mean <= resnet50.BOUNDS[precision][1]
 
 
+@pytest.fixture(scope="module")
+def answers(fitted: Path, generated: Path) -> tuple[Floats, Floats]:
+    """The small set's images, and the fitted network's outputs."""
+    images = images_of(resnet50.open_dataset(SMALL, generated))
+    return images, run(resnet50.build(SMALL, fitted), images)
+
+
 @pytest.mark.slow
-def test_the_bounds_tell_a_rounding_from_a_wrong_output(fitted: Path, generated: Path) -> None:
+def test_the_bounds_tell_a_rounding_from_a_wrong_output(
+    fitted: Path, answers: tuple[Floats, Floats]
+) -> None:
     built = resnet50.build(SMALL, fitted)
-    images = images_of(resnet50.open_dataset(SMALL, generated), limit=64)
-    reference = run(built, images)
+    images, reference = (each[:64] for each in answers)
     rng = np.random.default_rng(4)
     noise = rng.normal(reference.mean(), reference.std(), reference.shape).astype(np.float32)
     wrong = {"random": noise, "zero": np.zeros_like(reference)}
@@ -593,8 +601,10 @@ def test_the_bounds_tell_a_rounding_from_a_wrong_output(fitted: Path, generated:
 
 
 @pytest.mark.slow
-def test_the_small_set_is_fitted_well_above_chance(fitted: Path, generated: Path) -> None:
+def test_the_small_set_is_fitted_well_above_chance(
+    answers: tuple[Floats, Floats], generated: Path
+) -> None:
     dataset = resnet50.open_dataset(SMALL, generated)
-    scores = dataset.score({"OUTPUT__0": run(resnet50.build(SMALL, fitted), images_of(dataset))})
+    scores = dataset.score({"OUTPUT__0": answers[1]})
     assert scores["top1"] > 0.3
     assert scores["top5"] > 0.7

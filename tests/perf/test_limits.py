@@ -52,11 +52,12 @@ def test_without_a_throughput_or_a_peak_of_its_precision_a_row_has_no_limit() ->
     assert limited(row(10, 1), WORK, MACHINE, "fp16") == row(10, 1)
 
 
-def test_this_machine_has_a_peak_in_each_precision_and_of_its_memory() -> None:
-    found = peaks.measure("cpu", 1)
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
+def test_this_machine_has_a_peak_in_a_precision_and_of_its_memory(precision: str) -> None:
+    found = peaks.measure("cpu", 1, precision)
 
     assert found
-    assert set(found.gflops) == {"fp32", "bf16", "int8"}
+    assert set(found.gflops) == {precision}
     assert all(1 < rate < 1e6 for rate in found.gflops.values())
     assert 0.5 < found.memory_gb_s < 1000
     assert found.library.startswith("OpenVINO 20")
@@ -87,3 +88,13 @@ def test_a_peak_is_the_higher_of_before_and_after() -> None:
     assert found.gflops == {"fp32": 100, "bf16": 1700}
     assert (found.memory_gb_s, found.seconds) == (12, 2)
     assert peaks.highest_peaks(None, None) is None
+
+
+def test_peaks_that_were_measured_in_other_precisions_are_put_together() -> None:
+    fast = MACHINE.model_copy(update={"gflops": {"int8": 3200.0}})
+    slow = MACHINE.model_copy(update={"gflops": {"fp32": 90.0}})
+
+    found = peaks.highest_peaks(fast, slow)
+
+    assert found
+    assert list(found.gflops.items()) == [("fp32", 90.0), ("int8", 3200.0)]

@@ -145,6 +145,26 @@ def test_the_command_killed_takes_everything_along(project: Project) -> None:
     run_to_the_end(project)
 
 
+def test_a_report_that_was_written_meanwhile_says_how_much_is_in_it(project: Project) -> None:
+    text, page = project.params.read_text(), project.target / "dummy/report.html"
+    project.params.write_text(text.replace("pairs: 2", "pairs: 3"))
+    command = ("run", "params/dummy.yaml", "--stage", "perf_offline", "--stage", "report")
+    process = project.start(*command)
+    said = "so far: 1 of 2 measurements are in this report"
+    wait_for(lambda: said in page.read_text() or process.poll() is not None)
+    process.kill()
+    process.communicate()
+    wait_for(lambda: not server(project) and not analyzer(project), 30)
+    assert project.run("publish").code == 0
+    assert said in page.read_text()
+    assert said in (project.target / "index.html").read_text()
+
+    answer = project.run(*command)
+    assert answer.executed() == ["dummy openvino-fp32 perf_offline", "dummy report"]
+    assert "so far" not in page.read_text()
+    assert "so far" not in (project.target / "index.html").read_text()
+
+
 def test_ctrl_c_ends_with_one_line_and_leaves_nothing(project: Project) -> None:
     process = measuring(project)
     os.killpg(process.pid, signal.SIGINT)
