@@ -6,12 +6,13 @@ import sys
 import pytest
 import yaml
 
-from helpers.config import STAGES, parse, read_file, resolve
+from helpers.config import STAGES, configure, parse, read_file, resolve
 from helpers.pipeline.planning import (
     DATA_SECONDS,
     FIRST_SECONDS,
     due,
     estimates,
+    framework,
     parameters,
     plan,
 )
@@ -41,6 +42,25 @@ def test_a_shared_export_runs_if_any_of_its_experiments_can_run_here() -> None:
     assert jobs == {"resnet50 accelerated export": ""}
     assert converted["resnet50 plain convert"] == ""
     assert "accelerator trt needs" in converted["resnet50 accelerated convert"]
+
+
+@pytest.mark.parametrize(
+    ("model", "experiment", "stage", "expected"),
+    [
+        ("resnet50", "openvino-fp32", "export", ("torch", True)),
+        ("resnet50", "openvino-fp32", "convert", ("torch", False)),
+        ("resnet50", "ts-trace-fp32", "perf_online", ("torch", True)),
+        ("dlrm", "onnx-fp32", "convert", ("tensorflow", True)),
+        ("dlrm", "onnx-fp32", "deploy", ("tensorflow", False)),
+        ("dlrm", "savedmodel-fp32", "deploy", ("tensorflow", True)),
+        ("bert", "", "report", ("torch", False)),
+    ],
+)
+def test_a_stage_needs_its_framework_where_it_makes_reads_or_runs_a_file_of_it(
+    model: str, experiment: str, stage: str, expected: tuple[str, bool]
+) -> None:
+    given = read_file(ROOT / "params/cpu.yaml")
+    assert framework(configure(given, model, experiment, stage)) == expected
 
 
 @pytest.mark.parametrize("name", ["cpu", "smoke", "NVIDIA-T4"])
