@@ -230,7 +230,7 @@ def framework_session(config: ExportConfig, checkpoint: Path) -> Session:
     if model.FRAMEWORK == "torch":
         import torch
 
-        # only where a convolution's weights lie in memory, by which it takes a fifth less time
+        # another order of the weights in memory: convolutions take a fifth less time
         network.to(memory_format=torch.channels_last)
     session = FrameworkSession(network, model.FRAMEWORK, graph)
     if reference := model.reference:

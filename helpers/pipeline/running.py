@@ -167,13 +167,15 @@ class Runner:
     def share(self, jobs: Sequence[Job], model: str) -> str:
         """Say how many of a model's measurements are in a report that is written meanwhile."""
         measured = [
-            job.result not in self.pending
+            job.result
             for job in jobs
             if job.config.model == model
             and job.config.stage.startswith("perf")
             and not job.obstacle
         ]
-        return f"so far: {sum(measured)} of {len(measured)} measurements are in this report"
+        found = [results.read(path) for path in measured if path not in self.pending]
+        done = sum(each is not None and each.state == "done" for each in found)
+        return f"so far: {done} of {len(measured)} measurements are in this report"
 
     def step(self, target: str, job: Job, name: str) -> str:
         """Run one job, if it must, and write the pages; return what became of it."""
