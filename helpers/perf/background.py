@@ -79,15 +79,22 @@ def pace() -> float:
     return 2e-9 * PACE_SIZE**3 * calls / seconds
 
 
-def wait_until_quiet() -> float:
-    """Wait for a while until others leave the machine alone; return the cores they still use."""
+def wait_until_quiet(
+    others_cores: Callable[[], float] | None = None, monitored_seconds: float = 0.0
+) -> float:
+    """Wait for a while until others leave the machine alone; return the cores they still use.
+
+    If `others_cores` has monitored them already, for `monitored_seconds`, that is not waited for.
+    """
     patience = float(os.environ.get(PATIENCE_VARIABLE) or PATIENCE_SECONDS)
     deadline = time.monotonic() + patience
+    if others_cores is None:
+        others_cores, monitored_seconds = monitor_background(), 0.0
     while True:
-        others_cores = monitor_background()
-        time.sleep(QUIET_SECONDS)
+        time.sleep(max(0.0, QUIET_SECONDS - monitored_seconds))
         if (remained := others_cores()) <= OTHERS_SHARE * cores() or time.monotonic() > deadline:
             return remained
+        others_cores, monitored_seconds = monitor_background(), 0.0
 
 
 def exclusive_lock() -> FileLock:

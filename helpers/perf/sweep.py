@@ -139,6 +139,8 @@ def run(
         gpu_monitor.observed(config.device, server) as observer,
     ):
         data: dict[tuple[int, bool], Path] = {}
+        others_cores: Callable[[], float] | None = background.monitor_background(server.processes)
+        began = time.monotonic()
         at_first = peaks.measure(*asked) if server.is_local else None
         for point in points(rows):
             size = point.fields["batch_size"] if server.wire or point.repeated else 0
@@ -150,7 +152,8 @@ def run(
             load = replace(load, flat=bool(server.wire), **point.fields)
             for last in (False, True):
                 own: dict[str, NDArray[np.generic]] = {}
-                before.append(background.wait_until_quiet())
+                before.append(background.wait_until_quiet(others_cores, time.monotonic() - began))
+                others_cores = None
                 started = time.monotonic()
                 try:
                     if ended:

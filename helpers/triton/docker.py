@@ -121,7 +121,7 @@ def serve(
             raise explained(error, log, config) from error
         server = replace(server, processes=container.process())
         if not port and (host := container.address(8000)):
-            server = replace(server, url=f"{host}:8000", metrics_url=f"{host}:8002")
+            server = replace(server, address=f"{host}:8000", metrics_address=f"{host}:8002")
         yield server
 
 

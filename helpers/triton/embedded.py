@@ -4,7 +4,8 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
+from dataclasses import replace
+from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -55,7 +56,7 @@ def serve(
     closes: bool = False,
 ) -> Iterator[Server]:
     """Serve the models of `repository`, and those of the folder `beside`, for `serving.serve`; all
-    processes end with the block.
+    processes end with the block. It begins while the server starts: who asks it first waits.
 
     Triton takes two seconds to unload models, which only those that `closes` stands for need: they
     have files of their own to close.
@@ -85,8 +86,12 @@ def serve(
             urls = f"127.0.0.1:{http}", f"127.0.0.1:{metrics}"
             end = partial(process.end_of, started)
             server = Server(*urls, log, end, processes=(started.pid,))
-            server.wait_until_ready(READY_SECONDS, partial(_has_dead_stubs, started.pid))
-            yield server
+            has_dead_stubs = partial(_has_dead_stubs, started.pid)
+            ready = cache(partial(server.wait_until_ready, READY_SECONDS, has_dead_stubs))
+            if closes:  # whose databases the first process that opens them keeps for itself
+                ready()
+            yield replace(server, ready=ready)
+            ready()  # if nobody asked it
 
 
 def _has_dead_stubs(guard: int) -> bool:

@@ -42,7 +42,7 @@ def connect(url: str, log: Path) -> Server:
         if server.is_live():
             return server
     raise ServerError(
-        f"no Triton answers at {server.url}: start it, or set server.url to where it runs"
+        f"no Triton answers at {server.address}: start it, or set server.url to where it runs"
     )
 
 

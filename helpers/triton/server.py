@@ -59,21 +59,35 @@ class Statistics(TypedDict):
 
 @dataclass(frozen=True)
 class Server:
-    """A running server.
+    """A server that runs, or starts.
 
-    `url` and `metrics_url` are host:port. `end` describes how the server ended, and is empty while
-    it runs. `is_local` says whether it can share memory with this host. `processes` are those of
-    this host from which all of its own descend, where they are known.
+    `address` and `metrics_address` are host:port. `end` describes how the server ended, and is
+    empty while it runs. `is_local` says whether it can share memory with this host. `processes` are
+    those of this host from which all of its own descend, where they are known. `ready` returns once
+    it is ready, and raises `ServerError` if it will not be.
     """
 
-    url: str
-    metrics_url: str
+    address: str
+    metrics_address: str
     log: Path
     end: Callable[[], str] = field(repr=False, default=lambda: "")
     is_local: bool = True
     processes: tuple[int, ...] = ()
     wire: Wire | None = None  # how samples travel to the model, if not as they are
     identity: str = ""  # a model with the same tensors that computes nothing, if there is one
+    ready: Callable[[], None] = field(repr=False, default=lambda: None)
+
+    @property
+    def url(self) -> str:
+        """Where it answers, as soon as it does."""
+        self.ready()
+        return self.address
+
+    @property
+    def metrics_url(self) -> str:
+        """Where it tells its metrics, as soon as it does; empty if it has none."""
+        self.ready()
+        return self.metrics_address
 
     def is_alive(self) -> bool:
         """Whether the server's process runs."""
@@ -85,11 +99,12 @@ class Server:
 
     def is_live(self) -> bool:
         """Whether the server has not ended and answers: another may answer at its address."""
-        return self.is_alive() and _answers(f"{self.url}/v2/health/live")
+        return self.is_alive() and _answers(f"{self.address}/v2/health/live")
 
     def _is_ready(self) -> bool:
         """Whether it answers as ready, and for its metrics, for which it listens a little later."""
-        urls = f"{self.url}/v2/health/ready", self.metrics_url and f"{self.metrics_url}/metrics"
+        metrics = self.metrics_address and f"{self.metrics_address}/metrics"
+        urls = f"{self.address}/v2/health/ready", metrics
         return all(_answers(url) for url in urls if url) and self.is_alive()
 
     def wait_until_ready(
@@ -226,7 +241,7 @@ class Server:
             raise ServerError(f"Triton refused the request{request}: {error.message()}") from error
         except OSError as error:
             state = f"has ended: {self.last_words()}" if self.end() else f"is running: {error}"
-            raise ServerError(f"no answer from Triton at {self.url}, which {state}") from error
+            raise ServerError(f"no answer from Triton at {self.address}, which {state}") from error
 
 
 def _infer(client: Any, model: str, inputs: Arrays) -> Arrays:

@@ -909,7 +909,7 @@ def test_the_generated_questions_need_windows_and_have_their_answers_in_place(
     assert isinstance(dataset, QuestionSet)
     facts = dataset.facts
     assert facts["origin"] == "generated"
-    assert facts["questions"] == 360
+    assert facts["questions"] == 240
     document = json.loads((tmp_path / "dev-v1.1.json").read_text())
     places = []
     for article in document["data"]:

@@ -920,7 +920,7 @@ def within(found: NDArray[Any], expected: NDArray[Any], precision: str) -> bool:
 @pytest.mark.slow
 def test_the_fitted_network_beats_last_week_by_a_fifth(larger: tuple[Windows, Path]) -> None:
     dataset, path = larger
-    assert dataset.facts["windows"] == 369 * 6
+    assert dataset.facts["windows"] == 369 * 4
     built = tft.build(config_of("electricity"), path)
     scores = dataset.score({"target__0": everything(built, dataset)})
     assert scores["p50"] < 0.8 * naive(dataset)

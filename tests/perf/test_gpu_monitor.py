@@ -314,7 +314,7 @@ def load(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sweep, "distinct_samples", lambda _: {"INPUT__0": np.zeros((4, 2))})
     monkeypatch.setattr(offline, "bare_session", lambda _: None)
     monkeypatch.setattr(background, "pace", lambda: 50.0)
-    monkeypatch.setattr(background, "wait_until_quiet", lambda: 0.0)
+    monkeypatch.setattr(background, "wait_until_quiet", lambda *_: 0.0)
     monkeypatch.setattr(background, "_host_seconds", lambda: 0.0)
 
 

@@ -201,7 +201,7 @@ def loadgen_at(rate: float, noise: Any) -> Any:
 def test_meters_agree_within_a_tenth(
     slower: float, verdict: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loadgen.background, "wait_until_quiet", lambda: 0.0)
+    monkeypatch.setattr(loadgen.background, "wait_until_quiet", lambda *_: 0.0)
     noise = np.random.default_rng(0)
 
     single, offline, server = compare(
@@ -223,7 +223,7 @@ def test_meters_agree_within_a_tenth(
 
 
 def test_meters_agree_where_their_intervals_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loadgen.background, "wait_until_quiet", lambda: 0.0)
+    monkeypatch.setattr(loadgen.background, "wait_until_quiet", lambda *_: 0.0)
     noise = np.random.default_rng(0)
     paces = iter([60, 140, 90, 110, 80] * 2)
 

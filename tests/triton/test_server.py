@@ -206,6 +206,7 @@ def regions_of(process: int) -> set[str]:
 def test_the_end_of_the_block_leaves_nothing(doubles: Path, tmp_path: Path) -> None:
     before = regions_of(os.getpid())
     with embedded.serve(doubles, log=tmp_path / "log") as started:
+        started.ready()
         assert regions_of(os.getpid()) > before
         pids = processes(f"--http-port={started.url.rpartition(':')[2]}")
         assert len(pids) == 2  # the server and its guard
@@ -292,6 +293,7 @@ def test_a_proxy_in_the_environment_changes_nothing(
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(embedded, "READY_SECONDS", 10)
     with embedded.serve(doubles, scenario="offline", log=tmp_path / "log") as server:
+        server.ready()
         assert server.is_live()
         assert "nv_inference_count" in server.metrics()
         assert server.infer("doubles", {"ids": ids(1)})

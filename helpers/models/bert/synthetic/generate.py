@@ -20,7 +20,7 @@ from helpers.models.bert.features import SPECIAL
 from helpers.models.bert.squad import FILE, TRAINING
 
 SEED, FILE_SEED = 1, 3  # of the questions to evaluate, and of those of the training file
-SETS = {"generated": 72, "generated-few": 4, "generated-small": 7}  # paragraphs
+SETS = {"generated": 48, "generated-few": 4, "generated-small": 7}  # paragraphs
 TRAINING_SETS = {"generated": 56, "generated-few": 14, "generated-small": 7}
 SHORT, LONG = (0, 6), (40, 58)  # unrelated sentences of a paragraph, from and below
 LONG_EVERY = 7  # a paragraph of so many is long and needs several windows

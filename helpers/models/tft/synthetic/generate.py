@@ -20,7 +20,7 @@ DAY, WEEK = 24, 168
 DRIFT, RETURN_HOURS = 0.4, 336.0
 NOISE = 0.05  # of the logarithm of a single hour
 SIZES = {  # days to train, and windows to test of each series
-    "generated": {"electricity": (35, 6), "traffic": (21, 2)},
+    "generated": {"electricity": (35, 4), "traffic": (21, 2)},
     "generated-small": {"electricity": (10, 1), "traffic": (10, 1)},
 }
 
