@@ -131,7 +131,7 @@ def run(
     kept: dict[str, NDArray[np.generic]] = {}
     before: list[float] = []
     paces: list[float] = []
-    measuring, ended = 0.0, ""
+    measuring, again, ended = 0.0, 0.0, ""
     asked = config.device, _cores_used(config), config.precision
     with (
         background.exclusive_lock(),
@@ -161,11 +161,14 @@ def run(
                     row, own = _measure(config, server, observer, load, point, paces)
                 except (MeasurementError, ServerError) as error:
                     row = Row(**point.identity, verdict="failed", reason=str(error))
-                measuring += time.monotonic() - started
+                took = time.monotonic() - started
+                measuring += took
                 if row.verdict == "failed":
                     ended = "" if server.is_live() else "the server had ended before"
                 if last or not row.reason.startswith(PACE_CHANGED):
                     break
+                again += took
+                print(f"{row.reason}, which is done")
             kept |= own
             rows.append(row)
             print(_in_words(row))
@@ -182,6 +185,7 @@ def run(
         distinct_rows=count(samples),
         background_before=max(before, default=None),
         measuring_seconds=round(measuring, 1),
+        again_seconds=round(again, 1),
         server_samples=counted and counted["inference_count"],
         server_executions=counted and counted["execution_count"],
         gpu=observer.record,

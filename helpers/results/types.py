@@ -184,6 +184,7 @@ class Measurement(Record):
     distinct_rows: int
     background_before: float | None  # processor cores that others used just before a point, at most
     measuring_seconds: float | None = None  # of the stage, waiting for a quiet machine apart
+    again_seconds: float = 0.0  # of these, for points that were then measured a second time
     server_samples: int | None = None  # that the server counted, warm-up included
     server_executions: int | None = None
     passes: tuple[LookupPass, ...] = ()

@@ -339,6 +339,28 @@ def test_rows_of_a_measurement_have_their_load_and_the_stage_its_record(
     assert card.open == 0
 
 
+def test_a_point_in_which_the_pace_changed_is_measured_again_and_that_is_said(
+    endpoint: Endpoint,
+    load: None,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    paces = iter([50.0, 60.0, 60.0, 60.0])
+    monkeypatch.setattr(background, "pace", lambda: next(paces))
+    chosen = config(
+        device="cpu", precision="fp32", export_precision="fp32", concurrency=[1], rates=[]
+    )
+
+    found = online.measure_online(chosen, served(endpoint))
+
+    (row,) = found.rows
+    assert (row.verdict, row.pace) == ("stable", 60.0)
+    assert found.measuring_seconds
+    assert 0.3 <= found.again_seconds <= found.measuring_seconds - 0.3
+    said, _ = capsys.readouterr().out.splitlines()
+    assert said == "the machine's own pace went from 50 to 60 GFLOP/s: measure again, which is done"
+
+
 def test_on_a_cpu_a_row_has_empty_columns(
     endpoint: Endpoint, load: None, capsys: pytest.CaptureFixture[str]
 ) -> None:

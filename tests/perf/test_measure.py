@@ -214,6 +214,24 @@ def test_a_machine_that_changed_its_pace_disturbs_a_point(
     assert sweep.pace_changed(*paces, [50.0, 50.0, 50.0, 50.0, *paces], 0.1) == reason
 
 
+@pytest.mark.parametrize(
+    ("used", "monitored", "slept"),
+    [(0.0, 5.0, [0.0]), (0.0, 0.1, [0.2]), (2.0, 5.0, [0.0, 0.3]), (2.0, 0.0, [0.3, 0.3])],
+)
+def test_what_was_monitored_already_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, used: float, monitored: float, slept: list[float]
+) -> None:
+    pauses: list[float] = []
+    monkeypatch.setenv(background.PATIENCE_VARIABLE, "9")
+    monkeypatch.setattr(background.time, "sleep", pauses.append)
+    monkeypatch.setattr(background, "cores", lambda: 2)
+    monkeypatch.setattr(background, "monitor_background", lambda: lambda: 0.0)
+
+    assert background.wait_until_quiet(lambda: used, monitored) == 0.0
+
+    assert pauses == pytest.approx(slept)
+
+
 def test_the_pace_is_a_rate_that_this_machine_can_have() -> None:
     assert 1 < background.pace() < 1e5
 

@@ -203,6 +203,25 @@ def regions_of(process: int) -> set[str]:
     return {name for name in os.listdir("/dev/shm") if f".{process}." in name}
 
 
+def test_the_block_begins_while_the_server_starts(doubles: Path, tmp_path: Path) -> None:
+    with embedded.serve(doubles, log=tmp_path / "log") as server:
+        assert not server.is_live()
+        assert server.url == server.address  # waits
+        assert server.is_live()
+
+
+def test_a_server_that_nobody_asked_is_known_to_have_started(tmp_path: Path) -> None:
+    (tmp_path / "models/wrong").mkdir(parents=True)
+    (tmp_path / "models/wrong/config.pbtxt").write_text('name: "wrong" backend: "none"')
+    entered = []
+    with (
+        pytest.raises(ServerError, match="Triton ended while it started"),
+        embedded.serve(tmp_path / "models", log=tmp_path / "log"),
+    ):
+        entered.append(True)
+    assert entered
+
+
 def test_the_end_of_the_block_leaves_nothing(doubles: Path, tmp_path: Path) -> None:
     before = regions_of(os.getpid())
     with embedded.serve(doubles, log=tmp_path / "log") as started:
