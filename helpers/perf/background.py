@@ -79,6 +79,11 @@ def pace() -> float:
     return 2e-9 * PACE_SIZE**3 * calls / seconds
 
 
+def patience() -> float:
+    """For how long a measurement may wait for a quiet machine, in seconds."""
+    return float(os.environ.get(PATIENCE_VARIABLE) or PATIENCE_SECONDS)
+
+
 def wait_until_quiet(
     others_cores: Callable[[], float] | None = None, monitored_seconds: float = 0.0
 ) -> float:
@@ -86,8 +91,7 @@ def wait_until_quiet(
 
     If `others_cores` has monitored them already, for `monitored_seconds`, that is not waited for.
     """
-    patience = float(os.environ.get(PATIENCE_VARIABLE) or PATIENCE_SECONDS)
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + patience()
     if others_cores is None:
         others_cores, monitored_seconds = monitor_background(), 0.0
     while True:

@@ -121,7 +121,8 @@ def run(
     points: Callable[[list[Row]], Iterable[Point]],
 ) -> Measurement:
     """Measure the points; which they are may depend on the rows so far. One that cannot be measured
-    is a row with the reason, and one in which the machine changed its pace is measured again once.
+    is a row with the reason, and one in which the machine changed its pace is measured again once,
+    if there is patience for a quiet machine.
     """
     outputs = [tensor.name for tensor in models.get(config.model).outputs(config)]
     regions = analyzer.shared_memory_patterns(list(sent(server, batch(samples, 0, 1), 1)), outputs)
@@ -150,7 +151,7 @@ def run(
                 data[size, point.repeated] = files.enter_context(made)
             load = LoadPoint(config.model, data[size, point.repeated], regions, parts=parts)
             load = replace(load, flat=bool(server.wire), **point.fields)
-            for last in (False, True):
+            for last in (False, True) if background.patience() >= 1 else (True,):
                 own: dict[str, NDArray[np.generic]] = {}
                 before.append(background.wait_until_quiet(others_cores, time.monotonic() - began))
                 others_cores = None

@@ -345,6 +345,7 @@ def test_a_point_in_which_the_pace_changed_is_measured_again_and_that_is_said(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.setenv(background.PATIENCE_VARIABLE, "9")
     paces = iter([50.0, 60.0, 60.0, 60.0])
     monkeypatch.setattr(background, "pace", lambda: next(paces))
     chosen = config(

@@ -353,6 +353,7 @@ def test_a_guard_that_is_killed_leaves_neither_a_stub_nor_its_memory(
 ) -> None:
     for _ in range(3):
         with embedded.serve(doubles, log=tmp_path / "log") as server:
+            server.ready()
             stub = stub_of(server)
             os.kill(stub, signal.SIGSTOP)  # it cannot clear up by itself
             os.kill(server.processes[0], signal.SIGKILL)
@@ -368,6 +369,7 @@ import sys, time
 from pathlib import Path
 from helpers.triton import embedded
 with embedded.serve(Path(sys.argv[1]), log=Path(sys.argv[2])) as server:
+    server.ready()
     print(*server.processes, flush=True)
     time.sleep(99)
 """
@@ -391,7 +393,8 @@ def test_the_next_run_removes_what_a_run_left_whose_processes_were_all_killed(
         wait_for(lambda: not triton.is_running())
         assert regions_of(started.pid)  # while their owner lives nobody removes them
         started.kill()
-    with embedded.serve(doubles, log=tmp_path / "log"):
+    with embedded.serve(doubles, log=tmp_path / "log") as server:
+        server.ready()
         assert not stub.is_running() or stub.status() == psutil.STATUS_ZOMBIE
         assert regions_of(started.pid) == set()
 
