@@ -134,6 +134,7 @@ def run(
     paces: list[float] = []
     measuring, again, ended = 0.0, 0.0, ""
     asked = config.device, _cores_used(config), config.precision
+    server.ready()  # while it starts the machine has another pace
     with (
         background.exclusive_lock(),
         ExitStack() as files,

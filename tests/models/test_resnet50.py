@@ -606,5 +606,5 @@ def test_the_small_set_is_fitted_well_above_chance(
 ) -> None:
     dataset = resnet50.open_dataset(SMALL, generated)
     scores = dataset.score({"OUTPUT__0": answers[1]})
-    assert scores["top1"] > 0.3
+    assert scores["top1"] > 0.6  # 0.71; steps alone reach less
     assert scores["top5"] > 0.7

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread, active_count
@@ -337,6 +337,27 @@ def test_rows_of_a_measurement_have_their_load_and_the_stage_its_record(
         start=RECORD, end=RECORD, changes=(), load_from=("Triton's metrics",)
     )
     assert card.open == 0
+
+
+def test_the_machine_s_pace_is_not_measured_while_the_server_starts(
+    endpoint: Endpoint,
+    load: None,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    order: list[str] = []
+    monkeypatch.setattr(background, "pace", lambda: order.append("pace") or 50.0)
+    server = replace(served(endpoint), ready=lambda: order.append("ready"))
+    chosen = config(
+        "perf_offline", device="cpu", precision="fp32", export_precision="fp32", batch_sizes=[1]
+    )
+    monkeypatch.setattr(sweep, "seconds", lambda _: 0.005)
+    monkeypatch.setattr(Server, "infer", lambda *_: {})
+
+    offline.measure_offline(chosen, server)
+
+    assert order[0] == "ready"
+    assert "pace" in order
 
 
 def test_a_point_in_which_the_pace_changed_is_measured_again_and_that_is_said(
