@@ -7,8 +7,8 @@ The caller holds the other end of standard input and never writes. When it close
 because the caller was killed, the command gets SIGTERM and after a grace period SIGKILL (with
 `--at-once` it gets that first), and so does everything in its session, which is the guard's own: a
 caller whose guard is killed knows it too. Then the files of /dev/shm that match a pattern, belong
-to this user and are in use by no client are removed, and so is the empty folder in /tmp that
-Triton's Python backend makes and a killed server leaves. The exit code is the command's. Only the
+to this user and are in use by no client are removed, and so are the empty folders in /tmp that
+Triton's Python backend makes and killed servers leave. The exit code is the command's. Only the
 standard library is imported: the guard starts in 30 ms and needs no site-packages.
 """
 
@@ -27,6 +27,8 @@ from pathlib import Path
 GRACE_SECONDS = 10.0
 AT_ONCE = "--at-once"
 PR_SET_PDEATHSIG = 1
+PYTHON_BACKEND = "libtriton_python.so"
+ENVIRONMENTS = "python_env_*"  # in /tmp, wherever temporary files belong
 IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -91,15 +93,28 @@ def end_session(session: int, seconds: float = GRACE_SECONDS) -> None:
         time.sleep(0.01)  # until it has gone, its shared memory counts as used
 
 
-def remove_environments(since: float) -> None:
-    """Remove this user's empty folders for archives of Python environments, made `since` then (in
-    seconds since the epoch): Triton makes one in each server and this package has no such archive.
-    """
-    for folder in Path("/tmp").glob("python_env_*"):  # wherever temporary files belong
+def python_backend_lives() -> bool:
+    """Say whether a process has Triton's Python backend loaded."""
+    for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            found = folder.stat()
-            if found.st_uid == os.getuid() and found.st_ctime >= since:
-                folder.rmdir()
+            if PYTHON_BACKEND in (entry / "maps").read_text():
+                return True
+    return False
+
+
+def remove_environments() -> None:
+    """Remove this user's empty folders for archives of Python environments, unless a server lives.
+
+    Triton makes one in each server, has no such archive from this package, and aborts at its own
+    end if its folder has gone. Whose a folder is cannot be seen: the last server to end removes
+    those of all. They are listed first, since a server may start meanwhile.
+    """
+    folders = list(Path("/tmp").glob(ENVIRONMENTS))
+    if folders and not python_backend_lives():
+        for folder in folders:
+            with suppress(OSError):
+                if folder.stat().st_uid == os.getuid():
+                    folder.rmdir()
 
 
 def end(child: "subprocess.Popen[bytes]", at_once: bool) -> None:
@@ -119,13 +134,12 @@ def main() -> int:
     at_once = AT_ONCE in patterns
     for name in IGNORED:
         signal.signal(name, signal.SIG_IGN)
-    started = time.time()
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=before_exec)
     ended = os.pidfd_open(child.pid)
     select.select([0, ended], [], [])
     end(child, at_once)
     sweep(patterns)
-    remove_environments(started)
+    remove_environments()
     return child.returncode if child.returncode >= 0 else 128 - child.returncode
 
 

@@ -52,32 +52,45 @@ def test_a_stale_region_is_swept_and_one_in_use_is_not(name: str) -> None:
     assert (used.exists(), other.exists()) == (False, True)
 
 
-def test_a_killed_server_leaves_no_folder_for_its_environments(tmp_path: Path) -> None:
-    """Triton's Python backend makes it, whatever TMPDIR is, and removes it if it ends by itself."""
-    older = Path(f"/tmp/python_env_older{os.getpid()}")  # another server's
-    full = Path(f"/tmp/python_env_full{os.getpid()}")
-    code = (
-        "import os, pathlib, tempfile\n"
-        f"pathlib.Path({str(full)!r}).mkdir()\n"
-        f"pathlib.Path({str(full / 'file')!r}).touch()\n"
-        "print(tempfile.mkdtemp(prefix='python_env_', dir='/tmp'), flush=True)\n"
-        "os.kill(os.getpid(), 9)"
+def test_killed_servers_leave_no_folder_for_their_environments(tmp_path: Path) -> None:
+    """Triton's Python backend makes it, whatever TMPDIR is, and removes it if it ends by itself:
+    with an abort, if the folder has gone. The names are this test's: servers of others are alive.
+    """
+    prefix = f"python_env_test{os.getpid()}_"
+    backend = tmp_path / "libtriton_test.so"
+    backend.write_bytes(b"x" * 4096)
+    guard = (
+        "import sys; from helpers.triton import guard\n"
+        f"guard.PYTHON_BACKEND, guard.ENVIRONMENTS = {str(backend)!r}, {prefix + '*'!r}\n"
+        "sys.argv[1:] = ['--', sys.executable, '-c', sys.argv[1]]; sys.exit(guard.main())"
     )
-    for _ in range(5):  # a server of another test, which is older still, may end meanwhile
-        older.mkdir()
-        time.sleep(0.05)
-        try:
-            with guarded(tmp_path, code) as it:
-                it.wait(10)
-            (made,) = (tmp_path / "log").read_text().split()
-            assert made.startswith("/tmp/python_env_")
-            assert [Path(made).exists(), full.exists()] == [False, True]
-            if older.exists():
-                return
-        finally:
-            shutil.rmtree(full, ignore_errors=True)
-            shutil.rmtree(older, ignore_errors=True)
-    raise AssertionError("it removes what it did not make")
+    server = (
+        f"import mmap, os, tempfile\nheld = mmap.mmap(os.open({str(backend)!r}, os.O_RDWR), 0)\n"
+        f"print(tempfile.mkdtemp(prefix={prefix!r}, dir='/tmp'), flush=True)\n"
+    )
+
+    def start(ending: str) -> "subprocess.Popen[str]":
+        command = [sys.executable, "-c", guard, server + ending]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        return subprocess.Popen(command, start_new_session=True, text=True, **pipes)
+
+    full = Path(f"/tmp/{prefix}full")
+    full.mkdir()
+    (full / "file").touch()
+    try:
+        with start("import time; time.sleep(99)") as living:
+            assert living.stdout
+            of_living = Path(living.stdout.readline().strip())
+            with start("os.kill(os.getpid(), 9)") as killed:
+                assert killed.stdout
+                of_killed = Path(killed.stdout.readline().strip())
+            assert [of_living.name[: len(prefix)], of_killed.name[: len(prefix)]] == [prefix] * 2
+            assert [of_living.is_dir(), of_killed.is_dir()] == [True, True]
+            living.communicate(timeout=20)  # closes its standard input: it is ended
+        assert [of_living.exists(), of_killed.exists(), full.exists()] == [False, False, True]
+    finally:
+        for folder in Path("/tmp").glob(f"{prefix}*"):
+            shutil.rmtree(folder)
 
 
 def test_a_session_that_was_killed_uses_its_memory_no_more() -> None:
