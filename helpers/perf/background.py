@@ -79,6 +79,16 @@ def pace() -> float:
     return 2e-9 * PACE_SIZE**3 * calls / seconds
 
 
+def wait_for_pace(wanted: float, seconds: float) -> float:
+    """Wait for at most `seconds` until the machine's own pace is `wanted` GFLOP/s; return how long
+    that took. It is slower while another guest of the same host uses the same cores.
+    """
+    started = time.monotonic()
+    while pace() < wanted and time.monotonic() - started < seconds:
+        time.sleep(PACE_SECONDS)
+    return time.monotonic() - started
+
+
 def patience() -> float:
     """For how long a measurement may wait for a quiet machine, in seconds."""
     return float(os.environ.get(PATIENCE_VARIABLE) or PATIENCE_SECONDS)

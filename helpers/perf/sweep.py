@@ -122,7 +122,8 @@ def run(
 ) -> Measurement:
     """Measure the points; which they are may depend on the rows so far. One that cannot be measured
     is a row with the reason, and one in which the machine changed its pace is measured again once,
-    if there is patience for a quiet machine.
+    if there is patience for a quiet machine. So much of it, and no more in a stage, is spent on
+    waiting for the pace that the machine had before.
     """
     outputs = [tensor.name for tensor in models.get(config.model).outputs(config)]
     regions = analyzer.shared_memory_patterns(list(sent(server, batch(samples, 0, 1), 1)), outputs)
@@ -133,6 +134,7 @@ def run(
     before: list[float] = []
     paces: list[float] = []
     measuring, again, ended = 0.0, 0.0, ""
+    patience = background.patience()
     asked = config.device, _cores_used(config), config.precision
     server.ready()  # while it starts the machine has another pace
     with (
@@ -153,6 +155,9 @@ def run(
             load = LoadPoint(config.model, data[size, point.repeated], regions, parts=parts)
             load = replace(load, flat=bool(server.wire), **point.fields)
             for last in (False, True) if background.patience() >= 1 else (True,):
+                if paces and patience > 0:
+                    as_before = (1 - config.half_width) * max(paces)
+                    patience -= background.wait_for_pace(as_before, patience)
                 own: dict[str, NDArray[np.generic]] = {}
                 before.append(background.wait_until_quiet(others_cores, time.monotonic() - began))
                 others_cores = None

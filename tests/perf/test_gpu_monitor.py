@@ -367,7 +367,7 @@ def test_a_point_in_which_the_pace_changed_is_measured_again_and_that_is_said(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv(background.PATIENCE_VARIABLE, "9")
-    paces = iter([50.0, 60.0, 60.0, 60.0])
+    paces = iter([50.0, 60.0, 60.0, 60.0, 60.0])
     monkeypatch.setattr(background, "pace", lambda: next(paces))
     chosen = config(
         device="cpu", precision="fp32", export_precision="fp32", concurrency=[1], rates=[]
@@ -381,6 +381,36 @@ def test_a_point_in_which_the_pace_changed_is_measured_again_and_that_is_said(
     assert 0.3 <= found.again_seconds <= found.measuring_seconds - 0.3
     said, _ = capsys.readouterr().out.splitlines()
     assert said == "the machine's own pace went from 50 to 60 GFLOP/s: measure again, which is done"
+
+
+def test_a_machine_that_became_slower_is_waited_for_before_that(
+    endpoint: Endpoint,
+    load: None,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv(background.PATIENCE_VARIABLE, "9")
+    monkeypatch.setattr(background, "PACE_SECONDS", 0.001)
+    waited = [41.0, 42.0, 58.0]
+    paces = iter([60.0, 40.0, *waited, 59.0, 60.0])
+    monkeypatch.setattr(background, "pace", lambda: next(paces))
+    chosen = config(
+        device="cpu", precision="fp32", export_precision="fp32", concurrency=[1], rates=[]
+    )
+
+    found = online.measure_online(chosen, served(endpoint))
+
+    (row,) = found.rows
+    assert (row.verdict, row.pace) == ("stable", 59.5)
+    assert next(paces, None) is None
+
+
+def test_a_machine_that_stays_slow_is_waited_for_no_longer_than_there_is_patience(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(background, "pace", lambda: 40.0)
+    assert 0.3 <= background.wait_for_pace(50.0, 0.3) < 5
+    assert background.wait_for_pace(40.0, 0.3) < 0.3
 
 
 def test_on_a_cpu_a_row_has_empty_columns(
