@@ -147,6 +147,10 @@ def test_a_part_of_the_rows_is_loaded_if_the_settings_say_so(tmp_path: Path) -> 
     ("damage", "words"),
     [
         (lambda f: (f / "0/key").write_bytes(b"123"), "key has 3 bytes, no multiple of 8"),
+        (
+            lambda f: (f / "0/emb_vector").write_bytes(b"123"),
+            "emb_vector has 3 bytes, no multiple of 16",
+        ),
         (lambda f: (f / "0/key").write_bytes(bytes(16)), "2 keys and 300 vectors of 4: another"),
         (lambda f: (f / "0/emb_vector").unlink(), "emb_vector is missing"),
         (lambda f: (f / "1/key").unlink(), "key is missing"),

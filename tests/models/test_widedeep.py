@@ -84,17 +84,16 @@ def test_importing_it_loads_no_framework() -> None:
 
 
 @pytest.mark.slow
-def test_neither_data_nor_network_loads_torch_nor_the_data_tensorflow(tmp_path: Path) -> None:
+def test_making_and_reading_data_loads_no_framework(tmp_path: Path) -> None:
     code = (
         "import sys\nfrom pathlib import Path\nfrom types import SimpleNamespace as N\n"
         "from helpers.models.widedeep import MODEL as widedeep\n"
         f"c, d = N(dataset='generated-small'), Path({str(tmp_path)!r})\n"
         "widedeep.prepare_dataset(c, d)\nnext(widedeep.open_dataset(c, d).batches(9))\n"
-        "print({'torch', 'tensorflow', 'keras'} & set(sys.modules))\n"
-        "import helpers.models.widedeep.synthetic.fit\nprint('torch' in sys.modules)"
+        "print({'torch', 'tensorflow', 'keras'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "set()\nFalse\n"
+    assert done.stdout == "set()\n"
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
