@@ -80,13 +80,15 @@ def pace() -> float:
 
 
 def wait_for_pace(wanted: float, seconds: float) -> float:
-    """Wait for at most `seconds` until the machine's own pace is `wanted` GFLOP/s; return how long
-    that took. It is slower while another guest of the same host uses the same cores.
+    """Wait for about `seconds` at most until the machine's own pace is `wanted` GFLOP/s; return how
+    long that took, 0 if it is now. It is slower while another guest of the same host uses the same
+    cores.
     """
-    started = time.monotonic()
-    while pace() < wanted and time.monotonic() - started < seconds:
+    waited, started = 0.0, time.monotonic()
+    while pace() < wanted and waited < seconds:
         time.sleep(PACE_SECONDS)
-    return time.monotonic() - started
+        waited = time.monotonic() - started
+    return waited
 
 
 def patience() -> float:

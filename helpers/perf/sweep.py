@@ -133,7 +133,7 @@ def run(
     kept: dict[str, NDArray[np.generic]] = {}
     before: list[float] = []
     paces: list[float] = []
-    measuring, again, ended = 0.0, 0.0, ""
+    measuring, again, waited, ended = 0.0, 0.0, 0.0, ""
     patience = background.patience()
     asked = config.device, _cores_used(config), config.precision
     server.ready()  # while it starts the machine has another pace
@@ -157,11 +157,14 @@ def run(
             for last in (False, True) if background.patience() >= 1 else (True,):
                 if paces and patience > 0:
                     as_before = (1 - config.half_width) * max(paces)
-                    patience -= background.wait_for_pace(as_before, patience)
+                    slower = background.wait_for_pace(as_before, patience)
+                    patience, waited = patience - slower, waited + slower
                 own: dict[str, NDArray[np.generic]] = {}
-                before.append(background.wait_until_quiet(others_cores, time.monotonic() - began))
+                asked_at = time.monotonic()
+                before.append(background.wait_until_quiet(others_cores, asked_at - began))
                 others_cores = None
                 started = time.monotonic()
+                waited += max(0.0, started - asked_at - background.QUIET_SECONDS)
                 try:
                     if ended:
                         raise MeasurementError(ended)
@@ -193,6 +196,7 @@ def run(
         background_before=max(before, default=None),
         measuring_seconds=round(measuring, 1),
         again_seconds=round(again, 1),
+        waited_seconds=round(waited, 1),
         server_samples=counted and counted["inference_count"],
         server_executions=counted and counted["execution_count"],
         gpu=observer.record,

@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import yaml
@@ -42,6 +42,8 @@ from helpers.store import (
 DEFAULT = ROOT / "params/cpu.yaml"
 RESERVED = ("data",)  # folders of outputs/ that are no target
 RAN = ("executed", "failed")
+TELLING_LOSS = 10.0  # seconds
+LOST = "so long it was waited for, or measured again what was disturbed"
 REPORT_SECONDS = 180.0  # between two reports of one model, each of which takes five
 
 
@@ -107,6 +109,8 @@ def run_plans(
             for path, _, jobs in plans:
                 with _kernel_environment(path.stem):
                     outcome += runner.run(path.stem, jobs)
+        if (lost := sum(runner.lost)) >= TELLING_LOSS:
+            say(f"a quiet machine would have taken {lost:.0f} s less: {LOST}")
     return outcome
 
 
@@ -130,6 +134,7 @@ class Runner:
     cell_seconds: int
     say: Lines
     preload: Callable[[str, bool], None] | None  # if anything is to run
+    lost: list[float] = field(default_factory=list)  # seconds of each stage, to an unquiet machine
 
     def run(self, target: str, jobs: Sequence[Job]) -> Counter[str]:
         """Run a target's jobs, and a model's report also after its first experiment and now and
@@ -217,6 +222,8 @@ class Runner:
             self.say(f"{name}: failed, {error}")
             write_status(job, "failed", str(error))
             return "failed"
+        if found.measurement:
+            self.lost.append(found.measurement.lost_seconds)
         self.say(f"{name}: done in {time.monotonic() - started:.0f} s, {found.headline}")
         return "executed"
 

@@ -185,6 +185,7 @@ class Measurement(Record):
     background_before: float | None  # processor cores that others used just before a point, at most
     measuring_seconds: float | None = None  # of the stage, waiting for a quiet machine apart
     again_seconds: float = 0.0  # of these, for points that were then measured a second time
+    waited_seconds: float = 0.0  # beside these, for a quiet machine
     server_samples: int | None = None  # that the server counted, warm-up included
     server_executions: int | None = None
     passes: tuple[LookupPass, ...] = ()
@@ -193,6 +194,11 @@ class Measurement(Record):
     peaks: Peaks | None = None  # None where this process cannot compute on what serves
     # of each run the start and end of every request (ns, [n, 2]), or bare throughputs
     requests: SkipJsonSchema[dict[str, NDArray[np.generic]]] = Field({}, exclude=True, repr=False)
+
+    @property
+    def lost_seconds(self) -> float:
+        """What a quiet machine would have saved."""
+        return self.again_seconds + self.waited_seconds
 
     def frame(self) -> "DataFrame":
         """The rows as a table."""

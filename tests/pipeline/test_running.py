@@ -1,14 +1,18 @@
-"""What a run leaves of a stage that it does not execute."""
+"""What a run leaves of a stage that it does not execute, and what it says at its end."""
+
+from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 
-from tests.conftest import Project
-
-pytestmark = pytest.mark.slow
+from helpers.pipeline import running
+from helpers.results import Measurement, Result
+from tests.conftest import ROOT, Project
 
 CONVERT = ("run", "params/dummy.yaml", "--experiment", "onnx-fp32", "--stage", "convert")
 
 
+@pytest.mark.slow
 def test_a_stage_that_is_blocked_says_so_on_its_page_and_holds_again_afterwards(
     project: Project,
 ) -> None:
@@ -32,3 +36,28 @@ def test_a_stage_that_is_blocked_says_so_on_its_page_and_holds_again_afterwards(
     assert (answer.code, answer.executed()) == (0, [])
     assert project.result("onnx-fp32", "convert") == before
     assert "blocked by export" not in page.read_text()
+
+
+@pytest.mark.parametrize(("again", "said"), [(8.0, True), (2.0, False)])
+def test_a_run_says_by_how_much_a_quiet_machine_is_quicker(
+    again: float,
+    said: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    measured = Measurement(
+        rows=(), distinct_rows=1, background_before=0, again_seconds=again, waited_seconds=3.5
+    )
+    fields = {"model": "dlrm", "experiment": "onnx-fp32", "stage": "perf_online", "gpu": ""}
+    done = Result(**fields, state="done", measurement=measured)
+    monkeypatch.setattr(running, "execute", lambda *_: done)
+    monkeypatch.setattr(running, "blocker", lambda _: "")
+    monkeypatch.setattr(running, "_kernels", lambda: nullcontext(lambda *_: None))
+
+    params = ROOT / "params/smoke.yaml"
+    outcome = running.run([params], tmp_path, models=["dlrm"], stages=["perf_online"])
+
+    assert outcome["executed"] == 1
+    line = "a quiet machine would have taken 12 s less: so long it was waited for, or"
+    assert (line in capsys.readouterr().out) == said
