@@ -375,7 +375,8 @@ def test_an_unknown_load_is_not_hidden() -> None:
         (30, ""),
         (34, ""),  # four clients had a request under way
         (35, "Triton counted 35 requests, perf_analyzer 30: is it shared?"),
-        (29, "Triton counted 29 requests, perf_analyzer 30: is it shared?"),
+        (26, ""),  # or an answer that was not counted yet
+        (25, "Triton counted 25 requests, perf_analyzer 30: is it shared?"),
         (None, ""),
     ],
 )
