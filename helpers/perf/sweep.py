@@ -122,8 +122,8 @@ def run(
 ) -> Measurement:
     """Measure the points; which they are may depend on the rows so far. One that cannot be measured
     is a row with the reason, and one in which the machine changed its pace is measured again once,
-    if there is patience for a quiet machine. So much of it, and no more in a stage, is spent on
-    waiting for the pace that the machine had before.
+    if there is patience for a quiet machine. Before each further point it waits for the highest
+    pace that the machine had in this stage: in the whole stage no longer than that patience.
     """
     outputs = [tensor.name for tensor in models.get(config.model).outputs(config)]
     regions = analyzer.shared_memory_patterns(list(sent(server, batch(samples, 0, 1), 1)), outputs)

@@ -43,7 +43,6 @@ DEFAULT = ROOT / "params/cpu.yaml"
 RESERVED = ("data",)  # folders of outputs/ that are no target
 RAN = ("executed", "failed")
 TELLING_LOSS = 10.0  # seconds
-LOST = "so long it was waited for, or measured again what was disturbed"
 REPORT_SECONDS = 180.0  # between two reports of one model, each of which takes five
 
 
@@ -110,7 +109,7 @@ def run_plans(
                 with _kernel_environment(path.stem):
                     outcome += runner.run(path.stem, jobs)
         if (lost := sum(runner.lost)) >= TELLING_LOSS:
-            say(f"a quiet machine would have taken {lost:.0f} s less: {LOST}")
+            say(f"the machine was not quiet: waiting and measuring again took {lost:.0f} s of it")
     return outcome
 
 

@@ -197,7 +197,7 @@ class Measurement(Record):
 
     @property
     def lost_seconds(self) -> float:
-        """What a quiet machine would have saved."""
+        """What waiting for a quiet machine and measuring again took."""
         return self.again_seconds + self.waited_seconds
 
     def frame(self) -> "DataFrame":

@@ -298,6 +298,10 @@ def config(stage: str = "perf_online", **changes: Any) -> Config:
     return resolve("resnet50", stage, models={"resnet50": experiments}, **place)
 
 
+def on_cpu(stage: str, **changes: Any) -> Config:
+    return config(stage, device="cpu", precision="fp32", export_precision="fp32", **changes)
+
+
 @pytest.fixture
 def load(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """One client whose requests take 5 ms, for 0.3 s."""
@@ -348,9 +352,7 @@ def test_the_machine_s_pace_is_not_measured_while_the_server_starts(
     order: list[str] = []
     monkeypatch.setattr(background, "pace", lambda: order.append("pace") or 50.0)
     server = replace(served(endpoint), ready=lambda: order.append("ready"))
-    chosen = config(
-        "perf_offline", device="cpu", precision="fp32", export_precision="fp32", batch_sizes=[1]
-    )
+    chosen = on_cpu("perf_offline", batch_sizes=[1])
     monkeypatch.setattr(sweep, "seconds", lambda _: 0.005)
     monkeypatch.setattr(Server, "infer", lambda *_: {})
 
@@ -369,9 +371,7 @@ def test_a_point_in_which_the_pace_changed_is_measured_again_and_that_is_said(
     monkeypatch.setenv(background.PATIENCE_VARIABLE, "9")
     paces = iter([50.0, 60.0, 60.0, 60.0, 60.0])
     monkeypatch.setattr(background, "pace", lambda: next(paces))
-    chosen = config(
-        device="cpu", precision="fp32", export_precision="fp32", concurrency=[1], rates=[]
-    )
+    chosen = on_cpu("perf_online", concurrency=[1], rates=[])
 
     found = online.measure_online(chosen, served(endpoint))
 
@@ -393,9 +393,7 @@ def test_a_machine_that_became_slower_is_waited_for_before_that(
     waited = [41.0, 42.0, 58.0]
     paces = iter([60.0, 40.0, *waited, 59.0, 60.0])
     monkeypatch.setattr(background, "pace", lambda: next(paces))
-    chosen = config(
-        device="cpu", precision="fp32", export_precision="fp32", concurrency=[1], rates=[]
-    )
+    chosen = on_cpu("perf_online", concurrency=[1], rates=[])
 
     found = online.measure_online(chosen, served(endpoint))
 
@@ -417,9 +415,7 @@ def test_a_machine_that_stays_slow_is_waited_for_no_longer_than_there_is_patienc
 def test_on_a_cpu_a_row_has_empty_columns(
     endpoint: Endpoint, load: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    chosen = config(
-        device="cpu", precision="fp32", export_precision="fp32", concurrency=[1], rates=[]
-    )
+    chosen = on_cpu("perf_online", concurrency=[1], rates=[])
 
     found = online.measure_online(chosen, served(endpoint))
 
