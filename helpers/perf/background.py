@@ -16,7 +16,7 @@ from helpers.perf.rows import OTHERS_SHARE
 QUIET_SECONDS = 0.3
 PATIENCE_VARIABLE = "TRITON_NOTEBOOKS_PATIENCE"  # set by the user, in seconds
 PATIENCE_SECONDS = 20.0
-PACE_SECONDS, PACE_SIZE = 0.1, 512
+PACE_SECONDS, PACE_SIZE = 0.05, 512
 
 
 def _host_seconds() -> float:

@@ -12,8 +12,9 @@ from helpers.models import Arrays
 from helpers.perf import analyzer, lookups, sweep
 from helpers.perf.analyzer import LoadPoint
 from helpers.perf.rows import Window
+from helpers.perf.runs import Runs
 from helpers.perf.statistics import FEWEST_RUNS
-from helpers.perf.sweep import Point, Runs, batch
+from helpers.perf.sweep import Point, batch
 from helpers.results import Measurement, Row
 from helpers.triton import Server, apply_settings
 
@@ -135,7 +136,6 @@ def run_pairs(
     request_seconds = sweep.seconds(lambda: server.infer(config.model, one))
     if bare:
         bare.run(0)
-    ends = time.monotonic() + config.point_seconds
 
     def serve() -> None:
         nonlocal request_seconds
@@ -161,10 +161,9 @@ def run_pairs(
         and runs.missing(config.request_count) <= 0
         and runs.is_known(config.half_width)
     ):
-        if len(runs.served) >= config.pairs and time.monotonic() > ends:
+        if len(runs.served) >= config.pairs and runs.seconds > config.point_seconds:
             break
         in_turn = [call, serve] if bare else [serve]
         if server.identity and len(runs.floor) < FEWEST_RUNS:
             in_turn.insert(1, measure_floor)
-        for run in reversed(in_turn) if len(runs.served) % 2 else in_turn:
-            run()
+        runs.round(*(reversed(in_turn) if len(runs.served) % 2 else in_turn))

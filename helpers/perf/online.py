@@ -2,7 +2,6 @@
 random times, whoever waits (an open loop).
 """
 
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from math import ceil, isnan
@@ -11,8 +10,9 @@ from helpers.config import OnlineConfig
 from helpers.perf import analyzer, sweep
 from helpers.perf.analyzer import LoadPoint
 from helpers.perf.rows import block_size
+from helpers.perf.runs import Runs
 from helpers.perf.statistics import FEWEST_RUNS
-from helpers.perf.sweep import Point, Runs, batch
+from helpers.perf.sweep import Point, batch
 from helpers.results import Measurement, Row
 from helpers.triton import Server
 
@@ -34,20 +34,21 @@ def measure_online(config: OnlineConfig, server: Server) -> Measurement:
     seconds = [sweep.seconds(lambda: server.infer(config.model, one))]  # a request, at each point
 
     def close_loop(load: LoadPoint, runs: Runs) -> None:
-        ends = time.monotonic() + config.point_seconds
         runs.cut = True
         wanted = _wanted(config, load.concurrency)
         # enough for an interval: each run that is too short costs a start of perf_analyzer
-        count = max(wanted, FEWEST_RUNS * block_size(load.concurrency)) + load.concurrency
-        while True:
-            interval = analyzer.interval_ms(count, 1, seconds[-1])
+        fewest = max(wanted, FEWEST_RUNS * block_size(load.concurrency)) + load.concurrency
+
+        def serve() -> None:
+            interval = analyzer.interval_ms(fewest * 2 ** len(runs.served), 1, seconds[-1])
             run = runs.load(replace(load, interval_ms=interval))
             seconds.append(float(run.latencies_ms.mean()) / 1000 / load.concurrency)
             runs.served.append(run)
-            enough = runs.missing(wanted) <= 0 and runs.is_known(config.half_width)
-            if enough or time.monotonic() > ends:
+
+        while not (runs.missing(wanted) <= 0 and runs.is_known(config.half_width)):
+            if runs.seconds > config.point_seconds:
                 return
-            count *= 2
+            runs.round(serve)
 
     def each(rows: list[Row]) -> Iterator[Point]:
         for clients in config.concurrency:
@@ -91,7 +92,8 @@ def _open_loop(config: OnlineConfig, rows: list[Row], peak: float) -> Iterator[P
 
 
 def _send(load: LoadPoint, runs: Runs) -> None:
-    runs.served.append(runs.load(load))
+    while not runs.served:
+        runs.round(lambda: runs.served.append(runs.load(load)))
 
 
 def _narrowed(row: Row, budget_ms: float | None, kept: float, broken: float) -> tuple[float, float]:

@@ -4,8 +4,8 @@ judged. How a point is loaded is its scenario's affair.
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from timeit import timeit
 from typing import Any
@@ -21,46 +21,13 @@ from helpers.models import Arrays
 from helpers.perf import analyzer, background, gpu_monitor, limits, memory, peaks
 from helpers.perf.analyzer import LoadPoint
 from helpers.perf.gpu_monitor import GpuObservation, Observer
-from helpers.perf.rows import Window, beyond_floor, compare, measure_row, repetitions
-from helpers.perf.statistics import log_interval
+from helpers.perf.rows import Window, beyond_floor, compare, measure_row
+from helpers.perf.runs import Pace, Runs
 from helpers.results import Measurement, Row
 from helpers.triton import Server
 
 IDENTITY = ("batch_size", "concurrency", "rate")
 LOOKUPS = "hps_"  # how the counters of a store begin
-PACE_CHANGED = "the machine's own pace went from"
-
-
-@dataclass
-class Runs:
-    """The runs of one point: served ones, and bare throughputs beside them."""
-
-    load: Callable[[LoadPoint], Window]  # puts the load of a point on the server
-    watched: Callable[[], AbstractContextManager[None]]  # watches the machine during a bare run
-    cut: bool = False  # whether consecutive blocks of a run repeat one another
-    served: list[Window] = field(default_factory=list)
-    bare: list[float] = field(default_factory=list)  # inferences/s
-    floor: list[Window] = field(default_factory=list)  # of the identity model
-    # by run: processor seconds that other processes took, and how long it was
-    others: list[tuple[float, float]] = field(default_factory=list)
-
-    @property
-    def others_cores(self) -> float:
-        """What other processes took meanwhile. Of all runs together: the clock of processes ticks
-        every 10 ms, and a few ticks are a large share of a short run.
-        """
-        taken, lasted = np.sum(self.others, axis=0)
-        return float(taken / lasted)
-
-    def missing(self, wanted: int) -> int:
-        """Count the requests that are still missing, those of the ramp apart."""
-        return wanted - sum(len(run.steady.requests) for run in self.served)
-
-    def is_known(self, half_width: float) -> bool:
-        """Whether the throughput is known within that."""
-        repeated = repetitions([run.steady for run in self.served], self.cut)
-        interval = log_interval(repeated)
-        return interval is not None and interval.half_width <= half_width
 
 
 @dataclass(frozen=True)
@@ -121,9 +88,9 @@ def run(
     points: Callable[[list[Row]], Iterable[Point]],
 ) -> Measurement:
     """Measure the points; which they are may depend on the rows so far. One that cannot be measured
-    is a row with the reason, and one in which the machine changed its pace is measured again once,
-    if there is patience for a quiet machine. Before each further point it waits for the highest
-    pace that the machine had in this stage: in the whole stage no longer than that patience.
+    is a row with the reason. What was measured while the machine had another pace than it usually
+    has in this stage is measured again, and a slower machine is waited for: both together for as
+    long as the patience for a quiet machine lasts.
     """
     outputs = [tensor.name for tensor in models.get(config.model).outputs(config)]
     regions = analyzer.shared_memory_patterns(list(sent(server, batch(samples, 0, 1), 1)), outputs)
@@ -132,9 +99,8 @@ def run(
     rows: list[Row] = []
     kept: dict[str, NDArray[np.generic]] = {}
     before: list[float] = []
-    paces: list[float] = []
-    measuring, again, waited, ended = 0.0, 0.0, 0.0, ""
-    patience = background.patience()
+    pace = Pace(config.half_width, background.patience())
+    measuring, waited, ended = 0.0, 0.0, ""
     asked = config.device, _cores_used(config), config.precision
     server.ready()  # while it starts the machine has another pace
     with (
@@ -154,31 +120,21 @@ def run(
                 data[size, point.repeated] = files.enter_context(made)
             load = LoadPoint(config.model, data[size, point.repeated], regions, parts=parts)
             load = replace(load, flat=bool(server.wire), **point.fields)
-            for last in (False, True) if background.patience() >= 1 else (True,):
-                if paces and patience > 0:
-                    as_before = (1 - config.half_width) * max(paces)
-                    slower = background.wait_for_pace(as_before, patience)
-                    patience, waited = patience - slower, waited + slower
-                own: dict[str, NDArray[np.generic]] = {}
-                asked_at = time.monotonic()
-                before.append(background.wait_until_quiet(others_cores, asked_at - began))
-                others_cores = None
-                started = time.monotonic()
-                waited += max(0.0, started - asked_at - background.QUIET_SECONDS)
-                try:
-                    if ended:
-                        raise MeasurementError(ended)
-                    row, own = _measure(config, server, observer, load, point, paces)
-                except (MeasurementError, ServerError) as error:
-                    row = Row(**point.identity, verdict="failed", reason=str(error))
-                took = time.monotonic() - started
-                measuring += took
-                if row.verdict == "failed":
-                    ended = "" if server.is_live() else "the server had ended before"
-                if last or not row.reason.startswith(PACE_CHANGED):
-                    break
-                again += took
-                print(f"{row.reason}, which is done")
+            asked_at = time.monotonic()
+            before.append(background.wait_until_quiet(others_cores, asked_at - began))
+            others_cores = None
+            started, slower = time.monotonic(), pace.waited_seconds
+            waited += max(0.0, started - asked_at - background.QUIET_SECONDS)
+            own: dict[str, NDArray[np.generic]] = {}
+            try:
+                if ended:
+                    raise MeasurementError(ended)
+                row, own = _measure(config, server, observer, load, point, pace)
+            except (MeasurementError, ServerError) as error:
+                row = Row(**point.identity, verdict="failed", reason=str(error))
+            measuring += time.monotonic() - started - (pace.waited_seconds - slower)
+            if row.verdict == "failed":
+                ended = "" if server.is_live() else "the server had ended before"
             kept |= own
             rows.append(row)
             print(_in_words(row))
@@ -195,8 +151,8 @@ def run(
         distinct_rows=count(samples),
         background_before=max(before, default=None),
         measuring_seconds=round(measuring, 1),
-        again_seconds=round(again, 1),
-        waited_seconds=round(waited, 1),
+        again_seconds=round(pace.again_seconds, 1),
+        waited_seconds=round(waited + pace.waited_seconds, 1),
         server_samples=counted and counted["inference_count"],
         server_executions=counted and counted["execution_count"],
         gpu=observer.record,
@@ -218,12 +174,9 @@ def _measure(
     observer: Observer,
     load: LoadPoint,
     point: Point,
-    paces: list[float],
+    pace: Pace,
 ) -> tuple[Row, dict[str, NDArray[np.generic]]]:
-    """Measure one point, and observe the machine meanwhile; give the row and all requests.
-
-    Its paces are added to those of the stage so far.
-    """
+    """Measure one point, and observe the machine meanwhile; give the row and all requests."""
     seen, failure = GpuObservation(), ""
 
     @contextmanager
@@ -238,19 +191,19 @@ def _measure(
         with watched():
             return analyzer.run(timed, server)
 
-    runs = Runs(load_server, watched)
+    runs = Runs(load_server, watched, pace=pace)
     before = server.counters(LOOKUPS) if server.wire else {}
-    start, peak_mb = background.pace(), memory.watch_peak(server.processes)
+    pace.measure()
+    peak_mb = memory.watch_peak(server.processes)
     try:
         point.measure(load, runs)
     except (MeasurementError, ServerError) as error:
         if not runs.served:
             raise
         failure = f"{error} ({len(runs.served)} runs were whole)"
-    memory_mb, end = peak_mb(), background.pace()
-    paces += [start, end]
+    memory_mb, paces = peak_mb(), runs.paces or pace.seen
     figures = seen.figures([run.requests for run in runs.served]) | compared(config, runs)
-    figures |= {"pace": (start + end) / 2, "repeated": point.repeated}
+    figures |= {"pace": float(np.mean(paces)), "repeated": point.repeated}
     figures["server_peak_memory_mb"] = memory_mb
     if before:
         figures |= lookup_shares(before, server.counters(LOOKUPS))
@@ -263,7 +216,7 @@ def _measure(
         rate=load.rate,
         others_cores=runs.others_cores,
         figures=figures,
-        disturbance=seen.disturbance() or pace_changed(start, end, paces, config.half_width),
+        disturbance=seen.disturbance() or runs.pace_changed,
     )
     if failure:
         row = row.model_copy(update={"verdict": "failed", "reason": failure})
@@ -274,15 +227,6 @@ def _measure(
         if window.sent is not None:
             kept[f"sent_{name}_{i}"] = window.sent
     return row, kept | ({f"{name}_bare_0": np.array(runs.bare)} if runs.bare else {})
-
-
-def pace_changed(start: float, end: float, paces: list[float], bound: float) -> str:
-    """Say how the machine's own pace changed during a point or since the others; empty if not."""
-    usual, mean = float(np.median(paces)), (start + end) / 2
-    for value, other in ((end, start), (mean, usual)):
-        if not abs(value / other - 1) <= bound:
-            return f"{PACE_CHANGED} {other:.0f} to {value:.0f} GFLOP/s: measure again"
-    return ""
 
 
 def lookup_shares(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:

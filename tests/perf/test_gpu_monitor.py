@@ -22,6 +22,8 @@ from helpers.config.schema import StageConfig as Config
 from helpers.perf import analyzer, background, gpu_monitor, offline, online, sweep
 from helpers.perf.gpu_monitor import GpuObservation, changes, from_metrics, observed
 from helpers.perf.rows import Window, measure_row
+from helpers.perf.runs import Runs
+from helpers.perf.sweep import Point
 from helpers.results import GpuState, Measurement, Row
 from helpers.triton.server import Server
 from tests.machine.conftest import card as card  # the fixture
@@ -362,44 +364,29 @@ def test_the_machine_s_pace_is_not_measured_while_the_server_starts(
     assert "pace" in order
 
 
-def test_a_point_in_which_the_pace_changed_is_measured_again_and_that_is_said(
+def test_what_was_measured_at_another_pace_is_measured_again_after_a_slower_one_is_waited_for(
     endpoint: Endpoint,
     load: None,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv(background.PATIENCE_VARIABLE, "9")
-    paces = iter([50.0, 60.0, 60.0, 60.0, 60.0])
+    paces = iter([60.0, 60.0, 61.0, 40.0, 41.0, 42.0, 58.0, 59.0, 60.0])
     monkeypatch.setattr(background, "pace", lambda: next(paces))
     chosen = on_cpu("perf_online", concurrency=[1], rates=[])
 
-    found = online.measure_online(chosen, served(endpoint))
+    def measure(load: analyzer.LoadPoint, runs: Runs) -> None:
+        for _ in range(4):
+            runs.round(lambda: runs.served.append(runs.load(load)))
+
+    point = Point({"batch_size": 1, "concurrency": 1}, measure, 20)
+    found = sweep.run(chosen, served(endpoint), {"INPUT__0": np.zeros((4, 2))}, lambda _: [point])
 
     (row,) = found.rows
-    assert (row.verdict, row.pace) == ("stable", 60.0)
-    assert found.measuring_seconds
-    assert 0.3 <= found.again_seconds <= found.measuring_seconds - 0.3
-    said, _ = capsys.readouterr().out.splitlines()
-    assert said == "the machine's own pace went from 50 to 60 GFLOP/s: measure again, which is done"
-
-
-def test_a_machine_that_became_slower_is_waited_for_before_that(
-    endpoint: Endpoint,
-    load: None,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setenv(background.PATIENCE_VARIABLE, "9")
-    waited = [41.0, 42.0, 58.0]
-    paces = iter([60.0, 40.0, *waited, 59.0, 60.0])
-    monkeypatch.setattr(background, "pace", lambda: next(paces))
-    chosen = on_cpu("perf_online", concurrency=[1], rates=[])
-
-    found = online.measure_online(chosen, served(endpoint))
-
-    (row,) = found.rows
-    assert (row.verdict, row.pace) == ("stable", 59.5)
-    assert 0.2 <= found.waited_seconds < 1
+    assert (row.pace, row.requests) == (pytest.approx(60, 0.01), 3 * 59)
+    assert 0.3 <= found.again_seconds < 0.6
+    assert 0.1 <= found.waited_seconds < 1
+    assert 4 * 0.3 <= found.measuring_seconds < 4 * 0.3 + 0.3
     assert found.lost_seconds == found.waited_seconds + found.again_seconds
     assert next(paces, None) is None
 

@@ -21,7 +21,8 @@ from helpers.perf import analyzer, background, offline, online, sweep
 from helpers.perf.analyzer import LoadPoint
 from helpers.perf.offline import Bare
 from helpers.perf.rows import Window
-from helpers.perf.sweep import Point, Runs
+from helpers.perf.runs import Pace, Runs
+from helpers.perf.sweep import Point
 
 CALL_SECONDS = 0.002
 BATCH = {"INPUT__0": np.zeros((2, 3), np.float32)}
@@ -56,7 +57,11 @@ def load_of(seconds: Callable[[], float], order: list[str]) -> Callable[[LoadPoi
 
 
 def measured(
-    order: list[str], seconds: Callable[[], float], identity: str = "", **overrides: Any
+    order: list[str],
+    seconds: Callable[[], float],
+    identity: str = "",
+    patience: float = 0.0,
+    **overrides: Any,
 ) -> Runs:
     """Measure one point of a server and a runtime that are stand-ins."""
 
@@ -77,10 +82,11 @@ def measured(
     assert isinstance(config, OfflineConfig)
     own = {"processes": (), "wire": None, "identity": identity}
     server: Any = SimpleNamespace(infer=lambda *_: None, **own)
-    runs, bare = Runs(load_of(seconds, order), watched), Noted(Session(), [BATCH])
+    runs = Runs(load_of(seconds, order), watched, pace=Pace(0.1, patience))
+    bare = Noted(Session(), [BATCH])
     point = LoadPoint("resnet50", Path("inputs.json"), [])
     offline.run_pairs(config, server, bare, BATCH, point, runs)
-    assert watches == len(runs.bare)
+    assert watches == order.count("bare")
     return runs
 
 
@@ -211,7 +217,73 @@ def test_each_batch_that_the_batcher_can_form_is_run_once_before_the_first_point
 def test_a_machine_that_changed_its_pace_disturbs_a_point(
     paces: tuple[float, float], reason: str
 ) -> None:
-    assert sweep.pace_changed(*paces, [50.0, 50.0, 50.0, 50.0, *paces], 0.1) == reason
+    assert Pace(0.1, seen=[50.0, 50.0, 50.0, 50.0, *paces]).changed(*paces) == reason
+
+
+def rounds(
+    monkeypatch: pytest.MonkeyPatch, paces: list[float], patience: float, count: int
+) -> tuple[list[int], Runs]:
+    """Do so many rounds of 10 ms, with the paces that are found: the numbers of those kept."""
+    found, started = iter(paces), itertools.count()
+    monkeypatch.setattr(background, "pace", lambda: next(found))
+    runs = Runs(lambda _: Window(np.zeros((0, 2)), 1, 1), nullcontext, pace=Pace(0.1, patience))
+
+    def run() -> None:
+        time.sleep(0.01)
+        runs.bare.append(next(started))
+
+    for _ in range(count):
+        runs.round(run)
+    assert next(found, None) is None
+    return [int(each) for each in runs.bare], runs
+
+
+def test_rounds_in_which_the_machine_had_another_pace_are_dropped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The second becomes slower; the third begins when the machine is as quick as it was."""
+    kept, runs = rounds(monkeypatch, [50, 51, 40, 41, 49, 50, 52], 9, 3)
+
+    assert kept == [0, 2]
+    assert runs.paces == [50, 51, 50, 52]
+    assert 0.01 <= runs.pace.again_seconds < 1
+    assert 0.04 <= runs.pace.waited_seconds < 1
+    assert runs.pace.patience == 9 - runs.pace.again_seconds - runs.pace.waited_seconds
+    assert 0.02 <= runs.seconds < 1
+
+
+def test_rounds_before_the_machine_became_quicker_are_dropped_once_that_is_usual(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kept, _ = rounds(monkeypatch, [40, 40, 50, 50, 50, 50], 9, 5)
+
+    assert kept == [2, 3, 4]
+
+
+@pytest.mark.parametrize("patience", [0.0, 0.015])
+def test_no_more_rounds_are_dropped_than_there_is_patience(
+    monkeypatch: pytest.MonkeyPatch, patience: float
+) -> None:
+    kept, runs = rounds(monkeypatch, [50, 50, 50, 60, 60, 60], patience, 5)
+
+    assert len(kept) == 5 - (patience > 0)
+    assert runs.pace_changed
+    assert runs.pace.patience >= 0
+
+
+def test_a_dropped_round_takes_its_served_bare_and_floor_runs_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    paces = iter([50.0, 50, 60, 50, 50, 50, 50, 50, 50])
+    monkeypatch.setattr(background, "pace", lambda: next(paces, 50.0))
+    order: list[str] = []
+
+    given: dict[str, Any] = {"pairs": 3, "request_count": 4, "identity": "identity"}
+    runs = measured(order, lambda: CALL_SECONDS, patience=9, **given)
+
+    assert len(runs.served) == len(runs.bare) == len(runs.rounds) == 3
+    assert len(runs.floor) == 3
+    assert order.count("served") == order.count("bare") == 5
 
 
 @pytest.mark.parametrize(
@@ -255,4 +327,4 @@ def test_without_a_whole_run_the_error_is_raised(monkeypatch: pytest.MonkeyPatch
     observer: Any = SimpleNamespace()
     server: Any = SimpleNamespace(processes=(), wire=None)
     with pytest.raises(MeasurementError, match="was killed"):
-        sweep._measure(config, server, observer, point, Point({}, fail, 1), [])
+        sweep._measure(config, server, observer, point, Point({}, fail, 1), Pace())

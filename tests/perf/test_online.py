@@ -13,7 +13,7 @@ from helpers.errors import ParameterError
 from helpers.perf import online
 from helpers.perf.analyzer import LoadPoint, gaps_us
 from helpers.perf.rows import Window, measure_row
-from helpers.perf.sweep import Runs
+from helpers.perf.runs import Runs
 from helpers.results import Row
 
 PEAK = 100.0

@@ -16,7 +16,7 @@ from helpers.config import OfflineConfig, resolve
 from helpers.models import Part, Tensor
 from helpers.perf import analyzer, offline, sweep
 from helpers.perf.analyzer import LoadPoint
-from helpers.perf.sweep import Runs
+from helpers.perf.runs import Runs
 from helpers.triton import embedded, floor
 from helpers.triton.identity import Identity
 
