@@ -22,8 +22,12 @@ from filelock import FileLock
 
 from helpers.perf.background import PATIENCE_VARIABLE
 from helpers.results import Result, Row, read
+from helpers.store import GRAMMARS, without
 from helpers.triton import guard, owner
 from helpers.triton.process import SETTINGS
+
+with without(GRAMMARS):
+    import jsonschema  # noqa: F401  (seconds of every worker's start, where another imports it first)
 
 ROOT = Path(__file__).resolve().parents[1]
 HERE = Path(__file__).resolve().parent

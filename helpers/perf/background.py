@@ -16,7 +16,7 @@ from helpers.perf.rows import OTHERS_SHARE
 QUIET_SECONDS = 0.3
 PATIENCE_VARIABLE = "TRITON_NOTEBOOKS_PATIENCE"  # set by the user, in seconds
 PATIENCE_SECONDS = 20.0
-PACE_SECONDS, PACE_SIZE = 0.05, 512
+PACE_SECONDS, PACE_PARTS, PACE_SIZE = 0.05, 5, 512
 
 
 def _host_seconds() -> float:
@@ -68,15 +68,22 @@ def cores() -> int:
 
 
 def pace() -> float:
-    """Measure the machine's own pace: GFLOP/s of a fixed product of matrices on all cores."""
+    """Measure the machine's own pace: GFLOP/s of a fixed product of matrices on all cores, in the
+    fastest part of a twentieth of a second. A moment in which something else ran does not count;
+    another guest of the same host, who stays for seconds, does.
+    """
     left = np.full((PACE_SIZE, PACE_SIZE), 1.5, np.float32)
     right = left.T.copy()
     out = left @ right
-    calls, started = 0, time.perf_counter()
-    while (seconds := time.perf_counter() - started) < PACE_SECONDS:
-        np.matmul(left, right, out=out)
-        calls += 1
-    return 2e-9 * PACE_SIZE**3 * calls / seconds
+
+    def part() -> float:
+        calls, started = 0, time.perf_counter()
+        while (seconds := time.perf_counter() - started) < PACE_SECONDS / PACE_PARTS:
+            np.matmul(left, right, out=out)
+            calls += 1
+        return 2e-9 * PACE_SIZE**3 * calls / seconds
+
+    return max(part() for _ in range(PACE_PARTS))
 
 
 def wait_for_pace(wanted: float, seconds: float) -> float:

@@ -43,7 +43,7 @@ DEFAULT = ROOT / "params/cpu.yaml"
 RESERVED = ("data",)  # folders of outputs/ that are no target
 RAN = ("executed", "failed")
 TELLING_LOSS = 10.0  # seconds
-REPORT_SECONDS = 180.0  # between two reports of one model, each of which takes five
+REPORT_SECONDS = 180.0  # between two reports, each of which takes some
 
 
 def run(
@@ -136,32 +136,33 @@ class Runner:
     lost: list[float] = field(default_factory=list)  # seconds of each stage, to an unquiet machine
 
     def run(self, target: str, jobs: Sequence[Job]) -> Counter[str]:
-        """Run a target's jobs, and a model's report also after its first experiment and now and
-        then after others; count what became of them. What there is then has its pages, also if the
-        run is interrupted.
+        """Run a target's jobs, and a model's report also after the run's first experiment and after
+        others now and then; count what became of them. What there is then has its pages, also if
+        the run is interrupted.
         """
         outcome = Counter[str]()
         reports = {job.config.model: job for job in jobs if job.config.stage == "report"}
         has_news = False  # whether the experiment has something to report
-        reported: dict[str, float] = {}  # when, by model
+        last = -REPORT_SECONDS  # when the last report was written
         try:
             for turn, job in enumerate(jobs, 1):
                 place = f"[{turn}/{len(jobs)}]"
                 state = self.step(target, job, f"{place} {job.name}")
                 outcome[state] += 1
+                if job.config.stage == "report" and state in RAN:
+                    last, has_news = time.monotonic(), False
                 has_news |= state in RAN and job.config.stage.startswith("perf")
                 following = jobs[turn] if turn < len(jobs) else job
                 if following.config.experiment == job.config.experiment:
                     continue
-                report, last = reports.get(job.config.model), reported.get(job.config.model, 0.0)
+                report = reports.get(job.config.model)
                 is_due = has_news and time.monotonic() > last + REPORT_SECONDS
                 if report and is_due and following is not report:
                     if self.step(target, report, f"{place} {report.name} so far") == "executed":
                         write_status(report, "done", self.share(jobs, report.config.model))
                         publish(self.outputs, target, only_changed=True, pending=self.pending)
                     self.pending[report.result] = "waiting"
-                    reported[job.config.model] = time.monotonic()
-                    has_news = False
+                    last, has_news = time.monotonic(), False
         finally:
             for job in jobs:
                 self.pending.pop(job.result, None)

@@ -214,7 +214,7 @@ def describe_pace(rows: "DataFrame") -> str:
         return "The machine's own pace was not measured."
     low, high = (paces / paces.median()).quantile([0.025, 0.975])
     return (
-        f"The machine's own pace, that of a fixed kernel before and after each point, was between "
+        f"The machine's own pace, that of a fixed kernel before and after each run, was between "
         f"{low:.1%} and {high:.1%} of its median at 95 % of {len(paces)} points: smaller "
         "differences between points are the machine's."
     )

@@ -99,7 +99,7 @@ class Row(TableRow):
     requests: int | None = None  # without each client's first
     executed_batch: float | None = None  # samples in an execution, on average
     client_overhead: float | None = None  # share of its time that the client spends on itself
-    pace: float | None = None  # GFLOP/s of a fixed kernel before and after the point, on average
+    pace: float | None = None  # GFLOP/s of a fixed kernel before and after each run, on average
     distinct_rows: int | None = None  # different samples that were sent in turn
     repeated: bool = False  # whether each request was the same one
     hit_rate: float | None = None  # share of different keys that a store's cache had

@@ -184,7 +184,7 @@ class Measurement(Record):
     distinct_rows: int
     background_before: float | None  # processor cores that others used just before a point, at most
     measuring_seconds: float | None = None  # of the stage, waiting for a quiet machine apart
-    again_seconds: float = 0.0  # of these, for points that were then measured a second time
+    again_seconds: float = 0.0  # of these, for runs that were measured once more
     waited_seconds: float = 0.0  # beside these, for a quiet machine
     server_samples: int | None = None  # that the server counted, warm-up included
     server_executions: int | None = None

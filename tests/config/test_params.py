@@ -318,6 +318,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("text", "message"), HOSTILE.values(), ids=HOSTILE.keys())
 def test_a_hostile_file_is_one_line_at_once(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "bad.yaml"
@@ -550,6 +551,7 @@ def changed_slices(**fields: Any) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fields", "stages"),
     [

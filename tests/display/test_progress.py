@@ -49,6 +49,7 @@ def in_terminal(script: str, **variables: str) -> str:
     return written.decode().replace("\r\n", "\n")
 
 
+@pytest.mark.slow
 def test_a_pipe_gets_every_line_and_no_control_characters() -> None:
     done = subprocess.run([sys.executable, "-c", RUN], capture_output=True, text=True)
 
@@ -58,6 +59,7 @@ def test_a_pipe_gets_every_line_and_no_control_characters() -> None:
     assert done.stdout == f"{running}\n{printed}{DONE}\n"
 
 
+@pytest.mark.slow
 def test_a_terminal_shows_the_run_the_stage_and_its_last_lines_and_then_keeps_what_is_done() -> (
     None
 ):
@@ -76,6 +78,7 @@ def test_a_terminal_shows_the_run_the_stage_and_its_last_lines_and_then_keeps_wh
     assert written.count("\x1b[?25l") == written.count("\x1b[?25h") == 1  # the cursor is back
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("terminal", ["dumb", ""])
 def test_a_terminal_that_cannot_erase_gets_lines(terminal: str) -> None:
     assert "\x1b" not in in_terminal(RUN, TERM=terminal)

@@ -138,6 +138,7 @@ def test_every_format_and_precision_of_a_processor_is_tried_here() -> None:
     assert known == {(name, precision) for name, precision, _ in MADE}
 
 
+@pytest.mark.slow
 def test_a_session_gives_the_modules_outputs_by_name_at_any_batch_size(
     made: Made, artefacts: dict[Made, Path]
 ) -> None:

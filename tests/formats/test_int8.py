@@ -95,6 +95,7 @@ def constants(graph: onnx.ModelProto, operator: str, place: int) -> Iterator[onn
             yield stored[node.input[place]]
 
 
+@pytest.mark.slow
 def test_weights_are_int8_with_a_scale_for_each_channel(exported: Exported, right: Path) -> None:
     graph = onnx.load(right)
     weights = [each for each in constants(graph, "DequantizeLinear", 0) if len(each.dims) == 4]
@@ -229,6 +230,7 @@ class Classifier(torch.nn.Module):
         return self.head(torch.relu(self.layer(x)).mean((2, 3)))  # type: ignore[no-any-return]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "file"), [("onnx", "model.onnx"), ("openvino", "model.xml")])
 def test_the_outputs_themselves_are_neither_rounded_nor_cut_off(
     name: str, file: str, tmp_path: Path
@@ -291,6 +293,7 @@ def rare(seed: int, count: int) -> Arrays:
     return {"x": random.standard_t(4, (count, 16)).astype(np.float32)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "file"), [("onnx", "model.onnx"), ("openvino", "model.xml")])
 def test_ranges_reach_as_far_as_the_rarest_sample(name: str, file: str, tmp_path: Path) -> None:
     """Also where batches are small: the mean of what each reaches would cut off the rest."""

@@ -33,6 +33,7 @@ def flop_by_torch(network: torch.nn.Module, inputs: Arrays) -> float:
     return counter.get_total_flops() / len(next(iter(inputs.values())))
 
 
+@pytest.mark.slow
 def test_resnet50_needs_what_pytorch_counts_and_what_is_published(tmp_path: Path) -> None:
     network, inputs = ResNet50().eval(), {"image": np.zeros((2, 3, 224, 224), np.float32)}
 
@@ -48,6 +49,7 @@ def test_resnet50_needs_what_pytorch_counts_and_what_is_published(tmp_path: Path
     )
 
 
+@pytest.mark.slow
 def test_a_layer_of_bert_needs_its_closed_form(tmp_path: Path) -> None:
     tokens = 48
     names = ("input__0", "input__1", "input__2")

@@ -265,6 +265,7 @@ def test_with_operators_of_old_releases_it_is_the_same_network(
         np.testing.assert_allclose(found, right, rtol=0, atol=bound * right.std())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("opset", [13, None])
 def test_for_an_old_release_its_torchscript_has_operators_that_its_pytorch_knows(
     opset: int | None,
@@ -986,6 +987,7 @@ def within(reference: list[Floats], found: list[Floats], precision: str) -> bool
     return all(largest <= bounds[0] and mean <= bounds[1] for largest, mean in pairs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", ["small", "base"])
 def test_fitting_leaves_torch_as_it_was_and_the_other_layers_change_little(
     generated: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variant: str

@@ -374,6 +374,7 @@ def test_a_window_is_forecast_alike_alone_and_among_others(
     np.testing.assert_array_equal(run(network, batch), run(network, batch))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, of trace and script
 @pytest.mark.parametrize("name", ["ts-trace", "ts-script"])
 def test_torchscript_equals_eager_at_other_batch_sizes(
@@ -833,6 +834,7 @@ def test_a_series_that_train_lacks_is_left_out(tmp_path: Path) -> None:
 # The generated series
 
 
+@pytest.mark.slow
 def test_the_small_set_has_every_series_and_is_the_same_every_time(
     generated: tuple[str, Path], tmp_path: Path
 ) -> None:

@@ -42,6 +42,7 @@ def rows(samples: Arrays) -> list[bytes]:
     return [b"".join(each[i].tobytes() for each in arrays) for i in range(len(arrays[0]))]
 
 
+@pytest.mark.slow
 def test_training_samples_are_as_the_evaluated_ones_and_none_of_them(
     generated: tuple[Any, Path],
 ) -> None:

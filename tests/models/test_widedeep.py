@@ -654,6 +654,7 @@ def test_map_is_that_of_a_slow_ranking_with_ties(seed: int) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 def test_map_is_torchmetrics_reciprocal_rank_at_12(seed: int) -> None:
     import torch

@@ -743,8 +743,8 @@ def grown(source: Path, folder: Path, rows: int) -> float:
 
 @pytest.mark.slow
 def test_memory_does_not_grow_with_the_clicks(tmp_path: Path) -> None:
-    """Of two million rows, the features alone are some 300 MB; a span of them is a fortieth."""
-    few = grown(large(tmp_path / "few", 100_000), tmp_path / "few-out", 500_000)
-    many = grown(large(tmp_path / "many", 400_000), tmp_path / "many-out", 2_000_000)
+    """Of a million rows, the features alone are some 150 MB; a span of them is a twentieth."""
+    few = grown(large(tmp_path / "few", 50_000), tmp_path / "few-out", 250_000)
+    many = grown(large(tmp_path / "many", 200_000), tmp_path / "many-out", 1_000_000)
     print(few, many)
     assert many < few + 60

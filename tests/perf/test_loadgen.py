@@ -148,6 +148,7 @@ def test_a_wrong_answer_is_described(values: Any, words: str) -> None:
     assert wrong_answer(trial, RIGHT, BOUNDS) == words
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", ["SingleStream", "Offline", "Server"])
 def test_after_a_failed_request_no_other_is_sent_and_loadgen_ends(scenario: Any) -> None:
     class Failing(Doubling):

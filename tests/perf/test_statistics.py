@@ -135,6 +135,7 @@ def latencies(kind: str, correlation: float, shape: tuple[int, int]) -> NDArray[
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [60, 1000])
 @pytest.mark.parametrize(("correlation", "share"), [(0.0, 0.93), (0.5, 0.90)])
 @pytest.mark.parametrize("kind", TRUTH)

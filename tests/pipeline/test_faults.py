@@ -82,7 +82,7 @@ def test_triton_killed_while_it_is_measured(project: Project) -> None:
     rows = project.rows("onnx-fp32", "perf_offline")
     assert rows[1].reason == "the server had ended before"
     assert (project.target / "dummy/onnx-fp32/perf_offline.ipynb").exists()
-    run_to_the_end(project)
+    require_to_be_run(project)
 
 
 def test_triton_killed_at_the_second_batch_leaves_the_row_of_the_first(project: Project) -> None:
@@ -147,7 +147,7 @@ def test_the_command_killed_takes_everything_along(project: Project) -> None:
 
 def test_a_report_that_was_written_meanwhile_says_how_much_is_in_it(project: Project) -> None:
     text, page = project.params.read_text(), project.target / "dummy/report.html"
-    project.params.write_text(text.replace("pairs: 2", "pairs: 3"))
+    project.params.write_text(text.replace("batch_sizes: [1, 4]", "batch_sizes: [4]"))
     command = ("run", "params/dummy.yaml", "--stage", "perf_offline", "--stage", "report")
     process = project.start(*command)
     said = "so far: 1 of 2 measurements are in this report"
@@ -165,8 +165,15 @@ def test_a_report_that_was_written_meanwhile_says_how_much_is_in_it(project: Pro
     assert "so far" not in (project.target / "index.html").read_text()
 
 
-def test_ctrl_c_ends_with_one_line_and_leaves_nothing(project: Project) -> None:
+def test_a_second_run_says_that_there_is_one_and_ctrl_c_ends_the_first_with_one_line(
+    project: Project,
+) -> None:
     process = measuring(project)
+    answer = project.run("run", "params/dummy.yaml")
+    assert answer.code == 1
+    assert (
+        answer.output == "error: outputs is in use by another run: wait for it, or give --outputs\n"
+    )
     os.killpg(process.pid, signal.SIGINT)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 130
@@ -224,18 +231,6 @@ def test_an_outputs_path_that_is_a_file_is_one_line(project: Project) -> None:
     assert (answer.code, answer.output.count("\n")) == (1, 1)
     assert answer.output.startswith("error: cannot write ")
     assert (project.root / "file").read_text() == "mine"
-
-
-def test_a_second_run_on_the_same_outputs_says_so_and_stops(project: Project) -> None:
-    process = measuring(project)
-    answer = project.run("run", "params/dummy.yaml")
-    assert answer.code == 1
-    assert (
-        answer.output == "error: outputs is in use by another run: wait for it, or give --outputs\n"
-    )
-    os.killpg(process.pid, signal.SIGINT)
-    process.communicate(timeout=60)
-    require_to_be_run(project)
 
 
 def test_serve_answers_until_ctrl_c_and_a_taken_port_is_one_line(project: Project) -> None:

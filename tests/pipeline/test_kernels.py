@@ -66,6 +66,7 @@ def told(folder: Path, *before: str) -> tuple[KernelManager, dict[str, object]]:
     return manager, json.loads("".join(lines))
 
 
+@pytest.mark.slow
 def test_a_kernel_is_a_fork_with_what_it_was_given_and_the_packages(
     nursery: Nursery, tmp_path: Path
 ) -> None:
@@ -84,6 +85,7 @@ def test_a_kernel_is_a_fork_with_what_it_was_given_and_the_packages(
     assert not manager.is_alive()
 
 
+@pytest.mark.slow
 def test_a_kernel_ends_soon_after_the_process_that_forked_it(
     nursery: Nursery, tmp_path: Path
 ) -> None:
@@ -100,6 +102,7 @@ def test_a_kernel_ends_soon_after_the_process_that_forked_it(
         nursery.fork([], {}, "/")
 
 
+@pytest.mark.slow
 def test_the_second_kernel_knows_nothing_of_the_first(nursery: Nursery, tmp_path: Path) -> None:
     first, before = told(tmp_path)
     second, now = told(tmp_path)
@@ -110,6 +113,7 @@ def test_the_second_kernel_knows_nothing_of_the_first(nursery: Nursery, tmp_path
         manager.shutdown_kernel(now=True)
 
 
+@pytest.mark.slow
 def test_a_framework_is_imported_before_and_not_beside_another(
     nursery: Nursery, tmp_path: Path
 ) -> None:
@@ -131,6 +135,7 @@ def test_a_framework_is_imported_before_and_not_beside_another(
     assert not any(manager.is_alive() for manager in managers)
 
 
+@pytest.mark.slow
 def test_a_framework_that_is_not_needed_is_not_imported_and_not_let_go_of(
     nursery: Nursery, tmp_path: Path
 ) -> None:
@@ -150,6 +155,7 @@ def test_a_framework_that_is_not_needed_is_not_imported_and_not_let_go_of(
 IMPORTS = ("helpers.config import resolve", "helpers.display import", "helpers.results import save")
 
 
+@pytest.mark.slow
 def test_nothing_of_the_package_is_loaded_before_that_not_every_stage_reads(
     nursery: Nursery, tmp_path: Path
 ) -> None:
@@ -181,6 +187,7 @@ def test_a_kernel_of_another_command_is_started_as_ever(nursery: Nursery, tmp_pa
     assert nursery._process is None
 
 
+@pytest.mark.slow
 def test_a_kernel_that_ended_is_not_signalled(nursery: Nursery, tmp_path: Path) -> None:
     manager, _ = told(tmp_path)
     process = manager.provisioner.process  # type: ignore[union-attr]

@@ -139,9 +139,9 @@ def test_a_changed_batch_size_runs_only_that_measurement_and_the_report(project:
 def test_a_change_in_plots_draws_only_the_report_again(project: Project) -> None:
     with (project.root / "helpers/report/plots.py").open("a") as file:
         file.write("\n# changed\n")
-    answer = project.run("run", "params/dummy.yaml")
-    assert answer.executed() == ["dummy report"]
-    assert "because helpers/report/plots.py changed" in answer.output
+    answer = project.run("run", "params/dummy.yaml", "--dry-run")
+    assert answer.output.count("would run, because") == 1
+    assert "dummy report: would run, because helpers/report/plots.py changed" in answer.output
 
 
 def test_a_changed_notebook_runs_again_and_what_depends_on_its_output_only(
@@ -244,29 +244,35 @@ def test_an_adapter_that_answers_wrongly_under_load_fails_deploy(project: Projec
     assert (loaded.name, loaded.samples) == ("served under load", 96)
 
 
-def test_one_failed_experiment_does_not_stop_the_others(fresh: Project) -> None:
+def test_a_new_format_is_one_module_and_one_failed_experiment_does_not_stop_it(
+    fresh: Project,
+) -> None:
+    formats = fresh.root / "helpers/formats"
+    shutil.copyfile(formats / "openvino.py", formats / "dummy.py")
     edit(
-        fresh.params,
-        "openvino-fp32: {format: openvino, precision: fp32}",
-        "openvino-bf16: {format: openvino, precision: bf16}",
-    )
-    edit(
-        fresh.root / "helpers/formats/openvino.py",
+        formats / "openvino.py",
         "model = openvino.convert_model(source)",
         'raise RuntimeError("on purpose")',
     )
-    answer = fresh.run(
-        "run", "params/dummy.yaml", "--stage", "export", "--stage", "convert", "--stage", "deploy"
+    edit(
+        fresh.params,
+        "openvino-fp32: {format: openvino, precision: fp32}",
+        "openvino-bf16: {format: openvino, precision: bf16}\n"
+        "      dummy-fp32: {format: dummy, precision: fp32}",
     )
+    edit(fresh.params, "onnx-fp32: {format: onnx, precision: fp32}\n", "")
+    stages = [word for stage in ("export", "convert", "deploy") for word in ("--stage", stage)]
+    answer = fresh.run("run", "params/dummy.yaml", *stages)
     assert answer.code == 1
     assert answer.executed() == [
-        "dummy onnx-fp32 export",
-        "dummy onnx-fp32 convert",
-        "dummy onnx-fp32 deploy",
+        "dummy openvino-bf16 export",
+        "dummy dummy-fp32 convert",
+        "dummy dummy-fp32 deploy",
     ]
     assert "openvino bf16 of dummy failed: RuntimeError: on purpose" in answer.output
     assert (fresh.target / "dummy/openvino-bf16/convert.ipynb").exists()
     assert "on purpose" in (fresh.target / "index.html").read_text()
+    assert not fresh.result("dummy-fp32", "deploy").scores[0].fault
 
 
 def test_what_the_machine_cannot_run_is_skipped_before_any_kernel_starts(fresh: Project) -> None:
@@ -286,17 +292,6 @@ def test_a_dry_run_writes_nothing_and_says_what_would_run(fresh: Project) -> Non
     assert answer.output.count("would run, because") == 10
     assert "dummy.yaml: about" in answer.output
     assert not (fresh.root / "outputs").exists()
-
-
-def test_a_new_format_is_one_module(fresh: Project) -> None:
-    shutil.copyfile(
-        fresh.root / "helpers/formats/openvino.py", fresh.root / "helpers/formats/dummy.py"
-    )
-    edit(fresh.params, "openvino-fp32: {format: openvino", "dummy-fp32: {format: dummy")
-    stages = [word for stage in ("export", "convert", "deploy") for word in ("--stage", stage)]
-    answer = fresh.run("run", "params/dummy.yaml", "--experiment", "dummy-fp32", *stages)
-    assert answer.code == 0, answer.output
-    assert not fresh.result("dummy-fp32", "deploy").scores[0].fault
 
 
 def test_publish_writes_every_page_again_byte_for_byte(project: Project) -> None:

@@ -63,6 +63,7 @@ def test_a_stage_needs_its_framework_where_it_makes_reads_or_runs_a_file_of_it(
     assert framework(configure(given, model, experiment, stage)) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["cpu", "smoke", "NVIDIA-T4"])
 def test_a_notebook_gets_from_its_parameters_what_the_file_says(name: str) -> None:
     """Also an empty list where the default is none."""

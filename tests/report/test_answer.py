@@ -141,6 +141,7 @@ def test_many_points_that_are_not_told_apart_are_named_by_experiment() -> None:
     )
 
 
+@pytest.mark.slow
 def test_one_artefact_under_two_names_is_told_apart_in_three_of_twenty_runs_at_most() -> None:
     def run(random: np.random.Generator, mean_ms: float) -> Window:
         """A closed loop of one client, whose every run has a pace of its own (+-2 %)."""
@@ -341,7 +342,7 @@ def test_the_noise_floor_is_the_paces_95_percent_range() -> None:
     rows = [row(100, experiment="e", pace=100.0 + i) for i in range(-20, 21)]
 
     assert findings.describe_pace(frame(*rows)) == (
-        "The machine's own pace, that of a fixed kernel before and after each point, was between "
+        "The machine's own pace, that of a fixed kernel before and after each run, was between "
         "81.0% and 119.0% of its median at 95 % of 41 points: smaller differences between points "
         "are the machine's."
     )

@@ -175,6 +175,7 @@ if sys.argv[1] == "run":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("gpu", "model", "name", "stage"),
     [

@@ -306,6 +306,7 @@ def test_importing_publish_loads_no_heavy_library() -> None:
     assert done.stdout.strip() == "set()"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not BROWSER, reason="no Chromium or Chrome on PATH to open a page with")
 def test_a_browser_opens_a_page_without_a_request_or_a_console_error(
     executed: Path, site: tuple[str, list[str]], tmp_path: Path

@@ -75,6 +75,7 @@ class Sum(torch.nn.Module):
         return first + second
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["ts-trace", "onnx"])
 def test_a_session_on_the_device_takes_both_and_gives_tensors(name: str, tmp_path: Path) -> None:
     example = {name: np.ones((2, 3), np.float32) for name in ("first", "second")}

@@ -185,6 +185,7 @@ def test_a_container_serves_for_as_long_as_the_block_lasts(
     assert (tmp_path / "log").read_text() == "Started HTTPService\n"
 
 
+@pytest.mark.slow
 def test_a_gpu_is_given_to_a_gpu_target_only(
     engine: StandIn, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -199,6 +200,7 @@ def test_a_gpu_is_given_to_a_gpu_target_only(
     assert "CUDA_VISIBLE_DEVICES" not in options(call)["--env"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fields", "device", "variables"),
     [
@@ -254,6 +256,7 @@ def test_engines_of_tensorrt_outlive_the_container_by_gpu_release_and_file(
     assert len(list(kept.iterdir())) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("stage", "shared_memory", "shares"),
     [
@@ -349,6 +352,7 @@ def test_nobody_is_told_to_open_a_server_to_others() -> None:
     assert "--model-control-mode=none" in lines
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["a, b", 'a "b"', "a,target=b,readonly"])
 def test_a_path_may_hold_a_comma_or_a_quote(engine: StandIn, tmp_path: Path, name: str) -> None:
     (tmp_path / name).mkdir()
@@ -437,6 +441,7 @@ def test_ctrl_c_takes_it_along_too(
     assert engine.calls("rm")[-1][2].startswith("triton-notebooks-")
 
 
+@pytest.mark.slow
 def test_what_a_dead_owner_left_is_removed_and_what_a_living_one_holds_is_not(
     engine: StandIn, holder: "subprocess.Popen[bytes]", repository: Path, tmp_path: Path
 ) -> None:
@@ -547,6 +552,7 @@ def test_an_image_that_is_not_there(
     assert engine.calls("run") == []
 
 
+@pytest.mark.slow
 def test_a_port_that_is_taken(engine: StandIn, repository: Path, tmp_path: Path) -> None:
     with docker.serve(repository, config=config(), log=tmp_path / "log") as server:
         port = int(server.url.rpartition(":")[2])
@@ -604,6 +610,7 @@ STARTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("device", "said", "words"), STARTS.values(), ids=STARTS.keys())
 def test_a_container_that_dies_while_it_starts_is_shown_with_its_last_lines(
     engine: StandIn, repository: Path, device: str, said: str, words: str
@@ -708,6 +715,7 @@ def test_a_command_that_fails_in_the_image_is_one_line(
     assert str(raised.value) == words
 
 
+@pytest.mark.slow
 def test_an_engine_of_another_release_is_an_error_before_anything_is_loaded(
     engine: StandIn, repository: Path
 ) -> None:

@@ -243,6 +243,7 @@ def silent() -> Iterator[str]:
         yield f"127.0.0.1:{listening.getsockname()[1]}"
 
 
+@pytest.mark.slow
 def test_a_host_that_drops_packets_is_asked_once_and_not_for_long(silent: str) -> None:
     url = silent
     started = time.monotonic()

@@ -132,6 +132,7 @@ def test_a_space_that_is_all_tried_ends_the_search() -> None:
     assert tried.winner().choice == {"format": "int8", "concurrency": 4}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.02, 0.3, 0.62, 0.97])
 def test_a_journal_that_is_cut_off_anywhere_goes_on(share: float, tmp_path: Path) -> None:
     bench = Bench()
