@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -37,10 +38,21 @@ os.environ[PATIENCE_VARIABLE] = "0.01"  # no figure is believed here
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Give tests side by side one core each, but for those that start servers and kernels."""
-    if "PYTEST_XDIST_WORKER" in os.environ and config.option.markexpr != "alone":
-        threads = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
-        os.environ.update(dict.fromkeys(threads, "1"))
+    """Give tests side by side one core each, but for those that start servers and kernels; and a
+    temporary folder each, as one measurement at a time has the lock that lies there.
+    """
+    if worker := os.environ.get("PYTEST_XDIST_WORKER"):
+        os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix=f"{worker}-")
+        config.add_cleanup(partial(shutil.rmtree, tempfile.tempdir, ignore_errors=True))
+        if config.option.markexpr != "alone":
+            threads = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
+            os.environ.update(dict.fromkeys(threads, "1"))
+
+
+def pytest_runtest_setup() -> None:
+    """Have PyTorch compute in as many threads as at first, whatever a test before left."""
+    if (torch := sys.modules.get("torch")) and (threads := os.environ.get("OMP_NUM_THREADS")):
+        torch.set_num_threads(int(threads))
 
 
 def interruptible() -> None:

@@ -260,7 +260,7 @@ def test_a_new_format_is_one_module_and_one_failed_experiment_does_not_stop_it(
         "openvino-bf16: {format: openvino, precision: bf16}\n"
         "      dummy-fp32: {format: dummy, precision: fp32}",
     )
-    edit(fresh.params, "onnx-fp32: {format: onnx, precision: fp32}\n", "")
+    edit(fresh.params, "      onnx-fp32: {format: onnx, precision: fp32}\n", "")
     stages = [word for stage in ("export", "convert", "deploy") for word in ("--stage", stage)]
     answer = fresh.run("run", "params/dummy.yaml", *stages)
     assert answer.code == 1
