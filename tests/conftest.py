@@ -44,7 +44,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if worker := os.environ.get("PYTEST_XDIST_WORKER"):
         os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix=f"{worker}-")
         config.add_cleanup(partial(shutil.rmtree, tempfile.tempdir, ignore_errors=True))
-        if config.option.markexpr != "alone":
+        if not config.option.markexpr.startswith(("alone", "thorough")):
             threads = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
             os.environ.update(dict.fromkeys(threads, "1"))
 

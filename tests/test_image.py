@@ -26,7 +26,7 @@ from tests.conftest import wait_for
 from tests.triton import engine as engines
 from tests.triton.engine import Engine
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone]
+pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.thorough]
 LIBRARY = f"/usr/local/lib/python{engines.PYTHON}"
 TOOLS = ("sh", "chmod", "find", "mkdir", "touch", "useradd")
 PACKAGES = ("jupyterlab", "typer", "pydantic", "PyYAML", "filelock", "lazy_loader", "psutil")

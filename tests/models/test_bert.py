@@ -418,6 +418,7 @@ def test_half_a_pooler_and_a_misshapen_one_are_refused(
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_nvidias_large_checkpoint_fits_and_googles_rows_are_padded(tmp_path: Path) -> None:
     rows = 30522
     values = {name: float(place) for place, name in enumerate(published())}

@@ -12,7 +12,7 @@ from helpers.models.bert.network import QuestionAnswering
 from helpers.results import Result, read
 from tests.conftest import HERE, Project
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 
 
 def tensors(table: str) -> dict[str, torch.Tensor]:

@@ -920,6 +920,7 @@ def within(found: NDArray[Any], expected: NDArray[Any], precision: str) -> bool:
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_the_fitted_network_beats_last_week_by_a_fifth(larger: tuple[Windows, Path]) -> None:
     dataset, path = larger
     assert dataset.facts["windows"] == 369 * 4
@@ -946,6 +947,7 @@ def test_fitting_leaves_torch_as_it_was_and_no_other_file(
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_the_bounds_tell_a_rounding_from_a_wrong_output(larger: tuple[Windows, Path]) -> None:
     dataset, path = larger
     built = tft.build(config_of("electricity"), path)

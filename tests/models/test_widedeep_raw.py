@@ -742,6 +742,7 @@ def grown(source: Path, folder: Path, rows: int) -> float:
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_memory_does_not_grow_with_the_clicks(tmp_path: Path) -> None:
     """Of a million rows, the features alone are some 150 MB; a span of them is a twentieth."""
     few = grown(large(tmp_path / "few", 50_000), tmp_path / "few-out", 250_000)

@@ -30,7 +30,7 @@ from tests.triton import engine as engines
 from tests.triton.conftest import SESSION, write_doubles
 from tests.triton.engine import Engine
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone]
+pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.thorough]
 IDS = {"ids": np.arange(6, dtype=np.int64).reshape(3, 2)}
 
 
