@@ -83,9 +83,9 @@ def answer(config: ReportConfig, found: Results, rows: "DataFrame") -> "Markdown
     ]
     if config.checkpoint == "fitted":
         lines.append(
-            "**Note:** the checkpoint was fitted in minutes to the generated data set "
-            f"{escaped(config.dataset)}. Its accuracy shows that deployment keeps what was "
-            "trained; it says nothing about the real task."
+            f"**Note:** the checkpoint was fitted in minutes to the data set `{config.dataset}`, "
+            "which is generated. Its accuracy shows that deployment keeps what was trained; it "
+            "says nothing about the real task."
         )
     return markdown("\n\n".join(lines))
 

