@@ -145,6 +145,7 @@ def heavy_imports(names: list[str]) -> dict[str, list[str]]:
     return found
 
 
+@pytest.mark.slow
 def test_importing_any_module_loads_no_framework() -> None:
     inside_triton, insides = (
         ROOT / "helpers/triton/adapter.py",

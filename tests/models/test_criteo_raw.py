@@ -145,6 +145,7 @@ def test_a_folder_is_what_plain_python_makes_of_the_days(
 AS_TEXT = [0, 1, *range(10, 20), 2, *range(20, 26), *range(3, 10)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("variant", "threshold", "order"),
     [("T15", 15, range(26)), ("T3", 3, AS_TEXT), ("T0", 1, AS_TEXT)],

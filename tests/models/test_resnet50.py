@@ -200,6 +200,7 @@ def test_the_stride_is_in_the_3x3_convolution(network: ResNet50) -> None:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, of trace and script
 def test_it_can_be_traced_and_scripted(network: ResNet50) -> None:
     images = np.random.default_rng(1).standard_normal((3, 3, 96, 96), dtype=np.float32)

@@ -888,6 +888,7 @@ def test_an_unknown_generated_set_is_an_error(tmp_path: Path) -> None:
 # Pictures
 
 
+@pytest.mark.slow
 def test_pictures_say_in_words_what_they_show(
     network: TemporalFusionTransformer, tmp_path: Path
 ) -> None:

@@ -339,6 +339,7 @@ def test_the_model_reads_what_is_made(world: World, folder: Path) -> None:
     assert dataset.score({"wide_deep_model": perfect}) == {"map12": 1.0}
 
 
+@pytest.mark.slow
 def test_zipped_files_and_small_pieces_give_the_same(
     world: World, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

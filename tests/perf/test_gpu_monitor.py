@@ -345,6 +345,7 @@ def test_rows_of_a_measurement_have_their_load_and_the_stage_its_record(
     assert card.open == 0
 
 
+@pytest.mark.slow
 def test_the_machine_s_pace_is_not_measured_while_the_server_starts(
     endpoint: Endpoint,
     load: None,
@@ -364,6 +365,7 @@ def test_the_machine_s_pace_is_not_measured_while_the_server_starts(
     assert "pace" in order
 
 
+@pytest.mark.slow
 def test_what_was_measured_at_another_pace_is_measured_again_after_a_slower_one_is_waited_for(
     endpoint: Endpoint,
     load: None,

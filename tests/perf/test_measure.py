@@ -161,6 +161,7 @@ def test_the_floor_is_asked_with_one_request_whatever_the_batch(tmp_path: Path) 
     assert offline.FLOOR_INTERVAL_MS <= floor.interval_ms < analyzer.SHORTEST_INTERVAL_MS
 
 
+@pytest.mark.slow
 def test_a_point_goes_on_until_it_is_known_or_its_time_is_over() -> None:
     paces = itertools.cycle([1.0, 1.2, 0.9, 1.05, 1.0])
 

@@ -127,6 +127,7 @@ COMMANDS = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", COMMANDS)
 def test_a_reader_that_closes_the_pipe_ends_the_command_without_a_traceback(
     arguments: str, outputs: Path

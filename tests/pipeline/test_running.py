@@ -38,6 +38,7 @@ def test_a_stage_that_is_blocked_says_so_on_its_page_and_holds_again_afterwards(
     assert "blocked by export" not in page.read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("again", "said"), [(8.0, True), (2.0, False)])
 def test_a_run_says_what_a_machine_that_was_not_quiet_took(
     again: float,

@@ -369,6 +369,7 @@ def test_the_csv_holds_every_setting(folder: Path, found: list[Fidelity]) -> Non
     }
 
 
+@pytest.mark.slow
 def test_it_is_written_again_only_if_something_changed(
     folder: Path,
 ) -> None:
@@ -382,6 +383,7 @@ def test_it_is_written_again_only_if_something_changed(
     assert path.read_bytes() == before[1]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not BROWSER, reason="no Chromium or Chrome on PATH")
 def test_a_link_to_a_table_opens_it_in_a_browser(
     folder: Path, found: list[Fidelity], tmp_path: Path

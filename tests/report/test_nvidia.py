@@ -673,6 +673,7 @@ def test_a_browser_opens_it_without_a_request_or_a_message(
     assert asked == ["/published.html"]
 
 
+@pytest.mark.slow
 @needs_browser
 def test_a_link_into_it_filters_and_sorts_also_as_a_file(folder: Path, tmp_path: Path) -> None:
     chosen = "model=tft&gpu=NVIDIA+T4&scenario=offline&sort=-throughput+(samples/s)"

@@ -320,6 +320,7 @@ def test_a_browser_opens_a_page_without_a_request_or_a_console_error(
         assert asked == [f"/{name}"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not BROWSER, reason="no Chromium or Chrome on PATH to open a page with")
 def test_a_browser_refuses_what_a_hostile_output_would_load(
     site: tuple[str, list[str]], tmp_path: Path

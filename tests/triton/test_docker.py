@@ -148,6 +148,7 @@ def refused(repository: Path, chosen: Config, **more: Any) -> str:
     return str(raised.value)
 
 
+@pytest.mark.slow
 def test_a_container_serves_for_as_long_as_the_block_lasts(
     engine: StandIn, repository: Path, tmp_path: Path
 ) -> None:
@@ -234,6 +235,7 @@ def test_the_precision_that_was_asked_for_is_the_one_that_computes(
     assert {name: value for name, value in given.items() if name not in known} == variables
 
 
+@pytest.mark.slow
 def test_engines_of_tensorrt_outlive_the_container_by_gpu_release_and_file(
     engine: StandIn, repository: Path, tmp_path: Path
 ) -> None:
@@ -336,6 +338,7 @@ def test_the_real_client_understands_what_is_asked(
         assert done.returncode == (125 if call[0] == "run" else 1)
 
 
+@pytest.mark.slow
 def test_the_image_is_the_releases_or_the_one_that_is_named(
     engine: StandIn, repository: Path
 ) -> None:
@@ -377,6 +380,7 @@ def test_from_inside_the_lab_container_paths_are_the_hosts(
     )
 
 
+@pytest.mark.slow
 def test_an_exception_in_the_block_ends_the_container(
     engine: StandIn, repository: Path, tmp_path: Path
 ) -> None:
@@ -422,6 +426,7 @@ def holder(
     started.wait()
 
 
+@pytest.mark.slow
 def test_an_owner_that_is_killed_takes_its_container_along(
     engine: StandIn, holder: "subprocess.Popen[bytes]"
 ) -> None:
@@ -431,6 +436,7 @@ def test_an_owner_that_is_killed_takes_its_container_along(
     assert not Path(f"/proc/{container['pid']}").exists()
 
 
+@pytest.mark.slow
 def test_ctrl_c_takes_it_along_too(
     engine: StandIn, holder: "subprocess.Popen[bytes]", tmp_path: Path
 ) -> None:

@@ -185,6 +185,7 @@ def test_a_folder_that_is_not_there(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("host", "local"), [("localhost", True), ("127.0.0.1", True), ("127.0.0.2", False)]
 )
