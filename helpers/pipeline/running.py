@@ -43,7 +43,7 @@ DEFAULT = ROOT / "params/cpu.yaml"
 RESERVED = ("data",)  # folders of outputs/ that are no target
 RAN = ("executed", "failed")
 TELLING_LOSS = 10.0  # seconds
-REPORT_SECONDS = 180.0  # between two reports, each of which takes some
+REPORT_SECONDS = 180.0  # between two reports, each of which takes about five
 
 
 def run(
