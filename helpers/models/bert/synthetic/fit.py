@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 
 from helpers.models._synthetic import FitProgress, recipe_of
 from helpers.models._torch import state_dict
-from helpers.models._torch.descent import descend
+from helpers.models._torch.descent import descend, mixed_precision
 from helpers.models.bert.data import VOCABULARY
 from helpers.models.bert.features import Text, Window, WordPiece, windows
 from helpers.models.bert.network import QuestionAnswering
@@ -66,7 +66,7 @@ def _train(
     progress = FitProgress(steps)
     for step in range(1, steps + 1):
         *inputs, labels = training_batch(tokenizer, step)
-        with torch.autocast("cpu", dtype=torch.bfloat16):
+        with mixed_precision():
             logits = network(*inputs)
         loss = sum(cross_entropy(each.float(), labels[:, i]) for i, each in enumerate(logits)) / 2
         done = step / (steps + 1)

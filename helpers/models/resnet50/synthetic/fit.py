@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy, one_hot
 
 from helpers.models._synthetic import FitProgress, recipe_of
 from helpers.models._torch import state_dict
-from helpers.models._torch.descent import descend
+from helpers.models._torch.descent import descend, mixed_precision
 from helpers.models.resnet50.data import normalise
 from helpers.models.resnet50.network import Bottleneck, ResNet50
 from helpers.models.resnet50.synthetic.generate import CLASSES, training_batch
@@ -75,7 +75,7 @@ def _train(network: ResNet50, sides: Sequence[int]) -> None:
     progress = FitProgress(steps)
     for step in range(1, steps + 1):
         inputs, labels = _batch(step, sides[step - 1])
-        with torch.autocast("cpu", dtype=torch.bfloat16):
+        with mixed_precision():
             logits = network(inputs)
         loss = cross_entropy(logits.float(), labels)
         left = (steps - step + 1) / steps
@@ -95,7 +95,7 @@ def _solve(network: ResNet50, count: int, side: int) -> None:
     """
     layer, network.fc = network.fc, nn.Identity()
     features, labels = [], []
-    with torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16):
+    with torch.inference_mode(), mixed_precision():
         for number in range(count):
             inputs, right = _batch(FIRST_SOLVED + number, side)
             features.append(network(inputs).double())

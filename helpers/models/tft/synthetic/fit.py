@@ -8,7 +8,7 @@ from torch import Tensor
 
 from helpers.models._synthetic import FitProgress, recipe_of
 from helpers.models._torch import state_dict
-from helpers.models._torch.descent import descend
+from helpers.models._torch.descent import descend, mixed_precision
 from helpers.models.tft.data import Windows
 from helpers.models.tft.network import TemporalFusionTransformer
 from helpers.models.tft.variants import HISTORY, QUANTILES, Variant
@@ -35,7 +35,7 @@ def fit(name: str, variant: Variant, dataset: Path, path: Path) -> None:
         for step in range(1, steps + 1):
             chosen = rng.integers(0, len(windows), batch_size)
             s_cat, k_cont, target = map(torch.from_numpy, windows.cut(chosen))
-            with torch.autocast("cpu", dtype=torch.bfloat16):
+            with mixed_precision():
                 forecast = network(s_cat, k_cont, target)
             loss = quantile_loss(forecast.float(), target[:, HISTORY:])
             cooling = 0.5 * (1 + np.cos(np.pi * step / steps))
