@@ -1,3 +1,4 @@
+from .background import PATIENCE_VARIABLE, patience
 from .contest import Comparison, Contender, Contest, contest_of
 from .loadgen import crosscheck
 from .lookups import show_passes
@@ -11,6 +12,7 @@ from .words import BOUNDS, interval, with_intervals
 
 __all__ = [
     "BOUNDS",
+    "PATIENCE_VARIABLE",
     "Comparison",
     "Contender",
     "Contest",
@@ -23,6 +25,7 @@ __all__ = [
     "littles_law",
     "measure_offline",
     "measure_online",
+    "patience",
     "profile_operators",
     "show_passes",
     "with_intervals",

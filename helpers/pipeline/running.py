@@ -43,6 +43,7 @@ DEFAULT = ROOT / "params/cpu.yaml"
 RESERVED = ("data",)  # folders of outputs/ that are no target
 RAN = ("executed", "failed")
 TELLING_LOSS = 10.0  # seconds
+PATIENT_STAGES = 6  # that may spend all their patience for a quiet machine, in one run
 REPORT_SECONDS = 180.0  # between two reports, each of which takes about five
 
 
@@ -214,7 +215,7 @@ class Runner:
             given, said = parameters(job), self.say.printed
             assert self.preload
             self.preload(*framework(job.config))
-            with self.say.stage(name, why, self.expected[job.result]):
+            with self.say.stage(name, why, self.expected[job.result]), self._patience():
                 found = execute(source, job.result, given, self.cell_seconds, said)
             if found.fingerprint and (changed := results.difference(before, found.fingerprint)):
                 raise StageError(f"{changed} while it ran: run it again")
@@ -226,6 +227,24 @@ class Runner:
             self.lost.append(found.measurement.lost_seconds)
         self.say(f"{name}: done in {time.monotonic() - started:.0f} s, {found.headline}")
         return "executed"
+
+
+    @contextmanager
+    def _patience(self) -> Iterator[None]:
+        """Give a stage its patience for a quiet machine, but no more than the run has left: where
+        it is never quiet, waiting in each of fifty stages would double the time and help little.
+        """
+        from helpers.perf import PATIENCE_VARIABLE, patience
+
+        before, usual = os.environ.get(PATIENCE_VARIABLE), patience()
+        left = max(0.0, PATIENT_STAGES * usual - sum(self.lost))
+        os.environ[PATIENCE_VARIABLE] = f"{min(usual, left):.2f}"
+        try:
+            yield
+        finally:
+            os.environ.pop(PATIENCE_VARIABLE)
+            if before is not None:
+                os.environ[PATIENCE_VARIABLE] = before
 
 
 @contextmanager

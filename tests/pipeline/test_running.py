@@ -1,10 +1,12 @@
 """What a run leaves of a stage that it does not execute, and what it says at its end."""
 
+import os
 from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
+from helpers.perf import PATIENCE_VARIABLE
 from helpers.pipeline import running
 from helpers.results import Measurement, Result
 from tests.conftest import ROOT, Project
@@ -62,3 +64,27 @@ def test_a_run_says_what_a_machine_that_was_not_quiet_took(
     assert outcome["executed"] == 1
     line = "the machine was not quiet: waiting and measuring again took 12 s of it\n"
     assert (line in capsys.readouterr().out) == said
+
+
+def test_the_stages_of_a_run_share_the_patience_for_a_quiet_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = []
+
+    def execute(*_: object) -> Result:
+        given.append(float(os.environ[PATIENCE_VARIABLE]))
+        measured = Measurement(
+            rows=(), distinct_rows=1, background_before=0, again_seconds=3, waited_seconds=1.5
+        )
+        fields = {"model": "bert", "experiment": "onnx-fp32", "stage": "perf_online", "gpu": ""}
+        return Result(**fields, state="done", measurement=measured)
+
+    monkeypatch.setattr(running, "execute", execute)
+    monkeypatch.setattr(running, "blocker", lambda _: "")
+    monkeypatch.setattr(running, "_kernels", lambda: nullcontext(lambda *_: None))
+    monkeypatch.setenv(PATIENCE_VARIABLE, "2")
+
+    running.run([ROOT / "params/cpu.yaml"], tmp_path, models=["bert"], stages=["perf_online"])
+
+    assert given == [2, 2, 2, 0, 0]  # of 12 s, each took 4.5
+    assert os.environ[PATIENCE_VARIABLE] == "2"

@@ -22,7 +22,7 @@ ALPHA = 1.45
 CHUNK = 65_536  # samples drawn at a time
 # samples of each part; the last batch of a test set is to be a short one
 SIZES = {
-    "generated": {"train": 500_000, "test": 32_768 + 77},
+    "generated": {"train": 500_000, "test": 16_384 + 77},
     "generated-small": {"train": 8_000, "test": 2_048 + 77},
 }
 LEVELS = np.linspace(0.5, 4, NUMERICAL)  # mean logarithms of the counts

@@ -18,7 +18,7 @@ from helpers.models._synthetic import size_of
 from helpers.models.resnet50.data import MARKER
 
 # images per class, to evaluate and of the training distribution
-SETS = {"generated": (24, 16), "generated-small": (8, 4)}
+SETS = {"generated": (16, 16), "generated-small": (8, 4)}
 EVALUATION_SEED, TRAINING_SEED, FILE_SEED = 1, 2, 3
 FRAME = 256  # textures are as large as if an image's shorter side had this many pixels
 PERIOD = (12.0, 22.0)  # pixels of that image in which a pattern repeats
