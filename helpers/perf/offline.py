@@ -130,7 +130,7 @@ def run_pairs(
     the server has that model.
 
     It ends when there are enough requests and the throughput is known, or with the first whole pair
-    after `point_seconds`; never before `pairs`.
+    after `point_seconds`, see `Runs.is_over`; never before `pairs`.
     """
     server.infer(config.model, one)  # the first call of a new shape is slow
     request_seconds = sweep.seconds(lambda: server.infer(config.model, one))
@@ -161,7 +161,8 @@ def run_pairs(
         and runs.missing(config.request_count) <= 0
         and runs.is_known(config.half_width)
     ):
-        if len(runs.served) >= config.pairs and runs.seconds > config.point_seconds:
+        enough = len(runs.served) >= config.pairs
+        if enough and runs.is_over(config.point_seconds, config.request_count):
             break
         in_turn = [call, serve] if bare else [serve]
         if server.identity and len(runs.floor) < FEWEST_RUNS:

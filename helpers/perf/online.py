@@ -46,7 +46,7 @@ def measure_online(config: OnlineConfig, server: Server) -> Measurement:
             runs.served.append(run)
 
         while not (runs.missing(wanted) <= 0 and runs.is_known(config.half_width)):
-            if runs.seconds > config.point_seconds:
+            if runs.is_over(config.point_seconds, wanted):
                 return
             runs.round(serve)
 

@@ -132,6 +132,12 @@ class Runs:
         """Count the requests that are still missing, those of the ramp apart."""
         return wanted - sum(len(run.steady.requests) for run in self.served)
 
+    def is_over(self, seconds: float, wanted: int) -> bool:
+        """Whether a point has had its time: `seconds`, or three times as long while requests are
+        missing, as the row would say nothing then.
+        """
+        return self.seconds > seconds * (1 if self.missing(wanted) <= 0 else 3)
+
     def is_known(self, half_width: float) -> bool:
         """Whether the throughput is known within that."""
         repeated = repetitions([run.steady for run in self.served], self.cut)

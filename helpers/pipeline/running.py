@@ -228,7 +228,6 @@ class Runner:
         self.say(f"{name}: done in {time.monotonic() - started:.0f} s, {found.headline}")
         return "executed"
 
-
     @contextmanager
     def _patience(self) -> Iterator[None]:
         """Give a stage its patience for a quiet machine, but no more than the run has left: where

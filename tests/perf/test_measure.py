@@ -21,7 +21,7 @@ from helpers.perf import analyzer, background, offline, online, sweep
 from helpers.perf.analyzer import LoadPoint
 from helpers.perf.offline import Bare
 from helpers.perf.rows import Window
-from helpers.perf.runs import Pace, Runs
+from helpers.perf.runs import Pace, Round, Runs
 from helpers.perf.sweep import Point
 
 CALL_SECONDS = 0.002
@@ -237,6 +237,20 @@ def rounds(
         runs.round(run)
     assert next(found, None) is None
     return [int(each) for each in runs.bare], runs
+
+
+@pytest.mark.parametrize(
+    ("requests", "seconds", "over"), [(9, 9, True), (4, 9, False), (4, 25, True)]
+)
+def test_a_point_whose_requests_are_missing_has_three_times_as_long(
+    requests: int, seconds: float, over: bool
+) -> None:
+    ends = np.arange(1, requests + 1) * 10**9
+    served = [Window(np.stack([ends - 10**9, ends], axis=1), 1, 1)]
+    runs = Runs(lambda _: served[0], nullcontext, served=served)
+    runs.rounds.append(Round(seconds, (50, 50)))
+
+    assert runs.is_over(8, wanted=5) == over  # its first request does not count
 
 
 def test_rounds_in_which_the_machine_had_another_pace_are_dropped(

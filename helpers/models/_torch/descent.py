@@ -1,4 +1,4 @@
-"""What fitting a network shares: one step of gradient descent, and the precision of its products."""
+"""What fitting a network shares: a step of gradient descent, and its products' precision."""
 
 import torch
 from torch import Tensor
