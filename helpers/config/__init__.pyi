@@ -1,4 +1,5 @@
 from .comparison import differences
+from .exploring import MARK, keep
 from .loading import (
     TARGET_VARIABLE,
     Parameters,
@@ -31,6 +32,7 @@ from .schema import (
 from .targets import Gpu, write_new
 
 __all__ = [
+    "MARK",
     "STAGE",
     "STAGES",
     "TARGET_VARIABLE",
@@ -54,6 +56,7 @@ __all__ = [
     "configure",
     "differences",
     "file_for",
+    "keep",
     "notebook_file",
     "parse",
     "read_file",

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from helpers import formats
-from helpers.config import yaml_file
+from helpers.config import exploring, yaml_file
 from helpers.config.parameter_file import Experiment, ParameterFile, Value, unknown_key, validated
 from helpers.config.schema import STAGE, EngineConfig, StageConfig, fields_for
 from helpers.errors import ParameterError
@@ -100,8 +100,10 @@ def resolve(
     """Give `stage` its configuration of one experiment: the first call of every notebook.
 
     Without `models` the parameter file of `gpu` is read; without `experiment` its first is taken.
-    `overrides` replaces single fields, for exploring. Raises `ParameterError`, and `WorkspaceError`
-    while a run of the batch command that did not start this notebook holds the outputs folder.
+    `overrides` replaces single fields, for exploring: the experiment then has another name, such as
+    `onnx-fp32~threads=1`, by which its results lie apart and a later stage knows its overrides.
+    Raises `ParameterError`, and `WorkspaceError` while a run of the batch command that did not
+    start this notebook holds the outputs folder.
     """
     require_unlocked(outputs())
     content_name.cache_clear()  # the user's files may be others than an hour ago
@@ -137,12 +139,17 @@ def configure(
     if not names:
         known = ", ".join(file.models)
         raise ParameterError(f"{place}: models.{model}: is missing; there are {known}")
-    name = experiment or names[0]
+    name = exploring.experiment_of(experiment or names[0])
     if name not in names:
         known = ", ".join(names)
         raise ParameterError(f"{place}: unknown experiment '{name}' of {model}: there are {known}")
     place += f": models.{model}.experiments.{name}"
-    fields = parameters.merged(model, name) | dict(overrides or {})
+    fields = parameters.merged(model, name)
+    given = exploring.kept(parameters.target, model, experiment) | dict(overrides or {})
+    changed = {key: value for key, value in given.items() if fields.get(key) != value}
+    if changed:
+        name = exploring.name_of(name, changed)
+    fields |= changed
     if unknown := set(fields) - set(Experiment.model_fields):
         raise ParameterError(f"{place}: {unknown_key(Experiment, min(unknown))}")
     release, format_name = fields.get("release"), str(fields.get("format", ""))
@@ -151,6 +158,7 @@ def configure(
     chosen |= {
         "model": model,
         "experiment": name,
+        "overrides": changed,
         "stage": stage,
         "target": parameters.target,
         "gpu": file.gpu,

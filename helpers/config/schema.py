@@ -18,6 +18,9 @@ class StageConfig(fields.Strict):
 
     model: str
     experiment: str
+    overrides: dict[str, Value] = pydantic.Field(
+        {}
+    )  # fields that a notebook changed while exploring
     stage: str
     target: str  # the folder under outputs/
     gpu: str
@@ -35,6 +38,8 @@ class StageConfig(fields.Strict):
         head: dict[str, Value] = {"model": self.model, "target": self.target, "gpu": self.gpu}
         if self.stage != "report":
             head["experiment"] = self.experiment
+        if self.overrides:
+            head["explored with"] = self.overrides
         read = self.model_dump(include=self.fields_for(self.stage))
         return head | {name: value for name, value in read.items() if value not in (None, "", [])}
 
@@ -145,9 +150,12 @@ def fields_for(stage: str, format_name: str) -> set[str]:
 
 
 def results_folder(config: StageConfig) -> Path:
-    """Where the results of the experiment are; those of a report are with the model."""
+    """Where the results of the experiment are; those of a report are with the model, unless it has
+    overrides.
+    """
     base = outputs() / config.target / config.model
-    return base if config.stage == "report" else base / config.experiment
+    is_whole = config.stage == "report" and not config.overrides
+    return base if is_whole else base / config.experiment
 
 
 def notebook_file(model: str, stage: str) -> Path:
@@ -161,6 +169,8 @@ def artefact_folder(config: StageConfig, stage: str) -> Path:
 
 
 def command(config: StageConfig, stage: str) -> str:
-    """The command that runs `stage` of this experiment."""
+    """The command that runs `stage` of this experiment, or the notebook if it has overrides."""
+    if config.overrides:
+        return f"notebooks/{config.model}/{stage}.ipynb with overrides = {config.overrides}"
     only = f"--model {config.model} --experiment {config.experiment} --stage {stage}"
     return f"triton-notebooks run params/{config.target}.yaml {only}"

@@ -3,8 +3,9 @@
 import csv
 import io
 import math
+import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,9 @@ import yaml
 
 from helpers import results
 from helpers.config import (
+    MARK,
     STAGE,
+    STAGES,
     Parameters,
     StageConfig,
     Value,
@@ -23,7 +26,16 @@ from helpers.config import (
 )
 from helpers.errors import DeploymentError
 from helpers.pipeline.planning import owners
-from helpers.report import Link, StageState, Target, nvidia, outputs_index, page, target_index
+from helpers.report import (
+    Link,
+    StageState,
+    Target,
+    has_links,
+    nvidia,
+    outputs_index,
+    page,
+    target_index,
+)
 from helpers.results import Row
 from helpers.store import display_path, write_atomic
 
@@ -97,6 +109,16 @@ def _state(
     return StageState(config.model, experiment, config.stage, href=href, **shown)
 
 
+def explored(outputs: Path, target: str) -> list[StageState]:
+    """List the stages that notebooks ran with overrides, which belong to no experiment."""
+    found = []
+    for path in sorted((outputs / target).glob(f"*/*{MARK}*/*.json")):
+        if result := results.read(path):
+            shown = result.model_dump(include={"state", "headline", "reason", "finished"})
+            found.append(StageState(result.model, result.experiment, result.stage, **shown))
+    return found
+
+
 def write_results(outputs: Path, target: str) -> Path:
     """Write the measured rows of every experiment that a target has now to its `results.csv`."""
     buffer, given = io.StringIO(), last_parameters(outputs, target)
@@ -129,25 +151,60 @@ def publish(
 
     `pending` is what a run under way has not done yet: see `stage_states`.
     """
-    folder = outputs / target
+    folder, order = outputs / target, _reading_order(outputs, target)
     write_results(outputs, target)
     for notebook in sorted(folder.glob("*/**/*.ipynb")):
         if "artefacts" in notebook.relative_to(folder).parts:
             continue
         html, record = notebook.with_suffix(".html"), notebook.with_suffix(".json")
-        if only_changed and _time(html) >= max(_time(notebook), _time(record)):
-            continue
         if record in (pending or {}):
             continue  # it is about to run again
-        result = results.read(record)
         up = "/".join([".."] * (len(notebook.relative_to(folder).parts) - 1))
         links = [
+            *_neighbours(notebook, order, pending or {}),
             Link(href=f"{up}/index.html", text=target),
             Link(href=f"{up}/../index.html", text="All targets"),
         ]
+        is_newer = _time(html) >= max(_time(notebook), _time(record))
+        if only_changed and is_newer and has_links(html, links):
+            continue
+        result = results.read(record)
         state, note = (result.state, result.reason) if result else ("", "")
         page(notebook, html, links, state=state, note=note)
     return publish_indexes(outputs, target, pending)
+
+
+def _reading_order(outputs: Path, target: str) -> list[list[Path]]:
+    """List the notebooks of each experiment in the order of its stages, its model's report last."""
+    base, path = outputs / target, outputs / target / "parameters.yaml"
+    found: dict[tuple[str, str], list[Path]] = {}
+    for model in last_parameters(outputs, target).file.models:
+        configs = _configs(path, path.stat().st_mtime_ns, model)
+        for (experiment, stage), config in configs.items():
+            if experiment and stage in STAGES and not isinstance(config, str):
+                notebook = results_folder(config) / f"{stage}.ipynb"
+                found.setdefault((model, experiment), []).append(notebook)
+        for (owner, _), notebooks in found.items():
+            if owner == model:
+                notebooks.append(base / model / "report.ipynb")
+    return list(found.values())
+
+
+def _neighbours(
+    notebook: Path, order: Sequence[Sequence[Path]], pending: Mapping[Path, str]
+) -> Iterator[Link]:
+    """Link the stages before and after a notebook in its own experiment, as far as they have run or
+    are about to.
+    """
+    own = [notebooks for notebooks in order if notebook in notebooks[:-1]]  # the last is the report
+    for notebooks in own[:1]:
+        place = notebooks.index(notebook)
+        for other, arrows in ((place - 1, "← {}"), (place + 1, "{} →")):
+            if 0 <= other < len(notebooks):
+                path = notebooks[other]
+                if path.exists() or path.with_suffix(".json") in pending:
+                    href = os.path.relpath(path.with_suffix(".html"), notebook.parent)
+                    yield Link(href, arrows.format(path.stem.replace("_", " ")))
 
 
 def _time(path: Path) -> int:
@@ -158,7 +215,8 @@ def publish_indexes(outputs: Path, target: str, pending: Mapping[Path, str] | No
     """Write the target's index, and the one of all targets."""
     gpu = last_parameters(outputs, target).file.gpu
     _write_first_index(outputs, pending)
-    return target_index(outputs / target, stage_states(outputs, target, pending), gpu=gpu)
+    states = stage_states(outputs, target, pending)
+    return target_index(outputs / target, states, gpu=gpu, explored=explored(outputs, target))
 
 
 def _write_first_index(outputs: Path, pending: Mapping[Path, str] | None) -> Path:

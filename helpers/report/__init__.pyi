@@ -1,9 +1,10 @@
-from .site import Link, StageState, Target, outputs_index, page, target_index
+from .site import Link, StageState, Target, has_links, outputs_index, page, target_index
 
 __all__ = [
     "Link",
     "StageState",
     "Target",
+    "has_links",
     "outputs_index",
     "page",
     "target_index",

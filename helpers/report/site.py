@@ -10,9 +10,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from html import unescape
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from helpers.config import STAGE, STAGES
 from helpers.errors import WorkspaceError
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 STATES = ("done", "failed", "blocked", "skipped", "running", "waiting", "missing")
 PENDING = ("running", "waiting")  # states of a run that is under way
 REFRESH_SECONDS = 10  # after which an index is loaded again, while a run is under way
+HEAD_CHARACTERS = 2**16  # of a page, in which its navigation stands
+FEWEST_SECTIONS = 3  # of a page that lists them
 TEMPLATE = Path(__file__).parent / "template"
 
 
@@ -120,11 +123,46 @@ def page(
     text, _ = exporter.from_notebook_node(nb)
     start, end, rest = text.partition("</h1>")
     rest = rest.replace("<h1", "<h2").replace("</h1>", "</h2>")
-    return write_atomic(html, start + end + rest)
+    return write_atomic(html, start + end + _with_contents(rest))
 
 
-def target_index(folder: Path, states: Sequence[StageState], *, gpu: str) -> Path:
-    """Write `folder/index.html` beside results.csv: the reports, then every stage of `states`."""
+def has_links(html: Path, links: Sequence[Link]) -> bool:
+    """Whether a page that `page` wrote has these links in its navigation."""
+    macros: Any = _environment().get_template("macros.html.j2").module
+    with html.open(encoding="utf-8") as file:
+        return str(macros.navigation(links)).strip() in file.read(HEAD_CHARACTERS)
+
+
+def _with_contents(body: str) -> str:
+    """Give the sections of a page, what follows its title, anchors, and a list of them before it
+    if there are several.
+    """
+    sections: dict[str, str] = {}  # title by anchor
+
+    def anchored(found: re.Match[str]) -> str:
+        title = re.sub("<[^>]*>", "", found[1]).strip()
+        stem = re.sub(r"\W+", "-", unescape(title).lower()).strip("-")
+        anchor = stem if stem not in sections else f"{stem}-{len(sections)}"
+        sections[anchor] = title
+        return f'<h2 id="{anchor}">{found[1]}</h2>'
+
+    body = re.sub("<h2>(.*?)</h2>", anchored, body, flags=re.DOTALL)
+    if len(sections) < FEWEST_SECTIONS:
+        return body
+    links = "".join(f'<a href="#{anchor}">{title}</a>\n' for anchor, title in sections.items())
+    return f'\n<nav class="contents" aria-label="On this page">\n{links}</nav>{body}'
+
+
+def target_index(
+    folder: Path,
+    states: Sequence[StageState],
+    *,
+    gpu: str,
+    explored: Sequence[StageState] = (),
+) -> Path:
+    """Write `folder/index.html` beside results.csv: the reports, then every stage of `states`, and
+    what notebooks ran with overrides.
+    """
     models: dict[str, dict[str, list[StageState]]] = {}
     for each in states:
         if each.stage != "report":
@@ -143,6 +181,7 @@ def target_index(folder: Path, states: Sequence[StageState], *, gpu: str) -> Pat
             model: {name: _cells(row) for name, row in rows.items()}
             for model, rows in models.items()
         },
+        "explored": explored,
     }
     return write_atomic(folder / "index.html", render("target.html.j2", context))
 

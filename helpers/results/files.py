@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pydantic import JsonValue, ValidationError
 
 from helpers import formats
-from helpers.config import LoadConfig, StageConfig, results_folder
+from helpers.config import LoadConfig, StageConfig, keep, results_folder
 from helpers.errors import AccuracyError, MeasurementError
 from helpers.machine import provenance
 from helpers.results.fingerprints import files_read, fingerprint
@@ -142,6 +142,8 @@ def save(
             buffer = io.BytesIO()
             np.savez_compressed(buffer, **result.measurement.requests)
             write_atomic(results_folder(config) / name, buffer.getvalue())
+        if config.overrides:
+            keep(config.target, config.model, config.experiment, config.overrides)
         write(config, result)
     if broken:
         raise (AccuracyError if red else MeasurementError)(broken)

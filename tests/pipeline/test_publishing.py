@@ -1,6 +1,7 @@
 """What a reader opens agrees with the results as they are now."""
 
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -113,3 +114,44 @@ def test_the_indexes_say_what_runs_and_what_waits_and_are_loaded_again_meanwhile
         text = page.read_text()
         assert "A run is under way" not in text
         assert 'http-equiv="refresh"' not in text
+
+
+def notebook_of(record: Path) -> Path:
+    """Write an executed notebook beside a result, and return its page's path."""
+    cells = [new_markdown_cell(f"# The stage {record.stem}")]  # type: ignore[no-untyped-call]
+    nbformat.write(new_notebook(cells=cells), record.with_suffix(".ipynb"))  # type: ignore[no-untyped-call]
+    return record.with_suffix(".html")
+
+
+def links(page: Path) -> list[str]:
+    return re.findall('<a href="([^"]*)"', page.read_text())
+
+
+def test_pages_link_the_stages_before_and_after_theirs(outputs: Path) -> None:
+    export, convert = (
+        notebook_of(keep(outputs, "openvino-fp32", stage)) for stage in ("export", "convert")
+    )
+    deploy = outputs / "smoke/bert/openvino-fp32/deploy.json"
+
+    publish(outputs, "smoke", pending={deploy: "waiting"})
+
+    up = ["../../index.html", "../../../index.html"]
+    assert links(export) == ["convert.html", *up]
+    assert links(convert) == ["export.html", "deploy.html", *up]
+    publish(outputs, "smoke", only_changed=True)  # the run has ended without it
+    assert links(convert) == ["export.html", *up]
+    written = export.stat().st_ino
+    publish(outputs, "smoke", only_changed=True)
+    assert export.stat().st_ino == written
+
+
+def test_what_notebooks_ran_with_overrides_is_on_the_index_and_no_experiment(outputs: Path) -> None:
+    keep(outputs, "openvino-fp32~threads=1", "deploy", reason="a try")
+
+    publish(outputs, "smoke")
+
+    text = (outputs / "smoke/index.html").read_text()
+    assert "openvino-fp32~threads=1" in text.partition("Explored")[2]
+    assert "openvino-fp32~threads=1" not in {
+        each.experiment for each in stage_states(outputs, "smoke")
+    }

@@ -230,6 +230,27 @@ def test_a_shown_figure_reaches_the_page_with_a_link_that_resolves(tmp_path: Pat
     assert (tmp_path / str(link["href"]).replace("%20", " ")).read_text().startswith("experiment,")
 
 
+def sections(*titles: str) -> list[Any]:
+    return [new_markdown_cell(f"## {title}") for title in titles]  # type: ignore[no-untyped-call]
+
+
+def test_a_page_of_several_sections_lists_them(tmp_path: Path) -> None:
+    path = write(tmp_path / "n.ipynb", *sections("The `graph`", "Is it right & fast?", "The graph"))
+
+    tags = Page(html(path))
+
+    anchors = [tag["id"] for tag in tags.all("h2")]
+    assert anchors == ["the-graph", "is-it-right-fast", "the-graph-2"]
+    assert [tag["href"] for tag in tags.all("a")] == [f"#{anchor}" for anchor in anchors]
+
+
+def test_a_short_page_lists_nothing(tmp_path: Path) -> None:
+    tags = Page(html(write(tmp_path / "n.ipynb", *sections("One", "Two"))))
+
+    assert [tag["id"] for tag in tags.all("h2")] == ["one", "two"]
+    assert not tags.all("a")
+
+
 def stage(name: str, state: str, *, experiment: str = "onnx", **more: Any) -> StageState:
     return StageState("bert", experiment, name, state, **more)
 

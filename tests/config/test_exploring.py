@@ -1,0 +1,83 @@
+"""Overrides make an experiment of another name, whose results never touch the experiment's own."""
+
+from pathlib import Path
+
+import pytest
+
+from helpers.config import STAGES, command, keep, resolve, results_folder
+from helpers.config.exploring import LONGEST, name_of
+from helpers.errors import ParameterError
+from helpers.store import OUTPUTS_VARIABLE
+
+
+@pytest.fixture(autouse=True)
+def outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(OUTPUTS_VARIABLE, str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_results_with_overrides_lie_apart(stage: str, outputs: Path) -> None:
+    plain = results_folder(resolve("resnet50", stage))
+    found = resolve("resnet50", stage, overrides={"latency_budget_ms": 50})
+
+    assert results_folder(found) == outputs / "cpu/resnet50/onnx-fp32~latency_budget_ms=50"
+    assert plain in (outputs / "cpu/resnet50", outputs / "cpu/resnet50/onnx-fp32")
+    assert found.summary()["explored with"] == {"latency_budget_ms": 50}
+    assert "explored with" not in resolve("resnet50", stage).summary()
+
+
+def test_a_later_stage_knows_the_overrides_by_the_name() -> None:
+    export = resolve("resnet50", "export", overrides={"threads": 1, "batch_sizes": [1, 2]})
+    keep(export.target, export.model, export.experiment, export.overrides)
+
+    deploy = resolve("resnet50", "deploy", experiment="onnx-fp32~batch_sizes=1-2,threads=1")
+
+    assert deploy.model_dump()["threads"] == 1
+    assert deploy.overrides == export.overrides
+    assert deploy == resolve("resnet50", "deploy", overrides=export.overrides)
+    more = resolve("resnet50", "deploy", experiment=deploy.experiment, overrides={"threads": 2})
+    assert more.experiment == "onnx-fp32~batch_sizes=1-2,threads=2"
+
+
+def test_an_override_that_changes_nothing_is_none() -> None:
+    plain = resolve("resnet50", "deploy")
+
+    assert resolve("resnet50", "deploy", overrides={"threads": 0}) == plain
+
+
+def test_the_artefact_is_that_of_an_experiment_with_these_fields() -> None:
+    """So that what is there already is not made again."""
+    explored = resolve("resnet50", "export", overrides={"threads": 1})
+
+    assert explored.key("export") == resolve("resnet50", "export").key("export")
+
+
+@pytest.mark.parametrize("name", ["onnx-fp32~threads=9", "onnx-fp32~/../../x", "onnx-fp32~"])
+def test_a_name_that_no_stage_left_says_what_to_give(name: str) -> None:
+    with pytest.raises(ParameterError) as raised:
+        resolve("resnet50", "deploy", experiment=name)
+
+    assert str(raised.value).startswith(f"experiment {name}: there is no ")
+    assert str(raised.value).endswith("set experiment to 'onnx-fp32', and overrides")
+
+
+def test_the_experiment_itself_must_be_one_of_the_file() -> None:
+    with pytest.raises(ParameterError, match="unknown experiment 'mine' of resnet50"):
+        resolve("resnet50", "deploy", experiment="mine~threads=1")
+
+
+def test_names_are_those_of_folders() -> None:
+    assert name_of("a", {"dataset": "../x y"}).startswith("a~dataset=")
+    assert "/" not in name_of("a", {"dataset": "../x y", "instances": {"offline": 1, "online": 2}})
+    many = {f"field_{place}": place for place in range(40)}
+    assert len(name_of("a", many)) <= LONGEST
+    assert name_of("a", many) != name_of("a", many | {"field_1": 2})
+
+
+def test_an_error_names_the_notebook_and_the_overrides() -> None:
+    """The batch command knows no overrides."""
+    config = resolve("resnet50", "deploy", overrides={"threads": 1})
+
+    expected = "notebooks/resnet50/export.ipynb with overrides = {'threads': 1}"
+    assert command(config, "export") == expected
