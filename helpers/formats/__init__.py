@@ -23,6 +23,9 @@ from numpy.typing import NDArray
 
 from helpers.errors import ParameterError
 from helpers.formats._openvino import block_telemetry as block_telemetry
+from helpers.formats._processor import PRODUCTS as PRODUCTS
+from helpers.formats._processor import cpuinfo as cpuinfo
+from helpers.formats._processor import instructions as instructions
 
 if TYPE_CHECKING:
     import keras

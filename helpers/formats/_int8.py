@@ -2,6 +2,10 @@
 
 Weights have a scale for each output channel, activations one for each tensor (Jacob et al.,
 arXiv 1712.05877; Nagel et al., arXiv 2106.08295).
+
+A processor without VNNI adds two products of 8 bits in 16, where they may not fit. There weights
+have 7 bits if with 8 the outputs are too far from those in fp32, or if nobody says how far they may
+be (ONNX Runtime's "reduce range", NNCF's "overflow fix").
 """
 
 import io
@@ -16,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from helpers.formats import Array, Arrays
+from helpers.formats import Array, Arrays, instructions
 
 if TYPE_CHECKING:
     import onnx
@@ -28,14 +32,22 @@ Item = tuple[Arrays, tuple[Array, ...]]  # a batch, and what the fp32 graph comp
 # accuracy than it gains speed: a mask of -10,000 before a softmax takes a tensor's whole range.
 PRODUCTS = ["MatMul", "Gemm"]
 CHECKED = 16  # batches by which layers are chosen that go back to fp32
+UNLIMITED = (inf, inf)
 CONVOLUTIONS = {"Conv", "Convolution", "GroupConvolution"}  # in ONNX, in OpenVINO
+
+
+def _ranges(bounds: tuple[float, float]) -> list[bool]:
+    """Say whether weights are to have 7 bits, in the order in which to try."""
+    if instructions("int8"):
+        return [False]
+    return [True] if bounds == UNLIMITED else [False, True]
 
 
 def quantise_onnx(
     source: Path,
     path: Path,
     calibration: Sequence[Arrays],
-    bounds: tuple[float, float] = (inf, inf),
+    bounds: tuple[float, float] = UNLIMITED,
     symmetric: bool = False,
 ) -> None:
     """Write the fp32 graph `source` with QuantizeLinear and DequantizeLinear around each tensor
@@ -63,29 +75,46 @@ def quantise_onnx(
         quant_pre_process(str(source), str(folded), skip_symbolic_shape=True)
         exact = onnx.load(folded)
         has_convolutions = bool(CONVOLUTIONS & {each.op_type for each in exact.graph.node})
-        quantization.quantize_static(
-            str(folded),
-            str(path),
-            Reader(),
-            op_types_to_quantize=None if has_convolutions else PRODUCTS,
-            per_channel=True,
-            # unsigned by signed is what AVX512-VNNI multiplies
-            activation_type=kind.QInt8 if symmetric else kind.QUInt8,
-            weight_type=kind.QInt8,
-            extra_options={
-                "ActivationSymmetric": symmetric,
-                "QuantizeBias": not symmetric,
-                # a product's result is rounded only where the next one takes it, logits not at all
-                "OpTypesToExcludeOutputQuantization": PRODUCTS,
-            },
-        )
-        quantised = onnx.load(path)
-        if not has_convolutions:  # whatever else takes a product's input takes it unrounded
-            others = [each.name for each in exact.graph.node if each.op_type not in PRODUCTS]
-            quantised = _restored(quantised, exact, others)
-        if bounds != (inf, inf):
+        ranges = [False] if symmetric else _ranges(bounds)  # on a GPU nothing overflows
+        for reduced in ranges:
+            quantization.quantize_static(
+                str(folded),
+                str(path),
+                Reader(),
+                op_types_to_quantize=None if has_convolutions else PRODUCTS,
+                per_channel=True,
+                reduce_range=reduced,
+                # unsigned by signed is what AVX512-VNNI multiplies
+                activation_type=kind.QInt8 if symmetric else kind.QUInt8,
+                weight_type=kind.QInt8,
+                extra_options={
+                    "ActivationSymmetric": symmetric,
+                    "QuantizeBias": not symmetric,
+                    # a product's result is rounded only where the next one takes it, logits not
+                    "OpTypesToExcludeOutputQuantization": PRODUCTS,
+                },
+            )
+            quantised = onnx.load(path)
+            if not has_convolutions:  # whatever else takes a product's input takes it unrounded
+                others = [each.name for each in exact.graph.node if each.op_type not in PRODUCTS]
+                quantised = _restored(quantised, exact, others)
+            if reduced == ranges[-1] or _share(bounds, exact, quantised, calibration) <= 1:
+                break
+        if bounds != UNLIMITED:
             quantised = _within(bounds, exact, quantised, calibration)
         onnx.save(quantised, path)
+
+
+def _share(
+    bounds: tuple[float, float],
+    exact: "onnx.ModelProto",
+    quantised: "onnx.ModelProto",
+    calibration: Sequence[Arrays],
+) -> float:
+    """Say how much of `bounds` a graph uses, of some of the samples."""
+    samples = calibration[:: ceil(len(calibration) / CHECKED)]
+    found = zip(_outputs(quantised, samples), _outputs(exact, samples), strict=True)
+    return _used(found, bounds)
 
 
 def _within(
@@ -202,13 +231,15 @@ def quantise_openvino(
         "preset": nncf.QuantizationPreset.MIXED,  # a zero point for activations of both signs
         "ignored_scope": nncf.IgnoredScope(types=ignored, validate=False),
     }
-    advanced = nncf.AdvancedQuantizationParameters(
-        activations_range_estimator_params=reached if ignored else None
-    )
     with _quiet():
-        quantised = nncf.quantize(model, samples, advanced_parameters=advanced, **options)
-        if measure(openvino.Core().compile_model(quantised, "CPU"), items)[0] >= 0:
-            return quantised
+        for reduced in _ranges(bounds):
+            advanced = nncf.AdvancedQuantizationParameters(
+                overflow_fix=nncf.OverflowFix.ENABLE if reduced else None,
+                activations_range_estimator_params=reached if ignored else None,
+            )
+            quantised = nncf.quantize(model, samples, advanced_parameters=advanced, **options)
+            if measure(openvino.Core().compile_model(quantised, "CPU"), items)[0] >= 0:
+                return quantised
         # this quantises once more, and runs the fp32 graph over all samples: seldom needed
         return nncf.quantize_with_accuracy_control(
             model,

@@ -9,7 +9,7 @@ from pydantic import JsonValue
 
 from helpers import formats, models
 from helpers.config import ConvertConfig, DeployConfig, ExportConfig, StageConfig
-from helpers.machine.processor import PRODUCTS, cpuinfo, instructions
+from helpers.formats import PRODUCTS, cpuinfo, instructions
 from helpers.store import ROOT
 
 COMMAND_VARIABLE = "TRITON_NOTEBOOKS_COMMAND"  # set by the batch command for its kernels

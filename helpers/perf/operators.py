@@ -8,9 +8,8 @@ from math import ceil, log2
 
 from helpers import formats
 from helpers.config import ConvertConfig
-from helpers.formats import OperatorTime
+from helpers.formats import OperatorTime, instructions
 from helpers.inference import ensemble, exported_work, open_dataset, physical_cores, requests
-from helpers.machine import instructions
 from helpers.perf import background, peaks
 from helpers.results import Operator, Profile
 from helpers.store import Artefact

@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 import torch
 from onnx import numpy_helper
 
 from helpers import formats
 from helpers.accuracy.ladder import difference
-from helpers.formats import Arrays, Build, _int8
+from helpers.formats import Arrays, Build, _int8, instructions
 from helpers.models._rounding import bounds
 
 LAYERS, CHANNELS, SIDE = 4, 8, 12
@@ -120,7 +121,18 @@ def test_what_tensorrt_reads_has_no_zero_points_and_no_int32_biases(
     assert kinds == {onnx.TensorProto.INT8}
     assert points
     assert not any(each.any() for each in points)
-    assert exported.verdict(path).ok
+    assert as_written(exported, path).ok
+
+
+def as_written(exported: Exported, path: Path) -> Any:
+    """Compare what a graph says operator by operator: fused to 8-bit products, of signed numbers,
+    they would overflow on a processor without VNNI.
+    """
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(str(path), options, ["CPUExecutionProvider"])
+    (found,) = session.run(["y"], exported.inputs)
+    return difference("y", found, exported.reference, BOUNDS)
 
 
 def test_a_calibration_on_noise_is_noticed(exported: Exported, tmp_path: Path) -> None:
@@ -166,7 +178,8 @@ def test_openvino_is_within_the_bounds_too(exported: Exported, tmp_path: Path) -
 
     assert exported.verdict(path, "openvino").ok
     weights = LAYERS * CHANNELS * CHANNELS * 9  # of a byte each, and four in fp32
-    assert weights < path.with_suffix(".bin").stat().st_size < 2 * weights
+    whole = 2 if instructions("int8") else 3  # of 7 bits, some may go back to fp32
+    assert weights < path.with_suffix(".bin").stat().st_size < whole * weights
 
 
 class Hostile(torch.nn.Module):

@@ -8,7 +8,8 @@ import pytest
 from helpers.__main__ import main
 from helpers.config.loading import read_file, resolve
 from helpers.config.schema import StageConfig as Config
-from helpers.machine import checks, processor
+from helpers.formats import _processor
+from helpers.machine import checks
 from helpers.machine.checks import Check
 from helpers.machine.gpu import has_driver
 from helpers.machine.preflight import obstacle
@@ -100,7 +101,7 @@ def test_without_a_file_it_looks_at_the_cpu_target(
 def test_it_says_which_precisions_the_processor_has(
     flags: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(processor, "cpuinfo", {"flags": flags}.get)
+    monkeypatch.setattr(_processor, "cpuinfo", {"flags": flags}.get)
 
     main(["doctor"])
 
