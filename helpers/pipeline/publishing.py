@@ -182,7 +182,7 @@ def _reading_order(outputs: Path, target: str) -> list[list[Path]]:
         configs = _configs(path, path.stat().st_mtime_ns, model)
         for (experiment, stage), config in configs.items():
             if experiment and stage in STAGES and not isinstance(config, str):
-                notebook = results_folder(config) / f"{stage}.ipynb"
+                notebook = base / model / config.experiment / f"{stage}.ipynb"
                 found.setdefault((model, experiment), []).append(notebook)
         for (owner, _), notebooks in found.items():
             if owner == model:

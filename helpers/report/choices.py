@@ -58,7 +58,7 @@ def _of_workload(config: ReportConfig, rows: "DataFrame") -> Iterator[Choice]:
     for _, row in leaders.head(1).iterrows():
         yield _choice(config, "throughput", row, _against_others(row, known))
     answered = known.dropna(subset=["p50_latency_ms"])
-    for _, row in answered.nsmallest(1, "p50_latency_ms").iterrows():
+    for _, row in answered.sort_values("p50_latency_ms").head(1).iterrows():
         why = f"Half of its requests take {row['p50_latency_ms']:,.3g} ms or less; no other point "
         yield _choice(config, "latency", row, f"{why}has a lower median.")
     if limit < UNLIMITED:

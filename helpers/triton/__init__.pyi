@@ -1,5 +1,6 @@
 from .conversion import convert
 from .embedded import libraries
+from .explained import show_configuration
 from .guard import sweep
 from .process import SETTINGS, apply_settings, exit_reason, guarded, last_lines
 from .repository import deploy, write_repository
@@ -20,6 +21,7 @@ __all__ = [
     "libraries",
     "serve",
     "serve_elsewhere",
+    "show_configuration",
     "sweep",
     "write_repository",
 ]

@@ -82,7 +82,8 @@ def write_repository(folder: Path, config: DeployConfig, artefact: Artefact) -> 
         modules.append("torch")  # the adapter's, for tensors on the GPU
     distributions = dict.fromkeys(map(formats.distribution, modules))
     versions = {name: formats.installed_version(name) for name in distributions}
-    lines = [f"{name}=={found}\n" if found else f"{name}\n" for name, found in versions.items()]
+    public = {name: (found or "").partition("+")[0] for name, found in versions.items()}  # no +cpu
+    lines = [f"{name}=={found}\n" if found else f"{name}\n" for name, found in public.items()]
     (folder / "requirements.txt").write_text("".join(lines))
 
 

@@ -82,9 +82,10 @@ def serve_elsewhere(config: StageConfig) -> str:
     """Return the command that serves a copy of the repository on another machine, with Triton's own
     image. It answers on that machine only, and nobody can load other models into it.
     """
+    gpus = "--gpus all " if config.device == "gpu" else ""
     return (
         "# in the folder that holds the copied repository\n"
-        'docker run --rm --shm-size=1g -p 127.0.0.1:8000:8000 -v "$PWD":/models:ro '
+        f'docker run --rm {gpus}--shm-size=1g -p 127.0.0.1:8000:8000 -v "$PWD":/models:ro '
         f"nvcr.io/nvidia/tritonserver:{config.server.release}-py3 \\\n"
         "  sh -c 'pip install -r /models/requirements.txt && tritonserver "
         "--model-repository=/models --model-control-mode=none'"

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from helpers import formats
-from helpers.formats import Arrays, Build, OperatorTime
-from helpers.machine import instructions
+from helpers.formats import Arrays, Build, OperatorTime, instructions
 from helpers.perf.operators import explain, grouped
 from helpers.results import Operator, Profile
 

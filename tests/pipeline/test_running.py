@@ -9,6 +9,7 @@ import pytest
 from helpers.perf import PATIENCE_VARIABLE
 from helpers.pipeline import running
 from helpers.results import Measurement, Result
+from helpers.store import OUTPUTS_VARIABLE
 from tests.conftest import ROOT, Project
 
 CONVERT = ("run", "params/dummy.yaml", "--experiment", "onnx-fp32", "--stage", "convert")
@@ -83,6 +84,7 @@ def test_the_stages_of_a_run_share_the_patience_for_a_quiet_machine(
     monkeypatch.setattr(running, "blocker", lambda _: "")
     monkeypatch.setattr(running, "_kernels", lambda: nullcontext(lambda *_: None))
     monkeypatch.setenv(PATIENCE_VARIABLE, "2")
+    monkeypatch.setenv(OUTPUTS_VARIABLE, str(tmp_path))
 
     running.run([ROOT / "params/cpu.yaml"], tmp_path, models=["bert"], stages=["perf_online"])
 

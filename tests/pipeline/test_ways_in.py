@@ -119,3 +119,36 @@ def test_the_batch_command_injects_only_the_slice_that_a_stage_reads(finished: P
     assert "batch_sizes" not in source
     assert "openvino" not in source
     assert len(source) < 800
+
+
+def test_exploring_leaves_the_experiment_as_it_is_and_goes_on_by_name(
+    project: Project, tmp_path: Path
+) -> None:
+    before = project.result("onnx-fp32", "deploy")
+    name = "onnx-fp32~max_queue_delay_us=7"
+    notebook = "notebooks/dummy/{}.ipynb"
+    file = ("-f", "params/dummy.yaml")
+    overrides = ("-y", "overrides: {max_queue_delay_us: 7}")
+
+    for stage, given in (("deploy", overrides), ("perf_online", ("-p", "experiment", name))):
+        command = (str(Path(sys.executable).parent / "papermill"), notebook.format(stage))
+        ended = subprocess.run(
+            [*command, str(tmp_path / "out.ipynb"), *file, *given],
+            cwd=project.root,
+            env=environment(project),
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert ended.returncode == 0, ended.stderr
+
+    explored = project.result(name, "deploy")
+    assert explored.artefact
+    assert before.artefact
+    assert explored.artefact.folder != before.artefact.folder
+    assert project.result(name, "perf_online").state == "done"
+    assert project.result("onnx-fp32", "deploy") == before
+    answer = project.run("publish")
+    assert answer.code == 0, answer.output
+    assert name in (project.target / "index.html").read_text()
+    assert name not in (project.target / "results.csv").read_text()

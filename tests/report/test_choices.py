@@ -59,6 +59,13 @@ def test_without_a_known_point_the_card_says_so() -> None:
     assert "No point is known well enough" in choices.card(config, rows).html
 
 
+def test_without_any_row_the_card_says_so() -> None:
+    config = report(budget=30)
+
+    assert "no point is known to keep it" in choices.card(config, text.frame(config, {})).html
+    assert choices.against_fp32(config, {}, text.frame(config, {})) == []
+
+
 def test_a_card_escapes_what_it_shows() -> None:
     config = report()
     rows = text.frame(config, results_of([offline("<b>", 100)]))

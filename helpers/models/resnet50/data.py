@@ -1,5 +1,6 @@
 """How a folder of images becomes labelled batches, and how outputs are scored against them."""
 
+import json
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -42,14 +43,14 @@ class ImageFolder:
             )
         except OSError as error:
             raise DataError(f"{folder} cannot be read: {error}") from None
-        self._classes = len(set(classes.values()))
+        self._names = _names(folder, classes)
         self._files = [path for _, path in files]
         self._labels = np.array([label for label, _ in files])
 
     @property
     def facts(self) -> dict[str, str | int]:
         """Number of images and classes, and whether the images were generated."""
-        return {"images": len(self), "classes": self._classes, "origin": self._origin}
+        return {"images": len(self), "classes": len(self._names), "origin": self._origin}
 
     def __len__(self) -> int:
         return len(self._files)
@@ -71,6 +72,14 @@ class ImageFolder:
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             images = list(pool.map(preprocess, [self._files[place] for place in places]))
         return {self._input: np.stack(images)}
+
+    def class_of(self, place: int) -> str:
+        """Name the class of the image at `place`."""
+        return self.name_of(int(self._labels[place]))
+
+    def name_of(self, label: int) -> str:
+        """Name a class; one that the set does not have has its number alone."""
+        return self._names.get(label, f"class {label}")
 
     def score(self, outputs: Arrays) -> dict[str, float]:
         """Give the fractions of images whose class is the first logit and in the first five.
@@ -134,6 +143,16 @@ def _classes(folder: Path) -> dict[Path, int]:
         if label >= OUTPUTS:
             raise DataError(f"{path} is class {label}, and ResNet50 knows 0 to {OUTPUTS - 1}")
     return classes
+
+
+def _names(folder: Path, classes: dict[Path, int]) -> dict[int, str]:
+    """Name each class as its folder, or as a generated set names it."""
+    try:
+        given = json.loads((folder / MARKER).read_text())["classes"]
+    except (OSError, ValueError, KeyError):
+        given = []
+    found = {label: path.name for path, label in classes.items()}
+    return found | {label: given[label] for label in found if label < len(given)}
 
 
 def _images(folder: Path) -> list[Path]:

@@ -1,0 +1,65 @@
+"""Every field of a configuration that this package writes is explained to a reader."""
+
+from pathlib import Path
+
+import pytest
+from google.protobuf import text_format
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from helpers.triton import explained, native
+from helpers.triton.explained import UNKNOWN, configuration_table, explain
+
+WRITTEN = sorted((Path(__file__).parent / "native").rglob("*.pbtxt"))
+
+
+def parsed(text: str) -> ModelConfig:
+    return text_format.Parse(text, ModelConfig())
+
+
+@pytest.mark.parametrize("path", WRITTEN, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_every_field_of_a_written_configuration_is_explained(path: Path) -> None:
+    message = parsed(path.read_text())
+
+    lines = list(explain(message))
+
+    assert UNKNOWN not in {why for *_, why in lines}
+    told = {field.split()[0].partition("_")[0] for field, *_ in lines}
+    set_fields = {field.name.partition("_")[0] for field, _ in message.ListFields()}
+    said_otherwise = {"dynamic": "preferred", "optimization": "execution", "ensemble": "step"}
+    if message.optimization.cuda.graphs:
+        said_otherwise["optimization"] = "cuda"
+    assert {said_otherwise.get(name, name) for name in set_fields} <= told
+
+
+def test_every_native_backend_is_explained() -> None:
+    for backend in native.BACKENDS.values():
+        assert {backend.name, backend.platform} - {""} <= set(explained.BACKENDS)
+        assert set(backend.parameters) <= set(explained.PARAMETERS)
+    assert {name for _, name in native.ACCELERATORS.values()} == set(explained.ACCELERATORS)
+
+
+def test_the_batcher_is_explained_where_there_is_none() -> None:
+    lines = {field: (value, why) for field, value, why in explain(parsed('name: "m"'))}
+
+    assert lines["dynamic_batching"] == (
+        "none",
+        "Each request is executed alone, as the batch that it is.",
+    )
+    assert lines["max_batch_size"][0] == "0"
+
+
+def test_a_field_that_is_new_is_shown_and_not_hidden() -> None:
+    message = parsed('name: "m" parameters { key: "new" value { string_value: "7" } }')
+
+    assert ("parameters new", "7", UNKNOWN) in list(explain(message))
+
+
+def test_the_file_itself_is_folded_below_and_escaped(tmp_path: Path) -> None:
+    path = tmp_path / "m" / "config.pbtxt"
+    path.parent.mkdir()
+    path.write_text('name: "<b>"')
+
+    html = configuration_table(parsed(path.read_text()), path).html
+
+    assert "<details><summary>m/config.pbtxt</summary><pre>name: &quot;&lt;b&gt;&quot;" in html
+    assert "<b>" not in html
