@@ -30,6 +30,7 @@ from helpers.report import (
     Link,
     StageState,
     Target,
+    glossary,
     has_links,
     nvidia,
     outputs_index,
@@ -38,6 +39,8 @@ from helpers.report import (
 )
 from helpers.results import Row
 from helpers.store import display_path, write_atomic
+
+KNOWN = ("stable", "wide")  # verdicts of rows whose throughput may be stated
 
 
 def targets(outputs: Path) -> list[str]:
@@ -164,6 +167,7 @@ def publish(
             *_neighbours(notebook, order, pending or {}),
             Link(href=f"{up}/index.html", text=target),
             Link(href=f"{up}/../index.html", text="All targets"),
+            Link(href=f"{up}/../{glossary.PAGE}", text="Words"),
         ]
         is_newer = _time(html) >= max(_time(notebook), _time(record))
         if only_changed and is_newer and has_links(html, links):
@@ -216,7 +220,27 @@ def publish_indexes(outputs: Path, target: str, pending: Mapping[Path, str] | No
     gpu = last_parameters(outputs, target).file.gpu
     _write_first_index(outputs, pending)
     states = stage_states(outputs, target, pending)
-    return target_index(outputs / target, states, gpu=gpu, explored=explored(outputs, target))
+    return target_index(
+        outputs / target,
+        states,
+        gpu=gpu,
+        explored=explored(outputs, target),
+        throughputs=_throughputs(outputs, target),
+    )
+
+
+def _throughputs(outputs: Path, target: str) -> dict[str, dict[str, float]]:
+    """Give the highest known throughput of each experiment (samples/s), by model."""
+    given, found = last_parameters(outputs, target), dict[str, dict[str, float]]()
+    for model in given.file.models:
+        best = found.setdefault(model, {})
+        for experiment in given.experiments(model):
+            paths = (outputs / target / model / experiment).glob("perf_*.json")
+            rows = results.rows(filter(None, map(results.read, paths)))
+            known = [row.throughput or 0.0 for row in rows if row.verdict in KNOWN]
+            if (highest := max(known, default=0.0)) > 0:
+                best[experiment] = highest
+    return found
 
 
 def _write_first_index(outputs: Path, pending: Mapping[Path, str] | None) -> Path:
@@ -229,8 +253,9 @@ def _write_first_index(outputs: Path, pending: Mapping[Path, str] | None) -> Pat
 
 
 def publish_front(outputs: Path) -> Path:
-    """Write what belongs to no target: NVIDIA's rows, what our experiments do as NVIDIA did, and
-    the index of all targets.
+    """Write what belongs to no target: NVIDIA's rows, what our experiments do as NVIDIA did, the
+    words of the pages, and the index of all targets.
     """
     nvidia.write_pages(outputs)
+    glossary.write_page(outputs)
     return _write_first_index(outputs, None)

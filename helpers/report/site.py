@@ -5,7 +5,9 @@ content security policy forbids requests and all scripts but the page's own. The
 the same bytes.
 """
 
+import hashlib
 import re
+from base64 import b64encode
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from helpers.config import STAGE, STAGES
+from helpers.display import digits
 from helpers.errors import WorkspaceError
 from helpers.store import GRAMMARS, display_path, without, write_atomic
 
@@ -159,9 +162,11 @@ def target_index(
     *,
     gpu: str,
     explored: Sequence[StageState] = (),
+    throughputs: Mapping[str, Mapping[str, float]] | None = None,
 ) -> Path:
-    """Write `folder/index.html` beside results.csv: the reports, then every stage of `states`, and
-    what notebooks ran with overrides.
+    """Write `folder/index.html` beside results.csv: the reports, each with the throughput of its
+    model's experiments (samples/s), then every stage of `states`, and what notebooks ran with
+    overrides.
     """
     models: dict[str, dict[str, list[StageState]]] = {}
     for each in states:
@@ -171,7 +176,7 @@ def target_index(
     context = {
         "target": folder.name,
         "gpu": gpu,
-        "links": [Link("../index.html", "All targets")],
+        "links": [Link("../index.html", "All targets"), Link("../glossary.html", "Words")],
         "finished": max((each.finished for each in states), default=""),
         "counts": _in_order(Counter(each.state for each in states)),
         "refresh": REFRESH_SECONDS if any(each.state in PENDING for each in states) else 0,
@@ -182,8 +187,23 @@ def target_index(
             for model, rows in models.items()
         },
         "explored": explored,
+        "charts": {model: _bars(found) for model, found in (throughputs or {}).items()},
+        **_script("target.js"),
     }
     return write_atomic(folder / "index.html", render("target.html.j2", context))
+
+
+def _bars(found: Mapping[str, float]) -> list[tuple[str, str, int]]:
+    """Give each experiment's throughput as text, and as a share of the highest in percent."""
+    highest = max(found.values(), default=0.0)
+    return [(name, digits(value), round(100 * value / highest)) for name, value in found.items()]
+
+
+def _script(name: str) -> dict[str, str]:
+    """Give a page's own script, and the hash by which its security policy allows it."""
+    script = (TEMPLATE / name).read_text()
+    hashed = b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return {"script": script, "script_hash": hashed}
 
 
 def outputs_index(outputs: Path, targets: Sequence[Target]) -> Path:

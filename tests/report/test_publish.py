@@ -1,8 +1,10 @@
 """Pages are self-contained, honest about failures and the same bytes each time."""
 
+import hashlib
 import re
 import subprocess
 import sys
+from base64 import b64encode
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 
 from helpers.errors import WorkspaceError
 from helpers.report.site import Link, StageState, Target, outputs_index, page, target_index
-from tests.conftest import BROWSER, browse
+from tests.conftest import BROWSER, browse, opened
 
 PNG = (
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGA"
@@ -275,6 +277,7 @@ def test_the_index_shows_every_stage_its_reason_and_its_page(tmp_path: Path) -> 
     links = [tag["href"] for tag in tags.all("a")]
     assert links == [
         "../index.html",
+        "../glossary.html",
         "results.csv",
         "bert/report.html",
         "bert/onnx/export.html",
@@ -284,8 +287,49 @@ def test_the_index_shows_every_stage_its_reason_and_its_page(tmp_path: Path) -> 
     assert "needs a GPU" in tags.text
     assert "last stage finished 2025-03-04 11:20" in tags.text
     assert "&lt;script&gt;alert(1)" in text
-    assert not tags.all("script")
+    assert len(tags.all("script")) == 1  # its own, for the filters
     assert len(tags.all("h1")) == 1
+
+
+def test_the_index_draws_the_throughput_of_each_experiment(tmp_path: Path) -> None:
+    found = {"bert": {"onnx <fp32>": 50.0, "int8": 200.0}, "tft": {}}
+
+    text = target_index(tmp_path, stages(), gpu="CPU", throughputs=found).read_text()
+
+    bars = re.findall(r"<li><span>(.*?)</span><span class=\"bar\" style=\"--share: (\d+)%", text)
+    assert bars == [("onnx &lt;fp32&gt;", "25"), ("int8", "100")]
+
+
+@pytest.mark.skipif(not BROWSER, reason="there is no chromium")
+@pytest.mark.slow
+def test_the_index_is_filtered_by_words_and_by_state(tmp_path: Path) -> None:
+    """In a browser, by a script of the page that stands in for a reader's hands."""
+    path = target_index(tmp_path, stages(), gpu="CPU")
+    asked = """
+      const row = (name) => [...document.querySelectorAll("section.model tbody tr")].find(
+        (each) => each.querySelector("th").textContent === name).checkVisibility();
+      const seen = () => [row("onnx"), row("second")].join();
+      const said = [seen()];
+      const typed = (text) => {
+        words.value = text;
+        words.dispatchEvent(new Event("input", {bubbles: true}));
+      };
+      const click = (state) => document.querySelector(`input[value=${state}]`).click();
+      typed("GPU bert"); said.push(seen());
+      typed(""); click("missing"); click("done"); said.push(seen());
+      document.title = [...said, count.textContent].join(" ");
+    """
+    text = path.read_text()
+    hashed = b64encode(hashlib.sha256(asked.encode()).digest()).decode()
+    text = text.replace("script-src ", f"script-src 'sha256-{hashed}' ")
+    path.write_text(text.replace("</body>", f"<script>{asked}</script></body>"))
+
+    found, console = opened(path.as_uri(), tmp_path / "profile")
+
+    assert console == []
+    title = re.search("<title>(.*?)</title>", found)
+    assert title
+    assert title[1] == "true,true true,false true,false 1 of 2 experiments"
 
 
 def test_the_index_counts_stages_by_their_state(tmp_path: Path) -> None:
@@ -315,6 +359,7 @@ def test_the_first_page_links_the_targets_with_their_counts(tmp_path: Path) -> N
         "cpu/index.html",
         "published.html",
         "fidelity.html",
+        "glossary.html",
     ]
     assert "✓ 2 done ✗ 1 failed" in Page(text).text
     assert "blocked" not in Page(text).text
