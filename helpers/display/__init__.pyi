@@ -12,7 +12,7 @@ from .figures import (
     subplots,
 )
 from .progress import Lines, Progress, lines_or_live
-from .tables import ABSENT, Table, digits, pretty, table
+from .tables import ABSENT, Table, digits, pretty, short, table
 
 __all__ = [
     "ABSENT",
@@ -32,6 +32,7 @@ __all__ = [
     "paired_bars",
     "picture",
     "pretty",
+    "short",
     "subplots",
     "table",
 ]

@@ -107,6 +107,11 @@ def digits(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
+def short(value: float) -> str:
+    """Return a number in three digits, or all those before the point: never as a power of ten."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
 def _columns(
     data: "DataFrame | Iterable[Mapping[str, object]]", formats: Mapping[str, str]
 ) -> Iterable[list[str]]:

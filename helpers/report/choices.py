@@ -8,7 +8,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from helpers.config import ReportConfig, Value
-from helpers.display import Table, digits
+from helpers.display import Table, digits, short
 from helpers.report import findings
 from helpers.report.findings import UNLIMITED
 from helpers.results import Result, Results
@@ -59,7 +59,9 @@ def _of_workload(config: ReportConfig, rows: "DataFrame") -> Iterator[Choice]:
         yield _choice(config, "throughput", row, _against_others(row, known))
     answered = known.dropna(subset=["p50_latency_ms"])
     for _, row in answered.sort_values("p50_latency_ms").head(1).iterrows():
-        why = f"Half of its requests take {row['p50_latency_ms']:,.3g} ms or less; no other point "
+        why = (
+            f"Half of its requests take {short(row['p50_latency_ms'])} ms or less; no other point "
+        )
         yield _choice(config, "latency", row, f"{why}has a lower median.")
     if limit < UNLIMITED:
         best_for = f"the budget of {limit:g} ms at p99"
@@ -80,14 +82,16 @@ def _against_others(row: "Series[float]", known: "DataFrame") -> str:
         share = row["throughput"] / other["throughput"]
         alike = other["throughput_high"] >= row["throughput_low"]
         told = ", and the two are not told apart" if alike else ""
-        return f"Its throughput is {share:.3g} times that of the next, {other['experiment']}{told}."
+        return (
+            f"Its throughput is {short(share)} times that of the next, {other['experiment']}{told}."
+        )
     return "No other experiment has a known throughput."
 
 
 def _choice(config: ReportConfig, best_for: str, row: "Series[float]", why: str) -> Choice:
     load = f"{row['concurrency']:,.0f} clients" if row["concurrency"] > 1 else "one client"
     figures = (
-        f"{digits(row['throughput'])} samples/s, p99 {row['p99_latency_ms']:,.3g} ms: batch size "
+        f"{digits(row['throughput'])} samples/s, p99 {short(row['p99_latency_ms'])} ms: batch size "
         f"{row['batch_size']:,.0f}, {load}, {row['scenario']}"
     )
     name = str(row["experiment"])

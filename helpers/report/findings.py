@@ -7,7 +7,7 @@ of all its rows, because it is also the alternative text of a figure and must st
 
 from typing import TYPE_CHECKING
 
-from helpers.display import digits
+from helpers.display import digits, short
 from helpers.perf import interval
 from helpers.results import LATENCY_COMPONENTS, Peaks
 
@@ -65,12 +65,14 @@ def describe_throughput(rows: "DataFrame") -> str:
 def describe_latency(rows: "DataFrame") -> str:
     """Say how p99 latency grows from the smallest to the largest batch."""
     points = known(measured(rows, "offline", "p99_latency_ms"))
-    lines = [
-        f"{name} from {line['p99_latency_ms'].iloc[0]:,.3g} ms at batch size "
-        f"{line['batch_size'].iloc[0]:,.0f} to {line['p99_latency_ms'].iloc[-1]:,.3g} ms at "
-        f"{line['batch_size'].iloc[-1]:,.0f}"
-        for name, line in points.groupby("experiment", sort=False)
-    ]
+    lines = []
+    for name, line in points.groupby("experiment", sort=False):
+        ends = [
+            f"{short(row['p99_latency_ms'])} ms at batch size {row['batch_size']:,.0f}"
+            for _, row in line.iloc[[0, -1]].iterrows()
+        ]
+        alone = len(line) == 1
+        lines.append(f"{name} {ends[0]}" if alone else f"{name} from {ends[0]} to {ends[1]}")
     found = "; ".join(lines) or "none is known"
     return f"Offline p99 latency: {found}. {_verdicts(rows, 'offline')}"
 
@@ -90,7 +92,7 @@ def describe_components(rows: "DataFrame") -> str:
     clients = f"{low:,.0f}" if low == high else f"{low:,.0f} to {high:,.0f} (not told apart)"
     return (
         f"At concurrency {last['concurrency']:,.0f} the average latency is "
-        f"{last['avg_latency_ms']:,.3g} ms{''.join(largest)}. Throughput peaks at concurrency "
+        f"{short(last['avg_latency_ms'])} ms{''.join(largest)}. Throughput peaks at concurrency "
         f"{clients} with {_rate(peaks.iloc[0])}. {_verdicts(rows, 'online')}"
     )
 
@@ -107,7 +109,7 @@ def describe_frontier(rows: "DataFrame", latency_budget_ms: float = UNLIMITED) -
         else:
             said[-1] += (
                 f"The highest throughput{limit} is {_rate(found.iloc[0])} at p99 latency "
-                f"{found['p99_latency_ms'].iloc[0]:,.3g} ms: {_names(found)}."
+                f"{short(found['p99_latency_ms'].iloc[0])} ms: {_names(found)}."
             )
         unknown = known(points[points["budget"] == "not known"])
         faster = unknown[~(unknown["throughput"] <= found["throughput"].max())]
@@ -138,7 +140,7 @@ def describe_rates(rows: "DataFrame", latency_budget_ms: float = UNLIMITED) -> s
             said[-1] += (
                 f"The highest rate of requests at random times{limit} that is known is "
                 f"{row['rate']:.4g}/s of {row['batch_size']:,.0f} samples, {row['experiment']}: "
-                f"p50 {row['p50_latency_ms']:.3g} ms, p99 {row['p99_latency_ms']:.3g} ms."
+                f"p50 {short(row['p50_latency_ms'])} ms, p99 {short(row['p99_latency_ms'])} ms."
             )
     return " ".join([*said, _verdicts(rows)])
 
@@ -155,8 +157,8 @@ def describe_served_over_bare(rows: "DataFrame") -> str:
         f"of {len(points)} points, {wide} of them wide); the lowest is "
         f"{low['served_bare_ratio']:.0%} (95 % interval {low['served_bare_low']:.0%} to "
         f"{low['served_bare_high']:.0%}), {low['experiment']} at batch size "
-        f"{low['batch_size']:,.0f}. A request takes {points['serving_ms'].min():.3g} to "
-        f"{points['serving_ms'].max():.3g} ms more than bare. {_verdicts(rows, 'offline')}"
+        f"{low['batch_size']:,.0f}. A request takes {short(points['serving_ms'].min())} to "
+        f"{short(points['serving_ms'].max())} ms more than bare. {_verdicts(rows, 'offline')}"
     )
 
 
@@ -169,7 +171,7 @@ def describe_floor(rows: "DataFrame") -> str:
         reasons = ", ".join(filter(None, rows["floor_reason"].dropna().unique()))
         return f"The floor of serving is not known{f': {reasons}' * bool(reasons)}."
     floors = points.groupby("batch_size")["floor_ms"].median()
-    said = [f"{ms:.3g} ms at batch size {size:,.0f}" for size, ms in floors.items()]
+    said = [f"{short(ms)} ms at batch size {size:,.0f}" for size, ms in floors.items()]
     ends = " to ".join(dict.fromkeys((said[0], said[-1])))
     lines = [
         "What Triton, the wire and the adapter cost for these inputs: a request to a model with "
@@ -179,9 +181,9 @@ def describe_floor(rows: "DataFrame") -> str:
     for _, row in beyond.sort_values("adapter_ms").tail(1).iterrows():
         lines.append(
             "Beyond this floor and a bare call a request takes "
-            f"{beyond['adapter_ms'].median():.3g} ms (median of {len(beyond)} points), and most "
+            f"{short(beyond['adapter_ms'].median())} ms (median of {len(beyond)} points), and most "
             f"at batch size {row['batch_size']:,.0f} of "
-            f"{row['experiment']}: {row['adapter_ms']:.3g} ms (95 % interval "
+            f"{row['experiment']}: {short(row['adapter_ms'])} ms (95 % interval "
             f"{interval(row['adapter_low_ms'], row['adapter_high_ms'])})."
         )
     return " ".join(lines)
@@ -202,7 +204,7 @@ def describe_limits(rows: "DataFrame", peaks: Peaks | None) -> str:
     lacking = sorted({*rows["experiment"]} - {*points["experiment"]})
     lines += [f"no share is known of {', '.join(lacking)}"] if lacking else []
     return (
-        f"The machine's peaks are {products} GFLOP/s and {peaks.memory_gb_s:,.3g} GB/s: "
+        f"The machine's peaks are {products} GFLOP/s and {short(peaks.memory_gb_s)} GB/s: "
         f"{'; '.join(lines)}. {_verdicts(rows)}"
     )
 

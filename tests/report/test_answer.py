@@ -365,3 +365,12 @@ def test_results_of_the_older_schema_are_shown_without_intervals() -> None:
         figure = draw(rows)
         assert "95 % interval" not in [t.get_text() for t in figure.legends[0].get_texts()]
     assert interval(None, None) == "–"
+
+
+def test_a_latency_of_one_batch_size_is_said_once_and_never_as_a_power_of_ten() -> None:
+    only = row(100, experiment="onnx", scenario="offline", p99_latency_ms=1010.4)
+    rows = text.frame(report(), results_of([only]))
+
+    said = findings.describe_latency(rows)
+
+    assert said.startswith("Offline p99 latency: onnx 1,010 ms at batch size 8. ")

@@ -585,7 +585,7 @@ def test_publishing_without_a_run_writes_every_row_and_links_them(folder: Path) 
     (alt,) = re.findall(r'alt="([^"]*)"', page)
 
     assert re.findall('href="([^d][^"]*)"', index) == [
-        *("smoke/index.html", "published.html", "fidelity.html")
+        *("smoke/index.html", "published.html", "fidelity.html", "glossary.html")
     ]
     assert [*re.findall('href="fidelity.html#(.*?)"', page)] == [*documents()]
     assert unescape(alt).startswith("A batch of 81,920 has 62.5% of the samples")

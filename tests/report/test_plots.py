@@ -249,7 +249,7 @@ def test_findings_name_the_best_point_and_count_what_is_not_reliable(rows: DataF
         "latency 55.3 ms: NVIDIA T4 at batch size 64 and concurrency 1, offline. "
     )
     assert findings.describe_throughput(t4).endswith("Of 8 points: 6 stable, 1 wide, 1 failed.")
-    assert "55.3 ms at 64" in findings.describe_latency(t4)
+    assert "55.3 ms at batch size 64" in findings.describe_latency(t4)
     assert "Throughput peaks at concurrency" in findings.describe_components(t4)
     assert "within 20 ms is 4,630 samples/s" in findings.describe_frontier(rows, 20)
     assert "Triton serves 90% of the bare throughput" in findings.describe_served_over_bare(rows)
