@@ -32,7 +32,8 @@ def tune(
     given, say = read_file(path), say or Lines()
     select(given, [model], [experiment] if experiment else [])
     name = experiment or given.experiments(model)[0]
-    config = configure(given, model, name, "tune", {"tune_minutes": minutes} if minutes else {})
+    timed = _with(given, model, {name: {"tune_minutes": minutes}}) if minutes else given
+    config = configure(timed, model, name, "tune")
     assert isinstance(config, TuneConfig)
     more = experiments(given, config)
     wider = _with(given, model, {name: {"tune_minutes": config.tune_minutes}, **more})

@@ -319,7 +319,7 @@ def test_every_page_opens_in_a_browser_without_a_request_or_a_console_error(
     address, asked = site
     shutil.copytree(finished.root / "outputs", tmp_path / "outputs")
     pages = [str(path.relative_to(tmp_path)) for path in (tmp_path / "outputs").rglob("*.html")]
-    assert len(pages) == 14
+    assert len(pages) == 15
     for name in pages:
         asked.clear()
         assert browse(f"{address}/{name}", tmp_path / "profile") == []
