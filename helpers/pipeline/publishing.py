@@ -237,7 +237,8 @@ def _throughputs(outputs: Path, target: str) -> dict[str, dict[str, float]]:
         for experiment in given.experiments(model):
             paths = (outputs / target / model / experiment).glob("perf_*.json")
             rows = results.rows(filter(None, map(results.read, paths)))
-            known = [row.throughput or 0.0 for row in rows if row.verdict in KNOWN]
+            told = (row for row in rows if row.verdict in KNOWN and row.throughput_low is not None)
+            known = [row.throughput or 0.0 for row in told]
             if (highest := max(known, default=0.0)) > 0:
                 best[experiment] = highest
     return found
