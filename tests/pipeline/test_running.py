@@ -90,3 +90,29 @@ def test_the_stages_of_a_run_share_the_patience_for_a_quiet_machine(
 
     assert given == [2, 2, 2, 0, 0]  # of 12 s, each took 4.5
     assert os.environ[PATIENCE_VARIABLE] == "2"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("seconds", "after"), [(180.0, [1, 5]), (0.0, [1, 2, 3, 4, 5])])
+def test_reports_meanwhile_are_three_minutes_apart(
+    seconds: float, after: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[str] = []
+
+    def execute(source: Path, *_: object) -> Result:
+        ran.append(source.stem)
+        fields = {"model": "bert", "experiment": "onnx-fp32", "stage": source.stem, "gpu": ""}
+        return Result(**fields, state="done")
+
+    monkeypatch.setattr(running, "execute", execute)
+    monkeypatch.setattr(running, "blocker", lambda _: "")
+    monkeypatch.setattr(running, "_kernels", lambda: nullcontext(lambda *_: None))
+    assert running.REPORT_SECONDS == 180
+    monkeypatch.setattr(running, "REPORT_SECONDS", seconds)
+    monkeypatch.setenv(OUTPUTS_VARIABLE, str(tmp_path))
+
+    stages = ["perf_online", "report"]
+    running.run([ROOT / "params/cpu.yaml"], tmp_path, models=["bert"], stages=stages)
+
+    measured = [ran[: i + 1].count("perf_online") for i, name in enumerate(ran) if name == "report"]
+    assert measured == after
