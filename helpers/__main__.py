@@ -7,14 +7,16 @@ import os
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 from typer import Argument, Option, Typer, TyperException
 from typer.main import get_command
 
-from helpers import config, inference, machine, perf, pipeline, triton
+from helpers import config, fleet, inference, machine, perf, pipeline, triton
 from helpers.display import Lines, lines_or_live
 from helpers.errors import DeploymentError, ParameterError, ServerError, WorkspaceError
 from helpers.store import OUTPUTS_VARIABLE, ROOT, display_path
@@ -58,6 +60,20 @@ Outputs = Annotated[
     Path, Option(metavar="DIR", help=FOLDER, show_default=False, callback=use_outputs)
 ]
 OUTPUTS = ROOT / "outputs"
+Scheduler = Annotated[
+    str, Option(metavar="ADDRESS", help="of a fleet, whose workers run the stages  [default: here]")
+]
+Address = Annotated[str, Argument(metavar="SCHEDULER", help="the address that it printed")]
+Key = Annotated[Path | None, Option(metavar="FILE", help="that the scheduler wrote, for tls://")]
+Insecure = Annotated[
+    bool, Option("--insecure", help="let others read, and run code: not encrypted between machines")
+]
+Fetch = Annotated[bool, Option("--fetch", help="bring artefacts home too, from --scheduler")]
+Offers = Annotated[
+    list[str] | None,
+    Option(metavar="T", help="offer this target only  [default: what this machine can run]"),
+]
+Host = Annotated[str, Option(metavar="H", help="the address of this machine to listen at")]
 
 
 @app.command()
@@ -71,13 +87,21 @@ def run(
     force: Annotated[bool, Option("--force", help="also run what is up to date")] = False,
     dry_run: DryRun = False,
     cell_timeout: Seconds = 7200,
+    scheduler: Scheduler = "",
+    key: Key = None,
+    insecure: Insecure = False,
+    fetch: Fetch = False,
     outputs: Outputs = OUTPUTS,
 ) -> int:
     """Run the notebooks that are not up to date and write the pages.
 
     --model, --experiment and --stage may be given several times.
     """
-    outcome = pipeline.run(
+    do: Callable[..., Counter[str]] = partial(pipeline.run, say=lines_or_live())
+    if scheduler:
+        access = fleet.Access(scheduler, key, insecure)
+        do = partial(fleet.run, access=access, fetch=fetch, say=fleet.lines_or_live())
+    outcome = do(
         files or (),
         outputs,
         models=model or (),
@@ -86,12 +110,40 @@ def run(
         force=force,
         dry_run=dry_run,
         cell_seconds=cell_timeout,
-        say=lines_or_live(),
     )
     if not dry_run:
         parts = ", ".join(f"{count} {name}" for name, count in outcome.items() if count)
         say(f"{parts or 'nothing to do'}; pages: {display_path(outputs / 'index.html')}")
     return 1 if outcome["failed"] or outcome["blocked"] else 0
+
+
+@app.command()
+def worker(
+    address: Address,
+    target: Offers = None,
+    key: Key = None,
+    insecure: Insecure = False,
+    outputs: Outputs = OUTPUTS,
+) -> None:
+    """Run the stages of a fleet's runs that this machine can run.
+
+    It goes on until Ctrl-C. --target may be given several times.
+    """
+    fleet.work(fleet.Access(address, key, insecure), outputs, target or (), say)
+
+
+@app.command()
+def scheduler(
+    host: Host = "127.0.0.1",
+    port: Port = 8786,
+    insecure: Insecure = False,
+    outputs: Outputs = OUTPUTS,
+) -> None:
+    """Bring the workers and the runs of a fleet together.
+
+    It goes on until Ctrl-C. At another address than 127.0.0.1 everything is encrypted.
+    """
+    fleet.serve_scheduler(host, port or 0, outputs, insecure, say)
 
 
 @app.command()

@@ -47,3 +47,7 @@ class AccuracyError(DeploymentError):
 
 class StageError(DeploymentError):
     """A notebook did not run to its end."""
+
+
+class FleetError(DeploymentError):
+    """The machines of a fleet cannot be reached, or do not fit together."""

@@ -1,6 +1,7 @@
 from .comparison import differences
 from .exploring import MARK, keep
 from .loading import (
+    FILES,
     TARGET_VARIABLE,
     Parameters,
     configure,
@@ -32,6 +33,7 @@ from .schema import (
 from .targets import Gpu, write_new
 
 __all__ = [
+    "FILES",
     "MARK",
     "STAGE",
     "STAGES",

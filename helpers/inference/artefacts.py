@@ -14,7 +14,7 @@ from helpers.errors import ArtefactError, DeploymentError, FormatError
 from helpers.formats import Build, Source
 from helpers.inference import datasets, ensemble, work
 from helpers.models import Arrays, Dataset
-from helpers.store import Artefact, find_artefact, making, verify
+from helpers.store import Artefact, find_artefact, is_away, making, verify
 
 # Runs a command in a container of an image: takes the image, a folder, and the command, whose words
 # after the first are names of files in that folder.
@@ -36,6 +36,9 @@ def require(config: ExportConfig, stage: str) -> Artefact:
         raise ArtefactError(f"{name} has no result of {stage} yet: run {command(config, stage)}")
     if reason := artefact.facts.get("red"):
         raise ArtefactError(f"{stage} of {name} did not hold: {reason}")
+    if is_away(artefact):
+        how = "run it with --fetch and the --scheduler of the fleet that has it"
+        raise ArtefactError(f"{stage} of {name} was made on another machine: {how}")
     state = artefact.sha256, _stamps(artefact)
     if _verified.get(artefact.folder) != state:
         verify(artefact)

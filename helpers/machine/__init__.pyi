@@ -1,4 +1,4 @@
-from .checks import Check, examine, this_gpu
+from .checks import Check, examine, matches_target, this_gpu
 from .preflight import obstacle
 from .provenance import COMMAND_VARIABLE
 
@@ -6,6 +6,7 @@ __all__ = [
     "COMMAND_VARIABLE",
     "Check",
     "examine",
+    "matches_target",
     "obstacle",
     "this_gpu",
 ]

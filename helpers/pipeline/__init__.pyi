@@ -1,14 +1,43 @@
 from .clearing import clear
-from .publishing import publish, publish_front, stage_states, targets
-from .running import run
+from .local import Here, here
+from .planning import DATA_SECONDS, Job, due, explain, plan, stale
+from .publishing import publish, publish_front, publish_indexes, stage_states, targets
+from .running import (
+    RAN,
+    Place,
+    Plan,
+    Runner,
+    kernel_environment,
+    opened,
+    read_plans,
+    run,
+    write_status,
+)
 from .tuning import tune
 
 __all__ = [
+    "DATA_SECONDS",
+    "RAN",
+    "Here",
+    "Job",
+    "Place",
+    "Plan",
+    "Runner",
     "clear",
+    "due",
+    "explain",
+    "here",
+    "kernel_environment",
+    "opened",
+    "plan",
     "publish",
     "publish_front",
+    "publish_indexes",
+    "read_plans",
     "run",
     "stage_states",
+    "stale",
     "targets",
     "tune",
+    "write_status",
 ]

@@ -1,6 +1,6 @@
 """Which notebooks a run consists of, which results still hold, and what the rest will cost."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from helpers.config import (
 )
 from helpers.inference import checkpoint_place, dataset_place
 from helpers.machine import obstacle
-from helpers.store import ROOT, find_artefact, is_unchanged, known_digest
+from helpers.store import ROOT, find_artefact, is_away, is_unchanged, known_digest
 
 FIRST_SECONDS = dict(zip(STAGE, (11, 6, 10, 14, 10, 6, 420), strict=True))
 DATA_SECONDS = 40  # generating a data set and fitting a checkpoint to it
@@ -43,15 +43,22 @@ class Job:
         return results_folder(self.config) / f"{self.config.stage}.json"
 
 
-def plan(given: Parameters, chosen: list[tuple[str, str]], stages: Sequence[str]) -> list[Job]:
-    """List the jobs in order; what experiments share is one job, of the first that has it."""
+def plan(
+    given: Parameters,
+    chosen: list[tuple[str, str]],
+    stages: Sequence[str],
+    ask: Callable[[ConvertConfig], str] = obstacle,
+) -> list[Job]:
+    """List the jobs in order; what experiments share is one job, of the first that has it. `ask`
+    says why an experiment cannot run, by default on this machine.
+    """
     jobs: dict[Path, Job] = {}
     for model in dict.fromkeys(model for model, _ in chosen):
         configs = owners(given, model)
         for _, experiment in (each for each in chosen if each[0] == model):
             conversion = configure(given, model, experiment, "convert")
             assert isinstance(conversion, ConvertConfig)
-            reason = obstacle(conversion)
+            reason = ask(conversion)
             for stage in stages or STAGES:
                 if stage != "report":
                     before = STAGE[stage].needs
@@ -81,10 +88,11 @@ def owners(given: Parameters, model: str) -> dict[tuple[str, str], StageConfig]:
     return found
 
 
-def stale(job: Job, digests: dict[str, str] | None = None) -> str:
+def stale(job: Job, digests: dict[str, str] | None = None, away: bool = False) -> str:
     """Say why the stage must run; empty if its result holds, even if blocked or skipped since.
 
-    `digests` keeps those of the modules for other stages, which read mostly the same ones.
+    `digests` keeps those of the modules for other stages, which read mostly the same ones. `away`
+    says that data, and artefacts of which there is the manifest, may lie on other machines.
     """
     digests = {} if digests is None else digests
     found = results.read(job.result)
@@ -102,9 +110,9 @@ def stale(job: Job, digests: dict[str, str] | None = None) -> str:
             return f"{name} changed"
     if STAGE[job.config.stage].makes_artefact:
         artefact = find_artefact(artefact_folder(job.config, job.config.stage))
-        if artefact is None or not is_unchanged(artefact):
+        if artefact is None or not (is_unchanged(artefact) or (away and is_away(artefact))):
             return "its artefact is gone or changed on disk"
-    if _lacks_data(job.config):
+    if not away and _lacks_data(job.config):
         return "its data set or checkpoint is gone"
     return "" if job.result.with_suffix(".ipynb").exists() else "its executed notebook is gone"
 
@@ -144,8 +152,8 @@ def framework(config: StageConfig) -> tuple[str, bool]:
     return name, config.stage == "export" or name in used
 
 
-def due(jobs: Sequence[Job], force: bool) -> dict[Path, str]:
-    """Say of each job that must run why, by its result."""
+def due(jobs: Sequence[Job], force: bool, away: bool = False) -> dict[Path, str]:
+    """Say of each job that must run why, by its result; `away` as for `stale`."""
     found: dict[Path, str] = {}
     renewed = set[str]()  # models
     digests: dict[str, str] = {}
@@ -155,7 +163,7 @@ def due(jobs: Sequence[Job], force: bool) -> dict[Path, str]:
             continue
         is_upstream = job.needs in found or (config.stage == "report" and config.model in renewed)
         why = "--force" if force else "its input will be made again" if is_upstream else ""
-        why = why or stale(job, digests)
+        why = why or stale(job, digests, away)
         if why:
             found[job.result] = why
             renewed.add(config.model)
@@ -182,9 +190,11 @@ def estimates(jobs: Sequence[Job]) -> dict[Path, float]:
     return found
 
 
-def explain(path: Path, jobs: Sequence[Job], force: bool, say: Callable[[str], None]) -> None:
-    """Say what a run would do and about how long it would take."""
-    reasons, expected = due(jobs, force), estimates(jobs)
+def explain(
+    path: Path, jobs: Sequence[Job], reasons: Mapping[Path, str], say: Callable[[str], None]
+) -> None:
+    """Say what a run would do, for the `reasons` that are due, and about how long it would take."""
+    expected = estimates(jobs)
     for job in jobs:
         if job.obstacle:
             say(f"{job.name}: would be skipped, {job.obstacle}")

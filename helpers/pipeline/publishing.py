@@ -65,7 +65,8 @@ def stage_states(
 ) -> list[StageState]:
     """List each stage of each experiment of a target, also shared ones, and each model's report.
 
-    `pending` says of a run under way which results are "running" or "waiting".
+    `pending` says of a run under way which results are "running" or "waiting", and after a colon
+    what for.
     """
     path, base, found = outputs / target / "parameters.yaml", outputs / target, []
     for model in last_parameters(outputs, target).file.models:
@@ -104,8 +105,9 @@ def _state(
     href = str(page.relative_to(base)) if page.exists() else None
     shown: dict[str, Any] = {"state": "missing"}
     if path in pending:  # a stage that experiments share runs once
+        state, _, reason = pending[path].partition(": ")
         is_own = experiment in ("", config.experiment)
-        shown = {"state": pending[path] if is_own else "waiting"}
+        shown = {"state": state if is_own else "waiting", "reason": reason}
     elif result:
         shown = result.model_dump(include={"state", "headline", "reason", "seconds", "finished"})
         shown["measuring_seconds"] = result.measurement and result.measurement.measuring_seconds

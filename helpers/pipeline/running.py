@@ -6,28 +6,20 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import yaml
 
 from helpers import results
-from helpers.config import TARGET_VARIABLE, Parameters, notebook_file, read_file, select
+from helpers.config import TARGET_VARIABLE, ConvertConfig, Parameters, read_file, select
 from helpers.display import Lines
-from helpers.errors import DeploymentError, ParameterError, StageError
-from helpers.machine import COMMAND_VARIABLE
-from helpers.pipeline.notebook import execute
-from helpers.pipeline.planning import (
-    Job,
-    due,
-    estimates,
-    explain,
-    framework,
-    parameters,
-    plan,
-    stale,
-)
+from helpers.errors import DeploymentError, ParameterError
+from helpers.machine import COMMAND_VARIABLE, obstacle
+from helpers.pipeline.local import here
+from helpers.pipeline.planning import Job, due, estimates, explain, plan
 from helpers.pipeline.publishing import publish, publish_front, publish_indexes
 from helpers.results import Result
 from helpers.store import (
@@ -43,8 +35,9 @@ DEFAULT = ROOT / "params/cpu.yaml"
 RESERVED = ("data",)  # folders of outputs/ that are no target
 RAN = ("executed", "failed")
 TELLING_LOSS = 10.0  # seconds
-PATIENT_STAGES = 6  # that may spend all their patience for a quiet machine, in one run
 REPORT_SECONDS = 180.0  # between two reports, each of which takes about five
+
+Plan = tuple[Path, Parameters, list[Job]]  # a parameter file, what is in it, and its jobs
 
 
 def run(
@@ -65,62 +58,89 @@ def run(
     A failed stage blocks what depends on it and everything else goes on. Raises `ParameterError`
     before anything runs, and `WorkspaceError` if the outputs folder is in use.
     """
-    plans, say, files = [], say or Lines(), files or [DEFAULT]
+    say = say or Lines()
+    plans = read_plans(files, models, experiments, stages)
+    if dry_run:
+        for path, _, jobs in plans:
+            explain(path, jobs, due(jobs, force), say)
+        return Counter()
+    return run_plans(plans, outputs, force, cell_seconds, say)
+
+
+def read_plans(
+    files: Sequence[Path],
+    models: Sequence[str],
+    experiments: Sequence[str],
+    stages: Sequence[str],
+    ask: Callable[[ConvertConfig], str] = obstacle,
+) -> list[Plan]:
+    """Read parameter files, by default params/cpu.yaml, and list the jobs of what is chosen.
+
+    `ask` says why an experiment cannot run. Raises `ParameterError`.
+    """
+    plans, files = [], files or [DEFAULT]
     names = [path.stem for path in files]  # of the targets' folders
     for path in files:
         if path.stem in RESERVED or names.count(path.stem) > 1:
             taken = f"outputs/{path.stem} is taken: give the file another name"
             raise ParameterError(f"{path}: {taken}")
         given = read_file(path)
-        plans.append((path, given, plan(given, select(given, models, experiments), stages)))
-    if dry_run:
-        for path, _, jobs in plans:
-            explain(path, jobs, force, say)
-        return Counter()
-    return run_plans(plans, outputs, force, cell_seconds, say)
+        chosen = select(given, models, experiments)
+        plans.append((path, given, plan(given, chosen, stages, ask)))
+    return plans
 
 
 def run_plans(
-    plans: Sequence[tuple[Path, Parameters, list[Job]]],
-    outputs: Path,
-    force: bool,
-    cell_seconds: int,
-    say: Lines,
+    plans: Sequence[Plan], outputs: Path, force: bool, cell_seconds: int, say: Lines
 ) -> Counter[str]:
     """Run the jobs of each parameter file, whose content is kept, and publish the pages."""
     outcome = Counter(executed=0, unchanged=0, skipped=0, failed=0, blocked=0)
+    with opened(plans, outputs, force, say) as (pending, expected):
+        with here(cell_seconds) if pending else nullcontext() as place:
+            runner = Runner(outputs, pending, expected, force, say, place)
+            for path, _, jobs in plans:
+                with kernel_environment(path.stem):
+                    outcome += runner.run(path.stem, jobs)
+        if place and (lost := sum(place.lost)) >= TELLING_LOSS:
+            say(f"the machine was not quiet: waiting and measuring again took {lost:.0f} s of it")
+    return outcome
+
+
+@contextmanager
+def opened(
+    plans: Sequence[Plan], outputs: Path, force: bool, say: Lines, away: bool = False
+) -> Iterator[tuple[dict[Path, str], dict[Path, float]]]:
+    """Hold the outputs folder for a run of these plans, whose content is kept, and write the first
+    pages; give what must run, as "waiting", and how many seconds each job will take, by results.
+
+    `away` says that artefacts may lie on other machines. Raises `WorkspaceError` if the folder is
+    in use.
+    """
     with locked(outputs):
         clear_leftovers(outputs)
         for path, given, _ in plans:
             content = yaml.safe_dump(given.file.model_dump(exclude_unset=True), sort_keys=False)
             write_atomic(outputs / path.stem / "parameters.yaml", content)
         every = [job for _, _, jobs in plans for job in jobs]
-        reasons, expected = due(every, force), estimates(every)
+        reasons, expected = due(every, force, away), estimates(every)
         pending = dict.fromkeys(reasons, "waiting")
         publish_front(outputs)
         if pending:
             for path, _, _ in plans:
                 publish(outputs, path.stem, only_changed=True, pending=pending)
             say(f"pages: {display_path(outputs / 'index.html')}, written again after every stage")
-        with ExitStack() as stack:
-            preload = stack.enter_context(_kernels()) if pending else None
-            runner = Runner(outputs, pending, expected, force, cell_seconds, say, preload)
-            stack.enter_context(say.run(sum(expected[each] for each in reasons)))
-            for path, _, jobs in plans:
-                with _kernel_environment(path.stem):
-                    outcome += runner.run(path.stem, jobs)
-        if (lost := sum(runner.lost)) >= TELLING_LOSS:
-            say(f"the machine was not quiet: waiting and measuring again took {lost:.0f} s of it")
-    return outcome
+        with say.run(sum(expected[each] for each in reasons)):
+            yield pending, expected
 
 
-@contextmanager
-def _kernels() -> Iterator[Callable[[str, bool], None]]:
-    """Start kernels quickly; what is given says which framework the next ones have imported."""
-    from helpers.pipeline.kernels import forked  # slow to import
+class Place(Protocol):
+    """Where stages run: this machine, or another one."""
 
-    with forked() as nursery:
-        yield nursery.preload
+    def stale(self, job: Job) -> str:
+        """Say why the stage must run; empty if its result holds."""
+
+    def execute(self, job: Job, said: Callable[[str], None]) -> Result:
+        """Run the stage, pass on what it prints, and return its result, which is on disk."""
 
 
 @dataclass(frozen=True)
@@ -128,13 +148,11 @@ class Runner:
     """Runs the jobs of a target in order, and writes the pages as they come."""
 
     outputs: Path
-    pending: dict[Path, str]  # what is to run, by its result: "waiting" or "running"
+    pending: dict[Path, str]  # what is to run, by its result: see `stage_states`
     expected: Mapping[Path, float]  # seconds
     force: bool
-    cell_seconds: int
     say: Lines
-    preload: Callable[[str, bool], None] | None  # if anything is to run
-    lost: list[float] = field(default_factory=list)  # seconds of each stage, to an unquiet machine
+    place: Place | None  # if anything is to run
 
     def run(self, target: str, jobs: Sequence[Job]) -> Counter[str]:
         """Run a target's jobs, and a model's report also after the run's first experiment and after
@@ -188,13 +206,14 @@ class Runner:
         if is_due := job.result in self.pending:
             self.pending[job.result] = "running"
             publish_indexes(self.outputs, target, self.pending)
-        state = self._step(job, name, is_due)
+        state = self.settle(job, name, is_due)
         self.pending.pop(job.result, None)
         if state in RAN:
             publish(self.outputs, target, only_changed=True, pending=self.pending)
         return state
 
-    def _step(self, job: Job, name: str, is_due: bool) -> str:
+    def settle(self, job: Job, name: str, is_due: bool) -> str:
+        """Run one job, if it must, and write its state; return what became of it."""
         if job.obstacle:
             self.say(f"{name}: skipped, {job.obstacle}")
             write_status(job, "skipped", job.obstacle)
@@ -204,54 +223,33 @@ class Runner:
             write_status(job, "blocked", waits)
             return "blocked"
         try:
-            why = "--force" if self.force else stale(job) if is_due else ""
-            if not why:
+            place = self.place if is_due else None
+            why = "" if place is None else "--force" if self.force else place.stale(job)
+            if place is None or not why:
                 self.say(f"{name}: unchanged, skipped")
                 write_status(job, "done", "")
                 return "unchanged"
-            started, before = time.monotonic(), results.fingerprint(job.config)
+            started = time.monotonic()
             write_status(job, "failed", "the run was interrupted")  # until it has ended otherwise
-            source = notebook_file(job.config.model, job.config.stage)
-            given, said = parameters(job), self.say.printed
-            assert self.preload
-            self.preload(*framework(job.config))
-            with self.say.stage(name, why, self.expected[job.result]), self._patience():
-                found = execute(source, job.result, given, self.cell_seconds, said)
-            if found.fingerprint and (changed := results.difference(before, found.fingerprint)):
-                raise StageError(f"{changed} while it ran: run it again")
+            with self.say.stage(name, why, self.expected[job.result]):
+                found = place.execute(job, self.say.printed)
         except (DeploymentError, OSError) as error:
             self.say(f"{name}: failed, {error}")
             write_status(job, "failed", str(error))
             return "failed"
-        if found.measurement:
-            self.lost.append(found.measurement.lost_seconds)
         self.say(f"{name}: done in {time.monotonic() - started:.0f} s, {found.headline}")
         return "executed"
 
-    @contextmanager
-    def _patience(self) -> Iterator[None]:
-        """Give a stage its patience for a quiet machine, but no more than the run has left: where
-        it is never quiet, waiting in each of fifty stages would double the time and help little.
-        """
-        from helpers.perf import PATIENCE_VARIABLE, patience
-
-        before, usual = os.environ.get(PATIENCE_VARIABLE), patience()
-        left = max(0.0, PATIENT_STAGES * usual - sum(self.lost))
-        os.environ[PATIENCE_VARIABLE] = f"{min(usual, left):.2f}"
-        try:
-            yield
-        finally:
-            os.environ.pop(PATIENCE_VARIABLE)
-            if before is not None:
-                os.environ[PATIENCE_VARIABLE] = before
-
 
 @contextmanager
-def _kernel_environment(target: str) -> Iterator[None]:
-    """Set the environment variables of the kernels that the block starts."""
+def kernel_environment(target: str, command: str = "") -> Iterator[None]:
+    """Set the environment variables of the kernels that the block starts; `command` is what their
+    results say made them, by default this process' own.
+    """
     from helpers.triton import SETTINGS
 
-    before, command = dict(os.environ), shlex.join(["triton-notebooks", *sys.argv[1:]])
+    before = dict(os.environ)
+    command = command or shlex.join(["triton-notebooks", *sys.argv[1:]])
     variables = {TARGET_VARIABLE: target, LOCKED_VARIABLE: "1", COMMAND_VARIABLE: command}
     os.environ.update(variables, PYTHONWARNINGS="ignore", **SETTINGS)
     try:

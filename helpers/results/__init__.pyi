@@ -1,5 +1,5 @@
 from .files import Results, of_model, read, read_requests, rows, save, timestamp, write
-from .fingerprints import difference, fingerprint
+from .fingerprints import difference, fingerprint, notebook_digest
 from .row import LATENCY_COMPONENTS, Row, TableRow, Verdict
 from .types import (
     Difference,
@@ -34,6 +34,7 @@ __all__ = [
     "Verdict",
     "difference",
     "fingerprint",
+    "notebook_digest",
     "of_model",
     "read",
     "read_requests",

@@ -28,12 +28,17 @@ def fingerprint(config: StageConfig) -> Fingerprint:
     notebook = notebook_file(config.model, config.stage)
     return Fingerprint(
         config=config.cache_fields(config.stage),
-        notebook=_cells_digest(notebook, known_digest(notebook)),
+        notebook=notebook_digest(notebook),
         versions=provenance.versions(config),
         inputs=inputs(config, config.stage)
         if isinstance(config, ExportConfig)
         else _report_inputs(config),
     )
+
+
+def notebook_digest(notebook: Path) -> str:
+    """Hash a notebook's cells without their outputs."""
+    return _cells_digest(notebook, known_digest(notebook))
 
 
 @cache

@@ -1,4 +1,14 @@
-from .artefacts import Artefact, discard, find_artefact, is_unchanged, making, mark_red, verify
+from .artefacts import (
+    MANIFEST,
+    Artefact,
+    discard,
+    find_artefact,
+    is_away,
+    is_unchanged,
+    making,
+    mark_red,
+    verify,
+)
 from .files import explained, link_or_copy, write_atomic
 from .hashing import content_name, digest, file_digest, fingerprint, known_digest, package_files
 from .imports import GRAMMARS, without
@@ -8,6 +18,7 @@ from .paths import OUTPUTS_VARIABLE, ROOT, display_path, from_root, outputs
 __all__ = [
     "GRAMMARS",
     "LOCKED_VARIABLE",
+    "MANIFEST",
     "OUTPUTS_VARIABLE",
     "ROOT",
     "Artefact",
@@ -21,6 +32,7 @@ __all__ = [
     "find_artefact",
     "fingerprint",
     "from_root",
+    "is_away",
     "is_unchanged",
     "known_digest",
     "link_or_copy",

@@ -98,6 +98,11 @@ def is_unchanged(artefact: Artefact) -> bool:
     return True
 
 
+def is_away(artefact: Artefact) -> bool:
+    """Tell whether only the manifest is here: the files lie on the machine that made them."""
+    return not any((artefact.folder / name).exists() for name in artefact.files)
+
+
 def verify(artefact: Artefact) -> Artefact:
     """Hash every file again; raise `ArtefactError` on a change, and remove its manifest then."""
     for name, file in artefact.files.items():

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from helpers.perf import PATIENCE_VARIABLE
-from helpers.pipeline import running
+from helpers.pipeline import local, running
 from helpers.results import Measurement, Result
 from helpers.store import OUTPUTS_VARIABLE
 from tests.conftest import ROOT, Project
@@ -55,9 +55,9 @@ def test_a_run_says_what_a_machine_that_was_not_quiet_took(
     )
     fields = {"model": "dlrm", "experiment": "onnx-fp32", "stage": "perf_online", "gpu": ""}
     done = Result(**fields, state="done", measurement=measured)
-    monkeypatch.setattr(running, "execute", lambda *_: done)
+    monkeypatch.setattr(local, "execute", lambda *_: done)
     monkeypatch.setattr(running, "blocker", lambda _: "")
-    monkeypatch.setattr(running, "_kernels", lambda: nullcontext(lambda *_: None))
+    monkeypatch.setattr(local, "_kernels", lambda: nullcontext(lambda *_: None))
 
     params = ROOT / "params/smoke.yaml"
     outcome = running.run([params], tmp_path, models=["dlrm"], stages=["perf_online"])
@@ -80,9 +80,9 @@ def test_the_stages_of_a_run_share_the_patience_for_a_quiet_machine(
         fields = {"model": "bert", "experiment": "onnx-fp32", "stage": "perf_online", "gpu": ""}
         return Result(**fields, state="done", measurement=measured)
 
-    monkeypatch.setattr(running, "execute", execute)
+    monkeypatch.setattr(local, "execute", execute)
     monkeypatch.setattr(running, "blocker", lambda _: "")
-    monkeypatch.setattr(running, "_kernels", lambda: nullcontext(lambda *_: None))
+    monkeypatch.setattr(local, "_kernels", lambda: nullcontext(lambda *_: None))
     monkeypatch.setenv(PATIENCE_VARIABLE, "2")
     monkeypatch.setenv(OUTPUTS_VARIABLE, str(tmp_path))
 
@@ -104,9 +104,9 @@ def test_reports_meanwhile_are_three_minutes_apart(
         fields = {"model": "bert", "experiment": "onnx-fp32", "stage": source.stem, "gpu": ""}
         return Result(**fields, state="done")
 
-    monkeypatch.setattr(running, "execute", execute)
+    monkeypatch.setattr(local, "execute", execute)
     monkeypatch.setattr(running, "blocker", lambda _: "")
-    monkeypatch.setattr(running, "_kernels", lambda: nullcontext(lambda *_: None))
+    monkeypatch.setattr(local, "_kernels", lambda: nullcontext(lambda *_: None))
     assert running.REPORT_SECONDS == 180
     monkeypatch.setattr(running, "REPORT_SECONDS", seconds)
     monkeypatch.setenv(OUTPUTS_VARIABLE, str(tmp_path))

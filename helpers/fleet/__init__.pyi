@@ -1,0 +1,13 @@
+from .access import Access
+from .joining import work
+from .rendezvous import serve_scheduler
+from .submission import run
+from .view import lines_or_live
+
+__all__ = [
+    "Access",
+    "lines_or_live",
+    "run",
+    "serve_scheduler",
+    "work",
+]

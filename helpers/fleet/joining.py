@@ -1,0 +1,68 @@
+"""A worker: it joins a scheduler, offers what its machine is, and joins again when cut off."""
+
+import asyncio
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from helpers.display import Lines
+from helpers.fleet import offers
+from helpers.fleet.access import Access, configure, is_loopback, silence
+from helpers.fleet.station import Station
+
+AGAIN_SECONDS = 2.0  # between two attempts to join
+
+
+def work(access: Access, outputs: Path, targets: Sequence[str], say: Lines) -> None:
+    """Offer targets, by default all that this machine can run, to a scheduler, and run what it is
+    sent in `outputs`, until Ctrl-C.
+
+    Raises `ParameterError` for an address that cannot be joined like this.
+    """
+    configure()
+    _ = access.security  # an error at once
+    offered = list(targets) or offers.targets()
+    say(f"offers {', '.join(offered) or 'nothing'}: {offers.description()}")
+    while True:
+        asyncio.run(_work(access, Station(outputs, offered), say))
+        say(f"cut off from {access.address}: joining again")
+
+
+async def _work(access: Access, station: Station, say: Lines) -> None:
+    """Be a worker until the scheduler is lost; whatever ran then is ended."""
+    from distributed import Worker
+    from distributed.utils import get_ip
+
+    from helpers.fleet.tasks import install
+
+    address = access.address
+    with tempfile.TemporaryDirectory(prefix="triton-dask-") as scratch:
+        told = False
+        while True:
+            worker = Worker(
+                address,
+                host="127.0.0.1" if is_loopback(access.host) else get_ip(access.host),
+                nthreads=1,
+                memory_limit=0,
+                resources=offers.resources(station.offered),
+                security=access.security,
+                dashboard_address="127.0.0.1:0",
+                local_directory=scratch,
+            )
+            install(worker, station)
+            try:
+                await asyncio.wait_for(worker.start(), silence())
+                break
+            except (OSError, TimeoutError, RuntimeError) as error:
+                await worker.close()
+                if not told:
+                    reason = " ".join(str(error).split()) or "no answer"
+                    say(f"waits for a scheduler at {address}: {reason[:200]}")
+                told = True
+                await asyncio.sleep(AGAIN_SECONDS)
+        say(f"joined {address}; Ctrl-C ends it")
+        try:
+            await worker.finished()
+        finally:
+            await asyncio.to_thread(station.close)
+            await worker.close()

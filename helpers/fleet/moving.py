@@ -1,0 +1,81 @@
+"""Sending artefacts from one machine to another, through the submitter, when that is quicker.
+
+Data sets and checkpoints are content: a name holds the hash of all that decides them. What one
+machine has made is the same file for every other, so it is made once. Sending is worth it where
+the bytes, at the rate of what was sent before, take less time than making them took.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from helpers.config import ExportConfig
+from helpers.errors import DeploymentError
+from helpers.fleet import cargo
+from helpers.inference import checkpoint_place, dataset_place, recipe_folder
+from helpers.pipeline import DATA_SECONDS, Job
+from helpers.results import read
+
+End = Callable[..., Any]  # calls a function of `cargo` in one machine's outputs folder
+FIRST_RATE = 100e6  # bytes/s, before anything was sent: of a network of 1 Gbit/s
+
+
+@dataclass
+class Road:
+    """How quickly artefacts travel, as far as it is known."""
+
+    rate: float = FIRST_RATE  # bytes/s
+
+    def is_quicker(self, source: End, place: str, seconds: float) -> bool:
+        """Whether sending an artefact takes less time than making it, which takes `seconds` unless
+        its maker wrote down how long it took.
+        """
+        _, sizes, known = source(cargo.listed, place)
+        sending: float = sum(sizes.values()) / self.rate
+        return sending < float(known or seconds)
+
+    def send(self, source: End, target: End, place: str) -> str:
+        """Send an artefact from one machine to another, whole or not at all; say what it took."""
+        began, total = time.monotonic(), 0
+        manifest, sizes, _ = source(cargo.listed, place)
+        token = target(cargo.begin, place)
+        try:
+            for name, size in sizes.items():
+                for offset in range(0, max(size, 1), cargo.PIECE):
+                    piece = source(cargo.read, place, name, offset)
+                    target(cargo.write, place, token, name, offset, piece)
+                    total += len(piece)
+            target(cargo.finish, place, token, manifest)
+        except BaseException:
+            with suppress(DeploymentError):
+                target(cargo.abandon, place, token)
+            raise
+        seconds = time.monotonic() - began
+        if total > cargo.PIECE:  # less tells more of the delay than of the rate
+            self.rate = total / seconds
+        return f"{place}: sent {total / 1e6:,.1f} MB in {seconds:.1f} s"
+
+
+def needed(jobs: Sequence[Job]) -> dict[str, float]:
+    """Name the places of data that jobs need and this package makes, and of the artefacts that
+    they made before, with about how many seconds making each takes.
+    """
+    found: dict[str, float] = {}
+    for job in jobs:
+        config = job.config
+        if isinstance(config, ExportConfig):
+            with suppress(DeploymentError):  # the user's files are on the worker only
+                found |= {f"data/{name}": DATA_SECONDS for name in _data(config)}
+        result = read(job.result)
+        if result and result.state == "done" and result.artefact:
+            place = f"{config.target}/artefacts/{result.artefact.folder}"
+            found[place] = result.seconds or DATA_SECONDS
+    return found
+
+
+def _data(config: ExportConfig) -> Iterable[str]:
+    places = (dataset_place(config), checkpoint_place(config))
+    yield from (place.made.name for place in places if place.made)
+    yield recipe_folder(config, "reference").name

@@ -1,0 +1,143 @@
+"""The workers of a fleet as a submitter sees them: what they offer, and which are lost."""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from helpers.errors import FleetError
+from helpers.fleet import access, kinship
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+ENDED = "its worker ended while it ran (killed, out of memory or stopped): start it, then run again"
+CUT_OFF = "its worker has not been heard of for {:.0f} s (its network was cut): run again"
+
+
+@dataclass
+class Machine:
+    """One worker."""
+
+    address: str
+    identity: str
+    host: str
+    words: str  # what it is
+    offered: tuple[str, ...]
+    is_shared: bool  # whether its outputs folder is the submitter's
+    difference: str  # what software it has otherwise than we have
+    seen: float  # by the scheduler, on its clock
+    heard: float  # when that was new, on ours
+    lost: str = ""  # why it is
+    busy: str = ""  # with what of ours
+
+    def fits(self, wanted: Sequence[str]) -> str:
+        """Name what it offers of what a target wants, one of which is enough; empty if nothing."""
+        return next((name for name in wanted if name in self.offered), "")
+
+
+class Roster:
+    """Follows the workers of a scheduler."""
+
+    def __init__(self, client: "Client", address: str, probe: Path) -> None:
+        self._client, self._address, self._probe = client, address, probe
+        self._software = kinship.software()
+        self._machines: dict[str, Machine] = {}  # by Dask's name of the process
+        self._strangers: set[str] = set()
+
+    def __iter__(self) -> Iterator[Machine]:
+        """Iterate over the workers that are not lost."""
+        return (each for each in [*self._machines.values()] if not each.lost)
+
+    def refresh(self) -> None:
+        """Ask the scheduler which workers there are, and new ones what they are; raise `FleetError`
+        if the scheduler is gone.
+        """
+        now, found = time.monotonic(), self._workers()
+        for name, machine in self._machines.items():
+            if machine.lost:
+                continue
+            if name not in found:
+                machine.lost = ENDED
+            elif (seen := float(found[name]["last_seen"])) != machine.seen:
+                machine.seen, machine.heard = seen, now
+            elif now - machine.heard > access.silence():
+                machine.lost = CUT_OFF.format(access.silence())
+        for name in found.keys() - self._machines.keys() - self._strangers:
+            self._meet(name, found[name])
+
+    def _workers(self) -> dict[str, dict[str, Any]]:
+        """List the workers by address and identity: an address may be used again."""
+        gone = f"the scheduler at {self._address} is gone: what was done is kept; start it and "
+        gone += "its workers again, and the same command goes on"
+        if self._client.status != "running":
+            raise FleetError(gone)
+        try:
+            asked = self._client.scheduler.identity
+            found = self._client.sync(asked, n_workers=-1, callback_timeout=access.silence())
+        except (OSError, TimeoutError) as error:
+            raise FleetError(gone) from error
+        return {
+            f"{address} {each['id']}": {**each, "address": address}
+            for address, each in found["workers"].items()
+        }
+
+    def _meet(self, name: str, worker: dict[str, Any]) -> None:
+        from helpers.fleet.tasks import about
+
+        address = worker["address"]
+        try:
+            told = self.ask(address, about, self._probe.name)
+        except FleetError:
+            return  # the next refresh tries again, or finds it gone
+        if told is None:
+            self._strangers.add(name)
+            return
+        self._machines[name] = Machine(
+            address,
+            identity=told["identity"],
+            host=told["host"],
+            words=told["machine"],
+            offered=tuple(told["offered"]),
+            is_shared=told["shared"],
+            difference=kinship.difference(self._software, told["software"]),
+            seen=float(worker["last_seen"]),
+            heard=time.monotonic(),
+        )
+
+    def ask(self, address: str, question: Callable[..., object], *arguments: object) -> Any:
+        """Have a worker answer beside whatever it runs; raise `FleetError` if it does not."""
+        try:
+            return self._client.sync(
+                self._client._run,
+                question,
+                *arguments,
+                workers=[address],
+                callback_timeout=max(60.0, access.silence()),
+            )[address]
+        except FleetError:
+            raise
+        except Exception as error:  # of Dask, or what the question raised there
+            line = " ".join(str(error).split()) or type(error).__name__
+            raise FleetError(f"the worker at {address} does not answer: {line[:200]}") from error
+
+    def refuse_others(self, wanted: Iterable[Sequence[str]]) -> None:
+        """Raise `FleetError` if a worker that offers what is wanted has other software."""
+        for names in wanted:
+            for machine in self:
+                if machine.difference and (name := machine.fits(names)):
+                    raise FleetError(
+                        f"the worker of {name} ({machine.words}) has {machine.difference}: install "
+                        "the same commit and docker/requirements.lock there, and start it again"
+                    )
+
+    def why_none(self, wanted: Sequence[str]) -> str:
+        """Say why no worker can take what is wanted now."""
+        fitting = [each for each in self if each.fits(wanted)]
+        alike = [each for each in fitting if not each.difference]
+        if not fitting:
+            return f"no worker offers {' or '.join(wanted)}"
+        if not alike:
+            return f"its worker has {fitting[0].difference}"
+        return f"its machine runs {alike[0].busy}"

@@ -1,0 +1,81 @@
+"""The functions that run inside a worker: stages as Dask tasks, questions and files beside them."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from distributed import Worker, get_worker
+from distributed.core import Status
+
+from helpers.fleet import cargo
+from helpers.fleet.orders import Bundle, Order
+from helpers.fleet.station import Station
+
+ATTRIBUTE = "triton_notebooks"  # of a Dask worker, for its station
+ALIVE = (Status.running, Status.paused, Status.closing_gracefully)
+
+
+def install(worker: Worker, station: Station) -> None:
+    """Make a Dask worker one of the fleet."""
+    setattr(worker, ATTRIBUTE, station)
+
+
+def _station(worker: Worker) -> Station:
+    found = getattr(worker, ATTRIBUTE)
+    assert isinstance(found, Station)
+    return found
+
+
+def run_stage(order: Order, is_shared: bool) -> Bundle:
+    """Run a stage; a Dask task."""
+    worker = get_worker()
+    key = worker.get_current_task()
+
+    def is_wanted() -> bool:
+        task = worker.state.tasks.get(key)
+        return task is not None and task.state == "executing" and worker.status in ALIVE
+
+    def tell(what: dict[str, str]) -> None:
+        said = {"ticket": order.ticket, **what}
+        worker.loop.add_callback(worker.log_event, topic(order.run), said)
+
+    return _station(worker).perform(order, is_shared, is_wanted, tell)
+
+
+def topic(run: str) -> str:
+    """Name the topic on which a run's stages tell what they do."""
+    return f"triton-notebooks-{run}"
+
+
+# What follows runs beside a stage, by `Client.run`. Any: Dask gives its own worker by this name.
+
+
+def about(probe: str, dask_worker: Any) -> dict[str, object] | None:
+    """Ask a worker about itself; None if it is none of the fleet."""
+    station: Station | None = getattr(dask_worker, ATTRIBUTE, None)
+    return station.about(probe) if station else None
+
+
+def held(places: Sequence[str], dask_worker: Any) -> list[str]:
+    """Ask which of these artefacts a worker has whole."""
+    return cargo.held(_station(dask_worker).outputs, places)
+
+
+async def at_work(do: Callable[..., object], *arguments: object, dask_worker: Any) -> object:
+    """Have a function of `cargo` work in the worker's outputs folder, in a thread beside it."""
+    import asyncio
+
+    return await asyncio.to_thread(do, _station(dask_worker).outputs, *arguments)
+
+
+async def obstacles(orders: Sequence[Order], dask_worker: Any) -> dict[str, str]:
+    """Ask what stands in the way of stages on a worker's machine, by the names of their jobs."""
+    import asyncio
+
+    return await asyncio.to_thread(_station(dask_worker).obstacles, orders)
+
+
+async def check(order: Order, is_shared: bool, dask_worker: Any) -> str:
+    """Ask why a stage must run on a worker's machine; empty if its result holds there."""
+    import asyncio
+
+    return await asyncio.to_thread(_station(dask_worker).check, order, is_shared)
