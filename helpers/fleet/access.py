@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 KEY_FILE = "fleet.pem"  # in the outputs folder of the scheduler
 SILENCE_VARIABLE = "TRITON_NOTEBOOKS_SILENCE"  # set by the user, in seconds
 SILENCE_SECONDS = 20.0
+LEAST_TCP_SECONDS = 12.0  # that Dask takes
+LOGGERS = ("distributed", "tornado", "asyncio")
 ROLES = ("client", "scheduler", "worker")
 
 
@@ -100,7 +102,7 @@ def configure() -> None:
     """
     import dask
 
-    seconds = f"{silence():g}s"
+    seconds, tcp = f"{silence():g}s", f"{max(silence(), LEAST_TCP_SECONDS):g}s"
     dask.config.set(
         {
             "distributed.scheduler.allowed-failures": 0,
@@ -113,8 +115,8 @@ def configure() -> None:
             "distributed.worker.memory.pause": False,
             "distributed.worker.memory.terminate": False,
             "distributed.diagnostics.nvml": False,
-            "distributed.comm.timeouts.tcp": seconds,
+            "distributed.comm.timeouts.tcp": tcp,
             "distributed.comm.timeouts.connect": seconds,
-            "logging": {"distributed": "critical", "bokeh": "critical"},  # we say what matters
+            "logging": dict.fromkeys(LOGGERS, "critical"),  # we say what matters
         }
     )

@@ -56,7 +56,7 @@ async def _work(access: Access, station: Station, say: Lines) -> None:
             except (OSError, TimeoutError, RuntimeError) as error:
                 await worker.close()
                 if not told:
-                    reason = " ".join(str(error).split()) or "no answer"
+                    reason = " ".join(str(error.__cause__ or error).split()) or "no answer"
                     say(f"waits for a scheduler at {address}: {reason[:200]}")
                 told = True
                 await asyncio.sleep(AGAIN_SECONDS)

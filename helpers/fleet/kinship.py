@@ -19,7 +19,9 @@ Software = Mapping[str, Mapping[str, str]]  # kind -> name -> version or hash
 
 def software() -> dict[str, dict[str, str]]:
     """Say what this machine has: versions, and the hashes of the source files and notebooks."""
-    installed = {_canonical(each.name): _public(each.version) for each in distributions()}
+    installed: dict[str, str] = {}
+    for each in distributions():
+        installed.setdefault(_canonical(each.name), _public(each.version))  # as an import finds it
     found = {name: installed.get(name) or installed.get(name + GPU, "") for name in _locked()}
     source = {
         str(path.relative_to(ROOT)): known_digest(path)

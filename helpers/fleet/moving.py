@@ -5,6 +5,7 @@ machine has made is the same file for every other, so it is made once. Sending i
 the bytes, at the rate of what was sent before, take less time than making them took.
 """
 
+import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -73,6 +74,13 @@ def needed(jobs: Sequence[Job]) -> dict[str, float]:
             place = f"{config.target}/artefacts/{result.artefact.folder}"
             found[place] = result.seconds or DATA_SECONDS
     return found
+
+
+def is_awaited(place: str) -> bool:
+    """Whether what another machine makes now is waited for: data sets and fitted checkpoints, which
+    are then the same everywhere, and not the outputs of a network, which take no longer here.
+    """
+    return re.match(r"data/\w+-(dataset|checkpoint)-", place) is not None
 
 
 def _data(config: ExportConfig) -> Iterable[str]:

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from helpers.errors import FleetError
-from helpers.fleet import access, kinship
+from helpers.fleet import kinship
+from helpers.fleet.access import silence
 
 if TYPE_CHECKING:
     from distributed import Client
 
 ENDED = "its worker ended while it ran (killed, out of memory or stopped): start it, then run again"
-CUT_OFF = "its worker has not been heard of for {:.0f} s (its network was cut): run again"
+CUT_OFF = "its worker is not heard of any more (its network was cut): run again"
 
 
 @dataclass
@@ -31,6 +32,12 @@ class Machine:
     heard: float  # when that was new, on ours
     lost: str = ""  # why it is
     busy: str = ""  # with what of ours
+
+    @property
+    def fault(self) -> str:
+        """Say why it is lost, by how long it had been silent."""
+        quiet = time.monotonic() - self.heard > silence() / 2
+        return CUT_OFF if quiet else ENDED
 
     def fits(self, wanted: Sequence[str]) -> str:
         """Name what it offers of what a target wants, one of which is enough; empty if nothing."""
@@ -59,11 +66,11 @@ class Roster:
             if machine.lost:
                 continue
             if name not in found:
-                machine.lost = ENDED
+                machine.lost = machine.fault
             elif (seen := float(found[name]["last_seen"])) != machine.seen:
                 machine.seen, machine.heard = seen, now
-            elif now - machine.heard > access.silence():
-                machine.lost = CUT_OFF.format(access.silence())
+            elif now - machine.heard > silence():
+                machine.lost = machine.fault
         for name in found.keys() - self._machines.keys() - self._strangers:
             self._meet(name, found[name])
 
@@ -75,7 +82,7 @@ class Roster:
             raise FleetError(gone)
         try:
             asked = self._client.scheduler.identity
-            found = self._client.sync(asked, n_workers=-1, callback_timeout=access.silence())
+            found = self._client.sync(asked, n_workers=-1, callback_timeout=silence())
         except (OSError, TimeoutError) as error:
             raise FleetError(gone) from error
         return {
@@ -114,7 +121,7 @@ class Roster:
                 question,
                 *arguments,
                 workers=[address],
-                callback_timeout=max(60.0, access.silence()),
+                callback_timeout=max(60.0, silence()),
             )[address]
         except FleetError:
             raise

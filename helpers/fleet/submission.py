@@ -23,7 +23,7 @@ from helpers.display import Lines
 from helpers.errors import DeploymentError, FleetError, ParameterError, StageError
 from helpers.fleet import cargo, offers
 from helpers.fleet.access import Access, configure, silence
-from helpers.fleet.moving import End, Road, needed
+from helpers.fleet.moving import End, Road, is_awaited, needed
 from helpers.fleet.orders import Bundle, Order, known, receive
 from helpers.fleet.roster import Machine, Roster
 from helpers.pipeline import (
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from distributed import Client
 
 TICK_SECONDS = 1.0  # between two looks at the workers
+MADE_SECONDS = 3.0  # between two looks whether data that another machine makes are there
 PROBE = ".fleet-{}"  # a file by which a worker finds that it shares the outputs folder
 COMMAND = "triton-notebooks run {} --scheduler ADDRESS"  # results name no machine
 
@@ -385,13 +386,12 @@ class Submission:
                         sent = self.outside(self.road.send, source, target, place)
                         self.say(f"{group.name}: {sent}")
                     missing.discard(place)
-            data = {place for place in missing if place.startswith(f"{cargo.DATA}/")}
+            data = {place for place in missing if is_awaited(place)}
             if not (made := sorted(data & self._making.keys())):
                 self._making |= dict.fromkeys(data, machine)
                 return
             self._wait(group, f"{made[0]} is being made on {self._making[made[0]].words}")
-            while made[0] in self._making and not self.is_ending:
-                self.turn.wait()
+            self.turn.wait(MADE_SECONDS)
             if self.is_ending:
                 raise Ended
 
@@ -488,6 +488,8 @@ class Away:
         if future.status == "cancelled":
             raise StageError("the scheduler or the worker gave it up: run it again")
         error = future.exception(timeout=silence())
+        if type(error).__name__ == "KilledWorker":  # Dask says a paragraph
+            raise StageError(self.machine.fault)
         raise StageError(f"on its worker: {type(error).__name__}: {' '.join(str(error).split())}")
 
     def _notify(self) -> None:

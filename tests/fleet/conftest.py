@@ -1,4 +1,4 @@
-"""Fleets for the tests: real schedulers and workers, in network namespaces where these may be made."""
+"""Fleets for the tests: real schedulers and workers, in network namespaces where they may be."""
 
 import os
 import re
@@ -180,5 +180,3 @@ def network() -> Iterator[Network]:
         for name in names:
             subprocess.run(["ip", "netns", "delete", name], capture_output=True)
         subprocess.run(["ip", "link", "delete", bridge], capture_output=True)
-
-

@@ -1,0 +1,153 @@
+"""One command over three machines: each target where it belongs, one site, the same outcome."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from helpers.results import Result, read
+from helpers.store import find_artefact
+from tests.conftest import Project, wait_for
+from tests.fleet.conftest import TARGETS, Fleet, Network
+
+pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.usefixtures("nothing_left")]
+
+ONE = ("--experiment", "onnx-fp32")
+STAGES = ("export", "convert", "deploy", "perf_offline", "perf_online")
+
+
+def result(outputs: Path, target: str, stage: str) -> Result:
+    found = read(outputs / target / "dummy/onnx-fp32" / f"{stage}.json")
+    assert found, stage
+    return found
+
+
+def states(outputs: Path) -> dict[str, str]:
+    """The state of every stage, by the path of its result below the outputs folder."""
+    paths = sorted(path for path in outputs.glob("*/dummy/**/*.json") if "_" not in path.stem[5:])
+    return {str(path.relative_to(outputs)): json.loads(path.read_text())["state"] for path in paths}
+
+
+def hashes(outputs: Path) -> dict[str, str]:
+    """The hash of every artefact that a result names, by target and stage."""
+    return {
+        f"{target} {stage}": result(outputs, target, stage).artefact.sha256  # type: ignore[union-attr]
+        for target in TARGETS
+        for stage in STAGES[:3]
+    }
+
+
+def intervals(outputs: Path) -> list[tuple[int, int, str]]:
+    """From when to when each performance stage had requests under way (ns), in order."""
+    found = []
+    for path in outputs.glob("*/dummy/*/perf_*_requests.npz"):
+        with np.load(path) as arrays:
+            times = [arrays[name] for name in arrays if arrays[name].ndim == 2]
+        first, last = min(each.min() for each in times), max(each.max() for each in times)
+        found.append((int(first), int(last), str(path.relative_to(outputs))))
+    return sorted(found)
+
+
+@pytest.mark.thorough
+def test_three_machines_run_a_target_each_and_the_site_shows_all(
+    fleet: Fleet, network: Network
+) -> None:
+    """The scheduler and the submitter are on this machine, the workers are behind a bridge each."""
+    fleet.schedule("--host", network.address, "--port", "0")
+    for name, inside in zip(TARGETS, network.names, strict=True):
+        fleet.work(name, inside=inside)
+    files = [f"params/{name}.yaml" for name in TARGETS]
+
+    answer = fleet.run(*files, *ONE)
+
+    assert fleet.address.startswith("tls://")
+    assert answer.code == 0, answer.output
+    outputs = fleet.home.root / "outputs"
+    for name in TARGETS:
+        assert states(fleet.outputs(name)).keys() == {
+            path for path in states(outputs) if path.startswith(name) and "report" not in path
+        }
+        for stage in STAGES:
+            found = result(outputs, name, stage)
+            assert found == result(fleet.outputs(name), name, stage)
+            assert found.source
+            assert (
+                found.source.command
+                == f"triton-notebooks run params/{name}.yaml --scheduler ADDRESS"
+            )
+            assert (outputs / name / "dummy/onnx-fp32" / f"{stage}.html").exists()
+        assert (outputs / name / "dummy/report.html").exists()
+        assert f'href="{name}/index.html"' in (outputs / "index.html").read_text()
+        assert not list((outputs / name / "artefacts").glob("*/*.onnx"))  # they stay
+    assert len(intervals(outputs)) == 6
+    for (_, end, _), (start, _, _) in zip(intervals(outputs), intervals(outputs)[1:], strict=False):
+        assert end < start  # one at a time on this host
+    assert (fleet.home.root / "outputs/fleet.pem").stat().st_mode & 0o777 == 0o600
+
+    again = fleet.run(*files, *ONE)
+
+    assert (again.code, again.executed()) == (0, [])
+    local = Project(fleet.home.root)
+    alone = local.run("run", *files, *ONE, "--outputs", "local")
+    assert alone.code == 0, alone.output
+    assert states(outputs) == states(local.root / "local")
+    assert hashes(outputs) == hashes(local.root / "local")
+
+
+@pytest.mark.thorough
+def test_data_are_made_once_and_artefacts_come_home_when_they_are_asked_for(fleet: Fleet) -> None:
+    fleet.schedule()
+    fleet.work("first")
+    fleet.work("second")
+    only = ("--stage", "export", "--stage", "convert", *ONE)
+
+    answer = fleet.run("params/first.yaml", "params/second.yaml", *only)
+
+    assert answer.code == 0, answer.output
+    made = [fleet.outputs(name) / "data" for name in ("first", "second")]
+    names = {path.name for path in made[0].iterdir()}
+    assert names == {path.name for path in made[1].iterdir()}
+    assert answer.output.count("generating the data set") == 1
+    assert len(re.findall(r"(?:first|second) dummy: data/\S+: sent [\d.]+ MB", answer.output)) >= 2
+    for name in names:
+        one, two = (find_artefact(folder / name) for folder in made)
+        assert one
+        assert two
+        assert one.files == two.files
+
+    needs = fleet.home.run("serve", "params/first.yaml", "--model", "dummy", *ONE)
+    assert "has no result of deploy yet" in needs.output
+    fetched = fleet.run("params/first.yaml", *only, "--fetch")
+    assert (fetched.code, fetched.executed()) == (0, []), fetched.output
+    for stage in ("export", "convert"):
+        found = result(fleet.home.root / "outputs", "first", stage).artefact
+        assert found
+        folder = fleet.home.root / "outputs/first/artefacts" / found.folder
+        assert (folder / "model.onnx").exists()
+    unchanged = fleet.home.run("run", "params/first.yaml", "--stage", "convert", *ONE)
+    assert (unchanged.code, unchanged.executed()) == (0, [])
+
+
+def test_a_stage_goes_to_its_worker_and_comes_home_and_what_no_worker_offers_waits(
+    fleet: Fleet,
+) -> None:
+    fleet.schedule()
+    fleet.work("first")
+    only = ("--stage", "export", *ONE)
+    running = fleet.submit("params/first.yaml", "params/second.yaml", *only)
+
+    running.wait_to_say("second dummy: waits, no worker offers second")
+    running.wait_to_say("first: [1/1] dummy onnx-fp32 export: done in ")
+    index = (fleet.home.root / "outputs/second/index.html").read_text()
+    assert "no worker offers second" in index
+    own = result(fleet.home.root / "outputs", "first", "export")
+    assert own == result(fleet.outputs("first"), "first", "export")
+    wait_for((fleet.home.root / "outputs/first/dummy/onnx-fp32/export.html").exists)
+
+    running.end()
+    assert running.process.returncode == 130
+    assert running.said.splitlines()[-1].startswith("interrupted: the same command goes on")
+    again = fleet.run("params/first.yaml", *only)
+    assert (again.code, again.executed()) == (0, [])
