@@ -42,7 +42,14 @@ def test_no_lock_has_both_builds_of_onnx_runtime() -> None:
 def test_a_lock_is_within_what_the_package_asks_for(name: str) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    also = [*extras["test"], *extras["loadgen"], *extras["tune"], *extras["hps"], *extras["kafka"]]
+    also = [
+        *extras["test"],
+        *extras["loadgen"],
+        *extras["tune"],
+        *extras["hps"],
+        *extras["kafka"],
+        *extras["fleet"],
+    ]
     lines = [*project["dependencies"], *also, *extras[name]]
     lock = locked(name)
 

@@ -1,0 +1,240 @@
+"""The parts of a fleet by themselves: who may join, what is sent, and who goes in."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from helpers.errors import FleetError, ParameterError
+from helpers.fleet import cargo, gate, kinship, offers
+from helpers.fleet.access import Access, write_key
+from helpers.fleet.moving import Road
+from helpers.fleet.orders import Bundle, hashed, receive
+from helpers.pipeline import Job
+from helpers.store import ROOT, find_artefact, is_away, making
+from tests.conftest import WATCHED, Project
+
+pytest.importorskip("distributed")
+
+
+@pytest.mark.parametrize("address", ["tcp://127.0.0.1:8786", "tcp://localhost:1", "tcp://[::1]:1"])
+def test_a_plain_connection_is_for_this_machine_only(address: str) -> None:
+    assert not Access(address).security.require_encryption
+
+
+def test_a_plain_connection_to_another_machine_needs_a_flag() -> None:
+    with pytest.raises(ParameterError) as raised:
+        _ = Access("tcp://10.0.0.1:8786").security
+    assert str(raised.value) == (
+        "tcp://10.0.0.1:8786 is not encrypted, and whoever reaches it can run code on the workers: "
+        "use tls://, or give --insecure"
+    )
+    assert not Access("tcp://10.0.0.1:8786", insecure=True).security.require_encryption
+
+
+@pytest.mark.parametrize(
+    ("address", "line"),
+    [
+        ("tls://10.0.0.1:8786", "needs --key, the file that the scheduler wrote"),
+        ("10.0.0.1:8786", "give tls://HOST:PORT, as the scheduler printed it"),
+        ("http://10.0.0.1:8786", "give tls://HOST:PORT"),
+    ],
+)
+def test_an_address_that_cannot_be_joined_is_one_line(address: str, line: str) -> None:
+    with pytest.raises(ParameterError, match=line):
+        _ = Access(address).host, Access(address).security
+
+
+def test_the_key_is_written_once_for_its_owner_and_encrypts_both_ways(tmp_path: Path) -> None:
+    key = write_key(tmp_path / "fleet.pem")
+    content = key.read_bytes()
+
+    assert key.stat().st_mode & 0o777 == 0o600
+    assert write_key(key).read_bytes() == content
+    found = Access("tls://10.0.0.1:8786", key).security
+    assert found.require_encryption
+    for role in ("client", "scheduler", "worker"):
+        assert found.get_tls_config_for_role(role)["ca_file"] == str(key)
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ({}, ""),
+        ({"version": {"python": "3.11.1", "numpy": "1.0"}}, "numpy 1.0, not 2.0"),
+        ({"version": {"python": "3.11.1"}}, "numpy none, not 2.0"),
+        ({"source": {"a.py": "x", "b.py": "z"}}, "another source of b.py"),
+        ({"source": {}}, "another source of a.py and 1 more"),
+    ],
+)
+def test_software_that_differs_is_named(change: dict[str, dict[str, str]], line: str) -> None:
+    ours = {"version": {"python": "3.11.1", "numpy": "2.0"}, "source": {"a.py": "x", "b.py": "y"}}
+
+    assert kinship.difference(ours, {**ours, **change}) == line
+
+
+def test_software_is_the_locks_packages_and_this_source() -> None:
+    found = kinship.software()
+
+    assert found["version"]["numpy"]
+    assert len(found["version"]) > 200
+    assert {"helpers/fleet/kinship.py", "notebooks/bert/deploy.ipynb"} < set(found["source"])
+    assert kinship.difference(found, found) == ""
+
+
+@pytest.mark.usefixtures("project_without_gpu")
+def test_a_machine_without_a_gpu_offers_the_targets_of_a_cpu() -> None:
+    assert {"cpu", "cpu-full", "smoke"} <= set(offers.targets())
+    assert not [name for name in offers.targets() if name.startswith("NVIDIA")]
+
+
+@pytest.fixture
+def project_without_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("helpers.machine.gpu.has_driver", lambda: False)
+
+
+def test_a_machine_with_a_gpu_offers_the_targets_of_that_gpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from helpers.config import Gpu
+
+    monkeypatch.setattr("helpers.machine.this_gpu", lambda: Gpu("NVIDIA T4", 6, 15), raising=False)
+
+    assert offers.targets() == ["NVIDIA-T4", "NVIDIA T4"]
+
+
+# The gate
+
+
+def test_one_who_measures_is_alone_and_others_go_in_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    inside, most, told = [], [], []
+    lock = threading.Lock()
+
+    def work(name: str, alone: bool) -> None:
+        with gate.entered(alone, lambda: True, told.append) as is_in:
+            assert is_in
+            with lock:
+                inside.append(name)
+                most.append(tuple(inside))
+            threading.Event().wait(0.15)
+            with lock:
+                inside.remove(name)
+
+    names = ["export", "perf", "deploy", "perf again", "convert"]
+    threads = [threading.Thread(target=work, args=(n, n.startswith("perf"))) for n in names]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert [each for each in most if any("perf" in n for n in each) and len(each) > 1] == []
+    assert len(most) == 5
+
+
+def test_who_is_wanted_no_more_does_not_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with (
+        gate.entered(True, lambda: True, print),
+        gate.entered(False, lambda: False, print) as is_in,
+    ):
+        assert not is_in
+
+
+# What is sent
+
+
+def made(outputs: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(cargo, "PIECE", 10)
+    with making(outputs / "data/dummy-dataset-0123456789ab") as (folder, facts):
+        (folder / "inner").mkdir()
+        (folder / "inner/a.bin").write_bytes(bytes(range(95)))
+        (folder / "empty").write_text("")
+        facts["fitted_seconds"] = 3.0
+    return "data/dummy-dataset-0123456789ab"
+
+
+def test_an_artefact_travels_in_pieces_and_is_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    place = made(one, monkeypatch)
+    assert cargo.held(two, [place]) == []
+
+    def end(outputs: Path):  # type: ignore[no-untyped-def]
+        return lambda do, *arguments: do(outputs, *arguments)
+
+    said = Road().send(end(one), end(two), place)
+
+    assert said.startswith(f"{place}: sent 0.0 MB in ")
+    assert cargo.held(two, [place]) == [place]
+    found, own = find_artefact(two / place), find_artefact(one / place)
+    assert found
+    assert own
+    assert (found.files, found.facts) == (own.files, own.facts)
+    assert not is_away(found)
+    assert Road(rate=95 / 2).is_quicker(end(one), place, 99)  # two seconds against three
+    assert not Road(rate=95 / 4).is_quicker(end(one), place, 99)
+
+
+def test_what_comes_damaged_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    place = made(one, monkeypatch)
+    manifest, _, _ = cargo.listed(one, place)
+    token = cargo.begin(two, place)
+    cargo.write(two, place, token, "empty", 0, b"")
+    cargo.write(two, place, token, "inner/a.bin", 0, b"other")
+
+    with pytest.raises(FleetError, match=r"inner/a\.bin did not come as it was sent"):
+        cargo.finish(two, place, token, manifest)
+
+    assert list((two / "data").iterdir()) == []
+
+
+@pytest.mark.parametrize("place", ["../x", "data/../../x", "data", "/etc/passwd", "a/b/c"])
+def test_only_artefacts_travel(place: str, tmp_path: Path) -> None:
+    with pytest.raises(FleetError):
+        cargo.listed(tmp_path, place)
+    with pytest.raises(FleetError):
+        cargo.write(tmp_path, "data/x", "0", "../../y", 0, b"")
+
+
+def job_of(outputs: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
+    from helpers.config import configure, read_file
+
+    monkeypatch.setenv("TRITON_NOTEBOOKS_OUTPUTS", str(outputs))
+    return Job(configure(read_file(ROOT / "params/smoke.yaml"), "bert", "", "deploy"))
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"bert/openvino-fp32/deploy.json": b"{"},
+        {"bert/openvino-fp32/export.json": b""},
+        {"bert/openvino-fp32/../../x": b""},
+        {"artefacts/x/model.onnx": b""},
+        {"../x/y/manifest.json": b""},
+    ],
+)
+def test_what_comes_home_is_checked_before_anything_is_written(
+    files: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, hashes = job_of(tmp_path, monkeypatch), hashed(files)
+    if len(files) == 1 and b"{" in files.values():
+        hashes = hashed(dict.fromkeys(files, b"other"))
+
+    with pytest.raises(FleetError):
+        receive(tmp_path / "smoke", job, Bundle("executed", "", files, hashes))
+
+    assert list(tmp_path.rglob("*")) == []
+
+
+def test_without_a_scheduler_dask_is_not_imported(finished: Project) -> None:
+    seen = [path.read_text().split() for path in (finished.root / WATCHED).iterdir()]
+
+    assert any("helpers" in names for names in seen)
+    assert not [names for names in seen if {"dask", "distributed"} & set(names)]
