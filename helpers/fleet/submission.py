@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from threading import Condition, Thread
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import yaml
 
@@ -46,6 +46,8 @@ from helpers.store import display_path, write_atomic
 
 if TYPE_CHECKING:
     from distributed import Client
+
+Answer = TypeVar("Answer")
 
 TICK_SECONDS = 1.0  # between two looks at the workers
 MADE_SECONDS = 3.0  # between two looks whether data that another machine makes are there
@@ -346,7 +348,7 @@ class Submission:
 
     # Artefacts that travel
 
-    def outside(self, do: Callable[..., Any], *arguments: object) -> Any:
+    def outside(self, do: Callable[..., Answer], *arguments: object) -> Answer:
         """Do what takes long while others have their turn."""
         self.turn.release()
         try:
@@ -486,6 +488,8 @@ class Away:
             assert isinstance(found, Bundle)
             return found
         if future.status == "cancelled":
+            if self.run.client.status != "running":
+                raise Ended  # with the scheduler, which the run says
             raise StageError("the scheduler or the worker gave it up: run it again")
         error = future.exception(timeout=silence())
         if type(error).__name__ == "KilledWorker":  # Dask says a paragraph

@@ -1,7 +1,7 @@
 """The functions that run inside a worker: stages as Dask tasks, questions and files beside them."""
 
+import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from distributed import Worker, get_worker
 from distributed.core import Status
@@ -19,7 +19,8 @@ def install(worker: Worker, station: Station) -> None:
     setattr(worker, ATTRIBUTE, station)
 
 
-def _station(worker: Worker) -> Station:
+def station_of(worker: Worker) -> Station:
+    """Give the station of a worker of the fleet."""
     found = getattr(worker, ATTRIBUTE)
     assert isinstance(found, Station)
     return found
@@ -38,7 +39,7 @@ def run_stage(order: Order, is_shared: bool) -> Bundle:
         said = {"ticket": order.ticket, **what}
         worker.loop.add_callback(worker.log_event, topic(order.run), said)
 
-    return _station(worker).perform(order, is_shared, is_wanted, tell)
+    return station_of(worker).perform(order, is_shared, is_wanted, tell)
 
 
 def topic(run: str) -> str:
@@ -46,36 +47,30 @@ def topic(run: str) -> str:
     return f"triton-notebooks-{run}"
 
 
-# What follows runs beside a stage, by `Client.run`. Any: Dask gives its own worker by this name.
+# What follows runs beside a stage, by `Client.run`; Dask gives its worker by this name.
 
 
-def about(probe: str, dask_worker: Any) -> dict[str, object] | None:
+def about(probe: str, dask_worker: Worker) -> dict[str, object] | None:
     """Ask a worker about itself; None if it is none of the fleet."""
     station: Station | None = getattr(dask_worker, ATTRIBUTE, None)
     return station.about(probe) if station else None
 
 
-def held(places: Sequence[str], dask_worker: Any) -> list[str]:
+def held(places: Sequence[str], dask_worker: Worker) -> list[str]:
     """Ask which of these artefacts a worker has whole."""
-    return cargo.held(_station(dask_worker).outputs, places)
+    return cargo.held(station_of(dask_worker).outputs, places)
 
 
-async def at_work(do: Callable[..., object], *arguments: object, dask_worker: Any) -> object:
+async def at_work(do: Callable[..., object], *arguments: object, dask_worker: Worker) -> object:
     """Have a function of `cargo` work in the worker's outputs folder, in a thread beside it."""
-    import asyncio
-
-    return await asyncio.to_thread(do, _station(dask_worker).outputs, *arguments)
+    return await asyncio.to_thread(do, station_of(dask_worker).outputs, *arguments)
 
 
-async def obstacles(orders: Sequence[Order], dask_worker: Any) -> dict[str, str]:
+async def obstacles(orders: Sequence[Order], dask_worker: Worker) -> dict[str, str]:
     """Ask what stands in the way of stages on a worker's machine, by the names of their jobs."""
-    import asyncio
-
-    return await asyncio.to_thread(_station(dask_worker).obstacles, orders)
+    return await asyncio.to_thread(station_of(dask_worker).obstacles, orders)
 
 
-async def check(order: Order, is_shared: bool, dask_worker: Any) -> str:
+async def check(order: Order, is_shared: bool, dask_worker: Worker) -> str:
     """Ask why a stage must run on a worker's machine; empty if its result holds there."""
-    import asyncio
-
-    return await asyncio.to_thread(_station(dask_worker).check, order, is_shared)
+    return await asyncio.to_thread(station_of(dask_worker).check, order, is_shared)

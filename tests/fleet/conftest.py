@@ -75,14 +75,20 @@ class Fleet:
     address: str = ""
     key: tuple[str, ...] = ()
 
-    def start(self, *arguments: str, project: Project | None = None, inside: str = "") -> Running:
+    def start(
+        self,
+        *arguments: str,
+        project: Project | None = None,
+        inside: str = "",
+        module: str = "helpers",
+    ) -> Running:
         """Start `triton-notebooks ARGUMENTS`, inside a network namespace if one is named."""
         own = project or self.home
         log = self.folder / f"{len(self.started)}-{arguments[0]}.log"
         prefix = ["ip", "netns", "exec", inside] if inside else []
         with log.open("wb") as file:
             process = subprocess.Popen(
-                [*prefix, sys.executable, "-W", "ignore", "-m", "helpers", *arguments],
+                [*prefix, sys.executable, "-W", "ignore", "-m", module, *arguments],
                 cwd=own.root,
                 env={**os.environ, **self.variables, "PYTHONPATH": own.path},
                 stdout=file,

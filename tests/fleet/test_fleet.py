@@ -151,3 +151,24 @@ def test_a_stage_goes_to_its_worker_and_comes_home_and_what_no_worker_offers_wai
     assert running.said.splitlines()[-1].startswith("interrupted: the same command goes on")
     again = fleet.run("params/first.yaml", *only)
     assert (again.code, again.executed()) == (0, [])
+
+
+@pytest.mark.thorough
+def test_a_plain_dask_worker_joins_by_a_preload(fleet: Fleet) -> None:
+    """As dask-jobqueue and the operator of dask-kubernetes start workers and schedulers."""
+    fleet.variables["TRITON_NOTEBOOKS_OUTPUTS"] = str(fleet.outputs("first"))
+    quiet = ("--host", "127.0.0.1", "--dashboard-address", "127.0.0.1:0")
+    scheduler = fleet.start("scheduler", *quiet, "--port", "0", module="dask")
+    said = scheduler.wait_to_say("Scheduler at:")
+    fleet.address = re.findall(r"Scheduler at: +(\S+)", said)[0]
+    of_ours = ("--nthreads", "1", "--no-nanny", "--memory-limit", "0")
+    fleet.start(
+        *("worker", fleet.address, *quiet, *of_ours, "--preload", "helpers.fleet.preload"),
+        module="dask",
+    )
+    del fleet.variables["TRITON_NOTEBOOKS_OUTPUTS"]
+
+    answer = fleet.run("params/first.yaml", "--stage", "export", *ONE)
+
+    assert (answer.code, answer.executed()) == (0, ["dummy onnx-fp32 export"]), answer.output
+    assert result(fleet.outputs("first"), "first", "export")

@@ -9,7 +9,8 @@ from helpers.errors import FleetError, ParameterError
 from helpers.fleet import cargo, gate, kinship, offers
 from helpers.fleet.access import Access, write_key
 from helpers.fleet.moving import Road
-from helpers.fleet.orders import Bundle, hashed, receive
+from helpers.fleet.orders import Bundle, Order, hashed, receive
+from helpers.fleet.station import Station
 from helpers.pipeline import Job
 from helpers.store import ROOT, find_artefact, is_away, making
 from tests.conftest import WATCHED, Project
@@ -101,6 +102,19 @@ def test_a_machine_with_a_gpu_offers_the_targets_of_that_gpu(
     monkeypatch.setattr("helpers.machine.this_gpu", lambda: Gpu("NVIDIA T4", 6, 15), raising=False)
 
     assert offers.targets() == ["NVIDIA-T4", "NVIDIA T4"]
+
+
+def test_an_order_is_for_one_process_and_runs_once(tmp_path: Path) -> None:
+    """Whatever a scheduler believes of a task whose worker it has lost."""
+    station = Station(tmp_path, ["smoke"], begun={"2"})
+    words = ("smoke", "", "bert", "openvino-fp32", "export", False, 60, "")
+
+    for ticket, worker in (("1", "another process"), ("2", station.identity)):
+        order = Order(ticket, "run", worker, *words)
+        bundle = station.perform(order, False, lambda: True, print)
+        assert (bundle.state, bundle.files) == ("refused", {})
+        assert bundle.reason == "it was begun before, and is not run twice: run it again"
+    assert list(tmp_path.iterdir()) == []
 
 
 # The gate
