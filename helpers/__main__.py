@@ -63,6 +63,7 @@ OUTPUTS = ROOT / "outputs"
 Scheduler = Annotated[
     str, Option(metavar="ADDRESS", help="of a fleet, whose workers run the stages  [default: here]")
 ]
+Needed = Annotated[str, Option("--scheduler", metavar="ADDRESS", help="of the fleet")]
 Address = Annotated[str, Argument(metavar="SCHEDULER", help="the address that it printed")]
 Key = Annotated[Path | None, Option(metavar="FILE", help="that the scheduler wrote, for tls://")]
 Insecure = Annotated[
@@ -144,6 +145,25 @@ def scheduler(
     It goes on until Ctrl-C. At another address than 127.0.0.1 everything is encrypted.
     """
     fleet.serve_scheduler(host, port or 0, outputs, insecure, say)
+
+
+@app.command()
+def prepare(
+    file: File,
+    model: Model,
+    scheduler: Needed,
+    experiment: Experiment = "",
+    key: Key = None,
+    insecure: Insecure = False,
+    outputs: Outputs = OUTPUTS,
+) -> None:
+    """Prepare large raw files on the workers of a fleet.
+
+    They are Criteo's or outbrain's, which the workers see, with the outputs folder, by the same
+    paths. What was interrupted goes on.
+    """
+    access = fleet.Access(scheduler, key, insecure)
+    fleet.prepare(file, outputs, model, access=access, experiment=experiment, say=say)
 
 
 @app.command()

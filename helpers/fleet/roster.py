@@ -1,20 +1,57 @@
 """The workers of a fleet as a submitter sees them: what they offer, and which are lost."""
 
 import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from helpers.errors import FleetError
 from helpers.fleet import kinship
-from helpers.fleet.access import silence
+from helpers.fleet.access import Access, silence
+from helpers.store import write_atomic
 
 if TYPE_CHECKING:
     from distributed import Client
 
 ENDED = "its worker ended while it ran (killed, out of memory or stopped): start it, then run again"
+PROBE = ".fleet-{}"  # a file by which a worker finds that it shares the outputs folder
 CUT_OFF = "its worker is not heard of any more (its network was cut): run again"
+
+
+@contextmanager
+def joined(access: Access) -> "Iterator[Client]":
+    """Reach a scheduler for the time of the block; raise `FleetError`."""
+    from distributed import Client
+
+    try:
+        client = Client(
+            access.address,
+            security=access.security,
+            timeout=silence(),
+            set_as_default=False,
+            direct_to_workers=False,
+        )
+    except (OSError, TimeoutError, RuntimeError) as error:
+        line = " ".join(str(error).split()) or "no answer"
+        raise FleetError(f"no scheduler at {access.address}: {line[:200]}") from error
+    try:
+        yield client
+    finally:
+        with suppress(Exception):  # it may be gone
+            client.close(timeout=2)
+
+
+@contextmanager
+def probed(outputs: Path) -> Iterator[Path]:
+    """Leave a file in a folder for the time of the block, by which others find that they see it."""
+    path = write_atomic(outputs / PROBE.format(uuid.uuid4().hex[:8]), "")
+    try:
+        yield path
+    finally:
+        path.unlink(missing_ok=True)
 
 
 @dataclass

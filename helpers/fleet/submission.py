@@ -7,8 +7,8 @@ lost, so is the stage, and the run says so. Reports are made here, of the result
 
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,7 @@ from helpers.fleet import cargo, offers
 from helpers.fleet.access import Access, configure, silence
 from helpers.fleet.moving import End, Road, is_awaited, needed
 from helpers.fleet.orders import Bundle, Order, known, receive
-from helpers.fleet.roster import Machine, Roster
+from helpers.fleet.roster import Machine, Roster, joined, probed
 from helpers.pipeline import (
     Job,
     Plan,
@@ -42,7 +42,7 @@ from helpers.pipeline import (
     write_status,
 )
 from helpers.results import Result
-from helpers.store import display_path, write_atomic
+from helpers.store import display_path
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -51,7 +51,6 @@ Answer = TypeVar("Answer")
 
 TICK_SECONDS = 1.0  # between two looks at the workers
 MADE_SECONDS = 3.0  # between two looks whether data that another machine makes are there
-PROBE = ".fleet-{}"  # a file by which a worker finds that it shares the outputs folder
 COMMAND = "triton-notebooks run {} --scheduler ADDRESS"  # results name no machine
 
 
@@ -117,44 +116,13 @@ def run(
             explain(path, jobs, due(jobs, options.force, away=True), say)
         return Counter()
     with (
-        _joined(access) as client,
-        _probe(outputs) as probe,
+        joined(access) as client,
+        probed(outputs) as probe,
         opened(plans, outputs, options.force, say, away=True) as (pending, expected),
     ):
         roster = Roster(client, access.address, probe)
         runner = Runner(outputs, pending, expected, options.force, say, None)
         return Submission(client, roster, runner, groups_of(plans), options).run(plans)
-
-
-@contextmanager
-def _joined(access: Access) -> "Iterator[Client]":
-    from distributed import Client
-
-    try:
-        client = Client(
-            access.address,
-            security=access.security,
-            timeout=silence(),
-            set_as_default=False,
-            direct_to_workers=False,
-        )
-    except (OSError, TimeoutError, RuntimeError) as error:
-        line = " ".join(str(error).split()) or "no answer"
-        raise FleetError(f"no scheduler at {access.address}: {line[:200]}") from error
-    try:
-        yield client
-    finally:
-        with suppress(Exception):  # it may be gone
-            client.close(timeout=2)
-
-
-@contextmanager
-def _probe(outputs: Path) -> Iterator[Path]:
-    path = write_atomic(outputs / PROBE.format(uuid.uuid4().hex[:8]), "")
-    try:
-        yield path
-    finally:
-        path.unlink(missing_ok=True)
 
 
 def groups_of(plans: Sequence[Plan]) -> list[Group]:

@@ -2,11 +2,13 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from distributed import Worker, get_worker
 from distributed.core import Status
 
-from helpers.fleet import cargo
+from helpers.errors import FleetError
+from helpers.fleet import cargo, gate
 from helpers.fleet.orders import Bundle, Order
 from helpers.fleet.station import Station
 
@@ -40,6 +42,25 @@ def run_stage(order: Order, is_shared: bool) -> Bundle:
         worker.loop.add_callback(worker.log_event, topic(order.run), said)
 
     return station_of(worker).perform(order, is_shared, is_wanted, tell)
+
+
+def call(do: Callable[..., object], arguments: Sequence[object]) -> object:
+    """Make a call of a preparation, when nobody measures on this host; a Dask task."""
+    worker = get_worker()
+    key = worker.get_current_task()
+
+    def is_wanted() -> bool:
+        return key in worker.state.tasks and worker.status in ALIVE
+
+    with gate.entered(False, is_wanted, lambda _: None) as inside:
+        if not inside:
+            raise FleetError("the preparation that asked for it has ended")
+        return do(*arguments)
+
+
+def sees(path: str, dask_worker: Worker) -> bool:
+    """Ask whether a worker of the fleet sees a file."""
+    return Path(path).exists()
 
 
 def topic(run: str) -> str:

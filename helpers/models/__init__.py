@@ -5,19 +5,20 @@ knows nothing about formats or servers. A package or module `_<name>` holds what
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from inspect import getfile
 from pathlib import Path
 from pkgutil import iter_modules
-from typing import Any, ClassVar, Literal, Protocol, cast
+from typing import Any, ClassVar, Literal, Protocol, TypeVar, cast
 
 from numpy.typing import NDArray
 
 from helpers.errors import DataError, ParameterError
 
+Answer = TypeVar("Answer")
 Arrays = dict[str, NDArray[Any]]
 Network = Any  # a torch.nn.Module or a keras.Model: neither framework is imported here
 
@@ -106,6 +107,29 @@ class Raw(Protocol):
 
         Uses bounded memory and prints a line every few seconds. Raises `DataError` for a file that
         is damaged or not the public one.
+        """
+
+
+class Spread(Protocol):
+    """Makes calls that do not depend on each other, here or on other machines, and gives their
+    answers in order.
+    """
+
+    def __call__(
+        self, do: Callable[..., Answer], calls: Sequence[Sequence[Any]]
+    ) -> Sequence[Answer]: ...
+
+
+class RawParts(Protocol):
+    """How public raw files that are large become a prepared data set on many machines."""
+
+    def prepare_parts(
+        self, config: Config, source: Path, folder: Path, scratch: Path, spread: Spread
+    ) -> None:
+        """Write what `Raw.prepare_raw` writes, by calls of `spread`, with what is between in
+        `scratch`: the same call goes on with what is missing there.
+
+        Every machine must see the three folders by the same paths. Raises `DataError`.
         """
 
 
@@ -217,6 +241,11 @@ class Model(ABC):
     @property
     def raw(self) -> Raw | None:
         """How the model's public raw files are prepared, if it has any."""
+        return None
+
+    @property
+    def raw_parts(self) -> RawParts | None:
+        """How they are prepared on many machines, if they are large."""
         return None
 
     @property

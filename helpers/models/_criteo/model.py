@@ -4,7 +4,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from helpers.models import Arrays, Config, Dataset, Ensemble, Model, Network, Raw, Reference, Tensor
+from helpers.models import (
+    Arrays,
+    Config,
+    Dataset,
+    Ensemble,
+    Model,
+    Network,
+    Raw,
+    RawParts,
+    Reference,
+    Tensor,
+)
 from helpers.models._arrays import draw
 from helpers.models._criteo import checkpoint as checkpoints
 from helpers.models._criteo import data, hierarchical, network
@@ -31,6 +42,13 @@ class Recommender(Model):
     BATCH = 4096
     CALIBRATION = (8_000, 1_000)  # a sample is one row, and rare rows reach far
     raw: ClassVar[Raw] = criteo_raw
+
+    @property
+    def raw_parts(self) -> RawParts:
+        from helpers.models._criteo import raw_parts
+
+        return raw_parts
+
     ensembles: ClassVar[dict[str, Ensemble]] = {"mapped": criteo_ensemble, "hps": hierarchical}
     reference: ClassVar[Reference] = criteo_ensemble
 

@@ -15,7 +15,8 @@ been tried: it is checked once their hashes are counted, before any sample is wr
 
 import gzip
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from os import SEEK_END
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -73,6 +74,67 @@ def holds_raw(path: Path) -> bool:
     return unprepared and any(DAY.fullmatch(each.name) for each in path.iterdir())
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """What a variant takes of the days of a folder."""
+
+    source: Path
+    variant: str
+    days: list[Path]  # the last is the test day
+
+    def __post_init__(self) -> None:
+        if self.variant not in tables.THRESHOLDS or (self._published and len(self.days) != DAYS):
+            raise DataError(f"{self._wrong} with its {len(self.days)} days: {self._instead}")
+
+    @property
+    def threshold(self) -> int:
+        """How often a hash must occur."""
+        return tables.THRESHOLDS[self.variant]
+
+    @property
+    def features(self) -> list[str]:
+        """The features, in the order of the tables."""
+        return [HASHES[place] for place in tables.order(self.variant)]
+
+    @property
+    def counted(self) -> list[Path]:
+        """The days whose hashes count."""
+        return self.days if self._published else self.days[:-1]
+
+    @property
+    def line(self) -> str:
+        """What is used, in one line."""
+        used = f"{len(self.days) - 1} to train, the last to test; hashes from {self.threshold}"
+        return f"{self.source}: {len(self.days)} of the {DAYS} days, {used} occurrences on"
+
+    @property
+    def facts(self) -> dict[str, object]:
+        """What `feature_spec.yaml` says of where the samples come from."""
+        origin = {"origin": "prepared from the public files"}
+        return {**origin, "days": len(self.days), "threshold": self.threshold}
+
+    def check_tables(self, rows: Sequence[int]) -> None:
+        """Raise `DataError` if the tables have other sizes than the variant's."""
+        published = self._published or rows
+        for name, found, wanted in zip(self.features, rows, published, strict=True):
+            if found != wanted:
+                table = f"the one of {name} has {found:,} rows instead of {wanted:,}"
+                raise DataError(f"{self._wrong}, {table}: {self._instead}")
+
+    @property
+    def _published(self) -> tuple[int, ...] | None:
+        return tables.TABLES.get(self.variant)
+
+    @property
+    def _wrong(self) -> str:
+        return f"{self.source} does not give the tables of variant '{self.variant}'"
+
+    @property
+    def _instead(self) -> str:
+        own = f"own-{self.variant}" if f"own-{self.variant}" in tables.OWN else "own"
+        return f"variant '{own}' takes those that it gives"
+
+
 def prepare_raw(config: Config, source: Path, folder: Path) -> None:
     """Write the parts `train`, `test` and `validation` of the days in `source` into `folder`.
 
@@ -81,48 +143,49 @@ def prepare_raw(config: Config, source: Path, folder: Path) -> None:
     the number of different hashes, at some 20 bytes each, not by the number of lines. Raises
     DataError for days that are missing or damaged, or do not give the variant's tables.
     """
-    days, variant = _days(source), config.variant
-    *train, last = days
-    wrong = f"{source} does not give the tables of variant '{variant}'"
-    own = f"own-{variant}" if f"own-{variant}" in tables.OWN else "own"
-    instead = f"variant '{own}' takes those that it gives"
-    published = tables.TABLES.get(variant)
-    if variant not in tables.THRESHOLDS or (published and len(days) != DAYS):
-        raise DataError(f"{wrong} with its {len(days)} days: {instead}")
-    threshold = tables.THRESHOLDS[variant]
-    used = f"{len(train)} to train, the last to test; hashes from {threshold} occurrences on"
-    print(f"{source}: {len(days)} of the {DAYS} days, {used}")
-    features = [HASHES[place] for place in tables.order(variant)]
-    counted = days if published else train
-    dictionaries = _dictionaries(counted, features, threshold, progress := Progress())
+    wanted = Wanted(source, config.variant, days_of(source))
+    print(wanted.line)
+    *train, last = wanted.days
+    features, progress = wanted.features, Progress()
+    dictionaries = _dictionaries(wanted.counted, features, wanted.threshold, progress)
     rows = tuple(known.rows for known in dictionaries.values())
-    for name, found, wanted in zip(features, rows, published or rows, strict=True):
-        if found != wanted:
-            table = f"the one of {name} has {found:,} rows instead of {wanted:,}"
-            raise DataError(f"{wrong}, {table}: {instead}")
-    lines = sum(map(len, _read(last, [])))
-    if lines < 2:
-        raise DataError(f"{last} has {lines} lines, and the last day gives two parts")
+    wanted.check_tables(rows)
+    lines = count_lines(last)
     written = 0
 
     def samples(days: list[Path], start: int = 0, count: int | None = None) -> Iterator[Samples]:
         nonlocal written
         for day in days:
-            for frame in _read(day, COLUMNS, start, count):
-                ids = [known.look_up(frame[name]) for name, known in dictionaries.items()]
-                numbers = frame.select(NUMBERS).to_numpy()
-                yield Samples(np.stack(ids, axis=1), numbers, frame["label"].to_numpy())
-                written += len(frame)
+            for found in samples_of(day, dictionaries, start, count):
+                yield found
+                written += len(found.clicks)
                 progress.say(f"{written:,} lines written, of {day.name}")
 
     write_part(folder / "train", rows, samples(train))
     write_part(folder / "test", rows, samples([last], 0, lines // 2))
     write_part(folder / "validation", rows, samples([last], lines // 2))
-    origin = {"origin": "prepared from the public files"}
-    spec.write(folder, rows, {**origin, "days": len(days), "threshold": threshold})
+    spec.write(folder, rows, wanted.facts)
 
 
-def _days(source: Path) -> list[Path]:
+def count_lines(last: Path) -> int:
+    """Count the lines of the last day; raise `DataError` if they are too few."""
+    lines = sum(map(len, _read(last, [])))
+    if lines < 2:
+        raise DataError(f"{last} has {lines} lines, and the last day gives two parts")
+    return lines
+
+
+def samples_of(
+    day: Path, dictionaries: Mapping[str, Dictionary], start: int = 0, count: int | None = None
+) -> Iterator[Samples]:
+    """Read samples of a day, or `count` of them after `start`, in batches."""
+    for frame in _read(day, COLUMNS, start, count):
+        ids = [known.look_up(frame[name]) for name, known in dictionaries.items()]
+        numbers = frame.select(NUMBERS).to_numpy()
+        yield Samples(np.stack(ids, axis=1), numbers, frame["label"].to_numpy())
+
+
+def days_of(source: Path) -> list[Path]:
     """Find the days from 0 on, two at least."""
     found: dict[int, Path] = {}
     for path in sorted(source.iterdir()) if source.is_dir() else ():
@@ -142,15 +205,21 @@ def _days(source: Path) -> list[Path]:
 def _dictionaries(
     days: list[Path], features: list[str], threshold: int, progress: Progress
 ) -> dict[str, Dictionary]:
-    """Count the hashes of each feature, and keep those that occur `threshold` times or more.
+    """Count the hashes of each feature, and keep those that occur `threshold` times or more."""
+    counts = counts_of(days, features, progress)
+    made = {}
+    for name in features:
+        made[name] = Dictionary(kept(counts.pop(name), threshold))
+    return made
+
+
+def counts_of(days: list[Path], features: list[str], progress: Progress) -> dict[str, "DataFrame"]:
+    """Count the hashes of each feature (`hash`, `len`, both UInt32).
 
     Batches are counted apart and merged now and then. If polars' streaming engine groups a whole
     day, it keeps some 8 bytes for every line of a feature with many different hashes.
     """
     import polars as pl
-
-    def merged(name: str) -> "DataFrame":
-        return pl.concat(counts[name]).group_by("hash").agg(pl.col("len").sum())
 
     nothing = pl.DataFrame(schema={"hash": pl.UInt32, "len": pl.UInt32})
     counts, lines = {name: [nothing] for name in features}, 0
@@ -161,15 +230,23 @@ def _dictionaries(
                 counts[name].append(column.group_by("hash").len())
                 first, *rest = map(len, counts[name])
                 if sum(rest) > max(MERGE, first):
-                    counts[name] = [merged(name)]
+                    counts[name] = [merged(counts[name])]
             lines += len(frame)
             progress.say(f"{lines:,} lines counted, of {day.name}")
-    made = {}
-    for name in features:
-        kept = merged(name).filter(pl.col("len") >= threshold)
-        del counts[name]
-        made[name] = Dictionary(kept.sort("len", "hash", descending=[True, False])["hash"])
-    return made
+    return {name: merged(counts.pop(name)) for name in features}
+
+
+def merged(counts: Sequence["DataFrame"]) -> "DataFrame":
+    """Add up counts."""
+    import polars as pl
+
+    return pl.concat(counts).group_by("hash").agg(pl.col("len").sum())
+
+
+def kept(counts: "DataFrame", threshold: int) -> "Series":
+    """Give the hashes that occur `threshold` times or more, in the order of their ids."""
+    found = counts.filter(counts["len"] >= threshold)
+    return found.sort("len", "hash", descending=[True, False])["hash"]
 
 
 def _read(

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import ClassVar
 
-from helpers.models import Arrays, Config, Dataset, Model, Network, Raw, Tensor
+from helpers.models import Arrays, Config, Dataset, Model, Network, Raw, RawParts, Tensor
 from helpers.models._rounding import bounds
 from helpers.models.widedeep.features import HOTNESS, MULTI_HOT, NUMERIC, ONE_HOT
 
@@ -68,6 +68,12 @@ class WideAndDeep(Model):
         from helpers.models.widedeep import raw
 
         return raw
+
+    @property
+    def raw_parts(self) -> RawParts:
+        from helpers.models.widedeep.raw import parts
+
+        return parts
 
 
 MODEL = WideAndDeep()

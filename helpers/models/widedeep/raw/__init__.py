@@ -14,9 +14,13 @@ import json
 import shutil
 from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from helpers.display import Progress
 from helpers.models._tables import PREPARED
+
+if TYPE_CHECKING:
+    from polars import LazyFrame
 
 PARTS = 8  # files of the validation part, as NVIDIA's
 
@@ -51,18 +55,34 @@ def prepare_raw(config: object, source: Path, folder: Path) -> None:
         documents = tables.read_tables(files)
         counts = rows.join(files, documents, scratch, progress)
         learnt = statistics.learn(pl.scan_parquet(scratch / "train"), documents.ads)
-        paths = sorted((scratch / "train").iterdir())
-        parts = {f"train/{path.name}": pl.scan_parquet(path) for path in paths}
-        bounds = [counts["valid"] * number // PARTS for number in range(PARTS + 1)]
-        for number, (first, end) in enumerate(pairwise(bounds)):
-            valid = pl.scan_parquet(scratch / "valid").slice(first, end - first)
-            parts[f"valid/part_{number}.parquet"] = valid
+        parts = parts_of(scratch, counts["valid"])
         for number, (name, part) in enumerate(parts.items(), start=1):
             learnt.features(part).sink_parquet(folder / name, mkdir=True)
             progress.say(f"features: {number} of {len(parts)} files")
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    names = [path.name for path in files.paths.values()]
+    facts = {"files": [path.name for path in files.paths.values()], "rows": counts}
+    write_facts(folder, {**facts, "statistics": learnt.facts})
+
+
+def parts_of(scratch: Path, valid: int) -> dict[str, "LazyFrame"]:
+    """Give the joined rows of each file of the result; `valid` of them are not for training."""
+    import polars as pl
+
+    paths = sorted((scratch / "train").iterdir())
+    parts = {f"train/{path.name}": pl.scan_parquet(path) for path in paths}
+    bounds = [valid * number // PARTS for number in range(PARTS + 1)]
+    for number, (first, end) in enumerate(pairwise(bounds)):
+        rows = pl.scan_parquet(scratch / "valid").slice(first, end - first)
+        parts[f"valid/part_{number}.parquet"] = rows
+    return parts
+
+
+def write_facts(folder: Path, facts: dict[str, object]) -> None:
+    """Mark the folder as prepared, with what is known of it."""
+    from helpers.models.widedeep.raw import rows
+
     split = {"last_training_day": rows.TRAINING_DAYS, "kept_out": rows.KEPT_OUT, "seed": rows.SEED}
-    facts = {"files": names, "rows": counts, "split": split, "statistics": learnt.facts}
-    (folder / PREPARED).write_text(json.dumps(facts, indent=1) + "\n")
+    ordered = {"files": facts["files"], "rows": facts["rows"], "split": split}
+    content = json.dumps({**ordered, "statistics": facts["statistics"]}, indent=1)
+    (folder / PREPARED).write_text(content + "\n")

@@ -36,47 +36,79 @@ def join(files: Files, tables: Tables, folder: Path, progress: Progress) -> dict
     DataError for a display without an event or with two, an ad that promoted_content.csv lacks, and
     a part without rows.
     """
+    counts, drawn = {"train": 0, "valid": 0}, 0
+    for name in ("events", "clicks_train"):
+        partition(files, folder, name)
+    spans = spans_of(folder)
+    for part in counts:
+        (folder / part).mkdir()
+    for number, span in enumerate(spans):
+        found, displays = join_span(files, tables, folder, number, span, drawn)
+        counts = {part: count + found[part] for part, count in counts.items()}
+        drawn += displays
+        progress.say(f"joined: {number + 1} of {len(spans)} spans of displays")
+    check_parts(files, counts)
+    return counts
+
+
+def check_parts(files: Files, counts: dict[str, int]) -> None:
+    """Raise `DataError` if a part has no rows."""
+    if lacking := [part for part, count in counts.items() if not count]:
+        path = files.paths["clicks_train"]
+        raise DataError(f"{path} holds no display of the {lacking[0]} part")
+
+
+def join_span(
+    files: Files, tables: Tables, folder: Path, number: int, span: int, drawn: int
+) -> tuple[dict[str, int], int]:
+    """Write the joined rows of a span, the `number`th, before which numbers were drawn for `drawn`
+    displays; count the rows of each part, and the displays.
+    """
     ages = zip(AGES, ("published", "published_promo"), strict=True)
     columns = {name: age(pl.col("timestamp"), pl.col(time)) for name, time in ages}
     for kind in KINDS:
         columns[f"document_id_document_id_promo_sim_{kind}"] = tables.similarity(kind)
-    random, counts = np.random.default_rng(SEED), {"train": 0, "valid": 0}
-    spans = _partition(files, folder)
-    for part in counts:
-        (folder / part).mkdir()
-    for number, span in enumerate(spans):
-        clicks, events = _read(files, tables, folder, span)
-        displays = clicks[DISPLAY].unique(maintain_order=True)
-        draws = pl.DataFrame({DISPLAY: displays, "draw": random.random(len(displays))})
-        events = draws.join(events, on=DISPLAY).join(tables.documents, on="document_id", how="left")
-        events = events.with_columns(**_of_event())
-        trains = clicks.join(events, on=DISPLAY, how="left", maintain_order="left")["trains"]
-        order = np.random.default_rng([SEED, number]).permutation(trains.arg_true())
-        for part, places in (("train", order), ("valid", (~trains).arg_true())):
-            rows = clicks[places].lazy()
-            for table, key in ((events, DISPLAY), (tables.ads, "ad_id")):
-                rows = rows.join(table.lazy(), on=key, how="left", maintain_order="left")
-            rows = rows.select(DISPLAY, CLICKED, "ad_id", *OF_EVENT, **columns)
-            if len(places):
-                rows.sink_parquet(folder / part / f"part_{number:05d}.parquet", compression="lz4")
-            counts[part] += len(places)
-        progress.say(f"joined: {number + 1} of {len(spans)} spans of displays")
-    if lacking := [part for part, count in counts.items() if not count]:
-        path = files.paths["clicks_train"]
-        raise DataError(f"{path} holds no display of the {lacking[0]} part")
-    return counts
+    bits, counts = np.random.PCG64(SEED), {}
+    bits.advance(drawn)  # a number of 64 bits each
+    clicks, events = _read(files, tables, folder, span)
+    displays = clicks[DISPLAY].unique(maintain_order=True)
+    draws = np.random.Generator(bits).random(len(displays))
+    draw = pl.DataFrame({DISPLAY: displays, "draw": draws})
+    events = draw.join(events, on=DISPLAY).join(tables.documents, on="document_id", how="left")
+    events = events.with_columns(**_of_event())
+    trains = clicks.join(events, on=DISPLAY, how="left", maintain_order="left")["trains"]
+    order = np.random.default_rng([SEED, number]).permutation(trains.arg_true())
+    for part, places in (("train", order), ("valid", (~trains).arg_true())):
+        rows = clicks[places].lazy()
+        for table, key in ((events, DISPLAY), (tables.ads, "ad_id")):
+            rows = rows.join(table.lazy(), on=key, how="left", maintain_order="left")
+        rows = rows.select(DISPLAY, CLICKED, "ad_id", *OF_EVENT, **columns)
+        if len(places):
+            rows.sink_parquet(folder / part / f"part_{number:05d}.parquet", compression="lz4")
+        counts[part] = len(places)
+    return counts, len(displays)
 
 
-def _partition(files: Files, folder: Path) -> list[int]:
-    """Write clicks and events into `folder` by spans of display ids; give the spans of clicks."""
-    for name in ("events", "clicks_train"):
-        for number, block in enumerate(files.read(name)):
-            path = folder / name / f"{number:05d}"
-            spans = pl.PartitionBy(path, key={"span": pl.col(DISPLAY) // SPAN})
-            rows = block.lazy().select(pl.exclude("uuid"))
-            rows.sink_parquet(spans, compression="lz4", mkdir=True)
+def partition(files: Files, folder: Path, name: str) -> None:
+    """Write clicks or events into `folder` by spans of display ids."""
+    for number, block in enumerate(files.read(name)):
+        path = folder / name / f"{number:05d}"
+        spans = pl.PartitionBy(path, key={"span": pl.col(DISPLAY) // SPAN})
+        rows = block.lazy().select(pl.exclude("uuid"))
+        rows.sink_parquet(spans, compression="lz4", mkdir=True)
+
+
+def spans_of(folder: Path) -> list[int]:
+    """List the spans of the clicks that were partitioned."""
     paths = (folder / "clicks_train").glob("*/span=*")
     return sorted({int(path.name.partition("=")[2]) for path in paths})
+
+
+def displays_of(folder: Path, span: int) -> int:
+    """Count the displays of a span that were clicked."""
+    rows = pl.scan_parquet(folder / "clicks_train", hive_partitioning=True)
+    found = rows.filter(pl.col("span") == span).select(pl.col(DISPLAY).n_unique()).collect()
+    return int(found.item())
 
 
 def _read(

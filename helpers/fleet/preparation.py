@@ -1,0 +1,129 @@
+"""Preparing public raw files that are large on the workers of a fleet, which see them on one disk.
+
+Unlike stages, these calls may be made again: each leaves its files whole or not at all, and gives
+the same bytes anywhere. So Dask may place them as it likes, and repeat one whose worker is lost.
+"""
+
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from helpers import models
+from helpers.config import ExportConfig, configure, read_file, select
+from helpers.display import Lines
+from helpers.errors import FleetError, ParameterError
+from helpers.fleet.access import Access
+from helpers.fleet.access import configure as configure_dask
+from helpers.fleet.roster import Roster, joined, probed
+from helpers.inference import dataset_place
+from helpers.models import Answer
+from helpers.store import display_path, from_root, locked, making
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+AGAIN = 3  # times that a call may be repeated whose worker was lost
+PAUSE_SECONDS, LOOK_SECONDS = 0.02, 1.0
+
+
+@dataclass
+class Spread:
+    """Makes calls on the workers that see what they need."""
+
+    client: "Client"
+    roster: Roster
+    addresses: list[str]
+    say: Lines
+
+    def __call__(
+        self, do: Callable[..., Answer], calls: Sequence[Sequence[Any]]
+    ) -> Sequence[Answer]:
+        """Make the calls, and give their answers in order; raise what one of them raised."""
+        from helpers.fleet.tasks import call
+
+        began = time.monotonic()
+        futures = [
+            self.client.submit(
+                call,
+                do,
+                list(arguments),
+                workers=self.addresses,
+                allow_other_workers=False,
+                retries=AGAIN,
+                pure=False,
+            )
+            for arguments in calls
+        ]
+        try:
+            looked = began
+            while {future.status for future in futures} & {"pending"}:
+                if any(future.status == "error" for future in futures):
+                    break
+                time.sleep(PAUSE_SECONDS)
+                if time.monotonic() > looked + LOOK_SECONDS:
+                    looked = time.monotonic()
+                    self.roster.refresh()  # the scheduler may be gone
+            found: list[Answer] = self.client.gather(futures)
+        finally:
+            self.client.cancel(futures)
+        seconds = time.monotonic() - began
+        self.say(f"{do.__name__}: {len(calls)} parts in {seconds:.1f} s")
+        return found
+
+
+def prepare(
+    path: Path, outputs: Path, model: str, *, access: Access, experiment: str = "", say: Lines
+) -> None:
+    """Prepare the raw files that an experiment's `dataset` names, by default the model's first
+    one's, into the outputs folder, where the run of any target finds them.
+
+    Raises `ParameterError` if they are none that are prepared so, and `FleetError` if no worker
+    sees the outputs folder by the same path.
+    """
+    given = read_file(path)
+    select(given, [model], [experiment] if experiment else [])
+    config = configure(given, model, experiment, "export")
+    assert isinstance(config, ExportConfig)
+    parts, source = models.get(model).raw_parts, from_root(config.dataset)
+    raw, place = models.raw(model), dataset_place(config)
+    if parts is None or raw is None or place.made is None or not raw.holds_raw(source):
+        known = ", ".join(name for name in models.names() if models.get(name).raw_parts)
+        raise ParameterError(
+            f"{model}'s dataset '{config.dataset}' holds no raw files that are prepared in parts: "
+            f"those of {known} are"
+        )
+    if not place.is_missing:
+        say(f"{display_path(place.made)} is there already")
+        return
+    scratch = place.made.with_name(f"{place.made.name}.parts")
+    configure_dask()
+    with joined(access) as client, locked(outputs), probed(outputs) as probe:
+        roster = Roster(client, access.address, probe)
+        roster.refresh()
+        roster.refuse_others([each.offered for each in roster])
+        spread = Spread(client, roster, _seeing(roster, [probe, source]), say)
+        (scratch / "result").mkdir(parents=True, exist_ok=True)
+        parts.prepare_parts(config, source, scratch / "result", scratch, spread)
+        with making(place.made) as (folder, _):
+            for each in (scratch / "result").iterdir():
+                each.rename(folder / each.name)
+        shutil.rmtree(scratch)
+    say(f"{display_path(place.made)} is prepared")
+
+
+def _seeing(roster: Roster, paths: Sequence[Path]) -> list[str]:
+    """Choose the workers that see all of the paths."""
+    from helpers.fleet.tasks import sees
+
+    found = [
+        machine.address
+        for machine in roster
+        if all(roster.ask(machine.address, sees, str(path)) for path in paths)
+    ]
+    if not found:
+        places = " and ".join(str(path) for path in paths)
+        raise FleetError(f"no worker sees {places}: both must be on a disk that all machines share")
+    return found

@@ -1,0 +1,96 @@
+"""Criteo's days prepared in parts: each day counted, each feature's hashes kept, each day encoded.
+
+The bytes are those of `raw.prepare_raw`. A worker holds the different hashes of a day while it
+counts, all counts of one feature while it keeps, and the dictionaries of all features while it
+encodes: at some 20 bytes a hash.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from helpers.display import Progress
+from helpers.models import Config, Spread
+from helpers.models._criteo import raw, spec
+from helpers.models._criteo.data import write_part
+from helpers.models._parts import joined, once
+from helpers.store import fingerprint
+
+
+def prepare_parts(
+    config: Config, source: Path, folder: Path, scratch: Path, spread: Spread
+) -> None:
+    """Write what `raw.prepare_raw` writes, by calls of `spread`, with what is between in `scratch`.
+
+    Every machine must see the three folders by the same paths. Raises DataError as it does.
+    """
+    wanted = raw.Wanted(source, config.variant, raw.days_of(source))
+    print(wanted.line)
+    features, (*train, last) = wanted.features, wanted.days
+    counts, ids, pieces = scratch / "counts", scratch / "ids", scratch / "pieces"
+    spread(count, [(day, features, counts / day.name) for day in wanted.counted])
+    sources = [counts / day.name for day in wanted.counted]
+    rows = spread(keep, [(name, sources, wanted.threshold, ids) for name in features])
+    wanted.check_tables(rows)
+    (lines,) = spread(raw.count_lines, [(last,)])
+    parts: dict[str, list[tuple[Path, int, int | None, Path]]] = {
+        "train": [(day, 0, None, pieces / "train" / day.name) for day in train],
+        "test": [(last, 0, lines // 2, pieces / "test" / last.name)],
+        "validation": [(last, lines // 2, None, pieces / "validation" / last.name)],
+    }
+    given = (tuple(features), ids)
+    spread(encode, [(*each, *given) for calls in parts.values() for each in calls])
+    spread(
+        joined,
+        [
+            ([piece / file for *_, piece in calls], folder / part / file)
+            for part, calls in parts.items()
+            for file in spec.FEATURES_OF
+        ],
+    )
+    spec.write(folder, tuple(rows), wanted.facts)
+
+
+def count(day: Path, features: list[str], folder: Path) -> None:
+    """Count the hashes of a day, into a file for each feature."""
+    with once(folder) as temporary:
+        if temporary:
+            temporary.mkdir()
+            for name, counts in raw.counts_of([day], features, Progress()).items():
+                counts.write_parquet(temporary / f"{name}.parquet", compression="lz4")
+
+
+def keep(name: str, counted: Sequence[Path], threshold: int, folder: Path) -> int:
+    """Keep the hashes of a feature that are frequent enough; give the rows of its table."""
+    import polars as pl
+
+    with once(folder / f"{name}.npy") as temporary:
+        if temporary:
+            total = pl.read_parquet(counted[0] / f"{name}.parquet")
+            for each in counted[1:]:
+                total = raw.merged([total, pl.read_parquet(each / f"{name}.parquet")])
+            with temporary.open("wb") as file:
+                np.save(file, raw.kept(total, threshold).to_numpy())
+    return len(np.load(folder / f"{name}.npy", mmap_mode="r")) + 1
+
+
+def encode(
+    day: Path, start: int, count: int | None, piece: Path, features: tuple[str, ...], ids: Path
+) -> None:
+    """Encode the lines of a day, or `count` of them after `start`, as a piece of a part."""
+    with once(piece) as temporary:
+        if temporary:
+            known = _dictionaries(features, ids, fingerprint(ids))
+            rows = [each.rows for each in known.values()]
+            write_part(temporary, rows, raw.samples_of(day, known, start, count))
+
+
+@lru_cache(1)
+def _dictionaries(features: tuple[str, ...], ids: Path, _: str) -> dict[str, raw.Dictionary]:
+    """Load all dictionaries, once in a process as long as the files are the same."""
+    import polars as pl
+
+    found = {name: pl.Series(np.load(ids / f"{name}.npy")) for name in features}
+    return {name: raw.Dictionary(hashes) for name, hashes in found.items()}

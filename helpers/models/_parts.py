@@ -1,0 +1,50 @@
+"""A preparation of raw files in parts that many machines make side by side, each part once.
+
+A step is a list of calls that do not depend on each other; each leaves files in a folder that all
+machines see, whole or not at all. So what was interrupted goes on with the parts that are missing.
+"""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from helpers.models import Answer
+
+
+def one_after_another(
+    do: Callable[..., Answer], calls: Sequence[Sequence[Any]]
+) -> Sequence[Answer]:
+    """Make the calls of a step here."""
+    return [do(*arguments) for arguments in calls]
+
+
+@contextmanager
+def once(path: Path) -> Iterator[Path | None]:
+    """Give where to write the file or folder `path`, which is there after the block; None if it is
+    there already.
+    """
+    if path.exists():
+        yield None
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    finally:
+        if temporary.is_dir():
+            shutil.rmtree(temporary, ignore_errors=True)
+        temporary.unlink(missing_ok=True)
+
+
+def joined(pieces: Sequence[Path], path: Path) -> None:
+    """Join the pieces of a file, in order."""
+    with once(path) as temporary:
+        if temporary:
+            with temporary.open("wb") as file:
+                for piece in pieces:
+                    with piece.open("rb") as source:
+                        shutil.copyfileobj(source, file, 2**24)

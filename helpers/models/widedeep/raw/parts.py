@@ -1,0 +1,104 @@
+"""Outbrain's tables prepared in parts: two files cut by spans, each span joined, each file written.
+
+The bytes are those of `prepare_raw`. Each worker reads the documents and ads once, and then holds
+one span of displays at a time; the statistics of all training rows are taken by one of them.
+"""
+
+import json
+from functools import lru_cache
+from itertools import accumulate
+from pathlib import Path
+
+import polars as pl
+
+from helpers.display import Progress
+from helpers.models import Config, Spread
+from helpers.models._parts import once
+from helpers.models.widedeep.raw import parts_of, rows, statistics, tables, write_facts
+from helpers.models.widedeep.raw.files import Files
+from helpers.store import fingerprint
+
+CUT = ("events", "clicks_train")
+KNOWN = "known.json"
+
+
+def prepare_parts(
+    config: Config, source: Path, folder: Path, scratch: Path, spread: Spread
+) -> None:
+    """Write what `prepare_raw` writes, by calls of `spread`, with what is between in `scratch`.
+
+    Every machine must see the three folders by the same paths. Raises DataError as it does.
+    """
+    files = Files(source, Progress())
+    spread(cut, [(source, scratch, name) for name in CUT])
+    spans = rows.spans_of(scratch)
+    displays = spread(rows.displays_of, [(scratch, span) for span in spans])
+    for part in ("train", "valid"):
+        (scratch / part).mkdir(exist_ok=True)
+    before = [0, *accumulate(displays)]
+    calls = [(source, scratch, number, span, before[number]) for number, span in enumerate(spans)]
+    found = spread(join, calls)
+    counts = {part: sum(each[part] for each in found) for part in ("train", "valid")}
+    rows.check_parts(files, counts)
+    (facts,) = spread(learn, [(source, scratch)])
+    names = list(parts_of(scratch, counts["valid"]))
+    spread(write, [(scratch, folder, name, counts["valid"]) for name in names])
+    paths = [path.name for path in files.paths.values()]
+    write_facts(folder, {"files": paths, "rows": counts, "statistics": facts})
+
+
+def cut(source: Path, scratch: Path, name: str) -> None:
+    """Cut clicks or events by spans of displays."""
+    with once(scratch / name) as temporary:
+        if temporary:
+            temporary.mkdir()
+            rows.partition(Files(source, Progress()), temporary, name)
+            for path in (temporary / name).iterdir():
+                path.rename(temporary / path.name)
+            (temporary / name).rmdir()
+
+
+def join(source: Path, scratch: Path, number: int, span: int, drawn: int) -> dict[str, int]:
+    """Join a span; count the rows of each part."""
+    done = scratch / "joined" / f"{number:05d}.json"
+    with once(done) as temporary:
+        if temporary:
+            files = Files(source, Progress())
+            counts, _ = rows.join_span(
+                files, _tables(source, fingerprint(source)), scratch, number, span, drawn
+            )
+            temporary.write_text(json.dumps(counts))
+    found: dict[str, int] = json.loads(done.read_text())
+    return found
+
+
+def learn(source: Path, scratch: Path) -> dict[str, object]:
+    """Take the statistics of all training rows."""
+    learnt = scratch / "learnt"
+    with once(learnt) as temporary:
+        if temporary:
+            temporary.mkdir()
+            made = statistics.learn(
+                pl.scan_parquet(scratch / "train"), _tables(source, fingerprint(source)).ads
+            )
+            made.ads.write_parquet(temporary / "ads.parquet")
+            known = {"medians": made.medians, "facts": made.facts}
+            (temporary / KNOWN).write_text(json.dumps(known))
+    found: dict[str, object] = json.loads((learnt / KNOWN).read_text())["facts"]
+    return found
+
+
+def write(scratch: Path, folder: Path, name: str, valid: int) -> None:
+    """Write one file of the result."""
+    with once(folder / name) as temporary:
+        if temporary:
+            known = json.loads((scratch / "learnt" / KNOWN).read_text())
+            ads = pl.read_parquet(scratch / "learnt/ads.parquet")
+            learnt = statistics.Statistics(ads, known["medians"], known["facts"])
+            learnt.features(parts_of(scratch, valid)[name]).sink_parquet(temporary)
+
+
+@lru_cache(1)
+def _tables(source: Path, _: str) -> tables.Tables:
+    """Read documents and ads, once in a process as long as the files are the same."""
+    return tables.read_tables(Files(source, Progress()))
