@@ -63,6 +63,7 @@ OUTPUTS = ROOT / "outputs"
 Scheduler = Annotated[
     str, Option(metavar="ADDRESS", help="of a fleet, whose workers run the stages  [default: here]")
 ]
+Source = Annotated[str, Option("--scheduler", metavar="ADDRESS", help="bring it from a fleet")]
 Needed = Annotated[str, Option("--scheduler", metavar="ADDRESS", help="of the fleet")]
 Address = Annotated[str, Argument(metavar="SCHEDULER", help="the address that it printed")]
 Key = Annotated[Path | None, Option(metavar="FILE", help="that the scheduler wrote, for tls://")]
@@ -219,6 +220,9 @@ def serve(
     model: Model,
     experiment: Experiment = "",
     port: Port = None,
+    scheduler: Source = "",
+    key: Key = None,
+    insecure: Insecure = False,
     outputs: Outputs = OUTPUTS,
 ) -> None:
     """Serve a deployed model until Ctrl-C."""
@@ -226,6 +230,8 @@ def serve(
     config.select(given, [model], [experiment] if experiment else [])
     chosen = config.configure(given, model, experiment, "deploy")
     assert isinstance(chosen, config.DeployConfig)
+    if scheduler:
+        fleet.bring(chosen, outputs, fleet.Access(scheduler, key, insecure), say)
     repository = inference.require(chosen, "deploy")
     log = outputs / file.stem / "serve.log"
     with triton.serve(chosen, repository, "online", log=log, http_port=port) as server:

@@ -67,25 +67,12 @@ def main() -> None:
     with suppress(KeyboardInterrupt), here(0) as place:
         while line := orders.get():
             order = Order(**json.loads(line))
-            with nullcontext() if is_shared else locked_or_said(wire) as is_free:
-                if is_shared or is_free:
-                    wire.send(**perform(order, place, wire))
-
-
-@contextmanager
-def locked_or_said(wire: Wire) -> Iterator[bool]:
-    """Hold the outputs folder, or answer that another run does."""
-    try:
-        lock = locked(outputs())
-        lock.__enter__()
-    except WorkspaceError as error:
-        wire.send(state="refused", reason=f"on the worker {error}")
-        yield False
-        return
-    try:
-        yield True
-    finally:
-        lock.__exit__(None, None, None)
+            try:
+                with nullcontext() if is_shared else locked(outputs()):
+                    answer = perform(order, place, wire)
+            except WorkspaceError as error:
+                answer = {"state": "refused", "reason": f"on the worker {error}"}
+            wire.send(**answer)
 
 
 def _receive(orders: "SimpleQueue[str]") -> None:

@@ -10,14 +10,20 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
-from helpers.config import ExportConfig
-from helpers.errors import DeploymentError
+from helpers.config import DeployConfig, ExportConfig, artefact_folder
+from helpers.display import Lines
+from helpers.errors import DeploymentError, FleetError
 from helpers.fleet import cargo
+from helpers.fleet.access import Access, configure
+from helpers.fleet.roster import Machine, Roster, joined, probed
 from helpers.inference import checkpoint_place, dataset_place, recipe_folder
 from helpers.pipeline import DATA_SECONDS, Job
 from helpers.results import read
+from helpers.store import display_path
 
 End = Callable[..., Any]  # calls a function of `cargo` in one machine's outputs folder
 FIRST_RATE = 100e6  # bytes/s, before anything was sent: of a network of 1 Gbit/s
@@ -87,3 +93,46 @@ def _data(config: ExportConfig) -> Iterable[str]:
     places = (dataset_place(config), checkpoint_place(config))
     yield from (place.made.name for place in places if place.made)
     yield recipe_folder(config, "reference").name
+
+
+def end_here(outputs: Path) -> End:
+    """Give how `cargo` works in an outputs folder of this machine."""
+    return lambda do, *arguments: do(outputs, *arguments)
+
+
+def end_at(roster: Roster, machine: Machine) -> End:
+    """Give how `cargo` works on a worker's machine."""
+    from helpers.fleet.tasks import at_work
+
+    return partial(roster.ask, machine.address, at_work)
+
+
+def held(end: End, places: Sequence[str]) -> list[str]:
+    """Ask which artefacts a machine has; none if it does not answer."""
+    try:
+        found: list[str] = end(cargo.held, list(places))
+    except FleetError:
+        return []
+    return found
+
+
+def fetch(roster: Roster, outputs: Path, places: Sequence[str], say: Lines) -> None:
+    """Bring artefacts home that are not here, from whichever worker has them."""
+    home, road = end_here(outputs), Road()
+    missing = set(places) - {*held(home, places)}
+    for machine in roster:
+        for place in held(end_at(roster, machine), sorted(missing)):
+            say(road.send(end_at(roster, machine), home, place))
+            missing.discard(place)
+    for place in sorted(missing):
+        say(f"{display_path(outputs / place)}: no worker has it")
+
+
+def bring(config: DeployConfig, outputs: Path, access: Access, say: Lines) -> None:
+    """Bring the model repository of an experiment home, from the workers of a fleet."""
+    configure()
+    place = str(artefact_folder(config, "deploy").relative_to(outputs))
+    with joined(access) as client, probed(outputs) as probe:
+        roster = Roster(client, access.address, probe)
+        roster.refresh()
+        fetch(roster, outputs, [place], say)

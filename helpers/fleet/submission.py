@@ -20,10 +20,19 @@ import yaml
 from helpers import results
 from helpers.config import ExportConfig
 from helpers.display import Lines
-from helpers.errors import DeploymentError, FleetError, ParameterError, StageError
+from helpers.errors import DeploymentError, ParameterError, StageError
 from helpers.fleet import cargo, offers
 from helpers.fleet.access import Access, configure, silence
-from helpers.fleet.moving import End, Road, is_awaited, needed
+from helpers.fleet.moving import (
+    End,
+    Road,
+    end_at,
+    end_here,
+    fetch,
+    held,
+    is_awaited,
+    needed,
+)
 from helpers.fleet.orders import Bundle, Order, known, receive
 from helpers.fleet.roster import Machine, Roster, joined, probed
 from helpers.pipeline import (
@@ -42,7 +51,6 @@ from helpers.pipeline import (
     write_status,
 )
 from helpers.results import Result
-from helpers.store import display_path
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -74,6 +82,7 @@ class Group:
     jobs: list[tuple[str, Job]]  # with its place in the target's run
     state: str = "waiting"  # then "running", then "over"
     reason: str = ""  # why it waits
+    machine: Machine | None = None  # that it went to
 
     @property
     def name(self) -> str:
@@ -175,11 +184,16 @@ class Submission:
         from helpers.fleet.tasks import topic
 
         pending = self.runner.pending
-        unchanged = [g for g in self._groups if not any(j.result in pending for _, j in g.jobs)]
+        unchanged = [
+            group
+            for group in self._groups
+            if not is_report(group) and not any(job.result in pending for _, job in group.jobs)
+        ]
         stack = ExitStack()
         try:
             self.roster.refresh()
-            self.roster.refuse_others(g.wanted for g in self._groups if g not in unchanged)
+            others = [g for g in self._groups if g not in unchanged and not is_report(g)]
+            self.roster.refuse_others(group.wanted for group in others)
             for group in unchanged:
                 self._settle(self.runner, group)
             self.client.subscribe_topic(topic(self.identity), self._listen)
@@ -224,7 +238,7 @@ class Submission:
                 self._wait(group, self.roster.why_none(group.wanted))
                 continue
             machine = self._with_most(free, group)
-            group.state, machine.busy = "running", group.name
+            group.state, group.machine, machine.busy = "running", machine, group.name
             thread = Thread(target=self._run_group, args=(group, machine), daemon=True)
             self._threads.append(thread)
             thread.start()
@@ -234,7 +248,7 @@ class Submission:
         if len(free) == 1:
             return free[0]
         places = [*needed([job for _, job in group.jobs])]
-        counts = [len(self._held(machine, places)) for machine in free]
+        counts = [len(held(self.end_of(machine), places)) for machine in free]
         return free[counts.index(max(counts))]
 
     def _wait(self, group: Group, reason: str) -> None:
@@ -310,6 +324,8 @@ class Submission:
                 if self.runner.place is None:
                     place = stack.enter_context(here(self.options.cell_seconds))
                     self.runner = replace(self.runner, place=place)
+                if any(each.machine for each in others):  # something may have run
+                    self.runner.pending.setdefault(group.jobs[0][1].result, "waiting")
                 command = COMMAND.format(f"params/{group.target}.yaml")
                 with self.turn, kernel_environment(group.target, command):
                     self._settle(self.runner, group)
@@ -326,18 +342,7 @@ class Submission:
 
     def end_of(self, machine: Machine | None) -> End:
         """Give how `cargo` works on a machine, or here."""
-        if machine is None:
-            return lambda do, *arguments: do(self.outputs, *arguments)
-        from helpers.fleet.tasks import at_work
-
-        return partial(self.roster.ask, machine.address, at_work)
-
-    def _held(self, machine: Machine | None, places: Sequence[str]) -> list[str]:
-        try:
-            found: list[str] = self.end_of(machine)(cargo.held, list(places))
-        except FleetError:
-            return []
-        return found
+        return end_at(self.roster, machine) if machine else end_here(self.outputs)
 
     def _bring(self, group: Group, machine: Machine) -> None:
         """Bring a worker the data and artefacts that others have, where that is quicker, and wait
@@ -346,12 +351,12 @@ class Submission:
         jobs = [job for _, job in group.jobs]
         seconds = needed(jobs)
         while True:
-            missing = {*seconds} - {*self.outside(self._held, machine, [*seconds])}
+            missing = {*seconds} - {*self.outside(held, self.end_of(machine), [*seconds])}
             for other in (None, *self.roster):
                 if other is machine or not missing:
                     continue
                 source, target = self.end_of(other), self.end_of(machine)
-                for place in self.outside(self._held, other, sorted(missing)):
+                for place in self.outside(held, source, sorted(missing)):
                     if self.outside(self.road.is_quicker, source, place, seconds[place]):
                         sent = self.outside(self.road.send, source, target, place)
                         self.say(f"{group.name}: {sent}")
@@ -375,13 +380,7 @@ class Submission:
         """Bring the artefacts of all groups home."""
         jobs = [job for group in self._groups for _, job in group.jobs]
         places = [place for place in needed(jobs) if not place.startswith(f"{cargo.DATA}/")]
-        missing = set(places) - {*self._held(None, places)}
-        for machine in self.roster:
-            for place in self._held(machine, sorted(missing)):
-                self.say(self.road.send(self.end_of(machine), self.end_of(None), place))
-                missing.discard(place)
-        for place in sorted(missing):
-            self.say(f"{display_path(self.outputs / place)}: no worker has it any more")
+        fetch(self.roster, self.outputs, places, self.say)
 
 
 @dataclass

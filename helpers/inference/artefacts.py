@@ -37,7 +37,7 @@ def require(config: ExportConfig, stage: str) -> Artefact:
     if reason := artefact.facts.get("red"):
         raise ArtefactError(f"{stage} of {name} did not hold: {reason}")
     if is_away(artefact):
-        how = "run it with --fetch and the --scheduler of the fleet that has it"
+        how = "give the --scheduler of its fleet, or run --fetch with it"
         raise ArtefactError(f"{stage} of {name} was made on another machine: {how}")
     state = artefact.sha256, _stamps(artefact)
     if _verified.get(artefact.folder) != state:

@@ -89,6 +89,12 @@ def test_three_machines_run_a_target_each_and_the_site_shows_all(
     again = fleet.run(*files, *ONE)
 
     assert (again.code, again.executed()) == (0, [])
+    serve = ("serve", "params/first.yaml", "--model", "dummy")
+    assert "was made on another machine: give the --scheduler" in fleet.home.run(*serve).output
+    serving = fleet.start(*serve, "--scheduler", fleet.address, *fleet.key)
+    serving.wait_to_say("dummy (onnx-fp32) at http://127.0.0.1:")
+    assert "first/artefacts/dummy-deploy-" in serving.said
+    serving.end()
     local = Project(fleet.home.root)
     alone = local.run("run", *files, *ONE, "--outputs", "local")
     assert alone.code == 0, alone.output
@@ -150,6 +156,24 @@ def test_a_stage_goes_to_its_worker_and_comes_home_and_what_no_worker_offers_wai
     assert running.process.returncode == 130
     assert running.said.splitlines()[-1].startswith("interrupted: the same command goes on")
     again = fleet.run("params/first.yaml", *only)
+    assert (again.code, again.executed()) == (0, [])
+
+
+@pytest.mark.thorough
+def test_an_outputs_folder_that_both_see_is_used_as_it_is(fleet: Fleet) -> None:
+    fleet.schedule()
+    own = ("worker", fleet.address, "--target", "first")
+    fleet.start(*own).wait_to_say("joined")  # in the submitter's own outputs folder
+
+    only = ("--stage", "export", "--stage", "convert", *ONE)
+    answer = fleet.run("params/first.yaml", *only)
+
+    assert answer.executed() == ["dummy onnx-fp32 export", "dummy onnx-fp32 convert"]
+    assert answer.code == 0, answer.output
+    (path,) = (fleet.home.root / "outputs/first/artefacts").glob("dummy-export-*/model.onnx")
+    assert path.exists()
+    assert "sent" not in answer.output
+    again = fleet.home.run("run", "params/first.yaml", *only)
     assert (again.code, again.executed()) == (0, [])
 
 

@@ -11,6 +11,7 @@ from helpers.fleet.access import Access, write_key
 from helpers.fleet.moving import Road
 from helpers.fleet.orders import Bundle, Order, hashed, receive
 from helpers.fleet.station import Station
+from helpers.fleet.view import FleetView
 from helpers.pipeline import Job
 from helpers.store import ROOT, find_artefact, is_away, making
 from tests.conftest import WATCHED, Project
@@ -115,6 +116,29 @@ def test_an_order_is_for_one_process_and_runs_once(tmp_path: Path) -> None:
         assert (bundle.state, bundle.files) == ("refused", {})
         assert bundle.reason == "it was begun before, and is not run twice: run it again"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_one_view_has_what_runs_on_all_machines_and_what_waits_for_what() -> None:
+    import io
+
+    from rich.console import Console
+
+    view = FleetView()
+    view._console = Console(file=io.StringIO(), width=120)
+    view("NVIDIA-T4 bert: waits, no worker offers NVIDIA-T4 or NVIDIA T4")
+    view("cpu bert: waits, its machine runs smoke bert")
+    view("cpu bert: goes to a processor, 2 cores")
+    with view.stage("cpu: [1/6] bert onnx-fp32 export", "--force", 40.0):
+        view.printed("cpu: fitting a small checkpoint to it")
+        view.printed("smoke: of another target")
+        view._console.print(view._picture())
+
+    said = view._console.file.getvalue().splitlines()[3:]  # type: ignore[attr-defined]
+    assert [" ".join(line.split()) for line in said] == [
+        "run 0% of what was expected",
+        "cpu: [1/6] bert onnx-fp32 export 0 of about 40 s fitting a small checkpoint to it",
+        "NVIDIA-T4 bert waits, no worker offers NVIDIA-T4 or NVIDIA T4",
+    ]
 
 
 # The gate
