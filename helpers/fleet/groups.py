@@ -1,0 +1,53 @@
+"""The groups of a run over a fleet: the stages that one machine runs, in order.
+
+They are the jobs of a target that share an export, whose artefacts stay on that machine, and each
+model's report, which is made at home.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import yaml
+
+from helpers.config import ExportConfig
+from helpers.fleet import offers
+from helpers.fleet.roster import Machine
+from helpers.pipeline import Job, Plan
+
+
+@dataclass
+class Group:
+    """Stages that run on one machine, in order."""
+
+    target: str
+    model: str
+    wanted: list[str]  # what a worker must offer, one of these
+    parameters: str  # the parameter file
+    jobs: list[tuple[str, Job]]  # with its place in the target's run
+    state: str = "waiting"  # then "running", then "over"
+    reason: str = ""  # why it waits
+    machine: Machine | None = None  # that it went to
+
+    @property
+    def is_report(self) -> bool:
+        """Whether it is a model's report."""
+        return self.jobs[0][1].config.stage == "report"
+
+    @property
+    def name(self) -> str:
+        """Its name in a line."""
+        return f"{self.target} {self.model}"
+
+
+def groups_of(plans: Sequence[Plan]) -> list[Group]:
+    """Form the groups of all targets, in order: the jobs that share an export."""
+    found: dict[tuple[str, str], Group] = {}
+    for path, given, jobs in plans:
+        content = yaml.safe_dump(given.file.model_dump(exclude_unset=True), sort_keys=False)
+        for turn, job in enumerate(jobs, 1):
+            config, place = job.config, f"{path.stem}: [{turn}/{len(jobs)}]"
+            shared = config.key("export") if isinstance(config, ExportConfig) else "report"
+            new = Group(path.stem, config.model, offers.names(given), content, [])
+            group = found.setdefault((path.stem, f"{config.model} {shared}"), new)
+            group.jobs.append((place, job))
+    return list(found.values())
