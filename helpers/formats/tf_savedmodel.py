@@ -71,7 +71,8 @@ def describe(path: Path) -> GraphFacts:
 
 def _reached(nodes: Iterable[NodeDef], tensors: list[str]) -> list[NodeDef]:
     """List the nodes that compute `tensors`; a file has others, which save and restore weights."""
-    named, found = {node.name: node for node in nodes}, dict[str, NodeDef]()
+    named = {node.name: node for node in nodes}
+    found: dict[str, NodeDef] = {}
     while tensors:
         name = tensors.pop().removeprefix("^").partition(":")[0]
         if name not in found:

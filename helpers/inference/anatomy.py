@@ -46,7 +46,7 @@ def _layers(network: Network) -> Iterator[tuple[str, int]]:
     if hasattr(network, "children"):  # PyTorch's
         own = sum(each.numel() for each in network.parameters(recurse=False))
         inside = list(network.children())
-        if own or not inside:
+        if own or not (inside or type(network).__name__ == "Identity"):
             yield type(network).__name__, own
     else:
         inside = [each for each in getattr(network, "layers", ()) if not _is_input(each)]
@@ -70,7 +70,7 @@ def signature(config: ExportConfig) -> Rows:
         model = {"model": part.name} if len(parts) > 1 else {}
         for kind, tensors in (("input", part.inputs), ("output", part.outputs)):
             for name, own in tensors.items():
-                row = {**model, "tensor": kind, **_facts(own, part.flat.get(own.name))}
+                row = {**model, "tensor": kind, "name": "", **_facts(own, part.flat.get(own.name))}
                 called = name if name == own.name else f"{name} ({own.name} in its graph)"
                 found.setdefault(tuple(row.items()), []).append(called)  # type: ignore[arg-type]
     return [

@@ -20,6 +20,7 @@ from helpers.store import Artefact
 OPERATIONS = 4e9  # of a timed call at least, if so many samples are allowed
 FEWEST, MOST, SECONDS = 3, 9, 0.5  # calls of each graph, and for how long they go on
 LINES = 10  # of a column of operators
+BLANK = "\N{NO-BREAK SPACE}"  # below the last line of a column
 QUANTISED = ("QuantizeLinear", "DequantizeLinear", "FakeQuantize")  # in ONNX, in OpenVINO
 Rows = list[dict[str, Value]]
 
@@ -52,7 +53,7 @@ class Changes:
         columns = {name: _column(counts) for name, counts in self.graphs.items()}
         height = max((len(lines) for lines in columns.values()), default=0)
         return [
-            {name: lines[row] if row < len(lines) else "" for name, lines in columns.items()}
+            {name: lines[row] if row < len(lines) else BLANK for name, lines in columns.items()}
             for row in range(height)
         ]
 
@@ -86,7 +87,7 @@ def what_changed(config: ConvertConfig, artefact: Artefact, profile: Profile) ->
     size, calls = _called(config, exported, artefact)
     findings = (_said(config, exported, artefact, executed), *_quicker(calls))
     caption = (
-        f"Calls of {size} samples in this process with {physical_cores()} threads, the two graphs "
+        f"Calls with a batch of {size} in this process, {physical_cores()} threads, the two graphs "
         "in turn: one rough timing; the performance stages measure"
         if calls
         else "No calls: there are not two graphs to time"
@@ -129,14 +130,24 @@ def _said(
 
 
 def _quicker(calls: Sequence[Call]) -> list[str]:
-    """Say which graph was quicker, unless the calls overlap."""
+    """Say which graph was quicker, if it was so in every pair of calls."""
     if len(calls) < 2 or not all(each.ms for each in calls):
         return []
-    slow, fast = sorted(calls, key=lambda each: -(each.median_ms or 0))
-    if max(fast.ms) >= min(slow.ms):
-        return ["The times of the two graphs overlap: these calls do not tell which is quicker."]
-    ratio = (slow.median_ms or 0) / (fast.median_ms or 1)
-    return [f"In these calls the {fast.graph} graph was {ratio:.2g} times as fast as the other."]
+    first, second = calls
+    ratios = [one / other for one, other in zip(first.ms, second.ms, strict=True)]
+    if min(ratios) <= 1 <= max(ratios):
+        wins = sum(ratio > 1 for ratio in ratios)
+        return [
+            f"The {second.graph} graph was quicker in {wins} of {len(ratios)} pairs of calls: they "
+            "do not tell which is quicker."
+        ]
+    ratio, quick = median(ratios), second.graph
+    if ratio < 1:
+        ratio, quick = 1 / ratio, first.graph
+    return [
+        f"The {quick} graph was quicker in all of {len(ratios)} pairs of calls, {ratio:.2g} times "
+        "in the median."
+    ]
 
 
 def _called(
