@@ -9,6 +9,8 @@ from .figures import (
     number,
     paired_bars,
     picture,
+    png,
+    show,
     subplots,
 )
 from .progress import Lines, Progress, lines_or_live
@@ -31,8 +33,10 @@ __all__ = [
     "number",
     "paired_bars",
     "picture",
+    "png",
     "pretty",
     "short",
+    "show",
     "subplots",
     "table",
 ]

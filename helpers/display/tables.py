@@ -49,6 +49,8 @@ BADGES |= dict.fromkeys(
 ABSENT = "–"
 LEFT = ' style="text-align:left"'
 SHORT = ' style="text-align:left;white-space:nowrap"'
+# a sentence, which a narrow page would break after each word
+WRAPPED = ' style="text-align:left;min-width:14em"'
 LONG = ' style="text-align:left;overflow-wrap:anywhere"'
 
 
@@ -127,7 +129,7 @@ def _columns(
         spec = formats.get(str(name)) or (_spec(values) if is_number else None)
         texts = [escape(_text(value, spec)) for value in values]
         is_short = max(map(len, texts), default=0) <= 24
-        style = ' class="number"' if is_number else SHORT if is_short else LEFT
+        style = ' class="number"' if is_number else SHORT if is_short else WRAPPED
         if name == "verdict":
             reasons = frame["reason"] if "reason" in frame else [None] * len(frame)
             texts, style = list(map(_badge, values, reasons)), LEFT

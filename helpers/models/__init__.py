@@ -29,6 +29,7 @@ class Tensor:
     name: str
     dtype: str  # as numpy names it
     shape: tuple[int, ...]  # without the batch dimension
+    meaning: str = field(default="", compare=False)  # for a reader
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,5 @@
 from .background import PATIENCE_VARIABLE, patience
+from .changes import what_changed
 from .contest import Comparison, Contender, Contest, contest_of
 from .loadgen import crosscheck
 from .lookups import show_passes
@@ -28,5 +29,6 @@ __all__ = [
     "patience",
     "profile_operators",
     "show_passes",
+    "what_changed",
     "with_intervals",
 ]

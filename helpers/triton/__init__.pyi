@@ -1,4 +1,4 @@
-from .conversion import convert
+from .conversion import conversion_plan, convert
 from .embedded import libraries
 from .explained import show_configuration
 from .guard import sweep
@@ -13,6 +13,7 @@ __all__ = [
     "apply_settings",
     "asking",
     "client_example",
+    "conversion_plan",
     "convert",
     "deploy",
     "exit_reason",

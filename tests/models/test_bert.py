@@ -23,6 +23,7 @@ from helpers import models
 from helpers.errors import CheckpointError, DataError, ParameterError
 from helpers.formats import Build, get
 from helpers.models import Tensor
+from helpers.models._arrays import concatenate
 from helpers.models.bert import MODEL as bert
 from helpers.models.bert import metric
 from helpers.models.bert.answers import best_spans
@@ -876,6 +877,8 @@ def test_questions_can_be_shown_with_their_answers(dataset: QuestionSet) -> None
         assert row["expected"] in row["context"]
         assert len(row["context"]) < len(row["expected"]) + 130
     assert len(show_answers(dataset, infer, count=1000)) == len(questions)
+    everything = concatenate(infer(dataset.batch([place])) for place in range(len(dataset)))
+    assert show_answers(dataset, everything, count=4) == rows
 
 
 def test_features_can_be_shown(tmp_path: Path) -> None:

@@ -620,6 +620,8 @@ def test_predictions_are_shown_beside_what_was_observed(small: SplitBinary) -> N
     text = shown(display.show_predictions(small, infer))
     assert sizes_seen == [256] * 8 + [77]
     assert text.startswith("Of 2,125 samples in 10 groups of rising prediction, the lowest has ")
+    everything = infer(small.take(slice(None)).inputs)
+    assert shown(display.show_predictions(small, everything)) == text
 
 
 def test_tenths_are_those_of_a_slow_count() -> None:

@@ -22,6 +22,7 @@ from helpers.errors import CheckpointError, DataError
 from helpers.models import Tensor
 from helpers.models.resnet50 import MODEL as resnet50
 from helpers.models.resnet50.data import ImageFolder
+from helpers.models.resnet50.display import show_images
 from helpers.models.resnet50.network import ResNet50, load
 from helpers.models.resnet50.synthetic.generate import CLASSES, SETS, training_batch, write_images
 
@@ -453,6 +454,21 @@ def test_images_are_found_in_folders_below_whatever_their_suffix(tmp_path: Path)
     (tmp_path / ".hidden").mkdir()
     dataset = ImageFolder(tmp_path, "INPUT__0", "OUTPUT__0")
     assert dataset.facts == {"images": 7, "classes": 2, "origin": "folder"}
+
+
+def test_images_are_shown_with_their_classes_and_what_the_network_says(generated: Path) -> None:
+    dataset = ImageFolder(generated / "validation", "in", "out")
+    logits = np.full((len(dataset), 1000), -9, np.float32)
+    logits[:, 3] = 9
+
+    picture = show_images(dataset, {"out": logits}, count=4)
+    asked = show_images(dataset, lambda batch: {"out": logits[:4]}, count=4).alt
+
+    places = [place * len(dataset) // 4 for place in range(4)]
+    said = "; ".join(f"{dataset.class_of(place)}: {dataset.name_of(3)} 100%" for place in places)
+    start = "4 images, by class and what the network finds likeliest"
+    assert picture.alt == asked == f"{start}: {said}."
+    assert picture.data[:4] == b"\x89PNG"
 
 
 @pytest.mark.slow

@@ -902,6 +902,8 @@ def test_pictures_say_in_words_what_they_show(
 
     config = config_of("electricity")
     forecasts = display.show_forecasts(dataset, perfect)
+    everything = perfect(dataset.take(dataset.spread()))
+    assert display.show_forecasts(dataset, everything).alt == forecasts.alt
     weights = display.show_weights(config, dataset, tmp_path / "c.pt")
     for image in (display.show_series(dataset), forecasts, weights):
         assert image.data[:4] == b"\x89PNG"

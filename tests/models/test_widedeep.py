@@ -803,6 +803,8 @@ def test_displays_rankings_and_ranks_are_shown(small: Path) -> None:
     for row in ranking:
         assert (row["clicked"] == "clicked") == (row["probability"] == 1)
     assert len(ranking) == len(ads)
+    everything = {OUTPUT: dataset.clicked[:, None].astype(np.float32)}
+    assert display.show_ranking(dataset, everything, 2) == ranking
     assert "<table>" in table(ads).html + table(ranking).html
     image = display.show_ranks(dataset, lambda batch: {OUTPUT: np.zeros((len(batch["ad_id"]), 1))})
     assert image.data[:4] == b"\x89PNG"

@@ -196,8 +196,10 @@ def test_the_comparison_ignores_a_models_name_displays_and_imports_and_nothing_e
     other, changed = deepcopy(one), deepcopy(one)
     for cell in code_cells(other):
         cell.source = cell.source.replace("resnet50", "bert").replace("show_images", "show_words")
-    own = [cell for cell in code_cells(changed) if "export(config, prepared)" in cell.source]
-    own[0].source = own[0].source.replace("export(config, prepared)", "export(config, None)")
+    own = [
+        cell for cell in code_cells(changed) if "export(config, prepared, network)" in cell.source
+    ]
+    own[0].source = own[0].source.replace("prepared, network)", "prepared, None)")
 
     assert "show_images" in str(one)
     assert common_code(other, "bert") == common_code(one, "resnet50")

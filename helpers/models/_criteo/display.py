@@ -1,13 +1,12 @@
 """Pictures of the tables and of predictions of click logs, with alternative text."""
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from helpers.display import COLOURS, INK, mark_decades, number, picture, subplots
-from helpers.models import Arrays
+from helpers.models._arrays import Answers, answers, concatenate, spread
 from helpers.models._criteo.data import SplitBinary
 
 if TYPE_CHECKING:
@@ -46,16 +45,17 @@ def show_tables(dataset: SplitBinary) -> "Image":
     return picture(figure, text)
 
 
-def show_predictions(dataset: SplitBinary, infer: Callable[[Arrays], Arrays]) -> "Image":
+def show_predictions(dataset: SplitBinary, infer: Answers) -> "Image":
     """Draw the predicted and the observed share of clicks, by tenths of rising prediction.
 
     `infer` maps a batch as the data set gives it to the network's logits: a session's `run`, or a
-    client of a server.
+    client of a server. Or it holds the outputs of all samples.
     """
-    batches = dataset.samples(BATCH, PREDICTED)
-    pairs = [(*infer(samples.inputs).values(), samples.clicks) for samples in batches]
-    logits = np.concatenate([np.asarray(found, np.float64).reshape(-1) for found, _ in pairs])
-    clicks = np.concatenate([clicked for _, clicked in pairs])
+    places = spread(len(dataset), PREDICTED)
+    parts = [places[first : first + BATCH] for first in range(0, len(places), BATCH)]
+    outputs = concatenate(answers(infer, dataset.take(part).inputs, part) for part in parts)
+    (logits,) = (np.asarray(found, np.float64).reshape(-1) for found in outputs.values())
+    clicks = dataset.clicks(places)
     predicted, observed, deviations = (100 * each for each in _tenths(logits, clicks))
     figure, (axes, zoom) = subplots("Predicted and observed clicks", 2, 3.3)
     places = np.arange(1, len(predicted) + 1)

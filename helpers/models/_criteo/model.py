@@ -10,6 +10,7 @@ from helpers.models._criteo import checkpoint as checkpoints
 from helpers.models._criteo import data, hierarchical, network
 from helpers.models._criteo import ensemble as criteo_ensemble
 from helpers.models._criteo import raw as criteo_raw
+from helpers.models._criteo.ensemble import IDS, LOGIT, NUMBERS
 from helpers.models._criteo.synthetic import fit, generate
 from helpers.models._criteo.tables import CATEGORICAL, NUMERICAL, OWN, TABLES
 from helpers.models._rounding import bounds
@@ -41,12 +42,12 @@ class Recommender(Model):
 
     def inputs(self, config: Config) -> tuple[Tensor, ...]:
         return (
-            Tensor("categorical_features", "int32", (CATEGORICAL,)),
-            Tensor("numerical_features", "float32", (NUMERICAL,)),
+            Tensor("categorical_features", "int32", (CATEGORICAL,), IDS),
+            Tensor("numerical_features", "float32", (NUMERICAL,), NUMBERS),
         )
 
     def outputs(self, config: Config) -> tuple[Tensor, ...]:
-        return (Tensor("DENSE_OUTPUT", "float32", (1,)),)  # the logit of a click
+        return (Tensor("DENSE_OUTPUT", "float32", (1,), LOGIT),)
 
     def prepare_dataset(self, config: Config, folder: Path) -> None:
         generate.write(config.dataset, config.variant, folder)

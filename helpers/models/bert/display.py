@@ -1,25 +1,25 @@
 """Tables of questions of an evaluation set: as tokens, and with the answers a network gives."""
 
-from collections.abc import Callable
+import numpy as np
 
-from helpers.models import Arrays
-from helpers.models._arrays import concatenate, spread
+from helpers.models._arrays import Answers, answers, concatenate, spread
 from helpers.models.bert.data import QuestionSet
 
 AROUND = 60  # characters of the paragraph on both sides of an answer
 
 
-def show_answers(
-    dataset: QuestionSet, infer: Callable[[Arrays], Arrays], count: int = 5
-) -> list[dict[str, str]]:
-    """Answer `count` questions, spread over the set, by `infer`, which turns a batch into outputs.
+def show_answers(dataset: QuestionSet, infer: Answers, count: int = 5) -> list[dict[str, str]]:
+    """Answer `count` questions, spread over the set, by `infer`, which turns a batch into outputs,
+    or holds those of all windows.
 
     Gives one row for each question; every window over its paragraph is run, one at a time.
     """
     rows = []
     for place in spread(len(dataset.questions), count).tolist():
         question, windows = dataset.questions[place], dataset.windows_of(place)
-        outputs = concatenate(infer(dataset.batch([window])) for window in windows)
+        outputs = concatenate(
+            answers(infer, dataset.batch([window]), np.array([window])) for window in windows
+        )
         context, expected = dataset.contexts[question.context], question.answers[0]
         rows.append(
             {

@@ -26,11 +26,13 @@ class ResNet50(Model):
 
     def inputs(self, config: Config) -> tuple[Tensor, ...]:
         """Name the normalised RGB image."""
-        return (Tensor("INPUT__0", float_type(config), (3, 224, 224)),)
+        meaning = "red, green and blue of an image, normalised"
+        return (Tensor("INPUT__0", float_type(config), (3, 224, 224), meaning),)
 
     def outputs(self, config: Config) -> tuple[Tensor, ...]:
         """Name the logits of ImageNet's 1000 classes."""
-        return (Tensor("OUTPUT__0", float_type(config), (1000,)),)
+        meaning = "a logit for each class"
+        return (Tensor("OUTPUT__0", float_type(config), (1000,), meaning),)
 
     def prepare_dataset(self, config: Config, folder: Path) -> None:
         from helpers.models.resnet50.synthetic.generate import write_images

@@ -40,15 +40,17 @@ class TFT(Model):
 
     def inputs(self, config: Config) -> tuple[Tensor, ...]:
         """Name the three inputs that the network reads, of the eight of NVIDIA's deployment."""
+        dtype = float_type(config)
         return (
-            Tensor("s_cat__0", "int64", (LENGTH, 1)),
-            Tensor("k_cont__3", float_type(config), (LENGTH, 3)),
-            Tensor("target__6", float_type(config), (LENGTH, 1)),
+            Tensor("s_cat__0", "int64", (LENGTH, 1), "the number of the series, at each hour"),
+            Tensor("k_cont__3", dtype, (LENGTH, 3), "what is known of each hour, scaled"),
+            Tensor("target__6", dtype, (LENGTH, 1), "the series, scaled; the last day is not read"),
         )
 
     def outputs(self, config: Config) -> tuple[Tensor, ...]:
         """Name the normalised P10, P50 and P90 of the next day."""
-        return (Tensor("target__0", float_type(config), (HORIZON, len(QUANTILES))),)
+        shape, meaning = (HORIZON, len(QUANTILES)), "P10, P50 and P90 of each hour, scaled"
+        return (Tensor("target__0", float_type(config), shape, meaning),)
 
     def prepare_dataset(self, config: Config, folder: Path) -> None:
         from helpers.models.tft.synthetic.generate import write_series

@@ -1,6 +1,5 @@
 """Pictures of series, of forecasts and of what the network looked at, with alternative text."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -8,7 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from helpers.display import COLOURS, GREY, INK, legend_below, number, paired_bars, picture, subplots
-from helpers.models import Arrays, Config
+from helpers.models import Config
+from helpers.models._arrays import Answers, answers
 from helpers.models.tft.data import Windows
 from helpers.models.tft.variants import HISTORY, HORIZON, LENGTH
 
@@ -42,15 +42,15 @@ def show_series(dataset: Windows, count: int = 4) -> "Image":
     return picture(figure, text)
 
 
-def show_forecasts(dataset: Windows, infer: Callable[[Arrays], Arrays], count: int = 4) -> "Image":
+def show_forecasts(dataset: Windows, infer: Answers, count: int = 4) -> "Image":
     """Draw forecasts of `count` windows, spread over the set, and what came.
 
     `infer` maps a batch as the data set gives it to the network's output: a session's `run`, or a
-    client of a server.
+    client of a server. Or it holds the outputs of all windows.
     """
     chosen = dataset.spread(count)
     (batch,) = dataset.batches(len(chosen), len(chosen))
-    (scaled,) = infer(batch).values()
+    (scaled,) = answers(infer, batch, chosen).values()
     forecasts = dataset.unscaled(np.asarray(scaled, dtype=np.float64), chosen)
     actual, ahead = dataset.targets(chosen), HOURS[HISTORY:]
     figure, drawn = subplots("Forecasts of a day and what came", len(chosen))

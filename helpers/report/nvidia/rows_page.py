@@ -11,12 +11,11 @@ from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING
 
-from helpers.display import ABSENT, COLOURS, GREY, WIDTH, canvas, number
+from helpers.display import ABSENT, COLOURS, GREY, WIDTH, canvas, number, png
 from helpers.report import style
 from helpers.report.nvidia import fidelity_page
 from helpers.report.nvidia.documents import documents
 from helpers.report.nvidia.rows import LITTLES_LAW, contradictory, everything, published
-from helpers.report.plots import png
 from helpers.report.site import TEMPLATE, render
 from helpers.results import TableRow
 from helpers.store import write_atomic
