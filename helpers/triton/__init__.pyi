@@ -1,3 +1,4 @@
+from .client import client_example, run_client
 from .conversion import convert
 from .embedded import libraries
 from .explained import show_configuration
@@ -5,7 +6,7 @@ from .guard import sweep
 from .process import SETTINGS, apply_settings, exit_reason, guarded, last_lines
 from .repository import deploy, write_repository
 from .server import Server
-from .serving import asking, client_example, serve, serve_elsewhere
+from .serving import asking, serve, serve_elsewhere
 
 __all__ = [
     "SETTINGS",
@@ -19,6 +20,7 @@ __all__ = [
     "guarded",
     "last_lines",
     "libraries",
+    "run_client",
     "serve",
     "serve_elsewhere",
     "show_configuration",

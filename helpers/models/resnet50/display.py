@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from helpers.display import COLOURS, GREY, picture, subplots
-from helpers.models import Arrays, Dataset
+from helpers.models import Arrays, Dataset, Example
 from helpers.models._arrays import spread
-from helpers.models.resnet50.data import DEVIATION, MEAN, ImageFolder
+from helpers.models.resnet50.data import DEVIATION, MEAN, OUTPUTS, ImageFolder
 
 if TYPE_CHECKING:
     from IPython import display
@@ -18,6 +18,12 @@ if TYPE_CHECKING:
 SIDE = 112
 GAP = 4
 TOP = 5  # classes that are shown
+READING = """\
+logits = answer.as_numpy("{output}")[0]
+for label in logits.argsort()[:-4:-1]:  # the three largest
+    print(f"{{sample['classes'][label]}}: logit {{logits[label]:.2f}}")
+print("its label:", sample["label"])
+"""
 
 
 def show_images(dataset: Dataset, count: int = 10) -> Image.Image:
@@ -71,3 +77,10 @@ def show_predictions(
     return picture(
         figure, f"{text}, by class and what the model finds likeliest: {'; '.join(said)}."
     )
+
+
+def example(dataset: ImageFolder, output: str) -> Example:
+    """Choose the first image that `show_predictions` draws; `output` has its logits."""
+    classes = np.array([dataset.name_of(label) for label in range(OUTPUTS)])
+    beside = {"classes": classes, "label": np.array(dataset.class_of(0))}
+    return Example(dataset.take(np.array([0])), beside, READING.format(output=output))
