@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from IPython.display import Markdown
     from pandas import DataFrame, Series
 
+Name = Callable[["Series[float]"], str]  # names a point
 JOINED = 1.01  # samples in an execution, relative to those of a request: above, some were joined
 
 
@@ -61,9 +62,6 @@ def online(rows: "DataFrame", config: OnlineConfig, is_local: bool) -> list[str]
     ]
 
 
-Name = Callable[["Series[float]"], str]  # names a point
-
-
 def _unknown(rows: "DataFrame", what: str) -> str:
     counts = [f"{count} {word}" for word, count in rows["verdict"].value_counts().items()]
     return (
@@ -99,10 +97,8 @@ def _growth(points: "DataFrame", name: Name) -> Iterator[str]:
 
 def _longer(row: "Series[float]", other: "Series[float]") -> str:
     ratio = row["p50_latency_ms"] / other["p50_latency_ms"]
-    ends = short(other["p50_latency_ms"]), short(row["p50_latency_ms"])
-    return (
-        f"half of the requests take more than {ends[1]} ms instead of {ends[0]} ({ratio:.2g} times)"
-    )
+    before, now = short(other["p50_latency_ms"]), short(row["p50_latency_ms"])
+    return f"p50 is {now} ms instead of {before} ({ratio:.2g} times)"
 
 
 def _rate(row: "Series[float]") -> str:
@@ -121,27 +117,30 @@ def _serving(points: "DataFrame") -> Iterator[str]:
             yield f"{line}, and serving adds nothing that can be told ({share:.0%} of bare)."
             continue
         line += f" and serving adds {short(added)} ms: Triton serves {share:.0%} of the bare rate."
-        if place == 0 and row["floor_ms"] > 0:
+        if place == 0 and _is_positive(row["floor_ms"]):
             line += (
                 " A request with these tensors to a model that computes nothing takes "
                 f"{short(row['floor_ms'])} ms, the floor of serving"
             )
-            beyond = row["adapter_ms"]
-            if beyond > 0:
+            if _is_positive(row["adapter_ms"]):
                 line += (
-                    f"; {short(beyond)} ms are beyond it, where the copies between the parts of an "
-                    "ensemble count too"
+                    f"; {short(row['adapter_ms'])} ms are beyond it, where the copies between the "
+                    "parts of an ensemble count too"
                 )
             line += "."
         yield line
 
 
+def _is_positive(value: float | None) -> bool:
+    return value is not None and value > 0
+
+
 def _largest_part(row: "Series[float]", name: Name) -> Iterator[str]:
-    parts = row[list(LATENCY_COMPONENTS)].dropna().astype(float)
+    parts, whole = row[list(LATENCY_COMPONENTS)].dropna().astype(float), row["avg_latency_ms"]
     for part, ms in parts.nlargest(1).items():
         yield (
-            f"With {name(row)} the mean latency is {short(row['avg_latency_ms'])} ms; its largest "
-            f"part is {LATENCY_COMPONENTS[str(part)]}, {ms / row['avg_latency_ms']:.0%}."
+            f"With {name(row)} the mean latency is {short(whole)} ms; its largest part is "
+            f"{LATENCY_COMPONENTS[str(part)]}, {ms / whole:.0%}."
         )
 
 

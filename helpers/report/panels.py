@@ -103,6 +103,9 @@ def _draw(
         if values.min() < 0:
             axes.set_ylim(1.1 * values.min(), None)
             axes.axhline(0, color=INK, lw=1, zorder=1)
+        if axes.get_yscale() == "linear":  # markers at the top are seen whole
+            low, high = axes.get_ylim()
+            axes.set_ylim(low, high + 0.06 * (high - low))
     style.mark_sizes(axes, points[x].unique())
     if any(columns.values()):
         axes.legend(frameon=False, fontsize=8)

@@ -1,4 +1,4 @@
-from .client import client_example, run_client
+from .client import run_client, show_client
 from .conversion import convert
 from .embedded import libraries
 from .explained import show_configuration
@@ -13,7 +13,6 @@ __all__ = [
     "Server",
     "apply_settings",
     "asking",
-    "client_example",
     "convert",
     "deploy",
     "exit_reason",
@@ -23,6 +22,7 @@ __all__ = [
     "run_client",
     "serve",
     "serve_elsewhere",
+    "show_client",
     "show_configuration",
     "sweep",
     "write_repository",

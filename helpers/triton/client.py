@@ -48,18 +48,26 @@ def write_client(config: DeployConfig, repository: Path) -> None:
     (repository / CLIENT).write_text(TEXT.format(**fields, reading=found.reading))
 
 
-def client_example(repository: Artefact) -> str:
-    """Give the text of the client."""
-    return (repository.folder / CLIENT).read_text()
-
-
 def run_client(repository: Artefact, server: Server) -> str:
     """Have the client ask `server`, and give what it prints.
 
     It runs in this process, because another one would take a second to start.
     """
-    text = client_example(repository).replace(ADDRESS, server.url)
+    text = (repository.folder / CLIENT).read_text().replace(ADDRESS, server.url)
     printed = io.StringIO()
     with chdir(repository.folder), redirect_stdout(printed):
         exec(compile(text, CLIENT, "exec"), {"__name__": "__main__"})
     return printed.getvalue()
+
+
+def show_client(repository: Artefact, printed: str) -> None:
+    """Display the program, and what it printed."""
+    from IPython.display import Markdown, display
+
+    program = (repository.folder / CLIENT).read_text()
+    for title, kind, text in (
+        (f"`{CLIENT}`, to be run beside `{SAMPLE}`:", "python", program),
+        ("What it printed:", "text", printed),
+    ):
+        block = f"{title}\n\n```{kind}\n{text.strip()}\n```"
+        display(Markdown(block))  # type: ignore[no-untyped-call]
