@@ -282,7 +282,13 @@ class OfflineFields(LoadFields):
     shared_memory: Literal["none", "system", "cuda"] = "system"
 
 
-class OnlineFields(LoadFields):
+class BudgetField(Strict):
+    """What a service promises. `perf_online` draws it, and measures the same without it."""
+
+    latency_budget_ms: Milliseconds | None = None  # at p99
+
+
+class OnlineFields(BudgetField, LoadFields):
     """What the stage perf_online reads."""
 
     concurrency: list[Count] = [1]  # clients, each with one request at a time
@@ -292,11 +298,10 @@ class OnlineFields(LoadFields):
     max_rate_budget_ms: Milliseconds | None = None  # look for the highest rate that keeps it at p99
 
 
-class ReportFields(CheckpointField):
+class ReportFields(BudgetField, CheckpointField):
     """What the report reads itself; the rest comes from the results of the other stages."""
 
     dataset: str = "generated"
-    latency_budget_ms: Milliseconds | None = None  # at p99
 
 
 TUNED = (  # what a search chooses; "format" stands for a format with its precision

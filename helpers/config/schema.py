@@ -12,6 +12,8 @@ from helpers.config import releases
 from helpers.config.parameter_file import Value
 from helpers.store import ROOT, content_name, digest, outputs
 
+DRAWN = fields.BudgetField.model_fields  # by perf_online, whose rows do not depend on it
+
 
 class StageConfig(fields.Strict):
     """Which stage of which experiment this is; each stage has a subclass with what it reads."""
@@ -61,6 +63,8 @@ class StageConfig(fields.Strict):
         if stage == "report":
             chosen["experiments"] = list(self.experiments)
         chosen |= self.model_dump(include=self.fields_for(stage))
+        if stage == "perf_online":
+            chosen = {name: value for name, value in chosen.items() if name not in DRAWN}
         for name in {"dataset", "checkpoint"} & set(chosen):
             chosen[name] = content_name(str(chosen[name]))
         return chosen

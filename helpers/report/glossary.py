@@ -2,28 +2,11 @@
 
 from pathlib import Path
 
+from helpers.report import steps
 from helpers.report.site import Link, render
 from helpers.store import write_atomic
 
 PAGE = "glossary.html"
-STEPS = (  # as the columns of results.csv and the tables of the notebooks name them
-    ("client send", "perf_analyzer writes the request to the socket."),
-    (
-        "network and server send/receive",
-        "What the other parts leave of the latency: the wire, and Triton's reading of the request "
-        "and writing of the answer.",
-    ),
-    ("server queue", "The request waits for an instance, or for others to fill the batch."),
-    ("server compute input", "Triton collects the inputs of a batch for the backend."),
-    (
-        "server compute infer",
-        "The backend runs the model; with the Python adapter, the format's runtime and the adapter "
-        "around it.",
-    ),
-    ("server compute output", "The backend hands the outputs back to Triton."),
-    ("client receive", "perf_analyzer reads the answer."),
-    ("average latency", "All of these together, from sending a request to having its answer."),
-)
 WORDS = (
     (
         "accuracy ladder",
@@ -155,7 +138,7 @@ def write_page(outputs: Path) -> Path:
     """Write the page into an outputs folder, and return its path."""
     context = {
         "links": [Link("index.html", "All targets")],
-        "steps": STEPS,
+        "steps": steps.table_rows(),
         "words": WORDS,
         "sources": SOURCES,
         "issues": ISSUES,

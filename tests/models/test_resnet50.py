@@ -25,6 +25,7 @@ from helpers.models.resnet50.data import ImageFolder
 from helpers.models.resnet50.display import show_images
 from helpers.models.resnet50.network import ResNet50, load
 from helpers.models.resnet50.synthetic.generate import CLASSES, SETS, training_batch, write_images
+from tests.models.examples import said
 
 NAMES = Path(__file__).parent / "data" / "resnet50_names.tsv"
 SMALL = SimpleNamespace(dataset="generated-small", export_precision="fp32")
@@ -629,3 +630,20 @@ def test_the_small_set_is_fitted_well_above_chance(
     scores = dataset.score({"OUTPUT__0": answers[1]})
     assert scores["top1"] > 0.6  # 0.71; steps alone reach less
     assert scores["top5"] > 0.7
+
+
+def test_a_client_reads_the_likeliest_classes_beside_the_label(tmp_path: Path) -> None:
+    dataset = folder_of(tmp_path, {"cat": 1, "dog": 1})
+    config = SimpleNamespace(export_precision="fp32")
+    logits = np.zeros((1, 1000), np.float32)
+    logits[0, [1, 0, 7]] = 3, 2, 1
+
+    example = resnet50.example(config, dataset, 1)
+
+    assert example.batch["INPUT__0"].shape == (1, 3, 224, 224)
+    assert said(example, {"OUTPUT__0": logits}) == [
+        "dog: logit 3.00",
+        "cat: logit 2.00",
+        "class 7: logit 1.00",
+        "its label: cat",
+    ]

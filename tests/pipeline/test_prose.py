@@ -1,8 +1,7 @@
 """Prose says what is always true: a figure with a unit has a source, and what a run measures is not
-stated. What it invites to try can be tried.
+stated.
 """
 
-import ast
 import re
 from collections.abc import Sequence
 from itertools import pairwise
@@ -14,7 +13,7 @@ from onnx.checker import MAXIMUM_PROTOBUF
 
 from helpers import models
 from helpers.accuracy.ladder import AGREED_SHARE, KEPT_SHARE
-from helpers.config import STAGE, notebook_file, resolve
+from helpers.config import STAGE, notebook_file
 from helpers.formats._tensorrt import WORKSPACE_BYTES
 from helpers.models._criteo import network as criteo
 from helpers.models._criteo.tables import (
@@ -34,7 +33,6 @@ from helpers.perf.statistics import BUDGET_SHARE, CONFIDENCE
 BOOKS = [(model, stage) for model in models.names() for stage in STAGE]
 UNITS = "ms|µs|s|seconds?|minutes?|hours?|%|times|[kMGT]i?B|GFLOP/s|(?:images|samples)/s"
 FIGURE = re.compile(rf"(?<![\w.`-])(\d[\d,.]*)[ -]({UNITS})(?!\w)")
-OVERRIDES = re.compile(r"`(?:overrides = )?(\{\"[^`]*\})`")
 # what only a run can know
 MEASURED = re.compile(
     r"\b(?:twice|half|\w+ times) as (?:fast|slow|long|much time)\b|\bhalf the time\b"
@@ -134,19 +132,3 @@ def test_a_figure_of_a_run_would_be_noticed() -> None:
     assert FIGURE.findall("it took 12.5 ms, or 3 s") == [("12.5", "ms"), ("3", "s")]
     assert MEASURED.search("which is twice as fast")
     assert MEASURED.search("in about two minutes on two cores")
-
-
-@pytest.mark.parametrize(("model", "stage"), BOOKS)
-def test_what_a_notebook_says_to_try_is_understood(model: str, stage: str) -> None:
-    for text in OVERRIDES.findall(prose(notebook_file(model, stage))):
-        given = ast.literal_eval(text)
-        found = resolve(model, stage, overrides=given)
-
-        assert found.overrides, f"{text} changes nothing of the first experiment"
-
-
-@pytest.mark.parametrize("stage", ["export", "convert", "deploy", "perf_online"])
-def test_every_model_says_what_to_try(stage: str) -> None:
-    lacking = [m for m in models.names() if not OVERRIDES.search(prose(notebook_file(m, stage)))]
-
-    assert lacking == []

@@ -6,8 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from helpers.display import COLOURS, INK, mark_decades, number, picture, subplots
+from helpers.models import Example
 from helpers.models._arrays import Answers, answers, concatenate, spread
-from helpers.models._criteo.data import SplitBinary
+from helpers.models._criteo.data import OUTPUT, SplitBinary
 
 if TYPE_CHECKING:
     from IPython.display import Image
@@ -15,6 +16,12 @@ if TYPE_CHECKING:
 SHARE = 0.01  # of a table's rows: those that are looked up most
 COUNTED, PREDICTED = 32_768, 4_096  # samples, spread over the set
 BATCH, GROUPS = 256, 10
+SHOWN = 8  # samples that are shown one by one, half of them clicks
+READING = f"""\
+for logit, clicked in zip(answer.as_numpy("{OUTPUT}").ravel(), sample["clicked"]):
+    chance = 1 / (1 + np.exp(-logit))
+    print(f"a click with {{chance:.1%}};", "clicked" if clicked else "not clicked")
+"""
 
 
 def show_tables(dataset: SplitBinary) -> "Image":
@@ -79,6 +86,38 @@ def show_predictions(dataset: SplitBinary, infer: Answers) -> "Image":
         f"{np.abs(observed - predicted).max():.1f}%."
     )
     return picture(figure, text)
+
+
+def show_clicks(dataset: SplitBinary, infer: Answers) -> list[dict[str, str | int | float]]:
+    """Give a row for each of eight samples, four of them clicks where there are as many: the
+    probability that `infer` gives to a click, and what happened.
+    """
+    places = _shown(dataset)
+    samples = dataset.take(places)
+    (logits,) = answers(infer, samples.inputs, places).values()
+    chances = 1 / (1 + np.exp(-np.asarray(logits, np.float64).reshape(-1)))
+    return [
+        {"sample": int(place), "probability of a click": float(chance), "truly": _said(clicked)}
+        for place, chance, clicked in zip(places, chances, samples.clicks, strict=True)
+    ]
+
+
+def example(dataset: SplitBinary, most: int) -> Example:
+    """Choose the samples that `show_clicks` shows."""
+    samples = dataset.take(_shown(dataset)[:most])
+    return Example(samples.inputs, {"clicked": samples.clicks}, READING)
+
+
+def _shown(dataset: SplitBinary) -> NDArray[np.int64]:
+    """Choose samples from all over the set, as many clicks as others if there are enough."""
+    places = spread(len(dataset), PREDICTED)
+    clicked = dataset.clicks(places)
+    kinds = (places[clicked], places[~clicked])
+    return np.sort(np.concatenate([each[spread(len(each), SHOWN // 2)] for each in kinds]))
+
+
+def _said(clicked: bool) -> str:
+    return "clicked" if clicked else "not clicked"
 
 
 def _frequent(dataset: SplitBinary) -> tuple[NDArray[np.float64], int]:

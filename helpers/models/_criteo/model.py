@@ -2,9 +2,20 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from helpers.models import Arrays, Config, Dataset, Ensemble, Model, Network, Raw, Reference, Tensor
+from helpers.models import (
+    Arrays,
+    Config,
+    Dataset,
+    Ensemble,
+    Example,
+    Model,
+    Network,
+    Raw,
+    Reference,
+    Tensor,
+)
 from helpers.models._arrays import draw
 from helpers.models._criteo import checkpoint as checkpoints
 from helpers.models._criteo import data, hierarchical, network
@@ -62,6 +73,11 @@ class Recommender(Model):
 
     def prepare_checkpoint(self, config: Config, dataset: Path, path: Path) -> None:
         fit.fit(config.dataset, config.model, dataset, path)
+
+    def example(self, config: Config, dataset: Any, most: int) -> Example:
+        from helpers.models._criteo.display import example
+
+        return example(dataset, most)
 
     def build(self, config: Config, checkpoint: Path) -> Network:
         """Build the dense network: a Keras model of a dict of `args_0` and `args_1`."""

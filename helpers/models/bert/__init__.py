@@ -1,10 +1,10 @@
 """BERT for question answering."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from helpers.errors import ParameterError
-from helpers.models import Arrays, Config, Dataset, Model, Tensor, float_type
+from helpers.models import Arrays, Config, Dataset, Example, Model, Tensor, float_type
 from helpers.models._rounding import bounds
 from helpers.models.bert.sizes import POSITIONS, SIZES
 
@@ -93,6 +93,11 @@ class BERT(Model):
         from helpers.models.bert.synthetic.fit import fit
 
         fit(config.dataset, config.variant, dataset, path)
+
+    def example(self, config: Config, dataset: Any, most: int) -> Example:
+        from helpers.models.bert.display import example
+
+        return example(dataset, [tensor.name for tensor in self.outputs(config)])
 
     def build(self, config: Config, checkpoint: Path) -> "nn.Module":
         from transformers.initialization import no_init_weights

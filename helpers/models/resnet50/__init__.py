@@ -1,9 +1,9 @@
 """ResNet50 v1.5, an image classifier."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from helpers.models import Arrays, Config, Dataset, Model, Raw, Tensor, float_type
+from helpers.models import Arrays, Config, Dataset, Example, Model, Raw, Tensor, float_type
 from helpers.models._rounding import bounds
 
 if TYPE_CHECKING:
@@ -58,6 +58,11 @@ class ResNet50(Model):
         from helpers.models.resnet50.synthetic.fit import fit
 
         fit(config.dataset, path)
+
+    def example(self, config: Config, dataset: Any, most: int) -> Example:
+        from helpers.models.resnet50.display import example
+
+        return example(dataset, self.outputs(config)[0].name)
 
     def build(self, config: Config, checkpoint: Path) -> "nn.Module":
         from helpers.models.resnet50.network import ResNet50, load

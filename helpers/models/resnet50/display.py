@@ -7,15 +7,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from helpers.display import COLOURS, GREY, INK, picture, subplots
-from helpers.models import Arrays
+from helpers.models import Arrays, Example
 from helpers.models._arrays import Answers, answers, spread
-from helpers.models.resnet50.data import DEVIATION, MEAN, ImageFolder
+from helpers.models.resnet50.data import DEVIATION, MEAN, OUTPUTS, ImageFolder
 
 if TYPE_CHECKING:
     from IPython import display
 
 COLUMNS = 5  # of images
 TOP = 5  # classes that are shown
+READING = """\
+logits = answer.as_numpy("{output}")[0]
+for label in logits.argsort()[:-4:-1]:  # the three largest
+    print(f"{{sample['classes'][label]}}: logit {{logits[label]:.2f}}")
+print("its label:", sample["label"])
+"""
 
 
 def show_images(dataset: ImageFolder, given: Answers, count: int = 10) -> "display.Image":
@@ -86,3 +92,10 @@ def show_predictions(
     return picture(
         figure, f"{text}, by class and what the model finds likeliest: {'; '.join(said)}."
     )
+
+
+def example(dataset: ImageFolder, output: str) -> Example:
+    """Choose the first image that `show_predictions` draws; `output` has its logits."""
+    classes = np.array([dataset.name_of(label) for label in range(OUTPUTS)])
+    beside = {"classes": classes, "label": np.array(dataset.class_of(0))}
+    return Example(dataset.take(np.array([0])), beside, READING.format(output=output))

@@ -1,9 +1,9 @@
 """The Temporal Fusion Transformer, which forecasts quantiles of a time series."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from helpers.models import Arrays, Config, Dataset, Model, Raw, Tensor, float_type
+from helpers.models import Arrays, Config, Dataset, Example, Model, Raw, Tensor, float_type
 from helpers.models._rounding import bounds
 from helpers.models.tft.variants import HORIZON, LENGTH, QUANTILES, VARIANTS
 
@@ -77,6 +77,11 @@ class TFT(Model):
         from helpers.models.tft.synthetic.fit import fit
 
         fit(config.dataset, VARIANTS[config.variant], dataset, path)
+
+    def example(self, config: Config, dataset: Any, most: int) -> Example:
+        from helpers.models.tft.display import example
+
+        return example(dataset, self.outputs(config)[0].name)
 
     def build(self, config: Config, checkpoint: Path) -> "nn.Module":
         from helpers.models.tft.checkpoint import load

@@ -1,9 +1,9 @@
 """Wide & Deep for outbrain's ads: the probability that an ad is clicked."""
 
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from helpers.models import Arrays, Config, Dataset, Model, Network, Raw, Tensor
+from helpers.models import Arrays, Config, Dataset, Example, Model, Network, Raw, Tensor
 from helpers.models._rounding import bounds
 from helpers.models.widedeep.features import HOTNESS, MULTI_HOT, NUMERIC, ONE_HOT
 
@@ -56,6 +56,11 @@ class WideAndDeep(Model):
         from helpers.models.widedeep.synthetic.fit import fit
 
         fit(config.dataset, dataset, path)
+
+    def example(self, config: Config, dataset: Any, most: int) -> Example:
+        from helpers.models.widedeep.display import example
+
+        return example(dataset, self.outputs(config)[0].name, most)
 
     def build(self, config: Config, checkpoint: Path) -> Network:
         from helpers.models.widedeep.checkpoint import load

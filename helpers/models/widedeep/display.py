@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from helpers.display import canvas, legend_below, paired_bars, picture
-from helpers.models import Arrays
+from helpers.models import Arrays, Example
 from helpers.models._arrays import Answers, answers, spread, take
 from helpers.models.widedeep.data import Displays
 from helpers.models.widedeep.features import PAD
@@ -27,6 +27,12 @@ COLUMNS = {  # of a table of ads -> the feature that it shows
     "categories": "category_id_list",
 }
 ROWS = 5_000  # that a picture is drawn from
+READING = """\
+chances = answer.as_numpy("{output}")[:, 0]
+for place in chances.argsort()[::-1]:  # the likeliest click first
+    said = "clicked" if sample["clicked"][place] else ""
+    print(f"ad {{sample['ad_id'][place, 0]}}: {{chances[place]:.1%}} {{said}}")
+"""
 Row = dict[str, str | int | float]
 
 
@@ -56,6 +62,13 @@ def show_ranking(dataset: Displays, infer: Answers, count: int = 3) -> list[Row]
             row |= {"ad": str(ads[number]), "probability": float(predicted[number])}
             rows.append(row | {"clicked": _clicked(dataset, place)})
     return rows
+
+
+def example(dataset: Displays, output: str, most: int) -> Example:
+    """Choose the ads of the first display that `show_ranking` ranks; `output` has probabilities."""
+    places = next(_displays(dataset, 1))[:most]
+    beside = {"clicked": dataset.clicked[places]}
+    return Example(dataset.rows(places), beside, READING.format(output=output))
 
 
 def show_ranks(dataset: Displays, infer: Answers, batch_size: int = 64) -> "Image":

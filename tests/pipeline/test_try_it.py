@@ -1,0 +1,239 @@
+"""Every notebook ends with something to try, and each of these variations is really run.
+
+They run on the smoke target's settings, after the stages that they need and apart from the
+experiment's own results, as a reader would go on: with overrides first, and by name from then on.
+"""
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+import yaml
+
+from helpers import models
+from helpers.config import (
+    MARK,
+    STAGE,
+    TARGET_VARIABLE,
+    ExportConfig,
+    StageConfig,
+    artefact_folder,
+    notebook_file,
+    resolve,
+    results_folder,
+)
+from helpers.pipeline.kernels import forked
+from helpers.pipeline.notebook import execute
+from helpers.pipeline.planning import framework
+from helpers.pipeline.publishing import explored, publish_indexes
+from helpers.results import read
+from helpers.store import OUTPUTS_VARIABLE, ROOT, find_artefact
+from tests.conftest import wait_for
+from tests.triton.test_client import answer_to_client
+
+HEADING = "## Try it"
+OVERRIDES = re.compile(r"`overrides = (\{[^`]*\})`")
+EXPECTED = re.compile(r"\b(?:expect|compare|look|see|how|which|where|why|because)\b", re.IGNORECASE)
+FEWEST_WORDS = 15  # that say what to expect of a variation, and why
+BOOKS = [(model, stage) for model in models.names() for stage in STAGE]
+LESSONS = sorted((ROOT / "notebooks/lessons").glob("*.ipynb"))
+UNWRITTEN = ("export", "convert", "report")  # stages whose notebooks may still lack the cell
+
+
+def last_cell(path: Path) -> Any:
+    return nbformat.read(path, as_version=4).cells[-1]  # type: ignore[no-untyped-call]
+
+
+def variations(path: Path) -> list[dict[str, Any]]:
+    """The overrides that a notebook's last cell names."""
+    cell = last_cell(path)
+    return [ast.literal_eval(each) for each in OVERRIDES.findall(cell.source)]
+
+
+def has_cell(stage: str, path: Path) -> bool:
+    return stage not in UNWRITTEN or last_cell(path).source.startswith(HEADING)
+
+
+@pytest.fixture(params=BOOKS, ids="-".join)
+def book(request: pytest.FixtureRequest) -> tuple[str, str, Path]:
+    model, stage = request.param
+    path = notebook_file(model, stage)
+    if not has_cell(stage, path):
+        pytest.skip("not written yet")
+    return model, stage, path
+
+
+def test_it_ends_with_one_or_two_variations(book: tuple[str, str, Path]) -> None:
+    cell = last_cell(book[2])
+
+    assert cell.cell_type == "markdown"
+    assert cell.source.startswith(f"{HEADING}\n")
+    assert 1 <= len(variations(book[2])) <= 2
+    others = nbformat.read(book[2], as_version=4).cells[:-1]  # type: ignore[no-untyped-call]
+    assert not [each.id for each in others if "try it" in each.source.lower()]
+
+
+def test_each_is_of_a_stage_and_changes_it(book: tuple[str, str, Path]) -> None:
+    model, stage, path = book
+    for given in variations(path):
+        found = resolve(model, stage, overrides=given)
+
+        assert found.overrides == given, "it is what the first experiment has"
+        assert found.experiment.count(MARK) == 1
+
+
+def test_the_words_around_each_say_what_to_expect(book: tuple[str, str, Path]) -> None:
+    _, *parts = OVERRIDES.split(last_cell(book[2]).source)
+    for words in parts[1::2]:  # after each of the overrides, until the next
+        assert len(words.split()) >= FEWEST_WORDS
+        assert EXPECTED.search(words), words
+
+
+@pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
+def test_what_a_lesson_names_to_try_are_fields_of_an_experiment(path: Path) -> None:
+    for given in variations(path):
+        assert resolve("resnet50", "tune", overrides=given).overrides == given
+
+
+def parameters() -> dict[str, Any]:
+    """The smoke target, with one experiment of each model, and less to measure.
+
+    What a variation names must fit: batches of eight, tables that are mapped.
+    """
+    content = yaml.safe_load((ROOT / "params/smoke.yaml").read_text())
+    content["gpu"] = "CPU (try it)"
+    quick = {"rates": [], "point_seconds": 0.3, "request_count": 4, "distinct_rows": 8}
+    content["defaults"] |= quick | {"tune_minutes": 0.02}
+    for name, section in content["models"].items():
+        first = next(iter(section["experiments"]))
+        section["experiments"] = {first: section["experiments"][first]}
+        section["defaults"] |= {key: quick[key] for key in ("request_count", "distinct_rows")}
+        section["defaults"] |= {"batch_sizes": [2], "concurrency": [2]}
+        if name in ("resnet50", "bert"):
+            section["defaults"]["max_batch_size"] = 8
+    content["models"]["dcnv2"]["experiments"] = content["models"]["dlrm"]["experiments"]
+    return dict(content)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """An outputs folder in which one model's experiment has run."""
+
+    model: str
+    outputs: Path
+    content: dict[str, Any]
+    preload: Any  # has the next kernels find a framework imported
+    target: str = "try_it"
+
+    def config(self, stage: str, **given: Any) -> StageConfig:
+        return resolve(self.model, stage, **self.content, **given)
+
+    def run(self, stage: str, **given: Any) -> StageConfig:
+        """Run a notebook by papermill, with the parameters of a file and these."""
+        config = self.config(stage, **given)
+        if isinstance(config, ExportConfig):
+            self.preload(*framework(config))
+        result = results_folder(config) / f"{stage}.json"
+        execute(notebook_file(self.model, stage), result, self.content | given, 300)
+        return config
+
+    def tried(self, stage: str, overrides: dict[str, Any]) -> StageConfig:
+        """Run a variation of a stage: what it needs first, and from then on by name."""
+        given: dict[str, Any] = {"overrides": overrides}
+        config = self.config(stage, **given)
+        for earlier in list(STAGE)[: list(STAGE).index(stage)] if stage != "report" else ():
+            if STAGE[earlier].makes_artefact and not find_artefact(
+                artefact_folder(config, earlier)
+            ):
+                self.run(earlier, **given)
+                given = {"experiment": config.experiment}
+        return self.run(stage, **given)
+
+    def files(self) -> dict[str, bytes]:
+        """The experiment's own results."""
+        base = self.outputs / self.target / self.model
+        found = (path for path in base.rglob("*") if MARK not in str(path.relative_to(base)))
+        return {str(path): path.read_bytes() for path in found if path.suffix in (".json", ".yaml")}
+
+
+@pytest.fixture(scope="module")
+def prepared(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Prepared]:
+    """Run the stages of a model's experiment that others read, in a folder of its own."""
+    model, content = request.param, parameters()
+    content["models"] = {model: content["models"][model]}
+    folder = tmp_path_factory.mktemp(model)
+    file = folder / "try_it.yaml"
+    file.write_text(yaml.safe_dump(content))
+    stages = [f"--stage={name}" for name in ("export", "convert", "deploy")]
+    command = [sys.executable, "-W", "ignore", "-m", "helpers", "run", str(file), *stages]
+    with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
+        patch.setenv(OUTPUTS_VARIABLE, str(folder / "outputs"))
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stdout + done.stderr
+        patch.setenv(TARGET_VARIABLE, "try_it")
+        patch.setenv("PYTHONWARNINGS", "ignore")
+        nursery = stack.enter_context(forked())
+        yield Prepared(model, folder / "outputs", content, nursery.preload)
+
+
+MODELS = [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in models.names()]
+
+
+@pytest.mark.slow
+@pytest.mark.alone
+@pytest.mark.thorough
+@pytest.mark.parametrize("prepared", MODELS, indirect=True)
+@pytest.mark.parametrize("stage", STAGE)
+def test_each_runs_apart_from_the_experiment_and_is_listed_as_explored(
+    prepared: Prepared, stage: str
+) -> None:
+    path, before = notebook_file(prepared.model, stage), prepared.files()
+    for given in variations(path):
+        config = prepared.tried(stage, given)
+
+        found = read(results_folder(config) / f"{stage}.json")
+        assert found
+        assert (found.state, found.experiment) == ("done", config.experiment)
+        assert config.experiment.count(MARK) == 1
+        listed = explored(prepared.outputs, prepared.target)
+        assert (config.experiment, stage) in {(each.experiment, each.stage) for each in listed}
+        index = publish_indexes(prepared.outputs, prepared.target)
+        assert config.experiment in index.read_text()
+    assert prepared.files() == before
+
+
+@pytest.mark.slow
+@pytest.mark.alone
+@pytest.mark.thorough
+@pytest.mark.parametrize("prepared", MODELS, indirect=True)
+def test_the_client_of_every_model_is_answered(prepared: Prepared, tmp_path: Path) -> None:
+    config = prepared.config("deploy")
+    repository = artefact_folder(config, "deploy")
+    command = [sys.executable, "-W", "ignore", "-m", "helpers", "serve"]
+    file = str(prepared.outputs.parent / "try_it.yaml")
+    log = (tmp_path / "serve.log").open("w")
+    server = subprocess.Popen([*command, file, "--model", prepared.model], cwd=ROOT, stdout=log)
+    try:
+        found = wait_for(
+            lambda: re.search(r"127\.0\.0\.1:\d+", (tmp_path / "serve.log").read_text())
+        )
+        printed = answer_to_client(repository, found[0], tmp_path / "elsewhere")
+    finally:
+        server.send_signal(2)
+        server.wait(60)
+        log.close()
+
+    assert len(printed.splitlines()) >= 3
+    assert "nan" not in printed
+    assert os.sep not in printed
