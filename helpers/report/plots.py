@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 # In the order of LATENCY_COMPONENTS; what passes outside the server is also hatched.
 COMPONENT_COLOURS = ("#5b5b5b", "#aab2bb", "#de8f05", "#56b4e9", "#0173b2", "#029e73", "#cc78bc")
 RED = "#b3261e"
+CAPTION = "font-size:.9em;max-width:48rem;margin:0 0 1em"  # below a figure
 RATE, LATENCY = "throughput (samples/s)", "p99 latency (ms)"
 
 
@@ -222,19 +223,22 @@ def roofline(rows: "DataFrame", peaks: Peaks | None) -> "Figure":
     return figure
 
 
-def show(figure: "Figure", alt: str, data: "DataFrame", path: Path) -> None:
-    """Display `figure` with its alternative text, and below it a link to `data`, written to `path`.
+def show(figure: "Figure", sentence: str, data: "DataFrame", path: Path) -> None:
+    """Display `figure`, the sentence that says what it shows, and a link to `data`, written to
+    `path`.
 
     The link is relative to the folder of `path`, which is the page's. The figure is emptied.
     """
     from IPython.display import HTML, display
 
     write_atomic(path, data.to_csv(index=False))
-    bundle = {"image/png": png(figure), "text/plain": alt}
-    about = {"image/png": {"alt": alt, "width": round(WIDTH * 96)}}
+    bundle = {"image/png": png(figure), "text/plain": sentence}
+    about = {"image/png": {"alt": sentence, "width": round(WIDTH * 96)}}
     link = f'<a href="{escape(quote(path.name))}">data of this figure (CSV)</a>'
+    # a screen reader has read the sentence as the figure's alternative text
+    said = f'<span aria-hidden="true">{escape(sentence)}</span> {link}'
     display(bundle, raw=True, metadata=about)  # type: ignore[no-untyped-call]
-    display(HTML(f"<p style='font-size:.85em;margin:0'>{link}</p>"))  # type: ignore[no-untyped-call]
+    display(HTML(f'<p class="caption" style="{CAPTION}">{said}</p>'))  # type: ignore[no-untyped-call]
 
 
 def png(figure: "Figure") -> bytes:
