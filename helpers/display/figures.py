@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 # Seaborn's colour-blind palette, without its yellow and pink, which are too pale on white.
 COLOURS = ("#0173b2", "#de8f05", "#029e73", "#cc78bc", "#a3480a", "#56b4e9", "#5b5b5b", "#b00068")
 INK, GREY = "#111111", "#5b5b5b"
-WIDTH = 10.0  # inches, of 96 pixels on a page: as wide as its tables
+WIDTH = 10.25  # inches, of 96 pixels on a page: as wide as its text may be
 
 
 def canvas(title: str, x: str = "", y: str = "", height: float = 4.8) -> tuple["Figure", "Axes"]:

@@ -275,7 +275,7 @@ def test_a_shown_figure_has_its_sentence_and_its_data_below_it(
     (picture, about), (below, _) = shown
     assert isinstance(picture, dict)
     assert picture["image/png"].startswith(b"\x89PNG")
-    assert about["metadata"] == {"image/png": {"alt": "the best is 5", "width": 960}}
+    assert about["metadata"] == {"image/png": {"alt": "the best is 5", "width": 984}}
     assert 'href="a%20figure.csv"' in str(below.data)  # type: ignore[attr-defined]
     assert ">the best is 5<" in str(below.data)  # type: ignore[attr-defined]
     assert len(read_csv(tmp_path / "a figure.csv")) == len(rows)
