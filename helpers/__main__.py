@@ -6,7 +6,6 @@ Exit codes: 0 all done, 1 something failed or differs, 2 wrong usage or paramete
 import os
 import sys
 import time
-from collections import Counter
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -17,6 +16,7 @@ from typer.main import get_command
 from helpers import config, inference, machine, perf, pipeline, triton
 from helpers.display import Lines, lines_or_live
 from helpers.errors import DeploymentError, ParameterError, ServerError, WorkspaceError
+from helpers.report import counts
 from helpers.store import OUTPUTS_VARIABLE, ROOT, display_path
 
 app = Typer(
@@ -110,8 +110,7 @@ def status(outputs: Outputs = OUTPUTS) -> None:
         raise WorkspaceError(f"{outputs} has no results: run triton-notebooks run")
     for target in targets:
         states = pipeline.stage_states(outputs, target)
-        counts = Counter(each.state for each in states)
-        say(f"{target}: {', '.join(f'{n} {state}' for state, n in counts.items())}")
+        say(f"{target}: {', '.join(f'{n} {state}' for state, n in counts(states))}")
         for each in states:
             name = f"{each.model} {each.experiment}".strip()
             measuring = each.measuring_seconds

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 # Seaborn's colour-blind palette, without its yellow and pink, which are too pale on white.
 COLOURS = ("#0173b2", "#de8f05", "#029e73", "#cc78bc", "#a3480a", "#56b4e9", "#5b5b5b", "#b00068")
 INK, GREY = "#111111", "#5b5b5b"
-WIDTH = 7.0  # inches, of 96 pixels on a page
+WIDTH = 10.25  # inches, of 96 pixels on a page: as wide as its text may be
+CAPTION = "font-size:.9em;max-width:48rem;margin:0 0 1em"  # below a figure
 
 
 def canvas(title: str, x: str = "", y: str = "", height: float = 4.8) -> tuple["Figure", "Axes"]:
@@ -87,19 +88,22 @@ def picture(figure: "Figure", text: str) -> "Image":
     return Image(drawn.getvalue(), width=round(WIDTH * 96), alt=text)  # type: ignore[no-untyped-call]
 
 
-def show(figure: "Figure", alt: str, data: "DataFrame", path: Path) -> None:
-    """Display `figure` with its alternative text, and below it a link to `data`, written to `path`.
+def show(figure: "Figure", sentence: str, data: "DataFrame", path: Path) -> None:
+    """Display `figure`, the sentence that says what it shows, and a link to `data`, written to
+    `path`.
 
     The link is relative to the folder of `path`, which is the page's. The figure is emptied.
     """
     from IPython.display import HTML, display
 
     write_atomic(path, data.to_csv(index=False))
-    bundle = {"image/png": png(figure), "text/plain": alt}
-    about = {"image/png": {"alt": alt, "width": round(WIDTH * 96)}}
+    bundle = {"image/png": png(figure), "text/plain": sentence}
+    about = {"image/png": {"alt": sentence, "width": round(WIDTH * 96)}}
     link = f'<a href="{escape(quote(path.name))}">data of this figure (CSV)</a>'
+    # a screen reader has read the sentence as the figure's alternative text
+    said = f'<span aria-hidden="true">{escape(sentence)}</span> {link}'
     display(bundle, raw=True, metadata=about)  # type: ignore[no-untyped-call]
-    display(HTML(f"<p style='font-size:.85em;margin:0'>{link}</p>"))  # type: ignore[no-untyped-call]
+    display(HTML(f'<p class="caption" style="{CAPTION}">{said}</p>'))  # type: ignore[no-untyped-call]
 
 
 def png(figure: "Figure") -> bytes:

@@ -47,6 +47,7 @@ BADGES |= dict.fromkeys(
     "background:#fdecc8;color:#6b4000",
 )
 ABSENT = "–"
+NAME = "Table"  # of one without a caption
 LEFT = ' style="text-align:left"'
 SHORT = ' style="text-align:left;white-space:nowrap"'
 # a sentence, which a narrow page would break after each word
@@ -91,8 +92,10 @@ def table(
         head += f"<thead><tr>{''.join(titles)}</tr></thead>"
         rows = ["".join(row) for row in cells]
     body = "".join(f"<tr>{row}</tr>" for row in rows)
-    html = f'<div style="overflow-x:auto"><table>{head}<tbody>{body}</tbody></table></div>'
-    return Table(html, caption)
+    # a box that scrolls can be reached and is named, for those who use a keyboard
+    label = escape(caption or NAME)
+    box = f'style="overflow-x:auto" tabindex="0" role="region" aria-label="{label}"'
+    return Table(f"<div {box}><table>{head}<tbody>{body}</tbody></table></div>", caption)
 
 
 def pretty(name: str) -> str:

@@ -4,7 +4,6 @@ import csv
 import io
 import math
 import os
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -30,6 +29,7 @@ from helpers.report import (
     Link,
     StageState,
     Target,
+    answers_of,
     glossary,
     has_links,
     nvidia,
@@ -39,8 +39,6 @@ from helpers.report import (
 )
 from helpers.results import Row
 from helpers.store import display_path, write_atomic
-
-KNOWN = ("stable", "wide")  # verdicts of rows whose throughput may be stated
 
 
 def targets(outputs: Path) -> list[str]:
@@ -101,15 +99,16 @@ def _state(
 ) -> StageState:
     path = results_folder(config) / f"{config.stage}.json"
     result, page = results.read(path), path.with_suffix(".html")
-    href = str(page.relative_to(base)) if page.exists() else None
-    shown: dict[str, Any] = {"state": "missing"}
+    owner = "" if experiment in ("", config.experiment) else config.experiment
+    shown: dict[str, Any] = {"state": "missing", "shared_with": owner}
     if path in pending:  # a stage that experiments share runs once
-        is_own = experiment in ("", config.experiment)
-        shown = {"state": pending[path] if is_own else "waiting"}
+        shown["state"] = "waiting" if owner else pending[path]
+        shown["reason"] = result.reason if result and config.stage == "report" else ""
     elif result:
-        shown = result.model_dump(include={"state", "headline", "reason", "seconds", "finished"})
+        shown |= result.model_dump(include={"state", "headline", "reason", "seconds", "finished"})
         shown["measuring_seconds"] = result.measurement and result.measurement.measuring_seconds
-    return StageState(config.model, experiment, config.stage, href=href, **shown)
+    shown["href"] = str(page.relative_to(base)) if page.exists() else None
+    return StageState(config.model, experiment, config.stage, **shown)
 
 
 def explored(outputs: Path, target: str) -> list[StageState]:
@@ -217,40 +216,17 @@ def _time(path: Path) -> int:
 
 def publish_indexes(outputs: Path, target: str, pending: Mapping[Path, str] | None = None) -> Path:
     """Write the target's index, and the one of all targets."""
-    gpu = last_parameters(outputs, target).file.gpu
-    _write_first_index(outputs, pending)
-    states = stage_states(outputs, target, pending)
-    return target_index(
-        outputs / target,
-        states,
-        gpu=gpu,
-        explored=explored(outputs, target),
-        throughputs=_throughputs(outputs, target),
-    )
+    found = {name: _target(outputs, name, pending) for name in targets(outputs)}
+    outputs_index(outputs, list(found.values()))
+    return target_index(outputs / target, found[target], explored(outputs, target))
 
 
-def _throughputs(outputs: Path, target: str) -> dict[str, dict[str, float]]:
-    """Give the highest known throughput of each experiment (samples/s), by model."""
-    given, found = last_parameters(outputs, target), dict[str, dict[str, float]]()
-    for model in given.file.models:
-        best = found.setdefault(model, {})
-        for experiment in given.experiments(model):
-            paths = (outputs / target / model / experiment).glob("perf_*.json")
-            rows = results.rows(filter(None, map(results.read, paths)))
-            told = (row for row in rows if row.verdict in KNOWN and row.throughput_low is not None)
-            known = [row.throughput or 0.0 for row in told]
-            if (highest := max(known, default=0.0)) > 0:
-                best[experiment] = highest
-    return found
-
-
-def _write_first_index(outputs: Path, pending: Mapping[Path, str] | None) -> Path:
-    found = []
-    for name in targets(outputs):
-        gpu = last_parameters(outputs, name).file.gpu
-        counts = Counter(each.state for each in stage_states(outputs, name, pending))
-        found.append(Target(name, gpu, counts, href=f"{name}/index.html"))
-    return outputs_index(outputs, found)
+def _target(outputs: Path, name: str, pending: Mapping[Path, str] | None) -> Target:
+    """Gather what the indexes say of a target; its answers are read from its reports' results."""
+    states, folder = stage_states(outputs, name, pending), outputs / name
+    reports = [each.model for each in states if each.stage == "report"]
+    answers = {each: answers_of(results.read(folder / each / "report.json")) for each in reports}
+    return Target(name, last_parameters(outputs, name).file.gpu, states, answers)
 
 
 def publish_front(outputs: Path) -> Path:
@@ -259,4 +235,4 @@ def publish_front(outputs: Path) -> Path:
     """
     nvidia.write_pages(outputs)
     glossary.write_page(outputs)
-    return _write_first_index(outputs, None)
+    return outputs_index(outputs, [_target(outputs, name, None) for name in targets(outputs)])
