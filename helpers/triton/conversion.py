@@ -27,7 +27,7 @@ def conversion_plan(config: ConvertConfig) -> list[dict[str, str]]:
         ),
     ]
     if target.IMAGE and config.server.is_native:
-        why = "Only the same release loads what this one builds."
+        why = "Only the release that builds it can load it."
         rows.append(Asked("built in", target.IMAGE.format(release=release), why))
     rows += [*inference.asked(config), *_accelerator(config)]
     return [each._asdict() for each in rows]

@@ -118,9 +118,9 @@ def test_operators_stand_beside_one_another_the_most_frequent_first(explained: A
 
     assert found.operators() == [
         {
-            "exported: ONNX": "5 operators of 2 kinds",
-            "converted: OpenVINO IR": "7 operators of 3 kinds",
-            "executed: OpenVINO": "2 operators of 1 kinds",
+            "exported: ONNX": "5 operators, 2 kinds",
+            "converted: OpenVINO IR": "7 operators, 3 kinds",
+            "executed: OpenVINO": "2 operators, 1 kinds",
         },
         {
             "exported: ONNX": "3 x Relu",
@@ -237,7 +237,9 @@ def test_on_a_gpu_that_is_not_here_both_graphs_have_a_reason_and_no_time(tmp_pat
     assert [(each.graph, each.ms) for each in calls] == [("exported", ()), ("converted", ())]
     assert all(each.reason.startswith("not timed: ") for each in calls)
     rows = Changes({}, calls, (), "").times()
-    assert [row["median_ms"] for row in rows] == [None, None]
+    assert [(row["median_ms"], row["why not"]) for row in rows] == [
+        (None, each.reason) for each in calls
+    ]
 
 
 def test_points_are_spread_evenly_and_have_the_one_furthest_off() -> None:

@@ -9,7 +9,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +35,7 @@ from helpers.pipeline.kernels import forked
 from helpers.pipeline.notebook import execute
 from helpers.pipeline.planning import framework
 from helpers.pipeline.publishing import explored, publish_indexes
-from helpers.results import read
+from helpers.results import Result, read
 from helpers.store import OUTPUTS_VARIABLE, ROOT, find_artefact
 from tests.conftest import wait_for
 from tests.triton.test_client import answer_to_client
@@ -46,7 +46,6 @@ EXPECTED = re.compile(r"\b(?:expect|compare|look|see|how|which|where|why|because
 FEWEST_WORDS = 15  # that say what to expect of a variation, and why
 BOOKS = [(model, stage) for model in models.names() for stage in STAGE]
 LESSONS = sorted((ROOT / "notebooks/lessons").glob("*.ipynb"))
-UNWRITTEN = ("export", "convert", "report")  # stages whose notebooks may still lack the cell
 
 
 def last_cell(path: Path) -> Any:
@@ -59,17 +58,10 @@ def variations(path: Path) -> list[dict[str, Any]]:
     return [ast.literal_eval(each) for each in OVERRIDES.findall(cell.source)]
 
 
-def has_cell(stage: str, path: Path) -> bool:
-    return stage not in UNWRITTEN or last_cell(path).source.startswith(HEADING)
-
-
 @pytest.fixture(params=BOOKS, ids="-".join)
 def book(request: pytest.FixtureRequest) -> tuple[str, str, Path]:
     model, stage = request.param
-    path = notebook_file(model, stage)
-    if not has_cell(stage, path):
-        pytest.skip("not written yet")
-    return model, stage, path
+    return model, stage, notebook_file(model, stage)
 
 
 def test_it_ends_with_one_or_two_variations(book: tuple[str, str, Path]) -> None:
@@ -111,7 +103,7 @@ def parameters() -> dict[str, Any]:
     """
     content = yaml.safe_load((ROOT / "params/smoke.yaml").read_text())
     content["gpu"] = "CPU (try it)"
-    quick = {"rates": [], "point_seconds": 0.3, "request_count": 4, "distinct_rows": 8}
+    quick = {"rates": [], "point_seconds": 0.3, "request_count": 4, "distinct_rows": 4}
     content["defaults"] |= quick | {"tune_minutes": 0.02}
     for name, section in content["models"].items():
         first = next(iter(section["experiments"]))
@@ -177,6 +169,7 @@ def prepared(
     file.write_text(yaml.safe_dump(content))
     stages = [f"--stage={name}" for name in ("export", "convert", "deploy")]
     command = [sys.executable, "-W", "ignore", "-m", "helpers", "run", str(file), *stages]
+    command += ["--outputs", str(folder / "outputs")]
     with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
         patch.setenv(OUTPUTS_VARIABLE, str(folder / "outputs"))
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
@@ -185,6 +178,48 @@ def prepared(
         patch.setenv("PYTHONWARNINGS", "ignore")
         nursery = stack.enter_context(forked())
         yield Prepared(model, folder / "outputs", content, nursery.preload)
+
+
+def kinds(made: Result) -> set[str]:
+    """The kinds of operators in what a stage made."""
+    assert made.artefact
+    operators = made.artefact.facts["operators"]
+    assert isinstance(operators, dict)
+    return set(operators)
+
+
+def size(made: Result) -> float:
+    assert made.artefact
+    return made.artefact.size_mb
+
+
+def is_torchscript(own: Result, made: Result) -> bool:
+    return all(kind.startswith(("aten::", "prim::")) for kind in kinds(made))
+
+
+def is_smaller(own: Result, made: Result) -> bool:
+    return size(made) < size(own)
+
+
+# What the artefact of a variation must show, by the field and its value: the experiment's own
+# result, and the variation's.
+PROMISED: dict[tuple[str, str], Callable[[Result, Result], bool]] = {
+    ("export_format", "ts-trace"): is_torchscript,
+    ("export_format", "ts-script"): is_torchscript,
+    ("precision", "int8"): is_smaller,
+    ("precision", "bf16"): lambda own, made: abs(size(made) / size(own) - 1) < 0.1,
+    ("format", "onnx"): lambda _, made: bool({"MatMul", "Gemm"} & kinds(made)),
+    ("dataset", "generated-small"): lambda own, made: kinds(own) == kinds(made),
+    ("table_precision", "int8"): is_smaller,
+    ("lookup", "hps"): lambda _, made: any(
+        name.startswith("hps/")
+        for name in made.artefact.files  # type: ignore[union-attr]
+    ),
+}
+
+
+def is_promised(change: tuple[str, Any]) -> bool:
+    return isinstance(change[1], str) and change in PROMISED
 
 
 MODELS = [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in models.names()]
@@ -206,6 +241,11 @@ def test_each_runs_apart_from_the_experiment_and_is_listed_as_explored(
         assert found
         assert (found.state, found.experiment) == ("done", config.experiment)
         assert config.experiment.count(MARK) == 1
+        if STAGE[stage].makes_artefact:
+            own = read(results_folder(prepared.config(stage)) / f"{stage}.json")
+            assert own
+            for change in [each for each in given.items() if is_promised(each)]:
+                assert PROMISED[change](own, found), given
         listed = explored(prepared.outputs, prepared.target)
         assert (config.experiment, stage) in {(each.experiment, each.stage) for each in listed}
         index = publish_indexes(prepared.outputs, prepared.target)
@@ -221,9 +261,10 @@ def test_the_client_of_every_model_is_answered(prepared: Prepared, tmp_path: Pat
     config = prepared.config("deploy")
     repository = artefact_folder(config, "deploy")
     command = [sys.executable, "-W", "ignore", "-m", "helpers", "serve"]
-    file = str(prepared.outputs.parent / "try_it.yaml")
+    command += [str(prepared.outputs.parent / "try_it.yaml"), "--model", prepared.model]
+    command += ["--outputs", str(prepared.outputs)]
     log = (tmp_path / "serve.log").open("w")
-    server = subprocess.Popen([*command, file, "--model", prepared.model], cwd=ROOT, stdout=log)
+    server = subprocess.Popen(command, cwd=ROOT, stdout=log)
     try:
         found = wait_for(
             lambda: re.search(r"127\.0\.0\.1:\d+", (tmp_path / "serve.log").read_text())
