@@ -177,6 +177,7 @@ def prepared(
     file.write_text(yaml.safe_dump(content))
     stages = [f"--stage={name}" for name in ("export", "convert", "deploy")]
     command = [sys.executable, "-W", "ignore", "-m", "helpers", "run", str(file), *stages]
+    command += ["--outputs", str(folder / "outputs")]
     with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
         patch.setenv(OUTPUTS_VARIABLE, str(folder / "outputs"))
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
@@ -221,9 +222,10 @@ def test_the_client_of_every_model_is_answered(prepared: Prepared, tmp_path: Pat
     config = prepared.config("deploy")
     repository = artefact_folder(config, "deploy")
     command = [sys.executable, "-W", "ignore", "-m", "helpers", "serve"]
-    file = str(prepared.outputs.parent / "try_it.yaml")
+    command += [str(prepared.outputs.parent / "try_it.yaml"), "--model", prepared.model]
+    command += ["--outputs", str(prepared.outputs)]
     log = (tmp_path / "serve.log").open("w")
-    server = subprocess.Popen([*command, file, "--model", prepared.model], cwd=ROOT, stdout=log)
+    server = subprocess.Popen(command, cwd=ROOT, stdout=log)
     try:
         found = wait_for(
             lambda: re.search(r"127\.0\.0\.1:\d+", (tmp_path / "serve.log").read_text())
