@@ -111,7 +111,7 @@ def parameters() -> dict[str, Any]:
     """
     content = yaml.safe_load((ROOT / "params/smoke.yaml").read_text())
     content["gpu"] = "CPU (try it)"
-    quick = {"rates": [], "point_seconds": 0.3, "request_count": 4, "distinct_rows": 8}
+    quick = {"rates": [], "point_seconds": 0.3, "request_count": 4, "distinct_rows": 4}
     content["defaults"] |= quick | {"tune_minutes": 0.02}
     for name, section in content["models"].items():
         first = next(iter(section["experiments"]))

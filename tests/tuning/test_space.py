@@ -213,3 +213,9 @@ def test_the_winner_is_a_parameter_file_that_says_what_each_field_is_worth() -> 
     calibration = {"calibration_samples", "calibration_seed"}
     fields = {"format", "precision", "instances", "threads"} | calibration
     assert set(differing(space, winner)) == fields
+
+    named = {"experiment": "onnx-fp32~threads=1", "overrides": {"threads": 1}}
+    explored = chosen.model_copy(update=named)
+    apart = write_experiment(explored, space, winner)
+    assert apart == path.parent / "onnx-fp32~threads=1" / path.name
+    assert path.read_text() == text
