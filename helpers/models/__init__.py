@@ -217,7 +217,7 @@ class Model(ABC):
         Prints a line every 20 steps. Raises `DataError` if no such set is generated.
         """
 
-    def example(self, config: Config, dataset: Any, most: int) -> Example:
+    def example(self, config: Config, dataset: Dataset, most: int) -> Example:
         """Choose what a client that is taken along asks: at most `most` samples of the data set,
         those that the model's own display shows first.
         """

@@ -17,6 +17,7 @@ from helpers.config import DeployConfig
 from helpers.inference import ensemble, open_dataset, request
 from helpers.store import Artefact
 from helpers.triton.server import Server
+from helpers.triton.serving import serve_elsewhere
 
 SAMPLE, CLIENT = "sample.npz", "client.py"
 ADDRESS = "127.0.0.1:8000"  # where the container that `serve_elsewhere` starts answers
@@ -60,12 +61,13 @@ def run_client(repository: Artefact, server: Server) -> str:
     return printed.getvalue()
 
 
-def show_client(repository: Artefact, printed: str) -> None:
-    """Display the program, and what it printed."""
+def show_client(config: DeployConfig, repository: Artefact, printed: str) -> None:
+    """Display how to serve a copy of the repository, the program, and what it printed."""
     from IPython.display import Markdown, display
 
     program = (repository.folder / CLIENT).read_text()
     for title, kind, text in (
+        ("On the other machine:", "bash", serve_elsewhere(config)),
         (f"`{CLIENT}`, to be run beside `{SAMPLE}`:", "python", program),
         ("What it printed:", "text", printed),
     ):

@@ -55,6 +55,6 @@ def test_it_gets_the_frameworks_answer_from_a_plain_model(
 def test_its_page_shows_it_and_what_it_printed(finished: Project) -> None:
     page = (finished.target / "dummy/onnx-fp32/deploy.html").read_text()
 
-    assert "np.load" in page
+    assert "to be run beside <code>sample.npz</code>" in page
     assert "What it printed" in page
     assert "logits [" in page

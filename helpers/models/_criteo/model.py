@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from helpers.models import (
     Arrays,
@@ -74,9 +74,10 @@ class Recommender(Model):
     def prepare_checkpoint(self, config: Config, dataset: Path, path: Path) -> None:
         fit.fit(config.dataset, config.model, dataset, path)
 
-    def example(self, config: Config, dataset: Any, most: int) -> Example:
+    def example(self, config: Config, dataset: Dataset, most: int) -> Example:
         from helpers.models._criteo.display import example
 
+        assert isinstance(dataset, data.SplitBinary)
         return example(dataset, most)
 
     def build(self, config: Config, checkpoint: Path) -> Network:

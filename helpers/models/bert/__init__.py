@@ -1,7 +1,7 @@
 """BERT for question answering."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from helpers.errors import ParameterError
 from helpers.models import Arrays, Config, Dataset, Example, Model, Tensor, float_type
@@ -94,9 +94,11 @@ class BERT(Model):
 
         fit(config.dataset, config.variant, dataset, path)
 
-    def example(self, config: Config, dataset: Any, most: int) -> Example:
+    def example(self, config: Config, dataset: Dataset, most: int) -> Example:
+        from helpers.models.bert.data import QuestionSet
         from helpers.models.bert.display import example
 
+        assert isinstance(dataset, QuestionSet)
         return example(dataset, [tensor.name for tensor in self.outputs(config)])
 
     def build(self, config: Config, checkpoint: Path) -> "nn.Module":

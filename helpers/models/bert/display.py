@@ -13,7 +13,7 @@ READING = """\
 passage = slice(*sample["passage"])  # its tokens; those before are the question's
 start, end = (answer.as_numpy(name)[0, passage] for name in {outputs})
 scores = np.add.outer(start, end)
-scores[np.tril_indices(len(scores), -1)] = -np.inf  # an answer ends after its start
+scores[np.tril_indices(len(scores), -1)] = -np.inf  # no answer ends before its start
 first, last = np.unravel_index(scores.argmax(), scores.shape)
 characters = sample["characters"]  # of each token of the passage
 print(sample["question"])

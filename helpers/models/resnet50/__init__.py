@@ -1,7 +1,7 @@
 """ResNet50 v1.5, an image classifier."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from helpers.models import Arrays, Config, Dataset, Example, Model, Raw, Tensor, float_type
 from helpers.models._rounding import bounds
@@ -59,9 +59,11 @@ class ResNet50(Model):
 
         fit(config.dataset, path)
 
-    def example(self, config: Config, dataset: Any, most: int) -> Example:
+    def example(self, config: Config, dataset: Dataset, most: int) -> Example:
+        from helpers.models.resnet50.data import ImageFolder
         from helpers.models.resnet50.display import example
 
+        assert isinstance(dataset, ImageFolder)
         return example(dataset, self.outputs(config)[0].name)
 
     def build(self, config: Config, checkpoint: Path) -> "nn.Module":

@@ -1,7 +1,7 @@
 """The Temporal Fusion Transformer, which forecasts quantiles of a time series."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from helpers.models import Arrays, Config, Dataset, Example, Model, Raw, Tensor, float_type
 from helpers.models._rounding import bounds
@@ -78,9 +78,11 @@ class TFT(Model):
 
         fit(config.dataset, VARIANTS[config.variant], dataset, path)
 
-    def example(self, config: Config, dataset: Any, most: int) -> Example:
+    def example(self, config: Config, dataset: Dataset, most: int) -> Example:
+        from helpers.models.tft.data import Windows
         from helpers.models.tft.display import example
 
+        assert isinstance(dataset, Windows)
         return example(dataset, self.outputs(config)[0].name)
 
     def build(self, config: Config, checkpoint: Path) -> "nn.Module":

@@ -1,7 +1,7 @@
 """Wide & Deep for outbrain's ads: the probability that an ad is clicked."""
 
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from helpers.models import Arrays, Config, Dataset, Example, Model, Network, Raw, Tensor
 from helpers.models._rounding import bounds
@@ -57,9 +57,11 @@ class WideAndDeep(Model):
 
         fit(config.dataset, dataset, path)
 
-    def example(self, config: Config, dataset: Any, most: int) -> Example:
+    def example(self, config: Config, dataset: Dataset, most: int) -> Example:
+        from helpers.models.widedeep.data import Displays
         from helpers.models.widedeep.display import example
 
+        assert isinstance(dataset, Displays)
         return example(dataset, self.outputs(config)[0].name, most)
 
     def build(self, config: Config, checkpoint: Path) -> Network:
