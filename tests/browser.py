@@ -18,7 +18,7 @@ FLAGS = (
     *("remote-debugging-port=0", "host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"),
 )
 KEYS = {"Tab": 9, "Enter": 13, "Escape": 27, " ": 32}
-PAPER = 680  # pixels between the margins of A4
+PORTRAIT, LANDSCAPE = 680, 1032  # pixels between the margins of A4
 
 
 class Browser:

@@ -91,7 +91,9 @@ def table(
         rows = ["".join(row) for row in cells]
     body = "".join(f"<tr>{row}</tr>" for row in rows)
     # a box that scrolls can be reached and is named, for those who use a keyboard
-    box = f'style="overflow-x:auto" tabindex="0" role="region" aria-label="{escape(caption or NAME)}"'
+    box = (
+        f'style="overflow-x:auto" tabindex="0" role="region" aria-label="{escape(caption or NAME)}"'
+    )
     return Table(f"<div {box}><table>{head}<tbody>{body}</tbody></table></div>", caption)
 
 
