@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from helpers.display import GREY, INK, WIDTH, canvas, mark_decades, number
+from helpers.display import DPI, GREY, INK, WIDTH, canvas, mark_decades, number
 from helpers.report import style
 from helpers.report.findings import UNLIMITED, leaders, measured, pareto, workloads
 from helpers.results import LATENCY_COMPONENTS, Peaks
@@ -249,7 +249,7 @@ def png(figure: "Figure") -> bytes:
     from PIL import Image
 
     drawn, picture = BytesIO(), BytesIO()
-    figure.savefig(drawn, format="png", dpi=192)
+    figure.savefig(drawn, format="png", dpi=DPI)
     figure.clear()
     # A palette of 128 colours looks the same and makes the page a third of its size.
     Image.open(drawn).convert("RGB").quantize(128).save(picture, "PNG", optimize=True)
