@@ -100,11 +100,6 @@ class Browser:
         size = {"paperWidth": 8.27, "paperHeight": 11.69, "preferCSSPageSize": True}
         return base64.b64decode(self.call("Page.printToPDF", printBackground=False, **size)["data"])
 
-    def picture(self) -> bytes:
-        """Draw the whole page as PNG."""
-        drawn = self.call("Page.captureScreenshot", captureBeyondViewport=True)
-        return base64.b64decode(drawn["data"])
-
 
 @contextmanager
 def started(profile: Path) -> Iterator[Browser]:
