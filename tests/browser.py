@@ -18,7 +18,7 @@ FLAGS = (
     *("remote-debugging-port=0", "host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"),
 )
 KEYS = {"Tab": 9, "Enter": 13, "Escape": 27, " ": 32}
-PAPER = 680  # pixels between the margins of A4
+PORTRAIT, LANDSCAPE = 680, 1032  # pixels between the margins of A4
 
 
 class Browser:
@@ -99,11 +99,6 @@ class Browser:
         """Print the page on A4."""
         size = {"paperWidth": 8.27, "paperHeight": 11.69, "preferCSSPageSize": True}
         return base64.b64decode(self.call("Page.printToPDF", printBackground=False, **size)["data"])
-
-    def picture(self) -> bytes:
-        """Draw the whole page as PNG."""
-        drawn = self.call("Page.captureScreenshot", captureBeyondViewport=True)
-        return base64.b64decode(drawn["data"])
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 from .figures import (
     COLOURS,
+    DPI,
     GREY,
     INK,
     WIDTH,
@@ -19,6 +20,7 @@ from .tables import ABSENT, Table, digits, pretty, short, table
 __all__ = [
     "ABSENT",
     "COLOURS",
+    "DPI",
     "GREY",
     "INK",
     "WIDTH",

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 # Seaborn's colour-blind palette, without its yellow and pink, which are too pale on white.
 COLOURS = ("#0173b2", "#de8f05", "#029e73", "#cc78bc", "#a3480a", "#56b4e9", "#5b5b5b", "#b00068")
 INK, GREY = "#111111", "#5b5b5b"
+DPI = 144  # of a picture: 1.5 of its pixels for each of the page's
 WIDTH = 10.25  # inches, of 96 pixels on a page: as wide as its text may be
 CAPTION = "font-size:.9em;max-width:48rem;margin:0 0 1em"  # below a figure
 
@@ -84,7 +85,7 @@ def picture(figure: "Figure", text: str) -> "Image":
     from IPython.display import Image
 
     drawn = BytesIO()
-    figure.savefig(drawn, format="png", dpi=192)
+    figure.savefig(drawn, format="png", dpi=DPI)
     return Image(drawn.getvalue(), width=round(WIDTH * 96), alt=text)  # type: ignore[no-untyped-call]
 
 
@@ -111,7 +112,7 @@ def png(figure: "Figure") -> bytes:
     from PIL import Image
 
     drawn, picture = BytesIO(), BytesIO()
-    figure.savefig(drawn, format="png", dpi=192)
+    figure.savefig(drawn, format="png", dpi=DPI)
     figure.clear()
     # A palette of 128 colours looks the same and makes the page a third of its size.
     Image.open(drawn).convert("RGB").quantize(128).save(picture, "PNG", optimize=True)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 # In the order of LATENCY_COMPONENTS; what passes outside the server is also hatched.
 COMPONENT_COLOURS = ("#5b5b5b", "#aab2bb", "#de8f05", "#56b4e9", "#0173b2", "#029e73", "#cc78bc")
+FEWEST_BARS = 4  # for which there is room: one alone is not drawn as wide as the figure
 RED = "#b3261e"
 RATE, LATENCY = "throughput (samples/s)", "p99 latency (ms)"
 
@@ -96,6 +97,8 @@ def latency_components(rows: "DataFrame") -> "Figure":
         top, bottom = top + part.clip(lower=0), bottom + part.clip(upper=0)
     step = -(-len(points) // 16)
     axes.set_xticks(places[::step], [number(value) for value in points["concurrency"][::step]])
+    beside = max(0.0, FEWEST_BARS - len(points)) / 2
+    axes.set_xlim(-0.5 - beside, len(points) - 0.5 + beside)
     axes.grid(visible=False, axis="x")
     right = axes.twinx()
     right.set_ylabel(RATE)

@@ -11,6 +11,7 @@ from nbformat.v4 import new_markdown_cell, new_notebook
 from pandas import read_csv
 
 from helpers.pipeline.publishing import publish, publish_indexes, stage_states, write_results
+from helpers.report.answers import Answer, Choice, facts
 from helpers.results import Measurement, Result, Row, State
 from helpers.store.paths import OUTPUTS_VARIABLE, ROOT
 
@@ -155,3 +156,39 @@ def test_what_notebooks_ran_with_overrides_is_on_the_index_and_no_experiment(out
     assert "openvino-fp32~threads=1" not in {
         each.experiment for each in stage_states(outputs, "smoke")
     }
+
+
+def test_the_indexes_show_what_a_report_keeps_also_while_it_is_made_again(outputs: Path) -> None:
+    best = Choice("for throughput", "openvino-fp32", "why", 50.0, 9.0, "batch size 1", "kept")
+    path = outputs / "smoke/bert/report.json"
+    keep(outputs, "", "report")  # makes the folder
+    result = Result(
+        model="bert",
+        experiment="",
+        stage="report",
+        gpu="CPU",
+        state="done",
+        facts=facts([Answer("", (best,), {"openvino-fp32": 50.0})]),
+    )
+    path.write_text(result.model_dump_json())
+
+    publish_indexes(outputs, "smoke")
+
+    pages = [outputs / "index.html", outputs / "smoke/index.html"]
+    for page in pages:
+        assert "<strong>openvino-fp32</strong>" in page.read_text()
+        assert "a run is under way" not in page.read_text()
+    publish_indexes(outputs, "smoke", {path: "waiting"})
+    for page in pages:
+        assert "<strong>openvino-fp32</strong>" in page.read_text()
+        assert "as the last report says; a run is under way, 0 of 5 stages" in page.read_text()
+
+
+def test_a_stage_that_experiments_share_names_the_one_in_whose_name_it_runs(outputs: Path) -> None:
+    shared = {
+        (each.experiment, each.stage): each.shared_with
+        for each in stage_states(outputs, "smoke")
+        if each.model == "resnet50" and each.shared_with
+    }
+
+    assert shared == {("openvino-bf16", "export"): "onnx-fp32"}
