@@ -2,7 +2,9 @@ from .ladder import (
     compare,
     evaluate,
     framework_reference,
+    outputs_of,
     reference_outputs,
+    rung,
     served_precision,
 )
 
@@ -10,6 +12,8 @@ __all__ = [
     "compare",
     "evaluate",
     "framework_reference",
+    "outputs_of",
     "reference_outputs",
+    "rung",
     "served_precision",
 ]

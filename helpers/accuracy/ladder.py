@@ -161,6 +161,13 @@ def _reference(config: ExportConfig, file: str = SAMPLES_FILE) -> tuple[Arrays, 
         return dict(arrays), metrics
 
 
+def outputs_of(config: ExportConfig, artefact: Artefact, device: str) -> Arrays:
+    """Compute the ladder's samples by an export or a conversion in this process."""
+    name = str(artefact.facts["format"])
+    session = ensemble.load(config, name, lambda _: artefact.folder, physical_cores(), device)
+    return _run(session, requests(config, open_dataset(config), BATCH, SAMPLES))
+
+
 def compare(config: ExportConfig, artefact: Artefact) -> Rung:
     """Run an export or a conversion on the ladder's samples: here, or by a server's own backend. A
     conversion to the exported file itself is not run again on the CPU, where that was compared.
@@ -178,9 +185,7 @@ def compare(config: ExportConfig, artefact: Artefact) -> Rung:
         note = "the exported file itself, not compared again"
         return Rung(name="converted", precision=precision, samples=0, differences=(), note=note)
     else:
-        device, cores = "cpu" if is_export else config.device, physical_cores()
-        session = ensemble.load(config, name, lambda _: artefact.folder, cores, device)
-        found = _run(session, requests(config, open_dataset(config), BATCH, SAMPLES))
+        found = outputs_of(config, artefact, "cpu" if is_export else config.device)
     step = "exported" if is_export else "converted"
     return rung(step, config, precision, found, _reference(config)[0])
 

@@ -1,17 +1,23 @@
 """How figures look: palette, white figures of one or several subplots, bars, legends and ticks."""
 
 from collections.abc import Mapping
+from html import escape
 from io import BytesIO
+from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 import numpy as np
 
+from helpers.store import write_atomic
+
 if TYPE_CHECKING:
-    from IPython.display import Image
+    from IPython.display import HTML, Image
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
+    from pandas import DataFrame
 
 # Seaborn's colour-blind palette, without its yellow and pink, which are too pale on white.
 COLOURS = ("#0173b2", "#de8f05", "#029e73", "#cc78bc", "#a3480a", "#56b4e9", "#5b5b5b", "#b00068")
@@ -77,6 +83,15 @@ def picture(figure: "Figure", text: str) -> "Image":
     drawn = BytesIO()
     figure.savefig(drawn, format="png", dpi=192)
     return Image(drawn.getvalue(), width=round(WIDTH * 96), alt=text)  # type: ignore[no-untyped-call]
+
+
+def data_link(data: "DataFrame", path: Path) -> "HTML":
+    """Write a figure's data to `path`, in the folder of its page, and return a link to it."""
+    from IPython.display import HTML
+
+    write_atomic(path, data.to_csv(index=False))
+    link = f'<a href="{escape(quote(path.name))}">data of this figure (CSV)</a>'
+    return HTML(f"<p style='font-size:.85em;margin:0'>{link}</p>")  # type: ignore[no-untyped-call]
 
 
 def mark_decades(axis: "Axis") -> None:

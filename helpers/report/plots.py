@@ -3,17 +3,14 @@
 Colours and markers come from `helpers.report.style`, captions from `helpers.report.findings`.
 """
 
-from html import escape
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
-from helpers.display import GREY, INK, WIDTH, canvas, mark_decades, number
+from helpers.display import GREY, INK, WIDTH, canvas, data_link, mark_decades, number
 from helpers.report import style
 from helpers.report.findings import UNLIMITED, leaders, measured, pareto, workloads
 from helpers.results import LATENCY_COMPONENTS, Peaks
-from helpers.store import write_atomic
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -227,14 +224,12 @@ def show(figure: "Figure", alt: str, data: "DataFrame", path: Path) -> None:
 
     The link is relative to the folder of `path`, which is the page's. The figure is emptied.
     """
-    from IPython.display import HTML, display
+    from IPython.display import display
 
-    write_atomic(path, data.to_csv(index=False))
     bundle = {"image/png": png(figure), "text/plain": alt}
     about = {"image/png": {"alt": alt, "width": round(WIDTH * 96)}}
-    link = f'<a href="{escape(quote(path.name))}">data of this figure (CSV)</a>'
     display(bundle, raw=True, metadata=about)  # type: ignore[no-untyped-call]
-    display(HTML(f"<p style='font-size:.85em;margin:0'>{link}</p>"))  # type: ignore[no-untyped-call]
+    display(data_link(data, path))  # type: ignore[no-untyped-call]
 
 
 def png(figure: "Figure") -> bytes:

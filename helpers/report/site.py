@@ -17,7 +17,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from helpers.config import STAGE, STAGES
+from helpers.config import LESSONS, STAGE, STAGES
 from helpers.display import digits
 from helpers.errors import WorkspaceError
 from helpers.store import GRAMMARS, display_path, without, write_atomic
@@ -44,7 +44,9 @@ class Link:
 
 @dataclass(frozen=True)
 class StageState:
-    """What an index says about one stage of one experiment; a report has an empty `experiment`."""
+    """What an index says about one stage of one experiment; a report and a lesson have an empty
+    `experiment`.
+    """
 
     model: str
     experiment: str
@@ -170,9 +172,10 @@ def target_index(
     """
     models: dict[str, dict[str, list[StageState]]] = {}
     for each in states:
-        if each.stage != "report":
+        if not STAGE[each.stage].of_model:
             models.setdefault(each.model, {}).setdefault(each.experiment, []).append(each)
-    optional = tuple({each.stage for each in states if STAGE[each.stage].is_optional})
+    found = [each.stage for each in states if each.experiment]
+    optional = tuple(stage for stage in STAGE if STAGE[stage].is_optional and stage in found)
     context = {
         "target": folder.name,
         "gpu": gpu,
@@ -181,7 +184,8 @@ def target_index(
         "counts": _in_order(Counter(each.state for each in states)),
         "refresh": REFRESH_SECONDS if any(each.state in PENDING for each in states) else 0,
         "reports": [each for each in states if each.stage == "report"],
-        "stages": [stage.replace("_", " ") for stage in STAGE if stage in STAGES[:-1] + optional],
+        "lessons": [each for each in states if each.stage in LESSONS],
+        "stages": [stage.replace("_", " ") for stage in (*STAGES[:-1], *optional)],
         "models": {
             model: {name: _cells(row) for name, row in rows.items()}
             for model, rows in models.items()
