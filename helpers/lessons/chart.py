@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from helpers.display import COLOURS, digits, legend_below, picture, subplots
+from helpers.display import COLOURS, GREY, digits, legend_below, picture, subplots
 from helpers.lessons.noticed import frame
 from helpers.perf import Point
 
@@ -18,7 +18,6 @@ SERIES = (  # column, its ends, label, colour, marker and its fill
     ("throughput", "throughput_low", "throughput_high", "throughput", COLOURS[2], "s", "full"),
 )
 ROW = 0.27  # inches, of a configuration
-INTERVAL = "95 % interval"
 
 
 def draw_points(points: Sequence[Point], title: str) -> "Image":
@@ -44,6 +43,7 @@ def draw_points(points: Sequence[Point], title: str) -> "Image":
         right.set_yticks(range(len(some)), [""] * len(some))
     for each in SERIES[2:]:  # the legend is that of the first subplot
         _draw(found[0], rows.iloc[:0], *each)
+    found[0].plot([], [], color=GREY, lw=1.5, label="95 % interval")
     legend_below(figure, found[0])
     return picture(figure, _in_words(rows))
 
@@ -60,8 +60,7 @@ def _draw(
     fill: str,
 ) -> None:
     places = range(len(rows))
-    if low in rows and high in rows:
-        axes.hlines(places, rows[low].astype(float), rows[high].astype(float), colour, lw=1.5)
+    axes.hlines(places, rows[low].astype(float), rows[high].astype(float), colour, lw=1.5)
     axes.plot(rows[column], places, mark, color=colour, fillstyle=fill, label=label, ls="none")
 
 

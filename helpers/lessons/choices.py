@@ -11,7 +11,7 @@ from helpers.perf import Variant
 
 DELAYS_US = (0, 1000, 10_000)
 PRECISIONS = ("fp32", "bf16", "fp16", "int8")
-CALIBRATION_SAMPLES = 64
+CALIBRATION_SAMPLES = 32  # int8: enough for a lesson, and a small set has no more
 MOST_CLIENTS = 16  # each sends in turn, and more would take the processor from the server
 
 
@@ -32,7 +32,7 @@ def batchers(config: LessonConfig) -> list[Variant]:
         for delay in delays:
             fields: dict[str, Value] = {"max_queue_delay_us": delay}
             fields["preferred_batch_sizes"] = [*sizes]
-            name = f"{delay / 1000:g} ms{f', {words}' if sizes else ''}"
+            name = f"delay {delay / 1000:g} ms{f', {words}' if sizes else ''}"
             found.append(Variant(name, changed(own, fields)))
     return found
 

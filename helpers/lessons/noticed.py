@@ -8,16 +8,20 @@ from typing import TYPE_CHECKING
 
 from pydantic import JsonValue
 
-from helpers.display import ABSENT, digits
+from helpers.display import ABSENT, short
 from helpers.perf import Point, interval, with_intervals
-from helpers.results import Row
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-COLUMNS = [
+COLUMNS = [  # of a table
     *("configuration", "clients", "throughput", "times", "p50_latency_ms", "p99_latency_ms"),
     *("executed_batch", "server_peak_memory_mb", "requests", "verdict", "reason"),
+]
+ENDS = [
+    f"{name}_{end}"
+    for name, unit in (("throughput", ""), ("times", ""), ("p50", "_ms"), ("p99", "_ms"))
+    for end in (f"low{unit}", f"high{unit}")
 ]
 TIMES = "times the first's throughput, 95 %"
 
@@ -26,37 +30,25 @@ def frame(points: Sequence[Point]) -> "DataFrame":
     """All that was measured, one row for each configuration and number of clients."""
     from pandas import DataFrame
 
-    rows = []
+    rows: list[dict[str, object]] = []
     for point in points:
-        times, bounds = point.times(_at(points, points[0].variant, point.row.concurrency))
-        own = {"times": times, "times_low": bounds and bounds.low}
-        own |= {"times_high": bounds and bounds.high}
-        head = {"configuration": point.variant, "clients": point.row.concurrency}
-        rows.append(head | own | point.row.model_dump(exclude={"concurrency"}, exclude_none=True))
-    names = [each for each in Row.model_fields if any(each in row for row in rows)]
-    first = [*COLUMNS[:3], "times_low", "times", "times_high"]
-    return DataFrame(rows, columns=list(dict.fromkeys([*first, *names])))
+        times = point.throughput_over(_first(points, point))
+        own = {"configuration": point.variant, "clients": point.row.concurrency}
+        ends = times.interval
+        own |= {"times": times.value, "times_low": ends and ends.low}
+        rows.append(point.row.model_dump() | own | {"times_high": ends and ends.high})
+    columns = [*COLUMNS, *ENDS, "client_overhead", "background_cpu_cores"]
+    return DataFrame(rows, columns=columns).infer_objects()
 
 
 def shown(points: Sequence[Point]) -> "DataFrame":
     """What a reader compares: the figures with their intervals."""
     rows = frame(points)
-    low, high = rows.get("p50_low_ms"), rows.get("p50_high_ms")
-    chosen = with_intervals(rows, [each for each in COLUMNS if each in rows])
-    chosen["times"] = [
-        _spelled(times, bounds)
-        for times, *bounds in rows[["times", "times_low", "times_high"]].itertuples(index=False)
-    ]
-    if low is not None and high is not None:
-        texts = [interval(*each) for each in zip(low, high, strict=True)]
-        chosen.insert(chosen.columns.get_loc("p50_latency_ms") + 1, "p50, 95 %", texts)
+    chosen = with_intervals(rows, COLUMNS)
+    chosen["times"] = [each.throughput_over(_first(points, each)).in_words for each in points]
+    texts = [interval(*each) for each in zip(rows["p50_low_ms"], rows["p50_high_ms"], strict=True)]
+    chosen.insert(chosen.columns.get_loc("p50_latency_ms") + 1, "p50, 95 %", texts)
     return chosen.rename(columns={"times": TIMES})
-
-
-def _spelled(times: float, bounds: Iterable[float | None]) -> str:
-    low, high = bounds
-    known = low is not None and low == low and high is not None
-    return f"{times:.2f} [{low:.2f}, {high:.2f}]" if known else f"{times:.2f}"
 
 
 def facts(points: Sequence[Point]) -> dict[str, JsonValue]:
@@ -65,13 +57,14 @@ def facts(points: Sequence[Point]) -> dict[str, JsonValue]:
 
 
 def headline(points: Sequence[Point]) -> str:
-    """The fastest configuration, in one line."""
-    best = max(points, key=lambda point: point.row.throughput or 0.0)
-    times, _ = best.times(_at(points, points[0].variant, best.row.concurrency))
-    return (
-        f"most images with {best.variant}: {digits(best.row.throughput or 0.0)} a second with "
-        f"{_clients(best)}, {times:.2f} times those of {points[0].variant}"
-    )
+    """The fastest configuration with many clients beside the first, in one line."""
+    _, many = _counts(points)
+    loaded = [point for point in points if point.row.concurrency == many]
+    best = max(loaded, key=lambda point: point.row.throughput or 0.0)
+    first = _first(points, best)
+    if best is first:
+        return f"{_clients(best)}: none measured faster than {first.variant}"
+    return f"{_clients(best)}: {_throughput(first, best)}".rstrip(".")
 
 
 def notice_batching(points: Sequence[Point]) -> list[str]:
@@ -84,12 +77,12 @@ def notice_batching(points: Sequence[Point]) -> list[str]:
     def at(name: str, clients: int) -> Point:
         return _at(points, name, clients)
 
-    joined = ", ".join(
-        f"{digits(at(name, many).row.executed_batch or 0.0)} with {name}"
+    joined = "; ".join(
+        f"{short(at(name, many).row.executed_batch or 0.0)} with {name}"
         for name in (none, zero, longest, preferring)
     )
     return [
-        f"{_clients(at(zero, few))}, who has nobody to wait for: "
+        f"{_clients(at(zero, few))}, whom nobody joins: "
         + _latency(at(zero, few), at(longest, few)),
         f"{_clients(at(zero, many))}, samples in an execution: {joined}.",
         f"{_clients(at(zero, many))}, what joining requests is worth: "
@@ -139,6 +132,11 @@ def _at(points: Sequence[Point], variant: str, clients: int) -> Point:
     return next(each for each in points if (each.variant, each.row.concurrency) == wanted)
 
 
+def _first(points: Sequence[Point], point: Point) -> Point:
+    """What the point is compared with: the first configuration with as many clients."""
+    return _at(points, points[0].variant, point.row.concurrency)
+
+
 def _counts(points: Sequence[Point]) -> list[int]:
     return sorted({point.row.concurrency for point in points})
 
@@ -149,25 +147,18 @@ def _clients(point: Point) -> str:
 
 def _throughput(first: Point, second: Point) -> str:
     """Say how many times the first one's throughput the second one has, as far as it is known."""
-    times, bounds = second.times(first)
-    ratio = _spelled(times, (bounds.low, bounds.high) if bounds else (None, None))
-    if bounds is None or bounds.low <= 1 <= bounds.high:
-        return f"{second.variant} is not told apart from {first.variant} ({ratio} times)."
-    return f"{second.variant} has {ratio} times the throughput of {first.variant}."
+    times = second.throughput_over(first)
+    if times.is_known:
+        return f"{second.variant} has {times.in_words} times the throughput of {first.variant}."
+    return f"{second.variant} is not told apart from {first.variant}: {times.in_words} times."
 
 
 def _latency(first: Point, second: Point) -> str:
-    """Say how p50 differs, as far as the intervals tell."""
-    one, other = first.row, second.row
-    values = f"{digits(one.p50_latency_ms or 0.0)} ms with {first.variant}"
-    values += f" and {digits(other.p50_latency_ms or 0.0)} ms with {second.variant}"
-    ends = one.p50_low_ms, one.p50_high_ms, other.p50_low_ms, other.p50_high_ms
-    if None in ends:
-        return f"p50 is {values}, of too few requests to bound it."
-    low, high, others_low, others_high = (end or 0.0 for end in ends)
-    if others_low <= high and low <= others_high:
-        return f"p50 is {values}, not told apart."
-    return f"p50 is {values}: {'longer' if others_low > high else 'shorter'}."
+    """Say how p50 differs, as far as it is known."""
+    one, other = (short(each.row.p50_latency_ms or 0.0) for each in (first, second))
+    times = second.latency_over(first)
+    known = f"{times.in_words} times" + ("" if times.is_known else ", which tells no difference")
+    return f"p50 is {one} ms with {first.variant} and {other} ms with {second.variant}: {known}."
 
 
 def _memory(points: Sequence[Point], first: str, others: Iterable[str]) -> list[str]:

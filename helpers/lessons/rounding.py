@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from helpers.accuracy import outputs_of, reference_outputs, rung
 from helpers.config import Value, artefact_folder
-from helpers.display import COLOURS, canvas, digits, legend_below, mark_decades, picture
+from helpers.display import COLOURS, canvas, legend_below, mark_decades, picture, short
 from helpers.inference import open_dataset
 from helpers.perf import Variant
 from helpers.results import Rung
@@ -53,8 +53,8 @@ class Rounded:
             "verdict": "red" if self.rung.fault else "green",
             "reason": self.rung.note,
             "size_mb": self.artefact.size_mb,
-            "median difference": float(np.median(self.errors)),
-            "largest difference": float(self.errors[-1]),
+            "median difference": f"{np.median(self.errors):.1e}",
+            "largest difference": f"{self.errors[-1]:.1e}",
             "decisions that agree": f"{self.agreed} of {self.rung.samples}",
         }
 
@@ -95,7 +95,8 @@ def draw_errors(found: Sequence[Rounded]) -> "Image":
     figure, axes = canvas(title, "difference in standard deviations, log scale", "share of outputs")
     shares = np.linspace(0.01, 1, 100)
     for each, colour, mark in zip(found, COLOURS, MARKS, strict=False):
-        errors = np.maximum(np.quantile(each.errors, shares), 1e-9)  # 0 has no logarithm
+        errors = np.quantile(each.errors, shares)
+        errors[errors == 0] = np.nan  # which have no logarithm
         axes.plot(errors, shares, color=colour, marker=mark, markevery=12, label=each.precision)
     axes.axvline(found[0].gap, color=COLOURS[6], ls="--", label="median gap of the two best")
     axes.set_xscale("log")
@@ -126,10 +127,10 @@ def notice_outputs(found: Sequence[Rounded]) -> list[str]:
             + (f" It was {each.rung.note}." if each.rung.note else "")
         )
     first = found[0]
-    sizes = [f"{each.precision} {digits(each.artefact.size_mb)} MB" for each in found]
+    sizes = [f"{each.precision} {short(each.artefact.size_mb)} MB" for each in found]
     return [
         *lines,
-        f"The two best classes of an image are {digits(first.gap)} deviations apart at the median: "
+        f"The two best classes of an image are {short(first.gap)} deviations apart at the median: "
         "a decision changes only where a difference is as large as the gap.",
         f"Files: {', '.join(sizes)}. A file may keep fp32 weights and compute in less.",
     ]

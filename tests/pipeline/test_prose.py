@@ -10,10 +10,12 @@ import nbformat
 import pytest
 
 from helpers import models
-from helpers.config import STAGE, notebook_file, resolve
+from helpers.config import LESSONS, STAGE, TAUGHT, notebook_file, resolve
 from helpers.models._criteo.tables import CATEGORICAL, DIMENSION, TABLES
 
-BOOKS = [(model, stage) for model in models.names() for stage in STAGE]
+OWN = [stage for stage in STAGE if stage not in LESSONS]  # that each model has a notebook of
+BOOKS = [(model, stage) for model in models.names() for stage in OWN]
+BOOKS += [(TAUGHT, lesson) for lesson in LESSONS]
 UNITS = "ms|µs|s|seconds?|minutes?|hours?|%|times|[kMGT]i?B|GFLOP/s|(?:images|samples)/s"
 FIGURE = re.compile(rf"(?<![\w.`-])(\d[\d,.]*)[ -]({UNITS})(?!\w)")
 OVERRIDES = re.compile(r"`(?:overrides = )?(\{\"[^`]*\})`")
@@ -101,6 +103,14 @@ def test_what_a_notebook_says_to_try_is_understood(model: str, stage: str) -> No
         found = resolve(model, stage, overrides=given)
 
         assert found.overrides, f"{text} changes nothing of the first experiment"
+
+
+@pytest.mark.parametrize("lesson", LESSONS)
+def test_every_lesson_ends_with_something_to_try(lesson: str) -> None:
+    last = nbformat.read(notebook_file(TAUGHT, lesson), as_version=4).cells[-1]  # type: ignore[no-untyped-call]
+
+    assert last.source.startswith("## Try it\n")
+    assert len(OVERRIDES.findall(last.source)) >= 1
 
 
 @pytest.mark.parametrize("stage", ["export", "deploy", "perf_online"])
