@@ -1,5 +1,6 @@
 """What lessons compare, and what they say of figures: no difference that is not known is stated."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -107,7 +108,8 @@ def test_many_clients_fill_the_largest_batch(largest: int, size: int, most: int)
 
 def point(variant: str, clients: int, throughput: float, noise: float = 0.01) -> Point:
     """Four rounds of clients that answer as fast as the throughput says."""
-    random = np.random.default_rng(crc32(f"{variant} {clients} {throughput}".encode()))
+    seed = crc32(f"{variant} {clients} {throughput}".encode())
+    random = np.random.default_rng(seed)
     windows = []
     for _ in range(4):
         spent = 1e9 * clients / throughput * random.lognormal(0, noise, 40)
@@ -115,7 +117,7 @@ def point(variant: str, clients: int, throughput: float, noise: float = 0.01) ->
         times = np.stack([ends - spent, ends], axis=1).astype(np.int64)
         windows.append(Window(times, 1, clients, executed_batch=min(clients, 2.5)))
     row = measure_row(windows, 20, 0.1, 2, figures={"server_peak_memory_mb": 400.0})
-    rates = random.lognormal(np.log(throughput), noise, 4)
+    rates = throughput * (1 + noise * np.resize([1, -1] if seed % 2 else [-1, 1], 4))
     return Point(variant, row, tuple(rates), tuple(1000 * clients / rates))
 
 
@@ -131,8 +133,12 @@ def batching() -> list[Point]:
 def test_what_is_noticed_of_the_batcher_is_what_was_measured() -> None:
     found = lessons.notice_batching(batching())
 
-    assert found[0].startswith("1 client, whom nobody joins: p50 is 25 ms with delay 0 ms and 33")
-    assert "times." in found[0]
+    words = (
+        r"1 client, whom nobody joins: p50 is (\S+) ms with delay 0 ms and (\S+) ms with delay 10"
+    )
+    said = re.match(words + r" ms: 1\.33 \[\S+, \S+\] times\.$", found[0])
+    assert said
+    assert [float(each) for each in said.groups()] == pytest.approx([25, 33.3], rel=0.02)
     assert found[1].endswith("2.5 with delay 10 ms; 2.5 with delay 10 ms, prefers 4.")
     assert "delay 0 ms has 1.5" in found[2]
     assert "times the throughput of no batcher." in found[2]
