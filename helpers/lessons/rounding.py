@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from helpers.accuracy import outputs_of, reference_outputs, rung
 from helpers.config import Value, artefact_folder
 from helpers.display import COLOURS, canvas, legend_below, mark_decades, picture, short
-from helpers.inference import open_dataset
+from helpers.inference import open_dataset, require
 from helpers.perf import Variant
 from helpers.results import Rung
 from helpers.store import Artefact, find_artefact
@@ -68,7 +68,9 @@ def outputs_in(variants: Sequence[Variant]) -> list[Rounded]:
     found = []
     for variant in variants:
         config = variant.config.model_copy(update={"stage": "convert"})
-        artefact = find_artefact(artefact_folder(config, "convert")) or convert(config)
+        if find_artefact(artefact_folder(config, "convert")) is None:
+            convert(config)
+        artefact = require(config, "convert")
         outputs, reference = outputs_of(config, artefact, config.device), reference_outputs(config)
         (name,) = reference  # a classifier has one output
         right, got = reference[name].astype(np.float64), outputs[name].astype(np.float64)

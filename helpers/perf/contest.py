@@ -146,10 +146,10 @@ def served(config: ContestConfig, scenario: str = "online", log: str = "") -> It
     """Serve a configuration from a repository of its own, which goes with the block; `log` names
     the server's, where several run at a time.
     """
-    place = artefact_folder(config, "deploy").parent
+    converted, place = require(config, "convert"), artefact_folder(config, "deploy").parent
     with TemporaryDirectory(dir=place, prefix=f".{config.stage}.") as name:
         repository, log = Artefact(Path(name), {}, {}), log or f"{config.stage}_server.log"
-        write_repository(repository.folder, config, require(config, "convert"))
+        write_repository(repository.folder, config, converted)
         with serve(config, repository, scenario, log=results_folder(config) / log) as server:
             yield server
 

@@ -11,8 +11,9 @@ import pytest
 
 from helpers import lessons
 from helpers.config import LessonConfig, resolve
+from helpers.errors import ArtefactError
 from helpers.lessons import choices
-from helpers.perf import Point
+from helpers.perf import Point, measure_side_by_side
 from helpers.perf.rows import Window, measure_row
 from helpers.store import OUTPUTS_VARIABLE
 
@@ -104,6 +105,16 @@ def test_many_clients_fill_the_largest_batch(largest: int, size: int, most: int)
     sizes = {"max_batch_size": largest, "online_batch_size": size, "preferred_batch_sizes": []}
 
     assert lessons.clients(config("instances", **sizes)) == (1, most)
+
+
+def test_a_lesson_without_the_model_names_the_command_that_makes_it() -> None:
+    """In a notebook of JupyterLab: the batch command blocks it before."""
+    command = "triton-notebooks run params/cpu.yaml --model resnet50 --experiment onnx-fp32"
+
+    with pytest.raises(ArtefactError, match=f"no result of convert yet: run {command} --stage con"):
+        measure_side_by_side(lessons.sharings(config("instances")), (1, 2))
+    with pytest.raises(ArtefactError, match=f"no result of export yet: run {command} --stage exp"):
+        lessons.outputs_in(lessons.precisions(config("precision"))[0])
 
 
 def point(variant: str, clients: int, throughput: float, noise: float = 0.01) -> Point:
