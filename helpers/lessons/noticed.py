@@ -44,7 +44,7 @@ def frame(points: Sequence[Point]) -> "DataFrame":
 def shown(points: Sequence[Point]) -> "DataFrame":
     """What a reader compares: the figures with their intervals."""
     rows = frame(points)
-    chosen = with_intervals(rows, COLUMNS)
+    chosen = with_intervals(rows, COLUMNS).drop(columns="reason")  # told once: see `_conditions`
     chosen["times"] = [each.throughput_over(_first(points, each)).in_words for each in points]
     texts = [interval(*each) for each in zip(rows["p50_low_ms"], rows["p50_high_ms"], strict=True)]
     chosen.insert(chosen.columns.get_loc("p50_latency_ms") + 1, "p50, 95 %", texts)
@@ -175,9 +175,13 @@ def _memory(points: Sequence[Point], first: str, others: Iterable[str]) -> list[
 def _conditions(points: Sequence[Point]) -> str:
     """Say what else used the machine, and how far the rows are to be believed."""
     busy = points[0].row.background_cpu_cores
-    doubted = sum(point.row.verdict != "stable" for point in points)
     others = ABSENT if busy is None else f"{busy:.2f}"
-    return (
-        f"Other processes used {others} cores meanwhile, and {doubted} of {len(points)} rows are "
-        "not stable: see their verdicts."
+    doubted = [point for point in points if point.row.verdict != "stable"]
+    said = (
+        f"Other processes used {others} cores meanwhile, and {len(doubted)} of {len(points)} rows"
     )
+    if not doubted:
+        return f"{said} are not stable."
+    first = doubted[0]
+    named = f"{first.variant} with {_clients(first)} is {first.row.verdict}"
+    return f"{said} are not stable: {named} ({first.row.reason})."

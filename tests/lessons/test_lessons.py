@@ -155,6 +155,17 @@ def test_what_is_noticed_of_the_batcher_is_what_was_measured() -> None:
     assert "times the throughput of no batcher." in found[2]
     assert "delay 10 ms is not told apart from delay 0 ms" in found[3]
     assert "which tells no difference" in found[4]
+    assert found[5] == "Other processes used 0.00 cores meanwhile, and 0 of 12 rows are not stable."
+
+
+def test_a_row_that_is_not_stable_is_told_with_its_reason() -> None:
+    points = batching()
+    points[3] = replace(
+        points[3], row=points[3].row.model_copy(update={"verdict": "wide", "reason": "too few"})
+    )
+
+    said = "1 of 12 rows are not stable: delay 10 ms with 1 client is wide (too few)."
+    assert lessons.notice_batching(points)[-1].endswith(said)
 
 
 def test_a_difference_within_the_noise_is_not_told() -> None:
