@@ -37,7 +37,11 @@ def use_outputs(folder: Path) -> Path:
     return folder.resolve()
 
 
-Stage = StrEnum("Stage", "export convert deploy perf_offline perf_online report tune")
+Stage = StrEnum(
+    "Stage",
+    "export convert deploy perf_offline perf_online report tune "
+    "dynamic_batching instances precision",
+)
 File = Annotated[Path, Argument(metavar="PARAMS", help="a parameter file", show_default=False)]
 Experiments = Annotated[list[str] | None, Option(metavar="E", help="only this experiment")]
 ONE_OF = f"only this stage: {', '.join(Stage)}"

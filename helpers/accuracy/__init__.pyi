@@ -3,7 +3,9 @@ from .ladder import (
     evaluate,
     framework_outputs,
     framework_reference,
+    outputs_of,
     reference_outputs,
+    rung,
     served_precision,
 )
 from .scatter import show_agreement
@@ -13,7 +15,9 @@ __all__ = [
     "evaluate",
     "framework_outputs",
     "framework_reference",
+    "outputs_of",
     "reference_outputs",
+    "rung",
     "served_precision",
     "show_agreement",
 ]

@@ -170,6 +170,13 @@ def _reference(config: ExportConfig, file: str = SAMPLES_FILE) -> tuple[Arrays, 
         return dict(arrays), metrics
 
 
+def outputs_of(config: ExportConfig, artefact: Artefact, device: str) -> Arrays:
+    """Compute the ladder's samples by an export or a conversion in this process."""
+    name = str(artefact.facts["format"])
+    session = ensemble.load(config, name, lambda _: artefact.folder, physical_cores(), device)
+    return _run(session, requests(config, open_dataset(config), BATCH, SAMPLES))
+
+
 def compare(config: ExportConfig, artefact: Artefact) -> Rung:
     """Run an export or a conversion on the ladder's samples: here, or by a server's own backend. A
     conversion to the exported file itself is not run again on the CPU, where that was compared.
@@ -199,9 +206,7 @@ def _outputs(config: ExportConfig, artefact: Artefact) -> Arrays:
     on_cpu = config.device == "cpu"
     if not is_export and on_cpu and artefact.sha256 == require(config, "export").sha256:
         return {}
-    device, cores = "cpu" if is_export else config.device, physical_cores()
-    session = ensemble.load(config, name, lambda _: artefact.folder, cores, device)
-    return _run(session, requests(config, open_dataset(config), BATCH, SAMPLES))
+    return outputs_of(config, artefact, "cpu" if is_export else config.device)
 
 
 def _by_server(config: ConvertConfig, artefact: Artefact) -> Arrays:

@@ -10,14 +10,17 @@ from .loading import (
     resolve,
     select,
 )
-from .parameter_file import Experiment, Server, Value, validated
+from .parameter_file import TAUGHT, Experiment, Server, Value, validated
 from .schema import (
+    LESSONS,
     STAGE,
     STAGES,
+    ContestConfig,
     ConvertConfig,
     DeployConfig,
     EngineConfig,
     ExportConfig,
+    LessonConfig,
     LoadConfig,
     OfflineConfig,
     OnlineConfig,
@@ -25,6 +28,7 @@ from .schema import (
     StageConfig,
     TuneConfig,
     artefact_folder,
+    changed,
     command,
     notebook_file,
     results_folder,
@@ -32,16 +36,20 @@ from .schema import (
 from .targets import Gpu, write_new
 
 __all__ = [
+    "LESSONS",
     "MARK",
     "STAGE",
     "STAGES",
     "TARGET_VARIABLE",
+    "TAUGHT",
+    "ContestConfig",
     "ConvertConfig",
     "DeployConfig",
     "EngineConfig",
     "Experiment",
     "ExportConfig",
     "Gpu",
+    "LessonConfig",
     "LoadConfig",
     "OfflineConfig",
     "OnlineConfig",
@@ -52,6 +60,7 @@ __all__ = [
     "TuneConfig",
     "Value",
     "artefact_folder",
+    "changed",
     "command",
     "configure",
     "differences",

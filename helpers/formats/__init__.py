@@ -131,6 +131,14 @@ def get(name: str) -> Format:
     return Format(**{each: getattr(module, each) for each in known if hasattr(module, each)})
 
 
+def richest(source: str, device: str) -> str:
+    """Name the format with the most precisions on a device, of those that are made from the format
+    `source` and that itself.
+    """
+    found = [name for name in names() if source in (name, *get(name).SOURCES)]
+    return max(found, key=lambda name: len(get(name).PRECISIONS.get(device, ())))
+
+
 def built_for(name: str) -> tuple[str, ...]:
     """List the fields that a conversion to this format reads, beyond those that every one reads."""
     return get(name).BUILT_FOR if name in names() else ()

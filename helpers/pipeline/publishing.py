@@ -13,6 +13,7 @@ import yaml
 
 from helpers import results
 from helpers.config import (
+    LESSONS,
     MARK,
     STAGE,
     STAGES,
@@ -24,7 +25,7 @@ from helpers.config import (
     results_folder,
 )
 from helpers.errors import DeploymentError
-from helpers.pipeline.planning import owners
+from helpers.pipeline.planning import lessons, owners
 from helpers.report import (
     Link,
     StageState,
@@ -61,16 +62,18 @@ def _parsed(path: Path, _: int) -> Parameters:
 def stage_states(
     outputs: Path, target: str, pending: Mapping[Path, str] | None = None
 ) -> list[StageState]:
-    """List each stage of each experiment of a target, also shared ones, and each model's report.
+    """List each stage of each experiment of a target, also shared ones, and each model's report and
+    lessons. An optional stage is listed if the parameter file names it or it has run.
 
     `pending` says of a run under way which results are "running" or "waiting".
     """
     path, base, found = outputs / target / "parameters.yaml", outputs / target, []
-    for model in last_parameters(outputs, target).file.models:
+    given = last_parameters(outputs, target)
+    for model in given.file.models:
         configs = _configs(path, path.stat().st_mtime_ns, model)
         for (experiment, stage), config in configs.items():
-            result = base / model / experiment / f"{stage}.json"
-            if stage == "report" or not STAGE[stage].is_optional or result.exists():
+            is_asked = not STAGE[stage].is_optional or stage in given.lessons(model)
+            if is_asked or (not isinstance(config, str) and _path(config).exists()):
                 if isinstance(config, str):
                     state = StageState(model, experiment, stage, state="missing", reason=config)
                 else:
@@ -82,22 +85,29 @@ def stage_states(
 @cache
 def _configs(path: Path, _: int, model: str) -> dict[tuple[str, str], StageConfig | str]:
     """Give each stage of each experiment of a model its configuration, or say why there is none:
-    the file may have been written by an older release. The report has no experiment.
+    the file may have been written by an older release. The report and lessons have no experiment.
     """
     given = last_parameters(path.parents[1], path.parent.name)
     found: dict[tuple[str, str], StageConfig | str]
     try:
-        found = {**owners(given, model)}
+        found = {
+            **owners(given, model),
+            **{("", each.stage): each for each in lessons(given, model)},
+        }
     except DeploymentError as error:
         places = [(name, stage) for name in given.experiments(model) for stage in STAGE]
-        found = {place: str(error) for place in places if place[1] != "report"}
+        found = {place: str(error) for place in places if not STAGE[place[1]].of_model}
     return found | {("", "report"): configure(given, model, "", "report")}
+
+
+def _path(config: StageConfig) -> Path:
+    return results_folder(config) / f"{config.stage}.json"
 
 
 def _state(
     config: StageConfig, experiment: str, base: Path, pending: Mapping[Path, str]
 ) -> StageState:
-    path = results_folder(config) / f"{config.stage}.json"
+    path = _path(config)
     result, page = results.read(path), path.with_suffix(".html")
     owner = "" if experiment in ("", config.experiment) else config.experiment
     shown: dict[str, Any] = {"state": "missing", "shared_with": owner}
@@ -178,14 +188,17 @@ def publish(
 
 
 def _reading_order(outputs: Path, target: str) -> list[list[Path]]:
-    """List the notebooks of each experiment in the order of its stages, its model's report last."""
+    """List the notebooks of each experiment in the order of its stages, and a model's lessons, its
+    report last.
+    """
     base, path = outputs / target, outputs / target / "parameters.yaml"
     found: dict[tuple[str, str], list[Path]] = {}
     for model in last_parameters(outputs, target).file.models:
         configs = _configs(path, path.stat().st_mtime_ns, model)
         for (experiment, stage), config in configs.items():
-            if experiment and stage in STAGES and not isinstance(config, str):
-                notebook = base / model / config.experiment / f"{stage}.ipynb"
+            is_read = stage in LESSONS or (experiment and stage in STAGES)
+            if is_read and not isinstance(config, str):
+                notebook = _path(config).with_suffix(".ipynb")
                 found.setdefault((model, experiment), []).append(notebook)
         for (owner, _), notebooks in found.items():
             if owner == model:

@@ -58,6 +58,11 @@ WORDS = (
     ("instance", "A copy of a model that computes one batch at a time."),
     ("latency budget", "The latency that 99 % of requests must keep."),
     (
+        "lesson",
+        "A notebook that varies one thing of a served model, the batcher, instances or precision, "
+        "and shows what that does.",
+    ),
+    (
         "Little's law",
         "Clients = throughput x latency, in requests. A closed loop that breaks it was "
         "measured wrongly.",
@@ -76,11 +81,22 @@ WORDS = (
         "pace",
         "How fast the machine itself is at the moment: the rate of a fixed product of matrices.",
     ),
+    (
+        "precision",
+        "The numbers in which a model computes: fp32, which has 24 bits of significand; bf16, with "
+        "the range of fp32 and 8 bits; fp16, with 11 bits and a small range; int8, whole steps of "
+        "a scale.",
+    ),
     ("preferred batch size", "A batch of this size is executed without waiting for more."),
     (
         "served / bare",
         "Throughput with the server, divided by that of the same file without it, "
         "measured in turn.",
+    ),
+    (
+        "significand",
+        "The digits that a floating-point number keeps, whatever its size; its exponent says where "
+        "the point is.",
     ),
     (
         "stable",

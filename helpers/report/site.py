@@ -17,7 +17,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from helpers.config import STAGE, STAGES
+from helpers.config import LESSONS, STAGE, STAGES
 from helpers.display import digits, short
 from helpers.errors import WorkspaceError
 from helpers.report.answers import Answer
@@ -45,7 +45,9 @@ class Link:
 
 @dataclass(frozen=True)
 class StageState:
-    """What an index says about one stage of one experiment; a report has an empty `experiment`."""
+    """What an index says about one stage of one experiment; a report and a lesson have an empty
+    `experiment`.
+    """
 
     model: str
     experiment: str
@@ -194,16 +196,18 @@ def target_index(folder: Path, target: Target, explored: Sequence[StageState] = 
     """
     models: dict[str, dict[str, list[StageState]]] = {}
     for each in target.states:
-        if each.stage != "report":
+        if not STAGE[each.stage].of_model:
             models.setdefault(each.model, {}).setdefault(each.experiment, []).append(each)
-    optional = tuple({each.stage for each in target.states if STAGE[each.stage].is_optional})
+    found = [each.stage for each in target.states if each.experiment]
+    optional = tuple(stage for stage in STAGE if STAGE[stage].is_optional and stage in found)
     context = {
         "target": target,
         "links": [Link("../index.html", "All targets"), Link("../glossary.html", "Words")],
         "finished": max((each.finished for each in target.states), default=""),
         "counts": counts(target.states),
         "recommendations": _recommendations(target),
-        "stages": [stage.replace("_", " ") for stage in STAGE if stage in STAGES[:-1] + optional],
+        "lessons": [each for each in target.states if each.stage in LESSONS],
+        "stages": [stage.replace("_", " ") for stage in (*STAGES[:-1], *optional)],
         "models": {
             model: {name: _cells(row) for name, row in rows.items()}
             for model, rows in models.items()

@@ -10,6 +10,7 @@ import pytest
 from nbformat.v4 import new_markdown_cell, new_notebook
 from pandas import read_csv
 
+from helpers.config import LESSONS
 from helpers.pipeline.publishing import publish, publish_indexes, stage_states, write_results
 from helpers.report.answers import Answer, Choice, facts
 from helpers.results import Measurement, Result, Row, State
@@ -192,3 +193,42 @@ def test_a_stage_that_experiments_share_names_the_one_in_whose_name_it_runs(outp
     }
 
     assert shared == {("openvino-bf16", "export"): "onnx-fp32"}
+
+
+def test_lessons_are_on_the_index_and_link_one_another(outputs: Path) -> None:
+    """Also one that the parameter file does not name, once it has run; never as an experiment."""
+    folder = outputs / "smoke/resnet50/lessons"
+    folder.mkdir(parents=True)
+    for lesson in ("dynamic_batching", "instances"):
+        head = {"model": "resnet50", "experiment": "onnx-fp32", "stage": lesson, "gpu": "CPU"}
+        result = Result(**head, state="done", headline=f"what {lesson} did")
+        (folder / f"{lesson}.json").write_text(result.model_dump_json())
+        notebook_of(folder / f"{lesson}.json")
+    path = outputs / "smoke/parameters.yaml"
+    text = path.read_text()
+    assert "lessons: [dynamic_batching, instances, precision]" in text
+    path.write_text(
+        text.replace("[dynamic_batching, instances, precision]", "[instances, precision]")
+    )
+
+    publish(outputs, "smoke")
+
+    states = {
+        (each.experiment, each.stage): each.state
+        for each in stage_states(outputs, "smoke")
+        if each.stage in LESSONS
+    }
+    assert states == {
+        ("", "dynamic_batching"): "done",
+        ("", "instances"): "done",
+        ("", "precision"): "missing",
+    }
+    index = (outputs / "smoke/index.html").read_text()
+    section = index.partition('<h2 id="lessons">')[2].partition("</section>")[0]
+    assert 'href="resnet50/lessons/instances.html">Instances</a>' in section
+    assert "what instances did" in section
+    assert "<strong>Precision</strong>" in section
+    assert '<th scope="col">instances</th>' not in index
+    first, second = (folder / f"{lesson}.html" for lesson in ("dynamic_batching", "instances"))
+    assert links(first)[:1] == ["instances.html"]
+    assert links(second)[:1] == ["dynamic_batching.html"]

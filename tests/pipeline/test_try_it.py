@@ -21,9 +21,11 @@ import yaml
 
 from helpers import models
 from helpers.config import (
+    LESSONS,
     MARK,
     STAGE,
     TARGET_VARIABLE,
+    TAUGHT,
     ExportConfig,
     StageConfig,
     artefact_folder,
@@ -44,8 +46,9 @@ HEADING = "## Try it"
 OVERRIDES = re.compile(r"`overrides = (\{[^`]*\})`")
 EXPECTED = re.compile(r"\b(?:expect|compare|look|see|how|which|where|why|because)\b", re.IGNORECASE)
 FEWEST_WORDS = 15  # that say what to expect of a variation, and why
-BOOKS = [(model, stage) for model in models.names() for stage in STAGE]
-LESSONS = sorted((ROOT / "notebooks/lessons").glob("*.ipynb"))
+OWN = [stage for stage in STAGE if stage not in LESSONS]  # that each model has a notebook of
+BOOKS = [(model, stage) for model in models.names() for stage in OWN]
+BOOKS += [(TAUGHT, lesson) for lesson in LESSONS]
 
 
 def last_cell(path: Path) -> Any:
@@ -88,12 +91,6 @@ def test_the_words_around_each_say_what_to_expect(book: tuple[str, str, Path]) -
     for words in parts[1::2]:  # after each of the overrides, until the next
         assert len(words.split()) >= FEWEST_WORDS
         assert EXPECTED.search(words), words
-
-
-@pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
-def test_what_a_lesson_names_to_try_are_fields_of_an_experiment(path: Path) -> None:
-    for given in variations(path):
-        assert resolve("resnet50", "tune", overrides=given).overrides == given
 
 
 def parameters() -> dict[str, Any]:
@@ -222,14 +219,14 @@ def is_promised(change: tuple[str, Any]) -> bool:
     return isinstance(change[1], str) and change in PROMISED
 
 
+RUNS = [pytest.param(*book, marks=pytest.mark.xdist_group(book[0])) for book in BOOKS]
 MODELS = [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in models.names()]
 
 
 @pytest.mark.slow
 @pytest.mark.alone
 @pytest.mark.thorough
-@pytest.mark.parametrize("prepared", MODELS, indirect=True)
-@pytest.mark.parametrize("stage", STAGE)
+@pytest.mark.parametrize(("prepared", "stage"), RUNS, indirect=["prepared"])
 def test_each_runs_apart_from_the_experiment_and_is_listed_as_explored(
     prepared: Prepared, stage: str
 ) -> None:

@@ -9,6 +9,7 @@ from helpers.__main__ import main
 from helpers.config import (
     TuneConfig,
     artefact_folder,
+    changed,
     configure,
     read_file,
     resolve,
@@ -29,7 +30,7 @@ from helpers.tuning import (
     tune,
     write_experiment,
 )
-from helpers.tuning.space import LADDER, PREFIX, changed
+from helpers.tuning.space import LADDER, PREFIX
 
 
 @pytest.fixture(autouse=True)
