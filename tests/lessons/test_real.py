@@ -1,6 +1,5 @@
 """The three lessons on real servers: their pages, and that these say what was measured."""
 
-import json
 import os
 import re
 import subprocess
@@ -129,24 +128,3 @@ def test_the_lessons_are_run_again_only_after_a_change(outputs: Path) -> None:
 
     assert again.returncode == 0, again.stdout
     assert again.stdout.count("unchanged, skipped") == len(LESSONS)
-
-
-def test_what_a_lesson_says_to_try_can_be_tried_and_lies_apart(
-    outputs: Path, tmp_path: Path
-) -> None:
-    before = result(outputs, "instances")
-    book = json.loads((ROOT / "notebooks/lessons/instances.ipynb").read_text())
-    tried = re.findall(r"`overrides = (\{.*?\})`", "".join(book["cells"][-1]["source"]))
-
-    done = command(
-        outputs,
-        *(str(Path(sys.executable).parent / "papermill"), "notebooks/lessons/instances.ipynb"),
-        *(str(tmp_path / "out.ipynb"), "-f", PARAMS, "-y", f"overrides: {tried[0]}"),
-    )
-
-    assert done.returncode == 0, done.stderr
-    assert result(outputs, "instances") == before
-    (path,) = (outputs / "smoke/resnet50").glob("onnx-fp32~*/instances.json")
-    explored = read(path)
-    assert explored
-    assert explored.state == "done"

@@ -303,6 +303,15 @@ def measure(server: Server) -> int:
         return len(analyzer.run(point, server).requests)
 
 
+def test_no_connection_can_take_the_port_that_a_server_is_about_to_open() -> None:
+    first, last = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+
+    drawn = free_ports(*[0] * 50)
+
+    assert len({*drawn}) == 50
+    assert not [port for port in drawn if first <= port <= last]
+
+
 def test_a_proxy_in_the_environment_changes_nothing(
     doubles: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
