@@ -9,7 +9,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -220,6 +220,13 @@ PROMISED: dict[tuple[str, str], Callable[[Result, Result], bool]] = {
 }
 
 
+def run_apart(test: Callable[..., None]) -> Callable[..., None]:
+    """Mark a test of minutes that runs beside others of its file."""
+    for name in ("slow", "alone", "thorough", "apart"):
+        test = getattr(pytest.mark, name)(test)
+    return test
+
+
 def is_promised(change: tuple[str, Any]) -> bool:
     return isinstance(change[1], str) and change in PROMISED
 
@@ -243,19 +250,26 @@ def check(prepared: Prepared, stage: str, given: dict[str, Any]) -> None:
     assert config.experiment in index.read_text()
 
 
-@pytest.mark.slow
-@pytest.mark.alone
-@pytest.mark.thorough
+def check_all(prepared: Prepared, stages: Sequence[str]) -> None:
+    before = prepared.files()
+    for stage in stages:
+        for given in variations(notebook_file(prepared.model, stage)):
+            check(prepared, stage, given)
+    assert prepared.files() == before
+
+
+@run_apart
+@pytest.mark.parametrize("prepared", [TAUGHT], indirect=True)
+def test_each_of_a_lesson_runs_apart_from_the_experiment(prepared: Prepared) -> None:
+    check_all(prepared, LESSONS)
+
+
+@run_apart
 @pytest.mark.parametrize("prepared", models.names(), indirect=True)
 def test_each_runs_apart_from_the_experiment_and_the_client_is_answered(
     prepared: Prepared, tmp_path: Path
 ) -> None:
-    before = prepared.files()
-    for model, stage in BOOKS:
-        if model == prepared.model:
-            for given in variations(notebook_file(model, stage)):
-                check(prepared, stage, given)
-    assert prepared.files() == before
+    check_all(prepared, OWN)
 
     config = prepared.config("deploy")
     repository = artefact_folder(config, "deploy")
