@@ -19,6 +19,7 @@ from typer.main import get_command
 from helpers import config, fleet, inference, machine, perf, pipeline, triton
 from helpers.display import Lines, lines_or_live
 from helpers.errors import DeploymentError, ParameterError, ServerError, WorkspaceError
+from helpers.report import counts
 from helpers.store import OUTPUTS_VARIABLE, ROOT, display_path
 
 app = Typer(
@@ -39,7 +40,11 @@ def use_outputs(folder: Path) -> Path:
     return folder.resolve()
 
 
-Stage = StrEnum("Stage", "export convert deploy perf_offline perf_online report tune")
+Stage = StrEnum(
+    "Stage",
+    "export convert deploy perf_offline perf_online report tune "
+    "dynamic_batching instances precision",
+)
 File = Annotated[Path, Argument(metavar="PARAMS", help="a parameter file", show_default=False)]
 Experiments = Annotated[list[str] | None, Option(metavar="E", help="only this experiment")]
 ONE_OF = f"only this stage: {', '.join(Stage)}"
@@ -183,8 +188,7 @@ def status(outputs: Outputs = OUTPUTS) -> None:
         raise WorkspaceError(f"{outputs} has no results: run triton-notebooks run")
     for target in targets:
         states = pipeline.stage_states(outputs, target)
-        counts = Counter(each.state for each in states)
-        say(f"{target}: {', '.join(f'{n} {state}' for state, n in counts.items())}")
+        say(f"{target}: {', '.join(f'{n} {state}' for state, n in counts(states))}")
         for each in states:
             name = f"{each.model} {each.experiment}".strip()
             measuring = each.measuring_seconds

@@ -45,6 +45,8 @@ MOST_REQUESTS = 8  # of a batch under load: more clients would take the processo
 SAMPLES_FILE = "samples.npz"  # what the framework computed of them
 EVALUATION_FILE = "evaluation.npz"  # and of the whole evaluation set
 
+_computed: dict[Path, Arrays] = {}  # by folder of an artefact: what it gave last in this process
+
 
 def difference(
     output: str, found: Array, reference: Array, bounds: tuple[float, float]
@@ -151,6 +153,13 @@ def reference_outputs(config: ExportConfig) -> Arrays:
     return _reference(config)[0]
 
 
+def framework_outputs(config: ExportConfig) -> Arrays:
+    """Load what the framework computed of the whole evaluation set, in its order; `ArtefactError`
+    if it has not.
+    """
+    return _reference(config, EVALUATION_FILE)[0]
+
+
 def _reference(config: ExportConfig, file: str = SAMPLES_FILE) -> tuple[Arrays, dict[str, float]]:
     """Load what the framework computed: the outputs on the samples of `file`, and the metrics."""
     artefact = find_artefact(recipe_folder(config, "reference"))
@@ -161,28 +170,43 @@ def _reference(config: ExportConfig, file: str = SAMPLES_FILE) -> tuple[Arrays, 
         return dict(arrays), metrics
 
 
+def outputs_of(config: ExportConfig, artefact: Artefact, device: str) -> Arrays:
+    """Compute the ladder's samples by an export or a conversion in this process."""
+    name = str(artefact.facts["format"])
+    session = ensemble.load(config, name, lambda _: artefact.folder, physical_cores(), device)
+    return _run(session, requests(config, open_dataset(config), BATCH, SAMPLES))
+
+
 def compare(config: ExportConfig, artefact: Artefact) -> Rung:
     """Run an export or a conversion on the ladder's samples: here, or by a server's own backend. A
     conversion to the exported file itself is not run again on the CPU, where that was compared.
     """
-    name, precision = (str(artefact.facts[fact]) for fact in ("format", "precision"))
-    precision = _coarsest(config, precision)
-    is_export = config.stage == "export"
-    if isinstance(config, ConvertConfig) and ensemble.requires_native_backend(config, name):
-        found = _by_server(config, artefact)
-    elif (
-        not is_export
-        and config.device == "cpu"
-        and artefact.sha256 == require(config, "export").sha256
-    ):
+    precision = _coarsest(config, str(artefact.facts["precision"]))
+    found = _outputs(config, artefact)
+    if not found:
         note = "the exported file itself, not compared again"
         return Rung(name="converted", precision=precision, samples=0, differences=(), note=note)
-    else:
-        device, cores = "cpu" if is_export else config.device, physical_cores()
-        session = ensemble.load(config, name, lambda _: artefact.folder, cores, device)
-        found = _run(session, requests(config, open_dataset(config), BATCH, SAMPLES))
-    step = "exported" if is_export else "converted"
+    _computed[artefact.folder] = found
+    step = "exported" if config.stage == "export" else "converted"
     return rung(step, config, precision, found, _reference(config)[0])
+
+
+def artefact_outputs(config: ExportConfig, artefact: Artefact) -> Arrays:
+    """Give what `compare` found of the ladder's samples, computed now if it did not yet; nothing
+    for the exported file itself.
+    """
+    found = _computed.get(artefact.folder)
+    return _outputs(config, artefact) if found is None else found
+
+
+def _outputs(config: ExportConfig, artefact: Artefact) -> Arrays:
+    name, is_export = str(artefact.facts["format"]), config.stage == "export"
+    if isinstance(config, ConvertConfig) and ensemble.requires_native_backend(config, name):
+        return _by_server(config, artefact)
+    on_cpu = config.device == "cpu"
+    if not is_export and on_cpu and artefact.sha256 == require(config, "export").sha256:
+        return {}
+    return outputs_of(config, artefact, "cpu" if is_export else config.device)
 
 
 def _by_server(config: ConvertConfig, artefact: Artefact) -> Arrays:

@@ -36,6 +36,10 @@ class Parameters:
         """Name the experiments of a model; none if the file does not have the model."""
         return tuple(self.file.models[model].experiments) if model in self.file.models else ()
 
+    def lessons(self, model: str) -> tuple[str, ...]:
+        """Name the lessons that a run adds to the experiments of a model."""
+        return tuple(self.file.models[model].lessons)
+
     def experiment(self, model: str, name: str) -> Experiment:
         """Check an experiment with all its defaults; raise `ParameterError`."""
         place = f"{self.place}: models.{model}.experiments.{name}"

@@ -33,6 +33,8 @@ def _known_model(name: str) -> str:
 
 
 def _folder_name(name: str) -> str:
+    if name == LESSONS_FOLDER:
+        raise ValueError("is the folder of the lessons' results: choose another name")
     if not NAME.fullmatch(name):
         raise ValueError("is the name of a folder too: use letters, digits, '.', '_' and '-'")
     return name
@@ -48,6 +50,9 @@ INT8 = "int8"  # which is calibrated, by `convert`, from an export in fp32
 FormatName = Annotated[str, pydantic.AfterValidator(_known_format)]
 ModelName = Annotated[str, pydantic.AfterValidator(_known_model)]
 FolderName = Annotated[str, pydantic.AfterValidator(_folder_name)]
+Lesson = Literal["dynamic_batching", "instances", "precision"]
+TAUGHT = "resnet50"  # the model that the notebooks of the lessons are about
+LESSONS_FOLDER = "lessons"  # of their notebooks, and of their results beside the experiments'
 Milliseconds = Annotated[float, Field(gt=0, strict=False, allow_inf_nan=False)]
 
 
@@ -273,30 +278,49 @@ class LoadFields(DeployFields):
     distinct_rows: Count = 64  # different real samples that are sent in turn, at most
 
 
-class OfflineFields(LoadFields):
+class SharedMemoryField(Strict):
+    """How the load generator hands over tensors on the server's host."""
+
+    shared_memory: Literal["none", "system", "cuda"] = "system"
+
+
+class RequestField(Strict):
+    """How much a client asks for at once."""
+
+    online_batch_size: Count = 1  # samples in a client's request
+
+
+class OfflineFields(SharedMemoryField, LoadFields):
     """What the stage perf_offline reads."""
 
     batch_sizes: list[Count] = [1]
     repeated_batch: bool = False  # whether one batch again and again is measured too
     pairs: Count = 3  # bare and served runs that alternate at each point
-    shared_memory: Literal["none", "system", "cuda"] = "system"
 
 
-class OnlineFields(LoadFields):
+class BudgetField(Strict):
+    """What a service promises. `perf_online` draws it, and measures the same without it."""
+
+    latency_budget_ms: Milliseconds | None = None  # at p99
+
+
+class OnlineFields(BudgetField, RequestField, LoadFields):
     """What the stage perf_online reads."""
 
     concurrency: list[Count] = [1]  # clients, each with one request at a time
-    online_batch_size: Count = 1  # samples in a client's request
     # of the most requests per second that the clients got: sent at random times, whoever waits
     rates: list[Annotated[float, Field(gt=0, le=2)]] = [0.5, 0.7, 0.9]
     max_rate_budget_ms: Milliseconds | None = None  # look for the highest rate that keeps it at p99
 
 
-class ReportFields(CheckpointField):
+class LessonFields(SharedMemoryField, RequestField, LoadFields):
+    """What a lesson reads: it chooses the clients itself, and what it varies."""
+
+
+class ReportFields(BudgetField, CheckpointField):
     """What the report reads itself; the rest comes from the results of the other stages."""
 
     dataset: str = "generated"
-    latency_budget_ms: Milliseconds | None = None  # at p99
 
 
 TUNED = (  # what a search chooses; "format" stands for a format with its precision
@@ -328,6 +352,7 @@ class Experiment(TuneFields):
 
 class ModelSection(Strict):
     defaults: dict[str, Value] = {}
+    lessons: list[Lesson] = []  # that a run adds to the model's experiments, about the first
     experiments: Annotated[dict[FolderName, dict[str, Value] | None], Field(min_length=1)]
 
 
@@ -342,6 +367,13 @@ class ParameterFile(Strict):
     server: Server = Server()
     defaults: dict[str, Value] = {}
     models: Annotated[dict[ModelName, ModelSection], Field(min_length=1)]
+
+    @pydantic.field_validator("models")
+    @classmethod
+    def _check_lessons(cls, sections: dict[str, ModelSection]) -> dict[str, ModelSection]:
+        if wrong := [name for name in sections if sections[name].lessons and name != TAUGHT]:
+            raise ValueError(f"{wrong[0]} has no lessons: they are about {TAUGHT}")
+        return sections
 
 
 WORDS = {  # kinds of pydantic's errors whose own message speaks of Python or JSON

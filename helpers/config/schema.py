@@ -1,16 +1,20 @@
 """The stages: the configuration that each gets from a parameter file, and where its files are."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import pydantic
 
 from helpers import formats
 from helpers.config import parameter_file as fields
 from helpers.config import releases
-from helpers.config.parameter_file import Value
+from helpers.config.parameter_file import LESSONS_FOLDER, Value, validated
 from helpers.store import ROOT, content_name, digest, outputs
+
+DRAWN = fields.BudgetField.model_fields  # by perf_online, whose rows do not depend on it
+C = TypeVar("C", bound="StageConfig")
 
 
 class StageConfig(fields.Strict):
@@ -61,6 +65,8 @@ class StageConfig(fields.Strict):
         if stage == "report":
             chosen["experiments"] = list(self.experiments)
         chosen |= self.model_dump(include=self.fields_for(stage))
+        if stage == "perf_online":
+            chosen = {name: value for name, value in chosen.items() if name not in DRAWN}
         for name in {"dataset", "checkpoint"} & set(chosen):
             chosen[name] = content_name(str(chosen[name]))
         return chosen
@@ -108,7 +114,12 @@ class TuneConfig(fields.TuneFields, OnlineConfig):
     """The stage tune of an experiment."""
 
 
+class LessonConfig(fields.LessonFields, DeployConfig):
+    """A lesson about an experiment."""
+
+
 LoadConfig = OfflineConfig | OnlineConfig
+ContestConfig = TuneConfig | LessonConfig  # of stages that measure configurations in turn
 
 
 class ReportConfig(fields.ReportFields, StageConfig):
@@ -123,6 +134,7 @@ class Stage:
     needs: str = ""  # the stage whose result it needs
     makes_artefact: bool = False  # that later stages read
     is_optional: bool = False  # whether a run leaves it out unless it is named
+    of_model: bool = False  # whether a model has it once, and not each of its experiments
 
 
 # In the order in which they run.
@@ -132,10 +144,14 @@ STAGE = {
     "deploy": Stage(DeployConfig, "convert", makes_artefact=True),
     "perf_offline": Stage(OfflineConfig, "deploy"),
     "perf_online": Stage(OnlineConfig, "deploy"),
-    "report": Stage(ReportConfig),
+    "report": Stage(ReportConfig, of_model=True),
     "tune": Stage(TuneConfig, "deploy", is_optional=True),
+    "dynamic_batching": Stage(LessonConfig, "deploy", is_optional=True, of_model=True),
+    "instances": Stage(LessonConfig, "deploy", is_optional=True, of_model=True),
+    "precision": Stage(LessonConfig, "deploy", is_optional=True, of_model=True),
 }
 STAGES = tuple(name for name, stage in STAGE.items() if not stage.is_optional)
+LESSONS = tuple(name for name, stage in STAGE.items() if stage.config is LessonConfig)
 
 
 def fields_for(stage: str, format_name: str) -> set[str]:
@@ -150,17 +166,30 @@ def fields_for(stage: str, format_name: str) -> set[str]:
 
 
 def results_folder(config: StageConfig) -> Path:
-    """Where the results of the experiment are; those of a report are with the model, unless it has
-    overrides.
+    """Where the results of the experiment are. Those of a report and of lessons about the model's
+    first experiment are with the model, unless they have overrides.
     """
     base = outputs() / config.target / config.model
-    is_whole = config.stage == "report" and not config.overrides
-    return base if is_whole else base / config.experiment
+    if not config.overrides and config.stage == "report":
+        return base
+    if config.stage in LESSONS and config.experiment == config.experiments[0]:
+        return base / LESSONS_FOLDER
+    return base / config.experiment
 
 
 def notebook_file(model: str, stage: str) -> Path:
     """Where the notebook of `stage` is."""
-    return ROOT / "notebooks" / model / f"{stage}.ipynb"
+    folder = LESSONS_FOLDER if stage in LESSONS else model
+    return ROOT / "notebooks" / folder / f"{stage}.ipynb"
+
+
+def changed(config: C, given: Mapping[str, Value], place: str = "") -> C:
+    """Give the configuration with other fields; a `ParameterError` says of one that is wrong at
+    which `place`, by default the experiment.
+    """
+    values = {name: getattr(config, name) for name in type(config).model_fields} | dict(given)
+    place = place or f"{config.model} {config.experiment}"
+    return validated(type(config), values, place, config.model)
 
 
 def artefact_folder(config: StageConfig, stage: str) -> Path:

@@ -1,5 +1,6 @@
 from .figures import (
     COLOURS,
+    DPI,
     GREY,
     INK,
     WIDTH,
@@ -9,6 +10,8 @@ from .figures import (
     number,
     paired_bars,
     picture,
+    png,
+    show,
     subplots,
 )
 from .progress import Lines, Progress, lines_or_live
@@ -17,6 +20,7 @@ from .tables import ABSENT, Table, digits, pretty, short, table
 __all__ = [
     "ABSENT",
     "COLOURS",
+    "DPI",
     "GREY",
     "INK",
     "WIDTH",
@@ -31,8 +35,10 @@ __all__ = [
     "number",
     "paired_bars",
     "picture",
+    "png",
     "pretty",
     "short",
+    "show",
     "subplots",
     "table",
 ]

@@ -1,10 +1,15 @@
 """How figures look: palette, white figures of one or several subplots, bars, legends and ticks."""
 
 from collections.abc import Mapping
+from html import escape
 from io import BytesIO
+from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 import numpy as np
+
+from helpers.store import write_atomic
 
 if TYPE_CHECKING:
     from IPython.display import Image
@@ -12,11 +17,14 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
+    from pandas import DataFrame
 
 # Seaborn's colour-blind palette, without its yellow and pink, which are too pale on white.
 COLOURS = ("#0173b2", "#de8f05", "#029e73", "#cc78bc", "#a3480a", "#56b4e9", "#5b5b5b", "#b00068")
 INK, GREY = "#111111", "#5b5b5b"
-WIDTH = 7.0  # inches, of 96 pixels on a page
+DPI = 144  # of a picture: 1.5 of its pixels for each of the page's
+WIDTH = 10.25  # inches, of 96 pixels on a page: as wide as its text may be
+CAPTION = "font-size:.9em;max-width:48rem;margin:0 0 1em"  # below a figure
 
 
 def canvas(title: str, x: str = "", y: str = "", height: float = 4.8) -> tuple["Figure", "Axes"]:
@@ -27,14 +35,16 @@ def canvas(title: str, x: str = "", y: str = "", height: float = 4.8) -> tuple["
     return figure, axes
 
 
-def subplots(title: str, count: int, tall: float = 2.2) -> tuple["Figure", "list[Axes]"]:
-    """Make a white figure with `count` subplots, two in a row and `tall` inches each."""
-    figure, found = _white(0.9 + tall * -(-count // 2), count)
+def subplots(
+    title: str, count: int, tall: float = 2.2, across: int = 2
+) -> tuple["Figure", "list[Axes]"]:
+    """Make a white figure with `count` subplots, `across` in a row and `tall` inches each."""
+    figure, found = _white(0.9 + tall * -(-count // across), count, across)
     figure.suptitle(title, x=0.01, ha="left", fontweight="bold", color=INK)
     return figure, found
 
 
-def _white(height: float, count: int) -> tuple["Figure", "list[Axes]"]:
+def _white(height: float, count: int, across: int = 2) -> tuple["Figure", "list[Axes]"]:
     """Make a figure without a title; its style is its own."""
     import seaborn
     from matplotlib import rc_context
@@ -42,7 +52,7 @@ def _white(height: float, count: int) -> tuple["Figure", "list[Axes]"]:
 
     with rc_context(seaborn.axes_style("whitegrid", {"grid.color": "#e4e7eb"})):
         figure = Figure((WIDTH, height), facecolor="white", layout="constrained")
-        grid = (-(-count // 2), min(count, 2))
+        grid = (-(-count // across), min(count, across))
         found = [figure.add_subplot(*grid, place) for place in range(1, count + 1)]
     for axes in found:
         seaborn.despine(ax=axes)
@@ -75,8 +85,38 @@ def picture(figure: "Figure", text: str) -> "Image":
     from IPython.display import Image
 
     drawn = BytesIO()
-    figure.savefig(drawn, format="png", dpi=192)
+    figure.savefig(drawn, format="png", dpi=DPI)
     return Image(drawn.getvalue(), width=round(WIDTH * 96), alt=text)  # type: ignore[no-untyped-call]
+
+
+def show(figure: "Figure", sentence: str, data: "DataFrame", path: Path) -> None:
+    """Display `figure`, the sentence that says what it shows, and a link to `data`, written to
+    `path`.
+
+    The link is relative to the folder of `path`, which is the page's. The figure is emptied.
+    """
+    from IPython.display import HTML, display
+
+    write_atomic(path, data.to_csv(index=False))
+    bundle = {"image/png": png(figure), "text/plain": sentence}
+    about = {"image/png": {"alt": sentence, "width": round(WIDTH * 96)}}
+    link = f'<a href="{escape(quote(path.name))}">data of this figure (CSV)</a>'
+    # a screen reader has read the sentence as the figure's alternative text
+    said = f'<span aria-hidden="true">{escape(sentence)}</span> {link}'
+    display(bundle, raw=True, metadata=about)  # type: ignore[no-untyped-call]
+    display(HTML(f'<p class="caption" style="{CAPTION}">{said}</p>'))  # type: ignore[no-untyped-call]
+
+
+def png(figure: "Figure") -> bytes:
+    """Draw `figure` as a picture for a page and empty it."""
+    from PIL import Image
+
+    drawn, picture = BytesIO(), BytesIO()
+    figure.savefig(drawn, format="png", dpi=DPI)
+    figure.clear()
+    # A palette of 128 colours looks the same and makes the page a third of its size.
+    Image.open(drawn).convert("RGB").quantize(128).save(picture, "PNG", optimize=True)
+    return picture.getvalue()
 
 
 def mark_decades(axis: "Axis") -> None:

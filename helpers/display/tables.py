@@ -47,8 +47,11 @@ BADGES |= dict.fromkeys(
     "background:#fdecc8;color:#6b4000",
 )
 ABSENT = "–"
+NAME = "Table"  # of one without a caption
 LEFT = ' style="text-align:left"'
 SHORT = ' style="text-align:left;white-space:nowrap"'
+# a sentence, which a narrow page would break after each word
+WRAPPED = ' style="text-align:left;min-width:14em"'
 LONG = ' style="text-align:left;overflow-wrap:anywhere"'
 
 
@@ -89,8 +92,10 @@ def table(
         head += f"<thead><tr>{''.join(titles)}</tr></thead>"
         rows = ["".join(row) for row in cells]
     body = "".join(f"<tr>{row}</tr>" for row in rows)
-    html = f'<div style="overflow-x:auto"><table>{head}<tbody>{body}</tbody></table></div>'
-    return Table(html, caption)
+    # a box that scrolls can be reached and is named, for those who use a keyboard
+    label = escape(caption or NAME)
+    box = f'style="overflow-x:auto" tabindex="0" role="region" aria-label="{label}"'
+    return Table(f"<div {box}><table>{head}<tbody>{body}</tbody></table></div>", caption)
 
 
 def pretty(name: str) -> str:
@@ -127,7 +132,7 @@ def _columns(
         spec = formats.get(str(name)) or (_spec(values) if is_number else None)
         texts = [escape(_text(value, spec)) for value in values]
         is_short = max(map(len, texts), default=0) <= 24
-        style = ' class="number"' if is_number else SHORT if is_short else LEFT
+        style = ' class="number"' if is_number else SHORT if is_short else WRAPPED
         if name == "verdict":
             reasons = frame["reason"] if "reason" in frame else [None] * len(frame)
             texts, style = list(map(_badge, values, reasons)), LEFT

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from helpers.config import STAGE
+from helpers.config import STAGE, ContestConfig, LoadConfig
 from helpers.errors import FleetError
 from helpers.pipeline import Job
 from helpers.results import Result, read
@@ -35,7 +35,7 @@ class Order:
     @property
     def measures(self) -> bool:
         """Whether the stage needs the machine to itself."""
-        return self.stage.startswith("perf")
+        return issubclass(STAGE[self.stage].config, (LoadConfig, ContestConfig))
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,8 @@ class Bundle:
 
 
 def paths_of(job: Job) -> list[Path]:
-    """List the files of a job that are on this machine, the result last: what was written before it
-    is whole.
+    """List the files of a job that are on this machine, whose names begin with the stage's, the
+    result last: what was written before it is whole.
     """
     stem, folder = job.result.stem, job.result.parent
     found = {path for mark in "._" for path in folder.glob(f"{stem}{mark}*")}

@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from math import inf
 from pathlib import Path
 from pkgutil import iter_modules
-from typing import TYPE_CHECKING, Protocol, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, NamedTuple, NotRequired, Protocol, TypeAlias, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,6 +51,21 @@ class OperatorTime(TypedDict):
     kernel: str
     precision: str  # in which it computes, not that of its file
     ms: float
+
+
+class GraphFacts(TypedDict):
+    """What a file holds beside its weights."""
+
+    operators: dict[str, int]  # by the format's own names; constants and the graph's ends left out
+    opset: NotRequired[int]  # the version of ONNX's operators
+
+
+class Asked(NamedTuple):
+    """A setting that the tool which makes an artefact is given, and why."""
+
+    field: str
+    value: str
+    why: str
 
 
 @dataclass(frozen=True)
@@ -88,6 +103,10 @@ class Format:
     # Runs it on the CPU with some threads, and tells what each operator of a run took; None if its
     # runtime does not tell
     profile: Callable[[Path, int, Arrays], list[OperatorTime]] | None = None
+    # Counts the operators of an artefact without running it; None if nothing tells them
+    describe: Callable[[Path], GraphFacts] | None = None
+    # Says what `make` asks for beside the precision; None if nothing
+    asks: Callable[[Build], list[Asked]] | None = None
     BUILT_FOR: tuple[str, ...] = ()  # see `built_for`
     IMAGE: str = ""  # in which it is made for a server of `{release}`; empty if any process can
 
@@ -110,6 +129,14 @@ def get(name: str) -> Format:
     module = import_module(f"{__name__}.{name.replace('-', '_')}")
     known = Format.__dataclass_fields__
     return Format(**{each: getattr(module, each) for each in known if hasattr(module, each)})
+
+
+def richest(source: str, device: str) -> str:
+    """Name the format with the most precisions on a device, of those that are made from the format
+    `source` and that itself.
+    """
+    found = [name for name in names() if source in (name, *get(name).SOURCES)]
+    return max(found, key=lambda name: len(get(name).PRECISIONS.get(device, ())))
 
 
 def built_for(name: str) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ import os
 import sys
 import tempfile
 import warnings
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
@@ -16,9 +17,10 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from helpers.formats import Build, Source, _int8, _onnx
+from helpers.formats import Build, GraphFacts, Source, _int8, _onnx
 
 if TYPE_CHECKING:
+    import onnx
     import torch
 
 FILE = "model.onnx"
@@ -46,6 +48,24 @@ def make(source: Source, path: Path, build: Build) -> None:
             _convert(source, path, build)
     else:
         _export(source, path, build)
+
+
+def describe(path: Path) -> GraphFacts:
+    """Count the operators of a file, those of branches and loops too, and name its opset."""
+    import onnx
+
+    model = onnx.load(path, load_external_data=False)
+    (opset,) = (each.version for each in model.opset_import if each.domain in ("", "ai.onnx"))
+    return {"operators": dict(Counter(_kinds(model.graph))), "opset": opset}
+
+
+def _kinds(graph: "onnx.GraphProto") -> Iterator[str]:
+    for node in graph.node:
+        if node.op_type != "Constant":
+            yield node.op_type
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs):
+                yield from _kinds(inner)
 
 
 def _quantise(source: Source, path: Path, build: Build) -> None:

@@ -5,9 +5,10 @@ where `load` reads it. What an int8 graph leaves in floating point runs in what 
 multiplies fastest, bf16 or fp32: OpenVINO's own choice.
 """
 
+from collections import Counter
 from pathlib import Path
 
-from helpers.formats import Build, Source, _int8, _openvino
+from helpers.formats import Asked, Build, GraphFacts, Source, _int8, _openvino
 
 FILE = "model.xml"
 SOURCES = ("onnx", "tf-savedmodel")
@@ -17,6 +18,7 @@ SHOWN = ("OpenVINO", "OpenVINO IR")
 load, profile = _openvino.OpenVinoSession, _openvino.profile
 
 _HINTS = {"fp32": "f32", "bf16": "bf16", "int8": "dynamic"}
+_NO_OPERATORS = ("Constant", "Parameter", "Result")
 
 
 def make(source: Source, path: Path, build: Build) -> None:
@@ -29,3 +31,22 @@ def make(source: Source, path: Path, build: Build) -> None:
         model = _int8.quantise_openvino(model, build.calibration, build.bounds)
     model.set_rt_info(_HINTS[build.precision], _openvino.PRECISION)
     openvino.save_model(model, path, compress_to_fp16=False)
+
+
+def describe(path: Path) -> GraphFacts:
+    """Count the operators of a file; its weights are not read."""
+    _openvino.block_telemetry()
+    import openvino
+
+    kinds = [each.get_type_name() for each in openvino.Core().read_model(path).get_ops()]
+    return {"operators": dict(Counter(kind for kind in kinds if kind not in _NO_OPERATORS))}
+
+
+def asks(build: Build) -> list[Asked]:
+    """Say in which precision the file asks to be executed."""
+    whys = {
+        "fp32": "The processor computes in the precision of the weights.",
+        "bf16": "The weights stay fp32 in the file; the processor rounds them when it loads it.",
+        "int8": "What is not int8 runs in what the processor multiplies fastest, bf16 or fp32.",
+    }
+    return [Asked("INFERENCE_PRECISION_HINT", _HINTS[build.precision], whys[build.precision])]

@@ -8,16 +8,19 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
     from types import ModuleType
 
     import tensorflow
+    from tensorflow.core.framework.node_def_pb2 import NodeDef
 
-    from helpers.formats import Arrays, Build, Source
+    from helpers.formats import Arrays, Build, GraphFacts, Source
 
 FILE = "model.savedmodel"  # a folder, with the name that Triton's TensorFlow backend expects
 SOURCES = ("tensorflow",)
@@ -26,6 +29,8 @@ RUNTIME = ("tensorflow",)
 SHOWN = ("TensorFlow", "TensorFlow SavedModel")
 
 SIGNATURE = "serving_default"
+# of a graph: its ends, what holds or reads a weight, and what orders others
+_NO_OPERATORS = {"Placeholder", "Const", "VarHandleOp", "ReadVariableOp", "Identity", "NoOp"}
 
 
 class SavedModelSession:
@@ -48,6 +53,41 @@ class SavedModelSession:
 
 
 load = SavedModelSession
+
+
+def describe(path: Path) -> GraphFacts:
+    """Count the operators that the signature runs, those of the functions that it calls too."""
+    _tensorflow_alone()
+    from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
+
+    saved = SavedModel()
+    saved.ParseFromString((path / "saved_model.pb").read_bytes())
+    meta = next(each for each in saved.meta_graphs if SIGNATURE in each.signature_def)
+    graph, signature = meta.graph_def, meta.signature_def[SIGNATURE]
+    functions = {each.signature.name: each.node_def for each in graph.library.function}
+    reached = _reached(graph.node, [each.name for each in signature.outputs.values()])
+    return {"operators": dict(Counter(_kinds(reached, functions)))}
+
+
+def _reached(nodes: Iterable[NodeDef], tensors: list[str]) -> list[NodeDef]:
+    """List the nodes that compute `tensors`; a file has others, which save and restore weights."""
+    named = {node.name: node for node in nodes}
+    found: dict[str, NodeDef] = {}
+    while tensors:
+        name = tensors.pop().removeprefix("^").partition(":")[0]
+        if name not in found:
+            found[name] = named[name]
+            tensors += named[name].input
+    return list(found.values())
+
+
+def _kinds(nodes: Iterable[NodeDef], functions: Mapping[str, Iterable[NodeDef]]) -> Iterator[str]:
+    for node in nodes:
+        called = node.attr["f"].func.name if "f" in node.attr else ""
+        if called in functions:
+            yield from _kinds(functions[called], functions)
+        elif node.op not in _NO_OPERATORS:
+            yield node.op
 
 
 def _tensorflow_alone() -> ModuleType:

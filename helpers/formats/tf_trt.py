@@ -15,3 +15,4 @@ BUILT_FOR = ("max_batch_size",)
 IMAGE = "nvcr.io/nvidia/tensorflow:{release}-tf2-py3"
 load = trt.load
 make = trt.make
+describe, asks = tf_savedmodel.describe, trt.limits

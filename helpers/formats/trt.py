@@ -12,8 +12,8 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from helpers.formats import Build, Source, _tensorrt, onnx
-from helpers.formats._tensorrt import FACTS, SAVED_MODEL, TIMINGS, Request
+from helpers.formats import Asked, Build, Source, _tensorrt, onnx
+from helpers.formats._tensorrt import FACTS, MAX_GRAPHS, SAVED_MODEL, TIMINGS, Request
 
 FILE = "model.plan"
 SOURCES = ("onnx", "tf-savedmodel")
@@ -23,6 +23,44 @@ SHOWN = ("NVIDIA TensorRT", "NVIDIA TensorRT")
 BUILT_FOR = ("max_batch_size", "capture_cuda_graph")
 IMAGE = "nvcr.io/nvidia/tensorrt:{release}-py3"
 load = _tensorrt.load
+
+_FLAGS = {"fp32": "TF32 cleared", "fp16": "FP16", "int8": "FP16, INT8"}
+_WHY_FLAGS = {
+    "fp32": "TF32, the default of newer GPUs, would round the inputs of products to 10 bits.",
+    "fp16": "Each layer runs in fp16 or fp32, whichever was faster on this GPU.",
+    "int8": "Layers that have scales may run in int8, and all in fp16 or fp32.",
+}
+
+
+def asks(build: Build) -> list[Asked]:
+    """Say what TensorRT's builder is given."""
+    launches = (
+        f"The kernels of a batch are recorded and launched as one, for {MAX_GRAPHS} batch sizes at "
+        "most where this process runs the engine."
+        if build.capture_cuda_graph
+        else "Each kernel of a batch is launched on its own."
+    )
+    return [
+        Asked("builder flags", _FLAGS[build.precision], _WHY_FLAGS[build.precision]),
+        *limits(build),
+        Asked("CUDA graphs", "yes" if build.capture_cuda_graph else "no", launches),
+    ]
+
+
+def limits(build: Build) -> list[Asked]:
+    """Say which shapes and how much memory an engine, or TF-TRT's, is made for."""
+    profile = _tensorrt.profile(build.inputs, build.max_batch_size, build.samples)
+    shapes = [
+        Asked(
+            f"optimisation profile, {name}",
+            "; ".join(f"{end} {' x '.join(map(str, shape))}" for end, shape in ends.items()),
+            "Shapes from min to max are accepted; kernels are chosen by their time on opt.",
+        )
+        for name, ends in profile.items()
+    ]
+    workspace = f"{_tensorrt.WORKSPACE_BYTES / 2**30:g} GiB"
+    why = "Scratch memory that the kernels may take at most: with less, some are ruled out."
+    return [*shapes, Asked("workspace", workspace, why)]
 
 
 def make(source: Source, path: Path, build: Build) -> None:

@@ -9,7 +9,7 @@ SOURCES = ts_trace.SOURCES
 PRECISIONS = ts_trace.PRECISIONS
 RUNTIME = ts_trace.RUNTIME
 SHOWN = ("PyTorch", "TorchScript Script")
-load = ts_trace.load
+load, describe = ts_trace.load, ts_trace.describe
 
 
 def make(source: Source, path: Path, build: Build) -> None:

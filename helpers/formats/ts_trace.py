@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from inspect import Parameter, Signature
 from pathlib import Path
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
-    from helpers.formats import Array, Arrays, Build, Source
+    from helpers.formats import Array, Arrays, Build, GraphFacts, Source
 
     Compile = Callable[[torch.nn.Module, tuple[torch.Tensor, ...]], torch.jit.ScriptModule]
 
@@ -65,6 +66,26 @@ class TorchScriptSession:
 
 
 load = TorchScriptSession
+
+
+def describe(path: Path) -> GraphFacts:
+    """Count the operators of a module. Of TorchScript's own, `prim`, these are branches and loops;
+    the others make lists and constants.
+    """
+    import torch
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        graph = torch.jit.load(str(path), map_location="cpu").inlined_graph
+    return {"operators": dict(Counter(_kinds(graph)))}
+
+
+def _kinds(block: torch.Graph | torch.Block) -> Iterator[str]:
+    for node in block.nodes():
+        if not node.kind().startswith("prim::") or node.kind() in ("prim::If", "prim::Loop"):
+            yield node.kind()
+        for inner in node.blocks():
+            yield from _kinds(inner)
 
 
 def make(source: Source, path: Path, build: Build) -> None:

@@ -1,4 +1,5 @@
-from .artefacts import convert, export, inputs, require
+from .anatomy import counted, layers, operators, signature
+from .artefacts import asked, build, convert, export, inputs, is_as_exported, require
 from .datasets import (
     Prepared,
     checkpoint_place,
@@ -17,14 +18,20 @@ __all__ = [
     "Component",
     "Prepared",
     "Work",
+    "asked",
+    "build",
     "checkpoint_place",
     "convert",
+    "counted",
     "dataset_place",
     "export",
     "exported_work",
     "framework_session",
     "inputs",
+    "is_as_exported",
+    "layers",
     "open_dataset",
+    "operators",
     "physical_cores",
     "prepare",
     "recipe_folder",
@@ -32,5 +39,6 @@ __all__ = [
     "requests",
     "require",
     "served_dtype",
+    "signature",
     "threads",
 ]

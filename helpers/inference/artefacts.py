@@ -11,14 +11,15 @@ from pydantic import JsonValue
 from helpers import formats, models
 from helpers.config import STAGE, ConvertConfig, ExportConfig, artefact_folder, command
 from helpers.errors import ArtefactError, DeploymentError, FormatError
-from helpers.formats import Build, Source
+from helpers.formats import Asked, Build, Format, Source
 from helpers.inference import datasets, ensemble, work
-from helpers.models import Arrays, Dataset
+from helpers.models import Arrays, Dataset, Network
 from helpers.store import Artefact, find_artefact, is_away, making, verify
 
 # Runs a command in a container of an image: takes the image, a folder, and the command, whose words
 # after the first are names of files in that folder.
 RunInImage = Callable[[str, Path, list[str]], None]
+DESCRIBED = ("operators", "opset")  # facts of a file that `formats.GraphFacts` has
 EXAMPLE_BATCH = 2  # samples for an exporter, which would take a batch of one for a constant
 
 _verified: dict[Path, tuple[str, list[tuple[int, int]]]] = {}  # by folder, for this process
@@ -71,22 +72,14 @@ def _make(
     name, precision = config.export_format, str(config.export_precision)
     if isinstance(config, ConvertConfig):
         name, precision = config.format, config.precision
-    fmt, graph, release = formats.get(name), ensemble.parts(config)[-1], config.server.release
+    fmt, release = formats.get(name), config.server.release
     folder = artefact_folder(config, config.stage)
     with making(folder) as (temporary, facts):
         started = time.monotonic()
         ensemble.write_preprocessing(config, origin, temporary)
         batch = next(datasets.requests(config, dataset, EXAMPLE_BATCH, EXAMPLE_BATCH))
-        build = Build(
-            precision,
-            inputs=ensemble.graph_inputs(config, temporary, batch),
-            calibration=_calibration(config, temporary),
-            bounds=models.get(config.model).BOUNDS[precision],
-            outputs=tuple(tensor.name for tensor in graph.outputs.values()),
-            samples=EXAMPLE_BATCH if graph.flat else 0,
-            opset=config.opset,
-            **config.model_dump(include=set(fmt.BUILT_FOR)),
-        )
+        build = _build(config, fmt, precision, ensemble.graph_inputs(config, temporary, batch))
+        build = replace(build, calibration=_calibration(config, temporary))
         if fmt.IMAGE and run_in_image and config.server.is_native:
             facts["release"] = release
             image = fmt.IMAGE.format(release=release)
@@ -100,9 +93,58 @@ def _make(
             line = " ".join(str(error).split())[:300]
             raise FormatError(f"{what} failed: {type(error).__name__}: {line}") from error
         facts.update(format=name, precision=precision, seconds=round(time.monotonic() - started, 1))
+        facts.update(_described(temporary / fmt.FILE, fmt))
         if config.stage == "export":
             facts["work"] = _work(temporary / fmt.FILE, build)
     return _made(folder)
+
+
+def _build(config: ExportConfig, fmt: Format, precision: str, inputs: Arrays) -> Build:
+    """Say what an artefact is made for, but for its calibration."""
+    graph = ensemble.parts(config)[-1]
+    return Build(
+        precision,
+        inputs=inputs,
+        bounds=models.get(config.model).BOUNDS[precision],
+        outputs=tuple(tensor.name for tensor in graph.outputs.values()),
+        samples=EXAMPLE_BATCH if graph.flat else 0,
+        opset=config.opset,
+        **config.model_dump(include=set(fmt.BUILT_FOR)),
+    )
+
+
+def asked(config: ConvertConfig) -> list[Asked]:
+    """Say what the conversion asks for beside format and precision; nothing if there is none."""
+    if is_as_exported(config):
+        return []
+    found, fmt = list[Asked](), formats.get(config.format)
+    if config.calibration:
+        (count, seed), (most, mean) = config.calibration, models.get(config.model).BOUNDS["int8"]
+        why = "What they reach decides the scales of the 8-bit integers; none of them is evaluated."
+        found.append(Asked("calibration", f"{count:,} training samples, seed {seed}", why))
+        if config.device == "cpu":
+            why = (
+                "Standard deviations that an output may be off, at most and on average: while the "
+                "samples are further off, the layer that costs most goes back to fp32."
+            )
+            found.append(Asked("bounds", f"{most:.2g} and {mean:.2g}", why))
+    if fmt.asks:
+        inputs = ensemble.example_inputs(config, EXAMPLE_BATCH)
+        found += fmt.asks(_build(config, fmt, config.precision, inputs))
+    return found
+
+
+def is_as_exported(config: ConvertConfig) -> bool:
+    """Whether the exported file is what is served, and nothing is converted."""
+    return (config.format, config.precision) == (config.export_format, config.export_precision)
+
+
+def _described(path: Path, fmt: Format) -> dict[str, JsonValue]:
+    """Tell the operators of a file; a text that says why, if they cannot be counted."""
+    try:
+        return {**fmt.describe(path)} if fmt.describe else {}  # type: ignore[dict-item]
+    except Exception as error:  # readers of protobuf and of TorchScript raise anything
+        return {"operators": f"not counted: {' '.join(str(error).split())[-200:]}"}
 
 
 def _calibration(config: ExportConfig, folder: Path) -> list[Arrays]:
@@ -127,22 +169,30 @@ def _work(path: Path, build: Build) -> JsonValue:
         return f"not counted: {' '.join(str(error).split())[-200:]}"
 
 
-def export(config: ExportConfig, prepared: datasets.Prepared) -> Artefact:
-    """Export the trained network to `config.export_format` in `config.export_precision`."""
-    network = models.get(config.model).build(config, prepared.checkpoint)
-    return _make(config, network, prepared.checkpoint, prepared.dataset)
+def build(config: ExportConfig, prepared: datasets.Prepared) -> Network:
+    """Build the trained network in its framework, as it is exported."""
+    return models.get(config.model).build(config, prepared.checkpoint)
+
+
+def export(config: ExportConfig, prepared: datasets.Prepared, network: Network = None) -> Artefact:
+    """Export the trained network to `config.export_format` in `config.export_precision`; it is
+    built unless it is given.
+    """
+    source = build(config, prepared) if network is None else network
+    return _make(config, source, prepared.checkpoint, prepared.dataset)
 
 
 def convert(config: ConvertConfig, run_in_image: RunInImage) -> Artefact:
     """Convert the export to the format that is served, or take its files if that is its own."""
     exported = require(config, "export")
-    if (config.format, config.precision) != (config.export_format, config.export_precision):
+    if not is_as_exported(config):
         source = exported.folder / formats.get(config.export_format).FILE
         return _make(config, source, exported, datasets.open_dataset(config), run_in_image)
     folder = artefact_folder(config, "convert")
     with making(folder) as (temporary, facts):
         ensemble.link_files(exported, temporary, exported.files)
         facts.update(format=config.format, precision=config.precision, seconds=0.0)
+        facts.update({key: exported.facts[key] for key in DESCRIBED if key in exported.facts})
         facts["note"] = "taken as exported"
     return _made(folder)
 

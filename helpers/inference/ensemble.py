@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from inspect import getfile
 from pathlib import Path
 
+import numpy as np
+
 from helpers import formats, models
 from helpers.config import DeployConfig, ExportConfig, StageConfig
 from helpers.formats import Arrays, Session
@@ -179,6 +181,16 @@ def graph_inputs(config: ExportConfig, folder: Path, batch: Arrays) -> Arrays:
         batch = Chain([step(lookups[0], lookup)]).run_all(found.encode(batch) if found else batch)
     chosen = {own.name: batch[name] for name, own in graph.inputs.items()}
     return {name: each.reshape(-1) for name, each in chosen.items()} if graph.flat else chosen
+
+
+def example_inputs(config: ExportConfig, samples: int) -> Arrays:
+    """Give zeros of the shapes that a batch has as the graph's inputs."""
+    graph = parts(config)[-1]
+    shapes = {
+        own.name: (samples * graph.flat[own.name],) if graph.flat else (samples, *own.shape)
+        for own in graph.inputs.values()
+    }
+    return {own.name: np.zeros(shapes[own.name], own.dtype) for own in graph.inputs.values()}
 
 
 def write_preprocessing(config: ExportConfig, source: Path | Artefact, folder: Path) -> None:

@@ -8,7 +8,7 @@ from functools import cache
 from pydantic import JsonValue
 
 from helpers import formats, models
-from helpers.config import ConvertConfig, DeployConfig, ExportConfig, StageConfig
+from helpers.config import ConvertConfig, DeployConfig, ExportConfig, LessonConfig, StageConfig
 from helpers.formats import PRODUCTS, cpuinfo, instructions
 from helpers.store import ROOT
 
@@ -30,6 +30,9 @@ def versions(config: StageConfig) -> dict[str, str]:
         modules += formats.get(config.export_format).RUNTIME
         if isinstance(config, ConvertConfig):
             modules += formats.get(config.format).RUNTIME
+        if isinstance(config, LessonConfig) and config.stage == "precision":  # it converts too
+            name = formats.richest(config.export_format, config.device)
+            modules += formats.get(name).RUNTIME
         if ensemble := models.ensemble(config.model, config.lookup):
             modules += ensemble.RUNTIME
         names = tuple(map(_distribution, modules))

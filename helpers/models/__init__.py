@@ -30,6 +30,7 @@ class Tensor:
     name: str
     dtype: str  # as numpy names it
     shape: tuple[int, ...]  # without the batch dimension
+    meaning: str = field(default="", compare=False)  # for a reader
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,17 @@ class Deployment(Config, Protocol):
     hps: dict[str, Any]
     max_batch_size: int
     composition: Literal["ensemble", "fused"]
+
+
+@dataclass(frozen=True)
+class Example:
+    """What a client sends that is taken along with a model, and how it reads the answer."""
+
+    batch: Arrays  # samples that a person understands, as the data set gives them
+    beside: Arrays  # what the answer is read with: the true label, names, units
+    # lines of Python that print it: `answer.as_numpy(name)` is an output, and `sample` has the
+    # arrays of both by name; they import numpy and nothing else
+    reading: str
 
 
 class Dataset(Protocol):
@@ -228,6 +240,15 @@ class Model(ABC):
 
         Prints a line every 20 steps. Raises `DataError` if no such set is generated.
         """
+
+    def example(self, config: Config, dataset: Dataset, most: int) -> Example:
+        """Choose what a client that is taken along asks: at most `most` samples of the data set,
+        those that the model's own display shows first.
+        """
+        (batch,) = dataset.batches(1, 1)
+        names = [tensor.name for tensor in self.outputs(config)]
+        reading = f"for name in {names}:\n    print(name, answer.as_numpy(name).ravel()[:8])\n"
+        return Example(batch, {}, reading)
 
     @abstractmethod
     def build(self, config: Config, checkpoint: Path) -> Network:

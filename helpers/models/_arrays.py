@@ -1,12 +1,16 @@
 """Choosing, cutting and joining samples: arrays by name with a leading batch dimension."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from helpers.errors import DataError
 from helpers.models import Arrays
+
+# What a network answers: asked for a batch, or the outputs of all samples of a set in order
+Answers: TypeAlias = Callable[[Arrays], Arrays] | Arrays
 
 
 def spread(total: int, count: int | None = None) -> NDArray[np.int64]:
@@ -31,3 +35,8 @@ def concatenate(batches: Iterable[Arrays]) -> Arrays:
     """Join batches, in order."""
     parts = list(batches)
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def answers(given: Answers, batch: Arrays, places: NDArray[np.int64]) -> Arrays:
+    """Give the outputs of `batch`, which are the samples at `places` of a set."""
+    return given(batch) if callable(given) else take(given, places)

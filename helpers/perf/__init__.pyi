@@ -1,5 +1,6 @@
 from .background import PATIENCE_VARIABLE, patience
-from .contest import Comparison, Contender, Contest, contest_of
+from .changes import what_changed
+from .contest import Comparison, Contender, Contest, contest_of, served
 from .loadgen import crosscheck
 from .lookups import show_passes
 from .offline import measure_offline
@@ -7,6 +8,7 @@ from .online import measure_online
 from .operators import profile_operators
 from .peaks import highest_peaks
 from .rows import Window
+from .side_by_side import Point, Variant, measure_side_by_side
 from .statistics import judge_budget, littles_law
 from .words import BOUNDS, interval, with_intervals
 
@@ -16,6 +18,8 @@ __all__ = [
     "Comparison",
     "Contender",
     "Contest",
+    "Point",
+    "Variant",
     "Window",
     "contest_of",
     "crosscheck",
@@ -25,8 +29,11 @@ __all__ = [
     "littles_law",
     "measure_offline",
     "measure_online",
+    "measure_side_by_side",
     "patience",
     "profile_operators",
+    "served",
     "show_passes",
+    "what_changed",
     "with_intervals",
 ]

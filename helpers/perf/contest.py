@@ -7,13 +7,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from math import exp, hypot, log
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 
 from helpers import models
-from helpers.config import TuneConfig
+from helpers.config import ContestConfig, artefact_folder, results_folder
 from helpers.errors import MeasurementError
-from helpers.inference import ensemble
+from helpers.inference import ensemble, require
 from helpers.models import Arrays
 from helpers.perf import analyzer, background, sweep
 from helpers.perf.analyzer import LoadPoint
@@ -25,7 +26,8 @@ from helpers.perf.statistics import (
     judge_budget,
     log_interval,
 )
-from helpers.triton import Server
+from helpers.store import Artefact
+from helpers.triton import Server, serve, write_repository
 
 MUCH = 0.85  # a drift between two runs is not as large
 RUN_SECONDS = 1.2  # of load; perf_analyzer takes about as long to begin and to end
@@ -36,7 +38,7 @@ class Contender:
     """A server, how its model is configured, and how many clients it has."""
 
     server: Server
-    config: TuneConfig
+    config: ContestConfig
     clients: int
     request_seconds: float = 0.0  # of a request that is alone
 
@@ -71,17 +73,23 @@ class Contest:
     samples: Arrays
     data: Path  # the same for perf_analyzer
 
-    def warm(self, server: Server, config: TuneConfig) -> Contender:
-        """Send each batch that the batcher can form, as the first one of a shape is slow."""
-        size, most = config.online_batch_size, max(config.concurrency)
-        for count in range(1, max(1, min(most, config.max_batch_size // size)) + 1):
+    def warm(self, server: Server, config: ContestConfig, clients: int) -> Contender:
+        """Send each batch that the batcher can form of so many clients' requests, as the first one
+        of a shape is slow.
+        """
+        size = config.online_batch_size
+        for count in range(1, max(1, min(clients, config.max_batch_size // size)) + 1):
             server.infer(config.model, sweep.batch(self.samples, 0, count * size))
         one = sweep.batch(self.samples, 0, size)
         return Contender(
-            server, config, most, sweep.seconds(lambda: server.infer(config.model, one))
+            server, config, clients, sweep.seconds(lambda: server.infer(config.model, one))
         )
 
     def run(self, contender: Contender) -> Window:
+        """Load one contender for a while, each client's first request apart."""
+        return self.load(contender).steady
+
+    def load(self, contender: Contender) -> Window:
         """Load one contender for a while."""
         config, server = contender.config, contender.server
         outputs = [tensor.name for tensor in models.get(config.model).outputs(config)]
@@ -102,10 +110,15 @@ class Contest:
             # without it perf_analyzer writes all that it sent as text: 3 MB and 50 ms an image
             shared_memory=config.shared_memory if server.is_local else "none",
         )
-        return analyzer.run(point, server).steady
+        return analyzer.run(point, server)
 
     def compare(
-        self, first: Contender, second: Contender, pairs: int, until_known: bool = True
+        self,
+        first: Contender,
+        second: Contender,
+        pairs: int,
+        until_known: bool = True,
+        budget_ms: float | None = None,
     ) -> Comparison:
         """Compare two contenders by `in_turn`; raise `ServerError` or `MeasurementError`."""
         if not until_known:  # else it would take longer than the comparison
@@ -114,7 +127,6 @@ class Contest:
         others_cores = background.monitor_background(tuple(processes))
         runs = in_turn(lambda: self.run(first), lambda: self.run(second), pairs, until_known)
         latencies = np.concatenate([run.latencies_ms for run in runs[1]])
-        budget_ms = second.config.latency_budget_ms
         if not len(latencies):
             raise MeasurementError("a run saw no request but each client's first")
         throughputs = [geometric_mean([run.throughput for run in each]) for each in runs]
@@ -130,7 +142,20 @@ class Contest:
 
 
 @contextmanager
-def contest_of(config: TuneConfig, server: Server) -> Iterator[Contest]:
+def served(config: ContestConfig, scenario: str = "online", log: str = "") -> Iterator[Server]:
+    """Serve a configuration from a repository of its own, which goes with the block; `log` names
+    the server's, where several run at a time.
+    """
+    converted, place = require(config, "convert"), artefact_folder(config, "deploy").parent
+    with TemporaryDirectory(dir=place, prefix=f".{config.stage}.") as name:
+        repository, log = Artefact(Path(name), {}, {}), log or f"{config.stage}_server.log"
+        write_repository(repository.folder, config, converted)
+        with serve(config, repository, scenario, log=results_folder(config) / log) as server:
+            yield server
+
+
+@contextmanager
+def contest_of(config: ContestConfig, server: Server) -> Iterator[Contest]:
     """Prepare the requests, in the form that travels to `server`, with the machine for this
     process' measurements alone.
     """

@@ -8,7 +8,7 @@ from math import ceil, log2
 
 from helpers import formats
 from helpers.config import ConvertConfig
-from helpers.formats import OperatorTime, instructions
+from helpers.formats import Arrays, OperatorTime, instructions
 from helpers.inference import ensemble, exported_work, open_dataset, physical_cores, requests
 from helpers.perf import background, peaks
 from helpers.results import Operator, Profile
@@ -33,10 +33,7 @@ def profile_operators(config: ConvertConfig, artefact: Artefact) -> Profile:
     if fmt.profile is None:
         return Profile(reason=f"not profiled: {fmt.SHOWN[0]} does not tell how long operators take")
     work = exported_work(config)
-    wanted = 2 ** ceil(log2(OPERATIONS / work.flop)) if work and work.flop else SAMPLES
-    size = max(1, min(wanted, MOST_SAMPLES))
-    batch = next(requests(config, open_dataset(config), size, size))
-    inputs = ensemble.graph_inputs(config, artefact.folder, batch)
+    size, inputs = graph_batch(config, artefact, OPERATIONS)
     with background.exclusive_lock():
         before = peaks.measure(config.device, threads, config.precision)
         found = fmt.profile(artefact.folder / fmt.FILE, threads, inputs)
@@ -54,6 +51,17 @@ def profile_operators(config: ConvertConfig, artefact: Artefact) -> Profile:
             peak=peak.gflops.get(config.precision, 0) if peak else 0,
         ),
     )
+
+
+def graph_batch(config: ConvertConfig, artefact: Artefact, operations: float) -> tuple[int, Arrays]:
+    """Give inputs of the graph for so many samples that a call has `operations` at least, if no
+    more are needed than a user would send; and how many samples these are.
+    """
+    work = exported_work(config)
+    wanted = 2 ** ceil(log2(operations / work.flop)) if work and work.flop else SAMPLES
+    size = max(1, min(wanted, MOST_SAMPLES))
+    batch = next(requests(config, open_dataset(config), size, size))
+    return size, ensemble.graph_inputs(config, artefact.folder, batch)
 
 
 def grouped(found: Sequence[OperatorTime]) -> tuple[Operator, ...]:

@@ -126,11 +126,11 @@ def compare(bare: Sequence[float], served: Sequence[float], within: float) -> di
     The ratio has a verdict of its own: "stable" if at least three pairs know it within `within`.
     """
     found = [each / other for each, other in zip(served, bare, strict=True)]
-    interval = log_interval(found)
+    interval, ratio = log_interval(found), geometric_mean(found)
     known = interval is not None and interval.half_width <= within
     return {
         "bare_throughput": geometric_mean(bare),
-        "served_bare_ratio": geometric_mean(found),
+        "served_bare_ratio": None if isnan(ratio) else ratio,
         "served_bare_low": interval and interval.low,
         "served_bare_high": interval and interval.high,
         "ratio_verdict": "stable" if known else "wide" if interval else "few pairs",
@@ -255,6 +255,8 @@ def measure_row(
     if isnan(throughput):  # a block without requests: the runs as they are
         throughput = geometric_mean([run.throughput for run in steady])
     mean = float(latencies.mean()) if len(latencies) else nan
+    if isnan(throughput) and not rate:  # runs of a request or two: by Little's law
+        throughput = 1000 * first.batch_size * first.concurrency / mean
     law = None if rate else littles_law(throughput, mean, first.batch_size, first.concurrency)
     executed = [run.executed_batch for run in runs if run.executed_batch is not None]
     row = Row(

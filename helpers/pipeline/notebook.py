@@ -92,7 +92,7 @@ def execute(
         raise StageError(f"{len(pending)} cells were not executed: the notebook ended itself")
     found = read(result)
     if found is None or found == before:  # a new one has another time at least
-        raise StageError("the notebook ended without its result: its last cell must call save")
+        raise StageError("the notebook ended without its result: its last code cell must call save")
     if found.state != "done":
         raise StageError(found.reason)
     return found

@@ -7,8 +7,10 @@ from typing import Any
 
 from helpers import formats, models, results
 from helpers.config import (
+    LESSONS,
     STAGE,
     STAGES,
+    TAUGHT,
     ConvertConfig,
     ExportConfig,
     Parameters,
@@ -21,13 +23,13 @@ from helpers.inference import checkpoint_place, dataset_place
 from helpers.machine import obstacle
 from helpers.store import ROOT, find_artefact, is_away, is_unchanged, known_digest
 
-FIRST_SECONDS = dict(zip(STAGE, (11, 6, 10, 14, 10, 6, 420), strict=True))
+FIRST_SECONDS = dict(zip(STAGE, (11, 6, 10, 14, 10, 6, 420, 120, 90, 90), strict=True))
 DATA_SECONDS = 40  # generating a data set and fitting a checkpoint to it
 
 
 @dataclass(frozen=True)
 class Job:
-    """One notebook to run: a stage of an experiment, or a model's report."""
+    """One notebook to run: a stage of an experiment, or a model's report or lesson."""
 
     config: StageConfig
     obstacle: str = ""  # why this machine cannot run it
@@ -36,7 +38,7 @@ class Job:
     @property
     def name(self) -> str:
         c = self.config
-        return f"{c.model} {'' if c.stage == 'report' else c.experiment + ' '}{c.stage}"
+        return f"{c.model} {'' if STAGE[c.stage].of_model else c.experiment + ' '}{c.stage}"
 
     @property
     def result(self) -> Path:
@@ -60,7 +62,7 @@ def plan(
             assert isinstance(conversion, ConvertConfig)
             reason = ask(conversion)
             for stage in stages or STAGES:
-                if stage != "report":
+                if not STAGE[stage].of_model:
                     before = STAGE[stage].needs
                     needs = Job(configs[experiment, before]).result if before else None
                     job = Job(configs[experiment, stage], reason, needs)
@@ -70,7 +72,20 @@ def plan(
         if not stages or "report" in stages:
             report = Job(configure(given, model, "", "report"))
             jobs[report.result] = report
+        first = given.experiments(model)[0]  # which the lessons are about
+        wanted = stages or (given.lessons(model) if (model, first) in chosen else ())
+        for lesson in (each for each in lessons(given, model) if each.stage in wanted):
+            needs = Job(configs[first, STAGE[lesson.stage].needs]).result
+            conversion = configs[first, "convert"]
+            assert isinstance(conversion, ConvertConfig)
+            job = Job(lesson, ask(conversion), needs)
+            jobs[job.result] = job
     return list(jobs.values())
+
+
+def lessons(given: Parameters, model: str) -> list[StageConfig]:
+    """Give the configuration of each lesson about a model, of its first experiment."""
+    return [configure(given, model, "", stage) for stage in LESSONS if model == TAUGHT]
 
 
 def owners(given: Parameters, model: str) -> dict[tuple[str, str], StageConfig]:
@@ -80,7 +95,7 @@ def owners(given: Parameters, model: str) -> dict[tuple[str, str], StageConfig]:
     first: dict[str, StageConfig] = {}
     found = {}
     for experiment in given.experiments(model):
-        for stage in (name for name in STAGE if name != "report"):
+        for stage in (name for name in STAGE if not STAGE[name].of_model):
             config = configure(given, model, experiment, stage)
             if STAGE[stage].makes_artefact:
                 config = first.setdefault(config.key(stage), config)

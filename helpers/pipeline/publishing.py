@@ -4,7 +4,6 @@ import csv
 import io
 import math
 import os
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -14,6 +13,7 @@ import yaml
 
 from helpers import results
 from helpers.config import (
+    LESSONS,
     MARK,
     STAGE,
     STAGES,
@@ -25,11 +25,12 @@ from helpers.config import (
     results_folder,
 )
 from helpers.errors import DeploymentError
-from helpers.pipeline.planning import owners
+from helpers.pipeline.planning import lessons, owners
 from helpers.report import (
     Link,
     StageState,
     Target,
+    answers_of,
     glossary,
     has_links,
     nvidia,
@@ -39,8 +40,6 @@ from helpers.report import (
 )
 from helpers.results import Row
 from helpers.store import display_path, write_atomic
-
-KNOWN = ("stable", "wide")  # verdicts of rows whose throughput may be stated
 
 
 def targets(outputs: Path) -> list[str]:
@@ -63,17 +62,19 @@ def _parsed(path: Path, _: int) -> Parameters:
 def stage_states(
     outputs: Path, target: str, pending: Mapping[Path, str] | None = None
 ) -> list[StageState]:
-    """List each stage of each experiment of a target, also shared ones, and each model's report.
+    """List each stage of each experiment of a target, also shared ones, and each model's report and
+    lessons. An optional stage is listed if the parameter file names it or it has run.
 
     `pending` says of a run under way which results are "running" or "waiting", and after a colon
     what for.
     """
     path, base, found = outputs / target / "parameters.yaml", outputs / target, []
-    for model in last_parameters(outputs, target).file.models:
+    given = last_parameters(outputs, target)
+    for model in given.file.models:
         configs = _configs(path, path.stat().st_mtime_ns, model)
         for (experiment, stage), config in configs.items():
-            result = base / model / experiment / f"{stage}.json"
-            if stage == "report" or not STAGE[stage].is_optional or result.exists():
+            is_asked = not STAGE[stage].is_optional or stage in given.lessons(model)
+            if is_asked or (not isinstance(config, str) and _path(config).exists()):
                 if isinstance(config, str):
                     state = StageState(model, experiment, stage, state="missing", reason=config)
                 else:
@@ -85,33 +86,42 @@ def stage_states(
 @cache
 def _configs(path: Path, _: int, model: str) -> dict[tuple[str, str], StageConfig | str]:
     """Give each stage of each experiment of a model its configuration, or say why there is none:
-    the file may have been written by an older release. The report has no experiment.
+    the file may have been written by an older release. The report and lessons have no experiment.
     """
     given = last_parameters(path.parents[1], path.parent.name)
     found: dict[tuple[str, str], StageConfig | str]
     try:
-        found = {**owners(given, model)}
+        found = {
+            **owners(given, model),
+            **{("", each.stage): each for each in lessons(given, model)},
+        }
     except DeploymentError as error:
         places = [(name, stage) for name in given.experiments(model) for stage in STAGE]
-        found = {place: str(error) for place in places if place[1] != "report"}
+        found = {place: str(error) for place in places if not STAGE[place[1]].of_model}
     return found | {("", "report"): configure(given, model, "", "report")}
+
+
+def _path(config: StageConfig) -> Path:
+    return results_folder(config) / f"{config.stage}.json"
 
 
 def _state(
     config: StageConfig, experiment: str, base: Path, pending: Mapping[Path, str]
 ) -> StageState:
-    path = results_folder(config) / f"{config.stage}.json"
+    path = _path(config)
     result, page = results.read(path), path.with_suffix(".html")
-    href = str(page.relative_to(base)) if page.exists() else None
-    shown: dict[str, Any] = {"state": "missing"}
+    owner = "" if experiment in ("", config.experiment) else config.experiment
+    shown: dict[str, Any] = {"state": "missing", "shared_with": owner}
     if path in pending:  # a stage that experiments share runs once
         state, _, reason = pending[path].partition(": ")
-        is_own = experiment in ("", config.experiment)
-        shown = {"state": state if is_own else "waiting", "reason": reason}
+        if config.stage == "report":  # what the one that is shown meanwhile lacks
+            reason = result.reason if result else ""
+        shown |= {"state": "waiting" if owner else state, "reason": reason}
     elif result:
-        shown = result.model_dump(include={"state", "headline", "reason", "seconds", "finished"})
+        shown |= result.model_dump(include={"state", "headline", "reason", "seconds", "finished"})
         shown["measuring_seconds"] = result.measurement and result.measurement.measuring_seconds
-    return StageState(config.model, experiment, config.stage, href=href, **shown)
+    shown["href"] = str(page.relative_to(base)) if page.exists() else None
+    return StageState(config.model, experiment, config.stage, **shown)
 
 
 def explored(outputs: Path, target: str) -> list[StageState]:
@@ -181,14 +191,17 @@ def publish(
 
 
 def _reading_order(outputs: Path, target: str) -> list[list[Path]]:
-    """List the notebooks of each experiment in the order of its stages, its model's report last."""
+    """List the notebooks of each experiment in the order of its stages, and a model's lessons, its
+    report last.
+    """
     base, path = outputs / target, outputs / target / "parameters.yaml"
     found: dict[tuple[str, str], list[Path]] = {}
     for model in last_parameters(outputs, target).file.models:
         configs = _configs(path, path.stat().st_mtime_ns, model)
         for (experiment, stage), config in configs.items():
-            if experiment and stage in STAGES and not isinstance(config, str):
-                notebook = base / model / config.experiment / f"{stage}.ipynb"
+            is_read = stage in LESSONS or (experiment and stage in STAGES)
+            if is_read and not isinstance(config, str):
+                notebook = _path(config).with_suffix(".ipynb")
                 found.setdefault((model, experiment), []).append(notebook)
         for (owner, _), notebooks in found.items():
             if owner == model:
@@ -219,40 +232,17 @@ def _time(path: Path) -> int:
 
 def publish_indexes(outputs: Path, target: str, pending: Mapping[Path, str] | None = None) -> Path:
     """Write the target's index, and the one of all targets."""
-    gpu = last_parameters(outputs, target).file.gpu
-    _write_first_index(outputs, pending)
-    states = stage_states(outputs, target, pending)
-    return target_index(
-        outputs / target,
-        states,
-        gpu=gpu,
-        explored=explored(outputs, target),
-        throughputs=_throughputs(outputs, target),
-    )
+    found = {name: _target(outputs, name, pending) for name in targets(outputs)}
+    outputs_index(outputs, list(found.values()))
+    return target_index(outputs / target, found[target], explored(outputs, target))
 
 
-def _throughputs(outputs: Path, target: str) -> dict[str, dict[str, float]]:
-    """Give the highest known throughput of each experiment (samples/s), by model."""
-    given, found = last_parameters(outputs, target), dict[str, dict[str, float]]()
-    for model in given.file.models:
-        best = found.setdefault(model, {})
-        for experiment in given.experiments(model):
-            paths = (outputs / target / model / experiment).glob("perf_*.json")
-            rows = results.rows(filter(None, map(results.read, paths)))
-            told = (row for row in rows if row.verdict in KNOWN and row.throughput_low is not None)
-            known = [row.throughput or 0.0 for row in told]
-            if (highest := max(known, default=0.0)) > 0:
-                best[experiment] = highest
-    return found
-
-
-def _write_first_index(outputs: Path, pending: Mapping[Path, str] | None) -> Path:
-    found = []
-    for name in targets(outputs):
-        gpu = last_parameters(outputs, name).file.gpu
-        counts = Counter(each.state for each in stage_states(outputs, name, pending))
-        found.append(Target(name, gpu, counts, href=f"{name}/index.html"))
-    return outputs_index(outputs, found)
+def _target(outputs: Path, name: str, pending: Mapping[Path, str] | None) -> Target:
+    """Gather what the indexes say of a target; its answers are read from its reports' results."""
+    states, folder = stage_states(outputs, name, pending), outputs / name
+    reports = [each.model for each in states if each.stage == "report"]
+    answers = {each: answers_of(results.read(folder / each / "report.json")) for each in reports}
+    return Target(name, last_parameters(outputs, name).file.gpu, states, answers)
 
 
 def publish_front(outputs: Path) -> Path:
@@ -261,4 +251,4 @@ def publish_front(outputs: Path) -> Path:
     """
     nvidia.write_pages(outputs)
     glossary.write_page(outputs)
-    return _write_first_index(outputs, None)
+    return outputs_index(outputs, [_target(outputs, name, None) for name in targets(outputs)])

@@ -1,9 +1,22 @@
-from .site import Link, StageState, Target, has_links, outputs_index, page, target_index
+from .answers import Answer, answers_of
+from .site import (
+    Link,
+    StageState,
+    Target,
+    counts,
+    has_links,
+    outputs_index,
+    page,
+    target_index,
+)
 
 __all__ = [
+    "Answer",
     "Link",
     "StageState",
     "Target",
+    "answers_of",
+    "counts",
     "has_links",
     "outputs_index",
     "page",

@@ -2,19 +2,22 @@
 with the reason and the line that serves it; and every format and precision beside fp32.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from html import escape
 from typing import TYPE_CHECKING
 
 from helpers.config import ReportConfig, Value
-from helpers.display import Table, digits, short
-from helpers.report import findings
+from helpers.display import Table, short
+from helpers.report import findings, text
+from helpers.report.answers import Answer, Choice, facts
 from helpers.report.findings import UNLIMITED
 from helpers.results import Result, Results
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
+
+__all__ = ["against_fp32", "card", "choose", "facts"]
 
 CAPTION = "What to deploy"
 CARD = (
@@ -23,55 +26,47 @@ CARD = (
 LINE = "white-space:pre-wrap;overflow-wrap:anywhere;margin:.4rem 0 0;font-size:.85em"
 
 
-@dataclass(frozen=True)
-class Choice:
-    """A configuration that is best for something, and why."""
-
-    best_for: str
-    experiment: str
-    figures: str
-    why: str
-    command: str
-
-
-def choose(config: ReportConfig, rows: "DataFrame") -> list[Choice]:
-    """Choose configurations among the points whose throughput is known, of each workload: for
-    throughput, for latency, and within the budget if there is one. One that is best for several
-    things is named once.
+def choose(config: ReportConfig, found: Results, rows: "DataFrame") -> tuple[Answer, ...]:
+    """Choose for each workload, among the points whose throughput is known: the best within the
+    budget if there is one, for throughput and for latency, in this order.
     """
-    found: dict[tuple[str, str], Choice] = {}
-    for workload, one in findings.workloads(rows):
-        for choice in _of_workload(config, one):
-            named = f"{choice.best_for}, {workload}" if workload else choice.best_for
-            key = choice.experiment, choice.figures
-            if key in found:
-                both = f"{found[key].best_for}; {named}", f"{found[key].why} {choice.why}"
-                found[key] = replace(found[key], best_for=both[0], why=both[1])
-            else:
-                found[key] = replace(choice, best_for=named)
-    return list(found.values())
+    return tuple(
+        Answer(workload, tuple(_merged(_choices(config, found, one))), _throughputs(one))
+        for workload, one in findings.workloads(rows)
+    )
 
 
-def _of_workload(config: ReportConfig, rows: "DataFrame") -> Iterator[Choice]:
+def _choices(config: ReportConfig, found: Results, rows: "DataFrame") -> Iterator[Choice]:
     known, limit = findings.known(rows), config.latency_budget_ms or UNLIMITED
-    leaders = findings.leaders(rows)
-    for _, row in leaders.head(1).iterrows():
-        yield _choice(config, "throughput", row, _against_others(row, known))
+    in_time = f"within the budget of {limit:g} ms at p99"
+    within = findings.leaders(findings.measured(rows, "online"), limit)
+    if limit < UNLIMITED:
+        for _, row in within.head(1).iterrows():
+            why = "The highest throughput of clients over HTTP that is known to keep the budget."
+            yield _choice(config, found, in_time, row, why)
+    for _, row in findings.leaders(rows).head(1).iterrows():
+        yield _choice(config, found, "for throughput", row, _against_others(row, known))
     answered = known.dropna(subset=["p50_latency_ms"])
     for _, row in answered.sort_values("p50_latency_ms").head(1).iterrows():
         why = (
             f"Half of its requests take {short(row['p50_latency_ms'])} ms or less; no other point "
         )
-        yield _choice(config, "latency", row, f"{why}has a lower median.")
-    if limit < UNLIMITED:
-        best_for = f"the budget of {limit:g} ms at p99"
-        within = findings.leaders(findings.measured(rows, "online"), limit)
-        for _, row in within.head(1).iterrows():
-            why = "The highest throughput of clients over HTTP that is known to keep the budget."
-            yield _choice(config, best_for, row, why)
-        if within.empty:
-            few = "Too few requests were measured, or too many took longer: see the online table."
-            yield Choice(best_for, "", "no point is known to keep it", few, "")
+        yield _choice(config, found, "for latency", row, f"{why}has a lower median.")
+    if limit < UNLIMITED and within.empty:
+        few = "Too few requests were measured, or too many took longer: see the online table."
+        yield Choice(in_time, "", few)
+
+
+def _merged(choices: Iterable[Choice]) -> Iterator[Choice]:
+    """Name a point that is best for several things once."""
+    found: dict[tuple[str, str, float | None], Choice] = {}
+    for choice in choices:
+        key = choice.experiment, choice.load, choice.throughput
+        if before := found.get(key):
+            both = f"{before.best}, {choice.best}", f"{before.why} {choice.why}"
+            choice = replace(before, best=both[0], why=both[1])
+        found[key] = choice
+    yield from found.values()
 
 
 def _against_others(row: "Series[float]", known: "DataFrame") -> str:
@@ -88,29 +83,50 @@ def _against_others(row: "Series[float]", known: "DataFrame") -> str:
     return "No other experiment has a known throughput."
 
 
-def _choice(config: ReportConfig, best_for: str, row: "Series[float]", why: str) -> Choice:
+def _choice(
+    config: ReportConfig, found: Results, best: str, row: "Series[float]", why: str
+) -> Choice:
+    from pandas import isna
+
     load = f"{row['concurrency']:,.0f} clients" if row["concurrency"] > 1 else "one client"
-    figures = (
-        f"{digits(row['throughput'])} samples/s, p99 {short(row['p99_latency_ms'])} ms: batch size "
-        f"{row['batch_size']:,.0f}, {load}, {row['scenario']}"
-    )
-    name = str(row["experiment"])
+    name, p99 = str(row["experiment"]), row["p99_latency_ms"]
     line = f"triton-notebooks serve params/{config.target}.yaml --model {config.model}"
-    return Choice(best_for, name, figures, why, f"{line} --experiment {name}")
+    return Choice(
+        best,
+        name,
+        why,
+        throughput=float(row["throughput"]),
+        p99_latency_ms=None if isna(p99) else float(p99),
+        load=f"batch size {row['batch_size']:,.0f}, {load}, {row['scenario']}",
+        accuracy=text.accuracy_kept(found[name]),
+        command=f"{line} --experiment {name}",
+    )
 
 
-def card(config: ReportConfig, rows: "DataFrame") -> Table:
+def _throughputs(rows: "DataFrame") -> dict[str, float]:
+    """Give the highest known throughput of each experiment, in the order of the rows."""
+    highest = findings.known(rows).groupby("experiment", sort=False)["throughput"].max()
+    return {str(name): float(value) for name, value in highest.items() if value > 0}
+
+
+def card(answers: Iterable[Answer]) -> Table:
     """Show the choices side by side; a sentence says so where nothing is known."""
     cards = [
-        f'<section style="{CARD}"><div>Best for {escape(each.best_for)}</div>'
+        f'<section style="{CARD}"><div>{escape(_purpose(answer, each))}</div>'
         f'<div style="font-size:1.25em;font-weight:600">{escape(each.experiment or "none")}</div>'
         f"<div>{escape(each.figures)}</div><p>{escape(each.why)}</p>"
         f'<pre style="{LINE}">{escape(each.command)}</pre></section>'
-        for each in choose(config, rows)
+        for answer in answers
+        for each in answer.choices
     ]
     none = "<p>No point is known well enough to recommend a configuration.</p>"
     body = "".join(cards) or none
     return Table(f'<div style="display:flex;flex-wrap:wrap;gap:.8rem">{body}</div>', CAPTION)
+
+
+def _purpose(answer: Answer, choice: Choice) -> str:
+    best = f"Best {choice.best}" if choice.experiment else choice.best.capitalize()
+    return f"{answer.workload}: {best}" if answer.workload else best
 
 
 def against_fp32(config: ReportConfig, found: Results, rows: "DataFrame") -> list[dict[str, Value]]:

@@ -44,6 +44,17 @@ def leaders(rows: "DataFrame", latency_budget_ms: float = UNLIMITED) -> "DataFra
     return rows[rows["throughput_high"] >= rows["throughput_low"].head(1).max()]
 
 
+def keeps_budget(rows: "DataFrame", latency_budget_ms: float) -> bool:
+    """Tell whether the fastest point of every workload is one of clients over HTTP that is known
+    to keep the budget.
+    """
+    found = [
+        (leaders(one).index[:1], leaders(measured(one, "online"), latency_budget_ms).index[:1])
+        for _, one in workloads(rows)
+    ]
+    return all(len(fastest) and fastest.equals(within) for fastest, within in found)
+
+
 def pareto(rows: "DataFrame") -> "DataFrame":
     """Return the rows of one workload that no other beats in throughput and p99 latency."""
     points = known(rows).dropna(subset=["throughput", "p99_latency_ms"])

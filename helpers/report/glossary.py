@@ -2,28 +2,11 @@
 
 from pathlib import Path
 
+from helpers.report import steps
 from helpers.report.site import Link, render
 from helpers.store import write_atomic
 
 PAGE = "glossary.html"
-STEPS = (  # as the columns of results.csv and the tables of the notebooks name them
-    ("client send", "perf_analyzer writes the request to the socket."),
-    (
-        "network and server send/receive",
-        "What the other parts leave of the latency: the wire, and Triton's reading of the request "
-        "and writing of the answer.",
-    ),
-    ("server queue", "The request waits for an instance, or for others to fill the batch."),
-    ("server compute input", "Triton collects the inputs of a batch for the backend."),
-    (
-        "server compute infer",
-        "The backend runs the model; with the Python adapter, the format's runtime and the adapter "
-        "around it.",
-    ),
-    ("server compute output", "The backend hands the outputs back to Triton."),
-    ("client receive", "perf_analyzer reads the answer."),
-    ("average latency", "All of these together, from sending a request to having its answer."),
-)
 WORDS = (
     (
         "accuracy ladder",
@@ -75,6 +58,11 @@ WORDS = (
     ("instance", "A copy of a model that computes one batch at a time."),
     ("latency budget", "The latency that 99 % of requests must keep."),
     (
+        "lesson",
+        "A notebook that varies one thing of a served model, the batcher, instances or precision, "
+        "and shows what that does.",
+    ),
+    (
         "Little's law",
         "Clients = throughput x latency, in requests. A closed loop that breaks it was "
         "measured wrongly.",
@@ -93,11 +81,22 @@ WORDS = (
         "pace",
         "How fast the machine itself is at the moment: the rate of a fixed product of matrices.",
     ),
+    (
+        "precision",
+        "The numbers in which a model computes: fp32, which has 24 bits of significand; bf16, with "
+        "the range of fp32 and 8 bits; fp16, with 11 bits and a small range; int8, whole steps of "
+        "a scale.",
+    ),
     ("preferred batch size", "A batch of this size is executed without waiting for more."),
     (
         "served / bare",
         "Throughput with the server, divided by that of the same file without it, "
         "measured in turn.",
+    ),
+    (
+        "significand",
+        "The digits that a floating-point number keeps, whatever its size; its exponent says where "
+        "the point is.",
     ),
     (
         "stable",
@@ -155,7 +154,7 @@ def write_page(outputs: Path) -> Path:
     """Write the page into an outputs folder, and return its path."""
     context = {
         "links": [Link("index.html", "All targets")],
-        "steps": STEPS,
+        "steps": steps.table_rows(),
         "words": WORDS,
         "sources": SOURCES,
         "issues": ISSUES,

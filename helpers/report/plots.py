@@ -3,17 +3,13 @@
 Colours and markers come from `helpers.report.style`, captions from `helpers.report.findings`.
 """
 
-from html import escape
-from io import BytesIO
-from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
-from helpers.display import GREY, INK, WIDTH, canvas, mark_decades, number
+from helpers.display import GREY, INK, canvas, mark_decades, number
+from helpers.display import show as show  # beside what it shows
 from helpers.report import style
 from helpers.report.findings import UNLIMITED, leaders, measured, pareto, workloads
 from helpers.results import LATENCY_COMPONENTS, Peaks
-from helpers.store import write_atomic
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -21,6 +17,7 @@ if TYPE_CHECKING:
 
 # In the order of LATENCY_COMPONENTS; what passes outside the server is also hatched.
 COMPONENT_COLOURS = ("#5b5b5b", "#aab2bb", "#de8f05", "#56b4e9", "#0173b2", "#029e73", "#cc78bc")
+FEWEST_BARS = 4  # for which there is room: one alone is not drawn as wide as the figure
 RED = "#b3261e"
 RATE, LATENCY = "throughput (samples/s)", "p99 latency (ms)"
 
@@ -100,6 +97,8 @@ def latency_components(rows: "DataFrame") -> "Figure":
         top, bottom = top + part.clip(lower=0), bottom + part.clip(upper=0)
     step = -(-len(points) // 16)
     axes.set_xticks(places[::step], [number(value) for value in points["concurrency"][::step]])
+    beside = max(0.0, FEWEST_BARS - len(points)) / 2
+    axes.set_xlim(-0.5 - beside, len(points) - 0.5 + beside)
     axes.grid(visible=False, axis="x")
     right = axes.twinx()
     right.set_ylabel(RATE)
@@ -220,30 +219,3 @@ def roofline(rows: "DataFrame", peaks: Peaks | None) -> "Figure":
     kinds = [style.marker("offline", GREY, "o"), style.marker("online", GREY, "o", fill="left")]
     style.add_legend(figure, rows, [*style.legend_handles(rows, points), *kinds])
     return figure
-
-
-def show(figure: "Figure", alt: str, data: "DataFrame", path: Path) -> None:
-    """Display `figure` with its alternative text, and below it a link to `data`, written to `path`.
-
-    The link is relative to the folder of `path`, which is the page's. The figure is emptied.
-    """
-    from IPython.display import HTML, display
-
-    write_atomic(path, data.to_csv(index=False))
-    bundle = {"image/png": png(figure), "text/plain": alt}
-    about = {"image/png": {"alt": alt, "width": round(WIDTH * 96)}}
-    link = f'<a href="{escape(quote(path.name))}">data of this figure (CSV)</a>'
-    display(bundle, raw=True, metadata=about)  # type: ignore[no-untyped-call]
-    display(HTML(f"<p style='font-size:.85em;margin:0'>{link}</p>"))  # type: ignore[no-untyped-call]
-
-
-def png(figure: "Figure") -> bytes:
-    """Draw `figure` as a picture for a page and empty it."""
-    from PIL import Image
-
-    drawn, picture = BytesIO(), BytesIO()
-    figure.savefig(drawn, format="png", dpi=192)
-    figure.clear()
-    # A palette of 128 colours looks the same and makes the page a third of its size.
-    Image.open(drawn).convert("RGB").quantize(128).save(picture, "PNG", optimize=True)
-    return picture.getvalue()

@@ -17,9 +17,10 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from helpers.config import STAGE, STAGES
-from helpers.display import digits
+from helpers.config import LESSONS, STAGE, STAGES
+from helpers.display import digits, short
 from helpers.errors import WorkspaceError
+from helpers.report.answers import Answer
 from helpers.store import GRAMMARS, display_path, without, write_atomic
 
 if TYPE_CHECKING:
@@ -44,7 +45,9 @@ class Link:
 
 @dataclass(frozen=True)
 class StageState:
-    """What an index says about one stage of one experiment; a report has an empty `experiment`."""
+    """What an index says about one stage of one experiment; a report and a lesson have an empty
+    `experiment`.
+    """
 
     model: str
     experiment: str
@@ -56,6 +59,7 @@ class StageState:
     seconds: float | None = None
     measuring_seconds: float | None = None
     finished: str = ""
+    shared_with: str = ""  # the experiment in whose name it runs, if another
 
     @property
     def took(self) -> str:
@@ -70,14 +74,44 @@ class StageState:
         )
 
 
+def counts(states: Iterable[StageState]) -> list[tuple[str, int]]:
+    """Count stages by their state, in the order of STATES; what experiments share counts once."""
+    found = Counter(each.state for each in states if not each.shared_with)
+    return [(state, found[state]) for state in STATES if found[state]]
+
+
 @dataclass(frozen=True)
 class Target:
-    """What the first page says about one target; `counts` is the number of stages by state."""
+    """What an index says about one target; `answers` are those of each model's report."""
 
     name: str
     gpu: str
-    counts: Mapping[str, int]
-    href: str
+    states: Sequence[StageState]
+    answers: Mapping[str, Sequence[Answer]]
+
+    @property
+    def refresh(self) -> int:
+        """After how many seconds its index is loaded again; 0 if no run is under way."""
+        return REFRESH_SECONDS if any(each.state in PENDING for each in self.states) else 0
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """A line of an index: what to deploy for one workload of a model, as its report says."""
+
+    report: StageState
+    answer: Answer | None
+    note: str
+    states: Sequence[str]  # of the model's stages
+
+    @property
+    def bars(self) -> list[tuple[str, str, int]]:
+        """Each experiment's throughput as text, and as a share of the highest in percent."""
+        found = self.answer.throughputs if self.answer else {}
+        highest = max(found.values(), default=0.0)
+        return [
+            (name, digits(value), round(100 * value / highest)) for name, value in found.items()
+        ]
 
 
 def page(
@@ -156,64 +190,71 @@ def _with_contents(body: str) -> str:
     return f'\n<nav class="contents" aria-label="On this page">\n{links}</nav>{body}'
 
 
-def target_index(
-    folder: Path,
-    states: Sequence[StageState],
-    *,
-    gpu: str,
-    explored: Sequence[StageState] = (),
-    throughputs: Mapping[str, Mapping[str, float]] | None = None,
-) -> Path:
-    """Write `folder/index.html` beside results.csv: the reports, each with the throughput of its
-    model's experiments (samples/s), then every stage of `states`, and what notebooks ran with
-    overrides.
+def target_index(folder: Path, target: Target, explored: Sequence[StageState] = ()) -> Path:
+    """Write `folder/index.html` beside results.csv: what to deploy, then every stage, and what
+    notebooks ran with overrides.
     """
     models: dict[str, dict[str, list[StageState]]] = {}
-    for each in states:
-        if each.stage != "report":
+    for each in target.states:
+        if not STAGE[each.stage].of_model:
             models.setdefault(each.model, {}).setdefault(each.experiment, []).append(each)
-    optional = tuple({each.stage for each in states if STAGE[each.stage].is_optional})
+    found = [each.stage for each in target.states if each.experiment]
+    optional = tuple(stage for stage in STAGE if STAGE[stage].is_optional and stage in found)
     context = {
-        "target": folder.name,
-        "gpu": gpu,
+        "target": target,
         "links": [Link("../index.html", "All targets"), Link("../glossary.html", "Words")],
-        "finished": max((each.finished for each in states), default=""),
-        "counts": _in_order(Counter(each.state for each in states)),
-        "refresh": REFRESH_SECONDS if any(each.state in PENDING for each in states) else 0,
-        "reports": [each for each in states if each.stage == "report"],
-        "stages": [stage.replace("_", " ") for stage in STAGE if stage in STAGES[:-1] + optional],
+        "finished": max((each.finished for each in target.states), default=""),
+        "counts": counts(target.states),
+        "recommendations": _recommendations(target),
+        "lessons": [each for each in target.states if each.stage in LESSONS],
+        "stages": [stage.replace("_", " ") for stage in (*STAGES[:-1], *optional)],
         "models": {
             model: {name: _cells(row) for name, row in rows.items()}
             for model, rows in models.items()
         },
         "explored": explored,
-        "charts": {model: _bars(found) for model, found in (throughputs or {}).items()},
-        **_script("target.js"),
+        **script("index.js"),
     }
     return write_atomic(folder / "index.html", render("target.html.j2", context))
 
 
-def _bars(found: Mapping[str, float]) -> list[tuple[str, str, int]]:
-    """Give each experiment's throughput as text, and as a share of the highest in percent."""
-    highest = max(found.values(), default=0.0)
-    return [(name, digits(value), round(100 * value / highest)) for name, value in found.items()]
-
-
-def _script(name: str) -> dict[str, str]:
-    """Give a page's own script, and the hash by which its security policy allows it."""
-    script = (TEMPLATE / name).read_text()
-    hashed = b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return {"script": script, "script_hash": hashed}
-
-
 def outputs_index(outputs: Path, targets: Sequence[Target]) -> Path:
-    """Write `outputs/index.html`, which links every target, and NVIDIA's rows."""
-    is_running = any(each in target.counts for target in targets for each in PENDING)
+    """Write `outputs/index.html`: what to deploy on every target, and links to NVIDIA's rows."""
     context = {
-        "targets": [(target, _in_order(target.counts)) for target in targets],
-        "refresh": REFRESH_SECONDS if is_running else 0,
+        "targets": [(each, counts(each.states), _recommendations(each)) for each in targets],
+        "refresh": max((each.refresh for each in targets), default=0),
+        **script("index.js"),
     }
     return write_atomic(outputs / "index.html", render("outputs.html.j2", context))
+
+
+def _recommendations(target: Target) -> list[Recommendation]:
+    """List what to deploy, one line for each workload of each model that has a report."""
+    found: list[Recommendation] = []
+    for report in (each for each in target.states if each.stage == "report"):
+        stages = [each for each in target.states if each.model == report.model]
+        answers: Sequence[Answer | None] = target.answers.get(report.model, ())
+        note = _note(report, [each for each in stages if each is not report], bool(answers))
+        states = list(dict.fromkeys(each.state for each in stages))
+        found += [Recommendation(report, answer, note, states) for answer in answers or (None,)]
+    return found
+
+
+def _note(report: StageState, stages: Sequence[StageState], has_answer: bool) -> str:
+    """Say how old an answer is, or why there is none yet."""
+    if report.state not in PENDING:
+        return report.reason or ("" if has_answer else report.headline or "no report yet")
+    found = dict(counts(stages))
+    progress = f"{found.get('done', 0)} of {sum(found.values())} stages are done"
+    before = (report.reason or "as the last report says") if has_answer else "no report yet"
+    return f"{before}; a run is under way, {progress}"
+
+
+def script(name: str) -> dict[str, str]:
+    """Give a page's own script, and the hash by which its security policy allows it."""
+    text = (TEMPLATE / name).read_text()
+    hashed = b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    return {"script": text, "script_hash": hashed}
 
 
 def _heading(nb: "NotebookNode") -> str:
@@ -241,11 +282,6 @@ def _cells(row: Iterable[StageState]) -> list[tuple[StageState, str, int]]:
     return cells
 
 
-def _in_order(counts: Mapping[str, int]) -> list[tuple[str, int]]:
-    """Return the counts that are not zero, in the order of STATES."""
-    return [(state, counts[state]) for state in STATES if counts.get(state)]
-
-
 def render(template: str, context: Mapping[str, object]) -> str:
     """Fill in one of the package's templates; all values are escaped."""
     return _environment().get_template(template).render(context) + "\n"
@@ -256,6 +292,8 @@ def _environment() -> "Environment":
     """Keep the compiled templates: indexes are written before and after every stage."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    return Environment(
+    environment = Environment(
         loader=FileSystemLoader(TEMPLATE), autoescape=True, undefined=StrictUndefined
     )
+    environment.filters.update(digits=digits, short=short)
+    return environment

@@ -7,7 +7,7 @@ a measurement are not drawn but counted in the legend.
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
-from helpers.display import COLOURS, GREY, canvas, mark_decades, number
+from helpers.display import COLOURS, GREY, WIDTH, canvas, mark_decades, number
 from helpers.perf import BOUNDS
 from helpers.report.findings import stable
 
@@ -73,7 +73,7 @@ def add_legend(figure: "Figure", rows: "DataFrame", entries: "list[Artist]") -> 
         entries = [*entries, marker("hollow: not stable", GREY, "o", face="white")]
     if lost.any():
         entries = [*entries, marker(f"not measured: {lost.sum()}", GREY, "")]
-    columns = max(1, 84 // (5 + max(len(str(entry.get_label())) for entry in entries)))
+    columns = max(1, int(12 * WIDTH) // (5 + max(len(str(entry.get_label())) for entry in entries)))
     figure.set_figheight(4.0 + 0.24 * -(-len(entries) // columns))
     figure.legend(handles=entries, loc="outside lower left", ncols=columns, frameon=False)
 

@@ -3,7 +3,7 @@
 import json
 import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import reduce
 from html import escape
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ from helpers.display import pretty
 from helpers.perf import Window, highest_peaks, judge_budget
 from helpers.report import findings
 from helpers.report.findings import UNLIMITED
-from helpers.results import Peaks, Result, Results, Row, Rung
+from helpers.results import Peaks, Result, Results, Row, Rung, Score
 
 if TYPE_CHECKING:
     from IPython.display import Markdown
@@ -67,13 +67,8 @@ def budget(config: ReportConfig) -> float:
 def answer(config: ReportConfig, found: Results, rows: "DataFrame") -> "Markdown":
     """Give the answer: fastest point, best within the budget, cost of serving, and accuracy."""
     offline, online = findings.measured(rows, "offline"), findings.measured(rows, "online")
-    limit = config.latency_budget_ms
     lines = [
-        f"**Fastest.** {escaped(findings.describe_frontier(rows))}",
-        f"**Within the budget of {limit:g} ms at p99.** "
-        + escaped(findings.describe_frontier(online, limit))
-        if limit
-        else "**No latency budget** is set for this model.",
+        *_fastest(rows, online, config.latency_budget_ms),
         "**At random times.** "
         + escaped(findings.describe_rates(frame(config, found, open_loop=True), budget(config))),
         f"**The cost of serving.** {escaped(findings.describe_served_over_bare(offline))}",
@@ -88,6 +83,18 @@ def answer(config: ReportConfig, found: Results, rows: "DataFrame") -> "Markdown
             "says nothing about the real task."
         )
     return markdown("\n\n".join(lines))
+
+
+def _fastest(rows: "DataFrame", online: "DataFrame", limit: float | None) -> list[str]:
+    """Name the fastest points and the best within the budget: once if they are the same."""
+    fastest = escaped(findings.describe_frontier(rows))
+    if limit is None:
+        return [f"**Fastest.** {fastest}", "**No latency budget** is set for this model."]
+    within = f"within the budget of {limit:g} ms at p99"
+    if findings.keeps_budget(rows, limit):
+        return [f"**Fastest, and {within}.** {fastest}"]
+    best = escaped(findings.describe_frontier(online, limit))
+    return [f"**Fastest.** {fastest}", f"**{within.capitalize()}.** {best}"]
 
 
 def peaks(found: Results) -> Peaks | None:
@@ -127,21 +134,9 @@ def _surplus(result: Result | None) -> list[str]:
     ]
 
 
-def findings_in_words(config: ReportConfig, found: Results, rows: "DataFrame") -> "Markdown":
-    """Say what each figure shows, experiment by experiment where that differs."""
-    online = findings.measured(rows, "online")
-    lines = [
-        findings.describe_throughput(rows),
-        findings.describe_latency(rows),
-        findings.describe_served_over_bare(rows),
-        *(
-            f"{name}: {findings.describe_components(one)}"
-            for name, one in online.groupby("experiment", sort=False)
-        ),
-        findings.describe_frontier(rows, budget(config)),
-        findings.describe_limits(rows, peaks(found)),
-        *reasons(found),
-    ]
+def where_time_goes(found: Results) -> "Markdown":
+    """Say of each experiment where its time goes, as far as that is known."""
+    lines = reasons(found) or ["It is not known where the time goes: nothing was profiled."]
     return markdown("".join(f"- {escaped(line)}\n" for line in lines))
 
 
@@ -159,6 +154,16 @@ def accuracy_in_words(found: Results) -> str:
     kept = "All rungs that ran are within their bounds." if rungs else "No rung has run."
     verdict = f"Red: {'; '.join(dict.fromkeys(red))}." if red else kept
     return f"{'; '.join(parts) or 'Nothing was served'}. {verdict}"
+
+
+def accuracy_kept(stages: Mapping[str, Result]) -> str:
+    """Say in a word or two whether every rung and every metric of an experiment is in bounds."""
+    judged: list[Rung | Score] = []
+    for result in stages.values():
+        judged += [*result.rungs, *result.scores]
+    if any(each.fault for each in judged):
+        return "not kept"
+    return "kept" if any(result.scores for result in stages.values()) else "not checked"
 
 
 def configurations(config: ReportConfig, found: Results) -> list[dict[str, Value]]:
@@ -197,8 +202,22 @@ def _peak_memory_mb(stages: Mapping[str, Result]) -> float | None:
 
 
 def ladder(found: Results) -> list[dict[str, Value]]:
-    """One row for each output of each rung: differences in deviations of the framework's output."""
-    return [{"experiment": name, **row} for name, rung in _rungs(found) for row in rung.rows()]
+    """One row for each output of each rung: differences in deviations of the framework's output.
+    Equal rungs of an experiment share a row, and experiments whose rows are equal.
+    """
+    rows = [{"experiment": name, **row} for name, rung in _rungs(found) for row in rung.rows()]
+    return _folded(_folded(rows, "rung"), "experiment")
+
+
+def _folded(rows: Iterable[Mapping[str, Value]], column: str) -> list[dict[str, Value]]:
+    """Put rows that differ in `column` alone into the first of them, which then names all."""
+    names: dict[str, list[str]] = {}
+    first: dict[str, dict[str, Value]] = {}
+    for row in rows:
+        same = repr([(name, value) for name, value in row.items() if name != column])
+        first.setdefault(same, dict(row))
+        names.setdefault(same, []).append(str(row[column]))
+    return [row | {column: ", ".join(names[same])} for same, row in first.items()]
 
 
 def _rungs(found: Results) -> list[tuple[str, Rung]]:
@@ -208,13 +227,16 @@ def _rungs(found: Results) -> list[tuple[str, Rung]]:
 
 
 def metrics(found: Results) -> list[dict[str, Value]]:
-    """One row for each metric of each experiment: served, and by the framework."""
-    return [
+    """One row for each metric of each experiment: served, and by the framework. Experiments whose
+    rows are equal share one.
+    """
+    rows = [
         {"experiment": name, **score.model_dump(), "verdict": "red" if score.fault else "green"}
         for name, stages in found.items()
         if "deploy" in stages
         for score in stages["deploy"].scores
     ]
+    return _folded(rows, "experiment")
 
 
 def meters(config: ReportConfig, found: Results) -> list[dict[str, Value]]:

@@ -125,7 +125,7 @@ def save(
         headline=headline,
         finished=timestamp(),
         seconds=round(time.time() - psutil.Process().create_time(), 1),  # of this kernel
-        fingerprint=fingerprint(config).model_copy(update={"modules": files_read()}),
+        fingerprint=fingerprint(config).model_copy(update={"modules": files_read(config.stage)}),
         source=Source(**provenance.source()),
         machine=provenance.machine(config.gpu, config.device),
         rungs=rungs,

@@ -20,6 +20,7 @@ from helpers.store import (
 
 PARTS = {"config": "configuration", "notebook": "notebook", "inputs": "input"}
 PARTS |= {"versions": "version"}
+DRAWING = "helpers/report/"  # what draws what was measured
 FEW = 3  # names that a line on a difference has
 
 
@@ -54,12 +55,13 @@ def _report_inputs(config: StageConfig) -> dict[str, str]:
     return {display_path(path): file_digest(path) for path in (*found, published) if path.exists()}
 
 
-def files_read() -> dict[str, str]:
+def files_read(stage: str = "report") -> dict[str, str]:
     """SHA-256 of every file of this package that this process read, as it was when the stage's
     configuration was resolved: a file that is edited meanwhile does not pass for what ran.
 
     These are the loaded modules, and the files that a module names in `COMPANIONS` because it
-    copies or starts them instead of importing them.
+    copies or starts them instead of importing them. A stage that measures shows its rows by the
+    report's figures and sentences: a change of those is no reason to measure again.
     """
     paths = set()
     for name, module in sys.modules.copy().items():
@@ -68,7 +70,8 @@ def files_read() -> dict[str, str]:
             companions = getattr(module, "COMPANIONS", ())
             paths |= {str(path), *(str(path.with_name(each)) for each in companions)}
     known = package_files()
-    return {path: known.get(path, "new") for path in sorted(paths)}
+    chosen = sorted(path for path in paths if stage == "report" or not path.startswith(DRAWING))
+    return {path: known.get(path, "new") for path in chosen}
 
 
 def difference(before: Fingerprint, now: Fingerprint) -> str:

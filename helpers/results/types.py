@@ -200,6 +200,20 @@ class Measurement(Record):
         """What waiting for a quiet machine and measuring again took."""
         return self.again_seconds + self.waited_seconds
 
+    @property
+    def headline(self) -> str:
+        """The highest throughput of a closed loop that is known, and where it was measured; the
+        highest of all, with its verdict, if none is known.
+        """
+        closed = [row for row in self.rows if (row.throughput or 0) > 0 and not row.rate]
+        known = [row for row in closed if row.verdict in ("stable", "wide")]
+        if not closed:
+            return "no throughput was measured"
+        best = max(known or closed, key=lambda row: row.throughput or 0)
+        clients = f"{best.concurrency} client{'s' if best.concurrency > 1 else ''}"
+        found = f"{best.throughput:,.1f} inferences/s at batch {best.batch_size} with {clients}"
+        return found if known else f"{found}, {best.verdict}"
+
     def frame(self) -> "DataFrame":
         """The rows as a table."""
         from pandas import DataFrame

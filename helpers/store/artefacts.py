@@ -58,7 +58,8 @@ class Artefact:
         """What a reader should know of it."""
         return {
             "folder": display_path(self.folder),
-            **self.facts,
+            # what has a table of its own
+            **{name: value for name, value in self.facts.items() if name != "operators"},
             "size_mb": self.size_mb,
             "files": {name: f"{file.size:,} bytes" for name, file in self.files.items()},
             "sha256": self.sha256,

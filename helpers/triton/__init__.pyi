@@ -1,26 +1,29 @@
-from .conversion import convert
+from .client import run_client, show_client
+from .conversion import conversion_plan, convert
 from .embedded import libraries
 from .explained import show_configuration
 from .guard import sweep
 from .process import SETTINGS, apply_settings, exit_reason, guarded, last_lines
 from .repository import deploy, write_repository
 from .server import Server
-from .serving import asking, client_example, serve, serve_elsewhere
+from .serving import asking, serve, serve_elsewhere
 
 __all__ = [
     "SETTINGS",
     "Server",
     "apply_settings",
     "asking",
-    "client_example",
+    "conversion_plan",
     "convert",
     "deploy",
     "exit_reason",
     "guarded",
     "last_lines",
     "libraries",
+    "run_client",
     "serve",
     "serve_elsewhere",
+    "show_client",
     "show_configuration",
     "sweep",
     "write_repository",

@@ -1,10 +1,49 @@
-"""The convert stage: in this process, or in a container for a file that fits one release only."""
+"""The convert stage: what it asks for, and doing it, in this process, or in a container for a file
+that fits one release only.
+"""
 
 from pathlib import Path
 
-from helpers import inference
+from helpers import formats, inference
 from helpers.config import ConvertConfig
+from helpers.formats import Asked
 from helpers.store import Artefact
+
+
+def conversion_plan(config: ConvertConfig) -> list[dict[str, str]]:
+    """Say what is asked of the conversion, and of the server when it loads the file: a row for each
+    setting, with its value and why. It needs no file, and no GPU.
+    """
+    source, target = (formats.get(each) for each in (config.export_format, config.format))
+    release, taken = config.server.release, inference.is_as_exported(config)
+    rows = [
+        Asked("from", f"{source.SHOWN[1]}, {config.export_precision}", "The exported file."),
+        Asked(
+            "to",
+            f"{target.SHOWN[1]}, {config.precision}",
+            "The export's own format and precision: the file is taken as it is."
+            if taken
+            else f"What {target.SHOWN[0]} runs.",
+        ),
+    ]
+    if target.IMAGE and config.server.is_native:
+        why = "Only the release that builds it can load it."
+        rows.append(Asked("built in", target.IMAGE.format(release=release), why))
+    rows += [*inference.asked(config), *_accelerator(config)]
+    return [each._asdict() for each in rows]
+
+
+def _accelerator(config: ConvertConfig) -> list[Asked]:
+    """Say what the server's own backend does with the file when it loads it."""
+    if config.accelerator == "none":
+        return []
+    from helpers.triton import explained, native  # a change of them concerns these experiments
+
+    _, name = native.ACCELERATORS[config.accelerator]
+    parameters = native.accelerator_parameters(config)
+    given = ", ".join(f"{key}={value}" for key, value in parameters.items())
+    why = f"{explained.ACCELERATORS[name]} The file stays as it is."
+    return [Asked("accelerator", f"{name} ({given})" if given else name, why)]
 
 
 def convert(config: ConvertConfig) -> Artefact:

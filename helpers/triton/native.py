@@ -103,7 +103,7 @@ def complete(
         device, name = ACCELERATORS[config.accelerator]
         used = message.optimization.execution_accelerators
         getattr(used, f"{device}_execution_accelerator").add(
-            name=name, parameters=_tensorrt(config) if name == "tensorrt" else {}
+            name=name, parameters=accelerator_parameters(config)
         )
     if config.format == "trt" and config.capture_cuda_graph:
         # Of one sample, the preferred batch sizes and the largest. With a batcher the backend does
@@ -134,8 +134,9 @@ def engine_cache(config: ConvertConfig) -> str:
     return ENGINE_CACHE.format(model=config.model, experiment=config.experiment)
 
 
-def _tensorrt(config: DeployConfig) -> dict[str, str]:
-    if not has_accelerator_parameters(config):
+def accelerator_parameters(config: ConvertConfig) -> dict[str, str]:
+    """Return what an experiment's accelerator is given: TensorRT's precision, memory and cache."""
+    if config.accelerator != "trt" or not has_accelerator_parameters(config):
         return {}
     found = {
         "precision_mode": tensorrt_precision(config).upper(),

@@ -2,6 +2,7 @@
 artefact, with the adapter and the format's runtime unless the server has a backend for it.
 
     repository/requirements.txt                packages of the Python that serves it
+    repository/client.py sample.npz            a client, and what it sends: see `client`
     repository/<model>/config.pbtxt            the online scenario: dynamic batching
     repository/<model>/configs/offline.pbtxt   the offline one, by --model-config-name=offline
     repository/<model>/1/model.py runtime.py   for the Python backend only, with the artefact
@@ -28,6 +29,7 @@ from helpers.inference import Component, chain, ensemble, require, served_dtype,
 from helpers.models import Part, Tensor
 from helpers.store import Artefact, making
 from helpers.triton import native
+from helpers.triton.client import write_client
 from helpers.triton.server import EXACT
 
 COMPANIONS = ("adapter.py",)  # copied into every repository: a change of it is a change here
@@ -39,6 +41,7 @@ def deploy(config: DeployConfig) -> Artefact:
     converted = require(config, "convert")
     with making(artefact_folder(config, "deploy")) as (temporary, facts):
         write_repository(temporary, config, converted)
+        write_client(config, temporary)
         facts["model"] = config.model
         facts["threads"] = {scenario: threads(config, scenario) for scenario in SCENARIOS}
     return require(config, "deploy")

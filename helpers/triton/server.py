@@ -9,6 +9,7 @@ from functools import partial
 from http.client import HTTPException
 from itertools import product
 from pathlib import Path
+from random import SystemRandom
 from socket import SO_REUSEADDR, SOL_SOCKET, socket
 from threading import Lock
 from typing import Any, TypedDict, TypeVar
@@ -24,12 +25,18 @@ from helpers.triton.process import last_lines
 
 EXACT = "exact"  # another configuration of a store: every lookup waits for its vectors
 TIMEOUT_SECONDS = 600.0
+CLIENT_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
+USUAL_CLIENT_PORTS = 32_768  # the first of them where that cannot be read
+PORTS_FROM = 10_000  # below are those of well-known services
+TRIES = 1_000
 STUB_SECONDS = 5.0  # in which Triton itself reports a stub that could not start, if it does
 OPENER = build_opener(ProxyHandler({}))  # a server is never asked through the user's proxy
 # For every Triton that this package starts, of whatever release. Without model control it loads the
 # repository's models, and nobody who reaches the port can load others, whose code would run as this
 # user.
 COMMON_FLAGS = ("--model-control-mode=none", "--allow-grpc=false", "--exit-timeout-secs=5")
+
+randrange = SystemRandom().randrange  # forked processes draw different ports
 
 T = TypeVar("T")
 
@@ -260,17 +267,29 @@ def free_ports(*wanted: int) -> list[int]:
 
     Raises `ServerError` if one is taken.
     """
-    ports = []
     with ExitStack() as opened:  # all at once, so that the ports differ
-        for port in wanted:
-            each = opened.enter_context(socket())
-            if port:
-                each.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
-            try:
-                each.bind(("127.0.0.1", port))
-            except OSError as error:
-                raise ServerError(
-                    f"port {port} of 127.0.0.1 is taken ({error.strerror}): give another, or none"
-                ) from None
-            ports.append(each.getsockname()[1])
-    return ports
+        return [_bind(opened, port) if port else _bind_any(opened) for port in wanted]
+
+
+def _bind(opened: ExitStack, port: int) -> int:
+    each = opened.enter_context(socket())
+    each.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
+    try:
+        each.bind(("127.0.0.1", port))
+    except OSError as error:
+        raise ServerError(
+            f"port {port} of 127.0.0.1 is taken ({error.strerror}): give another, or none"
+        ) from None
+    return port
+
+
+def _bind_any(opened: ExitStack) -> int:
+    """Bind a port that no connection will have meanwhile: the system gives clients others."""
+    try:
+        clients = int(CLIENT_PORTS.read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        clients = USUAL_CLIENT_PORTS
+    for _ in range(TRIES):
+        with suppress(ServerError):
+            return _bind(opened, randrange(min(PORTS_FROM, clients - 1), clients))
+    raise ServerError(f"no free port of 127.0.0.1 below {clients}: end what listens there")

@@ -1,23 +1,20 @@
 """Measuring configurations on servers: the fastest one's keeps running while others come and go."""
 
 import json
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from helpers.accuracy import evaluate
-from helpers.config import TuneConfig, Value, artefact_folder, results_folder
+from helpers.config import TuneConfig, Value, changed, results_folder
 from helpers.errors import DeploymentError, MeasurementError
 from helpers.inference import require
-from helpers.perf import Comparison, Contender, Contest, contest_of
+from helpers.perf import Comparison, Contender, Contest, contest_of, served
 from helpers.results import Rung, Score
-from helpers.store import Artefact, digest, display_path
-from helpers.triton import Server, serve, write_repository
+from helpers.store import digest, display_path
 from helpers.tuning.search import Search, Trial, Winner, open_study
-from helpers.tuning.space import Choice, Space, changed, clients
+from helpers.tuning.space import Choice, Space, clients
 from helpers.tuning.winner import differing
 
 MISSING = "tune needs Optuna: pip install 'optuna>=5,<6'"
@@ -105,7 +102,8 @@ class ServerBench:
         try:
             one, other = (self.serve(each, keep=first) for each in (first, second))
             assert self.contest
-            return self.contest.compare(one, other, pairs, until_known)
+            budget_ms = self.config.latency_budget_ms
+            return self.contest.compare(one, other, pairs, until_known, budget_ms)
         except DeploymentError:
             for name in list(self.running):  # one of them may have ended
                 self.running.pop(name)[1].close()
@@ -132,20 +130,9 @@ class ServerBench:
             server = stack.enter_context(served(config))
             if self.contest is None:
                 self.contest = self.opened.enter_context(contest_of(self.config, server))
-            contender = self.contest.warm(server, config)
+            contender = self.contest.warm(server, config, max(config.concurrency))
             self.running[key] = contender, self.opened.enter_context(stack.pop_all())
         return replace(contender, clients=count)
-
-
-@contextmanager
-def served(config: TuneConfig, scenario: str = "online") -> Iterator[Server]:
-    """Serve a configuration from a repository of its own, which goes with the block."""
-    place = artefact_folder(config, "deploy").parent
-    with TemporaryDirectory(dir=place, prefix=".tune.") as name:
-        repository, log = Artefact(Path(name), {}, {}), results_folder(config) / "tune_server.log"
-        write_repository(repository.folder, config, require(config, "convert"))
-        with serve(config, repository, scenario, log=log) as server:
-            yield server
 
 
 def tune(config: TuneConfig, space: Space) -> Tuning:

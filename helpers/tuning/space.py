@@ -15,8 +15,8 @@ from helpers.config import (
     TuneConfig,
     Value,
     artefact_folder,
+    changed,
     results_folder,
-    validated,
 )
 from helpers.errors import MeasurementError
 from helpers.inference import physical_cores, threads
@@ -127,13 +127,6 @@ def _first_valid(config: DeployConfig, wanted: Iterable[Choice]) -> DeployConfig
     return None
 
 
-def changed(config: TuneConfig, fields: Choice) -> TuneConfig:
-    """Give the configuration with other fields; raise `ParameterError` if one is wrong."""
-    given = {name: getattr(config, name) for name in TuneConfig.model_fields} | fields
-    place = f"{config.model} {config.experiment}: tune_space"
-    return validated(TuneConfig, given, place, config.model)
-
-
 def choices(config: TuneConfig) -> Space:
     """Give what a search of the experiment may choose.
 
@@ -142,7 +135,8 @@ def choices(config: TuneConfig) -> Space:
     """
     for name, given in config.tune_space.items():
         for value in given if name != "format" else ():
-            changed(config, {name: [value] if name == "concurrency" else value})
+            place = f"{config.model} {config.experiment}: tune_space"
+            changed(config, {name: [value] if name == "concurrency" else value}, place)
     found, excluded = candidates(config)
     own = next(iter(found))
     for name, fields in found.items():

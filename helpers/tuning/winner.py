@@ -5,7 +5,7 @@ from pathlib import Path
 
 import yaml
 
-from helpers.config import Experiment, TuneConfig
+from helpers.config import Experiment, TuneConfig, results_folder
 from helpers.display import number
 from helpers.store import outputs, write_atomic
 from helpers.tuning.search import Winner
@@ -25,7 +25,7 @@ def write_experiment(config: TuneConfig, space: Space, winner: Winner) -> Path:
 
     It is named after target and model, because a run names the folder of its results so: the files
     of two models must not share one. A field that differs from the experiment's own has as a
-    comment what it is worth.
+    comment what it is worth. That of an experiment with overrides lies with its results.
     """
     final, budget_ms, name = winner.final, config.latency_budget_ms, config.experiment
     own = config.model_dump(include=set(Experiment.model_fields), exclude_defaults=True)
@@ -48,4 +48,6 @@ def write_experiment(config: TuneConfig, space: Space, winner: Winner) -> Path:
         worth = found and field in changes and (found.reason or found.ratio_in_words)
         text += f"        {field}: {json.dumps(value)}{f'  # {worth}' if worth else ''}\n"
     folder = outputs() / config.target / config.model
+    if config.overrides:
+        folder = results_folder(config)
     return write_atomic(folder / f"{config.target}-{config.model}-{EXPERIMENT}.yaml", text)

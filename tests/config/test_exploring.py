@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.config import STAGES, command, keep, resolve, results_folder
+from helpers.config import LESSONS, STAGES, command, keep, resolve, results_folder
 from helpers.config.exploring import LONGEST, name_of
 from helpers.errors import ParameterError
 from helpers.store import OUTPUTS_VARIABLE
@@ -25,6 +25,19 @@ def test_results_with_overrides_lie_apart(stage: str, outputs: Path) -> None:
     assert plain in (outputs / "cpu/resnet50", outputs / "cpu/resnet50/onnx-fp32")
     assert found.summary()["explored with"] == {"latency_budget_ms": 50}
     assert "explored with" not in resolve("resnet50", stage).summary()
+
+
+@pytest.mark.parametrize("lesson", LESSONS)
+def test_a_lesson_about_another_experiment_or_with_overrides_lies_apart(
+    lesson: str, outputs: Path
+) -> None:
+    base = outputs / "cpu/resnet50"
+
+    assert results_folder(resolve("resnet50", lesson)) == base / "lessons"
+    other = resolve("resnet50", lesson, experiment="openvino-fp32")
+    assert results_folder(other) == base / "openvino-fp32"
+    explored = resolve("resnet50", lesson, overrides={"threads": 1})
+    assert results_folder(explored) == base / "onnx-fp32~threads=1"
 
 
 def test_a_later_stage_knows_the_overrides_by_the_name() -> None:

@@ -203,6 +203,20 @@ BAD = {
         "models.resnet50.experiments.../mine: is the name of a folder too: "
         "use letters, digits, '.', '_' and '-'",
     ),
+    "an unknown lesson": (
+        f"{file_with('')}    lessons: [precision, batching]\n",
+        "models.resnet50.lessons.1 is 'batching': should be 'dynamic_batching', 'instances' or "
+        "'precision'",
+    ),
+    "lessons of a model that they are not about": (
+        f"{file_with('')}    lessons: [precision]\n".replace("resnet50", "bert"),
+        "models: bert has no lessons: they are about resnet50",
+    ),
+    "an experiment named as the folder of the lessons": (
+        file_with("").replace("mine:", "lessons:"),
+        "models.resnet50.experiments.lessons: is the folder of the lessons' results: choose "
+        "another name",
+    ),
     "an endless latency": (
         file_with(", latency_budget_ms: .inf"),
         f"{PLACE}.latency_budget_ms is inf: should be a finite number",

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from helpers.models import Arrays, Dataset
 
 
-def show_images(dataset: Dataset) -> str:
-    return f"{len(dataset)} points"
+def show_images(dataset: Dataset, answers: Arrays) -> str:
+    return f"{len(dataset)} points, {len(answers['logits'])} answers"
 
 
 def show_predictions(dataset: Dataset, infer: Callable[[Arrays], Arrays]) -> list[int]:

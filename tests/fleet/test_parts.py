@@ -5,14 +5,18 @@ from pathlib import Path
 
 import pytest
 
+from helpers.accuracy import scatter
+from helpers.config import LESSONS, STAGE, configure, read_file
 from helpers.errors import FleetError, ParameterError
-from helpers.fleet import cargo, gate, kinship, offers
+from helpers.fleet import bench, cargo, gate, kinship, offers
 from helpers.fleet.access import Access, write_key
+from helpers.fleet.groups import groups_of
 from helpers.fleet.moving import Road
-from helpers.fleet.orders import Bundle, Order, hashed, receive
+from helpers.fleet.orders import Bundle, Order, hashed, paths_of, receive
 from helpers.fleet.station import Station
 from helpers.fleet.view import FleetView
-from helpers.pipeline import Job
+from helpers.pipeline import Job, read_plans, stage_states
+from helpers.results import Result
 from helpers.store import ROOT, find_artefact, is_away, making
 from tests.conftest import WATCHED, Project
 
@@ -116,6 +120,43 @@ def test_an_order_is_for_one_process_and_runs_once(tmp_path: Path) -> None:
         assert (bundle.state, bundle.files) == ("refused", {})
         assert bundle.reason == "it was begun before, and is not run twice: run it again"
     assert list(tmp_path.iterdir()) == []
+
+
+def order_of(job: Job, parameters: str) -> Order:
+    config = job.config
+    words = (config.target, parameters, config.model, config.experiment, config.stage)
+    return Order("1", "run", "worker", *words, False, 60, "")
+
+
+def test_performance_stages_and_lessons_are_alone_on_their_host() -> None:
+    measuring = {
+        stage for stage in STAGE if Order("", "", "", "", "", "", "", stage, False, 0, "").measures
+    }
+
+    assert measuring == {"perf_offline", "perf_online", "tune", *LESSONS}
+
+
+def test_lessons_go_where_the_experiment_is_that_they_are_about_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRITON_NOTEBOOKS_OUTPUTS", str(tmp_path))
+    monkeypatch.setattr("helpers.pipeline.planning.obstacle", lambda _: "not on this machine")
+    plans = read_plans([ROOT / "params/smoke.yaml"], ["resnet50"], [], [], ask=lambda _: "")
+
+    found = groups_of(plans)
+
+    (group,) = [each for each in found if any(job.config.stage in LESSONS for _, job in each.jobs)]
+    jobs = [job for _, job in group.jobs]
+    *others, one, two, three = [job.config.stage for job in jobs]
+    assert (one, two, three) == LESSONS
+    assert others[:3] == ["export", "convert", "deploy"]
+    assert not set(others) & {"report", *LESSONS}
+    assert {job.obstacle for job in jobs} == {""}
+    (deploy,) = {job.needs for job in jobs[-3:]}
+    assert deploy in [job.result for job in jobs[:-3]]
+    for job in jobs:
+        there = bench.job_of(order_of(job, group.parameters))
+        assert (there.name, there.result, there.needs) == (job.name, job.result, job.needs)
 
 
 def test_one_view_has_what_runs_on_all_machines_and_what_waits_for_what() -> None:
@@ -242,8 +283,6 @@ def test_only_artefacts_travel(place: str, tmp_path: Path) -> None:
 
 
 def job_of(outputs: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
-    from helpers.config import configure, read_file
-
     monkeypatch.setenv("TRITON_NOTEBOOKS_OUTPUTS", str(outputs))
     return Job(configure(read_file(ROOT / "params/smoke.yaml"), "bert", "", "deploy"))
 
@@ -269,6 +308,44 @@ def test_what_comes_home_is_checked_before_anything_is_written(
         receive(tmp_path / "smoke", job, Bundle("executed", "", files, hashes))
 
     assert list(tmp_path.rglob("*")) == []
+
+
+def test_the_data_of_a_stages_figures_come_home_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRITON_NOTEBOOKS_OUTPUTS", str(tmp_path))
+    given = read_file(ROOT / "params/smoke.yaml")
+    for model, stage, name in (
+        ("bert", "convert", scatter.FILE),
+        *(("resnet50", lesson, f"{lesson}.csv") for lesson in LESSONS),
+    ):
+        job = Job(configure(given, model, "", stage))
+        job.result.parent.mkdir(parents=True, exist_ok=True)
+        for each in (job.result.with_name(name), job.result):
+            each.write_text("")
+
+        assert [path.name for path in paths_of(job)] == [name, job.result.name]
+
+
+def test_the_index_says_what_a_stage_waits_for_and_a_report_what_it_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, folder = job_of(tmp_path, monkeypatch), tmp_path / "smoke"
+    (folder / "bert").mkdir(parents=True)
+    (folder / "parameters.yaml").write_text((ROOT / "params/smoke.yaml").read_text())
+    head = {"model": "bert", "experiment": "", "stage": "report", "gpu": "CPU"}
+    report = Result(**head, state="done", reason="so far: 1 of 2")
+    (folder / "bert/report.json").write_text(report.model_dump_json())
+    pending = {job.result: "running: on a T4", folder / "bert/report.json": "waiting"}
+
+    found = {
+        (each.experiment, each.stage): (each.state, each.reason)
+        for each in stage_states(tmp_path, "smoke", pending)
+        if each.model == "bert"
+    }
+
+    assert found[job.config.experiment, "deploy"] == ("running", "on a T4")
+    assert found["", "report"] == ("waiting", "so far: 1 of 2")
 
 
 def test_without_a_scheduler_dask_is_not_imported(finished: Project) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from helpers import formats
 from helpers.accuracy import ladder
@@ -25,7 +26,7 @@ from helpers.inference import datasets
 from helpers.machine import gpu
 from helpers.store.artefacts import Artefact, making
 from helpers.store.paths import OUTPUTS_VARIABLE
-from helpers.triton import convert
+from helpers.triton import conversion_plan, convert, native
 
 INPUTS = {
     "IDS": np.zeros((2, 1), np.int64),
@@ -261,6 +262,149 @@ def test_convert_builds_in_a_container_and_notes_the_release(
         "precision": precision,
         "release": "23.02",
     }
+
+
+def shown(shapes: dict[str, list[int]]) -> str:
+    return "; ".join(f"{end} {' x '.join(map(str, each))}" for end, each in shapes.items())
+
+
+@pytest.mark.parametrize("capture", [True, False])
+def test_what_a_notebook_shows_of_an_engine_is_what_the_builder_is_given(
+    capture: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image, images = Image("model.plan"), np.zeros((2, 3, 224, 224), np.float32)
+    monkeypatch.setenv(OUTPUTS_VARIABLE, str(tmp_path / "outputs"))
+    monkeypatch.setattr(
+        "helpers.triton.docker.run_in_image",
+        lambda config, name, folder, command: image(folder, command),
+    )
+    monkeypatch.setattr(datasets, "open_dataset", lambda _: None)
+    monkeypatch.setattr(datasets, "requests", lambda *_: iter([{"INPUT__0": images}]))
+    chosen = config(max_batch_size=16, capture_cuda_graph=capture, release="23.02")
+    with making(artefact_folder(chosen, "export")) as (folder, _):
+        (folder / "model.onnx").write_text("graph")
+    convert(chosen)
+
+    rows = {row["field"]: row["value"] for row in conversion_plan(chosen)}
+
+    (name,) = image.asked["profile"]
+    assert rows == {
+        "from": "ONNX, fp32",
+        "to": "NVIDIA TensorRT, fp16",
+        "built in": "nvcr.io/nvidia/tensorrt:23.02-py3",
+        "builder flags": "FP16",
+        f"optimisation profile, {name}": shown(image.asked["profile"][name]),
+        "workspace": f"{_tensorrt.WORKSPACE_BYTES / 2**30:.0f} GiB",
+        "CUDA graphs": "yes" if image.asked["cuda_graphs"] else "no",
+    }
+    assert image.asked["cuda_graphs"] is capture
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "int8"])
+def test_the_builder_flags_that_are_shown_are_those_that_are_set(precision: str) -> None:
+    done = []
+    trt = SimpleNamespace(BuilderFlag=SimpleNamespace(FP16="FP16", INT8="INT8", TF32="TF32"))
+    builder = SimpleNamespace(
+        set_flag=done.append, clear_flag=lambda flag: done.append(f"{flag} cleared")
+    )
+    _tensorrt._set_precision(trt, builder, precision)
+
+    rows = conversion_plan(config(precision=precision))
+
+    assert {row["field"]: row["value"] for row in rows}["builder flags"] == ", ".join(done)
+
+
+def test_flat_tensors_have_a_profile_of_the_elements_of_so_many_samples() -> None:
+    sections = {"dlrm": {"experiments": {"mine": FLAT}}}
+    chosen = resolve("dlrm", "convert", "Mine", "gpu", {"kind": "docker"}, models=sections)
+
+    rows = {row["field"]: row["value"] for row in conversion_plan(chosen)}
+
+    assert rows["optimisation profile, args_0"] == "min 13; opt 104; max 104"
+    assert rows["optimisation profile, args_1"] == "min 3328; opt 26624; max 26624"
+
+
+FLAT = {
+    "export_format": "tf-savedmodel",
+    "export_precision": "fp32",
+    "format": "trt",
+    "precision": "fp16",
+    "max_batch_size": 8,
+    "lookup": "hps",
+}
+
+
+@pytest.mark.parametrize(
+    ("fields", "device", "value"),
+    [
+        (
+            {"format": "onnx", "precision": "fp32", "accelerator": "trt"},
+            "gpu",
+            "tensorrt (precision_mode=FP32, max_workspace_size_bytes=1073741824, ",
+        ),
+        ({"format": "onnx", "precision": "fp32", "accelerator": "openvino"}, "cpu", "openvino"),
+        (
+            {
+                "export_format": "tf-savedmodel",
+                "format": "tf-savedmodel",
+                "precision": "fp32",
+                "accelerator": "amp",
+            },
+            "gpu",
+            "auto_mixed_precision",
+        ),
+    ],
+)
+def test_an_accelerator_is_shown_as_the_server_is_told(
+    fields: dict[str, Any], device: str, value: str
+) -> None:
+    sections = {"resnet50": {"experiments": {"mine": {**GRAPH, **fields}}}}
+    server = {"kind": "docker", "release": "24.10"}
+    chosen, deployed = (
+        resolve("resnet50", stage, "Mine", device, server, models=sections)
+        for stage in ("convert", "deploy")
+    )
+    message = ModelConfig()
+    native.complete(message, deployed, "model", 1)
+
+    (row,) = [row for row in conversion_plan(chosen) if row["field"] == "accelerator"]
+
+    accelerators = message.optimization.execution_accelerators
+    (told,) = getattr(accelerators, f"{device}_execution_accelerator")
+    given = ", ".join(
+        f"{key}={told.parameters[key]}" for key in PARAMETERS if key in told.parameters
+    )
+    assert row["value"] == (f"{told.name} ({given})" if given else told.name)
+    assert row["value"].startswith(value)
+
+
+GRAPH = {"export_format": "onnx", "export_precision": "fp32", "max_batch_size": 8}
+PARAMETERS = (  # of ONNX Runtime's TensorRT, in the order in which they are shown
+    "precision_mode",
+    "max_workspace_size_bytes",
+    "trt_engine_cache_enable",
+    "trt_engine_cache_path",
+)
+
+
+def test_where_nothing_is_converted_the_plan_says_so() -> None:
+    rows = conversion_plan(config(format="onnx", precision="fp32"))
+
+    assert [row["field"] for row in rows] == ["from", "to"]
+    assert rows[1]["why"] == "The export's own format and precision: the file is taken as it is."
+
+
+def test_an_int8_conversion_says_what_decides_its_scales() -> None:
+    fields = {**GRAPH, "format": "onnx", "precision": "int8", "calibration_samples": 96}
+    sections = {"resnet50": {"experiments": {"mine": fields}}}
+
+    rows = {
+        row["field"]: row["value"]
+        for row in conversion_plan(resolve("resnet50", "convert", models=sections))
+    }
+
+    assert rows["calibration"] == "96 training samples, seed 0"
+    assert {"calibration", "bounds"} < rows.keys()
 
 
 CHANGES: list[tuple[dict[str, Any], dict[str, set[str]]]] = [

@@ -11,12 +11,14 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
 from helpers.errors import ServerError
-from helpers.models._criteo import lookup
+from helpers.models._criteo import display, lookup
+from helpers.models._criteo.data import SplitBinary
 from helpers.models._criteo.tables import TABLES
 from helpers.results import Result, read
 from helpers.triton.embedded import serve
 from helpers.triton.server import Server
 from tests.conftest import WATCHED, Project, copy_project, watch
+from tests.triton.test_client import answer_to_client
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone]
 SIZES = TABLES["T15-10k"]
@@ -114,6 +116,8 @@ def test_each_part_has_its_own_files_and_no_other(repository: Path) -> None:
     assert files == {
         "manifest.json",
         "requirements.txt",
+        "client.py",
+        "sample.npz",
         "dlrm/config.pbtxt",
         "dlrm/configs/offline.pbtxt",
         *(
@@ -158,6 +162,26 @@ def test_what_is_served_is_one_half_after_the_other(
 
     assert answer.shape == (size, 1)
     np.testing.assert_allclose(answer, right, rtol=1e-4, atol=1e-5)
+
+
+def test_the_client_that_is_taken_along_gets_the_frameworks_clicks(
+    server: Server, repository: Path, finished_dlrm: Project, tmp_path: Path
+) -> None:
+    data = finished_dlrm.root / "outputs/data"
+    (folder,), (reference,) = data.glob("dlrm-dataset-*"), data.glob("dlrm-reference-*")
+    dataset = SplitBinary(folder)
+    places = display._shown(dataset)
+    with np.load(reference / "evaluation.npz") as arrays:
+        logits = arrays["DENSE_OUTPUT"].reshape(-1)[places]
+
+    printed = answer_to_client(repository, server.url, tmp_path / "elsewhere")
+
+    clicked = ["clicked" if each else "not clicked" for each in dataset.clicks(places)]
+    assert sorted(clicked) == ["clicked"] * 4 + ["not clicked"] * 4
+    chances = 1 / (1 + np.exp(-logits))
+    assert printed.splitlines() == [
+        f"a click with {chance:.1%}; {said}" for chance, said in zip(chances, clicked, strict=True)
+    ]
 
 
 def test_an_id_outside_its_table_is_named_and_the_server_goes_on(server: Server) -> None:

@@ -23,17 +23,20 @@ from helpers import models
 from helpers.errors import CheckpointError, DataError, ParameterError
 from helpers.formats import Build, get
 from helpers.models import Tensor
+from helpers.models._arrays import concatenate
 from helpers.models.bert import MODEL as bert
 from helpers.models.bert import metric
 from helpers.models.bert.answers import best_spans
 from helpers.models.bert.checkpoint import load
 from helpers.models.bert.data import QuestionSet
+from helpers.models.bert.display import example as show_example
 from helpers.models.bert.display import show_answers, show_features
 from helpers.models.bert.features import Text, Window, WordPiece, fullest, windows
 from helpers.models.bert.network import QuestionAnswering
 from helpers.models.bert.sizes import SIZES
 from helpers.models.bert.synthetic.fit import training_batch
 from helpers.models.bert.synthetic.generate import SETS, vocabulary, write_questions
+from tests.models.examples import said
 
 NAMES = Path(__file__).parent / "data" / "bert_large_qa.tsv"
 SMALL = SimpleNamespace(
@@ -876,6 +879,24 @@ def test_questions_can_be_shown_with_their_answers(dataset: QuestionSet) -> None
         assert row["expected"] in row["context"]
         assert len(row["context"]) < len(row["expected"]) + 130
     assert len(show_answers(dataset, infer, count=1000)) == len(questions)
+    everything = concatenate(infer(dataset.batch([place])) for place in range(len(dataset)))
+    assert show_answers(dataset, everything, count=4) == rows
+
+
+@pytest.mark.parametrize("times", [1, 40])
+def test_a_client_reads_the_answer_out_of_the_passage(tmp_path: Path, times: int) -> None:
+    """Also where several windows are needed, of which not every one has the answer."""
+    text = "Many letters came. " * times + "Ana\u202fsent the Cafés."
+    dataset = opened(write_set(tmp_path, [(text, [("Who sent letters?", ["Ana"])])]), length=40)
+
+    example = show_example(dataset, OUTPUTS)
+
+    place = example.beside["characters"][:, 0].tolist().index(text.index("Ana"))
+    first = int(example.beside["passage"][0]) + place
+    found = logits(40, [(first, first)])
+    assert len(dataset) == 1 if times == 1 else len(dataset) > 1
+    assert said(example, found) == ["Who sent letters?", "answer: Ana", "expected: Ana"]
+    assert [example.batch[name].shape for name in INPUTS] == [(1, 40)] * 3
 
 
 def test_features_can_be_shown(tmp_path: Path) -> None:

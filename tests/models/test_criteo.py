@@ -23,6 +23,7 @@ from helpers.models._criteo import data, display, spec
 from helpers.models._criteo.data import INPUTS, OUTPUT, Samples, SplitBinary
 from helpers.models._criteo.synthetic import generate
 from helpers.models._criteo.tables import TABLES
+from tests.models.examples import said
 
 ROWS = (126, 127, 128, 32_766, 32_767, 40_000, *range(3, 23))  # of tables, around the types' ends
 TYPES = ("int8", "int16", "int16", "int16", "int32", "int32", *["int8"] * 20)
@@ -620,6 +621,28 @@ def test_predictions_are_shown_beside_what_was_observed(small: SplitBinary) -> N
     text = shown(display.show_predictions(small, infer))
     assert sizes_seen == [256] * 8 + [77]
     assert text.startswith("Of 2,125 samples in 10 groups of rising prediction, the lowest has ")
+    everything = infer(small.take(slice(None)).inputs)
+    assert shown(display.show_predictions(small, everything)) == text
+
+
+def test_single_clicks_are_shown_with_what_happened(small: SplitBinary) -> None:
+    def infer(batch: Any) -> Any:
+        return {"DENSE_OUTPUT": np.linspace(-2, 2, len(batch["categorical_features"]))[:, None]}
+
+    rows = display.show_clicks(small, infer)
+
+    places = [int(row["sample"]) for row in rows]
+    truth = small.clicks(np.array(places))
+    assert places == sorted(set(places))
+    assert truth.sum() == 4
+    assert [row["truly"] == "clicked" for row in rows] == truth.tolist()
+    assert [row["probability of a click"] for row in rows] == pytest.approx(
+        expit(np.linspace(-2, 2, 8))
+    )
+    example = display.example(small, 3)
+    assert said(example, {"DENSE_OUTPUT": np.zeros((3, 1))}) == [
+        f"a click with 50.0%; {'clicked' if each else 'not clicked'}" for each in truth[:3]
+    ]
 
 
 def test_tenths_are_those_of_a_slow_count() -> None:

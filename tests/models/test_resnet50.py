@@ -22,8 +22,10 @@ from helpers.errors import CheckpointError, DataError
 from helpers.models import Tensor
 from helpers.models.resnet50 import MODEL as resnet50
 from helpers.models.resnet50.data import ImageFolder
+from helpers.models.resnet50.display import show_images
 from helpers.models.resnet50.network import ResNet50, load
 from helpers.models.resnet50.synthetic.generate import CLASSES, SETS, training_batch, write_images
+from tests.models.examples import said
 
 NAMES = Path(__file__).parent / "data" / "resnet50_names.tsv"
 SMALL = SimpleNamespace(dataset="generated-small", export_precision="fp32")
@@ -455,6 +457,21 @@ def test_images_are_found_in_folders_below_whatever_their_suffix(tmp_path: Path)
     assert dataset.facts == {"images": 7, "classes": 2, "origin": "folder"}
 
 
+def test_images_are_shown_with_their_classes_and_what_the_network_says(generated: Path) -> None:
+    dataset = ImageFolder(generated / "validation", "in", "out")
+    logits = np.full((len(dataset), 1000), -9, np.float32)
+    logits[:, 3] = 9
+
+    picture = show_images(dataset, {"out": logits}, count=4)
+    asked = show_images(dataset, lambda batch: {"out": logits[:4]}, count=4).alt
+
+    places = [place * len(dataset) // 4 for place in range(4)]
+    said = "; ".join(f"{dataset.class_of(place)}: {dataset.name_of(3)} 100%" for place in places)
+    start = "4 images, by class and what the network finds likeliest"
+    assert picture.alt == asked == f"{start}: {said}."
+    assert picture.data[:4] == b"\x89PNG"
+
+
 @pytest.mark.slow
 def test_no_image_is_dropped_and_the_order_does_not_depend_on_the_batch_size(
     generated: Path,
@@ -613,3 +630,20 @@ def test_the_small_set_is_fitted_well_above_chance(
     scores = dataset.score({"OUTPUT__0": answers[1]})
     assert scores["top1"] > 0.6  # 0.71; steps alone reach less
     assert scores["top5"] > 0.7
+
+
+def test_a_client_reads_the_likeliest_classes_beside_the_label(tmp_path: Path) -> None:
+    dataset = folder_of(tmp_path, {"cat": 1, "dog": 1})
+    config = SimpleNamespace(export_precision="fp32")
+    logits = np.zeros((1, 1000), np.float32)
+    logits[0, [1, 0, 7]] = 3, 2, 1
+
+    example = resnet50.example(config, dataset, 1)
+
+    assert example.batch["INPUT__0"].shape == (1, 3, 224, 224)
+    assert said(example, {"OUTPUT__0": logits}) == [
+        "dog: logit 3.00",
+        "cat: logit 2.00",
+        "class 7: logit 1.00",
+        "its label: cat",
+    ]

@@ -43,6 +43,7 @@ from helpers.models.tft.network import GLU, GRN, TemporalFusionTransformer
 from helpers.models.tft.prepare import prepare
 from helpers.models.tft.synthetic.fit import quantile_loss
 from helpers.models.tft.variants import VARIANTS, Variant
+from tests.models.examples import said
 
 DATA = Path(__file__).parent / "data"
 NAMES = ("s_cat__0", "k_cont__3", "target__6", "target__0")
@@ -902,6 +903,8 @@ def test_pictures_say_in_words_what_they_show(
 
     config = config_of("electricity")
     forecasts = display.show_forecasts(dataset, perfect)
+    everything = perfect(dataset.take(dataset.spread()))
+    assert display.show_forecasts(dataset, everything).alt == forecasts.alt
     weights = display.show_weights(config, dataset, tmp_path / "c.pt")
     for image in (display.show_series(dataset), forecasts, weights):
         assert image.data[:4] == b"\x89PNG"
@@ -911,6 +914,22 @@ def test_pictures_say_in_words_what_they_show(
         "P10 and P90, and P50 is off by 0% of the mean."
     )
     assert re.search(r"weighs \w+ most \(\d+%\)", weights.alt)
+
+
+def test_a_client_reads_a_forecast_in_the_units_of_the_data(tmp_path: Path) -> None:
+    dataset = opened("electricity", folder_of("electricity", tmp_path))
+    example = tft.example(config_of("electricity"), dataset, 1)
+    perfect = np.repeat(example.batch["target__6"][:, 168:], 3, axis=2)
+
+    quantity, *hours = said(example, {"target__0": perfect})
+
+    actual = dataset.targets(dataset.spread(1))[0, 168:]
+    assert quantity == f"series {dataset.series[0]}, power (kW)"
+    assert hours == [
+        f"hour {place + 1}: {v} ({v} to {v}), came {v}"
+        for place in range(0, 24, 4)
+        for v in [f"{actual[place]:.4g}"]
+    ]
 
 
 # The fitted checkpoint and the bounds

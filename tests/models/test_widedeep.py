@@ -24,6 +24,7 @@ from helpers.models.widedeep import data
 from helpers.models.widedeep.data import Displays
 from helpers.models.widedeep.features import MULTI_HOT, NAMES, NUMERIC, ONE_HOT
 from helpers.models.widedeep.metric import first_click_ranks, mean_average_precision
+from tests.models.examples import said
 
 TABLES = {**ONE_HOT, **MULTI_HOT}
 OUTPUT = "wide_deep_model"
@@ -803,6 +804,8 @@ def test_displays_rankings_and_ranks_are_shown(small: Path) -> None:
     for row in ranking:
         assert (row["clicked"] == "clicked") == (row["probability"] == 1)
     assert len(ranking) == len(ads)
+    everything = {OUTPUT: dataset.clicked[:, None].astype(np.float32)}
+    assert display.show_ranking(dataset, everything, 2) == ranking
     assert "<table>" in table(ads).html + table(ranking).html
     image = display.show_ranks(dataset, lambda batch: {OUTPUT: np.zeros((len(batch["ad_id"]), 1))})
     assert image.data[:4] == b"\x89PNG"
@@ -812,6 +815,20 @@ def test_displays_rankings_and_ranks_are_shown(small: Path) -> None:
     sizes = np.unique(dataset.displays, return_counts=True)[1]
     chance = np.mean([np.mean(1 / np.arange(1, size + 1)) for size in sizes])
     assert image.alt.endswith(f"MAP@12 of these displays is {score:.3f}, by chance {chance:.3f}.")
+
+
+def test_a_client_reads_which_ad_of_a_display_is_likeliest(small: Path) -> None:
+    dataset = opened(small)
+    example = widedeep.example(config_of(), dataset, 12)
+    clicked = example.beside["clicked"]
+
+    first, *others = said(example, {OUTPUT: 0.5 * clicked[:, None].astype(np.float32)})
+
+    ads = example.batch["ad_id"][:, 0]
+    assert first == f"ad {ads[clicked][0]}: 50.0% clicked"
+    assert sorted(others) == sorted(f"ad {each}: 0.0% " for each in ads[~clicked])
+    assert len(np.unique(dataset.displays[: len(ads)])) == 1
+    assert len(widedeep.example(config_of(), dataset, 2).beside["clicked"]) == 2
 
 
 # The fitted checkpoint and the bounds

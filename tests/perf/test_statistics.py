@@ -433,8 +433,18 @@ def test_two_requests_are_a_row_that_says_so() -> None:
     row = measure_row([Window(closed_loop(1, 0.2, 0.1), 1, 1)], 50, 0.05, 2)
 
     assert (row.requests, row.verdict) == (1, "few requests")
-    assert row.throughput is not None
-    assert isnan(row.throughput)
+    assert row.throughput == pytest.approx(10)
+
+
+def test_runs_of_two_requests_each_have_a_throughput_without_an_interval() -> None:
+    """As on a machine that has become much slower since the length of a run was chosen."""
+    runs = [Window(closed_loop(1, 0.6, 0.2), 4, 1)] * 6
+
+    row = measure_row(runs, 12, 0.05, 2, figures=compare([25.0] * 6, [nan] * 6, 0.05))
+
+    assert (row.requests, row.verdict, row.half_width) == (12, "wide", None)
+    assert row.throughput == pytest.approx(20)
+    assert (row.served_bare_ratio, row.ratio_verdict) == (None, "few pairs")
 
 
 def test_a_run_of_first_requests_only_is_a_row_that_says_so() -> None:

@@ -12,7 +12,7 @@ from typer.main import get_command
 
 from helpers.__main__ import Stage, app, main
 from helpers.config.loading import read_file
-from helpers.config.schema import STAGE, STAGES
+from helpers.config.schema import LESSONS, STAGE, STAGES
 from helpers.store.paths import OUTPUTS_VARIABLE, ROOT
 
 README = (ROOT / "README.md").read_text()
@@ -94,7 +94,8 @@ USAGE = {
     "serve": "Missing argument 'PARAMS'; see triton-notebooks serve --help",
     "run params/cpu.yaml --stage train": (
         "Invalid value for '--stage': 'train' is not one of 'export', 'convert', 'deploy', "
-        "'perf_offline', 'perf_online', 'report', 'tune'; see triton-notebooks run --help"
+        "'perf_offline', 'perf_online', 'report', 'tune', 'dynamic_batching', 'instances', "
+        "'precision'; see triton-notebooks run --help"
     ),
     "serve params/cpu.yaml": "Missing option '--model'; see triton-notebooks serve --help",
     "params": "Missing command; see triton-notebooks params --help",
@@ -193,6 +194,7 @@ def test_a_dry_run_says_what_would_run_and_about_how_long_and_writes_nothing(
         *(f"resnet50 {first} {stage}" for stage in STAGES[:-1]),
         *(f"resnet50 {second} {stage}" for stage in STAGES[1:-1]),  # the export is shared
         "resnet50 report",
+        *(f"resnet50 {lesson}" for lesson in LESSONS),
     ]
     assert all(": would run, because " in line for line in lines)
     assert len(seconds) == len(lines)

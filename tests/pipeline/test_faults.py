@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import psutil
 import pytest
@@ -54,15 +53,18 @@ def kill(pids: list[int], number: int = signal.SIGKILL) -> None:
         os.kill(pid, number)
 
 
+def unguarded(project: Project, words: str) -> list[int]:
+    """The processes of the project, not their guards; one may end meanwhile."""
+    guards = processes(str(project.root), words, "guard.py")
+    return [pid for pid in processes(str(project.root), words) if pid not in guards]
+
+
 def server(project: Project) -> list[int]:
-    """The Triton process of the project, not its guard."""
-    found = processes(str(project.root), "tritonserver --model-repository")
-    return [pid for pid in found if "guard.py" not in Path(f"/proc/{pid}/cmdline").read_text()]
+    return unguarded(project, "tritonserver --model-repository")
 
 
 def analyzer(project: Project) -> list[int]:
-    found = processes(str(project.root), "/perf_analyzer -m")
-    return [pid for pid in found if "guard.py" not in Path(f"/proc/{pid}/cmdline").read_text()]
+    return unguarded(project, "/perf_analyzer -m")
 
 
 def kernel(project: Project) -> list[int]:

@@ -15,8 +15,8 @@ import pytest
 
 from helpers import models
 from helpers.config.loading import resolve
-from helpers.config.parameter_file import ParameterFile
-from helpers.config.schema import STAGE, notebook_file
+from helpers.config.parameter_file import TAUGHT, ParameterFile
+from helpers.config.schema import LESSONS, STAGE, notebook_file
 from helpers.store.paths import ROOT
 
 with warnings.catch_warnings():
@@ -25,7 +25,9 @@ with warnings.catch_warnings():
 
 NAMES = [*ParameterFile.model_fields, "experiment", "overrides"]
 TYPES = {"gpu": "str", "device": "str", "experiment": "str"}  # the others are dicts
-BOOKS = [(model, stage) for model in models.names() for stage in STAGE]
+OWN = [stage for stage in STAGE if stage not in LESSONS]  # that each model has a notebook of
+BOOKS = [(model, stage) for model in models.names() for stage in OWN]
+BOOKS += [(TAUGHT, lesson) for lesson in LESSONS]
 
 
 def read(model: str, stage: str) -> Any:
@@ -45,10 +47,11 @@ def book(request: pytest.FixtureRequest) -> Any:
     return read(*request.param)
 
 
-def test_every_model_has_the_seven_notebooks_and_there_is_no_other() -> None:
-    found = {path.relative_to(ROOT) for path in (ROOT / "notebooks").rglob("*.ipynb")}
+def test_every_model_has_the_seven_notebooks_there_are_three_lessons_and_no_other() -> None:
+    found = {path.relative_to(ROOT / "notebooks") for path in ROOT.glob("notebooks/**/*.ipynb")}
 
-    assert found == {Path("notebooks") / model / f"{stage}.ipynb" for model, stage in BOOKS}
+    expected = {Path(model) / f"{stage}.ipynb" for model in models.names() for stage in OWN}
+    assert found == expected | {Path("lessons") / f"{lesson}.ipynb" for lesson in LESSONS}
 
 
 def test_it_is_committed_stripped(book: Any) -> None:
@@ -182,7 +185,7 @@ def common_code(book: Any, model: str) -> list[str]:
     return [cell.replace(repr(model), "MODEL") for cell in cells if cell]
 
 
-@pytest.mark.parametrize("stage", STAGE)
+@pytest.mark.parametrize("stage", OWN)
 def test_the_code_of_a_stage_is_the_same_in_every_model(stage: str) -> None:
     found = {model: common_code(read(model, stage), model) for model in models.names()}
 
@@ -196,8 +199,10 @@ def test_the_comparison_ignores_a_models_name_displays_and_imports_and_nothing_e
     other, changed = deepcopy(one), deepcopy(one)
     for cell in code_cells(other):
         cell.source = cell.source.replace("resnet50", "bert").replace("show_images", "show_words")
-    own = [cell for cell in code_cells(changed) if "export(config, prepared)" in cell.source]
-    own[0].source = own[0].source.replace("export(config, prepared)", "export(config, None)")
+    own = [
+        cell for cell in code_cells(changed) if "export(config, prepared, network)" in cell.source
+    ]
+    own[0].source = own[0].source.replace("prepared, network)", "prepared, None)")
 
     assert "show_images" in str(one)
     assert common_code(other, "bert") == common_code(one, "resnet50")

@@ -2,11 +2,12 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import yaml
 
-from helpers.config import STAGES, configure, parse, read_file, resolve
+from helpers.config import LESSONS, STAGES, configure, parse, read_file, resolve
 from helpers.pipeline.planning import (
     DATA_SECONDS,
     FIRST_SECONDS,
@@ -15,7 +16,10 @@ from helpers.pipeline.planning import (
     framework,
     parameters,
     plan,
+    stale,
 )
+from helpers.pipeline.running import blocker, write_status
+from helpers.results import fingerprint
 from helpers.store import OUTPUTS_VARIABLE, ROOT
 from tests.conftest import Project
 
@@ -70,7 +74,7 @@ def test_a_notebook_gets_from_its_parameters_what_the_file_says(name: str) -> No
     given = read_file(ROOT / f"params/{name}.yaml")
     every = [(model, each) for model in given.file.models for each in given.experiments(model)]
 
-    for job in plan(given, every, list(STAGES)):
+    for job in plan(given, every, [*STAGES, *LESSONS]):
         found = resolve(job.config.model, job.config.stage, **parameters(job))
         assert found.cache_fields(found.stage) == job.config.cache_fields(found.stage), job.name
 
@@ -130,3 +134,60 @@ def test_what_follows_a_stage_that_must_run_must_run_too_and_data_are_made_once(
     assert {reasons[job.result] for job in jobs if job.needs} == {"its input will be made again"}
     assert seconds[first.result] == DATA_SECONDS + FIRST_SECONDS["export"]
     assert {seconds[job.result] for job in others} == {FIRST_SECONDS["export"]}
+
+
+def names(chosen: list[tuple[str, str]], stages: list[str]) -> list[str]:
+    return [job.name for job in plan(read_file(ROOT / "params/smoke.yaml"), chosen, stages)]
+
+
+def test_lessons_come_after_a_models_report_with_the_experiment_that_they_are_about() -> None:
+    first, second = ("resnet50", "onnx-fp32"), ("resnet50", "openvino-bf16")
+    taught = [f"resnet50 {lesson}" for lesson in LESSONS]
+
+    assert names([first, second, ("bert", "openvino-fp32")], [])[-10:-6] == [
+        "resnet50 report",
+        *taught,
+    ]
+    assert names([first], [])[-3:] == taught
+    assert names([second], [])[-1:] == ["resnet50 report"]
+    assert names([second], ["instances"]) == ["resnet50 instances"]
+    assert names([("bert", "openvino-fp32")], ["instances"]) == []
+    assert names([first], ["export", "report"])[-1:] == ["resnet50 report"]
+
+
+def test_a_file_that_names_no_lesson_has_none_unless_it_is_asked_for() -> None:
+    given = read_file(ROOT / "params/cpu.yaml")
+    chosen = [("resnet50", "onnx-fp32")]
+
+    assert not {job.config.stage for job in plan(given, chosen, [])} & set(LESSONS)
+    assert [job.name for job in plan(given, chosen, ["precision"])] == ["resnet50 precision"]
+
+
+@pytest.mark.parametrize("lesson", LESSONS)
+def test_a_lesson_needs_the_deployment_of_the_experiment_that_it_is_about(
+    lesson: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(OUTPUTS_VARIABLE, str(tmp_path))
+    given = read_file(ROOT / "params/smoke.yaml")
+    (job,) = plan(given, [("resnet50", "onnx-fp32")], [lesson])
+
+    assert job.result == tmp_path / f"smoke/resnet50/lessons/{lesson}.json"
+    assert blocker(job) == "blocked by deploy, which has not run"
+    deploy, *_ = plan(given, [("resnet50", "onnx-fp32")], ["deploy"])
+    write_status(deploy, "failed", "a red rung")
+    assert blocker(job) == "blocked by deploy, which is failed"
+    write_status(deploy, "done", "")
+    assert blocker(job) == ""
+    assert stale(job) == "there is no result"
+    assert set(due([deploy, job], force=False)) == {deploy.result, job.result}
+
+
+def test_another_openvino_makes_the_lesson_that_converts_to_it_stale() -> None:
+    given = read_file(ROOT / "params/smoke.yaml")
+    read = {
+        lesson: set(fingerprint(configure(given, "resnet50", "onnx-fp32", lesson)).versions)
+        for lesson in LESSONS
+    }
+
+    assert [lesson for lesson in LESSONS if "openvino" in read[lesson]] == ["precision"]
+    assert all("onnxruntime" in names for names in read.values())

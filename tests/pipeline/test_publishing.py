@@ -10,7 +10,9 @@ import pytest
 from nbformat.v4 import new_markdown_cell, new_notebook
 from pandas import read_csv
 
+from helpers.config import LESSONS
 from helpers.pipeline.publishing import publish, publish_indexes, stage_states, write_results
+from helpers.report.answers import Answer, Choice, facts
 from helpers.results import Measurement, Result, Row, State
 from helpers.store.paths import OUTPUTS_VARIABLE, ROOT
 
@@ -155,3 +157,78 @@ def test_what_notebooks_ran_with_overrides_is_on_the_index_and_no_experiment(out
     assert "openvino-fp32~threads=1" not in {
         each.experiment for each in stage_states(outputs, "smoke")
     }
+
+
+def test_the_indexes_show_what_a_report_keeps_also_while_it_is_made_again(outputs: Path) -> None:
+    best = Choice("for throughput", "openvino-fp32", "why", 50.0, 9.0, "batch size 1", "kept")
+    path = outputs / "smoke/bert/report.json"
+    keep(outputs, "", "report")  # makes the folder
+    result = Result(
+        model="bert",
+        experiment="",
+        stage="report",
+        gpu="CPU",
+        state="done",
+        facts=facts([Answer("", (best,), {"openvino-fp32": 50.0})]),
+    )
+    path.write_text(result.model_dump_json())
+
+    publish_indexes(outputs, "smoke")
+
+    pages = [outputs / "index.html", outputs / "smoke/index.html"]
+    for page in pages:
+        assert "<strong>openvino-fp32</strong>" in page.read_text()
+        assert "a run is under way" not in page.read_text()
+    publish_indexes(outputs, "smoke", {path: "waiting"})
+    for page in pages:
+        assert "<strong>openvino-fp32</strong>" in page.read_text()
+        assert "as the last report says; a run is under way, 0 of 5 stages" in page.read_text()
+
+
+def test_a_stage_that_experiments_share_names_the_one_in_whose_name_it_runs(outputs: Path) -> None:
+    shared = {
+        (each.experiment, each.stage): each.shared_with
+        for each in stage_states(outputs, "smoke")
+        if each.model == "resnet50" and each.shared_with
+    }
+
+    assert shared == {("openvino-bf16", "export"): "onnx-fp32"}
+
+
+def test_lessons_are_on_the_index_and_link_one_another(outputs: Path) -> None:
+    """Also one that the parameter file does not name, once it has run; never as an experiment."""
+    folder = outputs / "smoke/resnet50/lessons"
+    folder.mkdir(parents=True)
+    for lesson in ("dynamic_batching", "instances"):
+        head = {"model": "resnet50", "experiment": "onnx-fp32", "stage": lesson, "gpu": "CPU"}
+        result = Result(**head, state="done", headline=f"what {lesson} did")
+        (folder / f"{lesson}.json").write_text(result.model_dump_json())
+        notebook_of(folder / f"{lesson}.json")
+    path = outputs / "smoke/parameters.yaml"
+    text = path.read_text()
+    assert "lessons: [dynamic_batching, instances, precision]" in text
+    path.write_text(
+        text.replace("[dynamic_batching, instances, precision]", "[instances, precision]")
+    )
+
+    publish(outputs, "smoke")
+
+    states = {
+        (each.experiment, each.stage): each.state
+        for each in stage_states(outputs, "smoke")
+        if each.stage in LESSONS
+    }
+    assert states == {
+        ("", "dynamic_batching"): "done",
+        ("", "instances"): "done",
+        ("", "precision"): "missing",
+    }
+    index = (outputs / "smoke/index.html").read_text()
+    section = index.partition('<h2 id="lessons">')[2].partition("</section>")[0]
+    assert 'href="resnet50/lessons/instances.html">Instances</a>' in section
+    assert "what instances did" in section
+    assert "<strong>Precision</strong>" in section
+    assert '<th scope="col">instances</th>' not in index
+    first, second = (folder / f"{lesson}.html" for lesson in ("dynamic_batching", "instances"))
+    assert links(first)[:1] == ["instances.html"]
+    assert links(second)[:1] == ["dynamic_batching.html"]

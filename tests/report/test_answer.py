@@ -12,7 +12,7 @@ from helpers.config import ReportConfig, resolve
 from helpers.perf import Window, interval, judge_budget, with_intervals
 from helpers.perf.rows import measure_row
 from helpers.report import findings, plots, text
-from helpers.results import Measurement, Result, Results, Row, read
+from helpers.results import Difference, Measurement, Result, Results, Row, Rung, Score, read
 from helpers.store import OUTPUTS_VARIABLE
 
 OLD = Path(__file__).parents[1] / "results" / "data" / "schema_2.json"
@@ -374,3 +374,61 @@ def test_a_latency_of_one_batch_size_is_said_once_and_never_as_a_power_of_ten() 
     said = findings.describe_latency(rows)
 
     assert said.startswith("Offline p99 latency: onnx 1,010 ms at batch size 8. ")
+
+
+def test_what_is_fastest_and_keeps_the_budget_is_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(OUTPUTS_VARIABLE, str(tmp_path))
+    rows = [
+        row(100 * clients, experiment="onnx", source="onnx/perf_online.json", concurrency=clients)
+        for clients in (1, 2)
+    ]
+    kept(tmp_path, rows, {1: [1.0] * 400, 2: [1.0] * 400})
+    offline = row(500, experiment="onnx", scenario="offline")
+
+    once, twice = answer(rows, budget=5.0), answer([*rows, offline], budget=5.0)
+
+    assert once.startswith("**Fastest, and within the budget of 5 ms at p99.** The highest thr")
+    assert once.count("200 samples/s") == 1
+    assert twice.startswith("**Fastest.** The highest throughput is 500 samples/s")
+    assert (
+        "**Within the budget of 5 ms at p99.** The highest throughput within 5 ms is 200" in twice
+    )
+
+
+def test_equal_rungs_and_metrics_share_a_row_that_names_them_all() -> None:
+    def rung(name: str, difference: float) -> Rung:
+        one = Difference(
+            output="logits",
+            max_difference=difference,
+            mean_difference=0.0,
+            max_bound=1.0,
+            mean_bound=1.0,
+            sample=0,
+        )
+        return Rung(name=name, precision="fp32", samples=64, differences=(one,))
+
+    def stages(served: float) -> dict[str, Result]:
+        score = Score(metric="top-1", framework=0.9, served=0.9, bound=0.8, better="higher")
+        each = {"model": "tft", "experiment": "", "gpu": "", "state": "done"}
+        return {
+            "export": Result(stage="export", rungs=(rung("exported", 0.1),), **each),
+            "deploy": Result(
+                stage="deploy", rungs=(rung("served", served),), scores=(score,), **each
+            ),
+        }
+
+    found = {"one": stages(0.1), "two": stages(0.1), "three": stages(0.2)}
+
+    shown = [(row["experiment"], row["rung"], row["max_difference"]) for row in text.ladder(found)]
+    assert shown == [
+        ("one, two", "exported, served", 0.1),
+        ("three", "exported", 0.1),
+        ("three", "served", 0.2),
+    ]
+    assert [row["experiment"] for row in text.metrics(found)] == ["one, two, three"]
+
+
+def test_where_nothing_was_profiled_the_report_says_so() -> None:
+    assert "nothing was profiled" in str(text.where_time_goes({}).data)  # type: ignore[attr-defined]

@@ -1,17 +1,27 @@
 """What a report recommends, and how formats stand beside fp32."""
 
 from collections.abc import Iterable
+from pathlib import Path
 
-from helpers.report import choices, text
-from helpers.results import Results, Row
-from tests.report.test_answer import report, results_of, row
+import pytest
+
+from helpers.report import Answer, answers_of, choices, text
+from helpers.report.answers import Choice, facts
+from helpers.results import Result, Results, Row, Score
+from helpers.store import OUTPUTS_VARIABLE
+from tests.report.test_answer import kept, report, results_of, row
 
 LINE = "triton-notebooks serve params/cpu.yaml --model tft --experiment"
 
 
-def points(*rows: Row, budget: float | None = None) -> list[choices.Choice]:
-    config = report(budget=budget)
-    return choices.choose(config, text.frame(config, results_of(rows)))
+def points(*rows: Row, budget: float | None = None) -> tuple[Choice, ...]:
+    (answer,) = answers(*rows, budget=budget)
+    return answer.choices
+
+
+def answers(*rows: Row, budget: float | None = None) -> tuple[Answer, ...]:
+    config, found = report(budget=budget), results_of(rows)
+    return choices.choose(config, found, text.frame(config, found))
 
 
 def offline(experiment: str, throughput: float, size: int = 8, **fields: object) -> Row:
@@ -24,18 +34,20 @@ def offline(experiment: str, throughput: float, size: int = 8, **fields: object)
 def test_throughput_and_latency_may_be_different_experiments() -> None:
     fastest, prompt = points(offline("slow", 50, 1), offline("fast", 200), offline("next", 100))
 
-    assert (fastest.best_for, fastest.experiment) == ("throughput", "fast")
-    assert fastest.figures == "200 samples/s, p99 20 ms: batch size 8, one client, offline"
+    assert (fastest.best, fastest.experiment) == ("for throughput", "fast")
+    assert fastest.figures == (
+        "200 samples/s, p99 20 ms: batch size 8, one client, offline; accuracy not checked"
+    )
     assert fastest.why == "Its throughput is 2 times that of the next, next."
     assert fastest.command == f"{LINE} fast"
-    assert (prompt.best_for, prompt.experiment) == ("latency", "slow")
+    assert (prompt.best, prompt.experiment) == ("for latency", "slow")
     assert prompt.why.startswith("Half of its requests take 20 ms or less")
 
 
 def test_one_that_is_best_for_both_is_named_once() -> None:
     (only,) = points(offline("one", 100))
 
-    assert only.best_for == "throughput; latency"
+    assert only.best == "for throughput, for latency"
     assert only.why.startswith("No other experiment has a known throughput. Half of ")
 
 
@@ -45,33 +57,91 @@ def test_experiments_that_are_not_told_apart_are_said_to_be() -> None:
     assert "1.01 times that of the next, two, and the two are not told apart." in fastest.why
 
 
-def test_a_budget_that_no_point_is_known_to_keep_recommends_none() -> None:
-    *_, within = points(offline("one", 100), budget=30)
+def test_a_budget_that_no_point_is_known_to_keep_recommends_another() -> None:
+    (answer,) = answers(offline("one", 100), budget=30)
 
-    assert (within.best_for, within.experiment) == ("the budget of 30 ms at p99", "")
-    assert within.command == ""
+    *_, within = answer.choices
+    assert (within.best, within.experiment) == ("within the budget of 30 ms at p99", "")
+    assert (within.command, within.figures) == ("", "no point is known to keep it")
+    assert answer.recommended == answer.choices[0]
+    assert answer.recommended.experiment == "one"
+
+
+def test_what_keeps_the_budget_is_recommended_before_what_is_fastest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(OUTPUTS_VARIABLE, str(tmp_path))
+    slow = row(100, experiment="onnx", source="onnx/perf_online.json", concurrency=1)
+    kept(tmp_path, [slow], {1: [1.0] * 400})
+    config, found = report(budget=5.0), results_of([slow, offline("fast", 300)])
+
+    (answer,) = choices.choose(config, found, text.frame(config, found))
+
+    assert [each.best for each in answer.choices] == [
+        "within the budget of 5 ms at p99",
+        "for throughput, for latency",
+    ]
+    assert answer.recommended
+    assert answer.recommended.experiment == "onnx"
+    assert answer.throughputs == {"onnx": 100.0, "fast": 300.0}
+
+
+def test_workloads_are_answered_apart() -> None:
+    found = answers(
+        row(100, experiment="e", variant="electricity"), row(50, experiment="t", variant="traffic")
+    )
+
+    assert [(each.workload, each.throughputs) for each in found] == [
+        ("electricity", {"e": 100.0}),
+        ("traffic", {"t": 50.0}),
+    ]
+    assert "traffic: Best for throughput" in choices.card(found).html
+
+
+def test_a_choice_says_whether_accuracy_is_kept() -> None:
+    found = results_of([offline("one", 100)])
+    score = Score(metric="top-1", framework=0.9, served=0.9, bound=0.89, better="higher")
+    for served, said in ((0.9, "kept"), (0.5, "not kept")):
+        scores = (score.model_copy(update={"served": served}),)
+        deploy = Result(
+            model="tft", experiment="one", stage="deploy", gpu="", state="done", scores=scores
+        )
+        stages = {"one": {**found["one"], "deploy": deploy}}
+        (answer,) = choices.choose(report(), stages, text.frame(report(), stages))
+        assert answer.choices[0].accuracy == said
+
+
+def test_a_report_keeps_its_answers_as_they_are() -> None:
+    found = answers(offline("one", 100), offline("two", 50, p50_latency_ms=1.0), budget=30)
+    report = Result(
+        model="tft", experiment="", stage="report", gpu="", state="done", facts=facts(found)
+    )
+
+    assert answers_of(Result.model_validate_json(report.model_dump_json())) == found
+    assert answers_of(report.model_copy(update={"facts": {"answers": [{"old": 1}]}})) == ()
+    assert answers_of(report.model_copy(update={"facts": {}})) == answers_of(None) == ()
 
 
 def test_without_a_known_point_the_card_says_so() -> None:
-    config = report()
-    rows = text.frame(config, results_of([offline("one", 100, throughput_low=None)]))
+    assert "No point is known well enough" in choices.card(answers(lost())).html
 
-    assert "No point is known well enough" in choices.card(config, rows).html
+
+def lost() -> Row:
+    return offline("one", 100, throughput_low=None)
 
 
 def test_without_any_row_the_card_says_so() -> None:
     config = report(budget=30)
 
-    assert "no point is known to keep it" in choices.card(config, text.frame(config, {})).html
+    assert "no point is known to keep it" in choices.card(answers(budget=30)).html
     assert choices.against_fp32(config, {}, text.frame(config, {})) == []
 
 
 def test_a_card_escapes_what_it_shows() -> None:
-    config = report()
-    rows = text.frame(config, results_of([offline("<b>", 100)]))
+    shown = choices.card(answers(offline("<b>", 100))).html
 
-    assert "&lt;b&gt;" in choices.card(config, rows).html
-    assert "<b>" not in choices.card(config, rows).html
+    assert "&lt;b&gt;" in shown
+    assert "<b>" not in shown
 
 
 def against(rows: Iterable[Row]) -> list[dict[str, object]]:

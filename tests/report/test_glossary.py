@@ -4,12 +4,16 @@ import re
 from pathlib import Path
 from typing import get_args
 
-from helpers.report import glossary
-from helpers.results import LATENCY_COMPONENTS, Verdict
+from helpers.report import glossary, steps
+from helpers.results import Verdict
 
 
-def test_every_part_of_a_latency_is_explained() -> None:
-    assert len(glossary.STEPS) == len(LATENCY_COMPONENTS) + 1  # and the sum of them
+def test_the_page_has_the_eight_steps_of_a_request_with_the_column_of_each(tmp_path: Path) -> None:
+    text = glossary.write_page(tmp_path).read_text()
+
+    assert len(steps.table_rows()) == 8
+    for row in steps.table_rows():
+        assert f"</th><td>{row['what happens']}</td><td>{row['column']}</td>" in text
 
 
 def test_the_words_are_in_order_and_each_stands_once() -> None:

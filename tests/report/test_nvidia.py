@@ -525,7 +525,6 @@ def test_text_from_parameters_and_data_is_shown_as_it_is_and_is_never_markup(
     shown = [
         nvidia.in_words(comparison),
         text.answer(config, {HOSTILE: {"deploy": result}}, comparison.ours),
-        text.findings_in_words(config, {}, comparison.ours),
     ]
     outputs = [
         new_output("display_data", data={"text/markdown": each.data})  # type: ignore[attr-defined, no-untyped-call]
@@ -585,7 +584,7 @@ def test_publishing_without_a_run_writes_every_row_and_links_them(folder: Path) 
     (alt,) = re.findall(r'alt="([^"]*)"', page)
 
     assert re.findall('href="([^d][^"]*)"', index) == [
-        *("smoke/index.html", "published.html", "fidelity.html", "glossary.html")
+        *("published.html", "fidelity.html", "glossary.html", "smoke/index.html")
     ]
     assert [*re.findall('href="fidelity.html#(.*?)"', page)] == [*documents()]
     assert unescape(alt).startswith("A batch of 81,920 has 62.5% of the samples")
@@ -623,7 +622,6 @@ def test_the_page_loads_nothing_and_runs_only_its_own_script(folder: Path) -> No
     assert "default-src 'none'" in page
     assert not re.search(r"https?://|@import|url\(", page)
     assert all(src.startswith("data:") for src in re.findall(r'src="([^"]*)"', page))
-    assert (folder / "index.html").read_text().count("script-src") == 0
 
 
 def test_it_is_written_again_only_when_it_is_another(folder: Path, tmp_path: Path) -> None:

@@ -264,7 +264,7 @@ def test_findings_of_no_data_say_so(rows: DataFrame) -> None:
     assert findings.describe_served_over_bare(failed).startswith("No ratio of served to bare is")
 
 
-def test_a_shown_figure_has_its_alternative_text_and_its_data_beside_it(
+def test_a_shown_figure_has_its_sentence_and_its_data_below_it(
     rows: DataFrame,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -272,11 +272,12 @@ def test_a_shown_figure_has_its_alternative_text_and_its_data_beside_it(
     shown: list[tuple[object, dict[str, object]]] = []
     monkeypatch.setattr("IPython.display.display", lambda what, **more: shown.append((what, more)))
     plots.show(plots.frontier(rows), "the best is 5", rows, tmp_path / "a figure.csv")
-    (picture, about), (link, _) = shown
+    (picture, about), (below, _) = shown
     assert isinstance(picture, dict)
     assert picture["image/png"].startswith(b"\x89PNG")
-    assert about["metadata"] == {"image/png": {"alt": "the best is 5", "width": 672}}
-    assert 'href="a%20figure.csv"' in str(link.data)  # type: ignore[attr-defined]
+    assert about["metadata"] == {"image/png": {"alt": "the best is 5", "width": 984}}
+    assert 'href="a%20figure.csv"' in str(below.data)  # type: ignore[attr-defined]
+    assert ">the best is 5<" in str(below.data)  # type: ignore[attr-defined]
     assert len(read_csv(tmp_path / "a figure.csv")) == len(rows)
     assert [path.name for path in tmp_path.iterdir()] == ["a figure.csv"]
 

@@ -1,10 +1,9 @@
 """Pages are self-contained, honest about failures and the same bytes each time."""
 
-import hashlib
 import re
 import subprocess
 import sys
-from base64 import b64encode
+from collections.abc import Mapping, Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,9 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from helpers.errors import WorkspaceError
+from helpers.report.answers import Answer, Choice
 from helpers.report.site import Link, StageState, Target, outputs_index, page, target_index
-from tests.conftest import BROWSER, browse, opened
+from tests.conftest import BROWSER, browse
 
 PNG = (
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGA"
@@ -271,8 +271,19 @@ def stages() -> list[StageState]:
     ]
 
 
+Answers = Mapping[str, Sequence[Answer]]
+
+
+def target(states: list[StageState], answers: Answers | None = None, gpu: str = "CPU") -> Target:
+    return Target("cpu <1>", gpu, states, answers or {})
+
+
+def index(folder: Path, states: list[StageState], answers: Answers | None = None) -> str:
+    return target_index(folder, target(states, answers)).read_text()
+
+
 def test_the_index_shows_every_stage_its_reason_and_its_page(tmp_path: Path) -> None:
-    text = target_index(tmp_path, stages(), gpu="NVIDIA A30").read_text()
+    text = index(tmp_path, stages())
     tags = Page(text)
     links = [tag["href"] for tag in tags.all("a")]
     assert links == [
@@ -291,78 +302,99 @@ def test_the_index_shows_every_stage_its_reason_and_its_page(tmp_path: Path) -> 
     assert len(tags.all("h1")) == 1
 
 
-def test_the_index_draws_the_throughput_of_each_experiment(tmp_path: Path) -> None:
-    found = {"bert": {"onnx <fp32>": 50.0, "int8": 200.0}, "tft": {}}
+def answers() -> Answers:
+    """BERT's, of two workloads: one has two choices, and of the other no point is known."""
+    within = Choice(
+        "within the budget of 9 ms at p99",
+        "onnx <fp32>",
+        "why",
+        throughput=50.0,
+        p99_latency_ms=8.25,
+        load="batch size 1, 4 clients, online",
+        accuracy="kept",
+        command="serve",
+    )
+    fastest = Choice("for throughput", "int8", "why", 200.0, None, "batch size 8, offline", "kept")
+    found = Answer("small", (within, fastest), {"onnx <fp32>": 50.0, "int8": 200.0})
+    return {"bert": [found, Answer("large", (), {})]}
 
-    text = target_index(tmp_path, stages(), gpu="CPU", throughputs=found).read_text()
 
-    bars = re.findall(r"<li><span>(.*?)</span><span class=\"bar\" style=\"--share: (\d+)%", text)
+def test_the_index_says_what_to_deploy_above_the_stages(tmp_path: Path) -> None:
+    text = index(tmp_path, stages(), answers())
+
+    said = Page(text.partition('id="bert"')[0]).text
+    assert (
+        "bert small onnx <fp32> within the budget of 9 ms at p99: batch size 1, 4 clients, online "
+        "for throughput: int8, 200 samples/s: batch size 8, offline; accuracy kept 50 8.25 kept"
+    ) in said
+    assert "bert large no point is known well enough" in said
+    bars = re.findall(r"<li.*?><span>(.*?)</span><span class=\"bar\" style=\"--share: (\d+)%", text)
     assert bars == [("onnx &lt;fp32&gt;", "25"), ("int8", "100")]
+    assert '<li class="best"><span>onnx' in text
 
 
-@pytest.mark.skipif(not BROWSER, reason="there is no chromium")
-@pytest.mark.slow
-def test_the_index_is_filtered_by_words_and_by_state(tmp_path: Path) -> None:
-    """In a browser, by a script of the page that stands in for a reader's hands."""
-    path = target_index(tmp_path, stages(), gpu="CPU")
-    asked = """
-      const row = (name) => [...document.querySelectorAll("section.model tbody tr")].find(
-        (each) => each.querySelector("th").textContent === name).checkVisibility();
-      const seen = () => [row("onnx"), row("second")].join();
-      const said = [seen()];
-      const typed = (text) => {
-        words.value = text;
-        words.dispatchEvent(new Event("input", {bubbles: true}));
-      };
-      const click = (state) => document.querySelector(`input[value=${state}]`).click();
-      typed("GPU bert"); said.push(seen());
-      typed(""); click("missing"); click("done"); said.push(seen());
-      document.title = [...said, count.textContent].join(" ");
-    """
-    text = path.read_text()
-    hashed = b64encode(hashlib.sha256(asked.encode()).digest()).decode()
-    text = text.replace("script-src ", f"script-src 'sha256-{hashed}' ")
-    path.write_text(text.replace("</body>", f"<script>{asked}</script></body>"))
+def noted(state: str, reason: str, found: Answers, tmp_path: Path) -> str:
+    report = stage("report", state, experiment="", reason=reason)
+    text = index(tmp_path, [*stages()[:-1], report], found)
+    return Page(text.partition('id="bert"')[0].partition("What to deploy")[2]).text
 
-    found, console = opened(path.as_uri(), tmp_path / "profile")
 
-    assert console == []
-    title = re.search("<title>(.*?)</title>", found)
-    assert title
-    assert title[1] == "true,true true,false true,false 1 of 2 experiments"
+def test_the_index_says_how_old_an_answer_is_or_why_there_is_none(tmp_path: Path) -> None:
+    progress = "a run is under way, 2 of 8 stages are done"
+
+    assert f"no report yet; {progress}" in noted("waiting", "", {}, tmp_path)
+    assert f"as the last report says; {progress}" in noted("running", "", answers(), tmp_path)
+    assert f"so far: 1 of 2; {progress}" in noted("waiting", "so far: 1 of 2", answers(), tmp_path)
+    assert "so far: 1 of 2" in noted("done", "so far: 1 of 2", answers(), tmp_path)
+    assert "no report yet" in noted("missing", "", {}, tmp_path)
+    assert "no report yet" not in noted("done", "", answers(), tmp_path)
+
+
+def test_a_report_of_an_older_release_is_shown_by_its_headline(tmp_path: Path) -> None:
+    assert "10 samples/s" in index(tmp_path, stages()).partition('id="bert"')[0]
+
+
+def test_what_experiments_share_is_counted_once_and_says_so(tmp_path: Path) -> None:
+    states = [*stages(), stage("export", "done", experiment="third", shared_with="onnx")]
+
+    said = Page(index(tmp_path, states)).text
+
+    assert "✓ 3 done" in said
+    assert "shared with onnx" in said
 
 
 def test_the_index_counts_stages_by_their_state(tmp_path: Path) -> None:
-    text = Page(target_index(tmp_path, stages(), gpu="CPU").read_text()).text
+    text = Page(index(tmp_path, stages())).text
     for count in ("✓ 3 done", "✗ 1 failed", "■ 2 blocked", "– 1 skipped", "○ 2 not run"):
         assert count in text
 
 
 def test_stages_blocked_for_one_reason_share_a_cell_and_say_it_once(tmp_path: Path) -> None:
-    text = target_index(tmp_path, stages(), gpu="CPU").read_text()
+    text = index(tmp_path, stages())
     assert text.count("deploy failed") == 1
     assert 'data-stage="perf offline to perf online" colspan="2"' in text
 
 
 def test_an_index_of_nothing_says_so(tmp_path: Path) -> None:
-    assert (
-        "No stage of this target has run yet." in target_index(tmp_path, [], gpu="CPU").read_text()
-    )
+    assert "No stage of this target has run yet." in index(tmp_path, [])
     assert "No target has run yet." in outputs_index(tmp_path, []).read_text()
 
 
-def test_the_first_page_links_the_targets_with_their_counts(tmp_path: Path) -> None:
-    counts = {"failed": 1, "done": 2, "blocked": 0}
-    text = outputs_index(tmp_path, [Target("cpu <1>", "CPU", counts, "cpu/index.html")]).read_text()
-    assert "cpu &lt;1&gt;" in text
+def test_the_first_page_has_each_targets_counts_and_what_to_deploy(tmp_path: Path) -> None:
+    text = outputs_index(tmp_path, [target(stages(), answers(), "NVIDIA A30")]).read_text()
+
+    said = Page(text).text
     assert [tag["href"] for tag in Page(text).all("a")] == [
-        "cpu/index.html",
         "published.html",
         "fidelity.html",
         "glossary.html",
+        "cpu%20%3C1%3E/index.html",
+        "cpu%20%3C1%3E/bert/report.html",
+        "cpu%20%3C1%3E/bert/report.html",
     ]
-    assert "✓ 2 done ✗ 1 failed" in Page(text).text
-    assert "blocked" not in Page(text).text
+    assert "cpu <1> NVIDIA A30 ✓ 3 done ✗ 1 failed ■ 2 blocked" in said
+    assert "small onnx <fp32> within the budget" in said
+    assert len(Page(text).all("script")) == 1
 
 
 def test_importing_publish_loads_no_heavy_library() -> None:
@@ -379,7 +411,7 @@ def test_a_browser_opens_a_page_without_a_request_or_a_console_error(
 ) -> None:
     address, asked = site
     html(executed, links=[Link("index.html", "up")])
-    target_index(tmp_path, stages(), gpu="CPU")
+    index(tmp_path, stages())
     for name in ("convert.html", "index.html"):
         asked.clear()
         assert browse(f"{address}/{name}", tmp_path / "profile") == []

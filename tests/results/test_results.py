@@ -118,3 +118,22 @@ def test_every_result_of_a_run_is_valid_against_the_schema(finished: Project) ->
         assert read(path), path
 
     assert len(paths) == 1 + 2 * 4 + 1  # the shared export, two experiments, the report
+
+
+def test_the_headline_of_a_measurement_is_a_throughput_that_is_known() -> None:
+    rows = [
+        Row(batch_size=1, concurrency=1, throughput=40.0, verdict="stable"),
+        Row(batch_size=4, concurrency=1, throughput=50.0, verdict="disturbed"),
+        Row(batch_size=1, concurrency=8, throughput=1045.67, verdict="wide"),
+        Row(batch_size=1, concurrency=0, throughput=2000.0, rate=10.0, verdict="stable"),
+    ]
+
+    def headline(*chosen: Row) -> str:
+        return Measurement(rows=chosen, distinct_rows=1, background_before=None).headline
+
+    assert headline(*rows) == "1,045.7 inferences/s at batch 1 with 8 clients"
+    assert headline(*rows[:2]) == "40.0 inferences/s at batch 1 with 1 client"
+    assert headline(rows[1]) == "50.0 inferences/s at batch 4 with 1 client, disturbed"
+    assert headline(Row(batch_size=1, concurrency=1, verdict="failed")) == (
+        "no throughput was measured"
+    )

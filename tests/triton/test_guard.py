@@ -56,7 +56,7 @@ def test_killed_servers_leave_no_folder_for_their_environments(tmp_path: Path) -
     """Triton's Python backend makes it, whatever TMPDIR is, and removes it if it ends by itself:
     with an abort, if the folder has gone. The names are this test's: servers of others are alive.
     """
-    prefix = f"python_env_test{os.getpid()}_"
+    prefix = f"test_env{os.getpid()}_"  # guards of other tests remove what is called python_env_
     backend = tmp_path / "libtriton_test.so"
     backend.write_bytes(b"x" * 4096)
     guard = (

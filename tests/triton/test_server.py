@@ -27,10 +27,10 @@ from helpers.errors import MeasurementError, ServerError
 from helpers.perf import analyzer
 from helpers.triton import embedded
 from helpers.triton.server import Server, free_ports
-from helpers.triton.serving import CLIENT
 from tests.conftest import Project, processes, run_time_code, wait_for
-from tests.dummy import weights
+from tests.dummy import Points, weights
 from tests.triton.conftest import SESSION, write_doubles
+from tests.triton.test_client import answer_to_client
 
 pytestmark = pytest.mark.slow
 
@@ -236,21 +236,22 @@ def test_the_end_of_the_block_leaves_nothing(doubles: Path, tmp_path: Path) -> N
 def test_a_repository_carried_away_is_served_without_this_package(
     finished: Project, tmp_path: Path
 ) -> None:
-    found = sorted((finished.target / "artefacts").glob("dummy-deploy-*"))
-    repository = next(path for path in found if (path / "dummy/1/model.onnx").exists())
+    made = sorted((finished.target / "artefacts").glob("dummy-deploy-*"))
+    repository = next(path for path in made if (path / "dummy/1/model.onnx").exists())
     shutil.copytree(repository, tmp_path / "away")
     assert not [p for p in (tmp_path / "away").rglob("*") if p.is_symlink()]
     texts = [ast.unparse(run_time_code(p)) for p in (tmp_path / "away").rglob("*.py")]
     assert not any("import helpers" in text or "from helpers" in text for text in texts)
     with embedded.serve(tmp_path / "away", log=tmp_path / "log") as started:
-        client = CLIENT.format(model="dummy").replace("127.0.0.1:8000", started.url)
-        ended = subprocess.run(
-            [sys.executable, "-I", "-c", client], capture_output=True, text=True, timeout=60
-        )
+        printed = answer_to_client(tmp_path / "away", started.url, tmp_path / "elsewhere")
         x = np.random.default_rng(0).standard_normal((3, 16)).astype(np.float32)
         answer = started.infer("dummy", {"features": x})["logits"]
-    assert (ended.stdout, ended.stderr) == ("(1, 4)\n", "")
     np.testing.assert_allclose(answer, x @ weights().T, rtol=1e-5, atol=1e-5)
+    (data,) = (finished.root / "outputs/data").glob("dummy-dataset-*")
+    name, values = printed.strip().split(" ", 1)
+    assert name == "logits"
+    found = np.array(values.strip("[]").split(), np.float32)
+    np.testing.assert_allclose(found, Points(data).x[0] @ weights().T, rtol=1e-4, atol=1e-6)
 
 
 def test_a_bad_request_fails_alone_and_the_server_goes_on(doubles: Path, tmp_path: Path) -> None:
@@ -300,6 +301,15 @@ def measure(server: Server) -> int:
             "doubles", data, regions, interval_ms=300, shared_memory="system"
         )
         return len(analyzer.run(point, server).requests)
+
+
+def test_no_connection_can_take_the_port_that_a_server_is_about_to_open() -> None:
+    first, last = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+
+    drawn = free_ports(*[0] * 50)
+
+    assert len({*drawn}) == 50
+    assert not [port for port in drawn if first <= port <= last]
 
 
 def test_a_proxy_in_the_environment_changes_nothing(

@@ -9,6 +9,7 @@ from helpers.__main__ import main
 from helpers.config import (
     TuneConfig,
     artefact_folder,
+    changed,
     configure,
     read_file,
     resolve,
@@ -29,7 +30,7 @@ from helpers.tuning import (
     tune,
     write_experiment,
 )
-from helpers.tuning.space import LADDER, PREFIX, changed
+from helpers.tuning.space import LADDER, PREFIX
 
 
 @pytest.fixture(autouse=True)
@@ -192,7 +193,7 @@ def test_the_winner_is_a_parameter_file_that_says_what_each_field_is_worth() -> 
 
     path = write_experiment(chosen, space, winner)
 
-    assert path == results_folder(chosen).parent / "cpu-resnet50-tuned.yaml"
+    assert path == results_folder(chosen) / "cpu-resnet50-tuned.yaml"  # it has overrides
     tuned = read_file(path).experiment("resnet50", "tuned").model_dump()
     own = read_file(ROOT / "params/cpu.yaml").experiment("resnet50", "onnx-fp32").model_dump()
     assert {name: value for name, value in tuned.items() if value != own[name]} == {
@@ -213,3 +214,6 @@ def test_the_winner_is_a_parameter_file_that_says_what_each_field_is_worth() -> 
     calibration = {"calibration_samples", "calibration_seed"}
     fields = {"format", "precision", "instances", "threads"} | calibration
     assert set(differing(space, winner)) == fields
+
+    plain = chosen.model_copy(update={"experiment": "onnx-fp32", "overrides": {}})
+    assert write_experiment(plain, space, winner) == path.parents[1] / path.name

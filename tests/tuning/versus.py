@@ -10,8 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from helpers import config
-from helpers.perf import contest_of
-from helpers.tuning.bench import served
+from helpers.perf import contest_of, served
 
 
 def main(params: str, model: str, first: str, second: str, pairs: str, *sizes: str) -> None:
@@ -26,7 +25,7 @@ def main(params: str, model: str, first: str, second: str, pairs: str, *sizes: s
                 server = opened.enter_context(served(chosen, "offline"))
                 if not both:
                     contest = opened.enter_context(contest_of(chosen, server))
-                both.append(contest.warm(server, chosen))
+                both.append(contest.warm(server, chosen, 1))
             found = contest.compare(both[0], both[1], int(pairs), until_known=False)
         assert found.interval
         print(

@@ -1,14 +1,14 @@
 """Pictures of the tables and of predictions of click logs, with alternative text."""
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from helpers.display import COLOURS, INK, mark_decades, number, picture, subplots
-from helpers.models import Arrays
-from helpers.models._criteo.data import SplitBinary
+from helpers.models import Example
+from helpers.models._arrays import Answers, answers, concatenate, spread
+from helpers.models._criteo.data import OUTPUT, SplitBinary
 
 if TYPE_CHECKING:
     from IPython.display import Image
@@ -16,6 +16,12 @@ if TYPE_CHECKING:
 SHARE = 0.01  # of a table's rows: those that are looked up most
 COUNTED, PREDICTED = 32_768, 4_096  # samples, spread over the set
 BATCH, GROUPS = 256, 10
+SHOWN = 8  # samples that are shown one by one, half of them clicks
+READING = f"""\
+for logit, clicked in zip(answer.as_numpy("{OUTPUT}").ravel(), sample["clicked"]):
+    chance = 1 / (1 + np.exp(-logit))
+    print(f"a click with {{chance:.1%}};", "clicked" if clicked else "not clicked")
+"""
 
 
 def show_tables(dataset: SplitBinary) -> "Image":
@@ -46,16 +52,17 @@ def show_tables(dataset: SplitBinary) -> "Image":
     return picture(figure, text)
 
 
-def show_predictions(dataset: SplitBinary, infer: Callable[[Arrays], Arrays]) -> "Image":
+def show_predictions(dataset: SplitBinary, infer: Answers) -> "Image":
     """Draw the predicted and the observed share of clicks, by tenths of rising prediction.
 
     `infer` maps a batch as the data set gives it to the network's logits: a session's `run`, or a
-    client of a server.
+    client of a server. Or it holds the outputs of all samples.
     """
-    batches = dataset.samples(BATCH, PREDICTED)
-    pairs = [(*infer(samples.inputs).values(), samples.clicks) for samples in batches]
-    logits = np.concatenate([np.asarray(found, np.float64).reshape(-1) for found, _ in pairs])
-    clicks = np.concatenate([clicked for _, clicked in pairs])
+    places = spread(len(dataset), PREDICTED)
+    parts = [places[first : first + BATCH] for first in range(0, len(places), BATCH)]
+    outputs = concatenate(answers(infer, dataset.take(part).inputs, part) for part in parts)
+    (logits,) = (np.asarray(found, np.float64).reshape(-1) for found in outputs.values())
+    clicks = dataset.clicks(places)
     predicted, observed, deviations = (100 * each for each in _tenths(logits, clicks))
     figure, (axes, zoom) = subplots("Predicted and observed clicks", 2, 3.3)
     places = np.arange(1, len(predicted) + 1)
@@ -79,6 +86,38 @@ def show_predictions(dataset: SplitBinary, infer: Callable[[Arrays], Arrays]) ->
         f"{np.abs(observed - predicted).max():.1f}%."
     )
     return picture(figure, text)
+
+
+def show_clicks(dataset: SplitBinary, infer: Answers) -> list[dict[str, str | int | float]]:
+    """Give a row for each of eight samples, four of them clicks where there are as many: the
+    probability that `infer` gives to a click, and what happened.
+    """
+    places = _shown(dataset)
+    samples = dataset.take(places)
+    (logits,) = answers(infer, samples.inputs, places).values()
+    chances = 1 / (1 + np.exp(-np.asarray(logits, np.float64).reshape(-1)))
+    return [
+        {"sample": int(place), "probability of a click": float(chance), "truly": _said(clicked)}
+        for place, chance, clicked in zip(places, chances, samples.clicks, strict=True)
+    ]
+
+
+def example(dataset: SplitBinary, most: int) -> Example:
+    """Choose the samples that `show_clicks` shows."""
+    samples = dataset.take(_shown(dataset)[:most])
+    return Example(samples.inputs, {"clicked": samples.clicks}, READING)
+
+
+def _shown(dataset: SplitBinary) -> NDArray[np.int64]:
+    """Choose samples from all over the set, as many clicks as others if there are enough."""
+    places = spread(len(dataset), PREDICTED)
+    clicked = dataset.clicks(places)
+    kinds = (places[clicked], places[~clicked])
+    return np.sort(np.concatenate([each[spread(len(each), SHOWN // 2)] for each in kinds]))
+
+
+def _said(clicked: bool) -> str:
+    return "clicked" if clicked else "not clicked"
 
 
 def _frequent(dataset: SplitBinary) -> tuple[NDArray[np.float64], int]:

@@ -16,6 +16,8 @@ from helpers.models._criteo.tables import CATEGORICAL, DIMENSION, NUMERICAL
 __all__ = ["CODE", "FOLDER", "RUNTIME", "configure", "load", "mapped", "parts", "wire", "write"]
 
 FOLDER = "sparse"
+IDS, NUMBERS = "an id of each categorical feature, a row of its table", "the numerical features"
+VECTORS, LOGIT = "the embeddings of the ids, one after the other", "the logit of a click"
 CHUNK = 1 << 14  # rows that are in memory at once: 8 MB
 CODE = Path(lookup.__file__)
 RUNTIME: tuple[str, ...] = ("numpy",)
@@ -28,16 +30,16 @@ def parts(config: Config) -> tuple[Part, Part]:
     width = (CATEGORICAL * DIMENSION,)
     lookup = Part(
         f"{config.model}_sparse",
-        inputs={"categorical_features": Tensor(INPUT, "int32", (CATEGORICAL,))},
-        outputs={"LOOKUP_VECTORS": Tensor(OUTPUT, "float32", width)},
+        inputs={"categorical_features": Tensor(INPUT, "int32", (CATEGORICAL,), IDS)},
+        outputs={"LOOKUP_VECTORS": Tensor(OUTPUT, "float32", width, VECTORS)},
     )
     graph = Part(
         f"{config.model}_dense",
         inputs={
-            "numerical_features": Tensor("args_0", "float32", (NUMERICAL,)),
-            "LOOKUP_VECTORS": Tensor("args_1", "float32", width),
+            "numerical_features": Tensor("args_0", "float32", (NUMERICAL,), NUMBERS),
+            "LOOKUP_VECTORS": Tensor("args_1", "float32", width, VECTORS),
         },
-        outputs={"DENSE_OUTPUT": Tensor("output_1", "float32", (1,))},
+        outputs={"DENSE_OUTPUT": Tensor("output_1", "float32", (1,), LOGIT)},
     )
     return lookup, graph
 

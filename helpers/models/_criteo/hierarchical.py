@@ -18,6 +18,7 @@ from helpers import hps
 from helpers.hps import files, session, settings
 from helpers.models import Arrays, Config, Deployment, Part, Session, Tensor
 from helpers.models._criteo import checkpoint as checkpoints
+from helpers.models._criteo.ensemble import LOGIT, NUMBERS, VECTORS
 from helpers.models._criteo.tables import CATEGORICAL, DIMENSION, NUMERICAL
 
 FOLDER = "hps"
@@ -33,18 +34,18 @@ def parts(config: Config) -> tuple[Part, Part]:
     lookup = Part(
         f"{config.model}_sparse",
         inputs={
-            "EMB_KEY": Tensor("KEYS", "int64", (-1,)),
-            "EMB_N_KEY": Tensor("NUMKEYS", "int32", (-1,)),
+            "EMB_KEY": Tensor("KEYS", "int64", (-1,), "the ids of all samples, table by table"),
+            "EMB_N_KEY": Tensor("NUMKEYS", "int32", (-1,), "how many ids each table has"),
         },
-        outputs={"LOOKUP_VECTORS": Tensor("OUTPUT0", "float32", (-1,))},
+        outputs={"LOOKUP_VECTORS": Tensor("OUTPUT0", "float32", (-1,), VECTORS)},
     )
     graph = Part(
         f"{config.model}_dense",
         inputs={
-            "numerical_features": Tensor("args_0", "float32", (-1,)),
-            "LOOKUP_VECTORS": Tensor("args_1", "float32", (-1,)),
+            "numerical_features": Tensor("args_0", "float32", (-1,), NUMBERS),
+            "LOOKUP_VECTORS": Tensor("args_1", "float32", (-1,), VECTORS),
         },
-        outputs={"DENSE_OUTPUT": Tensor("output_1", "float32", (-1, 1))},
+        outputs={"DENSE_OUTPUT": Tensor("output_1", "float32", (-1, 1), LOGIT)},
         flat={"args_0": NUMERICAL, "args_1": CATEGORICAL * DIMENSION},
     )
     return lookup, graph

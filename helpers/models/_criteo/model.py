@@ -9,6 +9,7 @@ from helpers.models import (
     Config,
     Dataset,
     Ensemble,
+    Example,
     Model,
     Network,
     Raw,
@@ -21,6 +22,7 @@ from helpers.models._criteo import checkpoint as checkpoints
 from helpers.models._criteo import data, hierarchical, network
 from helpers.models._criteo import ensemble as criteo_ensemble
 from helpers.models._criteo import raw as criteo_raw
+from helpers.models._criteo.ensemble import IDS, LOGIT, NUMBERS
 from helpers.models._criteo.synthetic import fit, generate
 from helpers.models._criteo.tables import CATEGORICAL, NUMERICAL, OWN, TABLES
 from helpers.models._rounding import bounds
@@ -59,12 +61,12 @@ class Recommender(Model):
 
     def inputs(self, config: Config) -> tuple[Tensor, ...]:
         return (
-            Tensor("categorical_features", "int32", (CATEGORICAL,)),
-            Tensor("numerical_features", "float32", (NUMERICAL,)),
+            Tensor("categorical_features", "int32", (CATEGORICAL,), IDS),
+            Tensor("numerical_features", "float32", (NUMERICAL,), NUMBERS),
         )
 
     def outputs(self, config: Config) -> tuple[Tensor, ...]:
-        return (Tensor("DENSE_OUTPUT", "float32", (1,)),)  # the logit of a click
+        return (Tensor("DENSE_OUTPUT", "float32", (1,), LOGIT),)
 
     def prepare_dataset(self, config: Config, folder: Path) -> None:
         generate.write(config.dataset, config.variant, folder)
@@ -79,6 +81,12 @@ class Recommender(Model):
 
     def prepare_checkpoint(self, config: Config, dataset: Path, path: Path) -> None:
         fit.fit(config.dataset, config.model, dataset, path)
+
+    def example(self, config: Config, dataset: Dataset, most: int) -> Example:
+        from helpers.models._criteo.display import example
+
+        assert isinstance(dataset, data.SplitBinary)
+        return example(dataset, most)
 
     def build(self, config: Config, checkpoint: Path) -> Network:
         """Build the dense network: a Keras model of a dict of `args_0` and `args_1`."""

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from helpers.errors import ParameterError
-from helpers.models import Arrays, Config, Dataset, Model, Tensor, float_type
+from helpers.models import Arrays, Config, Dataset, Example, Model, Tensor, float_type
 from helpers.models._rounding import bounds
 from helpers.models.bert.sizes import POSITIONS, SIZES
 
@@ -14,6 +14,11 @@ if TYPE_CHECKING:
     from helpers.models.bert.data import QuestionSet
 
 LENGTH = 384  # tokens of a window unless the experiment says otherwise
+INPUTS = (
+    "token ids: rows of the vocabulary",
+    "segment ids: 0 for the question, 1 for the paragraph",
+    "mask: 1 for tokens, 0 for padding",
+)
 SHORTEST = 128  # tokens: a query has up to 64, and its paragraph needs room
 # terms of an output of: query, scores, attention, projection and two more layers; the last layer
 _LARGE = SIZES["large"]
@@ -40,12 +45,21 @@ class BERT(Model):
         Raises ParameterError if the sequence is too short for a question or longer than BERT's
         positions.
         """
-        return tuple(Tensor(f"input__{place}", "int32", (_length(config),)) for place in range(3))
+        shape = (_length(config),)
+        return tuple(
+            Tensor(f"input__{place}", "int32", shape, meaning)
+            for place, meaning in enumerate(INPUTS)
+        )
 
     def outputs(self, config: Config) -> tuple[Tensor, ...]:
         """Name the logits of the answer's start and end."""
-        dtype, length = float_type(config), _length(config)
-        return tuple(Tensor(f"output__{place}", dtype, (length,)) for place in range(2))
+        dtype, shape = float_type(config), (_length(config),)
+        return tuple(
+            Tensor(
+                f"output__{place}", dtype, shape, f"a logit for each token: the {end} of the answer"
+            )
+            for place, end in enumerate(("start", "end"))
+        )
 
     def prepare_dataset(self, config: Config, folder: Path) -> None:
         from helpers.models.bert.synthetic.generate import write_questions
@@ -79,6 +93,13 @@ class BERT(Model):
         from helpers.models.bert.synthetic.fit import fit
 
         fit(config.dataset, config.variant, dataset, path)
+
+    def example(self, config: Config, dataset: Dataset, most: int) -> Example:
+        from helpers.models.bert.data import QuestionSet
+        from helpers.models.bert.display import example
+
+        assert isinstance(dataset, QuestionSet)
+        return example(dataset, [tensor.name for tensor in self.outputs(config)])
 
     def build(self, config: Config, checkpoint: Path) -> "nn.Module":
         from transformers.initialization import no_init_weights

@@ -76,6 +76,14 @@ class QuestionSet:
         """Give the tokens of the question at that place, all of them."""
         return self.tokenizer.tokens(self._queries[question])
 
+    def characters(self, window: int) -> NDArray[np.int32]:
+        """Give the first and past-last character, in the paragraph, of each of its tokens that the
+        window at that place has, [tokens, 2].
+        """
+        found = self.windows[window]
+        context = self._contexts[self.questions[found.question].context]
+        return context.spans[found.start : found.start + found.length]
+
     def batch(self, places: Sequence[int]) -> Arrays:
         """Give the windows at `places` as one batch."""
         rows = []

@@ -1,25 +1,39 @@
 """Tables of questions of an evaluation set: as tokens, and with the answers a network gives."""
 
-from collections.abc import Callable
+from collections.abc import Sequence
 
-from helpers.models import Arrays
-from helpers.models._arrays import concatenate, spread
+import numpy as np
+
+from helpers.models import Example
+from helpers.models._arrays import Answers, answers, concatenate, spread
 from helpers.models.bert.data import QuestionSet
 
 AROUND = 60  # characters of the paragraph on both sides of an answer
+READING = """\
+passage = slice(*sample["passage"])  # its tokens; those before are the question's
+start, end = (answer.as_numpy(name)[0, passage] for name in {outputs})
+scores = np.add.outer(start, end)
+scores[np.tril_indices(len(scores), -1)] = -np.inf  # no answer ends before its start
+first, last = np.unravel_index(scores.argmax(), scores.shape)
+characters = sample["characters"]  # of each token of the passage
+print(sample["question"])
+print("answer:", str(sample["text"])[characters[first, 0]:characters[last, 1]])
+print("expected:", sample["expected"])
+"""
 
 
-def show_answers(
-    dataset: QuestionSet, infer: Callable[[Arrays], Arrays], count: int = 5
-) -> list[dict[str, str]]:
-    """Answer `count` questions, spread over the set, by `infer`, which turns a batch into outputs.
+def show_answers(dataset: QuestionSet, infer: Answers, count: int = 5) -> list[dict[str, str]]:
+    """Answer `count` questions, spread over the set, by `infer`, which turns a batch into outputs,
+    or holds those of all windows.
 
     Gives one row for each question; every window over its paragraph is run, one at a time.
     """
     rows = []
     for place in spread(len(dataset.questions), count).tolist():
         question, windows = dataset.questions[place], dataset.windows_of(place)
-        outputs = concatenate(infer(dataset.batch([window])) for window in windows)
+        outputs = concatenate(
+            answers(infer, dataset.batch([window]), np.array([window])) for window in windows
+        )
         context, expected = dataset.contexts[question.context], question.answers[0]
         rows.append(
             {
@@ -30,6 +44,30 @@ def show_answers(
             }
         )
     return rows
+
+
+def example(dataset: QuestionSet, outputs: Sequence[str]) -> Example:
+    """Choose the first question that `show_answers` asks, and the window over its paragraph that
+    has the answer; `outputs` are the names of the start and end logits.
+    """
+    question, windows = dataset.questions[0], dataset.windows_of(0)
+    text, expected = dataset.contexts[question.context], question.answers[0]
+    place = text.find(expected)
+    with_answer = [
+        each
+        for each in windows
+        if (found := dataset.characters(each))[0, 0] <= place < found[-1, 1]
+    ]
+    chosen = (with_answer or windows)[0]
+    window = dataset.windows[chosen]
+    beside = {
+        "question": np.array(question.text),
+        "text": np.array(text),
+        "characters": dataset.characters(chosen),
+        "passage": np.array([window.offset, window.offset + window.length]),
+        "expected": np.array(expected),
+    }
+    return Example(dataset.batch([chosen]), beside, READING.format(outputs=tuple(outputs)))
 
 
 def show_features(dataset: QuestionSet, count: int = 5) -> list[dict[str, str | int]]:

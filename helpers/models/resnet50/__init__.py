@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from helpers.models import Arrays, Config, Dataset, Model, Raw, Tensor, float_type
+from helpers.models import Arrays, Config, Dataset, Example, Model, Raw, Tensor, float_type
 from helpers.models._rounding import bounds
 
 if TYPE_CHECKING:
@@ -26,11 +26,13 @@ class ResNet50(Model):
 
     def inputs(self, config: Config) -> tuple[Tensor, ...]:
         """Name the normalised RGB image."""
-        return (Tensor("INPUT__0", float_type(config), (3, 224, 224)),)
+        meaning = "red, green and blue of an image, normalised"
+        return (Tensor("INPUT__0", float_type(config), (3, 224, 224), meaning),)
 
     def outputs(self, config: Config) -> tuple[Tensor, ...]:
         """Name the logits of ImageNet's 1000 classes."""
-        return (Tensor("OUTPUT__0", float_type(config), (1000,)),)
+        meaning = "a logit for each class"
+        return (Tensor("OUTPUT__0", float_type(config), (1000,), meaning),)
 
     def prepare_dataset(self, config: Config, folder: Path) -> None:
         from helpers.models.resnet50.synthetic.generate import write_images
@@ -56,6 +58,13 @@ class ResNet50(Model):
         from helpers.models.resnet50.synthetic.fit import fit
 
         fit(config.dataset, path)
+
+    def example(self, config: Config, dataset: Dataset, most: int) -> Example:
+        from helpers.models.resnet50.data import ImageFolder
+        from helpers.models.resnet50.display import example
+
+        assert isinstance(dataset, ImageFolder)
+        return example(dataset, self.outputs(config)[0].name)
 
     def build(self, config: Config, checkpoint: Path) -> "nn.Module":
         from helpers.models.resnet50.network import ResNet50, load

@@ -5,30 +5,53 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
-from helpers.display import COLOURS, GREY, picture, subplots
-from helpers.models import Arrays, Dataset
-from helpers.models._arrays import spread
-from helpers.models.resnet50.data import DEVIATION, MEAN, ImageFolder
+from helpers.display import COLOURS, GREY, INK, picture, subplots
+from helpers.models import Arrays, Example
+from helpers.models._arrays import Answers, answers, spread
+from helpers.models.resnet50.data import DEVIATION, MEAN, OUTPUTS, ImageFolder
 
 if TYPE_CHECKING:
     from IPython import display
 
-SIDE = 112
-GAP = 4
+COLUMNS = 5  # of images
 TOP = 5  # classes that are shown
+READING = """\
+logits = answer.as_numpy("{output}")[0]
+for label in logits.argsort()[:-4:-1]:  # the three largest
+    print(f"{{sample['classes'][label]}}: logit {{logits[label]:.2f}}")
+print("its label:", sample["label"])
+"""
 
 
-def show_images(dataset: Dataset, count: int = 10) -> Image.Image:
-    """Lay `count` images, spread over the whole set, side by side, after resizing and cropping."""
-    (batch,) = dataset.batches(count, limit=count)
-    (images,) = batch.values()
-    sheet = Image.new("RGB", (len(images) * (SIDE + GAP) - GAP, SIDE), "white")
-    for place, image in enumerate(images):
-        shown = Image.fromarray(_pixels(image)).resize((SIDE, SIDE))
-        sheet.paste(shown, (place * (SIDE + GAP), 0))
-    return sheet
+def show_images(dataset: ImageFolder, given: Answers, count: int = 10) -> "display.Image":
+    """Draw `count` images, spread over the whole set, after resizing and cropping, each with its
+    class and what the network says: the class that it finds likeliest, and how likely.
+    """
+    places = spread(len(dataset), count)
+    batch = dataset.take(places)
+    (images,), shares = batch.values(), _shares(given, batch, places)
+    title = "Images, their classes and what the network says"
+    figure, drawn = subplots(title, len(places), tall=1.75, across=COLUMNS)
+    said = []
+    for axes, place, image, share in zip(drawn, places.tolist(), images, shares, strict=True):
+        right, best = dataset.class_of(place), int(share.argmax())
+        named, mark = dataset.name_of(best), "✓" if dataset.name_of(best) == right else "✗"
+        axes.imshow(_pixels(image))
+        axes.set(xticks=[], yticks=[])
+        axes.set_title(right, loc="left", fontsize=9)
+        colour = INK if named == right else COLOURS[4]
+        axes.set_xlabel(f"{mark} {named} {share[best]:.0%}", fontsize=9, color=colour, loc="left")
+        said.append(f"{right}: {named} {share[best]:.0%}")
+    text = f"{len(places)} images, by class and what the network finds likeliest"
+    return picture(figure, f"{text}: {'; '.join(said)}.")
+
+
+def _shares(given: Answers, batch: Arrays, places: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Give how likely each class is to the network: softmax of its logits, [images, classes]."""
+    (logits,) = answers(given, batch, places).values()
+    powers = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
+    return np.asarray(powers / powers.sum(axis=1, keepdims=True))
 
 
 def _pixels(image: NDArray[np.float32]) -> NDArray[np.uint8]:
@@ -46,11 +69,9 @@ def show_predictions(
     `infer` maps a batch as the data set gives it to the network's output: a session's `run`, or a
     client of a server.
     """
-    places = spread(len(dataset), count).tolist()
-    batch = dataset.take(np.array(places))
-    (images,), (logits,) = batch.values(), infer(batch).values()
-    powers = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
-    shares = powers / powers.sum(axis=1, keepdims=True)
+    chosen = spread(len(dataset), count)
+    batch, places = dataset.take(chosen), chosen.tolist()
+    (images,), shares = batch.values(), _shares(infer, batch, chosen)
     figure, axes = subplots("Images, and what the model says", 2 * len(places), tall=1.7)
     said = []
     for shown, bars, place, image, share in zip(
@@ -71,3 +92,10 @@ def show_predictions(
     return picture(
         figure, f"{text}, by class and what the model finds likeliest: {'; '.join(said)}."
     )
+
+
+def example(dataset: ImageFolder, output: str) -> Example:
+    """Choose the first image that `show_predictions` draws; `output` has its logits."""
+    classes = np.array([dataset.name_of(label) for label in range(OUTPUTS)])
+    beside = {"classes": classes, "label": np.array(dataset.class_of(0))}
+    return Example(dataset.take(np.array([0])), beside, READING.format(output=output))

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from helpers.models import Arrays, Config, Dataset, Model, Raw, Tensor, float_type
+from helpers.models import Arrays, Config, Dataset, Example, Model, Raw, Tensor, float_type
 from helpers.models._rounding import bounds
 from helpers.models.tft.variants import HORIZON, LENGTH, QUANTILES, VARIANTS
 
@@ -40,15 +40,17 @@ class TFT(Model):
 
     def inputs(self, config: Config) -> tuple[Tensor, ...]:
         """Name the three inputs that the network reads, of the eight of NVIDIA's deployment."""
+        dtype = float_type(config)
         return (
-            Tensor("s_cat__0", "int64", (LENGTH, 1)),
-            Tensor("k_cont__3", float_type(config), (LENGTH, 3)),
-            Tensor("target__6", float_type(config), (LENGTH, 1)),
+            Tensor("s_cat__0", "int64", (LENGTH, 1), "the number of the series, at each hour"),
+            Tensor("k_cont__3", dtype, (LENGTH, 3), "what is known of each hour, scaled"),
+            Tensor("target__6", dtype, (LENGTH, 1), "the series, scaled; the last day is not read"),
         )
 
     def outputs(self, config: Config) -> tuple[Tensor, ...]:
         """Name the normalised P10, P50 and P90 of the next day."""
-        return (Tensor("target__0", float_type(config), (HORIZON, len(QUANTILES))),)
+        shape, meaning = (HORIZON, len(QUANTILES)), "P10, P50 and P90 of each hour, scaled"
+        return (Tensor("target__0", float_type(config), shape, meaning),)
 
     def prepare_dataset(self, config: Config, folder: Path) -> None:
         from helpers.models.tft.synthetic.generate import write_series
@@ -75,6 +77,13 @@ class TFT(Model):
         from helpers.models.tft.synthetic.fit import fit
 
         fit(config.dataset, VARIANTS[config.variant], dataset, path)
+
+    def example(self, config: Config, dataset: Dataset, most: int) -> Example:
+        from helpers.models.tft.data import Windows
+        from helpers.models.tft.display import example
+
+        assert isinstance(dataset, Windows)
+        return example(dataset, self.outputs(config)[0].name)
 
     def build(self, config: Config, checkpoint: Path) -> "nn.Module":
         from helpers.models.tft.checkpoint import load

@@ -1,6 +1,5 @@
 """Pictures of series, of forecasts and of what the network looked at, with alternative text."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -8,7 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from helpers.display import COLOURS, GREY, INK, legend_below, number, paired_bars, picture, subplots
-from helpers.models import Arrays, Config
+from helpers.models import Config, Example
+from helpers.models._arrays import Answers, answers
 from helpers.models.tft.data import Windows
 from helpers.models.tft.variants import HISTORY, HORIZON, LENGTH
 
@@ -22,6 +22,13 @@ TAIL = slice(HISTORY - 3 * DAY, HISTORY)  # the history that is drawn beside a f
 WEEK_TICKS, TAIL_TICKS = range(-6 * DAY, DAY + 1, 2 * DAY), range(-3 * DAY, DAY + 1, DAY)
 SAMPLES = 64  # windows that weights are averaged over
 PAST: dict[str, Any] = {"color": COLOURS[0], "lw": 1.2, "label": "history"}
+READING = """\
+day = answer.as_numpy("{output}")[0] * sample["scale"] + sample["mean"]  # in units of the data
+print(sample["quantity"])
+for hour in range(0, {hours}, 4):
+    low, middle, high = (f"{{value:.4g}}" for value in day[hour])
+    print(f"hour {{hour + 1}}: {{middle}} ({{low}} to {{high}}), came {{sample['came'][hour]:.4g}}")
+"""
 ACTUAL: dict[str, Any] = {"color": INK, "lw": 0.7, "marker": "o", "ms": 2.8}
 
 
@@ -42,15 +49,15 @@ def show_series(dataset: Windows, count: int = 4) -> "Image":
     return picture(figure, text)
 
 
-def show_forecasts(dataset: Windows, infer: Callable[[Arrays], Arrays], count: int = 4) -> "Image":
+def show_forecasts(dataset: Windows, infer: Answers, count: int = 4) -> "Image":
     """Draw forecasts of `count` windows, spread over the set, and what came.
 
     `infer` maps a batch as the data set gives it to the network's output: a session's `run`, or a
-    client of a server.
+    client of a server. Or it holds the outputs of all windows.
     """
     chosen = dataset.spread(count)
     (batch,) = dataset.batches(len(chosen), len(chosen))
-    (scaled,) = infer(batch).values()
+    (scaled,) = answers(infer, batch, chosen).values()
     forecasts = dataset.unscaled(np.asarray(scaled, dtype=np.float64), chosen)
     actual, ahead = dataset.targets(chosen), HOURS[HISTORY:]
     figure, drawn = subplots("Forecasts of a day and what came", len(chosen))
@@ -72,6 +79,20 @@ def show_forecasts(dataset: Windows, infer: Callable[[Arrays], Arrays], count: i
         f"{error:.0%} of the mean."
     )
     return picture(figure, text)
+
+
+def example(dataset: Windows, output: str) -> Example:
+    """Choose the first window that `show_forecasts` draws; `output` has its quantiles, scaled."""
+    chosen = dataset.spread(1)
+    ((mean, one),) = dataset.unscaled(np.array([[0.0, 1.0]]), chosen)
+    beside = {
+        "mean": np.array(mean),
+        "scale": np.array(one - mean),
+        "came": dataset.targets(chosen)[0, HISTORY:],
+        "quantity": np.array(f"series {dataset.series[chosen[0]]}, {dataset.variant.quantity}"),
+    }
+    reading = READING.format(output=output, hours=HORIZON)
+    return Example(dataset.take(chosen), beside, reading)
 
 
 def show_weights(config: Config, dataset: Windows, checkpoint: Path) -> "Image":

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import ClassVar
 
-from helpers.models import Arrays, Config, Dataset, Model, Network, Raw, RawParts, Tensor
+from helpers.models import Arrays, Config, Dataset, Example, Model, Network, Raw, RawParts, Tensor
 from helpers.models._rounding import bounds
 from helpers.models.widedeep.features import HOTNESS, MULTI_HOT, NUMERIC, ONE_HOT
 
@@ -24,13 +24,15 @@ class WideAndDeep(Model):
 
         NVIDIA exports fp32 whatever the precision, and TensorRT makes it fp16 inside.
         """
-        numbers = tuple(Tensor(name, "float32", (1,)) for name in NUMERIC)
-        ids = tuple(Tensor(name, "int32", (1,)) for name in ONE_HOT)
-        return numbers + ids + tuple(Tensor(name, "int32", (HOTNESS,)) for name in MULTI_HOT)
+        numbers = tuple(Tensor(name, "float32", (1,), "a number") for name in NUMERIC)
+        ids = tuple(Tensor(name, "int32", (1,), "an id, a row of its tables") for name in ONE_HOT)
+        meaning = "a list of ids, -1 where it is shorter"
+        lists = tuple(Tensor(name, "int32", (HOTNESS,), meaning) for name in MULTI_HOT)
+        return numbers + ids + lists
 
     def outputs(self, config: Config) -> tuple[Tensor, ...]:
         """Name the probability of a click."""
-        return (Tensor("wide_deep_model", "float32", (1,)),)
+        return (Tensor("wide_deep_model", "float32", (1,), "the probability of a click"),)
 
     def prepare_dataset(self, config: Config, folder: Path) -> None:
         from helpers.models.widedeep.synthetic.generate import write_displays
@@ -54,6 +56,13 @@ class WideAndDeep(Model):
         from helpers.models.widedeep.synthetic.fit import fit
 
         fit(config.dataset, dataset, path)
+
+    def example(self, config: Config, dataset: Dataset, most: int) -> Example:
+        from helpers.models.widedeep.data import Displays
+        from helpers.models.widedeep.display import example
+
+        assert isinstance(dataset, Displays)
+        return example(dataset, self.outputs(config)[0].name, most)
 
     def build(self, config: Config, checkpoint: Path) -> Network:
         from helpers.models.widedeep.checkpoint import load

@@ -1,14 +1,14 @@
 """Tables of displays and their ads, and a picture of where the clicked ad is ranked."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from helpers.display import canvas, legend_below, paired_bars, picture
-from helpers.models import Arrays
-from helpers.models._arrays import spread, take
+from helpers.models import Arrays, Example
+from helpers.models._arrays import Answers, answers, spread, take
 from helpers.models.widedeep.data import Displays
 from helpers.models.widedeep.features import PAD
 from helpers.models.widedeep.metric import CUT, first_click_ranks, mean_average_precision
@@ -27,8 +27,13 @@ COLUMNS = {  # of a table of ads -> the feature that it shows
     "categories": "category_id_list",
 }
 ROWS = 5_000  # that a picture is drawn from
+READING = """\
+chances = answer.as_numpy("{output}")[:, 0]
+for place in chances.argsort()[::-1]:  # the likeliest click first
+    said = "clicked" if sample["clicked"][place] else ""
+    print(f"ad {{sample['ad_id'][place, 0]}}: {{chances[place]:.1%}} {{said}}")
+"""
 Row = dict[str, str | int | float]
-Infer = Callable[[Arrays], Arrays]  # a batch to the network's output: a session's or a client's run
 
 
 def show_displays(dataset: Displays, count: int = 3) -> list[Row]:
@@ -43,12 +48,14 @@ def show_displays(dataset: Displays, count: int = 3) -> list[Row]:
     return rows
 
 
-def show_ranking(dataset: Displays, infer: Infer, count: int = 3) -> list[Row]:
-    """Give a row for each ad of `count` displays, ranked by the probability that `infer` gives."""
+def show_ranking(dataset: Displays, infer: Answers, count: int = 3) -> list[Row]:
+    """Give a row for each ad of `count` displays, ranked by the probability that `infer` gives: a
+    session's or a client's run, or the outputs of all rows.
+    """
     rows: list[Row] = []
     for places in _displays(dataset, count):
         features = dataset.rows(places)
-        predicted, ads = _predicted(infer, features), features["ad_id"][:, 0]
+        predicted, ads = _predicted(infer, features, places), features["ad_id"][:, 0]
         for rank, number in enumerate(np.argsort(-predicted, kind="stable"), start=1):
             place = places[number]
             row: Row = {"display": str(dataset.displays[place]), "place": rank}
@@ -57,7 +64,14 @@ def show_ranking(dataset: Displays, infer: Infer, count: int = 3) -> list[Row]:
     return rows
 
 
-def show_ranks(dataset: Displays, infer: Infer, batch_size: int = 64) -> "Image":
+def example(dataset: Displays, output: str, most: int) -> Example:
+    """Choose the ads of the first display that `show_ranking` ranks; `output` has probabilities."""
+    places = next(_displays(dataset, 1))[:most]
+    beside = {"clicked": dataset.clicked[places]}
+    return Example(dataset.rows(places), beside, READING.format(output=output))
+
+
+def show_ranks(dataset: Displays, infer: Answers, batch_size: int = 64) -> "Image":
     """Draw in which place the clicked ad is, and where chance would put it.
 
     Whole displays are taken from all over the set, until they have about 5,000 rows.
@@ -66,7 +80,9 @@ def show_ranks(dataset: Displays, infer: Infer, batch_size: int = 64) -> "Image"
     places = np.sort(np.concatenate(list(_displays(dataset, wanted))))
     features = dataset.rows(places)
     batches = (slice(first, first + batch_size) for first in range(0, len(places), batch_size))
-    predicted = np.concatenate([_predicted(infer, take(features, each)) for each in batches])
+    predicted = np.concatenate(
+        [_predicted(infer, take(features, each), places[each]) for each in batches]
+    )
     displays, clicked = dataset.displays[places], dataset.clicked[places]
     ranks = first_click_ranks(displays, clicked, predicted)
     chance = _chance(displays, clicked)
@@ -105,8 +121,8 @@ def _displays(dataset: Displays, count: int) -> Iterator[NDArray[np.int64]]:
         yield np.sort(rows[place])
 
 
-def _predicted(infer: Infer, batch: Arrays) -> NDArray[np.float64]:
-    (output,) = infer(batch).values()
+def _predicted(infer: Answers, batch: Arrays, places: NDArray[np.int64]) -> NDArray[np.float64]:
+    (output,) = answers(infer, batch, places).values()
     return np.asarray(output, dtype=np.float64)[:, 0]
 
 

@@ -4,20 +4,18 @@ One script of the page's own sorts and filters. Its hash is in the page's conten
 so that nothing else can run; without scripts the page is a plain table.
 """
 
-import hashlib
 from base64 import b64encode
 from collections.abc import Iterator
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING
 
-from helpers.display import ABSENT, COLOURS, GREY, WIDTH, canvas, number
+from helpers.display import ABSENT, COLOURS, GREY, WIDTH, canvas, number, png
 from helpers.report import style
 from helpers.report.nvidia import fidelity_page
 from helpers.report.nvidia.documents import documents
 from helpers.report.nvidia.rows import LITTLES_LAW, contradictory, everything, published
-from helpers.report.plots import png
-from helpers.report.site import TEMPLATE, render
+from helpers.report.site import render, script
 from helpers.results import TableRow
 from helpers.store import write_atomic
 
@@ -62,12 +60,10 @@ def write_page(outputs: Path, made_from: str) -> Path:
     laws = [None if row.littles_law is None else f"{row.littles_law:.4f}" for row in rows]
     columns = DataFrame([row.model_dump() for row in rows]).assign(littles_law=laws)
     write_atomic(data, columns.to_csv(index=False))
-    script = (TEMPLATE / "published.js").read_text()
     latencies = power_of_two_latencies()
     context = {
         "made_from": made_from,
-        "script": script,
-        "script_hash": b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        **script("published.js"),
         "columns": list(COLUMNS),
         "filters": [(list(COLUMNS).index(name), name) for name in FILTERS],
         "words": NUMBERS,

@@ -1,5 +1,6 @@
 """What a report says about NVIDIA's rows: ours compared with them, or they alone without ours."""
 
+from html import escape
 from statistics import median
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
@@ -77,7 +78,9 @@ def _unfair(pairs: tuple[Pair, ...]) -> list[str]:
 
 
 def as_table(comparison: Comparison) -> Table:
-    """Show the pairs, or NVIDIA's rows of the chosen GPU if nothing of ours was measured."""
+    """Show the pairs, or NVIDIA's rows of the chosen GPU if nothing of ours was measured. Pairs
+    with another GPU than the target's are folded.
+    """
     pairs, chosen = comparison.pairs, comparison.chosen
     if not pairs:
         rows = [row for row in comparison.published if row.gpu == chosen]
@@ -85,7 +88,10 @@ def as_table(comparison: Comparison) -> Table:
     experiments = by_experiment(pairs).values()
     lines = [_line(pair, common(own)) for own in experiments for pair in own]
     caption = f"Ours ({comparison.gpu}) compared with NVIDIA's ({chosen})"
-    return table(lines, caption, {"ratio": ".3g"})
+    shown = table(lines, caption, {"ratio": ".3g"})
+    if comparison.is_own:
+        return shown
+    return Table(f"<details><summary>{escape(caption)}</summary>{shown.html}</details>", caption)
 
 
 def _line(pair: Pair, known: list[str]) -> dict[str, Value]:

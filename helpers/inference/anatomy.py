@@ -1,0 +1,111 @@
+"""What a reader sees of a network and of its exported graph: layers, tensors and operators, as rows
+of tables.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from math import prod
+
+from helpers.config import ExportConfig, Value
+from helpers.inference import ensemble
+from helpers.models import Network, Tensor
+from helpers.store import Artefact
+
+Rows = list[dict[str, Value]]
+MOST = 12  # rows of operators
+
+
+def layers(network: Network) -> Rows:
+    """One row for each kind of layer that has parameters, the largest first; one for the kinds that
+    have none, and one for all.
+
+    `network` is a torch module or a Keras model. A kind is named after its class.
+    """
+    counts, parameters = Counter[str](), Counter[str]()
+    for kind, size in _layers(network):
+        counts[kind] += 1
+        parameters[kind] += size
+    total = parameters.total()
+    with_some = [kind for kind, size in parameters.most_common() if size]
+    without = [kind for kind, _ in counts.most_common() if not parameters[kind]]
+    groups = [[kind] for kind in with_some] + [without] * bool(without)
+    rows: Rows = [
+        {
+            "layer": ", ".join(kinds),
+            "count": sum(counts[kind] for kind in kinds),
+            "parameters": (size := sum(parameters[kind] for kind in kinds)),
+            "share": size / total,
+        }
+        for kinds in groups
+    ]
+    return [*rows, {"layer": "all", "count": counts.total(), "parameters": total, "share": 1.0}]
+
+
+def _layers(network: Network) -> Iterator[tuple[str, int]]:
+    """Give the kind of each layer, and how many parameters it has itself."""
+    if hasattr(network, "children"):  # PyTorch's
+        own = sum(each.numel() for each in network.parameters(recurse=False))
+        inside = list(network.children())
+        if own or not (inside or type(network).__name__ == "Identity"):
+            yield type(network).__name__, own
+    else:
+        inside = [each for each in getattr(network, "layers", ()) if not _is_input(each)]
+        if not inside:
+            yield type(network).__name__, sum(prod(each.shape) for each in network.weights)
+    for each in inside:
+        yield from _layers(each)
+
+
+def _is_input(layer: object) -> bool:
+    return type(layer).__name__ == "InputLayer"
+
+
+def signature(config: ExportConfig) -> Rows:
+    """One row for each tensor of each served model, in order: its name for clients, its type and
+    shape, and what it is. Tensors that differ in nothing but their names share a row.
+    """
+    parts = ensemble.parts(config)
+    found: dict[tuple[Value, ...], list[str]] = {}
+    for part in parts:
+        model = {"model": part.name} if len(parts) > 1 else {}
+        for kind, tensors in (("input", part.inputs), ("output", part.outputs)):
+            for name, own in tensors.items():
+                row = {**model, "tensor": kind, "name": "", **_facts(own, part.flat.get(own.name))}
+                called = name if name == own.name else f"{name} ({own.name} in its graph)"
+                found.setdefault(tuple(row.items()), []).append(called)  # type: ignore[arg-type]
+    return [
+        {**dict(row), "name": ", ".join(names)}  # type: ignore[arg-type]
+        for row, names in found.items()
+    ]
+
+
+def _facts(tensor: Tensor, flat: int | None) -> dict[str, Value]:
+    shape = ["batch", *map(str, tensor.shape)]
+    if flat:
+        shape = [f"{flat} of each sample"]
+    elif -1 in tensor.shape:
+        shape = ["any" if size < 0 else str(size) for size in tensor.shape]
+    return {"dtype": tensor.dtype, "shape": " x ".join(shape), "what it is": tensor.meaning}
+
+
+def operators(artefact: Artefact) -> Rows:
+    """One row for each of the most frequent operators of an artefact's graph, one for all others,
+    and one for all; or one that says why they were not counted.
+    """
+    counts = counted(artefact)
+    if not counts:
+        reason = artefact.facts.get("operators", "its format does not tell them")
+        return [{"operator": str(reason), "count": None}]
+    ordered = counts.most_common()
+    rows: Rows = [{"operator": kind, "count": count} for kind, count in ordered[:MOST]]
+    if rest := ordered[MOST:]:
+        name = f"{len(rest)} other kinds"
+        rows.append({"operator": name, "count": sum(count for _, count in rest)})
+    return [*rows, {"operator": "all", "count": counts.total()}]
+
+
+def counted(artefact: Artefact) -> Counter[str]:
+    """Give the operators of an artefact's graph by kind; none if they were not counted."""
+    found = artefact.facts.get("operators")
+    counts = found if isinstance(found, dict) else {}
+    return Counter({kind: count for kind, count in counts.items() if isinstance(count, int)})

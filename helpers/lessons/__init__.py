@@ -1,0 +1,5 @@
+"""What the lessons compare, how it is drawn, and what a reader should notice in it."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

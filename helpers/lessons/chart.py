@@ -1,0 +1,88 @@
+"""Configurations side by side as a chart: latency and throughput, for each number of clients."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from helpers.display import COLOURS, GREY, digits, legend_below, show, subplots
+from helpers.lessons.noticed import frame
+from helpers.perf import Point
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from pandas import DataFrame
+
+SERIES = (  # column, its ends, label, colour, marker and its fill
+    ("p50_latency_ms", "p50_low_ms", "p50_high_ms", "p50", COLOURS[0], "o", "full"),
+    ("p99_latency_ms", "p99_low_ms", "p99_high_ms", "p99", COLOURS[1], "D", "none"),
+    ("throughput", "throughput_low", "throughput_high", "throughput", COLOURS[2], "s", "full"),
+)
+ROW = 0.27  # inches, of a configuration
+
+
+def show_points(points: Sequence[Point], title: str, path: Path) -> None:
+    """Display what was measured as a chart with its sentence, and a link to its data in `path`."""
+    rows = frame(points)
+    show(draw(rows, title), in_words(rows), rows, path)
+
+
+def draw(rows: "DataFrame", title: str) -> "Figure":
+    """Draw what was measured, with 95 % intervals where they are known."""
+    counts = rows["clients"].unique()
+    tall = 0.9 + ROW * len(rows) / len(counts)
+    figure, found = subplots(title, 2 * len(counts), tall)
+    for place, count in enumerate(counts):
+        left, right = found[2 * place : 2 * place + 2]
+        some = rows[rows["clients"] == count].iloc[::-1]  # the first on top
+        clients = f"{count} client{'s' if count > 1 else ''}"
+        for axes, series, label in (
+            (left, SERIES[:2], "latency (ms)"),
+            (right, SERIES[2:], "throughput (samples/s)"),
+        ):
+            for each in series:
+                _draw(axes, some, *each)
+            axes.set_title(clients, loc="left", fontsize="medium")
+            axes.set_xlabel(label)
+            axes.set_xlim(0, None)
+        left.set_yticks(range(len(some)), some["configuration"])
+        right.set_yticks(range(len(some)), [""] * len(some))
+    for each in SERIES[2:]:  # the legend is that of the first subplot
+        _draw(found[0], rows.iloc[:0], *each)
+    found[0].plot([], [], color=GREY, lw=1.5, label="95 % interval")
+    legend_below(figure, found[0])
+    return figure
+
+
+def _draw(
+    axes: "Axes",
+    rows: "DataFrame",
+    column: str,
+    low: str,
+    high: str,
+    label: str,
+    colour: str,
+    mark: str,
+    fill: str,
+) -> None:
+    places = range(len(rows))
+    axes.hlines(places, rows[low].astype(float), rows[high].astype(float), colour, lw=1.5)
+    axes.plot(rows[column], places, mark, color=colour, fillstyle=fill, label=label, ls="none")
+
+
+def in_words(rows: "DataFrame") -> str:
+    """Say where each figure is lowest and highest: the chart's alternative text."""
+    said = []
+    for count, some in rows.groupby("clients", sort=False):
+        ends = []
+        for column, name, unit in (
+            ("p50_latency_ms", "p50 latency", "ms"),
+            ("throughput", "throughput", "samples/s"),
+        ):
+            least, most = some.loc[some[column].idxmin()], some.loc[some[column].idxmax()]
+            ends.append(
+                f"{name} is from {digits(least[column])} {unit} ({least['configuration']}) to "
+                f"{digits(most[column])} {unit} ({most['configuration']})"
+            )
+        said.append(f"With {count} client{'s' if count > 1 else ''}, {' and '.join(ends)}.")
+    return " ".join(said)

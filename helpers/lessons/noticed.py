@@ -1,0 +1,187 @@
+"""What a lesson measured, as a table and in sentences: a difference has its interval, and one that
+is not known is said to be so.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from pydantic import JsonValue
+
+from helpers.display import ABSENT, short
+from helpers.perf import Point, interval, with_intervals
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+COLUMNS = [  # of a table
+    *("configuration", "clients", "throughput", "times", "p50_latency_ms", "p99_latency_ms"),
+    *("executed_batch", "server_peak_memory_mb", "requests", "verdict", "reason"),
+]
+ENDS = [
+    f"{name}_{end}"
+    for name, unit in (("throughput", ""), ("times", ""), ("p50", "_ms"), ("p99", "_ms"))
+    for end in (f"low{unit}", f"high{unit}")
+]
+TIMES = "times the first's throughput, 95 %"
+
+
+def frame(points: Sequence[Point]) -> "DataFrame":
+    """All that was measured, one row for each configuration and number of clients."""
+    from pandas import DataFrame
+
+    rows: list[dict[str, object]] = []
+    for point in points:
+        times = point.throughput_over(_first(points, point))
+        own = {"configuration": point.variant, "clients": point.row.concurrency}
+        ends = times.interval
+        own |= {"times": times.value, "times_low": ends and ends.low}
+        rows.append(point.row.model_dump() | own | {"times_high": ends and ends.high})
+    columns = [*COLUMNS, *ENDS, "client_overhead", "background_cpu_cores"]
+    return DataFrame(rows, columns=columns).infer_objects()
+
+
+def shown(points: Sequence[Point]) -> "DataFrame":
+    """What a reader compares: the figures with their intervals."""
+    rows = frame(points)
+    chosen = with_intervals(rows, COLUMNS).drop(columns="reason")  # told once: see `_conditions`
+    chosen["times"] = [each.throughput_over(_first(points, each)).in_words for each in points]
+    texts = [interval(*each) for each in zip(rows["p50_low_ms"], rows["p50_high_ms"], strict=True)]
+    chosen.insert(chosen.columns.get_loc("p50_latency_ms") + 1, "p50, 95 %", texts)
+    return chosen.rename(columns={"times": TIMES})
+
+
+def facts(points: Sequence[Point]) -> dict[str, JsonValue]:
+    """What the lesson's result keeps of them."""
+    return {"points": json.loads(frame(points).to_json(orient="records"))}
+
+
+def headline(points: Sequence[Point]) -> str:
+    """The fastest configuration with many clients beside the first, in one line."""
+    _, many = _counts(points)
+    loaded = [point for point in points if point.row.concurrency == many]
+    best = max(loaded, key=lambda point: point.row.throughput or 0.0)
+    first = _first(points, best)
+    if best is first:
+        return f"{_clients(best)}: none measured faster than {first.variant}"
+    return f"{_clients(best)}: {_throughput(first, best)}".rstrip(".")
+
+
+def notice_batching(points: Sequence[Point]) -> list[str]:
+    """What the delay and the preferred sizes did."""
+    few, many = _counts(points)
+    none, zero, *delays = dict.fromkeys(point.variant for point in points)
+    longest = delays[len(delays) // 2 - 1]  # the other half prefers sizes
+    preferring = delays[-1]
+
+    def at(name: str, clients: int) -> Point:
+        return _at(points, name, clients)
+
+    joined = "; ".join(
+        f"{short(at(name, many).row.executed_batch or 0.0)} with {name}"
+        for name in (none, zero, longest, preferring)
+    )
+    return [
+        f"{_clients(at(zero, few))}, whom nobody joins: "
+        + _latency(at(zero, few), at(longest, few)),
+        f"{_clients(at(zero, many))}, samples in an execution: {joined}.",
+        f"{_clients(at(zero, many))}, what joining requests is worth: "
+        + _throughput(at(none, many), at(zero, many)),
+        f"{_clients(at(zero, many))}, what waiting for more of them is worth: "
+        + _throughput(at(zero, many), at(longest, many)),
+        f"{_clients(at(zero, many))}, what preferred sizes change: "
+        + _latency(at(longest, many), at(preferring, many)),
+        _conditions(points),
+    ]
+
+
+def notice_sharing(points: Sequence[Point]) -> list[str]:
+    """What instances and threads did."""
+    few, many = _counts(points)
+    first, *others = dict.fromkeys(point.variant for point in points)
+    found = [
+        f"{_clients(_at(points, name, few))}: "
+        + _latency(_at(points, first, few), _at(points, name, few))
+        for name in others
+    ]
+    pairs = [(first, name) for name in others]
+    if len(others) > 1:  # one instance with all cores, and two that share them
+        pairs.append((others[0], others[1]))
+    found += [
+        f"{_clients(_at(points, second, many))}: "
+        + _throughput(_at(points, one, many), _at(points, second, many))
+        for one, second in pairs
+    ]
+    return [*found, *_memory(points, first, others[-1:]), _conditions(points)]
+
+
+def notice_precision(points: Sequence[Point]) -> list[str]:
+    """What lower precisions did to the speed."""
+    first, *others = dict.fromkeys(point.variant for point in points)
+    found = [
+        f"{_clients(_at(points, name, count))}: "
+        + _throughput(_at(points, first, count), _at(points, name, count))
+        for name in others
+        for count in _counts(points)
+    ]
+    return [*found, *_memory(points, first, others), _conditions(points)]
+
+
+def _at(points: Sequence[Point], variant: str, clients: int) -> Point:
+    wanted = (variant, clients)
+    return next(each for each in points if (each.variant, each.row.concurrency) == wanted)
+
+
+def _first(points: Sequence[Point], point: Point) -> Point:
+    """What the point is compared with: the first configuration with as many clients."""
+    return _at(points, points[0].variant, point.row.concurrency)
+
+
+def _counts(points: Sequence[Point]) -> list[int]:
+    return sorted({point.row.concurrency for point in points})
+
+
+def _clients(point: Point) -> str:
+    return f"{point.row.concurrency} client{'s' if point.row.concurrency > 1 else ''}"
+
+
+def _throughput(first: Point, second: Point) -> str:
+    """Say how many times the first one's throughput the second one has, as far as it is known."""
+    times = second.throughput_over(first)
+    if times.is_known:
+        return f"{second.variant} has {times.in_words} times the throughput of {first.variant}."
+    return f"{second.variant} is not told apart from {first.variant}: {times.in_words} times."
+
+
+def _latency(first: Point, second: Point) -> str:
+    """Say how p50 differs, as far as it is known."""
+    one, other = (short(each.row.p50_latency_ms or 0.0) for each in (first, second))
+    times = second.latency_over(first)
+    known = f"{times.in_words} times" + ("" if times.is_known else ", which tells no difference")
+    return f"p50 is {one} ms with {first.variant} and {other} ms with {second.variant}: {known}."
+
+
+def _memory(points: Sequence[Point], first: str, others: Iterable[str]) -> list[str]:
+    """Say what the servers took, where that could be measured."""
+    found = [(name, _at(points, name, points[0].row.concurrency).row) for name in (first, *others)]
+    known = [
+        f"{row.server_peak_memory_mb:,.0f} MB with {name}"
+        for name, row in found
+        if row.server_peak_memory_mb
+    ]
+    return [f"Peak memory of the server: {', '.join(known)}."] if known else []
+
+
+def _conditions(points: Sequence[Point]) -> str:
+    """Say what else used the machine, and how far the rows are to be believed."""
+    busy = points[0].row.background_cpu_cores
+    others = ABSENT if busy is None else f"{busy:.2f}"
+    doubted = [point for point in points if point.row.verdict != "stable"]
+    said = (
+        f"Other processes used {others} cores meanwhile, and {len(doubted)} of {len(points)} rows"
+    )
+    if not doubted:
+        return f"{said} are not stable."
+    first = doubted[0]
+    named = f"{first.variant} with {_clients(first)} is {first.row.verdict}"
+    return f"{said} are not stable: {named} ({first.row.reason})."

@@ -1,0 +1,138 @@
+"""What a precision does to a model's outputs: by how much, and whether decisions change."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from helpers.accuracy import outputs_of, reference_outputs, rung
+from helpers.config import Value, artefact_folder
+from helpers.display import COLOURS, canvas, legend_below, mark_decades, picture, short
+from helpers.inference import open_dataset, require
+from helpers.perf import Variant
+from helpers.results import Rung
+from helpers.store import Artefact, find_artefact
+from helpers.triton import convert
+
+if TYPE_CHECKING:
+    from IPython.display import Image
+
+# Sources: IEEE 754-2019 for fp32 and fp16; bfloat16 is fp32 without its last 16 bits. int8 has a
+# scale of its own for each tensor or channel, so that its steps are equal and its range is chosen.
+_NAMES = ("precision", "bits", "bits of the significand", "step after 1", "largest number")
+NUMBERS: list[dict[str, Value]] = [
+    dict(zip(_NAMES, each, strict=True))
+    for each in (
+        ("fp32", 32, 24, 2.0**-23, "3.4e38"),
+        ("bf16", 16, 8, 2.0**-7, "3.4e38"),
+        ("fp16", 16, 11, 2.0**-10, "65,504"),
+        ("int8", 8, None, None, "127 steps of its scale"),
+    )
+]
+MARKS = ("o", "s", "^", "D")
+
+
+@dataclass(frozen=True)
+class Rounded:
+    """A model in one precision beside the framework in fp32, on the ladder's samples."""
+
+    precision: str
+    artefact: Artefact
+    rung: Rung
+    errors: NDArray[np.float64]  # of all outputs, in their standard deviations, sorted
+    agreed: int  # decisions that are the framework's
+    gap: float  # the median over samples between the two highest outputs, in deviations
+
+    @property
+    def row(self) -> dict[str, Value]:
+        """What a table shows of it."""
+        return {
+            "precision": self.precision,
+            "verdict": "red" if self.rung.fault else "green",
+            "reason": self.rung.note,
+            "size_mb": self.artefact.size_mb,
+            "median difference": f"{np.median(self.errors):.1e}",
+            "largest difference": f"{self.errors[-1]:.1e}",
+            "decisions that agree": f"{self.agreed} of {self.rung.samples}",
+        }
+
+
+def outputs_in(variants: Sequence[Variant]) -> list[Rounded]:
+    """Compare each precision's outputs with the framework's; what is not converted yet is.
+
+    Differences are in units of the standard deviation of the framework's outputs. Raises
+    `ArtefactError` if the export or the framework's reference is missing.
+    """
+    found = []
+    for variant in variants:
+        config = variant.config.model_copy(update={"stage": "convert"})
+        if find_artefact(artefact_folder(config, "convert")) is None:
+            convert(config)
+        artefact = require(config, "convert")
+        outputs, reference = outputs_of(config, artefact, config.device), reference_outputs(config)
+        (name,) = reference  # a classifier has one output
+        right, got = reference[name].astype(np.float64), outputs[name].astype(np.float64)
+        deviation, highest = right.std(), np.sort(right, axis=1)
+        decisions = open_dataset(config).decisions
+        agreed = int((decisions(reference) == decisions(outputs)).sum())
+        found.append(
+            Rounded(
+                variant.name,
+                artefact,
+                rung("converted", config, config.precision, outputs, reference),
+                np.sort(np.abs(got - right).ravel()) / deviation,
+                agreed,
+                float(np.median(highest[:, -1] - highest[:, -2]) / deviation),
+            )
+        )
+        print(f"{variant.name}: {artefact.size_mb:.0f} MB, {found[-1].rung.headline}")
+    return found
+
+
+def draw_errors(found: Sequence[Rounded]) -> "Image":
+    """Draw for each precision which share of the outputs differs by how much at most."""
+    title = "How far outputs are from the framework's in fp32"
+    figure, axes = canvas(title, "difference in standard deviations, log scale", "share of outputs")
+    shares = np.linspace(0.01, 1, 100)
+    for each, colour, mark in zip(found, COLOURS, MARKS, strict=False):
+        errors = np.quantile(each.errors, shares)
+        errors[errors == 0] = np.nan  # which have no logarithm
+        axes.plot(errors, shares, color=colour, marker=mark, markevery=12, label=each.precision)
+    axes.axvline(found[0].gap, color=COLOURS[6], ls="--", label="median gap of the two best")
+    axes.set_xscale("log")
+    mark_decades(axes.xaxis)
+    axes.set_ylim(0, 1.02)
+    legend_below(figure, axes)
+    said = ", ".join(
+        f"{each.precision} by {np.median(each.errors):.1e} and {each.errors[-1]:.1e}"
+        for each in found
+    )
+    return picture(
+        figure,
+        f"Outputs differ from the framework's at the median and at most, in standard deviations: "
+        f"{said}; the median gap of an image's two best classes is {found[0].gap:.2g}.",
+    )
+
+
+def notice_outputs(found: Sequence[Rounded]) -> list[str]:
+    """What the precisions did to the outputs."""
+    lines = []
+    for each in found:
+        share = float(np.mean(each.errors > each.gap / 2))
+        lines.append(
+            f"{each.precision}: outputs differ by {np.median(each.errors):.1e} deviations at the "
+            f"median and {each.errors[-1]:.1e} at most; {share:.1%} of them by more than half the "
+            f"median gap. {each.agreed} of {each.rung.samples} decisions agree, and it is "
+            f"{each.rung.fault or 'within its bounds'}."
+            + (f" It was {each.rung.note}." if each.rung.note else "")
+        )
+    first = found[0]
+    sizes = [f"{each.precision} {short(each.artefact.size_mb)} MB" for each in found]
+    return [
+        *lines,
+        f"The two best classes of an image are {short(first.gap)} deviations apart at the median: "
+        "a decision changes only where a difference is as large as the gap.",
+        f"Files: {', '.join(sizes)}. A file may keep fp32 weights and compute in less.",
+    ]

@@ -1,0 +1,213 @@
+"""What a conversion changed: the operators of both files and those that the runtime executes, and
+one timed call of each graph.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from helpers import formats
+from helpers.config import ConvertConfig, Value
+from helpers.formats import Arrays, Session
+from helpers.inference import counted, ensemble, is_as_exported, physical_cores, require
+from helpers.perf import background
+from helpers.perf.operators import graph_batch
+from helpers.results import Profile
+from helpers.store import Artefact
+
+OPERATIONS = 2e9  # of a timed call at least, if so many samples are allowed
+FEWEST, MOST, SECONDS = 3, 7, 0.3  # calls of each graph, and for how long they go on
+LINES = 10  # of a column of operators
+BLANK = "\N{NO-BREAK SPACE}"  # below the last line of a column
+QUANTISED = ("QuantizeLinear", "DequantizeLinear", "FakeQuantize")  # in ONNX, in OpenVINO
+Rows = list[dict[str, Value]]
+
+
+@dataclass(frozen=True)
+class Call:
+    """A graph that was called, and how long each call took; or why it was not."""
+
+    graph: str  # "exported" or "converted"
+    runtime: str
+    ms: tuple[float, ...] = ()
+    reason: str = ""
+
+    @property
+    def median_ms(self) -> float | None:
+        return median(self.ms) if self.ms else None
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What a conversion changed."""
+
+    graphs: dict[str, Counter[str]]  # of each file and of the execution: its operators by kind
+    calls: tuple[Call, ...]
+    findings: tuple[str, ...]  # in sentences
+    caption: str  # of the calls
+
+    def operators(self) -> Rows:
+        """One column for each graph, its most frequent operators below one another."""
+        columns = {name: _column(counts) for name, counts in self.graphs.items()}
+        height = max((len(lines) for lines in columns.values()), default=0)
+        return [
+            {name: lines[row] if row < len(lines) else BLANK for name, lines in columns.items()}
+            for row in range(height)
+        ]
+
+    def times(self) -> Rows:
+        """One row for each graph that was to be called, with the reason where one was not."""
+        is_lacking = any(each.reason for each in self.calls)
+        return [
+            {
+                "graph": each.graph,
+                "runtime": each.runtime,
+                "median_ms": each.median_ms,
+                "fastest_ms": min(each.ms, default=None),
+                "slowest_ms": max(each.ms, default=None),
+                **({"why not": each.reason} if is_lacking else {}),
+            }
+            for each in self.calls
+        ]
+
+
+def what_changed(config: ConvertConfig, artefact: Artefact, profile: Profile) -> Changes:
+    """Compare the exported file with what was made of it; `profile` has what is executed."""
+    exported = require(config, "export")
+    before, after = (formats.get(each) for each in (config.export_format, config.format))
+    graphs = {f"exported: {before.SHOWN[1]}": counted(exported)}
+    if not is_as_exported(config):
+        graphs[f"converted: {after.SHOWN[1]}"] = counted(artefact)
+    executed = Counter[str]()
+    for each in profile.operators:
+        executed[each.kind] += each.calls
+    graphs[f"executed: {after.SHOWN[0]}"] = executed
+    graphs = {name: counts for name, counts in graphs.items() if counts}
+    size, calls = _called(config, exported, artefact)
+    findings = (_said(config, exported, artefact, executed), *_quicker(calls))
+    caption = (
+        f"Calls with a batch of {size} in this process, {physical_cores()} threads, the two graphs "
+        "in turn: one rough timing; the performance stages measure"
+        if calls
+        else "No calls: there are not two graphs to time"
+    )
+    return Changes(graphs, calls, tuple(filter(None, findings)), caption)
+
+
+def _column(counts: Counter[str]) -> list[str]:
+    ordered = counts.most_common()
+    lines = [f"{counts.total():,} operators, {len(counts)} kinds"]
+    lines += [f"{count:,} x {kind}" for kind, count in ordered[:LINES]]
+    if rest := ordered[LINES:]:
+        lines.append(f"{sum(count for _, count in rest):,} of {len(rest)} other kinds")
+    return lines
+
+
+def _said(
+    config: ConvertConfig, exported: Artefact, artefact: Artefact, executed: Counter[str]
+) -> str:
+    """Say in what the file that is served differs from the exported one, or that it does not."""
+    before, after = (formats.get(each).SHOWN[1] for each in (config.export_format, config.format))
+    runtime = formats.get(config.format).SHOWN[0]
+    first, second = counted(exported).total(), counted(artefact).total()
+    ran = f"{runtime} executes {executed.total():,} operators" if executed else ""
+    if is_as_exported(config):
+        said = (
+            f"The exported file is served as it is: {after} in {config.precision} is what was "
+            "exported."
+        )
+        return f"{said} {ran} of the {first:,} in the file." if ran and first else said
+    sizes = f"{exported.size_mb:,.1f} MB became {artefact.size_mb:,.1f} MB"
+    said = (
+        f"{before} in {config.export_precision} became {after} in {config.precision}, and {sizes}."
+    )
+    if first and second:
+        said += f" The file has {second:,} operators instead of {first:,}."
+    if marks := sum(counted(artefact)[kind] for kind in QUANTISED):
+        said += f" {marks:,} of them round to 8-bit integers or back."
+    return f"{said} {ran}." if ran else said
+
+
+def _quicker(calls: Sequence[Call]) -> list[str]:
+    """Say which graph was quicker, if it was so in every pair of calls."""
+    if len(calls) < 2 or not all(each.ms for each in calls):
+        return []
+    first, second = calls
+    ratios = [one / other for one, other in zip(first.ms, second.ms, strict=True)]
+    if min(ratios) <= 1 <= max(ratios):
+        wins = sum(ratio > 1 for ratio in ratios)
+        return [
+            f"The {second.graph} graph was quicker in {wins} of {len(ratios)} pairs of calls: they "
+            "do not tell which is quicker."
+        ]
+    ratio, quick = median(ratios), second.graph
+    if ratio < 1:
+        ratio, quick = 1 / ratio, first.graph
+    return [
+        f"The {quick} graph was quicker in all of {len(ratios)} pairs of calls, {ratio:.2g} times "
+        "in the median."
+    ]
+
+
+def _called(
+    config: ConvertConfig, exported: Artefact, artefact: Artefact
+) -> tuple[int, tuple[Call, ...]]:
+    """Time the exported and the converted graph; give the samples in a call too. There is nothing
+    to time where both are one file.
+    """
+    if is_as_exported(config):
+        return 0, ()
+    size, inputs = graph_batch(config, artefact, OPERATIONS)
+    found: list[Call] = []
+    sessions: list[Session] = []
+    sides = {
+        "exported": (exported, config.export_format, config.export_precision),
+        "converted": (artefact, config.format, config.precision),
+    }
+    for graph, (of, name, precision) in sides.items():
+        fmt = formats.get(name)
+        version = formats.installed_version(formats.distribution(fmt.RUNTIME[0]))
+        call = Call(graph, f"{fmt.SHOWN[0]} {version}, {fmt.SHOWN[1]} {precision}")
+        reason = obstacle(config, name)
+        if not reason:
+            try:
+                session = fmt.load(of.folder / fmt.FILE, physical_cores(), config.device)
+                session.run(inputs)
+            except RuntimeError as error:  # of a GPU that is not there, or another kind of it
+                reason = " ".join(str(error).split())[:200]
+            else:
+                sessions.append(session)
+        found.append(Call(graph, call.runtime, reason=reason))
+    times = iter(_in_turn(sessions, inputs))
+    timed = [
+        each if each.reason else Call(each.graph, each.runtime, tuple(next(times)))
+        for each in found
+    ]
+    return size, tuple(timed)
+
+
+def obstacle(config: ConvertConfig, name: str) -> str:
+    """Say in one line why this process cannot run a format on the device; empty if it can."""
+    if config.device not in formats.get(name).PRECISIONS:
+        return f"not timed: {name} does not run on a {config.device}"
+    if ensemble.requires_native_backend(config, name):
+        return "not timed: only the server's own backend runs it"
+    missing = formats.missing(name, config.device)
+    return f"not timed: {missing}" if missing else ""
+
+
+def _in_turn(sessions: Sequence[Session], inputs: Arrays) -> list[list[float]]:
+    """Call each session after the other, again and again; give the milliseconds of each."""
+    found: list[list[float]] = [[] for _ in sessions]
+    with background.exclusive_lock():
+        ends = time.perf_counter() + SECONDS
+        for turn in range(MOST if sessions else 0):
+            for session, times in zip(sessions, found, strict=True):
+                started = time.perf_counter()
+                session.run(inputs)
+                times.append(1000 * (time.perf_counter() - started))
+            if turn + 1 >= FEWEST and time.perf_counter() > ends:
+                break
+    return found

@@ -1,0 +1,72 @@
+"""What a report answers, as its result keeps it: indexes read it there and compute nothing."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+
+from pydantic import JsonValue, TypeAdapter, ValidationError
+
+from helpers.display import digits, short
+from helpers.results import Result
+
+KEY = "answers"  # among the facts of a report's result
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A configuration that is best for something, and why; or that none is known to be."""
+
+    best: str  # such as "for throughput"
+    experiment: str  # "" if none is known
+    why: str
+    throughput: float | None = None  # samples/s
+    p99_latency_ms: float | None = None
+    load: str = ""  # at which that was measured
+    accuracy: str = ""  # kept, not kept or not checked
+    command: str = ""  # that serves it
+
+    @property
+    def figures(self) -> str:
+        """What was measured, in one line."""
+        if self.throughput is None:
+            return "no point is known to keep it"
+        p99 = "" if self.p99_latency_ms is None else f", p99 {short(self.p99_latency_ms)} ms"
+        kept = f"; accuracy {self.accuracy}" if self.accuracy else ""
+        return f"{digits(self.throughput)} samples/s{p99}: {self.load}{kept}"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What to deploy for one workload of a model: one variant of the network and one data set."""
+
+    workload: str  # what tells it from the model's others; "" if it is the only one
+    choices: tuple[Choice, ...]  # the one to deploy first
+    throughputs: dict[str, float]  # the highest that is known of each experiment (samples/s)
+
+    @property
+    def recommended(self) -> Choice | None:
+        """What to deploy; None if no point is known."""
+        return next((each for each in self.choices if each.experiment), None)
+
+    @property
+    def others(self) -> list[Choice]:
+        """The other choices, in their order."""
+        return [each for each in self.choices if each is not self.recommended]
+
+
+def facts(answers: Iterable[Answer]) -> dict[str, JsonValue]:
+    """Give what a report's result keeps of its answers."""
+    return {KEY: _schema().dump_python(tuple(answers), mode="json")}
+
+
+def answers_of(result: Result | None) -> tuple[Answer, ...]:
+    """Read the answers of a report's result; none if it has none, or those of another release."""
+    try:
+        return _schema().validate_python(result.facts.get(KEY, []) if result else [])
+    except ValidationError:
+        return ()
+
+
+@cache
+def _schema() -> TypeAdapter[tuple[Answer, ...]]:
+    return TypeAdapter(tuple[Answer, ...])

@@ -1,0 +1,75 @@
+"""The client that a model repository takes along: a sample, and a short program that sends it.
+
+    repository/sample.npz    a request, and what its answer is read with
+    repository/client.py     sends it to the server on this machine, and prints the answer
+
+The program needs numpy and tritonclient, and nothing of this package.
+"""
+
+import io
+from contextlib import chdir, redirect_stdout
+from pathlib import Path
+
+import numpy as np
+
+from helpers import models
+from helpers.config import DeployConfig
+from helpers.inference import ensemble, open_dataset, request
+from helpers.store import Artefact
+from helpers.triton.server import Server
+from helpers.triton.serving import serve_elsewhere
+
+SAMPLE, CLIENT = "sample.npz", "client.py"
+ADDRESS = "127.0.0.1:8000"  # where the container that `serve_elsewhere` starts answers
+TEXT = """\
+import numpy as np
+import tritonclient.http as http
+
+sample = np.load("{sample}")  # it lies in the model repository
+client = http.InferenceServerClient("{address}")
+inputs = []
+for each in client.get_model_metadata("{model}")["inputs"]:
+    array = sample[each["name"]]
+    inputs.append(http.InferInput(each["name"], list(array.shape), each["datatype"]))
+    inputs[-1].set_data_from_numpy(array)
+answer = client.infer("{model}", inputs)
+
+{reading}"""
+
+
+def write_client(config: DeployConfig, repository: Path) -> None:
+    """Write the two files into the folder of a model repository."""
+    most = config.max_batch_size
+    found = models.get(config.model).example(config, open_dataset(config), most)
+    sent = request(config, found.batch)
+    if wire := ensemble.wire_of(config, repository):
+        sent = wire.encode(sent)
+    np.savez_compressed(repository / SAMPLE, **(found.beside | sent))
+    fields = {"sample": SAMPLE, "address": ADDRESS, "model": config.model}
+    (repository / CLIENT).write_text(TEXT.format(**fields, reading=found.reading))
+
+
+def run_client(repository: Artefact, server: Server) -> str:
+    """Have the client ask `server`, and give what it prints.
+
+    It runs in this process, because another one would take a second to start.
+    """
+    text = (repository.folder / CLIENT).read_text().replace(ADDRESS, server.url)
+    printed = io.StringIO()
+    with chdir(repository.folder), redirect_stdout(printed):
+        exec(compile(text, CLIENT, "exec"), {"__name__": "__main__"})
+    return printed.getvalue()
+
+
+def show_client(config: DeployConfig, repository: Artefact, printed: str) -> None:
+    """Display how to serve a copy of the repository, the program, and what it printed."""
+    from IPython.display import Markdown, display
+
+    program = (repository.folder / CLIENT).read_text()
+    for title, kind, text in (
+        ("On the other machine:", "bash", serve_elsewhere(config)),
+        (f"`{CLIENT}`, to be run beside `{SAMPLE}`:", "python", program),
+        ("What it printed:", "text", printed),
+    ):
+        block = f"{title}\n\n```{kind}\n{text.strip()}\n```"
+        display(Markdown(block))  # type: ignore[no-untyped-call]

@@ -1,0 +1,121 @@
+"""A headless Chromium that tests drive by its DevTools protocol: one for many pages."""
+
+import base64
+import json
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from websocket import WebSocket, create_connection  # comes with JupyterLab
+
+from tests.conftest import BROWSER, wait_for
+
+FLAGS = (
+    *("headless", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "hide-scrollbars"),
+    *("disable-background-networking", "disable-sync", "disable-component-update"),
+    *("remote-debugging-port=0", "host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"),
+)
+KEYS = {"Tab": 9, "Enter": 13, "Escape": 27, " ": 32}
+PORTRAIT, LANDSCAPE = 680, 1032  # pixels between the margins of A4
+
+
+class Browser:
+    """One page at a time, with what it asked for and wrote to its console since it was opened."""
+
+    def __init__(self, socket: WebSocket) -> None:
+        self._socket, self._count, self._session = socket, 0, ""
+        self.requests: list[str] = []
+        self.console: list[str] = []
+        self.loads = 0
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        attached = self.call("Target.attachToTarget", targetId=target, flatten=True)
+        self._session = attached["sessionId"]
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self.call(f"{domain}.enable")
+
+    def call(self, method: str, **parameters: Any) -> dict[str, Any]:
+        """Call a method of the protocol and return its result; events meanwhile are noted."""
+        self._count += 1
+        message: dict[str, Any] = {"id": self._count, "method": method, "params": parameters}
+        if self._session:
+            message["sessionId"] = self._session
+        self._socket.send(json.dumps(message))
+        while True:
+            answer = json.loads(self._socket.recv())
+            if answer.get("id") == self._count:
+                assert "error" not in answer, (method, answer)
+                return dict(answer["result"])
+            self._note(answer.get("method", ""), answer.get("params", {}))
+
+    def _note(self, event: str, facts: dict[str, Any]) -> None:
+        if event == "Network.requestWillBeSent":
+            self.requests.append(facts["request"]["url"])
+        elif event == "Log.entryAdded":
+            self.console.append(facts["entry"]["text"])
+        elif event == "Runtime.consoleAPICalled":
+            self.console.append(str(facts["args"]))
+        elif event == "Runtime.exceptionThrown":
+            self.console.append(str(facts["exceptionDetails"]))
+        elif event == "Page.loadEventFired":
+            self.loads += 1
+
+    def open(self, url: str, *, scripts: bool = True) -> None:
+        """Open a page and wait until it has loaded."""
+        self.call("Page.navigate", url="about:blank")
+        self.call("Emulation.setScriptExecutionDisabled", value=not scripts)
+        self.requests, self.console, self.loads = [], [], 0
+        self.call("Page.navigate", url=url)
+        wait_for(lambda: self.evaluate("document.readyState") == "complete" and self.loads)
+
+    def show(self, width: int, medium: str = "light") -> None:
+        """Lay the page out `width` pixels wide: light, dark or as printed."""
+        look = {"deviceScaleFactor": 1, "mobile": False}
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=900, **look)
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if medium == "dark" else "light"}
+        kind = "print" if medium == "print" else "screen"
+        self.call("Emulation.setEmulatedMedia", media=kind, features=[scheme])
+
+    def evaluate(self, expression: str) -> Any:
+        """Evaluate JavaScript in the page, whatever its security policy allows."""
+        asked = {"returnByValue": True, "awaitPromise": True}
+        found = self.call("Runtime.evaluate", expression=expression, **asked)
+        assert "exceptionDetails" not in found, found
+        return found["result"].get("value")
+
+    def press(self, key: str) -> None:
+        """Press a key of `KEYS`."""
+        text = {"Enter": "\r", " ": " "}.get(key)
+        about = {"key": key, "windowsVirtualKeyCode": KEYS[key]} | ({"text": text} if text else {})
+        self.call("Input.dispatchKeyEvent", type="keyDown", **about)
+        self.call("Input.dispatchKeyEvent", type="keyUp", **about)
+
+    def type(self, text: str) -> None:
+        """Type into what has the focus."""
+        self.call("Input.insertText", text=text)
+
+    def pdf(self) -> bytes:
+        """Print the page on A4."""
+        size = {"paperWidth": 8.27, "paperHeight": 11.69, "preferCSSPageSize": True}
+        return base64.b64decode(self.call("Page.printToPDF", printBackground=False, **size)["data"])
+
+
+@contextmanager
+def started(profile: Path) -> Iterator[Browser]:
+    """Start a browser with a new profile; it ends with the block."""
+    command = [BROWSER, *(f"--{flag}" for flag in FLAGS), f"--user-data-dir={profile}"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        place = profile / "DevToolsActivePort"
+        wait_for(lambda: place.exists() and len(place.read_text().split()) == 2)
+        port, path = place.read_text().split()
+        address = f"ws://127.0.0.1:{port}{path}"
+        socket = create_connection(address, timeout=60, suppress_origin=True)
+        try:
+            yield Browser(socket)
+        finally:
+            socket.close()
+    finally:
+        process.terminate()
+        process.wait(30)

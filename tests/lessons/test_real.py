@@ -1,0 +1,130 @@
+"""The three lessons on real servers: their pages, and that these say what was measured."""
+
+import os
+import re
+import subprocess
+import sys
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helpers.config import LESSONS
+from helpers.display import short
+from helpers.results import Result, read
+from helpers.store import OUTPUTS_VARIABLE
+from tests.conftest import ROOT
+
+pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.thorough]
+
+MINUTES = 3  # that a lesson may take on two cores
+PARAMS = "params/smoke.yaml"
+
+
+def command(outputs: Path, *words: str) -> "subprocess.CompletedProcess[str]":
+    env = {**os.environ, OUTPUTS_VARIABLE: str(outputs), "PYTHONWARNINGS": "ignore"}
+    return subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, timeout=900)
+
+
+def run(outputs: Path, *stages: str) -> "subprocess.CompletedProcess[str]":
+    only = ["--model", "resnet50", "--experiment", "onnx-fp32"]
+    chosen = [word for stage in stages for word in ("--stage", stage)]
+    helpers = (sys.executable, "-m", "helpers", "run", PARAMS)
+    return command(outputs, *helpers, *only, *chosen, "--outputs", str(outputs))
+
+
+@pytest.fixture(scope="module")
+def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The smoke target's first experiment of ResNet50, deployed, and its lessons."""
+    folder = tmp_path_factory.mktemp("lessons")
+    for stages in (("export", "convert", "deploy"), LESSONS):
+        done = run(folder, *stages)
+        assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+def result(outputs: Path, lesson: str) -> Result:
+    found = read(outputs / f"smoke/resnet50/lessons/{lesson}.json")
+    assert found
+    return found
+
+
+def points(outputs: Path, lesson: str) -> list[dict[str, Any]]:
+    found: Any = result(outputs, lesson).facts["points"]
+    return list(found)
+
+
+def page(outputs: Path, lesson: str) -> str:
+    return (outputs / f"smoke/resnet50/lessons/{lesson}.html").read_text()
+
+
+def section(text: str, title: str) -> str:
+    return text.partition(f">{title}</h2>")[2].partition("<h2")[0]
+
+
+@pytest.mark.parametrize("lesson", LESSONS)
+def test_a_lesson_is_done_in_time_with_a_page_a_chart_and_its_data(
+    lesson: str, outputs: Path
+) -> None:
+    found, text = result(outputs, lesson), page(outputs, lesson)
+
+    assert found.state == "done"
+    assert found.seconds
+    assert found.seconds < 60 * MINUTES
+    assert re.search(r'<img [^>]*alt="With 1 client, p50 latency is from ', text)
+    assert f'href="{lesson}.csv"' in text
+    assert (outputs / f"smoke/resnet50/lessons/{lesson}.csv").exists()
+    assert "overrides = {" in section(text, "Try it")
+    assert f"resnet50/lessons/{lesson}.html" in (outputs / "smoke/index.html").read_text()
+    assert all(point["throughput"] > 0 and point["requests"] for point in points(outputs, lesson))
+
+
+@pytest.mark.parametrize(
+    ("lesson", "of"),
+    [("dynamic_batching", "no batcher"), ("instances", "1 x 1"), ("precision", "fp32")],
+)
+def test_what_to_notice_is_what_was_measured(lesson: str, of: str, outputs: Path) -> None:
+    noticed = unescape(re.sub("<[^>]*>", "", section(page(outputs, lesson), "What to notice")))
+    noticed = " ".join(noticed.split())
+    known = {(each["clients"], each["configuration"]): each for each in points(outputs, lesson)}
+
+    told = re.findall(
+        rf"(\d+) clients?[,:] (?:[^:.]*: )?([^:.]+?) (?:has|is not told apart from {of}:) "
+        rf"(\d+\.\d\d)(?: \[[^\]]*\])? times(?: the throughput of {of})?\.",
+        noticed,
+    )
+
+    assert told
+    for count, name, times in told:
+        if (int(count), name) in known:
+            assert f"{known[int(count), name]['times']:.2f}" == times
+    assert any((int(count), name) in known for count, name, _ in told)
+
+
+def test_the_batcher_joins_only_requests_that_meet(outputs: Path) -> None:
+    found = {(p["configuration"], p["clients"]): p for p in points(outputs, "dynamic_batching")}
+
+    assert {p["executed_batch"] for (_, count), p in found.items() if count == 1} == {1.0}
+    assert found["no batcher", 4]["executed_batch"] == 1.0
+    assert found["delay 10 ms", 4]["executed_batch"] > 1.5
+    late = found["delay 10 ms", 1]["p50_latency_ms"] - found["delay 0 ms", 1]["p50_latency_ms"]
+    assert late > 5  # of the ten that it waits for nobody
+    joined = short(found["delay 10 ms", 4]["executed_batch"])
+    assert f"{joined} with delay 10 ms;" in page(outputs, "dynamic_batching")
+
+
+def test_precisions_keep_their_bounds_and_are_no_copies_of_fp32(outputs: Path) -> None:
+    found = result(outputs, "precision")
+
+    assert [rung.precision for rung in found.rungs] == ["fp32", "bf16", "int8"]
+    assert [rung.fault for rung in found.rungs] == ["", "", ""]
+    fp32, *_, int8 = (rung.differences[0].max_difference or 0.0 for rung in found.rungs)
+    assert 0 < fp32 < int8
+
+
+def test_the_lessons_are_run_again_only_after_a_change(outputs: Path) -> None:
+    again = run(outputs, *LESSONS)
+
+    assert again.returncode == 0, again.stdout
+    assert again.stdout.count("unchanged, skipped") == len(LESSONS)

@@ -1,0 +1,293 @@
+"""Every notebook ends with something to try, and each of these variations is really run.
+
+They run on the smoke target's settings, after the stages that they need and apart from the
+experiment's own results, as a reader would go on: with overrides first, and by name from then on.
+"""
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+import yaml
+
+from helpers import models
+from helpers.config import (
+    LESSONS,
+    MARK,
+    STAGE,
+    TARGET_VARIABLE,
+    TAUGHT,
+    ExportConfig,
+    StageConfig,
+    artefact_folder,
+    notebook_file,
+    resolve,
+    results_folder,
+)
+from helpers.pipeline.kernels import forked
+from helpers.pipeline.notebook import execute
+from helpers.pipeline.planning import framework
+from helpers.pipeline.publishing import explored, publish_indexes
+from helpers.results import Result, read
+from helpers.store import OUTPUTS_VARIABLE, ROOT, find_artefact
+from tests.conftest import wait_for
+from tests.triton.test_client import answer_to_client
+
+HEADING = "## Try it"
+OVERRIDES = re.compile(r"`overrides = (\{[^`]*\})`")
+EXPECTED = re.compile(r"\b(?:expect|compare|look|see|how|which|where|why|because)\b", re.IGNORECASE)
+FEW = {"resnet50": 16, "bert": 16, "tft": 16}  # training samples
+FEWEST_WORDS = 15  # that say what to expect of a variation, and why
+OWN = [stage for stage in STAGE if stage not in LESSONS]  # that each model has a notebook of
+BOOKS = [(model, stage) for model in models.names() for stage in OWN]
+BOOKS += [(TAUGHT, lesson) for lesson in LESSONS]
+
+
+def last_cell(path: Path) -> Any:
+    return nbformat.read(path, as_version=4).cells[-1]  # type: ignore[no-untyped-call]
+
+
+def variations(path: Path) -> list[dict[str, Any]]:
+    """The overrides that a notebook's last cell names."""
+    cell = last_cell(path)
+    return [ast.literal_eval(each) for each in OVERRIDES.findall(cell.source)]
+
+
+@pytest.fixture(params=BOOKS, ids="-".join)
+def book(request: pytest.FixtureRequest) -> tuple[str, str, Path]:
+    model, stage = request.param
+    return model, stage, notebook_file(model, stage)
+
+
+def test_it_ends_with_one_or_two_variations(book: tuple[str, str, Path]) -> None:
+    cell = last_cell(book[2])
+
+    assert cell.cell_type == "markdown"
+    assert cell.source.startswith(f"{HEADING}\n")
+    assert 1 <= len(variations(book[2])) <= 2
+    others = nbformat.read(book[2], as_version=4).cells[:-1]  # type: ignore[no-untyped-call]
+    assert not [each.id for each in others if "try it" in each.source.lower()]
+
+
+def test_each_is_of_a_stage_and_changes_it(book: tuple[str, str, Path]) -> None:
+    model, stage, path = book
+    for given in variations(path):
+        found = resolve(model, stage, overrides=given)
+
+        assert found.overrides == given, "it is what the first experiment has"
+        assert found.experiment.count(MARK) == 1
+
+
+def test_the_words_around_each_say_what_to_expect(book: tuple[str, str, Path]) -> None:
+    _, *parts = OVERRIDES.split(last_cell(book[2]).source)
+    for words in parts[1::2]:  # after each of the overrides, until the next
+        assert len(words.split()) >= FEWEST_WORDS
+        assert EXPECTED.search(words), words
+
+
+def parameters() -> dict[str, Any]:
+    """The first experiment of each model in the default target, with the smoke target's settings
+    and less to measure.
+
+    What a variation names must fit: batches of eight, tables that are mapped.
+    """
+    content = yaml.safe_load((ROOT / "params/smoke.yaml").read_text())
+    default = yaml.safe_load((ROOT / "params/cpu.yaml").read_text())
+    content["gpu"] = "CPU (try it)"
+    quick = {"rates": [], "point_seconds": 0.3, "request_count": 4, "distinct_rows": 4}
+    content["defaults"] |= quick | {"tune_minutes": 0.02}
+    for name, section in content["models"].items():
+        first, settings = next(iter(default["models"][name]["experiments"].items()))
+        points = {"batch_sizes": [2], "concurrency": [2], "rates": []}
+        section["experiments"] = {first: settings | points}
+        section["defaults"] |= {key: quick[key] for key in ("request_count", "distinct_rows")}
+        if name in ("resnet50", "bert"):
+            section["defaults"]["max_batch_size"] = 8
+        if name == "widedeep":
+            section["defaults"]["dataset"] = "generated"  # one of its variations is the small one
+    return dict(content)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """An outputs folder in which one model's experiment has run."""
+
+    model: str
+    outputs: Path
+    content: dict[str, Any]
+    preload: Any  # has the next kernels find a framework imported
+    target: str = "try_it"
+
+    def config(self, stage: str, **given: Any) -> StageConfig:
+        return resolve(self.model, stage, **self.content, **given)
+
+    def run(self, stage: str, **given: Any) -> StageConfig:
+        """Run a notebook by papermill, with the parameters of a file and these."""
+        config = self.config(stage, **given)
+        if isinstance(config, ExportConfig):
+            self.preload(*framework(config))
+        result = results_folder(config) / f"{stage}.json"
+        execute(notebook_file(self.model, stage), result, self.content | given, 300)
+        return config
+
+    def tried(self, stage: str, overrides: dict[str, Any]) -> StageConfig:
+        """Run a variation of a stage: what it needs first, and from then on by name. The small
+        sets have few training samples to calibrate int8 with.
+        """
+        if overrides.get("precision") == "int8":
+            overrides = overrides | {"calibration_samples": FEW.get(self.model, 2_000)}
+        given: dict[str, Any] = {"overrides": overrides}
+        config = self.config(stage, **given)
+        for earlier in list(STAGE)[: list(STAGE).index(stage)] if stage != "report" else ():
+            if STAGE[earlier].makes_artefact and not find_artefact(
+                artefact_folder(config, earlier)
+            ):
+                self.run(earlier, **given)
+                given = {"experiment": config.experiment}
+        return self.run(stage, **given)
+
+    def files(self) -> dict[str, bytes]:
+        """The experiment's own results."""
+        base = self.outputs / self.target / self.model
+        found = (path for path in base.rglob("*") if MARK not in str(path.relative_to(base)))
+        return {str(path): path.read_bytes() for path in found if path.suffix in (".json", ".yaml")}
+
+
+@pytest.fixture
+def prepared(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Prepared]:
+    """Run the stages of a model's experiment that others read, in a folder of its own."""
+    model, content = request.param, parameters()
+    content["models"] = {model: content["models"][model]}
+    file = tmp_path / "try_it.yaml"
+    file.write_text(yaml.safe_dump(content))
+    stages = [f"--stage={name}" for name in ("export", "convert", "deploy")]
+    command = [sys.executable, "-W", "ignore", "-m", "helpers", "run", str(file), *stages]
+    command += ["--outputs", str(tmp_path / "outputs")]
+    with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
+        patch.setenv(OUTPUTS_VARIABLE, str(tmp_path / "outputs"))
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stdout + done.stderr
+        patch.setenv(TARGET_VARIABLE, "try_it")
+        patch.setenv("PYTHONWARNINGS", "ignore")
+        nursery = stack.enter_context(forked())
+        yield Prepared(model, tmp_path / "outputs", content, nursery.preload)
+
+
+def kinds(made: Result) -> set[str]:
+    """The kinds of operators in what a stage made."""
+    assert made.artefact
+    operators = made.artefact.facts["operators"]
+    assert isinstance(operators, dict)
+    return set(operators)
+
+
+def size(made: Result) -> float:
+    assert made.artefact
+    return made.artefact.size_mb
+
+
+def is_torchscript(own: Result, made: Result) -> bool:
+    return all(kind.startswith(("aten::", "prim::")) for kind in kinds(made))
+
+
+def is_smaller(own: Result, made: Result) -> bool:
+    return size(made) < size(own)
+
+
+# What the artefact of a variation must show, by the field and its value: the experiment's own
+# result, and the variation's.
+PROMISED: dict[tuple[str, str], Callable[[Result, Result], bool]] = {
+    ("export_format", "ts-trace"): is_torchscript,
+    ("export_format", "ts-script"): is_torchscript,
+    ("precision", "int8"): is_smaller,
+    ("precision", "bf16"): lambda own, made: abs(size(made) / size(own) - 1) < 0.1,
+    ("format", "onnx"): lambda _, made: bool({"MatMul", "Gemm"} & kinds(made)),
+    ("dataset", "generated-small"): lambda own, made: kinds(own) == kinds(made),
+    ("table_precision", "int8"): is_smaller,
+    ("lookup", "hps"): lambda _, made: any(
+        name.startswith("hps/")
+        for name in made.artefact.files  # type: ignore[union-attr]
+    ),
+}
+
+
+def run_apart(test: Callable[..., None]) -> Callable[..., None]:
+    """Mark a test of minutes that runs beside others of its file."""
+    for name in ("slow", "alone", "thorough", "apart"):
+        test = getattr(pytest.mark, name)(test)
+    return test
+
+
+def is_promised(change: tuple[str, Any]) -> bool:
+    return isinstance(change[1], str) and change in PROMISED
+
+
+def check(prepared: Prepared, stage: str, given: dict[str, Any]) -> None:
+    """Run a variation, and hold that it lies apart and has what its field promises."""
+    config = prepared.tried(stage, given)
+
+    found = read(results_folder(config) / f"{stage}.json")
+    assert found
+    assert (found.state, found.experiment) == ("done", config.experiment)
+    assert config.experiment.count(MARK) == 1
+    if STAGE[stage].makes_artefact:
+        own = read(results_folder(prepared.config(stage)) / f"{stage}.json")
+        assert own
+        for change in [each for each in given.items() if is_promised(each)]:
+            assert PROMISED[change](own, found), given
+    listed = explored(prepared.outputs, prepared.target)
+    assert (config.experiment, stage) in {(each.experiment, each.stage) for each in listed}
+    index = publish_indexes(prepared.outputs, prepared.target)
+    assert config.experiment in index.read_text()
+
+
+def check_all(prepared: Prepared, stages: Sequence[str]) -> None:
+    before = prepared.files()
+    for stage in stages:
+        for given in variations(notebook_file(prepared.model, stage)):
+            check(prepared, stage, given)
+    assert prepared.files() == before
+
+
+@run_apart
+@pytest.mark.parametrize("prepared", [TAUGHT], indirect=True)
+def test_each_of_a_lesson_runs_apart_from_the_experiment(prepared: Prepared) -> None:
+    check_all(prepared, LESSONS)
+
+
+@run_apart
+@pytest.mark.parametrize("prepared", models.names(), indirect=True)
+def test_each_runs_apart_from_the_experiment_and_the_client_is_answered(
+    prepared: Prepared, tmp_path: Path
+) -> None:
+    check_all(prepared, OWN)
+
+    config = prepared.config("deploy")
+    repository = artefact_folder(config, "deploy")
+    command = [sys.executable, "-W", "ignore", "-m", "helpers", "serve"]
+    command += [str(prepared.outputs.parent / "try_it.yaml"), "--model", prepared.model]
+    command += ["--outputs", str(prepared.outputs)]
+    log = (tmp_path / "serve.log").open("w")
+    server = subprocess.Popen(command, cwd=ROOT, stdout=log)
+    try:
+        found = wait_for(
+            lambda: re.search(r"127\.0\.0\.1:\d+", (tmp_path / "serve.log").read_text())
+        )
+        printed = answer_to_client(repository, found[0], tmp_path / "elsewhere")
+    finally:
+        server.send_signal(2)
+        server.wait(60)
+        log.close()
+
+    assert len(printed.splitlines()) >= 3
+    assert "nan" not in printed
+    assert os.sep not in printed

@@ -1,0 +1,277 @@
+"""A performance stage says what is to be noticed in its own rows, and draws them."""
+
+from typing import Any
+
+import pytest
+from pandas import DataFrame
+
+from helpers.config import OnlineConfig, resolve
+from helpers.inference import physical_cores
+from helpers.report import noticed, panels, steps
+from helpers.results import LATENCY_COMPONENTS, Row
+
+PARTS = dict(zip(LATENCY_COMPONENTS, (0.1, 0.4, 2.0, 0.1, 7.0, 0.2, 0.2), strict=True))
+
+
+def rows(*given: dict[str, Any]) -> DataFrame:
+    """Rows that are stable and known to +-2 % unless they say otherwise."""
+    found = []
+    for fields in given:
+        throughput = fields.get("throughput", 100.0)
+        usual = {
+            "batch_size": 1,
+            "concurrency": 1,
+            "verdict": "stable",
+            "throughput": throughput,
+            "throughput_low": throughput * 0.98,
+            "throughput_high": throughput * 1.02,
+            "p50_latency_ms": 10.0,
+            "avg_latency_ms": 10.0,
+            **PARTS,
+        }
+        found.append(Row.model_validate(usual | fields).model_dump())
+    return DataFrame(found, columns=list(Row.model_fields))
+
+
+def config(**fields: Any) -> OnlineConfig:
+    found = resolve("resnet50", "perf_online")
+    assert isinstance(found, OnlineConfig)
+    return found.model_copy(update=fields)
+
+
+# Offline
+
+
+def test_a_batch_that_gains_and_one_that_only_takes_longer() -> None:
+    found = noticed.offline(
+        rows(
+            {"batch_size": 1, "throughput": 30.0, "p50_latency_ms": 33.3},
+            {"batch_size": 4, "throughput": 34.2, "p50_latency_ms": 117.0},
+            {"batch_size": 8, "throughput": 34.4, "p50_latency_ms": 233.0},
+        )
+    )
+
+    assert found == [
+        "With batch size 4 throughput is 34.2 samples/s, 14% more than with batch size 1; p50 is "
+        "117 ms instead of 33.3 (3.5 times).",
+        "From batch size 4 on no higher throughput is told apart: it is 34.2 samples/s there and "
+        "34.4 samples/s with batch size 8, where p50 is 233 ms instead of 117 (2 times).",
+        "With batch size 8 the mean latency is 10 ms; its largest part is server inference, 70%.",
+    ]
+
+
+def test_throughput_that_still_grows_says_so() -> None:
+    found = noticed.offline(
+        rows(
+            {"batch_size": 512, "throughput": 9000.0},
+            {"batch_size": 1, "throughput": 300.0, "p50_latency_ms": 3.0},
+        )
+    )
+
+    assert found[:2] == [
+        "With batch size 512 throughput is 9,000 samples/s, 30 times that with batch size 1; p50 "
+        "is 10 ms instead of 3 (3.3 times).",
+        "It still grows at batch size 512, the most that was measured: more may be faster.",
+    ]
+
+
+def test_why_a_small_batch_is_far_from_bare_is_computed() -> None:
+    """A bare call is short there, and what serving adds is mostly the floor."""
+    small = {"bare_throughput": 625.0, "served_bare_ratio": 0.29, "serving_ms": 3.9}
+    small |= {"floor_ms": 3.1, "adapter_ms": 0.8}
+    large = {"batch_size": 500, "bare_throughput": 5000.0, "served_bare_ratio": 0.96}
+
+    found = noticed.offline(
+        rows(small, large | {"serving_ms": 4.2, "floor_ms": 3.3, "adapter_ms": 0.9})
+    )
+
+    assert found[1:3] == [
+        "At batch size 1 a bare call takes 1.6 ms and serving adds 3.9 ms: Triton serves 29% of "
+        "the bare rate. A request with these tensors to a model that computes nothing takes 3.1 "
+        "ms, the floor of serving; 0.8 ms are beyond it, where the copies between the parts of an "
+        "ensemble count too.",
+        "At batch size 500 a bare call takes 100 ms and serving adds 4.2 ms: Triton serves 96% of "
+        "the bare rate.",
+    ]
+
+
+def test_without_a_floor_only_what_serving_adds_is_said() -> None:
+    """Only the embedded server has a model that computes nothing."""
+    (line,) = [
+        each
+        for each in noticed.offline(
+            rows({"bare_throughput": 100.0, "served_bare_ratio": 0.9, "serving_ms": 1.1})
+        )
+        if "bare" in each
+    ]
+
+    assert line.endswith("serving adds 1.1 ms: Triton serves 90% of the bare rate.")
+
+
+def test_where_serving_adds_nothing_it_says_so() -> None:
+    found = noticed.offline(
+        rows({"bare_throughput": 100.0, "served_bare_ratio": 1.01, "serving_ms": -0.1})
+    )
+
+    assert found[1] == (
+        "At batch size 1 a bare call takes 10 ms, and serving adds nothing that can be told (101% "
+        "of bare)."
+    )
+
+
+def test_a_repeated_batch_and_rows_that_are_not_known_take_no_part() -> None:
+    known, repeated = {"batch_size": 4}, {"batch_size": 512, "throughput": 900.0, "repeated": True}
+    disturbed = {"batch_size": 8, "throughput": 500.0, "verdict": "disturbed"}
+
+    found = noticed.offline(rows(known, repeated, disturbed))
+
+    assert found[0].startswith("Only batch size 4 is known: 100 samples/s.")
+    assert noticed.offline(rows(disturbed, disturbed)) == [
+        "No batch size has a throughput that is known with an interval (2 disturbed): the table "
+        "says why."
+    ]
+
+
+# Online
+
+
+def test_where_throughput_stops_growing_what_the_batcher_did_and_the_budget() -> None:
+    at = [(1, 20.0, 1.0, 52.0), (4, 42.0, 3.6, 110.0), (16, 42.4, 8.0, 420.0)]
+    given = [
+        {"concurrency": n, "throughput": rate, "executed_batch": size, "p99_latency_ms": p99}
+        for n, rate, size, p99 in at
+    ]
+
+    found = noticed.online(rows(*given), config(latency_budget_ms=200.0), True)
+
+    assert found == [
+        "With 4 clients throughput is 42 samples/s, 2.1 times that with 1 client; p50 is 10 ms "
+        "instead of 10 (1 times).",
+        "From 4 clients on no higher throughput is told apart: it is 42 samples/s there and 42.4 "
+        "samples/s with 16 clients, where p50 is 10 ms instead of 10 (1 times).",
+        "An execution had 1 with 1 client and 8 with 16 clients, in samples on average; a request "
+        "has 1.",
+        "With 16 clients the mean latency is 10 ms; its largest part is server inference, 70%.",
+        "p99 is within the budget of 200 ms with 1 client (52 ms), 4 clients (110 ms), and over it "
+        "with 16 clients (420 ms). Whether the budget is kept with 95 % confidence is said by the "
+        "report.",
+        noticed.cores(config(), True),
+    ]
+
+
+def test_a_batcher_that_joined_nothing_is_told() -> None:
+    given = [{"concurrency": n, "batch_size": 64, "executed_batch": 64.0} for n in (1, 4)]
+
+    found = noticed.online(rows(*given), config(latency_budget_ms=None), True)
+
+    assert (
+        "An execution had 64 with 1 client and 64 with 4 clients, in samples on average; a request "
+        "has 64, so no requests were joined."
+    ) in found
+    assert not any("budget" in line for line in found)
+
+
+@pytest.mark.parametrize("limit", [5.0, 500.0])
+def test_a_budget_that_all_or_none_keep(limit: float) -> None:
+    given = [{"concurrency": n, "p99_latency_ms": 50.0} for n in (1, 4)]
+
+    (line,) = [
+        each
+        for each in noticed.online(rows(*given), config(latency_budget_ms=limit), True)
+        if each.startswith("p99")
+    ]
+
+    how = "within" if limit > 50 else "over"
+    said = f"p99 is {how} the budget of {limit:g} ms with 1 client (50 ms), 4 clients (50 ms). "
+    assert line.startswith(said)
+
+
+def test_whether_client_and_server_share_the_cores_depends_on_where_the_server_is() -> None:
+    here = noticed.cores(config(), True)
+    server = config().server.model_copy(update={"kind": "remote", "url": "10.0.0.5:8000"})
+    elsewhere = noticed.cores(config(server=server), False)
+
+    count = physical_cores()
+    assert here.startswith(f"Client and server share the {count} core")
+    assert "the load generator takes none of its cores" in elsewhere
+    assert "10.0.0.5:8000" in elsewhere
+    assert "on the GPU" in noticed.cores(config(device="gpu"), True)
+
+
+def test_sentences_are_a_list_in_which_nothing_is_markup() -> None:
+    assert noticed.in_words(["a * b", "c"]).data == (  # type: ignore[attr-defined]
+        "**What to notice**\n\n- a &#42; b\n- c\n"
+    )
+
+
+# Figures
+
+
+def test_one_point_is_not_drawn(capsys: pytest.CaptureFixture[str]) -> None:
+    panels.show_offline(rows({}), ["words"])
+    panels.show_online(rows({}), 5.0, ["words"])
+    panels.show_offline(rows({}, {"batch_size": 4, "repeated": True}), ["words"])
+
+    assert capsys.readouterr().out == ""
+
+
+def test_several_are_with_their_sentences_as_alternative_text(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shown: list[Any] = []
+    monkeypatch.setattr("IPython.display.display", shown.append)
+
+    panels.show_offline(rows({}, {"batch_size": 4}), ["One.", "Two."])
+    panels.show_online(rows({}, {"concurrency": 4}), None, ["Three."])
+
+    assert [each.alt for each in shown] == ["One. Two.", "Three."]
+    assert all(each.data[:4] == b"\x89PNG" for each in shown)
+
+
+def test_offline_has_what_serving_costs_only_where_there_is_a_bare_runtime() -> None:
+    bare = {"served_bare_ratio": 0.9, "serving_ms": -1.0, "floor_ms": 0.5}
+    with_bare = panels.offline(rows(bare, bare | {"batch_size": 4}))
+    without = panels.offline(rows({}, {"batch_size": 4}))
+
+    labels = [axes.get_ylabel() for axes in with_bare.axes]
+    assert labels == [
+        "throughput (samples/s)",
+        "latency (ms)",
+        "served / bare throughput",
+        "added to a bare call (ms)",
+    ]
+    assert {axes.get_xlabel() for axes in with_bare.axes} == {"batch size"}
+    assert with_bare.axes[3].get_ylim()[0] < -1
+    assert len(without.axes) == 2
+
+
+def test_online_has_the_budget_as_a_line_and_the_samples_of_a_request() -> None:
+    given = rows(
+        {"batch_size": 16, "executed_batch": 16.0, "p99_latency_ms": 50.0},
+        {"batch_size": 16, "executed_batch": 40.0, "p99_latency_ms": 90.0, "concurrency": 4},
+    )
+
+    latency, batches = panels.online(given, 200.0).axes[1:3]
+
+    def flat(axes: Any) -> list[float]:
+        ends = (list(line.get_ydata()) for line in axes.get_lines() if len(line.get_ydata()) == 2)
+        return [low for low, high in ends if low == high and len({low, high}) == 1]
+
+    assert 200.0 in flat(latency)
+    assert "budget 200 ms" in [text.get_text() for text in latency.get_legend().get_texts()]
+    assert latency.get_ylim()[1] > 200
+    assert 16.0 in flat(batches)
+    assert 200.0 not in flat(panels.online(given, None).axes[1])
+
+
+# Steps
+
+
+def test_the_eight_steps_name_every_component_of_the_latency() -> None:
+    found = {column for *_, columns in steps.STEPS for column in columns}
+
+    assert found == set(LATENCY_COMPONENTS)
+    assert [row["step"][:2] for row in steps.table_rows()] == [f"{n}." for n in range(1, 9)]
+    assert steps.table_rows()[4]["column"] == (
+        "server compute input, server compute infer, server compute output"
+    )

@@ -1,0 +1,37 @@
+"""The client that a repository takes along runs without this package, and gets right answers."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from helpers.triton.client import ADDRESS, CLIENT, SAMPLE
+from tests.conftest import Project
+
+
+def answer_to_client(repository: Path, url: str, elsewhere: Path) -> str:
+    """What the client prints that was taken from a repository to the folder `elsewhere`, where a
+    server answers at `url`.
+    """
+    elsewhere.mkdir()
+    shutil.copy(repository / SAMPLE, elsewhere)
+    text = (repository / CLIENT).read_text()
+    assert "helpers" not in text
+    assert str(repository.parent) not in text
+    assert text.count(ADDRESS) == 1
+    (elsewhere / CLIENT).write_text(text.replace(ADDRESS, url))
+    command = [sys.executable, "-I", CLIENT]
+    done = subprocess.run(command, cwd=elsewhere, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_its_page_shows_it_and_what_it_printed(finished: Project) -> None:
+    page = (finished.target / "dummy/onnx-fp32/deploy.html").read_text()
+
+    assert "to be run beside <code>sample.npz</code>" in page
+    assert "What it printed" in page
+    assert "logits [" in page
