@@ -268,12 +268,13 @@ def free_ports(*wanted: int) -> list[int]:
     Raises `ServerError` if one is taken.
     """
     with ExitStack() as opened:  # all at once, so that the ports differ
-        return [_bind(opened, port) if port else _bind_any(opened) for port in wanted]
+        return [_bind(opened, port, True) if port else _bind_any(opened) for port in wanted]
 
 
-def _bind(opened: ExitStack, port: int) -> int:
+def _bind(opened: ExitStack, port: int, is_wanted: bool) -> int:
     each = opened.enter_context(socket())
-    each.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
+    if is_wanted:  # also just after a server; two that only bind it would both get it
+        each.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
     try:
         each.bind(("127.0.0.1", port))
     except OSError as error:
@@ -291,5 +292,5 @@ def _bind_any(opened: ExitStack) -> int:
         clients = USUAL_CLIENT_PORTS
     for _ in range(TRIES):
         with suppress(ServerError):
-            return _bind(opened, randrange(min(PORTS_FROM, clients - 1), clients))
+            return _bind(opened, randrange(min(PORTS_FROM, clients - 1), clients), False)
     raise ServerError(f"no free port of 127.0.0.1 below {clients}: end what listens there")
