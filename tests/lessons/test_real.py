@@ -10,13 +10,16 @@ from typing import Any
 
 import pytest
 
-from helpers.config import LESSONS
+from helpers.config import LESSONS, TAUGHT
 from helpers.display import short
 from helpers.results import Result, read
 from helpers.store import OUTPUTS_VARIABLE
 from tests.conftest import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.thorough]
+pytestmark += [
+    pytest.mark.xdist_group(TAUGHT)
+]  # it is measured in tests/pipeline/test_try_it.py too
 
 MINUTES = 3  # that a lesson may take on two cores
 PARAMS = "params/smoke.yaml"
