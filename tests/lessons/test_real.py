@@ -16,10 +16,9 @@ from helpers.results import Result, read
 from helpers.store import OUTPUTS_VARIABLE
 from tests.conftest import ROOT
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.thorough]
-pytestmark += [
-    pytest.mark.xdist_group(TAUGHT)
-]  # it is measured in tests/pipeline/test_try_it.py too
+# on the worker that has the other tests which measure this model: tests/pipeline/test_try_it.py
+GROUP = pytest.mark.xdist_group(TAUGHT)
+pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.thorough, GROUP]
 
 MINUTES = 3  # that a lesson may take on two cores
 PARAMS = "params/smoke.yaml"
