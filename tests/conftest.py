@@ -74,7 +74,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     Files with slow tests come first, so that no worker is left with one of them at the end; of
     these, files that wait for the finished project last, so that one worker makes it meanwhile.
-    With `--dist loadgroup`, a file stays on one worker unless its tests are marked `apart`.
+    With `--dist loadgroup`, a file stays on one worker unless its tests say otherwise.
     """
     waiting = set()
     for item in items:
@@ -83,7 +83,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("alone")
         if "finished" in fixtures:
             waiting.add(item.path)
-        if not any(map(item.get_closest_marker, ("apart", "xdist_group"))):
+        if not item.get_closest_marker("xdist_group"):
             item.add_marker(pytest.mark.xdist_group(str(item.path)))
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: (item.path not in slow, item.path in waiting))

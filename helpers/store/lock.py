@@ -20,6 +20,7 @@ LOCK = ".lock"
 TEMPORARY = "triton-"  # how temporary folders of this package begin
 PLAIN = re.compile(r"[A-Za-z0-9_./-]+")  # the dynamic linker expands dollars, a shell more
 LONGEST = 80  # characters of its parent: a socket's path may have 107
+MOMENT_SECONDS = 1.0  # a notebook that begins or saves has the lock for some milliseconds
 YOUNG_SECONDS = 60  # its maker may not have locked such a folder yet
 
 
@@ -34,7 +35,7 @@ def locked(folder: Path) -> Iterator[None]:
         return
     with explained(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(folder / LOCK, timeout=0, is_singleton=True)
+        lock = FileLock(folder / LOCK, timeout=MOMENT_SECONDS, is_singleton=True)
         try:
             lock.acquire()
         except Timeout:

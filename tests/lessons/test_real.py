@@ -10,13 +10,15 @@ from typing import Any
 
 import pytest
 
-from helpers.config import LESSONS
+from helpers.config import LESSONS, TAUGHT
 from helpers.display import short
 from helpers.results import Result, read
 from helpers.store import OUTPUTS_VARIABLE
 from tests.conftest import ROOT
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.thorough]
+# on the worker that has the other tests which measure this model: tests/pipeline/test_try_it.py
+GROUP = pytest.mark.xdist_group(TAUGHT)
+pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.thorough, GROUP]
 
 MINUTES = 3  # that a lesson may take on two cores
 PARAMS = "params/smoke.yaml"

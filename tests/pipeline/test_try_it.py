@@ -220,9 +220,20 @@ PROMISED: dict[tuple[str, str], Callable[[Result, Result], bool]] = {
 }
 
 
-def run_apart(test: Callable[..., None]) -> Callable[..., None]:
-    """Mark a test of minutes that runs beside others of its file."""
-    for name in ("slow", "alone", "thorough", "apart"):
+# perf_analyzer names the memory that it shares by tensors, for the whole machine: models with the
+# same names are not measured side by side.
+SAME_NAMES = {"dlrm": "criteo", "dcnv2": "criteo"}
+
+
+def apart(model: str) -> Any:
+    """A model as a parameter, on the worker that has what must not run beside it."""
+    marks = pytest.mark.xdist_group(SAME_NAMES.get(model, model))
+    return pytest.param(model, marks=marks, id=model)
+
+
+def takes_minutes(test: Callable[..., None]) -> Callable[..., None]:
+    """Mark a test that only CI runs."""
+    for name in ("slow", "alone", "thorough"):
         test = getattr(pytest.mark, name)(test)
     return test
 
@@ -258,14 +269,14 @@ def check_all(prepared: Prepared, stages: Sequence[str]) -> None:
     assert prepared.files() == before
 
 
-@run_apart
-@pytest.mark.parametrize("prepared", [TAUGHT], indirect=True)
+@takes_minutes
+@pytest.mark.parametrize("prepared", [apart(TAUGHT)], indirect=True)
 def test_each_of_a_lesson_runs_apart_from_the_experiment(prepared: Prepared) -> None:
     check_all(prepared, LESSONS)
 
 
-@run_apart
-@pytest.mark.parametrize("prepared", models.names(), indirect=True)
+@takes_minutes
+@pytest.mark.parametrize("prepared", [*map(apart, models.names())], indirect=True)
 def test_each_runs_apart_from_the_experiment_and_the_client_is_answered(
     prepared: Prepared, tmp_path: Path
 ) -> None:

@@ -328,6 +328,15 @@ def test_a_kernel_of_the_run_that_holds_the_folder_may_enter(
     assert entered
 
 
+def test_a_notebook_that_has_it_for_a_moment_is_waited_for(folder: Path) -> None:
+    brief = HOLD.replace("time.sleep(60)", "time.sleep(0.3)")
+    with subprocess.Popen(python(brief, folder), stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        with locked(folder):
+            assert holder.wait(5) == 0
+
+
 def test_a_process_may_enter_again(folder: Path) -> None:
     with locked(folder), locked(folder):
         made(folder / "cpu/some")
