@@ -48,14 +48,17 @@ class Away:
 
     def stale(self, job: Job) -> str:
         """Ask why the stage must run there, or say that its result is not home yet."""
+        at_home = stale(job, away=True)
+        return self.check(job) or (at_home and "its result has not come home yet")
+
+    def check(self, job: Job) -> str:
+        """Ask why the stage must run there, and tell what is known of it here."""
         from helpers.fleet.tasks import check
 
-        at_home = stale(job, away=True)
-        content = {} if at_home else known(self.run.outputs / job.config.target, job)
-        order = replace(self._order(job), known=content)
+        order = replace(self._order(job), known=known(self.run.outputs / self.group.target, job))
         ask, address = self.run.roster.ask, self.machine.address
         why: str = self.run.turn.outside(ask, address, check, order, self.machine.is_shared)
-        return why or (at_home and "its result has not come home yet")
+        return why
 
     def execute(self, job: Job, said: Callable[[str], None]) -> Result:
         """Have the stage run there, once, and return its result when it has come home."""

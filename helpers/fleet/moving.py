@@ -5,6 +5,7 @@ machine has made is the same file for every other, so it is made once. Sending i
 the bytes, at the rate of what was sent before, take less time than making them took.
 """
 
+import math
 import re
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -65,12 +66,13 @@ class Road:
         return f"{place}: sent {total / 1e6:,.1f} MB in {seconds:.1f} s"
 
 
-def needed(jobs: Sequence[Job]) -> dict[str, float]:
+def needed(jobs: Sequence[Job], before: Sequence[Job] = ()) -> dict[str, float]:
     """Name the places of data that jobs need and this package makes, and of the artefacts that
-    they made before, with about how many seconds making each takes.
+    they made before, with about how many seconds making each takes: those of jobs `before` them
+    will not be made.
     """
     found: dict[str, float] = {}
-    for job in jobs:
+    for job in (*before, *jobs):
         config = job.config
         if isinstance(config, ExportConfig):
             with suppress(DeploymentError):  # the user's files are on the worker only
@@ -78,7 +80,7 @@ def needed(jobs: Sequence[Job]) -> dict[str, float]:
         result = read(job.result)
         if result and result.state == "done" and result.artefact:
             place = f"{config.target}/artefacts/{result.artefact.folder}"
-            found[place] = result.seconds or DATA_SECONDS
+            found[place] = math.inf if job in before else result.seconds or DATA_SECONDS
     return found
 
 

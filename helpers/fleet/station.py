@@ -61,10 +61,11 @@ class Station:
 
     def check(self, order: Order, is_shared: bool) -> str:
         """Say why a stage must run here; empty if its result holds. What is known of it at home is
-        taken over if nothing is known here.
+        taken over if it is not done here.
         """
         job = job_of(order)
-        if not is_shared and results.read(job.result) is None:
+        found = results.read(job.result)
+        if not is_shared and not (found and found.state == "done"):
             for name, content in order.known.items():
                 write_atomic(self.outputs / order.target / name, content)
         return stale(job)

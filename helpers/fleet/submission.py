@@ -25,6 +25,7 @@ from helpers.fleet.moving import fetch, held, needed
 from helpers.fleet.roster import Machine, Roster, joined, probed
 from helpers.fleet.supply import Supply, Turn
 from helpers.pipeline import (
+    Here,
     Job,
     Plan,
     Runner,
@@ -38,6 +39,7 @@ from helpers.pipeline import (
     read_plans,
     write_status,
 )
+from helpers.results import Result
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -93,6 +95,22 @@ class Options:
     force: bool = False
     cell_seconds: int = 7200
     fetch: bool = False  # whether artefacts come home too
+
+
+@dataclass(frozen=True)
+class AtHome:
+    """This machine, as the place where reports are made while other threads have their turn."""
+
+    place: Here
+    turn: Turn
+
+    def stale(self, job: Job) -> str:
+        """Say why the report must be made; empty if its result holds."""
+        return self.place.stale(job)
+
+    def execute(self, job: Job, said: Callable[[str], None]) -> Result:
+        """Make the report."""
+        return self.turn.outside(self.place.execute, job, said)
 
 
 class Submission:
@@ -188,7 +206,7 @@ class Submission:
         """Choose the machine that has most of the artefacts which a group made before."""
         if len(free) == 1:
             return free[0]
-        places = [*needed([job for _, job in group.jobs])]
+        places = [*needed([job for _, job in group.jobs], group.before)]
         counts = [len(held(self.supply.end_of(machine), places)) for machine in free]
         return free[counts.index(max(counts))]
 
@@ -216,6 +234,8 @@ class Submission:
                     self.say(f"{group.name}: goes to {machine.words}")
                     obstacles = self.turn.outside(away.obstacles)
                     self.supply.bring(group, machine, partial(self._wait_for_data, group))
+                    for job in group.before:
+                        away.check(job)
                 except DeploymentError as error:
                     obstacles, away.trouble = {}, str(error)
                 group.jobs = [
@@ -249,6 +269,7 @@ class Submission:
                     self.runner.pending.setdefault(job.result, "waiting")
                 state = runner.step(group.target, job, f"{place} {job.name}")
             self._outcome[state] += 1
+            group.settled += 1
             if machine and job.config.stage == "export":
                 self.supply.made(machine)
         group.state = "over"
@@ -262,7 +283,7 @@ class Submission:
         return "blocked"
 
     def _report(self, stack: ExitStack) -> None:
-        """Make the reports of models whose other stages are over."""
+        """Make the reports of models of which there is nothing more to come."""
         for group in self._groups:
             others = [
                 each
@@ -271,10 +292,10 @@ class Submission:
             ]
             if group.state != "waiting" or not group.is_report:
                 continue
-            if all(each.state == "over" for each in others):
+            if all(each.may_be_reported for each in others):
                 if self.runner.place is None:
                     place = stack.enter_context(here(self.options.cell_seconds))
-                    self.runner = replace(self.runner, place=place)
+                    self.runner = replace(self.runner, place=AtHome(place, self.turn))
                 if any(each.machine for each in others):  # something may have run
                     self.runner.pending.setdefault(group.jobs[0][1].result, "waiting")
                 command = COMMAND.format(group.target)

@@ -44,7 +44,7 @@ class Supply:
         for what another one is making; `wait` is told why, and waits a while.
         """
         jobs = [job for _, job in group.jobs]
-        seconds = needed(jobs)
+        seconds = needed(jobs, group.before)
         while True:
             missing = {*seconds} - {*self.turn.outside(held, self.end_of(machine), [*seconds])}
             for other in (None, *self._roster):

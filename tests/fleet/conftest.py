@@ -14,12 +14,22 @@ from pathlib import Path
 
 import pytest
 
+from helpers.fleet.access import SILENCE_VARIABLE
 from tests.conftest import Answer, Project, copy_project, interruptible, wait_for
 
 pytest.importorskip("distributed")
 
 TARGETS = ("first", "second", "third")
 SECONDS = 300
+HELD = """
+        import os
+        import time
+
+        print("holding on" if config.target == "first" else "going on")
+        while config.target == "first" and os.path.exists("{hold}"):
+            time.sleep(0.1)
+        import torch
+"""
 
 
 def add_targets(project: Project) -> None:
@@ -138,6 +148,19 @@ def fleet(tmp_path: Path) -> Iterator[Fleet]:
     yield found
     for running in reversed(found.started):
         running.end()
+
+
+@pytest.fixture
+def held(fleet: Fleet) -> Fleet:
+    """A fleet whose first target's export goes on as long as there is a file `hold`."""
+    (fleet.folder / "hold").touch()
+    module = fleet.home.root / "helpers/models/dummy/__init__.py"
+    text = module.read_text()
+    changed = text.replace("\n        import torch\n", HELD.format(hold=fleet.folder / "hold"))
+    assert changed != text
+    module.write_text(changed)
+    fleet.variables[SILENCE_VARIABLE] = "6"
+    return fleet
 
 
 @dataclass

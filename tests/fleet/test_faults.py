@@ -8,7 +8,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from helpers.fleet.access import SILENCE_VARIABLE
 from helpers.results import read
 from tests.conftest import Project, copy_project, processes, wait_for
 from tests.fleet.conftest import Fleet, Network, Running, add_targets
@@ -17,28 +16,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.usefixtures("noth
 
 ONLY = ("--stage", "export", "--experiment", "onnx-fp32")
 BOTH = ("params/first.yaml", "params/second.yaml", *ONLY)
-HELD = """
-        import os
-        import time
-
-        print("holding on" if config.target == "first" else "going on")
-        while config.target == "first" and os.path.exists("{hold}"):
-            time.sleep(0.1)
-        import torch
-"""
-
-
-@pytest.fixture
-def held(fleet: Fleet) -> Fleet:
-    """A fleet whose first target's export goes on as long as there is a file `hold`."""
-    (fleet.folder / "hold").touch()
-    module = fleet.home.root / "helpers/models/dummy/__init__.py"
-    text = module.read_text()
-    changed = text.replace("\n        import torch\n", HELD.format(hold=fleet.folder / "hold"))
-    assert changed != text
-    module.write_text(changed)
-    fleet.variables[SILENCE_VARIABLE] = "6"
-    return fleet
 
 
 def exporting(fleet: Fleet, *files: str) -> Running:

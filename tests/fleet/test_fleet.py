@@ -136,6 +136,30 @@ def test_data_are_made_once_and_artefacts_come_home_when_they_are_asked_for(flee
     assert (unchanged.code, unchanged.executed()) == (0, [])
 
 
+@pytest.mark.thorough
+def test_a_stage_alone_finds_the_deployment_that_it_is_about_or_has_it_sent(held: Fleet) -> None:
+    """Of two workers of one target, the one that has it runs another target's stage."""
+    held.schedule()
+    held.work("first", "second")
+    deployed = held.run("params/second.yaml", *ONE, *("--stage=" + name for name in STAGES[:3]))
+    assert deployed.code == 0, deployed.output
+    held.work("second")
+    only = ("--stage", "export", "--stage", "perf_online", *ONE)
+
+    running = held.submit("params/first.yaml", "params/second.yaml", *only)
+    running.wait_to_say("dummy onnx-fp32 perf_online waiting for other stages on its host to end")
+    (held.folder / "hold").unlink()
+    answer = running.answer()
+
+    for stage in STAGES[:3]:
+        assert f"second dummy: second/artefacts/dummy-{stage}-" in answer.output
+    assert "second: [1/2] dummy onnx-fp32 export: unchanged, skipped" in answer.output
+    assert "second: [2/2] dummy onnx-fp32 perf_online: done in" in answer.output
+    assert "first: [2/2] dummy onnx-fp32 perf_online: blocked by deploy" in answer.output
+    there = result(held.outputs("second"), "second", "perf_online")
+    assert there == result(held.home.root / "outputs", "second", "perf_online")
+
+
 def test_a_stage_goes_to_its_worker_and_comes_home_and_what_no_worker_offers_waits(
     fleet: Fleet,
 ) -> None:

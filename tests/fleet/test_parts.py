@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from helpers.accuracy import scatter
-from helpers.config import LESSONS, STAGE, configure, read_file
+from helpers.config import LESSONS, STAGE, STAGES, configure, read_file
 from helpers.errors import FleetError, ParameterError
 from helpers.fleet import bench, cargo, gate, kinship, offers
 from helpers.fleet.access import Access, write_key
@@ -157,6 +157,40 @@ def test_lessons_go_where_the_experiment_is_that_they_are_about_after_it(
     for job in jobs:
         there = bench.job_of(order_of(job, group.parameters))
         assert (there.name, there.result, there.needs) == (job.name, job.result, job.needs)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "before"),
+    [
+        (("export", "convert", "deploy"), []),
+        (("perf_online",), ["export", "convert", "deploy"]),
+        (("convert", "perf_offline"), ["export", "deploy"]),
+        (("precision",), ["export", "convert", "deploy"]),
+    ],
+)
+def test_a_group_knows_the_jobs_before_it_that_are_not_run(
+    chosen: tuple[str, ...], before: list[str]
+) -> None:
+    plans = read_plans([ROOT / "params/smoke.yaml"], ["resnet50"], [], chosen, ask=lambda _: "")
+
+    for group in groups_of(plans):
+        jobs = [*group.before, *(job for _, job in group.jobs)]
+        assert {job.config.stage for job in group.before} == {*before}
+        assert {job.needs for job in jobs} - {job.result for job in jobs} <= {None}
+
+
+def test_a_report_is_made_when_only_lessons_are_left() -> None:
+    plans = read_plans(
+        [ROOT / "params/smoke.yaml"], ["resnet50"], [], [*STAGES, *LESSONS], ask=lambda _: ""
+    )
+    taught, *_ = groups_of(plans)
+    stages = [job.config.stage for _, job in taught.jobs]
+
+    can = []
+    for taught.settled in range(len(stages) + 1):
+        can.append(taught.may_be_reported)
+
+    assert can == [False] * (len(stages) - len(LESSONS)) + [True] * (len(LESSONS) + 1)
 
 
 def test_one_view_has_what_runs_on_all_machines_and_what_waits_for_what() -> None:
