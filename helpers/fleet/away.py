@@ -21,6 +21,7 @@ from helpers.results import Result
 if TYPE_CHECKING:
     from helpers.fleet.submission import Submission
 
+LOST = "its worker is lost: start it, then run again"
 COMMAND = "triton-notebooks run params/{}.yaml --scheduler ADDRESS"  # results name no machine
 
 
@@ -35,8 +36,12 @@ class Away:
     run: "Submission"
     group: Group
     machine: Machine
-    trouble: str = ""  # why none of its stages can begin
-    lost: str = "its worker is lost: start it, then run again"
+    unready: str = ""  # why none of its stages can begin
+
+    @property
+    def trouble(self) -> str:
+        """Say why no stage can begin there now."""
+        return self.unready or (LOST if self.machine.lost else "")
 
     def obstacles(self) -> dict[str, str]:
         """Ask what stands in the way of the jobs on that machine, by their names."""

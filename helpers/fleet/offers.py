@@ -1,14 +1,11 @@
-"""What a machine offers a fleet: the targets that it can run, and which host it is."""
+"""What a machine offers a fleet: the targets that it can run, and what it is."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from helpers import machine
 from helpers.config import FILES, Parameters, read_file
 from helpers.errors import DeploymentError, ParameterError
 from helpers.machine import provenance
-
-BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 def targets() -> list[str]:
@@ -42,11 +39,6 @@ def description() -> str:
     processor, cores = found["host_processor_model_name"], found["host_processor_vcpu_count"]
     gpu = f"{found['accelerator_model_name']}, " if found["accelerators_per_node"] else ""
     return f"{gpu}{processor}, {cores} cores, {found['host_memory_capacity']}"
-
-
-def host() -> str:
-    """Tell this host from others, whatever its name and its networks are: by its kernel's start."""
-    return BOOT.read_text().strip()
 
 
 def resources(offered: Sequence[str]) -> dict[str, float]:

@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from helpers.config import STAGE, ContestConfig, LoadConfig
 from helpers.errors import FleetError
 from helpers.pipeline import Job
-from helpers.results import Result, read
+from helpers.results import read
 from helpers.store import MANIFEST, find_artefact, is_away, write_atomic
 
 PAGE = ".html"  # is made again at home
@@ -60,12 +60,13 @@ def paths_of(job: Job) -> list[Path]:
     return [*sorted(found), *([job.result] if job.result.exists() else [])]
 
 
-def manifest_of(base: Path, result: Result | None) -> Path | None:
-    """Give the manifest of the artefact that a result names, below the target's folder `base`."""
+def manifest_of(base: Path, job: Job) -> list[Path]:
+    """List the manifest of the artefact that a job made, below the target's folder `base`."""
+    result = read(job.result) if STAGE[job.config.stage].makes_artefact else None
     if result is None or result.artefact is None:
-        return None
+        return []
     path = base / "artefacts" / result.artefact.folder / MANIFEST
-    return path if path.exists() else None
+    return [path] if path.exists() else []
 
 
 def hashed(contents: Mapping[str, bytes]) -> dict[str, str]:
@@ -117,8 +118,3 @@ def known(base: Path, job: Job) -> dict[str, bytes]:
     found = read(job.result)
     is_done = found is not None and found.state == "done"
     return contents(base, paths_of(job)) if is_done else {}
-
-
-def makes_artefact(job: Job) -> bool:
-    """Whether a job leaves an artefact that stays on its machine."""
-    return STAGE[job.config.stage].makes_artefact

@@ -107,6 +107,8 @@ def prepare(
         spread = Spread(client, roster, _seeing(roster, [probe, source]), say)
         (scratch / "result").mkdir(parents=True, exist_ok=True)
         parts.prepare_parts(config, source, scratch / "result", scratch, spread)
+        for left in (scratch / "result").rglob(".*"):  # of a worker that was killed
+            left.unlink()
         with making(place.made) as (folder, _):
             for each in (scratch / "result").iterdir():
                 each.rename(folder / each.name)

@@ -2,6 +2,7 @@
 
 import time
 import uuid
+from asyncio import CancelledError
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -60,7 +61,6 @@ class Machine:
 
     address: str
     identity: str
-    host: str
     words: str  # what it is
     offered: tuple[str, ...]
     is_shared: bool  # whether its outputs folder is the submitter's
@@ -120,7 +120,7 @@ class Roster:
         try:
             asked = self._client.scheduler.identity
             found = self._client.sync(asked, n_workers=-1, callback_timeout=silence())
-        except (OSError, TimeoutError) as error:
+        except (OSError, TimeoutError, RuntimeError, CancelledError) as error:
             raise FleetError(gone) from error
         return {
             f"{address} {each['id']}": {**each, "address": address}
@@ -141,7 +141,6 @@ class Roster:
         self._machines[name] = Machine(
             address,
             identity=told["identity"],
-            host=told["host"],
             words=told["machine"],
             offered=tuple(told["offered"]),
             is_shared=told["shared"],

@@ -19,8 +19,7 @@ from pathlib import Path
 from helpers import results
 from helpers.fleet import gate, kinship, offers
 from helpers.fleet.bench import END_SECONDS, SHARED_VARIABLE, job_of
-from helpers.fleet.orders import Bundle, Order, contents, hashed, makes_artefact, manifest_of
-from helpers.fleet.orders import paths_of as paths
+from helpers.fleet.orders import Bundle, Order, contents, hashed, manifest_of, paths_of
 from helpers.pipeline import stale
 from helpers.store import LOCKED_VARIABLE, content_name, write_atomic
 
@@ -46,7 +45,6 @@ class Station:
         """
         return {
             "identity": self.identity,
-            "host": offers.host(),
             "machine": offers.description(),
             "offered": self.offered,
             "software": kinship.software(),
@@ -90,10 +88,8 @@ class Station:
             tell({"runs": order.stage})
             answer = self._ask(order, is_shared, is_wanted, tell)
         base, job = self.outputs / order.target, job_of(order)
-        found = paths(job) if answer["state"] not in ("skipped", "refused") else []
-        files = contents(base, found)
-        if makes_artefact(job) and (manifest := manifest_of(base, results.read(job.result))):
-            files = {**contents(base, [manifest]), **files}
+        left = answer["state"] not in ("skipped", "refused")
+        files = contents(base, [*manifest_of(base, job), *paths_of(job)]) if left else {}
         return Bundle(answer["state"], answer["reason"], files, hashed(files))
 
     def _ask(

@@ -237,12 +237,12 @@ class Submission:
                     for job in group.before:
                         away.check(job)
                 except DeploymentError as error:
-                    obstacles, away.trouble = {}, str(error)
+                    obstacles, away.unready = {}, str(error)
                 group.jobs = [
                     (place, replace(job, obstacle=obstacles.get(job.name, "")))
                     for place, job in group.jobs
                 ]
-                self._settle(replace(self.runner, place=away), group, away, machine)
+                self._settle(replace(self.runner, place=away), group, away)
         except Exception as error:  # of this package or Dask: the other groups go on
             line = " ".join(str(error).split())
             self.say(f"{group.name}: failed, {type(error).__name__}: {line}")
@@ -253,25 +253,19 @@ class Submission:
                 self.supply.made(machine)
                 self.turn.notify_all()
 
-    def _settle(
-        self,
-        runner: Runner,
-        group: Group,
-        away: "Away | None" = None,
-        machine: Machine | None = None,
-    ) -> None:
+    def _settle(self, runner: Runner, group: Group, away: Away | None = None) -> None:
         """Run a group's jobs, or say of each that it is unchanged."""
         for place, job in group.jobs:
-            if away and (away.trouble or (machine and machine.lost)):
-                state = self._block(job, f"{place} {job.name}", away.trouble or away.lost)
+            if away and (trouble := away.trouble):
+                state = self._block(job, f"{place} {job.name}", trouble)
             else:
                 if away:
                     self.runner.pending.setdefault(job.result, "waiting")
                 state = runner.step(group.target, job, f"{place} {job.name}")
             self._outcome[state] += 1
             group.settled += 1
-            if machine and job.config.stage == "export":
-                self.supply.made(machine)
+            if away and job.config.stage == "export":
+                self.supply.made(away.machine)
         group.state = "over"
 
     def _block(self, job: Job, name: str, reason: str) -> str:

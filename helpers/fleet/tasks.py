@@ -8,7 +8,7 @@ from distributed import Worker, get_worker
 from distributed.core import Status
 
 from helpers.errors import FleetError
-from helpers.fleet import cargo, gate
+from helpers.fleet import gate
 from helpers.fleet.orders import Bundle, Order
 from helpers.fleet.station import Station
 
@@ -75,11 +75,6 @@ def about(probe: str, dask_worker: Worker) -> dict[str, object] | None:
     """Ask a worker about itself; None if it is none of the fleet."""
     station: Station | None = getattr(dask_worker, ATTRIBUTE, None)
     return station.about(probe) if station else None
-
-
-def held(places: Sequence[str], dask_worker: Worker) -> list[str]:
-    """Ask which of these artefacts a worker has whole."""
-    return cargo.held(station_of(dask_worker).outputs, places)
 
 
 async def at_work(do: Callable[..., object], *arguments: object, dask_worker: Worker) -> object:

@@ -6,6 +6,7 @@ machines see, whole or not at all. So what was interrupted goes on with the part
 
 import os
 import shutil
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,7 +31,7 @@ def once(path: Path) -> Iterator[Path | None]:
         yield None
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
     try:
         yield temporary
         os.replace(temporary, path)

@@ -41,6 +41,9 @@ def test_days_prepared_by_two_workers_are_those_of_one_machine(fleet: Fleet) -> 
     before = {path: path.stat().st_mtime_ns for path in (scratch / "counts").rglob("*.parquet")}
     assert len(before) == 2 * 26
 
+    (scratch / "result/train").mkdir(parents=True)
+    (scratch / "result/train/.label.bin.0").write_text("of a worker that was killed")
+
     answer = fleet.start(*command).answer()
 
     assert answer.code == 0, answer.output
