@@ -213,8 +213,10 @@ class Submission:
     def _wait(self, group: Group, reason: str) -> None:
         if reason == group.reason:
             return
+        said = {(each.name, each.reason) for each in self._groups if each.state == "waiting"}
         group.reason, pending = reason, self.runner.pending
-        self.say(f"{group.name}: waits, {reason}")
+        if (group.name, reason) not in said:  # for another group of the model
+            self.say(f"{group.name}: waits, {reason}")
         for _, job in group.jobs:
             if job.result in pending:
                 pending[job.result] = f"waiting: {reason}"

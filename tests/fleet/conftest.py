@@ -8,7 +8,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -82,6 +82,7 @@ class Fleet:
     folder: Path
     variables: dict[str, str] = field(default_factory=dict)
     started: list[Running] = field(default_factory=list)
+    workers: dict[str, Running] = field(default_factory=dict)  # by what they offer, the last ones
     address: str = ""
     key: tuple[str, ...] = ()
 
@@ -118,12 +119,27 @@ class Fleet:
         return running
 
     def work(self, *targets: str, project: Project | None = None, inside: str = "") -> Running:
-        """Start a worker that offers targets, with an outputs folder of its own."""
+        """Start a worker that offers targets, with an outputs folder of its own, and wait until it
+        has joined.
+        """
+        running = self.start_worker(*targets, project=project, inside=inside)
+        running.wait_to_say("joined")
+        return running
+
+    def work_each(self, *targets: str) -> None:
+        """Start a worker for each target, all at once."""
+        for running in [self.start_worker(name) for name in targets]:
+            running.wait_to_say("joined")
+
+    def start_worker(
+        self, *targets: str, project: Project | None = None, inside: str = ""
+    ) -> Running:
+        """Start a worker."""
         outputs = self.folder / f"outputs-{'-'.join(targets)}"
         offered = [f"--target={name}" for name in targets]
         arguments = ("worker", self.address, *self.key, *offered, "--outputs", str(outputs))
         running = self.start(*arguments, project=project, inside=inside)
-        running.wait_to_say("joined")
+        self.workers["-".join(targets)] = running
         return running
 
     def submit(self, *arguments: str) -> Running:
@@ -139,28 +155,37 @@ class Fleet:
         return self.folder / f"outputs-{'-'.join(targets)}"
 
 
+@contextmanager
+def fleet_in(folder: Path) -> Iterator[Fleet]:
+    """Give a fleet in which nothing runs yet, and end all of it after the block."""
+    home = copy_project(folder / "home")
+    add_targets(home)
+    found = Fleet(home, folder)
+    try:
+        yield found
+    finally:
+        for running in reversed(found.started):
+            running.end()
+
+
 @pytest.fixture
 def fleet(tmp_path: Path) -> Iterator[Fleet]:
-    """A fleet in which nothing runs yet; all of it is ended after the test."""
-    home = copy_project(tmp_path / "home")
-    add_targets(home)
-    found = Fleet(home, tmp_path)
-    yield found
-    for running in reversed(found.started):
-        running.end()
+    """A fleet of one test."""
+    with fleet_in(tmp_path) as found:
+        yield found
 
 
-@pytest.fixture
-def held(fleet: Fleet) -> Fleet:
-    """A fleet whose first target's export goes on as long as there is a file `hold`."""
-    (fleet.folder / "hold").touch()
+def make_holdable(fleet: Fleet) -> Path:
+    """Have its first target's export go on as long as there is a file, and give that."""
+    hold = fleet.folder / "hold"
     module = fleet.home.root / "helpers/models/dummy/__init__.py"
     text = module.read_text()
-    changed = text.replace("\n        import torch\n", HELD.format(hold=fleet.folder / "hold"))
+    changed = text.replace("\n        import torch\n", HELD.format(hold=hold))
     assert changed != text
     module.write_text(changed)
     fleet.variables[SILENCE_VARIABLE] = "6"
-    return fleet
+    hold.touch()
+    return hold
 
 
 @dataclass

@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -10,7 +11,14 @@ import pytest
 
 from helpers.results import read
 from tests.conftest import Project, copy_project, processes, wait_for
-from tests.fleet.conftest import Fleet, Network, Running, add_targets
+from tests.fleet.conftest import (
+    Fleet,
+    Network,
+    Running,
+    add_targets,
+    fleet_in,
+    make_holdable,
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.usefixtures("nothing_left")]
 
@@ -18,9 +26,33 @@ ONLY = ("--stage", "export", "--experiment", "onnx-fp32")
 BOTH = ("params/first.yaml", "params/second.yaml", *ONLY)
 
 
+@pytest.fixture(scope="module")
+def lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    """A fleet for all faults, in which nothing runs yet."""
+    folder = tmp_path_factory.mktemp("fleet")
+    with fleet_in(folder) as found:
+        make_holdable(found)
+        yield found
+    wait_for(lambda: not processes(str(folder)), 30)
+
+
+@pytest.fixture
+def held(lasting: Fleet) -> Iterator[Fleet]:
+    """That fleet with a scheduler and two workers, whose first target's export is held."""
+    if not lasting.address:
+        lasting.schedule()
+    alive = {name for name, each in lasting.workers.items() if each.process.poll() is None}
+    lasting.work_each(*({"first", "second"} - alive))
+    (lasting.folder / "hold").touch()
+    yield lasting
+    for running in lasting.started:
+        if "-run.log" in running.log.name:
+            running.end()
+
+
 def exporting(fleet: Fleet, *files: str) -> Running:
     """Start a run, and return when the first target is held and what else there is done."""
-    running = fleet.submit(*(files or BOTH))
+    running = fleet.submit(*(files or BOTH), "--force")
     running.wait_to_say("first: holding on")
     if not files:
         running.wait_to_say("second: [1/1] dummy onnx-fp32 export: done in ")
@@ -51,11 +83,8 @@ def reason(fleet: Fleet, target: str = "first") -> str:
 
 @pytest.mark.thorough
 def test_a_worker_killed_in_mid_stage_fails_that_stage_and_others_go_on(held: Fleet) -> None:
-    held.schedule()
-    first = held.work("first")
-    held.work("second")
     running = exporting(held)
-    first.process.kill()
+    held.workers["first"].process.kill()
 
     answer = running.answer()
 
@@ -71,31 +100,6 @@ def test_a_worker_killed_in_mid_stage_fails_that_stage_and_others_go_on(held: Fl
 
 
 @pytest.mark.thorough
-def test_a_cable_pulled_out_in_mid_stage_fails_it_and_the_worker_comes_back(
-    held: Fleet, network: Network
-) -> None:
-    held.schedule("--host", network.address, "--port", "0")
-    first = held.work("first", inside=network.names[0])
-    held.work("second", inside=network.names[1])
-    running = exporting(held)
-    network.cut(network.names[0])
-
-    answer = running.answer()
-
-    assert answer.code == 1
-    assert reason(held) == ("its worker is not heard of any more (its network was cut): run again")
-    assert reason(held, "second") == ""
-    first.wait_to_say("cut off from tls://")
-    wait_for(lambda: not kernels(held), 30)
-    there = read(held.outputs("first") / "first/dummy/onnx-fp32/export.json")
-    assert there
-    assert (there.state, there.reason) == ("failed", "the run was interrupted")
-    network.plug(network.names[0])
-    wait_for(lambda: first.said.count("joined tls://") == 2)
-    require_completion(held)
-
-
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("victim", "why"),
     [
@@ -107,12 +111,10 @@ def test_a_stage_that_is_out_of_memory_leaves_its_worker(
     victim: str, why: str, held: Fleet
 ) -> None:
     """The kernel of Linux kills the process that has most."""
-    held.schedule()
-    held.work("first")
     running = exporting(held, "params/first.yaml", *ONLY)
-    benches = processes(str(held.folder), "-m helpers.fleet.bench")
+    benches = processes(str(held.outputs("first")), "-m helpers.fleet.bench")
     own = [pid for pid in benches if "fleet.bench" in Path(f"/proc/{pid}/cmdline").read_text()]
-    for pid in kernels(held) if victim == "kernel" else own[:1]:
+    for pid in kernels(held) if victim == "kernel" else own:
         os.kill(pid, signal.SIGKILL)
 
     answer = running.answer()
@@ -123,12 +125,23 @@ def test_a_stage_that_is_out_of_memory_leaves_its_worker(
 
 
 @pytest.mark.thorough
+def test_a_submitter_that_is_killed_has_its_stages_ended_and_the_workers_stay(held: Fleet) -> None:
+    running = exporting(held, "params/first.yaml", *ONLY)
+    assert kernels(held)
+    running.process.kill()
+
+    wait_for(lambda: not kernels(held), 30)
+
+    assert reason(held) == "the run was interrupted"
+    require_completion(held, "params/first.yaml", *ONLY)
+
+
+@pytest.mark.thorough
 def test_a_scheduler_that_ends_is_one_line_and_what_was_done_is_kept(held: Fleet) -> None:
-    scheduler = held.schedule()
-    workers = [held.work("first"), held.work("second")]
     port = held.address.rpartition(":")[2]
+    joined = {name: worker.said.count("joined") for name, worker in held.workers.items()}
     running = exporting(held)
-    scheduler.process.kill()
+    held.started[0].process.kill()
 
     answer = running.answer()
 
@@ -140,56 +153,65 @@ def test_a_scheduler_that_ends_is_one_line_and_what_was_done_is_kept(held: Fleet
     assert reason(held, "second") == ""
     wait_for(lambda: not kernels(held), 30)
     held.schedule("--port", port)
-    for worker in workers:
-        wait_for(lambda w=worker: w.said.count("joined") == 2)
+    for name, worker in held.workers.items():
+        wait_for(lambda n=name, w=worker: w.said.count("joined") == joined[n] + 1)
     require_completion(held)
 
 
 @pytest.mark.thorough
-def test_a_submitter_that_is_killed_has_its_stages_ended_and_the_workers_stay(held: Fleet) -> None:
-    held.schedule()
-    held.work("first")
-    running = exporting(held, "params/first.yaml", *ONLY)
-    assert kernels(held)
-    running.process.kill()
+def test_a_cable_pulled_out_in_mid_stage_fails_it_and_the_worker_comes_back(
+    fleet: Fleet, network: Network
+) -> None:
+    make_holdable(fleet)
+    fleet.schedule("--host", network.address, "--port", "0")
+    first = fleet.work("first", inside=network.names[0])
+    fleet.work("second", inside=network.names[1])
+    running = exporting(fleet)
+    network.cut(network.names[0])
 
-    wait_for(lambda: not kernels(held), 30)
+    answer = running.answer()
 
-    assert reason(held) == "the run was interrupted"
-    require_completion(held, "params/first.yaml", *ONLY)
+    assert answer.code == 1
+    assert reason(fleet) == ("its worker is not heard of any more (its network was cut): run again")
+    assert reason(fleet, "second") == ""
+    first.wait_to_say("cut off from tls://")
+    wait_for(lambda: not kernels(fleet), 30)
+    there = read(fleet.outputs("first") / "first/dummy/onnx-fp32/export.json")
+    assert there
+    assert (there.state, there.reason) == ("failed", "the run was interrupted")
+    network.plug(network.names[0])
+    wait_for(lambda: first.said.count("joined tls://") == 2)
+    require_completion(fleet)
 
 
+@pytest.mark.thorough
 def test_a_worker_with_other_software_is_refused_before_anything_runs(fleet: Fleet) -> None:
-    other = copy_project(fleet.folder / "other")
+    other, same = copy_project(fleet.folder / "other"), Project(fleet.folder / "same")
     add_targets(other)
     with (other.root / "helpers/perf/limits.py").open("a") as file:
         file.write("# changed\n")
-    fleet.schedule()
-    worker = fleet.work("first", project=other)
-
-    answer = fleet.run("params/first.yaml", *ONLY)
-
-    assert answer.code == 1
-    (line,) = (each for each in answer.output.splitlines() if each.startswith("error: "))
-    assert line.startswith("error: the worker of first (")
-    assert "has another source of helpers/perf/limits.py: install the same commit and" in line
-    assert not list((fleet.home.root / "outputs").glob("first/dummy/**/*.json"))
-    worker.end()
-
-    same = Project(fleet.folder / "same")
-    shutil.copytree(fleet.home.root, same.root, ignore=shutil.ignore_patterns("outputs"))
-    shutil.copytree(fleet.home.root / "helpers", same.root / "helpers", dirs_exist_ok=True)
-    (same.root / "docker").mkdir()
-    (fleet.home.root / "docker").mkdir()
-    for project in (same, fleet.home):
+    shutil.copytree(fleet.home.root, same.root)
+    for project in (other, same, fleet.home):
+        (project.root / "docker").mkdir()
         (project.root / "docker/requirements.lock").write_text("numpy==9.9\n")
     package = same.root / "numpy-0.1.dist-info"
     package.mkdir()
     (package / "METADATA").write_text("Metadata-Version: 2.1\nName: numpy\nVersion: 0.1\n")
-    fleet.work("first", project=same)
+    fleet.schedule()
+    for name, project in (("first", other), ("second", same)):
+        fleet.work(name, project=project)
 
-    answer = fleet.run("params/first.yaml", *ONLY)
+    for name, difference in (
+        ("first", "another source of helpers/perf/limits.py"),
+        ("second", "numpy 0.1, not "),
+    ):
+        answer = fleet.run(f"params/{name}.yaml", *ONLY)
 
-    assert answer.code == 1
-    assert "has numpy 0.1, not " in answer.output
-    assert not list((fleet.home.root / "outputs").glob("first/dummy/**/*.json"))
+        assert answer.code == 1
+        (line,) = (each for each in answer.output.splitlines() if each.startswith("error: "))
+        assert line.startswith(f"error: the worker of {name} (")
+        assert f" has {difference}" in line
+        assert line.endswith(
+            "install the same commit and docker/requirements.lock there, and start it again"
+        )
+        assert not list((fleet.home.root / "outputs").glob(f"{name}/dummy/**/*.json"))

@@ -10,7 +10,7 @@ import pytest
 from helpers.results import Result, read
 from helpers.store import find_artefact
 from tests.conftest import Project, wait_for
-from tests.fleet.conftest import TARGETS, Fleet, Network
+from tests.fleet.conftest import TARGETS, Fleet, Network, make_holdable
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.usefixtures("nothing_left")]
 
@@ -56,8 +56,9 @@ def test_three_machines_run_a_target_each_and_the_site_shows_all(
 ) -> None:
     """The scheduler and the submitter are on this machine, the workers are behind a bridge each."""
     fleet.schedule("--host", network.address, "--port", "0")
-    for name, inside in zip(TARGETS, network.names, strict=True):
-        fleet.work(name, inside=inside)
+    places = zip(TARGETS, network.names, strict=True)
+    for worker in [fleet.start_worker(name, inside=inside) for name, inside in places]:
+        worker.wait_to_say("joined")
     files = [f"params/{name}.yaml" for name in TARGETS]
 
     answer = fleet.run(*files, *ONE)
@@ -105,8 +106,7 @@ def test_three_machines_run_a_target_each_and_the_site_shows_all(
 @pytest.mark.thorough
 def test_data_are_made_once_and_artefacts_come_home_when_they_are_asked_for(fleet: Fleet) -> None:
     fleet.schedule()
-    fleet.work("first")
-    fleet.work("second")
+    fleet.work_each("first", "second")
     only = ("--stage", "export", "--stage", "convert", *ONE)
 
     answer = fleet.run("params/first.yaml", "params/second.yaml", *only)
@@ -137,18 +137,19 @@ def test_data_are_made_once_and_artefacts_come_home_when_they_are_asked_for(flee
 
 
 @pytest.mark.thorough
-def test_a_stage_alone_finds_the_deployment_that_it_is_about_or_has_it_sent(held: Fleet) -> None:
+def test_a_stage_alone_finds_the_deployment_that_it_is_about_or_has_it_sent(fleet: Fleet) -> None:
     """Of two workers of one target, the one that has it runs another target's stage."""
-    held.schedule()
-    held.work("first", "second")
-    deployed = held.run("params/second.yaml", *ONE, *("--stage=" + name for name in STAGES[:3]))
+    hold = make_holdable(fleet)
+    fleet.schedule()
+    fleet.work("first", "second")
+    deployed = fleet.run("params/second.yaml", *ONE, *("--stage=" + name for name in STAGES[:3]))
     assert deployed.code == 0, deployed.output
-    held.work("second")
+    fleet.work("second")
     only = ("--stage", "export", "--stage", "perf_online", *ONE)
 
-    running = held.submit("params/first.yaml", "params/second.yaml", *only)
+    running = fleet.submit("params/first.yaml", "params/second.yaml", *only)
     running.wait_to_say("dummy onnx-fp32 perf_online waiting for other stages on its host to end")
-    (held.folder / "hold").unlink()
+    hold.unlink()
     answer = running.answer()
 
     for stage in STAGES[:3]:
@@ -156,8 +157,8 @@ def test_a_stage_alone_finds_the_deployment_that_it_is_about_or_has_it_sent(held
     assert "second: [1/2] dummy onnx-fp32 export: unchanged, skipped" in answer.output
     assert "second: [2/2] dummy onnx-fp32 perf_online: done in" in answer.output
     assert "first: [2/2] dummy onnx-fp32 perf_online: blocked by deploy" in answer.output
-    there = result(held.outputs("second"), "second", "perf_online")
-    assert there == result(held.home.root / "outputs", "second", "perf_online")
+    there = result(fleet.outputs("second"), "second", "perf_online")
+    assert there == result(fleet.home.root / "outputs", "second", "perf_online")
 
 
 def test_a_stage_goes_to_its_worker_and_comes_home_and_what_no_worker_offers_waits(

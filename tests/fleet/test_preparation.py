@@ -30,8 +30,7 @@ def test_days_prepared_by_two_workers_are_those_of_one_machine(fleet: Fleet) -> 
     path = fleet.home.root / "params/raw.yaml"
     path.write_text(PARAMS.format(days=days))
     fleet.schedule()
-    fleet.work("first")
-    fleet.work("second")
+    fleet.work_each("first", "second")
     command = ("prepare", "params/raw.yaml", "--model", "dlrm", "--scheduler", fleet.address)
     outputs = fleet.home.root / "outputs"
     running = fleet.start(*command)
