@@ -51,12 +51,11 @@ class Access:
     @property
     def host(self) -> str:
         """The host of an address such as tls://10.0.0.1:8786; raises `ParameterError`."""
-        parts = urlsplit(self.address)
-        if parts.scheme not in ("tls", "tcp") or not parts.hostname or parts.port is None:
-            raise ParameterError(
-                f"{self.address}: give tls://HOST:PORT, as the scheduler printed it"
-            )
-        return parts.hostname
+        with suppress(ValueError):  # of a port that is no number
+            parts = urlsplit(self.address)
+            if parts.scheme in ("tls", "tcp") and parts.hostname and parts.port:
+                return parts.hostname
+        raise ParameterError(f"{self.address}: give tls://HOST:PORT, as the scheduler printed it")
 
     @property
     def security(self) -> "Security":

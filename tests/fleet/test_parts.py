@@ -44,6 +44,7 @@ def test_a_plain_connection_to_another_machine_needs_a_flag() -> None:
         ("tls://10.0.0.1:8786", "needs --key, the file that the scheduler wrote"),
         ("10.0.0.1:8786", "give tls://HOST:PORT, as the scheduler printed it"),
         ("http://10.0.0.1:8786", "give tls://HOST:PORT"),
+        ("tcp://10.0.0.1:8786;", "give tls://HOST:PORT"),
     ],
 )
 def test_an_address_that_cannot_be_joined_is_one_line(address: str, line: str) -> None:
