@@ -53,7 +53,7 @@ class Access:
         """The host of an address such as tls://10.0.0.1:8786; raises `ParameterError`."""
         with suppress(ValueError):  # of a port that is no number
             parts = urlsplit(self.address)
-            if parts.scheme in ("tls", "tcp") and parts.hostname and parts.port:
+            if parts.scheme in ("tls", "tcp") and parts.hostname and parts.port is not None:
                 return parts.hostname
         raise ParameterError(f"{self.address}: give tls://HOST:PORT, as the scheduler printed it")
 
