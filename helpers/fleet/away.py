@@ -123,7 +123,7 @@ class Away:
     def _tell(self, job: Job, said: Callable[[str], None], what: dict[str, str]) -> None:
         """Pass on what a stage tells; called in Dask's thread."""
         if line := what.get("said"):
-            said(f"{self.group.target}: {line.strip()}")
+            said(f"{self.group.target} {job.name}: {line.strip()}")
             return
         waits = what.get("waits")
         state = f"waiting: {waits}" if waits else f"running: on {self.machine.words}"

@@ -217,9 +217,12 @@ class Submission:
         group.reason, pending = reason, self.runner.pending
         if (group.name, reason) not in said:  # for another group of the model
             self.say(f"{group.name}: waits, {reason}")
+        told = set[str]()  # experiments: each says once why it waits
         for _, job in group.jobs:
             if job.result in pending:
-                pending[job.result] = f"waiting: {reason}"
+                is_first = job.config.experiment not in told
+                pending[job.result] = f"waiting: {reason}" if is_first else "waiting"
+                told.add(job.config.experiment)
         publish_indexes(self.outputs, group.target, pending)
 
     def _wait_for_data(self, group: Group, reason: str) -> None:

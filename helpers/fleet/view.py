@@ -23,6 +23,12 @@ class Running:
     began: float = field(default_factory=time.monotonic)
     last: str = ""  # that its notebook printed
 
+    @property
+    def job(self) -> str:
+        """Its target and job, without its place in the run."""
+        target, _, rest = self.name.partition(": ")
+        return f"{target} {rest.partition('] ')[2]}"
+
 
 class FleetView(Lines):
     """Shows in a terminal, below the lines, the stages that run now, and what waits and why."""
@@ -46,9 +52,9 @@ class FleetView(Lines):
         self._console.print(line)
 
     def printed(self, line: str) -> None:
-        target, _, text = line.partition(": ")
+        name, _, text = line.partition(": ")
         for each in self._running.values():
-            if each.name.startswith(f"{target}:"):
+            if each.job == name:
                 each.last = text
 
     @contextmanager

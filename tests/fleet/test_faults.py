@@ -53,7 +53,7 @@ def held(lasting: Fleet) -> Iterator[Fleet]:
 def exporting(fleet: Fleet, *files: str) -> Running:
     """Start a run, and return when the first target is held and what else there is done."""
     running = fleet.submit(*(files or BOTH), "--force")
-    running.wait_to_say("first: holding on")
+    running.wait_to_say("first dummy onnx-fp32 export: holding on")
     if not files:
         running.wait_to_say("second: [1/1] dummy onnx-fp32 export: done in ")
     return running

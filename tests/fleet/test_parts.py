@@ -205,8 +205,8 @@ def test_one_view_has_what_runs_on_all_machines_and_what_waits_for_what() -> Non
     view("cpu bert: waits, its machine runs smoke bert")
     view("cpu bert: goes to a processor, 2 cores")
     with view.stage("cpu: [1/6] bert onnx-fp32 export", "--force", 40.0):
-        view.printed("cpu: fitting a small checkpoint to it")
-        view.printed("smoke: of another target")
+        view.printed("cpu bert onnx-fp32 export: fitting a small checkpoint to it")
+        view.printed("smoke bert onnx-fp32 export: of another target")
         view._console.print(view._picture())
 
     said = view._console.file.getvalue().splitlines()[3:]  # type: ignore[attr-defined]
