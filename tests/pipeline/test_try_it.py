@@ -9,7 +9,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -231,13 +231,6 @@ def apart(model: str) -> Any:
     return pytest.param(model, marks=marks, id=model)
 
 
-def takes_minutes(test: Callable[..., None]) -> Callable[..., None]:
-    """Mark a test that only CI runs."""
-    for name in ("slow", "alone", "thorough"):
-        test = getattr(pytest.mark, name)(test)
-    return test
-
-
 def is_promised(change: tuple[str, Any]) -> bool:
     return isinstance(change[1], str) and change in PROMISED
 
@@ -261,26 +254,18 @@ def check(prepared: Prepared, stage: str, given: dict[str, Any]) -> None:
     assert config.experiment in index.read_text()
 
 
-def check_all(prepared: Prepared, stages: Sequence[str]) -> None:
-    before = prepared.files()
-    for stage in stages:
-        for given in variations(notebook_file(prepared.model, stage)):
-            check(prepared, stage, given)
-    assert prepared.files() == before
-
-
-@takes_minutes
-@pytest.mark.parametrize("prepared", [apart(TAUGHT)], indirect=True)
-def test_each_of_a_lesson_runs_apart_from_the_experiment(prepared: Prepared) -> None:
-    check_all(prepared, LESSONS)
-
-
-@takes_minutes
+@pytest.mark.slow
+@pytest.mark.alone
+@pytest.mark.thorough
 @pytest.mark.parametrize("prepared", [*map(apart, models.names())], indirect=True)
 def test_each_runs_apart_from_the_experiment_and_the_client_is_answered(
     prepared: Prepared, tmp_path: Path
 ) -> None:
-    check_all(prepared, OWN)
+    before = prepared.files()
+    for stage in [*OWN, *(LESSONS if prepared.model == TAUGHT else ())]:
+        for given in variations(notebook_file(prepared.model, stage)):
+            check(prepared, stage, given)
+    assert prepared.files() == before
 
     config = prepared.config("deploy")
     repository = artefact_folder(config, "deploy")
