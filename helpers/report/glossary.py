@@ -88,9 +88,9 @@ WORDS = (
     ),
     (
         "parameter server",
-        "HPS, hierarchical: what holds embedding tables that do not fit into a server's memory: a cache of "
-        "the hot rows, a database in memory or Redis, and one on disk. The cache starts empty: the "
-        "first requests warm it up, or a preload does. DLRM's and DCNv2's notebooks set it up.",
+        "Hierarchical (HPS): it holds embedding tables that do not fit into a server's memory, in "
+        "a cache of the hot rows, a database in memory or Redis, and one on disk. The cache starts "
+        "empty; the first requests warm it up, or a preload does. DLRM and DCNv2 are served so.",
     ),
     (
         "precision",
