@@ -39,7 +39,7 @@ from helpers.pipeline.planning import framework
 from helpers.pipeline.publishing import explored, publish_indexes
 from helpers.results import Result, read
 from helpers.store import OUTPUTS_VARIABLE, ROOT, find_artefact
-from tests.conftest import wait_for
+from tests.conftest import apart, wait_for
 from tests.triton.test_client import answer_to_client
 
 HEADING = "## Try it"
@@ -218,17 +218,6 @@ PROMISED: dict[tuple[str, str], Callable[[Result, Result], bool]] = {
         for name in made.artefact.files  # type: ignore[union-attr]
     ),
 }
-
-
-# perf_analyzer names the memory that it shares by tensors, for the whole machine: models with the
-# same names are not measured side by side.
-SAME_NAMES = {"dlrm": "criteo", "dcnv2": "criteo"}
-
-
-def apart(model: str) -> Any:
-    """A model as a parameter, on the worker that has what must not run beside it."""
-    marks = pytest.mark.xdist_group(SAME_NAMES.get(model, model))
-    return pytest.param(model, marks=marks, id=model)
 
 
 def is_promised(change: tuple[str, Any]) -> bool:
