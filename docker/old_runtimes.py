@@ -163,7 +163,7 @@ def make(wanted: Environment) -> None:
         wanted.folder.with_name(f"{wanted.folder.name}.making"),
     )
     shutil.rmtree(temporary, ignore_errors=True)
-    install = [str(temporary / "bin/python"), "-m", "pip", "install", "--quiet"]
+    install = [str(temporary / "bin/python"), "-m", "pip", "install", "--quiet", "--no-compile"]
     steps = [[python, "-m", "venv", str(temporary)], [*install, *packages(wanted)]]
     steps.append([str(temporary / "bin/python"), "-c", CHECK.format(wanted.module)])
     for step in steps:

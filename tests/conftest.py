@@ -69,6 +69,7 @@ ONNX = {  # the fields of an experiment that says no more than it must
 RUNS = {"finished", "project", "nothing_left"}  # fixtures of tests that run a whole experiment
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what runs the batch command: servers and kernels need most of the machine's time.
 
@@ -84,9 +85,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if "finished" in fixtures:
             waiting.add(item.path)
         if not item.get_closest_marker("xdist_group"):
-            item.add_marker(pytest.mark.xdist_group(str(item.path)))
+            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: (item.path not in slow, item.path in waiting))
+
+
+# perf_analyzer names the memory that it shares by tensors, for the whole machine: models with the
+# same names are not measured side by side.
+SAME_NAMES = {"dlrm": "criteo", "dcnv2": "criteo"}
+
+
+def apart(model: str, *others: str) -> Any:
+    """A model, and `others`, as parameters, on the worker that has what must not run beside it."""
+    marks = pytest.mark.xdist_group(SAME_NAMES.get(model, model))
+    return pytest.param(model, *others, marks=marks, id=model)
 
 
 WATCHED = "imported"  # a folder of a project, with one file for each process

@@ -36,8 +36,11 @@ SHORTEST_INTERVAL_MS = 100
 START_SECONDS = 20.0  # in which an open loop has had an answer
 SEED = 14
 OUTPUT_BYTES = 524288  # of an answer whose length Triton does not know; NVIDIA's: 131,072 logits
-# it wants two requests in each window; with an empty one a point is unstable at any percentage
-TOO_SHORT = re.compile("only one request|larger time window|stable measurement")
+# it wants two requests in each window; with an empty one a point is unstable at any percentage, and
+# on a machine with too few cores it may find no statistics of a model that it asks all the time
+TOO_SHORT = re.compile(
+    "only one request|larger time window|stable measurement|find the requested model version"
+)
 NO_ACCESS = ": if the server runs as another user, set shared_memory to none"
 OVERHEAD = re.compile(r"Avg client overhead: ([\d.]+)%")
 # What Triton counted of a model, at the end of the log: first of the one that is asked

@@ -32,6 +32,11 @@ WORDS = (
         "it rather than the server.",
     ),
     ("concurrency", "Clients that each have one request under way."),
+    (
+        "CUDA graph",
+        "The launches of all kernels of a batch, recorded once and replayed as one. It saves time "
+        "where kernels are short, and holds for the shape that was recorded.",
+    ),
     ("disturbed", "A verdict: other processes, or a machine at another pace, changed the figure."),
     (
         "dynamic batching",
@@ -80,6 +85,12 @@ WORDS = (
     (
         "pace",
         "How fast the machine itself is at the moment: the rate of a fixed product of matrices.",
+    ),
+    (
+        "parameter server",
+        "Hierarchical (HPS): it holds embedding tables that do not fit into a server's memory, in "
+        "a cache of the hot rows, a database in memory or Redis, and one on disk. The cache starts "
+        "empty; the first requests warm it up, or a preload does. DLRM and DCNv2 are served so.",
     ),
     (
         "precision",

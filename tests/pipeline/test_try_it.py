@@ -9,7 +9,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,7 +39,7 @@ from helpers.pipeline.planning import framework
 from helpers.pipeline.publishing import explored, publish_indexes
 from helpers.results import Result, read
 from helpers.store import OUTPUTS_VARIABLE, ROOT, find_artefact
-from tests.conftest import wait_for
+from tests.conftest import apart, wait_for
 from tests.triton.test_client import answer_to_client
 
 HEADING = "## Try it"
@@ -220,24 +220,6 @@ PROMISED: dict[tuple[str, str], Callable[[Result, Result], bool]] = {
 }
 
 
-# perf_analyzer names the memory that it shares by tensors, for the whole machine: models with the
-# same names are not measured side by side.
-SAME_NAMES = {"dlrm": "criteo", "dcnv2": "criteo"}
-
-
-def apart(model: str) -> Any:
-    """A model as a parameter, on the worker that has what must not run beside it."""
-    marks = pytest.mark.xdist_group(SAME_NAMES.get(model, model))
-    return pytest.param(model, marks=marks, id=model)
-
-
-def takes_minutes(test: Callable[..., None]) -> Callable[..., None]:
-    """Mark a test that only CI runs."""
-    for name in ("slow", "alone", "thorough"):
-        test = getattr(pytest.mark, name)(test)
-    return test
-
-
 def is_promised(change: tuple[str, Any]) -> bool:
     return isinstance(change[1], str) and change in PROMISED
 
@@ -261,26 +243,18 @@ def check(prepared: Prepared, stage: str, given: dict[str, Any]) -> None:
     assert config.experiment in index.read_text()
 
 
-def check_all(prepared: Prepared, stages: Sequence[str]) -> None:
-    before = prepared.files()
-    for stage in stages:
-        for given in variations(notebook_file(prepared.model, stage)):
-            check(prepared, stage, given)
-    assert prepared.files() == before
-
-
-@takes_minutes
-@pytest.mark.parametrize("prepared", [apart(TAUGHT)], indirect=True)
-def test_each_of_a_lesson_runs_apart_from_the_experiment(prepared: Prepared) -> None:
-    check_all(prepared, LESSONS)
-
-
-@takes_minutes
+@pytest.mark.slow
+@pytest.mark.alone
+@pytest.mark.thorough
 @pytest.mark.parametrize("prepared", [*map(apart, models.names())], indirect=True)
 def test_each_runs_apart_from_the_experiment_and_the_client_is_answered(
     prepared: Prepared, tmp_path: Path
 ) -> None:
-    check_all(prepared, OWN)
+    before = prepared.files()
+    for stage in [*OWN, *(LESSONS if prepared.model == TAUGHT else ())]:
+        for given in variations(notebook_file(prepared.model, stage)):
+            check(prepared, stage, given)
+    assert prepared.files() == before
 
     config = prepared.config("deploy")
     repository = artefact_folder(config, "deploy")
