@@ -58,7 +58,7 @@ def difference(
     fields: dict[str, object] = {}
     if found.shape == reference.shape:
         apart = np.abs(np.subtract(found, reference, dtype=np.float64))
-        apart /= reference.std(dtype=np.float64)
+        apart /= reference.std(dtype=np.float64) or np.abs(reference).max() or 1  # of a constant
         place = np.unravel_index(apart.argmax(), apart.shape)  # a NaN counts as the largest
         fields = {"sample": place[0], "value": found[place], "reference_value": reference[place]}
         if np.isfinite(apart[place]):
@@ -94,10 +94,20 @@ def rung(
     return result.model_copy(update={"note": "computed in fp32"})
 
 
-def agreement(right: Array, got: Array) -> Score:
-    """Compare decisions one by one: 98 % of them must be the framework's."""
-    share = float(np.mean(right == got)) if right.shape == got.shape else 0.0
-    return Score(metric=AGREEMENT, framework=1.0, served=share, bound=AGREED_SHARE, better="higher")
+def agreement(right: Array, got: Array, bound: float = AGREED_SHARE) -> Score:
+    """Compare decisions one by one: 98 % of them must be the framework's; numbers by their relative
+    difference, in the Euclidean norm.
+
+    `bound` is what must be kept.
+    """
+    if right.shape != got.shape:
+        share = 0.0
+    elif right.dtype.kind == "f":
+        apart, size = np.linalg.norm(np.subtract(got, right)), np.linalg.norm(right)
+        share = max(0.0, 1 - float(apart / (size or 1)))
+    else:
+        share = float(np.mean(right == got))
+    return Score(metric=AGREEMENT, framework=1.0, served=share, bound=bound, better="higher")
 
 
 def scores(
@@ -128,7 +138,8 @@ def framework_reference(config: ExportConfig, prepared: Prepared) -> Artefact:
         with making(folder) as (temporary, facts):
             everything = _run(session, dataset.batches(models.get(config.model).BATCH))
             np.savez(temporary / EVALUATION_FILE, **everything)
-            np.savez(temporary / SAMPLES_FILE, **_run(session, dataset.batches(BATCH, SAMPLES)))
+            batches = dataset.batches(models.at_once(config.model, BATCH), SAMPLES)
+            np.savez(temporary / SAMPLES_FILE, **_run(session, batches))
             facts.update(dataset.score(everything))
     found = find_artefact(folder)
     assert found is not None
@@ -174,7 +185,8 @@ def outputs_of(config: ExportConfig, artefact: Artefact, device: str) -> Arrays:
     """Compute the ladder's samples by an export or a conversion in this process."""
     name = str(artefact.facts["format"])
     session = ensemble.load(config, name, lambda _: artefact.folder, physical_cores(), device)
-    return _run(session, requests(config, open_dataset(config), BATCH, SAMPLES))
+    size = models.at_once(config.model, BATCH)
+    return _run(session, requests(config, open_dataset(config), size, SAMPLES))
 
 
 def compare(config: ExportConfig, artefact: Artefact) -> Rung:
@@ -213,7 +225,8 @@ def _by_server(config: ConvertConfig, artefact: Artefact) -> Arrays:
     """Serve an artefact just as it is, one instance without a batcher, for the ladder's samples."""
     from helpers.triton import serve, write_repository
 
-    largest = config.max_batch_size if isinstance(config, EngineConfig) else BATCH
+    largest = models.at_once(config.model, BATCH)
+    largest = config.max_batch_size if isinstance(config, EngineConfig) else largest
     plain = {"stage": "deploy", "accelerator": "none", "threads": 1, "max_batch_size": largest}
     alone = DeployConfig.model_validate(
         {name: getattr(config, name) for name in ConvertConfig.model_fields} | plain
@@ -255,5 +268,7 @@ def evaluate(config: DeployConfig, server: "Server") -> tuple[tuple[Rung, ...], 
     right, metrics = _reference(config, EVALUATION_FILE)
     rungs.append(rung("served under load", config, precision, found, right))
     kept = scores(config, metrics, dataset.score(found))
-    decided = agreement(dataset.decisions(right), dataset.decisions(found))
+    # without a metric of the task, the rule of the metrics is that of the decisions
+    share = AGREED_SHARE if kept else KEPT_SHARE
+    decided = agreement(dataset.decisions(right), dataset.decisions(found), share)
     return tuple(rungs), (*kept, decided)

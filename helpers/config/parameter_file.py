@@ -122,6 +122,10 @@ class DataFields(Strict):
     # of the network, where a model has several; the first of them if it is not given
     variant: Annotated[str, Field(validate_default=True)] = ""
     max_seq_length: Count | None = None  # tokens
+    # of a model of your own: the size of each dimension that its graph leaves free, by name, and
+    # the file with a label for each sample
+    dimensions: dict[str, Count] = {}
+    labels: str = ""
 
     @pydantic.field_validator("variant")
     @classmethod
@@ -142,8 +146,11 @@ class CheckpointField(Strict):
 
     @property
     def caveat(self) -> str:
-        """What must stand beside every accuracy; empty for a real checkpoint."""
-        return " (checkpoint fitted to generated data)" if self.checkpoint == "fitted" else ""
+        """What must stand beside every accuracy; empty for a real checkpoint and real samples."""
+        if self.checkpoint == "fitted":
+            return " (checkpoint fitted to generated data)"
+        drawn = getattr(self, "drawn", "")
+        return f" ({drawn})" if drawn else ""
 
 
 class ExportFields(DataFields, CheckpointField):

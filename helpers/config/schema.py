@@ -7,7 +7,7 @@ from typing import Literal, TypeVar
 
 import pydantic
 
-from helpers import formats
+from helpers import formats, models
 from helpers.config import parameter_file as fields
 from helpers.config import releases
 from helpers.config.parameter_file import LESSONS_FOLDER, Value, validated
@@ -37,6 +37,12 @@ class StageConfig(fields.Strict):
         """The ONNX opset that a server with old runtimes reads; None for one with today's."""
         return None if not self.server.is_native else releases.opset(self.server.release)
 
+    @property
+    def drawn(self) -> str:
+        """What must stand beside all that comes of samples that nobody took; empty for others."""
+        model = models.get(self.model)
+        return model.DRAWN if getattr(self, "dataset", "") in model.GENERATED else ""
+
     def summary(self) -> dict[str, Value]:
         """What a reader should know: the experiment, and every field that the stage reads."""
         head: dict[str, Value] = {"model": self.model, "target": self.target, "gpu": self.gpu}
@@ -44,8 +50,11 @@ class StageConfig(fields.Strict):
             head["experiment"] = self.experiment
         if self.overrides:
             head["explored with"] = self.overrides
+        if self.drawn:
+            head["samples"] = self.drawn
         read = self.model_dump(include=self.fields_for(self.stage))
-        return head | {name: value for name, value in read.items() if value not in (None, "", [])}
+        empty = (None, "", [], {})
+        return head | {name: value for name, value in read.items() if value not in empty}
 
     def fields_for(self, stage: str) -> set[str]:
         """Name the fields that `stage`, this one or an earlier one, reads of this experiment."""
@@ -67,7 +76,7 @@ class StageConfig(fields.Strict):
         chosen |= self.model_dump(include=self.fields_for(stage))
         if stage == "perf_online":
             chosen = {name: value for name, value in chosen.items() if name not in DRAWN}
-        for name in {"dataset", "checkpoint"} & set(chosen):
+        for name in {"dataset", "checkpoint", "labels"} & set(chosen):
             chosen[name] = content_name(str(chosen[name]))
         return chosen
 

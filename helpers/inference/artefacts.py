@@ -74,7 +74,8 @@ def _make(
     with making(folder) as (temporary, facts):
         started = time.monotonic()
         ensemble.write_preprocessing(config, origin, temporary)
-        batch = next(datasets.requests(config, dataset, EXAMPLE_BATCH, EXAMPLE_BATCH))
+        samples = models.at_once(config.model, EXAMPLE_BATCH)
+        batch = next(datasets.requests(config, dataset, samples, samples))
         build = _build(config, fmt, precision, ensemble.graph_inputs(config, temporary, batch))
         build = replace(build, calibration=_calibration(config, temporary))
         if fmt.IMAGE and run_in_image and config.server.is_native:
@@ -176,6 +177,7 @@ def export(config: ExportConfig, prepared: datasets.Prepared, network: Network =
     built unless it is given.
     """
     source = build(config, prepared) if network is None else network
+    source = source.content if isinstance(source, models.Graph) else source
     return _make(config, source, prepared.checkpoint, prepared.dataset)
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from math import ceil, log2
 
-from helpers import formats
+from helpers import formats, models
 from helpers.config import ConvertConfig
 from helpers.formats import Arrays, OperatorTime, instructions
 from helpers.inference import ensemble, exported_work, open_dataset, physical_cores, requests
@@ -59,7 +59,7 @@ def graph_batch(config: ConvertConfig, artefact: Artefact, operations: float) ->
     """
     work = exported_work(config)
     wanted = 2 ** ceil(log2(operations / work.flop)) if work and work.flop else SAMPLES
-    size = max(1, min(wanted, MOST_SAMPLES))
+    size = models.at_once(config.model, max(1, min(wanted, MOST_SAMPLES)))
     batch = next(requests(config, open_dataset(config), size, size))
     return size, ensemble.graph_inputs(config, artefact.folder, batch)
 

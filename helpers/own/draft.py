@@ -1,0 +1,418 @@
+"""What a source is found to be once it has run: its dimensions, its batch, what it answers, and how
+far rounding may carry its outputs.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from helpers.errors import CheckpointError, DataError, DeploymentError, ParameterError
+from helpers.inference import ensemble
+from helpers.models import Arrays, Config, Graph, Network, Part
+from helpers.models._own import Axes, Own
+from helpers.models._own import data as samples_file
+from helpers.own.origin import Origin, Port, check_name
+
+PARTS = (1, 2, 4, 8, 16, 32)  # of an input's dimension that an output's may be
+CLASS_WORDS = re.compile(r"logit|prob|score|class|label|softmax", re.IGNORECASE)
+CLASS_SUM = 1e-3  # how near to 1 the shares of all classes add up
+MOST_TABLE_ROWS = 2**31 - 1
+TWO = 2  # samples that show whether there is a batch
+
+
+@dataclass(frozen=True)
+class Draft:
+    """What will be written of a model."""
+
+    origin: Origin
+    inputs: tuple[Axes, ...]
+    outputs: tuple[Axes, ...]
+    dimensions: dict[str, int]
+    has_batch: bool  # whether the first dimension of the source's tensors is that of samples
+    is_batched: bool  # whether it takes several at once
+    decision: str
+    terms: tuple[int, int]  # of all sums on the longest path, and how many sums these are
+    network: Network = field(repr=False, default=None)
+    traced: str = ""  # why a trace of it would be wrong
+
+
+def sizes_of(given: Sequence[str]) -> dict[str, int]:
+    """Read sizes as the command line has them, "height=320"; raise ParameterError."""
+    found = {}
+    for each in given:
+        name, _, size = each.partition("=")
+        if not size.isdigit() or int(size) < 1 or not name:
+            raise ParameterError(f"--dimension {each}: give a name and a size, as height=320")
+        found[name] = int(size)
+    return found
+
+
+def draft(
+    title: str,
+    origin: Origin,
+    samples: Path | None,
+    batch: str,
+    wanted: Mapping[str, int],
+) -> Draft:
+    """Find out what a source does not say, by its samples and by running it.
+
+    `batch` is what the user says of it: "" (it is free), "1" (it is fixed) or "none". Raises
+    ParameterError for what cannot be known, which names what to give, and DataError for samples
+    that do not fit.
+    """
+    arrays = samples_file.load(samples) if samples else origin.example or {}
+    if samples:
+        _check_arrays(samples, arrays, origin.inputs)
+    arrays = _as_rows(arrays, batch, bool(samples))
+    ports = tuple(_said(port, arrays, batch, origin) for port in origin.inputs)
+    has_batch, is_batched = _batch(origin, ports, batch)
+    axes, dimensions = _dimensions(origin, ports, arrays, wanted, has_batch)
+    found = Draft(origin, axes, (), dimensions, has_batch, is_batched, "values", (1, 1))
+    found = replace(found, inputs=_with_tables(found))
+    return _run(title, found, samples)
+
+
+def _check_arrays(path: Path, arrays: Arrays, ports: Sequence[Port]) -> None:
+    """Raise DataError for samples of other names or types than the inputs'."""
+    names = [port.name for port in ports]
+    for name in (*names, *arrays):
+        if name not in arrays:
+            raise DataError(f"{path} has no array for the input '{name}': give one row a sample")
+        if name not in names:
+            raise DataError(f"{path} has '{name}': the inputs are {', '.join(names)}")
+    for port in ports:
+        found = arrays[port.name].dtype
+        if port.dtype and str(found) != port.dtype:
+            place = f"{path}: the array '{port.name}'"
+            raise DataError(f"{place} is {found}: the input takes {port.dtype}")
+
+
+def _as_rows(arrays: Arrays, batch: str, are_samples: bool) -> Arrays:
+    """Give examples one row a sample, as samples have."""
+    if batch == "none" and not are_samples:
+        return {name: array[np.newaxis] for name, array in arrays.items()}
+    return arrays
+
+
+def _said(port: Port, arrays: Arrays, batch: str, origin: Origin) -> Port:
+    """Complete what a source does not say of an input by its samples."""
+    if port.sizes is not None and port.dtype:
+        if port.name in arrays and origin.example is None:
+            _check_rank(port, arrays[port.name], batch)
+        return port
+    if port.name not in arrays:
+        raise ParameterError(
+            f"{origin.path} does not say type and shape of its input '{port.name}': give --samples "
+            "FILE.npz with one row a sample"
+        )
+    array = arrays[port.name]
+    sizes = (*array.shape[1:],) if batch == "none" else ("", *array.shape[1:])
+    return Port(port.name, str(array.dtype), sizes)
+
+
+def _check_rank(port: Port, array: NDArray[Any], batch: str) -> None:
+    assert port.sizes is not None
+    own = port.sizes if batch == "none" else port.sizes[1:]
+    fits = array.ndim == len(own) + 1 and all(
+        not isinstance(size, int) or size == found
+        for size, found in zip(own, array.shape[1:], strict=False)
+    )
+    if not fits:
+        wanted = " x ".join(["rows", *(str(size or "any") for size in own)])
+        shape = samples_file.spell(array.shape)
+        raise DataError(f"the array '{port.name}' of the samples is {shape}: it takes {wanted}")
+
+
+def _batch(origin: Origin, ports: Sequence[Port], batch: str) -> tuple[bool, bool]:
+    """Tell whether the tensors have a batch and whether it is free; ask if that cannot be known."""
+    if batch == "none":
+        return False, False
+    if batch == "1":
+        return True, False
+    if batch:
+        raise ParameterError(f"--batch {batch}: give 1 or none")
+    for port in ports:
+        assert port.sizes is not None
+        shape = samples_file.spell([size or "any" for size in port.sizes])  # type: ignore[misc]
+        if not port.sizes:
+            raise ParameterError(
+                f"the input '{port.name}' has no dimension for a batch: give --batch none, and a "
+                "request will be one sample"
+            )
+        if isinstance(port.sizes[0], int) and origin.example is None:
+            raise ParameterError(
+                f"the input '{port.name}' is {shape}, with a fixed first dimension: export it "
+                "again with a free one, or give --batch 1 if that is a batch of one sample, "
+                "--batch none if it is none"
+            )
+    return True, True
+
+
+def _dimensions(
+    origin: Origin,
+    ports: Sequence[Port],
+    arrays: Arrays,
+    wanted: Mapping[str, int],
+    has_batch: bool,
+) -> tuple[tuple[Axes, ...], dict[str, int]]:
+    """Name the free dimensions and give each its size: that of the samples, or the user's."""
+    found: dict[str, int] = {}
+    axes = []
+    free: list[tuple[str, str]] = []
+    for port in ports:
+        assert port.sizes is not None
+        shape: list[int | str] = []
+        first = int(has_batch)
+        if has_batch and port.sizes[:1] != (1,) and isinstance(port.sizes[0], int):
+            _require_example(origin, port)
+        for place, size in enumerate(port.sizes[first:]):
+            if isinstance(size, int):
+                shape.append(size)
+                continue
+            name = size if size.isidentifier() else re.sub(r"\W", "_", f"{port.name}_{place + 1}")
+            if port.name in arrays:
+                size_here = arrays[port.name].shape[place + 1]
+                if found.setdefault(name, size_here) != size_here:
+                    one, other = found[name], size_here
+                    raise DataError(f"the samples have two sizes of '{name}': {one} and {other}")
+            elif name in wanted:
+                found[name] = wanted[name]
+            else:
+                free.append((port.name, name))
+            shape.append(name)
+        axes.append(Axes(port.name, port.dtype, tuple(shape)))
+    missing = sorted({name for _, name in free} - set(found))
+    if missing:
+        names = ", ".join(missing)
+        options = " ".join(f"--dimension {name}=SIZE" for name in missing)
+        raise ParameterError(
+            f"the sizes of {names} of the input '{free[0][0]}' are free: give --samples, whose "
+            f"shapes they then have, or {options}"
+        )
+    if unknown := sorted(set(wanted) - set(found)):
+        has = ", ".join(found) or "none"
+        raise ParameterError(f"--dimension {unknown[0]}: the free dimensions are {has}")
+    return tuple(axes), found
+
+
+def _require_example(origin: Origin, port: Port) -> None:
+    if origin.example is None:
+        raise ParameterError(
+            f"the first dimension of the input '{port.name}' is {port.sizes and port.sizes[0]}, "
+            "and neither free nor 1: give --batch none"
+        )
+
+
+def _with_tables(found: Draft) -> tuple[Axes, ...]:
+    """Say of inputs of whole numbers what those that are drawn are below: rows of a table that the
+    graph looks them up in, if it tells.
+    """
+    rows = _table_rows(found.origin) if found.origin.kind == "onnx" else {}
+    axes = []
+    for each in found.inputs:
+        if np.dtype(each.dtype).kind in "iu":
+            below = min(rows.get(each.name, 2), np.iinfo(each.dtype).max)
+            axes.append(replace(each, below=int(below)))
+        else:
+            axes.append(each)
+    return tuple(axes)
+
+
+def _table_rows(origin: Origin) -> dict[str, int]:
+    """Find the tables whose rows inputs of an ONNX graph choose, casts between them followed."""
+    from helpers.models._own import graph
+
+    model = graph.read_onnx(origin.path)
+    sizes = {each.name: each.dims[0] for each in model.graph.initializer if each.dims}
+    same = {node.output[0]: node.input[0] for node in model.graph.node if node.op_type == "Cast"}
+    found: dict[str, int] = {}
+    for node in model.graph.node:
+        if node.op_type == "Gather" and node.input[0] in sizes:
+            name = node.input[1]
+            while name in same:
+                name = same[name]
+            found[name] = min(sizes[node.input[0]], found.get(name, MOST_TABLE_ROWS))
+    return found
+
+
+def drafted(title: str, found: Draft) -> Own:
+    """Give the model that will be written, before it is."""
+    own = type(
+        "Draft",
+        (Own,),
+        {
+            "TITLE": title,
+            "FRAMEWORK": found.origin.framework,
+            "SOURCE": found.origin.kind,
+            "FUNCTION": found.origin.function,
+            "INPUTS": found.inputs,
+            "OUTPUTS": found.outputs,
+            "HAS_BATCH": found.has_batch,
+            "IS_BATCHED": found.is_batched,
+        },
+    )
+    return cast(Own, own())
+
+
+def fields(found: Draft) -> Config:
+    """Give what a model reads of an experiment."""
+    return cast(Config, SimpleNamespace(dimensions=found.dimensions, labels="", dataset=""))
+
+
+def _run(title: str, found: Draft, samples: Path | None) -> Draft:
+    """Run the model on one sample and on two, and describe what it answers."""
+    own, config = drafted(title, found), fields(found)
+    tensors = own.inputs(config)
+    if samples:
+        batch = samples_file.read(samples, tensors)
+    else:
+        below = {each.name: each.below for each in found.inputs}
+        batch = samples_file.drawn(tensors, below, TWO)
+    network = own.build(config, found.origin.path)
+    run = _runner(found, network)
+    one = {name: array[:1] for name, array in batch.items()}
+    single = _answered(found, run, one)
+    if found.is_batched:
+        rows = [array[:TWO] if len(array) >= TWO else array[[0, 0]] for array in batch.values()]
+        _require_batch(found, run, dict(zip(batch, rows, strict=True)), single)
+    outputs = tuple(_output(found, name, array) for name, array in single.items())
+    first = next(iter(single.values()))
+    decision = "class" if _is_classes(next(iter(single)), first) else "values"
+    terms = _terms(network, found)
+    return replace(found, outputs=outputs, decision=decision, terms=terms, network=network)
+
+
+def _runner(found: Draft, network: Network) -> Callable[[Arrays], Arrays]:
+    """Give a function that computes a batch, and names what the source does not."""
+    if isinstance(network, Graph):
+        return network.session.run
+    if found.origin.framework == "torch":
+        import torch
+
+        def run(inputs: Arrays) -> Arrays:
+            with torch.inference_mode():
+                results = network(*(torch.from_numpy(inputs[each.name]) for each in found.inputs))
+            return _named(found, results)
+
+        return run
+    return lambda inputs: _named(found, network(inputs, training=False))
+
+
+def _named(found: Draft, results: Any) -> Arrays:
+    from helpers.models._own.networks import flat
+
+    tensors = flat(results)
+    names = found.origin.outputs or ("output",) * (len(tensors) == 1)
+    names = names or tuple(f"output_{place}" for place in range(len(tensors)))
+    return {name: tensor.numpy() for name, tensor in zip(names, tensors, strict=True)}
+
+
+def _answered(found: Draft, run: Callable[[Arrays], Arrays], inputs: Arrays) -> Arrays:
+    try:
+        return {name: np.asarray(array) for name, array in run(inputs).items()}
+    except DeploymentError:
+        raise
+    except Exception as error:  # runtimes raise anything
+        shapes = ", ".join(f"{n} {samples_file.spell(a.shape)}" for n, a in inputs.items())
+        reason = " ".join(str(error).split())[:200]
+        raise CheckpointError(f"{found.origin.path} does not run on {shapes}: {reason}") from None
+
+
+def _require_batch(
+    found: Draft, run: Callable[[Arrays], Arrays], two: Arrays, single: Arrays
+) -> None:
+    """Raise ParameterError if two samples at once are not answered as two samples."""
+    ask = "give --batch 1 if it takes one sample at once, --batch none if it has no batch"
+    try:
+        both = run(two)
+    except Exception as error:  # runtimes raise anything
+        reason = " ".join(str(error).split())[:150]
+        raise ParameterError(f"two samples at once are refused ({reason}): {ask}") from None
+    for name, one in single.items():
+        rows = np.asarray(both[name])
+        if one.shape[:1] != (1,) or rows.shape != (TWO, *one.shape[1:]):
+            shape = samples_file.spell(rows.shape)
+            raise ParameterError(
+                f"the output '{name}' of two samples is {shape}, which has no row for each: {ask}"
+            )
+
+
+def _output(found: Draft, name: str, array: NDArray[Any]) -> Axes:
+    """Describe an output: sizes that are a free dimension of an input, or part of one, by name."""
+    check_name(found.origin.path, name, "output")
+    if array.dtype.kind not in "fiub":
+        raise ParameterError(f"{found.origin.path}: the output '{name}' is no number")
+    if array.shape[:1] != (1,):
+        raise ParameterError(
+            f"the output '{name}' of one sample is {samples_file.spell(array.shape)}: give --batch "
+            "none if it has no dimension for the batch"
+        )
+    named: dict[int, str] = {}
+    for part in PARTS:
+        for dimension, size in found.dimensions.items():
+            if size % part == 0 and size // part > 1:
+                named.setdefault(size // part, f"{dimension}/{part}" if part > 1 else dimension)
+    fixed = _fixed_sizes(found, name)
+    shape = [
+        size if place in fixed else named.get(size, size)
+        for place, size in enumerate(array.shape[1:])
+    ]
+    return Axes(name, str(array.dtype), tuple(shape))
+
+
+def _fixed_sizes(found: Draft, name: str) -> set[int]:
+    """Give the places of an output's dimensions that the graph itself says are fixed."""
+    if found.origin.kind != "onnx":
+        return set()
+    from helpers.models._own import graph
+
+    model = graph.read_onnx(found.origin.path)
+    own = next(each for each in model.graph.output if each.name == name)
+    sizes = graph.sizes(own)[int(found.has_batch) :]
+    return {place for place, size in enumerate(sizes) if isinstance(size, int)}
+
+
+def _is_classes(name: str, array: NDArray[Any]) -> bool:
+    """Guess whether an output has a score for each of some classes."""
+    if array.dtype.kind != "f" or array.ndim != 2 or array.shape[1] < 2:  # noqa: PLR2004
+        return False
+    is_share = bool((array >= 0).all()) and abs(float(array[0].sum()) - 1) < CLASS_SUM
+    return is_share or bool(CLASS_WORDS.search(name))
+
+
+def _terms(network: Network, found: Draft) -> tuple[int, int]:
+    """Count the terms of all sums that lie one after the other, and these sums: what decides how
+    far rounding may carry an output.
+    """
+    from helpers.own import sums
+
+    if isinstance(network, Graph) and found.origin.kind == "onnx":
+        return sums.of_onnx(network.content)
+    if isinstance(network, Graph):
+        return sums.of_shapes([tuple(each.shape) for each in network.session.function.variables])  # type: ignore[attr-defined]
+    if found.origin.framework == "torch":
+        return sums.of_shapes([tuple(each.shape)[::-1] for each in _tensors(network)])
+    return sums.of_shapes([tuple(each.shape) for each in network.weights])
+
+
+def _tensors(network: Network) -> list[Any]:
+    return [*network.parameters(), *network.buffers()]
+
+
+def part(found: Draft) -> Part:
+    """Describe the graph as the other rooms do."""
+    own, config = drafted("draft", found), fields(found)
+    return Part(
+        "draft",
+        {each.name: each for each in own.inputs(config)},
+        {each.name: each for each in own.outputs(config)},
+    )
+
+
+__all__ = ["Draft", "draft", "drafted", "ensemble", "fields", "part", "sizes_of"]
