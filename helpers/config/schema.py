@@ -53,7 +53,7 @@ class StageConfig(fields.Strict):
         if self.drawn:
             head["samples"] = self.drawn
         read = self.model_dump(include=self.fields_for(self.stage))
-        empty = (None, "", [], {})
+        empty: tuple[Value, ...] = (None, "", [], {})
         return head | {name: value for name, value in read.items() if value not in empty}
 
     def fields_for(self, stage: str) -> set[str]:

@@ -29,13 +29,13 @@ from helpers.formats._processor import instructions as instructions
 
 if TYPE_CHECKING:
     import keras
-    import onnx
     import torch
 
 Array = NDArray[np.generic]
 Arrays = dict[str, Array]  # by the names of tensors; the first dimension is the batch
-# What an artefact is made from: a network of a framework, a graph, or the file of a source format.
-Source: TypeAlias = "torch.nn.Module | keras.Model | onnx.ModelProto | Path"
+# What an artefact is made from: a network of a framework, or the file of a source format; of a
+# model that comes as an ONNX file, its message.
+Source: TypeAlias = "torch.nn.Module | keras.Model | Path"
 
 
 class Session(Protocol):

@@ -15,7 +15,7 @@ from copy import deepcopy
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from helpers.formats import Build, GraphFacts, Source, _int8, _onnx
 
@@ -43,8 +43,8 @@ def make(source: Source, path: Path, build: Build) -> None:
     """
     if build.precision == "int8":
         _quantise(source, path, build)
-    elif hasattr(source, "SerializeToString"):
-        _save(source, path, build)
+    elif type(source).__name__ == "ModelProto":
+        _save(cast("onnx.ModelProto", source), path, build)
     elif isinstance(source, Path):
         with _silent_stderr():
             _convert(source, path, build)

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from helpers.errors import CheckpointError, DataError, DeploymentError, ParameterError
-from helpers.inference import ensemble
-from helpers.models import Arrays, Config, Graph, Network, Part
+from helpers.models import Arrays, Config, Graph, Network
 from helpers.models._own import Axes, Own
 from helpers.models._own import data as samples_file
 from helpers.own.origin import Origin, Port, check_name
@@ -112,7 +111,7 @@ def _said(port: Port, arrays: Arrays, batch: str, origin: Origin) -> Port:
             "FILE.npz with one row a sample"
         )
     array = arrays[port.name]
-    sizes = (*array.shape[1:],) if batch == "none" else ("", *array.shape[1:])
+    sizes: tuple[int | str, ...] = array.shape[1:] if batch == "none" else ("", *array.shape[1:])
     return Port(port.name, str(array.dtype), sizes)
 
 
@@ -380,7 +379,7 @@ def _fixed_sizes(found: Draft, name: str) -> set[int]:
 
 def _is_classes(name: str, array: NDArray[Any]) -> bool:
     """Guess whether an output has a score for each of some classes."""
-    if array.dtype.kind != "f" or array.ndim != 2 or array.shape[1] < 2:  # noqa: PLR2004
+    if array.dtype.kind != "f" or array.ndim != 2 or array.shape[1] < 2:
         return False
     is_share = bool((array >= 0).all()) and abs(float(array[0].sum()) - 1) < CLASS_SUM
     return is_share or bool(CLASS_WORDS.search(name))
@@ -403,16 +402,3 @@ def _terms(network: Network, found: Draft) -> tuple[int, int]:
 
 def _tensors(network: Network) -> list[Any]:
     return [*network.parameters(), *network.buffers()]
-
-
-def part(found: Draft) -> Part:
-    """Describe the graph as the other rooms do."""
-    own, config = drafted("draft", found), fields(found)
-    return Part(
-        "draft",
-        {each.name: each for each in own.inputs(config)},
-        {each.name: each for each in own.outputs(config)},
-    )
-
-
-__all__ = ["Draft", "draft", "drafted", "ensemble", "fields", "part", "sizes_of"]

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -181,7 +181,9 @@ def _of_savedmodel(path: Path) -> Origin:
         if spec.shape.rank is None:
             raise ParameterError(f"{path}: the input '{name}' has no shape: save it with one")
         sizes = tuple(size or "" for size in spec.shape.as_list())
-        inputs.append(Port(name, _numpy_name(path, name, np.dtype(spec.dtype.as_numpy_dtype)), sizes))
+        inputs.append(
+            Port(name, _numpy_name(path, name, np.dtype(spec.dtype.as_numpy_dtype)), sizes)
+        )
     names = tuple(function.structured_outputs)
     return Origin("savedmodel", path, "tensorflow", tuple(inputs), outputs=names)
 
@@ -214,7 +216,9 @@ def _of_torchscript(path: Path) -> Origin:
             if each.has_default_value():
                 continue
             fault = f"'{each.name}' is a {each.type} and no tensor"
-            raise ParameterError(f"{path}: the input {fault}: wrap it in a module that takes tensors")
+            raise ParameterError(
+                f"{path}: the input {fault}: wrap it in a module that takes tensors"
+            )
         ports.append(Port(each.name))
     return Origin("torchscript", path, "torch", tuple(ports))
 
@@ -227,8 +231,8 @@ def _of_exported(path: Path) -> Origin:
     held = {node.name: node.meta["val"] for node in program.graph.nodes if "val" in node.meta}
     ports = []
     for name in names:
-        value = held.get(name)
-        if not hasattr(value, "shape"):
+        value = held.get(str(name))
+        if value is None or not hasattr(value, "shape"):
             raise ParameterError(f"{path}: the input '{name}' is no tensor: export it without")
         sizes = tuple(size if isinstance(size, int) else str(size) for size in value.shape)
         ports.append(Port(str(name), _torch_name(value.dtype), sizes))
@@ -244,7 +248,7 @@ def _of_function(source: str) -> Origin:
     from helpers.models._own import networks
 
     sys.path.insert(0, os.getcwd())
-    module, _, name = source.partition(":")
+    module = source.partition(":")[0]
     try:
         spec = importlib.util.find_spec(module)
     except ImportError:
@@ -288,6 +292,4 @@ def _arrays(source: str, example: Any, names: Sequence[str]) -> Arrays:
         if array.dtype.kind not in "fiub":
             raise CheckpointError(f"{source}: the example of '{name}' is no tensor of numbers")
         found[str(name)] = array
-    return cast(Arrays, found)
-
-
+    return found

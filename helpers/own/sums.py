@@ -1,6 +1,7 @@
 """How many terms the sums of a network have: what decides how far rounding carries its outputs."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -27,10 +28,8 @@ def of_onnx(model: "onnx.ModelProto") -> tuple[int, int]:
     """Find the path from an input to an output on which sums have the most terms."""
     import onnx
 
-    try:
+    with suppress(Exception):  # of a graph with operators of others, or above 2 GB
         model = onnx.shape_inference.infer_shapes(model)
-    except Exception:  # of a graph with operators of others, or above 2 GB
-        pass
     return _longest(model.graph, {})
 
 
@@ -65,11 +64,11 @@ def _shapes(graph: Any) -> dict[str, list[int]]:
 def _terms(node: Any, shapes: dict[str, list[int]]) -> tuple[int, int]:
     """Count the terms of a node's sums, and the sums that follow one another in it."""
     given = [shapes.get(name, []) for name in node.input]
-    if node.op_type in RECURRENT and len(given[1]) == len(given[2]) == 3:  # noqa: PLR2004
+    if node.op_type in RECURRENT and len(given[1]) == len(given[2]) == 3:
         steps = given[0][0] if given[0] and given[0][0] > 0 else 1
         return steps * (given[1][2] + given[2][2]), steps
     if node.op_type in CONVOLUTIONS:
-        weights = next((each for each in given[1:] if len(each) > 2), [])  # noqa: PLR2004
+        weights = next((each for each in given[1:] if len(each) > 2), [])
         return prod(weights[1:]), 1
     if node.op_type == "ConvTranspose" and given[1]:
         return prod(given[1]) // max(given[1][1], 1), 1

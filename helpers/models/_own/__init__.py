@@ -4,12 +4,13 @@
 tensors, metric and bounds can be edited; for a network of its own it overrides `build`.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
+
+from numpy.typing import NDArray
 
 from helpers.errors import CheckpointError, ParameterError
 from helpers.models import Arrays, Config, Dataset, Example, Model, Network, Tensor
@@ -19,10 +20,8 @@ if TYPE_CHECKING:
 
 GENERATED = "generated"
 CALIBRATED = 32  # samples of the user's from which on a share of them is kept for calibration
-# What the file of a model is -> the module that loads it, and the framework that runs it
+# What the weights of a model come as
 Kind: TypeAlias = Literal["onnx", "savedmodel", "keras", "torchscript", "exported", "function"]
-# The function of a package that scores: takes outputs and labels, one row for each sample
-Metric: TypeAlias = Callable[[Arrays, Arrays], float]
 
 
 @dataclass(frozen=True)
@@ -62,8 +61,7 @@ class Own(Model):
     HAS_BATCH: ClassVar[bool] = True
     # What a user decides by the first output: the class of the largest score, or its values
     DECISION: ClassVar[Literal["class", "values"]] = "values"
-    # One of `metrics.NAMES`, or a function; METRICS has its name
-    METRIC: ClassVar[str | Metric] = ""
+    # By which labels score the outputs: names of `metrics.NAMES`, or what `score` gives
     METRICS: ClassVar[dict[str, Literal["higher", "lower"]]] = {}
     GENERATED = (GENERATED,)
     DRAWN = "drawn at random from type and shape: they say nothing of real data"
@@ -77,6 +75,13 @@ class Own(Model):
     def outputs(self, config: Config) -> tuple[Tensor, ...]:
         """Give the outputs with the sizes that the parameter file says."""
         return tuple(each.sized(config.dimensions) for each in self.OUTPUTS)
+
+    def score(self, outputs: Arrays, labels: NDArray[Any]) -> dict[str, float]:
+        """Score the outputs of all samples by their labels, row by row."""
+        from helpers.models._own import metrics
+
+        first = next(iter(outputs.values()))
+        return {name: metrics.NAMES[name](first, labels) for name in self.METRICS}
 
     def prepare_dataset(self, config: Config, folder: Path) -> None:
         from helpers.models._own.data import write_drawn
@@ -92,7 +97,7 @@ class Own(Model):
             folder / FILE if is_drawn else folder,
             self.inputs(config),
             config.labels,
-            self.METRIC,
+            self.score if self.METRICS else None,
             self.DECISION,
             kept=0 if is_drawn else CALIBRATED,
         )

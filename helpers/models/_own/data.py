@@ -1,9 +1,9 @@
 """Samples of a model of the user's: one array for each input in an `.npz`, or drawn at random."""
 
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 from helpers.errors import DataError
 from helpers.models import Arrays, Tensor
 from helpers.models._arrays import spread, take
-from helpers.models._own import Metric, metrics, sample_bytes
+from helpers.models._own import metrics, sample_bytes
 from helpers.store import from_root
 
 FILE, TRAINING = "samples.npz", "training.npz"  # of what is drawn
 DRAWN, FEWEST, BYTES = 128, 8, 64e6  # samples at most and at least, and bytes of all of them
+Score: TypeAlias = Callable[[Arrays, NDArray[Any]], dict[str, float]]
 SHARE = 4  # one of so many samples is kept for calibration
 
 
@@ -28,9 +29,7 @@ def write_drawn(folder: Path, tensors: Sequence[Tensor], below: Mapping[str, int
         np.savez(folder / name, **drawn(tensors, below, count, seed))
 
 
-def drawn(
-    tensors: Sequence[Tensor], below: Mapping[str, int], count: int, seed: int = 0
-) -> Arrays:
+def drawn(tensors: Sequence[Tensor], below: Mapping[str, int], count: int, seed: int = 0) -> Arrays:
     """Draw `count` samples of some tensors."""
     draw = np.random.default_rng(seed)
     return {each.name: _drawn(draw, count, each, below.get(each.name, 2)) for each in tensors}
@@ -114,7 +113,7 @@ class Samples:
         path: Path,
         tensors: Sequence[Tensor],
         labels: str,
-        metric: str | Metric,
+        score: Score | None,
         decision: Literal["class", "values"],
         kept: int,
     ) -> None:
@@ -123,7 +122,7 @@ class Samples:
         is_kept = (places % SHARE == SHARE - 1) & bool(kept and len(places) >= kept)
         self.training, self.places = places[is_kept], places[~is_kept]
         self.labels = read_labels(from_root(labels), len(places)) if labels else None
-        self._metric, self._decision = metric, decision
+        self._score, self._decision = score, decision
 
     @property
     def facts(self) -> dict[str, str | int]:
@@ -143,13 +142,9 @@ class Samples:
             yield take(self.everything, chosen[start : start + batch_size])
 
     def score(self, outputs: Arrays) -> dict[str, float]:
-        if self.labels is None or not self._metric:
+        if self.labels is None or self._score is None:
             return {}
-        labels = self.labels[self.places]
-        if callable(self._metric):
-            return {self._metric.__name__: float(self._metric(outputs, labels))}
-        first = next(iter(outputs.values()))
-        return {self._metric: metrics.NAMES[self._metric](first, labels)}
+        return self._score(outputs, self.labels[self.places])
 
     def decisions(self, outputs: Arrays) -> NDArray[Any]:
         first = next(iter(outputs.values()))

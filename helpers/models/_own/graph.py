@@ -40,9 +40,7 @@ class OnnxRuntime:
         return dict(zip(self._outputs, self._session.run(self._outputs, given), strict=True))
 
 
-def load_onnx(
-    own: Own, path: Path, inputs: Sequence[Tensor], outputs: Sequence[Tensor]
-) -> Graph:
+def load_onnx(own: Own, path: Path, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Graph:
     """Load an ONNX file with its weights, in the sizes that the tensors say."""
     model = read_onnx(path)
     check_names(path, [each.name for each in inputs], [each.name for each in feeds(model)])

@@ -19,7 +19,7 @@ def classes(scores: Array) -> Array:
 
 
 def accuracy(scores: Array, labels: Array) -> float:
-    from sklearn.metrics import accuracy_score
+    from sklearn.metrics import accuracy_score  # type: ignore[import-untyped, unused-ignore]
 
     return float(accuracy_score(labels, classes(scores)))
 
