@@ -5,6 +5,7 @@ far rounding may carry its outputs.
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -35,10 +36,10 @@ class Draft:
     dimensions: dict[str, int]
     has_batch: bool  # whether the first dimension of the source's tensors is that of samples
     is_batched: bool  # whether it takes several at once
+    is_plain: bool  # whether a module of PyTorch needs nothing around it
     decision: str
     terms: tuple[int, int]  # of all sums on the longest path, and how many sums these are
     network: Network = field(repr=False, default=None)
-    traced: str = ""  # why a trace of it would be wrong
 
 
 def sizes_of(given: Sequence[str]) -> dict[str, int]:
@@ -71,8 +72,8 @@ def draft(
     arrays = _as_rows(arrays, batch, bool(samples))
     ports = tuple(_said(port, arrays, batch, origin) for port in origin.inputs)
     has_batch, is_batched = _batch(origin, ports, batch)
-    axes, dimensions = _dimensions(origin, ports, arrays, wanted, has_batch)
-    found = Draft(origin, axes, (), dimensions, has_batch, is_batched, "values", (1, 1))
+    axes, dimensions = _dimensions(ports, arrays, wanted, has_batch)
+    found = Draft(origin, axes, (), dimensions, has_batch, is_batched, False, "values", (1, 1))
     found = replace(found, inputs=_with_tables(found))
     return _run(title, found, samples)
 
@@ -133,6 +134,13 @@ def _batch(origin: Origin, ports: Sequence[Port], batch: str) -> tuple[bool, boo
     if batch == "none":
         return False, False
     if batch == "1":
+        for port in ports:
+            if not port.sizes or (port.sizes[0] not in (1, "") and isinstance(port.sizes[0], int)):
+                size = port.sizes[0] if port.sizes else "missing"
+                raise ParameterError(
+                    f"--batch 1: the first dimension of the input '{port.name}' is {size}: give "
+                    "--batch none if that is no batch"
+                )
         return True, False
     if batch:
         raise ParameterError(f"--batch {batch}: give 1 or none")
@@ -154,11 +162,7 @@ def _batch(origin: Origin, ports: Sequence[Port], batch: str) -> tuple[bool, boo
 
 
 def _dimensions(
-    origin: Origin,
-    ports: Sequence[Port],
-    arrays: Arrays,
-    wanted: Mapping[str, int],
-    has_batch: bool,
+    ports: Sequence[Port], arrays: Arrays, wanted: Mapping[str, int], has_batch: bool
 ) -> tuple[tuple[Axes, ...], dict[str, int]]:
     """Name the free dimensions and give each its size: that of the samples, or the user's."""
     found: dict[str, int] = {}
@@ -168,8 +172,6 @@ def _dimensions(
         assert port.sizes is not None
         shape: list[int | str] = []
         first = int(has_batch)
-        if has_batch and port.sizes[:1] != (1,) and isinstance(port.sizes[0], int):
-            _require_example(origin, port)
         for place, size in enumerate(port.sizes[first:]):
             if isinstance(size, int):
                 shape.append(size)
@@ -198,14 +200,6 @@ def _dimensions(
         has = ", ".join(found) or "none"
         raise ParameterError(f"--dimension {unknown[0]}: the free dimensions are {has}")
     return tuple(axes), found
-
-
-def _require_example(origin: Origin, port: Port) -> None:
-    if origin.example is None:
-        raise ParameterError(
-            f"the first dimension of the input '{port.name}' is {port.sizes and port.sizes[0]}, "
-            "and neither free nor 1: give --batch none"
-        )
 
 
 def _with_tables(found: Draft) -> tuple[Axes, ...]:
@@ -254,6 +248,7 @@ def drafted(title: str, found: Draft) -> Own:
             "OUTPUTS": found.outputs,
             "HAS_BATCH": found.has_batch,
             "IS_BATCHED": found.is_batched,
+            "IS_PLAIN": found.is_plain,
         },
     )
     return cast(Own, own())
@@ -274,8 +269,10 @@ def _run(title: str, found: Draft, samples: Path | None) -> Draft:
         below = {each.name: each.below for each in found.inputs}
         batch = samples_file.drawn(tensors, below, TWO)
     network = own.build(config, found.origin.path)
-    run = _runner(found, network)
     one = {name: array[:1] for name, array in batch.items()}
+    if found.origin.framework == "torch":
+        found = _returned(found, network, one)
+    run = _runner(found, network)
     single = _answered(found, run, one)
     if found.is_batched:
         rows = [array[:TWO] if len(array) >= TWO else array[[0, 0]] for array in batch.values()]
@@ -285,6 +282,20 @@ def _run(title: str, found: Draft, samples: Path | None) -> Draft:
     decision = "class" if _is_classes(next(iter(single)), first) else "values"
     terms = _terms(network, found)
     return replace(found, outputs=outputs, decision=decision, terms=terms, network=network)
+
+
+def _returned(found: Draft, network: Network, inputs: Arrays) -> Draft:
+    """Name what a module returns, and tell whether that is one tensor."""
+    import torch
+
+    from helpers.models._own.networks import flat_names
+
+    with torch.inference_mode():
+        arguments = [torch.from_numpy(inputs[each.name]) for each in found.inputs]
+        answer = _tried(found, lambda _: network.answer(*arguments), inputs)
+    names = tuple(name for name, _ in flat_names(answer, ""))
+    is_plain = isinstance(answer, torch.Tensor) and found.has_batch
+    return replace(found, origin=replace(found.origin, outputs=names), is_plain=is_plain)
 
 
 def _runner(found: Draft, network: Network) -> Callable[[Arrays], Arrays]:
@@ -313,8 +324,14 @@ def _named(found: Draft, results: Any) -> Arrays:
 
 
 def _answered(found: Draft, run: Callable[[Arrays], Arrays], inputs: Arrays) -> Arrays:
+    answer: Arrays = _tried(found, run, inputs)
+    return {name: np.asarray(array) for name, array in answer.items()}
+
+
+def _tried(found: Draft, run: Callable[[Arrays], Any], inputs: Arrays) -> Any:
+    """Run a model; raise CheckpointError with the shapes if it does not run on them."""
     try:
-        return {name: np.asarray(array) for name, array in run(inputs).items()}
+        return run(inputs)
     except DeploymentError:
         raise
     except Exception as error:  # runtimes raise anything
@@ -352,29 +369,40 @@ def _output(found: Draft, name: str, array: NDArray[Any]) -> Axes:
             f"the output '{name}' of one sample is {samples_file.spell(array.shape)}: give --batch "
             "none if it has no dimension for the batch"
         )
-    named: dict[int, str] = {}
-    for part in PARTS:
-        for dimension, size in found.dimensions.items():
-            if size % part == 0 and size // part > 1:
-                named.setdefault(size // part, f"{dimension}/{part}" if part > 1 else dimension)
-    fixed = _fixed_sizes(found, name)
+    told = _told_sizes(found, name)
     shape = [
-        size if place in fixed else named.get(size, size)
+        told.get(place) or _part_of(found, place, size)
         for place, size in enumerate(array.shape[1:])
     ]
     return Axes(name, str(array.dtype), tuple(shape))
 
 
-def _fixed_sizes(found: Draft, name: str) -> set[int]:
-    """Give the places of an output's dimensions that the graph itself says are fixed."""
+def _part_of(found: Draft, place: int, size: int) -> int | str:
+    """Say of a size of an output which free dimension it is, or which part of one: at best one of
+    the same place; the size itself if of none.
+    """
+    at_place = [each.shape[place] for each in found.inputs if len(each.shape) > place]
+    ordered = sorted(found.dimensions, key=lambda name: name not in at_place)
+    for part, name in product(PARTS, ordered):
+        whole = found.dimensions[name]
+        if size > 1 and whole == size * part:
+            return f"{name}/{part}" if part > 1 else name
+    return size
+
+
+def _told_sizes(found: Draft, name: str) -> dict[int, int | str]:
+    """Give the sizes of an output that its graph tells, by their places: a number, or the name of
+    an input's free dimension.
+    """
     if found.origin.kind != "onnx":
-        return set()
+        return {}
     from helpers.models._own import graph
 
     model = graph.read_onnx(found.origin.path)
     own = next(each for each in model.graph.output if each.name == name)
     sizes = graph.sizes(own)[int(found.has_batch) :]
-    return {place for place, size in enumerate(sizes) if isinstance(size, int)}
+    known = (*found.dimensions,)
+    return {at: size for at, size in enumerate(sizes) if isinstance(size, int) or size in known}
 
 
 def _is_classes(name: str, array: NDArray[Any]) -> bool:

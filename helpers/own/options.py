@@ -4,6 +4,8 @@ are left out.
 
 import warnings
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from helpers import formats
 from helpers.errors import FormatError
@@ -52,17 +54,16 @@ def options(found: Draft, device: str, calibrated: int) -> tuple[list[Option], d
             called = f"{SHORT.get(name, name)}-{precision}"
             if precision == "int8" and not calibrated:
                 left_out[called] = "its scales are decided by real samples, 32 at least: --samples"
-            reason = left_out.get(called) or left_out.get(name) or left_out.get(source)
-            if reason:
-                left_out[called] = reason
+            if {called, name, source} & set(left_out):
                 continue
             is_own = source == name and precision != "int8"
             chosen = {"export_format": source, "export_precision": precision if is_own else "fp32"}
             chosen |= {"format": name, "precision": precision}
             options.append(Option(called, chosen))
     if not options:
-        why = "; ".join(f"{name}: {reason}" for name, reason in left_out.items())
-        raise FormatError(f"nothing can be made of {found.origin.path} here: {why}")
+        why = "; ".join(dict.fromkeys(left_out[name] for name in left_out if name in exports))
+        place = found.origin.function or found.origin.path
+        raise FormatError(f"nothing can be made of {place} here: {why}")
     return options, left_out
 
 
@@ -75,8 +76,6 @@ def _left_out(found: Draft, exports: list[str]) -> dict[str, str]:
     if found.network.content.ByteSize() > TRIED_BYTES:
         return {}
     formats.block_telemetry()
-    from pathlib import Path
-    from tempfile import TemporaryDirectory
 
     import openvino
 
@@ -96,18 +95,22 @@ def _of_torch(found: Draft) -> dict[str, str]:
 
     from helpers.models._own import data
 
-    own, config, left_out = drafted("draft", found), fields(found), {}
+    own, config, left_out = drafted("draft", found), fields(found), dict[str, str]()
+    network = own.build(config, found.origin.path)  # what it returns is known by now
     below = {each.name: each.below for each in found.inputs}
     arrays = data.drawn(own.inputs(config), below, 1)
     arguments = tuple(torch.from_numpy(array) for array in arrays.values())
     with warnings.catch_warnings(record=True) as noticed, torch.no_grad():
         warnings.simplefilter("always")
         try:
-            torch.jit.trace(found.network, arguments, check_trace=False)
+            torch.jit.trace(network, arguments, check_trace=False)
         except Exception as error:  # the user's own code is run
             left_out["ts-trace"] = f"it is not traced: {' '.join(str(error).split())[:200]}"
     fixed = [
-        each for each in noticed if "might cause the trace to be incorrect" in str(each.message)
+        each
+        for each in noticed
+        if "might cause the trace to be incorrect" in str(each.message)
+        and not Path(each.filename).is_relative_to(Path(torch.__file__).parent)
     ]
     if fixed:
         place = f"{fixed[0].filename.rpartition('/')[2]}, line {fixed[0].lineno}"
@@ -116,7 +119,7 @@ def _of_torch(found: Draft) -> dict[str, str]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            torch.jit.script(found.network)
+            torch.jit.script(network)
         except Exception as error:  # so says TorchScript's compiler
             reason = " ".join(str(error).split())[:120]
             left_out["ts-script"] = f"TorchScript does not compile it: {reason}"

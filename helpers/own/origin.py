@@ -10,6 +10,7 @@ import inspect
 import os
 import re
 import sys
+import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +41,9 @@ NOUNS: dict[Kind, str] = {
     "exported": "a program that torch.export wrote",
     "function": "a function that builds it",
 }
+
+
+ZIPPED = ("keras", "torchscript", "exported")
 
 
 @dataclass(frozen=True)
@@ -92,6 +96,8 @@ def read(source: str) -> Origin:
     if kind == "function":
         return _of_function(source)
     path = Path(source).expanduser().resolve()
+    if kind in ZIPPED and not zipfile.is_zipfile(path):
+        raise CheckpointError(f"{path} is not {NOUNS[kind]}: that would be a ZIP archive")
     require_memory(path, _bytes(path, kind))
     readers = {
         "onnx": _of_onnx,
@@ -192,7 +198,9 @@ def _of_keras(path: Path) -> Origin:
     from helpers.models._own import networks
 
     model = networks.read_keras(path)
-    return Origin("keras", path, "tensorflow", _keras_ports(path, model))
+    names = tuple(getattr(model, "output_names", ()))
+    names = names if len(set(names)) == len(model.outputs) else ()
+    return Origin("keras", path, "tensorflow", _keras_ports(path, model), outputs=names)
 
 
 def _keras_ports(path: object, model: Any) -> tuple[Port, ...]:

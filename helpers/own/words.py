@@ -84,8 +84,8 @@ def _samples(samples: Path | None) -> str:
     return (
         "The samples are *drawn at random* from type and shape, because no file was given: "
         "standard normal numbers, and whole numbers as `below` in the package says. They show "
-        "whether what is served computes the same and how fast it is; they say nothing of real data, and "
-        "a model whose work depends on its input may take another time."
+        "whether what is served computes the same and how fast it is; they say nothing of real "
+        "data, and a model whose work depends on its input may take another time."
     )
 
 
@@ -147,9 +147,7 @@ def _variations(found: Draft, options: Sequence[Option], samples: Path | None) -
     if others:
         name = others[0].fields["export_format"]
         export = f'{{"export_format": "{name}", "format": "{name}"}}'
-        why = (
-            "another file of the same model. Expect operators of other names, and the same bounds."
-        )
+        why = "another file of the model. Expect operators of other names, and the same bounds."
     other = next(
         (each.fields for each in options if each.fields["format"] != first["format"]),
         {"format": "openvino", "precision": "bf16"},
@@ -162,7 +160,7 @@ def _variations(found: Draft, options: Sequence[Option], samples: Path | None) -
         "try_convert": f"`overrides = {convert}`: the same export run by {shown}. Expect other "
         "operators in the table, and differences within the bounds of that precision; see which "
         "of them takes the most time.",
-        "try_deploy": '`overrides = {"max_queue_delay_us": 0}`: a free instance takes what is there '
-        "and waits for nobody. Expect the same answers, because batching changes none of them "
-        "beyond rounding, and fewer samples in an execution while few clients ask.",
+        "try_deploy": '`overrides = {"max_queue_delay_us": 0}`: a free instance takes what is '
+        "there and waits for nobody. Expect the same answers, because batching changes none of "
+        "them beyond rounding, and fewer samples in an execution while few clients ask.",
     }

@@ -83,6 +83,8 @@ def package(title: str, found: Draft, scored: Scored) -> str:
         lines.append("HAS_BATCH = False")
     if not found.is_batched:
         lines.append("IS_BATCHED = False")
+    if found.is_plain:
+        lines.append("IS_PLAIN = True")
     if found.decision != "values":
         lines.append(f'DECISION = "{found.decision}"  # of the first output')
     if name := scored.metric:

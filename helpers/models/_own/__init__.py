@@ -59,6 +59,9 @@ class Own(Model):
     # Whether the graph's tensors have the batch as their first dimension: if not, one of size 1 is
     # put before them, and a request is one sample.
     HAS_BATCH: ClassVar[bool] = True
+    # Of PyTorch: whether the module takes the inputs in order and returns one tensor, so that
+    # nothing is put around it, and TorchScript can compile it
+    IS_PLAIN: ClassVar[bool] = False
     # What a user decides by the first output: the class of the largest score, or its values
     DECISION: ClassVar[Literal["class", "values"]] = "values"
     # By which labels score the outputs: names of `metrics.NAMES`, or what `score` gives

@@ -6,6 +6,7 @@ What a network returns, be it a tensor, a dict or a nest of them, becomes a tupl
 
 import importlib
 import inspect
+import os
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,7 +34,8 @@ def read_torchscript(path: Path) -> "torch.jit.ScriptModule":
     """Read a TorchScript file; raise CheckpointError if it is none."""
     import torch
 
-    with _explained(path, "no TorchScript file that PyTorch reads"), warnings.catch_warnings():
+    fault = "no TorchScript file that PyTorch reads (a state dict has no network)"
+    with _explained(path, fault), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PyTorch deprecates TorchScript
         module = torch.jit.load(str(path), map_location="cpu")
     return cast("torch.jit.ScriptModule", module.eval())
@@ -86,6 +88,8 @@ def call(function: str, path: Path | None = None) -> tuple[Network, Any]:
     Raises CheckpointError if there is none, it fails, or it returns something else.
     """
     module, _, name = function.partition(":")
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     if path is not None:
         folder = str(path.resolve().parents[module.count(".") + (path.name == "__init__.py")])
         if folder not in sys.path:
@@ -115,30 +119,36 @@ def _explained(place: object, fault: str) -> Iterator[None]:
 def fitted(
     own: Own, network: "torch.nn.Module", inputs: Sequence[Tensor], outputs: Sequence[Tensor]
 ) -> "torch.nn.Module":
-    """Have a module take the inputs in order and return a tuple in the order of the outputs.
+    """Have a module take the inputs in order and return a tuple, unless it is plain already.
 
     Without a batch, the first dimension of what goes in and out is taken away and put back.
     """
     import torch
 
-    has_batch = own.HAS_BATCH
-    if isinstance(network, torch.jit.ScriptModule) and has_batch and len(outputs) == 1:
+    if own.IS_PLAIN and own.HAS_BATCH:
         return network
     names = [each.name for each in inputs] if own.SOURCE == "function" else []
-    by_name = set(names) <= set(inspect.signature(network.forward).parameters)
+    by_name = names and set(names) <= set(inspect.signature(network.forward).parameters)
 
     class Adapted(torch.nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
-            self.network = network
+            self.network, self.training = network, False
+
+        def train(self, mode: bool = True) -> "Adapted":
+            return self  # the module of an exported program refuses to be told
+
+        def answer(self, *arguments: torch.Tensor) -> Any:
+            given = arguments if own.HAS_BATCH else tuple(each.squeeze(0) for each in arguments)
+            if by_name:
+                return self.network(**dict(zip(names, given, strict=True)))
+            return self.network(*given)
 
         def forward(self, *arguments: torch.Tensor) -> tuple[torch.Tensor, ...]:
-            given = arguments if has_batch else tuple(each.squeeze(0) for each in arguments)
-            keywords = dict(zip(names, given, strict=True)) if names and by_name else {}
-            results = flat(self.network(*(() if keywords else given), **keywords))
-            return results if has_batch else tuple(each.unsqueeze(0) for each in results)
+            results = flat(self.answer(*arguments))
+            return results if own.HAS_BATCH else tuple(each.unsqueeze(0) for each in results)
 
-    return Adapted().eval()
+    return Adapted()
 
 
 def flat(results: Any) -> tuple[Any, ...]:
