@@ -3,9 +3,11 @@ far rounding may carry its outputs.
 """
 
 import re
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
+from math import prod
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -17,12 +19,15 @@ from helpers.errors import CheckpointError, DataError, DeploymentError, Paramete
 from helpers.models import Arrays, Config, Graph, Network
 from helpers.models._own import Axes, Own
 from helpers.models._own import data as samples_file
+from helpers.own import rounding
 from helpers.own.origin import Origin, Port, check_name
 
 PARTS = (1, 2, 4, 8, 16, 32)  # of an input's dimension that an output's may be
 CLASS_WORDS = re.compile(r"logit|prob|score|class|label|softmax", re.IGNORECASE)
 CLASS_SUM = 1e-3  # how near to 1 the shares of all classes add up
-MOST_TABLE_ROWS = 2**31 - 1
+# Operators that hand the numbers of an input on
+PASSING = ("Cast", "Reshape", "Expand", "Unsqueeze", "Squeeze", "Identity")
+SECONDS, MOST = 0.3, 16  # of computing to see what rounding does, and samples at most
 TWO = 2  # samples that show whether there is a batch
 
 
@@ -39,6 +44,9 @@ class Draft:
     is_plain: bool  # whether a module of PyTorch needs nothing around it
     decision: str
     terms: tuple[int, int]  # of all sums on the longest path, and how many sums these are
+    # precision -> the largest and the mean effect of rounding, and what tells samples apart
+    effects: dict[str, tuple[float, float]] = field(default_factory=dict)
+    apart: float = 1.0
     network: Network = field(repr=False, default=None)
 
 
@@ -210,7 +218,7 @@ def _with_tables(found: Draft) -> tuple[Axes, ...]:
     axes = []
     for each in found.inputs:
         if np.dtype(each.dtype).kind in "iu":
-            below = min(rows.get(each.name, 2), np.iinfo(each.dtype).max)
+            below = min(rows.get(each.name, Axes.below), np.iinfo(each.dtype).max)
             axes.append(replace(each, below=int(below)))
         else:
             axes.append(each)
@@ -218,20 +226,38 @@ def _with_tables(found: Draft) -> tuple[Axes, ...]:
 
 
 def _table_rows(origin: Origin) -> dict[str, int]:
-    """Find the tables whose rows inputs of an ONNX graph choose, casts between them followed."""
+    """Find the tables whose rows inputs of an ONNX graph choose: looked up, or by a comparison with
+    the numbers of all rows, which is how a one-hot code is often written.
+    """
+    from onnx.numpy_helper import to_array
+
     from helpers.models._own import graph
 
     model = graph.read_onnx(origin.path)
-    sizes = {each.name: each.dims[0] for each in model.graph.initializer if each.dims}
-    same = {node.output[0]: node.input[0] for node in model.graph.node if node.op_type == "Cast"}
+    weights = {each.name: each for each in model.graph.initializer}
+    same = {each.output[0]: each.input[0] for each in model.graph.node if each.op_type in PASSING}
     found: dict[str, int] = {}
     for node in model.graph.node:
-        if node.op_type == "Gather" and node.input[0] in sizes:
-            name = node.input[1]
-            while name in same:
-                name = same[name]
-            found[name] = min(sizes[node.input[0]], found.get(name, MOST_TABLE_ROWS))
+        table = next((weights[name] for name in node.input[:2] if name in weights), None)
+        if table is None:
+            continue
+        if node.op_type == "Gather" and node.input[0] == table.name:
+            name, rows = node.input[1], table.dims[0]
+        elif node.op_type == "OneHot":
+            name, rows = node.input[0], int(to_array(table).max())
+        elif node.op_type == "Equal" and _counts_up(to_array(table)):
+            name, rows = node.input[0], prod(table.dims)
+        else:
+            continue
+        while name in same:
+            name = same[name]
+        found[name] = min(rows, found.get(name, rows))
     return found
+
+
+def _counts_up(array: NDArray[Any]) -> bool:
+    flat = array.reshape(-1)
+    return flat.size > 1 and bool((flat == np.arange(flat.size)).all())
 
 
 def drafted(title: str, found: Draft) -> Own:
@@ -267,7 +293,7 @@ def _run(title: str, found: Draft, samples: Path | None) -> Draft:
         batch = samples_file.read(samples, tensors)
     else:
         below = {each.name: each.below for each in found.inputs}
-        batch = samples_file.drawn(tensors, below, TWO)
+        batch = samples_file.drawn(tensors, below, MOST)
     network = own.build(config, found.origin.path)
     one = {name: array[:1] for name, array in batch.items()}
     if found.origin.framework == "torch":
@@ -280,8 +306,26 @@ def _run(title: str, found: Draft, samples: Path | None) -> Draft:
     outputs = tuple(_output(found, name, array) for name, array in single.items())
     first = next(iter(single.values()))
     decision = "class" if _is_classes(next(iter(single)), first) else "values"
-    terms = _terms(network, found)
-    return replace(found, outputs=outputs, decision=decision, terms=terms, network=network)
+    several = _several(found, batch, run, one)
+    return replace(
+        found,
+        outputs=outputs,
+        decision=decision,
+        terms=_terms(network, found),
+        effects=rounding.effects(network, found.origin.framework, run, several),
+        apart=rounding.told_apart(run(several)),
+        network=network,
+    )
+
+
+def _several(found: Draft, batch: Arrays, run: Callable[[Arrays], Arrays], one: Arrays) -> Arrays:
+    """Choose as many samples as are computed in a short time; one, where the batch is fixed."""
+    if not found.is_batched:
+        return one
+    started = time.perf_counter()
+    run(one)
+    count = int(SECONDS / (time.perf_counter() - started))
+    return {name: array[: min(MOST, max(TWO, count))] for name, array in batch.items()}
 
 
 def _returned(found: Draft, network: Network, inputs: Arrays) -> Draft:
@@ -422,7 +466,8 @@ def _terms(network: Network, found: Draft) -> tuple[int, int]:
     if isinstance(network, Graph) and found.origin.kind == "onnx":
         return sums.of_onnx(network.content)
     if isinstance(network, Graph):
-        return sums.of_shapes([tuple(each.shape) for each in network.session.function.variables])  # type: ignore[attr-defined]
+        held: Any = network.session
+        return sums.of_shapes([tuple(each.shape) for each in held.variables])
     if found.origin.framework == "torch":
         return sums.of_shapes([tuple(each.shape)[::-1] for each in _tensors(network)])
     return sums.of_shapes([tuple(each.shape) for each in network.weights])

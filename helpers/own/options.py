@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 from helpers import formats
 from helpers.errors import FormatError
 from helpers.models import Graph
+from helpers.own import rounding
 from helpers.own.draft import Draft, drafted, fields
 
 SHORT = {"tf-savedmodel": "savedmodel"}  # in names of experiments
@@ -41,6 +42,7 @@ def options(found: Draft, device: str, calibrated: int) -> tuple[list[Option], d
     if found.origin.kind == "savedmodel":
         exports = ["tf-savedmodel"]
     left_out = _left_out(found, exports)
+    coarse = rounding.too_coarse(found.effects, found.apart)
     options = []
     for name in sorted(formats.names(), key=lambda each: (each not in exports, each)):
         known = formats.get(name)
@@ -54,6 +56,8 @@ def options(found: Draft, device: str, calibrated: int) -> tuple[list[Option], d
             called = f"{SHORT.get(name, name)}-{precision}"
             if precision == "int8" and not calibrated:
                 left_out[called] = "its scales are decided by real samples, 32 at least: --samples"
+            elif precision in coarse:
+                left_out[called] = coarse[precision]
             if {called, name, source} & set(left_out):
                 continue
             is_own = source == name and precision != "int8"

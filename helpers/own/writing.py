@@ -13,6 +13,8 @@ from string import Template
 import yaml
 
 from helpers.models._own import Axes
+from helpers.models._rounding import bounds
+from helpers.own import rounding
 from helpers.own.draft import Draft
 from helpers.own.options import Option
 from helpers.own.origin import NOUNS
@@ -89,8 +91,13 @@ def package(title: str, found: Draft, scored: Scored) -> str:
         lines.append(f'DECISION = "{found.decision}"  # of the first output')
     if name := scored.metric:
         lines.append(f'METRICS: ClassVar = {{"{name}": "{scored.better}"}}')
-    each = f"[{max(1, round(terms / count))}] * {count}"
-    lines.append(f"BOUNDS = bounds({each})  # terms of the sums on the longest path")
+    sums = [max(1, round(terms / count))] * count  # of which only number and total decide
+    narrow, pairs = bounds(sums), []
+    for precision, pair in rounding.widened(narrow, found.effects, found.apart).items():
+        if any(wide > bound for wide, bound in zip(pair, narrow[precision], strict=True)):
+            pairs.append(f'"{precision}": ({pair[0]:.1e}, {pair[1]:.1e})')
+    seen = f" | {{{', '.join(pairs)}}}" if pairs else ""
+    lines.append(f"BOUNDS = bounds([{sums[0]}] * {count}){seen}")
     imports = OF_A_FUNCTION if scored.is_own else IMPORTS
     return PACKAGE.substitute(
         title=title,

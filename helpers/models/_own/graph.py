@@ -202,6 +202,7 @@ class TensorFlow:
         self._tensorflow = tensorflow()
         self.model = self._tensorflow.saved_model.load(str(path))
         self.function = self.model.signatures[SIGNATURE]
+        self.variables = self.function.variables
 
     def run(self, inputs: Arrays) -> Arrays:
         names = self.function.structured_input_signature[1]
@@ -218,7 +219,7 @@ def load_savedmodel(
     check_names(path, [each.name for each in inputs], names)
     found = [
         (each.name.rpartition("/")[2].partition(":")[0], int(np.prod(each.shape)))
-        for each in session.model.signatures[SIGNATURE].variables
+        for each in session.variables
     ]
     return Graph(path, session, tuple(found))
 
