@@ -136,7 +136,8 @@ def framework_reference(config: ExportConfig, prepared: Prepared) -> Artefact:
     if found is None or EVALUATION_FILE not in found.files:
         session = framework_session(config, prepared.checkpoint)
         with making(folder) as (temporary, facts):
-            everything = _run(session, dataset.batches(models.get(config.model).BATCH))
+            size = models.at_once(config.model, models.get(config.model).BATCH)
+            everything = _run(session, dataset.batches(size))
             np.savez(temporary / EVALUATION_FILE, **everything)
             batches = dataset.batches(models.at_once(config.model, BATCH), SAMPLES)
             np.savez(temporary / SAMPLES_FILE, **_run(session, batches))

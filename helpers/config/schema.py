@@ -77,7 +77,8 @@ class StageConfig(fields.Strict):
         if stage == "perf_online":
             chosen = {name: value for name, value in chosen.items() if name not in DRAWN}
         for name in {"dataset", "checkpoint", "labels"} & set(chosen):
-            chosen[name] = content_name(str(chosen[name]))
+            if chosen[name]:  # there may be no labels
+                chosen[name] = content_name(str(chosen[name]))
         return chosen
 
     def key(self, stage: str) -> str:

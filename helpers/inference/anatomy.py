@@ -35,7 +35,7 @@ def layers(network: Network) -> Rows:
             "layer": ", ".join(kinds),
             "count": sum(counts[kind] for kind in kinds),
             "parameters": (size := sum(parameters[kind] for kind in kinds)),
-            "share": size / total,
+            "share": size / (total or 1),
         }
         for kinds in groups
     ]

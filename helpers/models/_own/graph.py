@@ -44,10 +44,10 @@ def load_onnx(own: Own, path: Path, inputs: Sequence[Tensor], outputs: Sequence[
     """Load an ONNX file with its weights, in the sizes that the tensors say."""
     model = read_onnx(path)
     check_names(path, [each.name for each in inputs], [each.name for each in feeds(model)])
-    if own.HAS_BATCH:
-        fix_sizes(model, inputs, own.IS_BATCHED)
-    else:
-        fix_sizes(model, inputs, is_batched=False, skipped=0)
+    # not where there are branches: what is inferred of the sizes need not fit the one not taken
+    if not any(subgraphs(node) for node in model.graph.node):
+        fix_sizes(model, inputs, own.IS_BATCHED, int(own.HAS_BATCH))
+    if not own.HAS_BATCH:
         put_batch(model)
     try:
         session = OnnxRuntime(model)
@@ -103,7 +103,7 @@ def sizes(value: Any) -> list[int | str]:
 
 
 def fix_sizes(
-    model: "onnx.ModelProto", inputs: Sequence[Tensor], is_batched: bool, skipped: int = 1
+    model: "onnx.ModelProto", inputs: Sequence[Tensor], is_batched: bool, skipped: int
 ) -> None:
     """Give each free dimension of the inputs its size, wherever its name occurs in the graph.
 

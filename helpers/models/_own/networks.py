@@ -11,6 +11,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from inspect import Parameter, Signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -148,6 +149,9 @@ def fitted(
             results = flat(self.answer(*arguments))
             return results if own.HAS_BATCH else tuple(each.unsqueeze(0) for each in results)
 
+    given = [Parameter(each.name, Parameter.POSITIONAL_OR_KEYWORD) for each in inputs]
+    own_self = Parameter("self", Parameter.POSITIONAL_OR_KEYWORD)
+    Adapted.forward.__signature__ = Signature([own_self, *given])  # type: ignore[attr-defined]
     return Adapted()
 
 
