@@ -5,7 +5,6 @@ from pathlib import Path
 
 from helpers import formats
 from helpers.models._own import Axes
-from helpers.own import rounding
 from helpers.own.draft import Draft
 from helpers.own.options import Option
 from helpers.own.origin import NOUNS
@@ -50,7 +49,6 @@ def words(
         "metric": _metric(found, metric),
         "sums": str(sums),
         "terms": f"{sum_terms:,}",
-        "safety": str(rounding.SAFETY),
         **_variations(found, options, samples),
     }
 

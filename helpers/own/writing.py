@@ -26,6 +26,7 @@ STAGES = ("export", "convert", "deploy", "perf_offline", "perf_online", "report"
 DISPLAYS = {"show_images": "show_samples", "show_predictions": "show_answers"}
 RESOLVE = re.compile(r"config = resolve\(([^)]*)\)")
 LONGEST = 100  # characters of a line of code
+INDENT = 4
 WIDTH = 160  # characters of a line of prose
 fill = partial(textwrap.fill, break_long_words=False, break_on_hyphens=False)
 PACKAGE = Template('''\
@@ -96,8 +97,9 @@ def package(title: str, found: Draft, scored: Scored) -> str:
     for precision, pair in rounding.widened(narrow, found.effects, found.apart).items():
         if any(wide > bound for wide, bound in zip(pair, narrow[precision], strict=True)):
             pairs.append(f'"{precision}": ({pair[0]:.1e}, {pair[1]:.1e})')
-    seen = f" | {{{', '.join(pairs)}}}" if pairs else ""
-    lines.append(f"BOUNDS = bounds([{sums[0]}] * {count}){seen}")
+    line = f"BOUNDS = bounds([{sums[0]}] * {count})"
+    seen = f"{line} | {{{', '.join(pairs)}}}" if pairs else line
+    lines += [seen] if len(seen) <= LONGEST - INDENT else _broken(f"{line} | {{", pairs, "}")
     imports = OF_A_FUNCTION if scored.is_own else IMPORTS
     return PACKAGE.substitute(
         title=title,
@@ -117,9 +119,12 @@ def _axes(name: str, axes: Sequence[Axes]) -> list[str]:
         below = f", below={each.below}" if each.below != Axes.below else ""
         said.append(f'Axes("{each.name}", "{each.dtype}", {shape}{below})')
     line = f"{name} = ({', '.join(said)}{',' * (len(said) == 1)})"
-    if len(line) <= LONGEST - 4:
-        return [line]
-    return [f"{name} = (", *(f"    {each}," for each in said), ")"]
+    return [line] if len(line) <= LONGEST - INDENT else _broken(f"{name} = (", said, ")")
+
+
+def _broken(first: str, parts: Sequence[str], last: str) -> list[str]:
+    """Give each part a line of its own, as ruff does where all of them are too long for one."""
+    return [first, *(f"    {each}," for each in parts), last]
 
 
 def spelled(path: Path) -> str:
