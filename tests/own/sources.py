@@ -162,3 +162,16 @@ def torch_files(folder: Path) -> None:
         program = torch.export.export(network.eval(), (example,), dynamic_shapes=({0: batch},))
         torch.export.save(program, folder / "net.pt2")
     torch.save(network.state_dict(), folder / "state.pt")
+
+
+def keras_files(folder: Path) -> None:
+    """Write a Keras file, and the SavedModel of the same network; another process does, as Keras
+    reads its settings when it is imported.
+    """
+    import subprocess
+    import sys
+
+    text = "import nets; n = nets.network(); n.save('net.keras'); n.export('saved', verbose=False)"
+    subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", text], cwd=folder, check=True, capture_output=True
+    )
