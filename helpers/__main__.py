@@ -211,12 +211,15 @@ def new_model(
     metric: Annotated[str, Option(metavar="METRIC", help=METRIC)] = "",
     batch: Annotated[str, Option(metavar="B", help=BATCH)] = "",
     dimension: Annotated[list[str] | None, Option(metavar="D=SIZE", help=SIZE)] = None,
+    device: Annotated[str, Option(metavar="cpu|gpu", help="for which formats are listed")] = "cpu",
 ) -> None:
     """Write the package, the notebooks and the parameter file of a model of your own.
 
     No file is overwritten. --dimension may be given several times.
     """
-    own.create(name, source, own.Wishes(samples, labels, metric, batch, dimension or ()), say)
+    own.create(
+        name, source, own.Wishes(samples, labels, metric, batch, dimension or (), device), say
+    )
 
 
 @params.command()

@@ -33,6 +33,7 @@ class Wishes:
     metric: str = ""
     batch: str = ""
     dimensions: Sequence[str] = ()
+    device: str = "cpu"
 
 
 def create(name: str, source: str, wishes: Wishes, say: Callable[[str], None]) -> None:
@@ -43,28 +44,34 @@ def create(name: str, source: str, wishes: Wishes, say: Callable[[str], None]) -
     """
     _check_name(name)
     _check_metric(wishes)
+    if wishes.device not in ("cpu", "gpu"):
+        raise ParameterError(f"--device {wishes.device}: give cpu or gpu")
     if wishes.samples:
         origins.require_memory(wishes.samples, _size(wishes.samples))
     origin = origins.read(source)
     found = draft(name, origin, wishes.samples, wishes.batch, sizes_of(wishes.dimensions))
     kept = _kept(name, found, wishes)
-    chosen, left_out = options(found, "cpu", kept)
+    chosen, left_out = options(found, wishes.device, kept)
     metric = "" if wishes.metric == AGREEMENT else wishes.metric
     better = "lower" if metric in metrics.LOWER else "higher"
     scored = writing.Scored(metric, bool(metric) and metric not in metrics.NAMES, better)
+    precisions = {each.fields["precision"] for each in chosen}
     texts = words(name, found, chosen, wishes.samples, metric)
+    files = writing.Files(wishes.samples, wishes.labels)
     parameters = writing.parameter_file(
-        name, found, chosen, wishes.samples, wishes.labels, min(kept, MOST_CALIBRATED)
+        name, found, chosen, files, min(kept, MOST_CALIBRATED), wishes.device
     )
-    files = {
-        ROOT / f"helpers/models/{name}/__init__.py": writing.package(name, found, scored),
+    paths = {
+        ROOT / f"helpers/models/{name}/__init__.py": writing.package(
+            name, found, scored, precisions
+        ),
         **{
             ROOT / f"notebooks/{name}/{stage}.ipynb": writing.notebook(name, stage, texts)
             for stage in writing.STAGES
         },
         ROOT / f"params/{name}.yaml": parameters,
     }
-    _write(files)
+    _write(paths)
     _tell(name, found, [each.name for each in chosen], left_out, wishes, say)
 
 

@@ -14,10 +14,10 @@ from helpers.own import rounding
 from helpers.own.draft import Draft, drafted, fields
 
 SHORT = {"tf-savedmodel": "savedmodel"}  # in names of experiments
+AS_IT_IS = ("onnx", "savedmodel")  # kinds whose file is exported without a change
 TRIED_BYTES = 500e6  # of a graph that is read by OpenVINO to see whether it can
 # more than one path leads to some formats: the first of these that a framework has is exported
 EXPORTS = ("onnx", "tf-savedmodel", "ts-trace", "ts-script")
-GPU_ALONE = "on a GPU alone"
 
 
 @dataclass(frozen=True)
@@ -50,12 +50,14 @@ def options(found: Draft, device: str, calibrated: int) -> tuple[list[Option], d
         if not sources:
             continue
         if device not in known.PRECISIONS:
-            left_out[name] = f"it runs {GPU_ALONE}: triton-notebooks params new"
+            left_out[name] = f"it runs on a {' or '.join(known.PRECISIONS)}: --device"
         source = name if name in sources else sources[0]
         for precision in known.PRECISIONS.get(device, ()):
             called = f"{SHORT.get(name, name)}-{precision}"
             if precision == "int8" and not calibrated:
                 left_out[called] = "its scales are decided by real samples, 32 at least: --samples"
+            elif name == source and precision == "fp16" and found.origin.kind in AS_IT_IS:
+                left_out[called] = "its file is exported as it is, in fp32"
             elif precision in coarse:
                 left_out[called] = coarse[precision]
             if {called, name, source} & set(left_out):

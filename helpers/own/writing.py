@@ -4,7 +4,7 @@ import json
 import os
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -66,6 +66,14 @@ SCORE = Template('''
 
 
 @dataclass(frozen=True)
+class Files:
+    """The user's files of samples and labels."""
+
+    samples: Path | None = None
+    labels: Path | None = None
+
+
+@dataclass(frozen=True)
 class Scored:
     """How a model is scored."""
 
@@ -74,8 +82,8 @@ class Scored:
     better: str = "higher"
 
 
-def package(title: str, found: Draft, scored: Scored) -> str:
-    """Write the package of a model: one class."""
+def package(title: str, found: Draft, scored: Scored, precisions: Collection[str]) -> str:
+    """Write the package of a model: one class, with bounds for `precisions`."""
     terms, count = found.terms
     lines = [f'TITLE = "{title}"', f'FRAMEWORK = "{found.origin.framework}"']
     lines.append(f'SOURCE = "{found.origin.kind}"')
@@ -95,7 +103,9 @@ def package(title: str, found: Draft, scored: Scored) -> str:
     sums = [max(1, round(terms / count))] * count  # of which only number and total decide
     narrow, pairs = bounds(sums), []
     for precision, pair in rounding.widened(narrow, found.effects, found.apart).items():
-        if any(wide > bound for wide, bound in zip(pair, narrow[precision], strict=True)):
+        if precision in {"fp32", *precisions} and any(
+            wide > bound for wide, bound in zip(pair, narrow[precision], strict=True)
+        ):
             pairs.append(f'"{precision}": ({pair[0]:.1e}, {pair[1]:.1e})')
     line = f"BOUNDS = bounds([{sums[0]}] * {count})"
     seen = f"{line} | {{{', '.join(pairs)}}}" if pairs else line
@@ -136,19 +146,19 @@ def parameter_file(
     title: str,
     found: Draft,
     options: Sequence[Option],
-    samples: Path | None,
-    labels: Path | None,
+    files: Files,
     calibration: int,
+    device: str,
 ) -> str:
     """Write the parameter file of a model: real, but quick."""
     first = options[0].fields
     batched = found.is_batched
     defaults: dict[str, object] = {
-        "dataset": spelled(samples) if samples else "generated",
+        "dataset": spelled(files.samples) if files.samples else "generated",
         "checkpoint": spelled(found.origin.path),
     }
-    if labels:
-        defaults["labels"] = spelled(labels)
+    if files.labels:
+        defaults["labels"] = spelled(files.labels)
     if found.dimensions:
         defaults["dimensions"] = found.dimensions
     defaults |= {
@@ -171,8 +181,8 @@ def parameter_file(
     lines = [
         f"# {title}, from {NOUNS[found.origin.kind]}, written by `triton-notebooks new`: edit it.",
         "# Paths begin at the project's root; params/cpu-full.yaml shows what else can be done.",
-        f"gpu: CPU ({title})",
-        "device: cpu",
+        f"gpu: {device.upper()} ({title})",
+        f"device: {device}",
         'server: {kind: embedded, release: "24.10"}',
         "models:",
         f"  {title}:",
