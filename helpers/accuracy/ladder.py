@@ -30,6 +30,7 @@ from helpers.inference import (
     require,
     threads,
 )
+from helpers.models import Dataset
 from helpers.results import Difference, Rung, Score
 from helpers.store import Artefact, find_artefact, making, outputs
 
@@ -249,6 +250,8 @@ def evaluate(config: DeployConfig, server: "Server") -> tuple[tuple[Rung, ...], 
     with the framework, and scored.
     """
     model, dataset = config.model, open_dataset(config)
+    if models.get(model).BACKEND:
+        return _against_itself(config, server, dataset)
     precision = served_precision(config)
     alone = list(requests(config, dataset, min(BATCH, config.max_batch_size), SAMPLES))
     expected = None
@@ -274,3 +277,21 @@ def evaluate(config: DeployConfig, server: "Server") -> tuple[tuple[Rung, ...], 
     share = AGREED_SHARE if kept else KEPT_SHARE
     decided = agreement(dataset.decisions(right), dataset.decisions(found), share)
     return tuple(rungs), (*kept, decided)
+
+
+def _against_itself(
+    config: DeployConfig, server: "Server", dataset: Dataset
+) -> tuple[tuple[Rung, ...], tuple[Score, ...]]:
+    """Judge a model whose framework is not known: what many clients get at once must be what one
+    client gets alone. A metric of the task says how good the answers are, and there is none to
+    hold it against.
+    """
+    right = server.infer_all(config.model, requests(config, dataset, 1))
+    clients = 2 * max(config.preferred_batch_sizes, default=config.max_batch_size)
+    found = server.infer_all(config.model, requests(config, dataset, 1), clients)
+    limits = models.get(config.model).BOUNDS[config.precision]
+    under_load = rung("served under load", config, config.precision, found, right, limits)
+    alone = under_load.model_copy(update={"reference": "same model, asked by one client"})
+    kept = scores(config, dataset.score(right), dataset.score(found))
+    decided = agreement(dataset.decisions(right), dataset.decisions(found))
+    return (alone,), (*kept, decided)

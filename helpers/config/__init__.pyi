@@ -30,8 +30,10 @@ from .schema import (
     artefact_folder,
     changed,
     command,
+    needed,
     notebook_file,
     results_folder,
+    stages,
 )
 from .targets import Gpu, write_new
 
@@ -66,12 +68,14 @@ __all__ = [
     "differences",
     "file_for",
     "keep",
+    "needed",
     "notebook_file",
     "parse",
     "read_file",
     "resolve",
     "results_folder",
     "select",
+    "stages",
     "validated",
     "write_new",
 ]

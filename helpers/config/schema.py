@@ -164,6 +164,22 @@ STAGES = tuple(name for name, stage in STAGE.items() if not stage.is_optional)
 LESSONS = tuple(name for name, stage in STAGE.items() if stage.config is LessonConfig)
 
 
+def stages(model: str) -> tuple[str, ...]:
+    """Name the stages of a model itself. One that is in a repository already has neither an export
+    nor a conversion, and its configuration is not searched for a faster one.
+    """
+    own = [name for name in STAGE if name not in LESSONS]
+    if models.get(model).BACKEND:
+        own = [name for name in own if name not in ("export", "convert", "tune")]
+    return tuple(own)
+
+
+def needed(model: str, stage: str) -> str:
+    """Name the stage whose result `stage` needs; empty if none."""
+    before = STAGE[stage].needs
+    return before if before in stages(model) else ""
+
+
 def fields_for(stage: str, format_name: str) -> set[str]:
     """Name the fields that `stage` ("data" for the data set) reads.
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from helpers import formats, models
-from helpers.config import STAGE, ConvertConfig, ExportConfig, artefact_folder, command
+from helpers.config import ConvertConfig, ExportConfig, artefact_folder, command, needed
 from helpers.errors import ArtefactError, DeploymentError, FormatError
 from helpers.formats import Asked, Build, Format, Source
 from helpers.inference import datasets, ensemble, work
@@ -201,6 +201,8 @@ def inputs(config: ExportConfig, stage: str) -> dict[str, str]:
     found = {"dataset": datasets.dataset_place(config).name}
     if stage == "export":
         return found | {"checkpoint": datasets.checkpoint_place(config).name}
-    before = STAGE[stage].needs
+    before = needed(config.model, stage)
+    if not before:
+        return found | {"checkpoint": datasets.checkpoint_place(config).name}
     artefact = find_artefact(artefact_folder(config, before))
     return found | {before: artefact.sha256 if artefact else "missing"}

@@ -170,7 +170,7 @@ def has_bare_runtime(config: DeployConfig) -> bool:
     ratio of served to bare throughput would compare two runtimes: a native backend has a version of
     its own, other settings of its threads, and perhaps an accelerator.
     """
-    return not config.server.is_native
+    return not (config.server.is_native or models.get(config.model).BACKEND)
 
 
 def graph_inputs(config: ExportConfig, folder: Path, batch: Arrays) -> Arrays:

@@ -195,6 +195,8 @@ class Model(ABC):
     DRAWN: ClassVar[str] = ""  # what must stand beside all that comes of a generated data set
     # Modules, as `source` takes them, whose code decides what is generated and fitted.
     RECIPE: ClassVar[tuple[str, ...]]
+    # of a model that is in a Triton repository already: the backend that runs it
+    BACKEND: ClassVar[str] = ""
     BATCH: ClassVar[int]  # samples that the framework computes at once, for want of memory
     IS_BATCHED: ClassVar[bool] = True  # whether a graph takes more than one sample at once
     # int8: how many training samples decide the scales unless an experiment says it, and how many

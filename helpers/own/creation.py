@@ -66,8 +66,10 @@ def create(name: str, source: str, wishes: Wishes, say: Callable[[str], None]) -
             name, found, scored, precisions
         ),
         **{
-            ROOT / f"notebooks/{name}/{stage}.ipynb": writing.notebook(name, stage, texts)
-            for stage in writing.STAGES
+            ROOT / f"notebooks/{name}/{stage}.ipynb": writing.notebook(
+                name, stage, texts, bool(origin.backend)
+            )
+            for stage in (writing.SERVED if origin.backend else writing.STAGES)
         },
         ROOT / f"params/{name}.yaml": parameters,
     }

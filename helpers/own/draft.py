@@ -83,6 +83,8 @@ def draft(
     axes, dimensions = _dimensions(ports, arrays, wanted, has_batch)
     found = Draft(origin, axes, (), dimensions, has_batch, is_batched, False, "values", (1, 1))
     found = replace(found, inputs=_with_tables(found))
+    if origin.backend:
+        return _unseen(title, found, samples)
     return _run(title, found, samples)
 
 
@@ -275,6 +277,7 @@ def drafted(title: str, found: Draft) -> Own:
             "HAS_BATCH": found.has_batch,
             "IS_BATCHED": found.is_batched,
             "IS_PLAIN": found.is_plain,
+            "BACKEND": found.origin.backend,
         },
     )
     return cast(Own, own())
@@ -316,6 +319,23 @@ def _run(title: str, found: Draft, samples: Path | None) -> Draft:
         apart=rounding.told_apart(run(several)),
         network=network,
     )
+
+
+def _unseen(title: str, found: Draft, samples: Path | None) -> Draft:
+    """Describe the outputs of a model that only a server can run, as its configuration does."""
+    if samples:
+        samples_file.read(samples, drafted(title, found).inputs(fields(found)))
+    outputs = []
+    for each in found.origin.answers:
+        assert each.sizes is not None
+        if "" in each.sizes[1:]:
+            raise ParameterError(
+                f"the output '{each.name}' has a size that is free: write it into config.pbtxt"
+            )
+        outputs.append(Axes(each.name, each.dtype, each.sizes[1:]))
+    decision = "class" if CLASS_WORDS.search(outputs[0].name) else "values"
+    is_batched = found.origin.most > 1
+    return replace(found, outputs=tuple(outputs), decision=decision, is_batched=is_batched)
 
 
 def _several(found: Draft, batch: Arrays, run: Callable[[Arrays], Arrays], one: Arrays) -> Arrays:

@@ -34,6 +34,9 @@ def options(found: Draft, device: str, calibrated: int) -> tuple[list[Option], d
     `calibrated` is how many samples there are to calibrate int8 by.
     """
     framework = found.origin.framework
+    if found.origin.backend:
+        as_it_is = {"export_format": "triton", "export_precision": "fp32"}
+        return [Option("as-it-is", as_it_is | {"format": "triton", "precision": "fp32"})], {}
     exports = [
         name
         for name in EXPORTS
@@ -50,7 +53,8 @@ def options(found: Draft, device: str, calibrated: int) -> tuple[list[Option], d
         if not sources:
             continue
         if device not in known.PRECISIONS:
-            left_out[name] = f"it runs on a {' or '.join(known.PRECISIONS)}: --device"
+            other = next(iter(known.PRECISIONS))
+            left_out[name] = f"it runs on a {other} alone: --device {other}"
         source = name if name in sources else sources[0]
         for precision in known.PRECISIONS.get(device, ()):
             called = f"{SHORT.get(name, name)}-{precision}"

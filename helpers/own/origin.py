@@ -32,6 +32,7 @@ FRAMEWORKS: dict[Kind, str] = {
     "torchscript": "torch",
     "exported": "torch",
     "function": "torch",  # or TensorFlow, by what it returns
+    "repository": "triton",
 }
 NOUNS: dict[Kind, str] = {
     "onnx": "an ONNX file",
@@ -40,6 +41,7 @@ NOUNS: dict[Kind, str] = {
     "torchscript": "a TorchScript file",
     "exported": "a program that torch.export wrote",
     "function": "a function that builds it",
+    "repository": "a Triton repository",
 }
 
 
@@ -67,6 +69,9 @@ class Origin:
     function: str = ""
     outputs: tuple[str, ...] = ()  # their names, where the source has them
     example: Arrays | None = None  # inputs of a batch, where the source has them
+    backend: str = ""  # that serves a model of a repository
+    most: int = 0  # samples that it takes at once, where the source says it
+    answers: tuple[Port, ...] = ()  # outputs with their shapes, where nothing else tells them
 
 
 def kind_of(source: str) -> Kind:
@@ -74,6 +79,8 @@ def kind_of(source: str) -> Kind:
     path = Path(source).expanduser()
     if path.is_dir() and (path / "saved_model.pb").is_file():
         return "savedmodel"
+    if path.is_dir() and (path / "config.pbtxt").is_file():
+        return "repository"
     if not path.exists() and FUNCTION.fullmatch(source):
         return "function"
     if not path.exists():
@@ -82,8 +89,9 @@ def kind_of(source: str) -> Kind:
     kinds |= dict.fromkeys((".pt", ".ts", ".jit", ".pth", ".torchscript"), "torchscript")
     if path.is_file() and path.suffix.lower() in kinds:
         return kinds[path.suffix.lower()]
-    known = "an .onnx, .keras, .pt2 or TorchScript file (.pt, .jit), a SavedModel's folder"
-    raise ParameterError(f"--from {source} is no model: give {known} or module:function")
+    known = "an .onnx, .keras, .pt2 or TorchScript file (.pt, .jit), the folder of a SavedModel or"
+    known += " of a model in a Triton repository (with its config.pbtxt)"
+    raise ParameterError(f"--from {source} is no model: give {known}, or module:function")
 
 
 def read(source: str) -> Origin:
@@ -105,6 +113,7 @@ def read(source: str) -> Origin:
         "keras": _of_keras,
         "torchscript": _of_torchscript,
         "exported": _of_exported,
+        "repository": _of_repository,
     }
     found = readers[kind](path)
     for port in found.inputs:
@@ -245,6 +254,39 @@ def _of_exported(path: Path) -> Origin:
         sizes = tuple(size if isinstance(size, int) else str(size) for size in value.shape)
         ports.append(Port(str(name), _torch_name(value.dtype), sizes))
     return Origin("exported", path, "torch", tuple(ports))
+
+
+def _of_repository(path: Path) -> Origin:
+    from tritonclient.grpc import model_config_pb2 as pb
+    from tritonclient.utils import triton_to_np_dtype
+
+    from helpers.models._own import served
+
+    message = served.read(path)
+    if not message.input or not message.output:
+        raise ParameterError(f"{path}/config.pbtxt names no inputs or outputs: write them there")
+    if message.max_batch_size < 1:
+        raise ParameterError(
+            f"{path}/config.pbtxt has max_batch_size {message.max_batch_size}: give the model a "
+            "dimension for the batch, max_batch_size 1 or more"
+        )
+    if not any(each.is_dir() and each.name.isdigit() for each in path.iterdir()):
+        raise ParameterError(f"{path} has no version, a folder named by a number")
+
+    def port(tensor: Any) -> Port:
+        kind = triton_to_np_dtype(pb.DataType.Name(tensor.data_type).removeprefix("TYPE_"))
+        dtype = np.dtype(kind) if kind else np.dtype(object)
+        sizes = tuple(size if size > 0 else "" for size in tensor.dims)
+        return Port(tensor.name, _numpy_name(path, tensor.name, dtype), ("", *sizes))
+
+    return Origin(
+        *("repository", path, "triton"),
+        inputs=tuple(map(port, message.input)),
+        outputs=tuple(each.name for each in message.output),
+        backend=served.backend(message),
+        most=message.max_batch_size,
+        answers=tuple(map(port, message.output)),
+    )
 
 
 def _torch_name(dtype: Any) -> str:

@@ -10,6 +10,7 @@ from helpers.own.options import Option
 from helpers.own.origin import NOUNS
 
 FRAMEWORKS = {"onnxruntime": "ONNX Runtime", "torch": "PyTorch", "tensorflow": "TensorFlow"}
+FRAMEWORKS |= {"triton": "the same model, asked by one client"}
 FILES = {
     "onnx": "the ONNX file",
     "savedmodel": "the SavedModel's folder",
@@ -17,6 +18,7 @@ FILES = {
     "torchscript": "the TorchScript file",
     "exported": "the exported program",
     "function": "the file of the module whose function builds it",
+    "repository": "the model's folder in its repository",
 }
 MOST = 6  # tensors that a sentence names
 
@@ -37,6 +39,8 @@ def words(
         "file": f"`{found.origin.function or found.origin.path.name}`",
         "file_words": FILES[kind],
         "framework": framework,
+        "backend": found.origin.backend,
+        "ladder": _ladder(found, framework),
         "inputs": tensors(found.inputs),
         "outputs": tensors(found.outputs),
         "layers": "operators of the graph" if kind == "onnx" else "layers",
@@ -117,7 +121,27 @@ def _export(found: Draft, options: Sequence[Option]) -> str:
     return f"`export_format` says what is written: {names}."
 
 
+def _ladder(found: Draft, framework: str) -> str:
+    if found.origin.backend:
+        return (
+            "The *accuracy ladder* has one rung: what many clients get at once is compared with "
+            "what one client gets alone, in units of the output's standard deviation."
+        )
+    return (
+        "The *accuracy ladder* has a rung for each step: exported, converted, served, and served "
+        f"under load. Every rung is compared with {framework} in fp32; differences are in units of "
+        "the output's standard deviation. What is served is also compared with the converted "
+        "model, where this process has the runtime that serves."
+    )
+
+
 def _metric(found: Draft, metric: str) -> str:
+    if found.origin.backend:
+        scored = f" The metric `{metric}` says how good the answers are." if metric else ""
+        return (
+            "*Agreement* compares what many clients get with what one client gets: 98 % of the "
+            f"decisions must be the same.{scored}"
+        )
     if metric:
         return (
             f"The metric `{metric}` of these answers must keep 99 % of the reference's, the rule "

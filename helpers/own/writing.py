@@ -23,6 +23,7 @@ from helpers.store import ROOT
 PROSE = Path(__file__).with_name("prose")
 SHOWN_BY = "resnet50"  # whose notebooks' code the new ones have
 STAGES = ("export", "convert", "deploy", "perf_offline", "perf_online", "report", "tune")
+SERVED = STAGES[2:6]  # of a model that is in a repository already
 DISPLAYS = {"show_images": "show_samples", "show_predictions": "show_answers"}
 RESOLVE = re.compile(r"config = resolve\(([^)]*)\)")
 LONGEST = 100  # characters of a line of code
@@ -90,6 +91,8 @@ def package(title: str, found: Draft, scored: Scored, precisions: Collection[str
     if found.origin.function:
         lines.append(f'FUNCTION = "{found.origin.function}"')
     lines += [*_axes("INPUTS", found.inputs), *_axes("OUTPUTS", found.outputs)]
+    if found.origin.backend:
+        lines.append(f'BACKEND = "{found.origin.backend}"')
     if not found.has_batch:
         lines.append("HAS_BATCH = False")
     if not found.is_batched:
@@ -152,7 +155,8 @@ def parameter_file(
 ) -> str:
     """Write the parameter file of a model: real, but quick."""
     first = options[0].fields
-    batched = found.is_batched
+    most = found.origin.most or (8 if found.is_batched else 1)
+    batched = most >= 4
     defaults: dict[str, object] = {
         "dataset": spelled(files.samples) if files.samples else "generated",
         "checkpoint": spelled(found.origin.path),
@@ -164,8 +168,8 @@ def parameter_file(
     defaults |= {
         "export_format": first["export_format"],
         "export_precision": first["export_precision"],
-        "max_batch_size": 8 if batched else 1,
-        **({"preferred_batch_sizes": [4, 8]} if batched else {}),
+        "max_batch_size": most,
+        **({"preferred_batch_sizes": [4, 8]} if most >= 8 and not found.origin.most else {}),
         "max_queue_delay_us": 1000,
         "batch_sizes": [4] if batched else [1],
         "concurrency": [4],
@@ -178,12 +182,13 @@ def parameter_file(
     }
     if any(each.fields["precision"] == "int8" for each in options):
         defaults["calibration_samples"] = calibration
+    kind = "docker" if found.origin.backend not in ("", "python") else "embedded"
     lines = [
         f"# {title}, from {NOUNS[found.origin.kind]}, written by `triton-notebooks new`: edit it.",
         "# Paths begin at the project's root; params/cpu-full.yaml shows what else can be done.",
         f"gpu: {device.upper()} ({title})",
         f"device: {device}",
-        'server: {kind: embedded, release: "24.10"}',
+        f'server: {{kind: {kind}, release: "24.10"}}',
         "models:",
         f"  {title}:",
         "    defaults:",
@@ -206,12 +211,16 @@ def _flow(value: object) -> str:
     return text.removesuffix("\n").removesuffix("\n...").strip()
 
 
-def notebook(title: str, stage: str, words: Mapping[str, str]) -> str:
-    """Write a notebook: the code of every model's, and the prose of this room."""
+def notebook(title: str, stage: str, words: Mapping[str, str], is_served: bool) -> str:
+    """Write a notebook: the code of every model's, and the prose of this room; another where the
+    model is in a repository already (`is_served`).
+    """
     known = json.loads((ROOT / f"notebooks/{SHOWN_BY}/{stage}.ipynb").read_text())
     code = {cell["id"]: cell for cell in known["cells"] if cell["cell_type"] == "code"}
     cells = []
-    parts = re.split(r"^--- (\S+)\n", (PROSE / f"{stage}.md").read_text(), flags=re.MULTILINE)
+    path = PROSE / f"{stage}{'_as_it_is' * is_served}.md"
+    path = path if path.exists() else PROSE / f"{stage}.md"
+    parts = re.split(r"^--- (\S+)\n", path.read_text(), flags=re.MULTILINE)
     for place, part in enumerate(parts):
         if place % 2:
             cell = code.pop(part)

@@ -128,6 +128,37 @@ def stateful(path: Path) -> Path:
     return save(path, nodes, inputs, [tensor("loud", []), tensor("next", [2, 3])])
 
 
+MODEL = """import numpy as np
+import triton_python_backend_utils as pb
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        answers = []
+        for request in requests:
+            given = pb.get_input_tensor_by_name(request, "x").as_numpy()
+            tensors = [pb.Tensor("doubled", given * np.float32(2))]
+            answers.append(pb.InferenceResponse(tensors))
+        return answers
+"""
+CONFIG = """\
+name: "doubler"
+backend: "BACKEND"
+max_batch_size: 8
+input { name: "x" data_type: TYPE_FP32 dims: [ 3 ] }
+output { name: "doubled" data_type: TYPE_FP32 dims: [ 3 ] }
+dynamic_batching { }
+"""
+
+
+def repository(folder: Path, backend: str = "python") -> Path:
+    """Write a Triton repository of one model, by its Python backend unless told."""
+    (folder / "doubler/1").mkdir(parents=True)
+    (folder / "doubler/1/model.py").write_text(MODEL)
+    (folder / "doubler/config.pbtxt").write_text(CONFIG.replace("BACKEND", backend))
+    return folder / "doubler"
+
+
 def samples(path: Path) -> Path:
     """Write samples of `scores`, and the labels that it decides beside them."""
     drawn = np.random.default_rng(1).standard_normal((ROWS, FEATURES)).astype(np.float32)

@@ -98,7 +98,7 @@ def test_the_package_is_shorter_than_the_dummy_of_the_tests(place: Path) -> None
 
     dummy = (ROOT / "tests/dummy/__init__.py").read_text()
     assert len(text.splitlines()) < len(dummy.splitlines())
-    assert re.sub(r"bounds\(.*?\n    }", "bounds(...)", text, flags=re.DOTALL) == PACKAGE
+    assert re.sub(r"bounds\([^\n]*", "bounds(...)", text) == PACKAGE
 
 
 def test_the_parameter_file_names_the_files_and_keeps_the_rules_of_all(place: Path) -> None:
@@ -442,6 +442,48 @@ def test_whole_numbers_are_drawn_below_the_rows_of_the_table_that_they_choose(pl
     assert new("mine", *ONNX) == 0
     text = (place / "helpers/models/mine/__init__.py").read_text()
     assert 'Axes("ids", "int32", (5,), below=30)' in text
+
+
+def test_a_model_of_a_repository_has_the_notebooks_of_what_is_served(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sources.repository(place.parent / "repository", backend="onnxruntime")
+
+    assert new("mine", "--from", "repository/doubler") == 0
+
+    assert "output doubled: float32, 3" in capsys.readouterr().out
+    found = {path.stem for path in (place / "notebooks/mine").iterdir()}
+    assert found == {"deploy", "perf_offline", "perf_online", "report"}
+    text = (place / "helpers/models/mine/__init__.py").read_text()
+    assert 'BACKEND = "onnxruntime"' in text
+    content = yaml.safe_load((place / "params/mine.yaml").read_text())
+    assert content["server"]["kind"] == "docker"
+    assert list(content["models"]["mine"]["experiments"]) == ["as-it-is"]
+
+
+REPOSITORIES = {
+    "no configuration": ("max_batch_size", "no_such_field", "is no configuration of Triton's"),
+    "no batch": ("max_batch_size: 8", "max_batch_size: 0", "give the model a dimension for"),
+    "no tensors": ("input {", "parameters { key:", "config.pbtxt"),
+    "free size": ("dims: [ 3 ] }\ndyn", "dims: [ -1 ] }\ndyn", "has a size that is free"),
+}
+
+
+@pytest.mark.parametrize(
+    ("old", "written_as", "line"), REPOSITORIES.values(), ids=list(REPOSITORIES)
+)
+def test_a_repository_that_cannot_be_measured_is_one_clear_line(
+    old: str, written_as: str, line: str, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = sources.repository(place.parent / "repository") / "config.pbtxt"
+    path.write_text(path.read_text().replace(old, written_as))
+
+    assert new("mine", "--from", "repository/doubler") in (1, 2)
+
+    said = capsys.readouterr().err
+    assert line in said
+    assert len(said.splitlines()) == 1
+    assert written(place) == []
 
 
 def test_a_metric_of_ones_own_is_a_method_to_be_written(place: Path) -> None:

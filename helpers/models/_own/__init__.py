@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 GENERATED = "generated"
 CALIBRATED = 32  # samples of the user's from which on a share of them is kept for calibration
 # What the weights of a model come as
-Kind: TypeAlias = Literal["onnx", "savedmodel", "keras", "torchscript", "exported", "function"]
+Kind: TypeAlias = Literal[
+    "onnx", "savedmodel", "keras", "torchscript", "exported", "function", "repository"
+]
 
 
 @dataclass(frozen=True)
@@ -126,6 +128,8 @@ class Own(Model):
 
     def build(self, config: Config, checkpoint: Path) -> Network:
         """Load the file in its framework; raise CheckpointError if it cannot be."""
+        if self.BACKEND:
+            raise CheckpointError(f"{self.TITLE} runs in Triton alone")
         module = "graph" if self.SOURCE in ("onnx", "savedmodel") else "networks"
         found = import_module(f"helpers.models._own.{module}")
         load = getattr(found, f"load_{self.SOURCE}")
