@@ -41,6 +41,7 @@ class Draft:
     dimensions: dict[str, int]
     has_batch: bool  # whether the first dimension of the source's tensors is that of samples
     is_batched: bool  # whether it takes several at once
+    scalars: tuple[str, ...]  # tensors with no dimension but the batch's, which get one
     is_plain: bool  # whether a module of PyTorch needs nothing around it
     decision: str
     terms: tuple[int, int]  # of all sums on the longest path, and how many sums these are
@@ -81,7 +82,14 @@ def draft(
     ports = tuple(_said(port, arrays, batch, origin) for port in origin.inputs)
     has_batch, is_batched = _batch(origin, ports, batch)
     axes, dimensions = _dimensions(ports, arrays, wanted, has_batch)
-    found = Draft(origin, axes, (), dimensions, has_batch, is_batched, False, "values", (1, 1))
+    scalars = tuple(each.name for each in axes if not each.shape)
+    axes = tuple(each if each.shape else replace(each, shape=(1,)) for each in axes)
+    found = Draft(
+        *(origin, axes, (), dimensions, has_batch, is_batched, scalars),
+        is_plain=False,
+        decision="values",
+        terms=(1, 1),
+    )
     found = replace(found, inputs=_with_tables(found))
     if origin.backend:
         return _unseen(title, found, samples)
@@ -278,6 +286,7 @@ def drafted(title: str, found: Draft) -> Own:
             "IS_BATCHED": found.is_batched,
             "IS_PLAIN": found.is_plain,
             "BACKEND": found.origin.backend,
+            "SCALARS": found.scalars,
         },
     )
     return cast(Own, own())
@@ -303,6 +312,16 @@ def _run(title: str, found: Draft, samples: Path | None) -> Draft:
         found = _returned(found, network, one)
     run = _runner(found, network)
     single = _answered(found, run, one)
+    if lacking := [name for name, array in single.items() if array.ndim == 1]:
+        found = replace(found, scalars=(*found.scalars, *lacking))
+        network = drafted(title, found).build(config, found.origin.path)
+        run = _runner(found, network)
+        single = _answered(found, run, one)
+    if found.scalars and found.origin.kind == "savedmodel":
+        raise ParameterError(
+            f"'{found.scalars[0]}' has no dimension but the batch's, and Triton wants one more: "
+            "save the model with a shape of batch x 1"
+        )
     if found.is_batched:
         rows = [array[:TWO] if len(array) >= TWO else array[[0, 0]] for array in batch.values()]
         _require_batch(found, run, dict(zip(batch, rows, strict=True)), single)
@@ -358,7 +377,8 @@ def _returned(found: Draft, network: Network, inputs: Arrays) -> Draft:
         arguments = [torch.from_numpy(inputs[each.name]) for each in found.inputs]
         answer = _tried(found, lambda _: network.answer(*arguments), inputs)
     names = tuple(name for name, _ in flat_names(answer, ""))
-    is_plain = isinstance(answer, torch.Tensor) and found.has_batch
+    is_plain = isinstance(answer, torch.Tensor) and answer.dim() > 1 and found.has_batch
+    is_plain = is_plain and not found.scalars
     return replace(found, origin=replace(found.origin, outputs=names), is_plain=is_plain)
 
 

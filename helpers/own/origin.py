@@ -260,9 +260,9 @@ def _of_repository(path: Path) -> Origin:
     from tritonclient.grpc import model_config_pb2 as pb
     from tritonclient.utils import triton_to_np_dtype
 
-    from helpers.models._own import served
+    from helpers.triton import backend_of, read_configuration
 
-    message = served.read(path)
+    message = read_configuration(path)
     if not message.input or not message.output:
         raise ParameterError(f"{path}/config.pbtxt names no inputs or outputs: write them there")
     if message.max_batch_size < 1:
@@ -283,7 +283,7 @@ def _of_repository(path: Path) -> Origin:
         *("repository", path, "triton"),
         inputs=tuple(map(port, message.input)),
         outputs=tuple(each.name for each in message.output),
-        backend=served.backend(message),
+        backend=backend_of(message),
         most=message.max_batch_size,
         answers=tuple(map(port, message.output)),
     )

@@ -97,6 +97,9 @@ def package(title: str, found: Draft, scored: Scored, precisions: Collection[str
         lines.append("HAS_BATCH = False")
     if not found.is_batched:
         lines.append("IS_BATCHED = False")
+    if found.scalars:
+        names = ", ".join(f'"{name}"' for name in found.scalars)
+        lines.append(f"SCALARS = ({names}{',' * (len(found.scalars) == 1)})")
     if found.is_plain:
         lines.append("IS_PLAIN = True")
     if found.decision != "values":

@@ -419,6 +419,7 @@ def test_a_graph_without_a_batch_gets_one_of_a_sample(
 
     assert "batch: one sample a request" in capsys.readouterr().out
     text = (place / "helpers/models/mine/__init__.py").read_text()
+    assert 'SCALARS = ("loud",)' in text
     assert "HAS_BATCH = False" in text
     assert "IS_BATCHED = False" in text
     defaults = yaml.safe_load((place / "params/mine.yaml").read_text())["models"]["mine"][

@@ -18,6 +18,7 @@ from helpers.models import Arrays, Config, Dataset, Example, Model, Network, Ten
 if TYPE_CHECKING:
     from helpers.models._own.data import Samples
 
+Array: TypeAlias = NDArray[Any]
 GENERATED = "generated"
 CALIBRATED = 32  # samples of the user's from which on a share of them is kept for calibration
 # What the weights of a model come as
@@ -61,6 +62,8 @@ class Own(Model):
     # Whether the graph's tensors have the batch as their first dimension: if not, one of size 1 is
     # put before them, and a request is one sample.
     HAS_BATCH: ClassVar[bool] = True
+    # Tensors with no dimension but that of the batch: Triton wants one, so they get one of size 1
+    SCALARS: ClassVar[tuple[str, ...]] = ()
     # Of PyTorch: whether the module takes the inputs in order and returns one tensor, so that
     # nothing is put around it, and TorchScript can compile it
     IS_PLAIN: ClassVar[bool] = False
@@ -81,7 +84,7 @@ class Own(Model):
         """Give the outputs with the sizes that the parameter file says."""
         return tuple(each.sized(config.dimensions) for each in self.OUTPUTS)
 
-    def score(self, outputs: Arrays, labels: NDArray[Any]) -> dict[str, float]:
+    def score(self, outputs: Arrays, labels: Array) -> dict[str, float]:
         """Score the outputs of all samples by their labels, row by row."""
         from helpers.models._own import metrics
 

@@ -3,20 +3,19 @@
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from helpers.errors import DataError
 from helpers.models import Arrays, Tensor
 from helpers.models._arrays import spread, take
-from helpers.models._own import metrics, sample_bytes
+from helpers.models._own import Array, metrics, sample_bytes
 from helpers.store import from_root
 
 FILE, TRAINING = "samples.npz", "training.npz"  # of what is drawn
 DRAWN, FEWEST, BYTES = 128, 8, 64e6  # samples at most and at least, and bytes of all of them
-Score: TypeAlias = Callable[[Arrays, NDArray[Any]], dict[str, float]]
+Score: TypeAlias = Callable[[Arrays, Array], dict[str, float]]
 SHARE = 4  # one of so many samples is kept for calibration
 
 
@@ -35,7 +34,7 @@ def drawn(tensors: Sequence[Tensor], below: Mapping[str, int], count: int, seed:
     return {each.name: _drawn(draw, count, each, below.get(each.name, 2)) for each in tensors}
 
 
-def _drawn(draw: np.random.Generator, count: int, tensor: Tensor, below: int) -> NDArray[Any]:
+def _drawn(draw: np.random.Generator, count: int, tensor: Tensor, below: int) -> Array:
     shape, kind = (count, *tensor.shape), np.dtype(tensor.dtype).kind
     if kind == "f":
         return draw.standard_normal(shape, np.float32).astype(tensor.dtype)
@@ -56,6 +55,8 @@ def read(path: Path, tensors: Sequence[Tensor]) -> Arrays:
             raise DataError(f"{path} {fault}: the inputs are {', '.join(names)}")
     for each in tensors:
         array, place = arrays[each.name], f"{path}: the array '{each.name}'"
+        if array.ndim == 1 and each.shape == (1,):  # a number for each sample
+            array = arrays[each.name] = array[:, np.newaxis]
         if array.dtype != each.dtype:
             raise DataError(f"{place} is {array.dtype}: the input takes {each.dtype}")
         if array.shape[1:] != each.shape or not array.ndim:
@@ -84,7 +85,7 @@ def load(path: Path) -> Arrays:
         raise DataError(f"{path} is not an .npz of plain arrays: {reason}") from None
 
 
-def read_labels(path: Path, rows: int) -> NDArray[Any]:
+def read_labels(path: Path, rows: int) -> Array:
     """Read the one array of the labels, a row for each sample; raise DataError if there is none."""
     arrays = load(path)
     if len(arrays) != 1:
@@ -146,7 +147,7 @@ class Samples:
             return {}
         return self._score(outputs, self.labels[self.places])
 
-    def decisions(self, outputs: Arrays) -> NDArray[Any]:
+    def decisions(self, outputs: Arrays) -> Array:
         first = next(iter(outputs.values()))
         if self._decision == "class":
             return metrics.classes(first)

@@ -48,7 +48,8 @@ def load_onnx(own: Own, path: Path, inputs: Sequence[Tensor], outputs: Sequence[
     if not any(subgraphs(node) for node in model.graph.node):
         fix_sizes(model, inputs, own.IS_BATCHED, int(own.HAS_BATCH))
     if not own.HAS_BATCH:
-        put_batch(model)
+        put_dimension(model, [each.name for each in (*feeds(model), *model.graph.output)], 0)
+    put_dimension(model, own.SCALARS, 1)
     try:
         session = OnnxRuntime(model)
     except Exception as error:  # ONNX Runtime raises classes of its own for each fault
@@ -88,13 +89,13 @@ def _lacks_data(path: Path) -> CheckpointError:
     return CheckpointError(f"{path} has weights in files beside it, and one of them is missing")
 
 
-def feeds(model: "onnx.ModelProto") -> list[Any]:
+def feeds(model: "onnx.ModelProto") -> "list[onnx.ValueInfoProto]":
     """List the inputs that a caller gives; old files list their weights among them."""
     weights = {each.name for each in model.graph.initializer}
     return [each for each in model.graph.input if each.name not in weights]
 
 
-def sizes(value: Any) -> list[int | str]:
+def sizes(value: "onnx.ValueInfoProto") -> list[int | str]:
     """Give the dimensions of a tensor: a size, or the name of a free one; empty if it has none."""
     return [
         each.dim_value if each.dim_value > 0 else each.dim_param
@@ -114,7 +115,7 @@ def fix_sizes(
     shapes = {each.name: each.shape for each in inputs}
     for value in feeds(model):
         dims = value.type.tensor_type.shape.dim
-        for dim, size in zip(dims[skipped:], shapes[value.name], strict=True):
+        for dim, size in zip(dims[skipped:], shapes[value.name], strict=False):  # or a scalar
             if dim.dim_value <= 0:
                 named |= {dim.dim_param: size} if dim.dim_param not in ("", "?") else {}
                 dim.dim_value = size
@@ -127,33 +128,38 @@ def fix_sizes(
                 dim.dim_value = named[dim.dim_param]
 
 
-def put_batch(model: "onnx.ModelProto") -> None:
-    """Put a dimension of size 1 before those of every input and output."""
+def put_dimension(model: "onnx.ModelProto", names: Sequence[str], axis: int) -> None:
+    """Put a dimension of size 1 before the dimension `axis` of the inputs and outputs `names`."""
     import onnx
 
-    graph, axes = model.graph, "axes_of_the_batch"
+    graph, axes = model.graph, f"axis_{axis}"
+    values = {each.name: each for each in (*feeds(model), *graph.output) if each.name in names}
+    if not values:
+        return
+    given = {each.name for each in feeds(model)}
     opset = max(each.version for each in model.opset_import if each.domain in ("", "ai.onnx"))
-    inside = {each.name: f"{each.name}/sample" for each in (*feeds(model), *graph.output)}
+    inside = {name: f"{name}/without_{axes}" for name in values}
     for node in _nodes(graph):
-        for names in (node.input, node.output):
-            names[:] = [inside.get(each, each) for each in names]
+        for own in (node.input, node.output):
+            own[:] = [inside.get(each, each) for each in own]
 
     def reshape(kind: str, source: str, target: str) -> "onnx.NodeProto":
         if opset < SINCE_TENSOR_AXES:
-            return onnx.helper.make_node(kind, [source], [target], axes=[0])
+            return onnx.helper.make_node(kind, [source], [target], axes=[axis])
         return onnx.helper.make_node(kind, [source, axes], [target])
 
-    before = [reshape("Squeeze", each.name, inside[each.name]) for each in feeds(model)]
-    after = [reshape("Unsqueeze", inside[each.name], each.name) for each in graph.output]
+    before = [reshape("Squeeze", name, inside[name]) for name in values if name in given]
+    after = [reshape("Unsqueeze", inside[name], name) for name in values if name not in given]
     nodes = [*before, *graph.node, *after]
-    for value in (*feeds(model), *graph.output):
+    for value in values.values():
         shape = value.type.tensor_type.shape
         dims = list(shape.dim)
         del shape.dim[:]
+        shape.dim.extend(dims[:axis])
         shape.dim.add().dim_value = 1
-        shape.dim.extend(dims)
+        shape.dim.extend(dims[axis:])
     if opset >= SINCE_TENSOR_AXES:
-        graph.initializer.append(onnx.numpy_helper.from_array(np.array([0], np.int64), axes))
+        graph.initializer.append(onnx.numpy_helper.from_array(np.array([axis], np.int64), axes))
     del graph.node[:]
     graph.node.extend(nodes)
 
@@ -166,7 +172,7 @@ def _nodes(graph: Any) -> Iterator[Any]:
             yield from _nodes(inner)
 
 
-def subgraphs(node: Any) -> list[Any]:
+def subgraphs(node: "onnx.NodeProto") -> "list[onnx.GraphProto]":
     """List the branches or the body that a node has."""
     return [
         inner

@@ -1,12 +1,11 @@
 """Scoring a model of the user's by labels: scikit-learn's metrics by their names."""
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[Any]
+from helpers.models._own import Array
+
 HALF = 0.5  # from which on a probability of one class means that class
 
 

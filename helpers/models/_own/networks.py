@@ -62,7 +62,7 @@ def load_keras(
     own: Own, path: Path, inputs: Sequence[Tensor], outputs: Sequence[Tensor]
 ) -> Network:
     """Load a `.keras` file."""
-    return named(read_keras(path), inputs)
+    return named(read_keras(path), inputs, own.SCALARS)
 
 
 def read_keras(path: Path) -> Network:
@@ -80,10 +80,10 @@ def load_function(
     network, _ = call(own.FUNCTION, path)
     if own.FRAMEWORK == "torch":
         return fitted(own, network.eval(), inputs, outputs)
-    return named(network, inputs)
+    return named(network, inputs, own.SCALARS)
 
 
-def call(function: str, path: Path | None = None) -> tuple[Network, Any]:
+def call(function: str, path: Path | None = None) -> tuple[Network, object]:
     """Import "module:function", whose file is `path`, and call it: a network and example inputs.
 
     Raises CheckpointError if there is none, it fails, or it returns something else.
@@ -140,14 +140,19 @@ def fitted(
             return self  # the module of an exported program refuses to be told
 
         def answer(self, *arguments: torch.Tensor) -> Any:
-            given = arguments if own.HAS_BATCH else tuple(each.squeeze(0) for each in arguments)
+            given = tuple(
+                each.squeeze(1) if tensor.name in own.SCALARS else each
+                for tensor, each in zip(inputs, arguments, strict=True)
+            )
+            given = given if own.HAS_BATCH else tuple(each.squeeze(0) for each in given)
             if by_name:
                 return self.network(**dict(zip(names, given, strict=True)))
             return self.network(*given)
 
         def forward(self, *arguments: torch.Tensor) -> tuple[torch.Tensor, ...]:
             results = flat(self.answer(*arguments))
-            return results if own.HAS_BATCH else tuple(each.unsqueeze(0) for each in results)
+            results = results if own.HAS_BATCH else tuple(each.unsqueeze(0) for each in results)
+            return tuple(each if each.dim() > 1 else each.unsqueeze(1) for each in results)
 
     given = [Parameter(each.name, Parameter.POSITIONAL_OR_KEYWORD) for each in inputs]
     own_self = Parameter("self", Parameter.POSITIONAL_OR_KEYWORD)
@@ -155,12 +160,12 @@ def fitted(
     return Adapted()
 
 
-def flat(results: Any) -> tuple[Any, ...]:
+def flat(results: object) -> tuple[Network, ...]:
     """Give the tensors of a nest of them, in order."""
     return tuple(tensor for _, tensor in flat_names(results, ""))
 
 
-def flat_names(results: Any, name: str) -> list[tuple[str, Any]]:
+def flat_names(results: object, name: str) -> list[tuple[str, object]]:
     """Give the tensors of a nest with names: the keys and places that lead to them."""
     if isinstance(results, Mapping):
         parts = [(str(key), value) for key, value in results.items()]
@@ -172,14 +177,19 @@ def flat_names(results: Any, name: str) -> list[tuple[str, Any]]:
     return [each for key, value in parts for each in flat_names(value, f"{prefix}{key}")]
 
 
-def named(network: Network, inputs: Sequence[Tensor]) -> Network:
+def named(network: Network, inputs: Sequence[Tensor], scalars: Sequence[str]) -> Network:
     """Have a Keras model take a dict of tensors by the names of the inputs, and return a list."""
     own = keras()
     given = {each.name: own.Input(each.shape, dtype=each.dtype, name=each.name) for each in inputs}
-    tensors = list(given.values())
     takes = getattr(network, "input", None) if getattr(network, "built", True) else None
+    ops = own.ops
+    given_to = {
+        name: ops.squeeze(each, 1) if name in scalars else each for name, each in given.items()
+    }
+    tensors = list(given_to.values())
     if isinstance(takes, Mapping) or isinstance(getattr(network, "_inputs_struct", None), dict):
-        results = network(given, training=False)
+        results = network(given_to, training=False)
     else:
         results = network(tensors[0] if len(tensors) == 1 else tensors, training=False)
-    return own.Model(given, list(flat(results)))
+    lifted = [each if len(each.shape) > 1 else ops.expand_dims(each, 1) for each in flat(results)]
+    return own.Model(given, lifted)
