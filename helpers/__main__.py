@@ -44,7 +44,10 @@ Stage = StrEnum(
 )
 File = Annotated[Path, Argument(metavar="PARAMS", help="a parameter file", show_default=False)]
 Experiments = Annotated[list[str] | None, Option(metavar="E", help="only this experiment")]
-SOURCES = "an .onnx, .keras, .pt2 or TorchScript file, a SavedModel, or module:function"
+SOURCES = (
+    "an .onnx, .keras, .pt2 or TorchScript file, the folder of a SavedModel or of a model in a "
+    "Triton repository, or module:function"
+)
 SAMPLES = "an .npz with an array for each input  [default: drawn at random]"
 LABELS = "an .npz with one array, a label for each sample"
 METRIC = "accuracy, f1, auc, mae, or the name of a function for you to write"
@@ -213,9 +216,9 @@ def new_model(
     dimension: Annotated[list[str] | None, Option(metavar="D=SIZE", help=SIZE)] = None,
     device: Annotated[str, Option(metavar="cpu|gpu", help="for which formats are listed")] = "cpu",
 ) -> None:
-    """Write the package, the notebooks and the parameter file of a model of your own.
+    """Make a model of your own ready to be run.
 
-    No file is overwritten. --dimension may be given several times.
+    It writes its package, its notebooks and its parameter file. No file is overwritten. --dimension may be given several times.
     """
     own.create(
         name, source, own.Wishes(samples, labels, metric, batch, dimension or (), device), say
