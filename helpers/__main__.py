@@ -218,7 +218,8 @@ def new_model(
 ) -> None:
     """Make a model of your own ready to be run.
 
-    It writes its package, its notebooks and its parameter file. No file is overwritten. --dimension may be given several times.
+    It writes package, notebooks and parameter file, and overwrites nothing. --dimension may be
+    given several times.
     """
     own.create(
         name, source, own.Wishes(samples, labels, metric, batch, dimension or (), device), say

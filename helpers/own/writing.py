@@ -54,8 +54,7 @@ OF_A_FUNCTION = """\
 import numpy as np
 
 from helpers.models import Arrays
-from helpers.models._own import Axes, Own, metrics
-from helpers.models._own.metrics import Array
+from helpers.models._own import Array, Axes, Own, metrics
 from helpers.models._rounding import bounds
 """
 SCORE = Template('''
