@@ -51,6 +51,15 @@ def branch():
     return Branch(), (torch.randn(2, 3),)
 
 
+class Unclear(torch.nn.Module):
+    def forward(self, x):
+        return {"y": x if float(x.sum()) > 0 else -x}
+
+
+def unclear():
+    return Unclear(), torch.randn(2, 3)
+
+
 def number():
     return 3
 

@@ -487,6 +487,24 @@ def test_a_repository_that_cannot_be_measured_is_one_clear_line(
     assert written(place) == []
 
 
+def test_a_format_whose_runtime_lacks_an_operator_is_left_out_with_the_reason(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nodes = [
+        helper.make_node("Det", ["x"], ["number"]),
+        helper.make_node("Unsqueeze", ["number", "axis"], ["y"]),
+    ]
+    tensors = [sources.tensor("x", ["n", 3, 3])], [sources.tensor("y", ["n", 1])]
+    axis = numpy_helper.from_array(np.array([1]), "axis")
+    sources.save(place.parent / "model.onnx", nodes, *tensors, [axis])
+
+    assert new("mine", *ONNX) == 0
+
+    said = capsys.readouterr().out
+    assert "experiments: onnx-fp32\n" in said
+    assert re.search("left out: openvino, OpenVINO refuses it: .*Det", said)
+
+
 def test_a_metric_of_ones_own_is_a_method_to_be_written(place: Path) -> None:
     sources.scores(place.parent / "model.onnx")
     sources.samples(place.parent / "samples.npz")
@@ -528,6 +546,10 @@ TORCH_BAD = {
     "a state dict": (("--from", "state.pt"), "(a state dict has no network)"),
     "no module": (("--from", "missing:plain"), "there is no module 'missing' here"),
     "no function": (("--from", "nets:missing"), "has no attribute 'missing'"),
+    "control flow": (
+        ("--from", "nets:unclear"),
+        "nothing can be made of nets:unclear here: its control flow depends on values (nets.py",
+    ),
     "a number": (("--from", "nets:number"), "nets:number returns no pair"),
     "an error": (("--from", "nets:fails"), "RuntimeError: there are no weights here"),
 }

@@ -91,6 +91,8 @@ def test_two_models_beside_each_other_become_reports_and_go_without_a_trace(tmp_
     remove(project, "mine")
     remove(project, "other")
     assert tree(project.root) == before
+    answer = project.run("publish")  # what is left in outputs names models that are gone
+    assert answer.code == 0, answer.output
 
 
 @pytest.mark.slow
