@@ -195,6 +195,7 @@ class Model(ABC):
     DRAWN: ClassVar[str] = ""  # what must stand beside all that comes of a generated data set
     # Modules, as `source` takes them, whose code decides what is generated and fitted.
     RECIPE: ClassVar[tuple[str, ...]]
+    TAKES_ZEROS: ClassVar[bool] = True  # whether a graph computes zeros, to be warmed up by them
     # of a model that is in a Triton repository already: the backend that runs it
     BACKEND: ClassVar[str] = ""
     BATCH: ClassVar[int]  # samples that the framework computes at once, for want of memory

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from helpers import models
+from helpers.accuracy import AGREED_SHARE, KEPT_SHARE
 from helpers.errors import DataError, ParameterError
 from helpers.models._own import CALIBRATED, metrics
 from helpers.models._own import data as samples_file
@@ -51,8 +52,9 @@ def create(name: str, source: str, wishes: Wishes, say: Callable[[str], None]) -
     origin = origins.read(source)
     found = draft(name, origin, wishes.samples, wishes.batch, sizes_of(wishes.dimensions))
     kept = _kept(name, found, wishes)
-    chosen, left_out = options(found, wishes.device, kept)
     metric = "" if wishes.metric == AGREEMENT else wishes.metric
+    asked = AGREED_SHARE if metric else KEPT_SHARE
+    chosen, left_out = options(found, wishes.device, kept, asked)
     better = "lower" if metric in metrics.LOWER else "higher"
     scored = writing.Scored(metric, bool(metric) and metric not in metrics.NAMES, better)
     precisions = {each.fields["precision"] for each in chosen}

@@ -42,11 +42,12 @@ class Draft:
     has_batch: bool  # whether the first dimension of the source's tensors is that of samples
     is_batched: bool  # whether it takes several at once
     scalars: tuple[str, ...]  # tensors with no dimension but the batch's, which get one
+    takes_zeros: bool  # whether it computes zeros, by which Triton would warm it up
     is_plain: bool  # whether a module of PyTorch needs nothing around it
     decision: str
     terms: tuple[int, int]  # of all sums on the longest path, and how many sums these are
     # precision -> the largest and the mean effect of rounding, and what tells samples apart
-    effects: dict[str, tuple[float, float]] = field(default_factory=dict)
+    effects: dict[str, rounding.Effect] = field(default_factory=dict)
     apart: float = 1.0
     network: Network = field(repr=False, default=None)
 
@@ -86,6 +87,7 @@ def draft(
     axes = tuple(each if each.shape else replace(each, shape=(1,)) for each in axes)
     found = Draft(
         *(origin, axes, (), dimensions, has_batch, is_batched, scalars),
+        takes_zeros=True,
         is_plain=False,
         decision="values",
         terms=(1, 1),
@@ -287,6 +289,7 @@ def drafted(title: str, found: Draft) -> Own:
             "IS_PLAIN": found.is_plain,
             "BACKEND": found.origin.backend,
             "SCALARS": found.scalars,
+            "TAKES_ZEROS": found.takes_zeros,
         },
     )
     return cast(Own, own())
@@ -334,8 +337,9 @@ def _run(title: str, found: Draft, samples: Path | None) -> Draft:
         outputs=outputs,
         decision=decision,
         terms=_terms(network, found),
-        effects=rounding.effects(network, found.origin.framework, run, several),
+        effects=rounding.effects(network, found.origin.framework, run, several, decision),
         apart=rounding.told_apart(run(several)),
+        takes_zeros=_takes_zeros(run, one),
         network=network,
     )
 
@@ -355,6 +359,14 @@ def _unseen(title: str, found: Draft, samples: Path | None) -> Draft:
     decision = "class" if CLASS_WORDS.search(outputs[0].name) else "values"
     is_batched = found.origin.most > 1
     return replace(found, outputs=tuple(outputs), decision=decision, is_batched=is_batched)
+
+
+def _takes_zeros(run: Callable[[Arrays], Arrays], one: Arrays) -> bool:
+    try:
+        run({name: np.zeros_like(array) for name, array in one.items()})
+    except Exception:  # runtimes raise anything
+        return False
+    return True
 
 
 def _several(found: Draft, batch: Arrays, run: Callable[[Arrays], Arrays], one: Arrays) -> Arrays:

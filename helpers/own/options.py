@@ -28,10 +28,13 @@ class Option:
     fields: dict[str, str]
 
 
-def options(found: Draft, device: str, calibrated: int) -> tuple[list[Option], dict[str, str]]:
+def options(
+    found: Draft, device: str, calibrated: int, asked: float
+) -> tuple[list[Option], dict[str, str]]:
     """List the experiments on a device, and why formats and precisions are left out.
 
-    `calibrated` is how many samples there are to calibrate int8 by.
+    `calibrated` is how many samples there are to calibrate int8 by, and `asked` the share of
+    decisions that must be kept.
     """
     framework = found.origin.framework
     if found.origin.backend:
@@ -45,7 +48,7 @@ def options(found: Draft, device: str, calibrated: int) -> tuple[list[Option], d
     if found.origin.kind == "savedmodel":
         exports = ["tf-savedmodel"]
     left_out = _left_out(found, exports)
-    coarse = rounding.too_coarse(found.effects, found.apart)
+    coarse = rounding.too_coarse(found.effects, found.apart, asked)
     options = []
     for name in sorted(formats.names(), key=lambda each: (each not in exports, each)):
         known = formats.get(name)

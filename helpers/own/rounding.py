@@ -7,12 +7,14 @@ that is a small share of a softmax, or a sample unlike all that it was trained w
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from helpers.models import Arrays, Graph, Network
+from helpers.models._own import Array
 from helpers.models._own.graph import OnnxRuntime, subgraphs
+from helpers.models._own.metrics import classes
 from helpers.models._rounding import UNIT_ROUNDOFF
 
 if TYPE_CHECKING:
@@ -30,27 +32,39 @@ MOVING = {
     *("Concat", "Split", "Gather", "GatherND", "Expand", "Tile", "Pad", "Shape", "MaxPool", "Relu"),
     *("Where", "ConstantOfShape", "If", "Loop", "Scan", "Dropout"),
 }
-Effect = tuple[float, float]  # the largest and the mean change, in deviations of the output
+Bounds = tuple[float, float]
+
+
+class Effect(NamedTuple):
+    """What errors of a precision change."""
+
+    largest: float  # change, in deviations of the output
+    mean: float
+    kept: float  # of the decisions that the first output leads to: 1 if all
+
+
 Run = Callable[[Arrays], Arrays]
 
 
-def effects(network: Network, framework: str, run: Run, inputs: Arrays) -> dict[str, Effect]:
+def effects(
+    network: Network, framework: str, run: Run, inputs: Arrays, decision: str
+) -> dict[str, Effect]:
     """Give the effect of each precision, of the output that it concerns most."""
     right = run(inputs)
     return {
-        precision: _effect(right, _rounded(network, framework, run, inputs, error))
+        precision: _effect(right, _rounded(network, framework, run, inputs, error), decision)
         for precision, error in ERRORS.items()
     }
 
 
 def widened(
-    narrow: Mapping[str, Effect], seen: Mapping[str, Effect], apart: float
-) -> dict[str, Effect]:
+    narrow: Mapping[str, Bounds], seen: Mapping[str, Effect], apart: float
+) -> dict[str, Bounds]:
     """Widen bounds to `SAFETY` times the effects that were seen, where these are larger; not so far
     that a mean bound would let another sample's outputs pass.
     """
     found = {}
-    for precision, (largest, mean) in seen.items():
+    for precision, (largest, mean, _) in seen.items():
         bounds = narrow[precision]
         limit = max(bounds[1], apart / 2)
         found[precision] = (
@@ -60,16 +74,25 @@ def widened(
     return found
 
 
-def too_coarse(seen: Mapping[str, Effect], apart: float) -> dict[str, str]:
-    """Say of the precisions whose rounding alone makes outputs like those of other samples why they
-    are left out.
+def too_coarse(seen: Mapping[str, Effect], apart: float, asked: float) -> dict[str, str]:
+    """Say of the precisions whose rounding alone is too much why they are left out: outputs would
+    be like those of other samples, or fewer decisions be kept than the share `asked` for.
     """
-    return {
-        precision: f"rounding to {precision} alone changes its outputs by {mean:.2g} deviations on "
-        f"average, and two samples differ by {apart:.2g}"
-        for precision, (_, mean) in seen.items()
-        if precision != "fp32" and mean > apart / COARSE
-    }
+    found = {}
+    for precision, effect in seen.items():
+        if precision == "fp32":
+            continue
+        if effect.mean > apart / COARSE:
+            found[precision] = (
+                f"rounding to {precision} alone changes its outputs by {effect.mean:.2g} "
+                f"deviations on average, and two samples differ by {apart:.2g}"
+            )
+        elif effect.kept < asked:
+            found[precision] = (
+                f"rounding to {precision} alone leaves an agreement of {effect.kept:.3f}, and "
+                f"{asked} is asked for"
+            )
+    return found
 
 
 def told_apart(outputs: Arrays) -> float:
@@ -87,13 +110,24 @@ def told_apart(outputs: Arrays) -> float:
     return float(min(found))
 
 
-def _effect(right: Arrays, rounded: Arrays) -> Effect:
+def _effect(right: Arrays, rounded: Arrays, decision: str) -> Effect:
     largest, mean = 0.0, 0.0
+    first = next(iter(right))
+    kept = _kept(right[first], rounded[first], decision)
     for name, array in right.items():
         values = array.astype(np.float64)
         apart = np.abs(rounded[name] - values) / (values.std() or np.abs(values).max() or 1)
         largest, mean = max(largest, float(apart.max())), max(mean, float(apart.mean()))
-    return largest, mean
+    return Effect(largest, mean, kept)
+
+
+def _kept(right: Array, rounded: Array, decision: str) -> float:
+    """Give the share of decisions that are the same; one that differs may be one of many more."""
+    if decision == "class":
+        differ = int((classes(right) != classes(rounded)).sum())
+        return 1 - max(0, differ - 1) / len(right)
+    size = float(np.linalg.norm(right))
+    return 1 - float(np.linalg.norm(np.subtract(rounded, right))) / (size or 1)
 
 
 def _rounded(network: Network, framework: str, run: Run, inputs: Arrays, error: float) -> Arrays:

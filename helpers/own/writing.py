@@ -96,6 +96,8 @@ def package(title: str, found: Draft, scored: Scored, precisions: Collection[str
         lines.append("HAS_BATCH = False")
     if not found.is_batched:
         lines.append("IS_BATCHED = False")
+    if not found.takes_zeros:
+        lines.append("TAKES_ZEROS = False")
     if found.scalars:
         names = ", ".join(f'"{name}"' for name in found.scalars)
         lines.append(f"SCALARS = ({names}{',' * (len(found.scalars) == 1)})")

@@ -160,7 +160,8 @@ def model_config(
     if scenario == "online" and batched:
         message.dynamic_batching.preferred_batch_size.extend(config.preferred_batch_sizes)
         message.dynamic_batching.max_queue_delay_microseconds = config.max_queue_delay_us
-    for batch_size in sorted({1, *config.preferred_batch_sizes}):
+    warm = {1, *config.preferred_batch_sizes} if models.get(config.model).TAKES_ZEROS else ()
+    for batch_size in sorted(warm):
         warmup = message.model_warmup.add(name=f"batch_{batch_size}", batch_size=batch_size)
         for tensor in message.input:
             entry = warmup.inputs[tensor.name]

@@ -28,6 +28,7 @@ QUICK = {
     "pairs": 2,
     "distinct_rows": 4,
 }
+TYPES = {"tensor(float)": "float32", "tensor(int32)": "int32", "tensor(int64)": "int64"}
 STAGES = ("export", "convert", "deploy", "perf_offline", "perf_online")
 
 
@@ -172,7 +173,8 @@ class Recorder:
         return getattr(self.session, name)
 
     def run(self, names: Any, inputs: Any, *_: Any) -> Any:
-        given = {name: np.asarray(array) for name, array in inputs.items()}
+        types = {each.name: TYPES[each.type] for each in self.session.get_inputs()}
+        given = {name: np.asarray(array, types[name]) for name, array in inputs.items()}
         self.asked.append(given)
         self.answered.append(self.session.run(names, given))
         return self.answered[-1]
@@ -194,8 +196,11 @@ class Served:
         from tritonclient.utils import np_to_triton_dtype
 
         tensors = []
+        types = {each.name: TYPES[each.type] for each in self.session.get_inputs()}
         for name, array in inputs.items():
-            given = np.asarray(array) if self._has_batch else np.asarray(array)[np.newaxis]
+            given = np.asarray(array, types[name])
+            given = given if self._has_batch else given[np.newaxis]
+            given = given if given.ndim > 1 else given[:, np.newaxis]  # a number has a dimension
             each = self._http.InferInput(name, list(given.shape), np_to_triton_dtype(given.dtype))
             tensors.append(each.set_data_from_numpy(given))
         answer = self._client.infer(self._model, tensors)
