@@ -50,23 +50,23 @@ def create(name: str, source: str, wishes: Wishes, say: Callable[[str], None]) -
     if wishes.samples:
         origins.require_memory(wishes.samples, _size(wishes.samples))
     origin = origins.read(source)
-    found = draft(name, origin, wishes.samples, wishes.batch, sizes_of(wishes.dimensions))
+    precisions = {"fp32", "bf16" if wishes.device == "cpu" else "fp16"}
+    precisions |= {"int8"} if wishes.samples else set()
+    sizes = sizes_of(wishes.dimensions)
+    found = draft(name, origin, wishes.samples, wishes.batch, sizes, precisions)
     kept = _kept(name, found, wishes)
     metric = "" if wishes.metric == AGREEMENT else wishes.metric
     asked = AGREED_SHARE if metric else KEPT_SHARE
     chosen, left_out = options(found, wishes.device, kept, asked)
     better = "lower" if metric in metrics.LOWER else "higher"
     scored = writing.Scored(metric, bool(metric) and metric not in metrics.NAMES, better)
-    precisions = {each.fields["precision"] for each in chosen}
     texts = words(name, found, chosen, wishes.samples, metric)
     files = writing.Files(wishes.samples, wishes.labels)
     parameters = writing.parameter_file(
         name, found, chosen, files, min(kept, MOST_CALIBRATED), wishes.device
     )
     paths = {
-        ROOT / f"helpers/models/{name}/__init__.py": writing.package(
-            name, found, scored, precisions
-        ),
+        ROOT / f"helpers/models/{name}/__init__.py": writing.package(name, found, scored),
         **{
             ROOT / f"notebooks/{name}/{stage}.ipynb": writing.notebook(
                 name, stage, texts, bool(origin.backend)

@@ -4,7 +4,7 @@ far rounding may carry its outputs.
 
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from math import prod
@@ -27,7 +27,7 @@ CLASS_WORDS = re.compile(r"logit|prob|score|class|label|softmax", re.IGNORECASE)
 CLASS_SUM = 1e-3  # how near to 1 the shares of all classes add up
 # Operators that hand the numbers of an input on
 PASSING = ("Cast", "Reshape", "Expand", "Unsqueeze", "Squeeze", "Identity")
-SECONDS, MOST = 0.3, 16  # of computing to see what rounding does, and samples at most
+SECONDS, MOST = 0.1, 16  # of computing to see what rounding does, and samples at most
 TWO = 2  # samples that show whether there is a batch
 
 
@@ -69,10 +69,12 @@ def draft(
     samples: Path | None,
     batch: str,
     wanted: Mapping[str, int],
+    precisions: Collection[str],
 ) -> Draft:
     """Find out what a source does not say, by its samples and by running it.
 
-    `batch` is what the user says of it: "" (it is free), "1" (it is fixed) or "none". Raises
+    `batch` is what the user says of it: "" (it is free), "1" (it is fixed) or "none"; `precisions`
+    are those of which the effect is to be seen. Raises
     ParameterError for what cannot be known, which names what to give, and DataError for samples
     that do not fit.
     """
@@ -95,7 +97,7 @@ def draft(
     found = replace(found, inputs=_with_tables(found))
     if origin.backend:
         return _unseen(title, found, samples)
-    return _run(title, found, samples)
+    return _run(title, found, samples, precisions)
 
 
 def _check_arrays(path: Path, arrays: Arrays, ports: Sequence[Port]) -> None:
@@ -300,7 +302,7 @@ def fields(found: Draft) -> Config:
     return cast(Config, SimpleNamespace(dimensions=found.dimensions, labels="", dataset=""))
 
 
-def _run(title: str, found: Draft, samples: Path | None) -> Draft:
+def _run(title: str, found: Draft, samples: Path | None, precisions: Collection[str]) -> Draft:
     """Run the model on one sample and on two, and describe what it answers."""
     own, config = drafted(title, found), fields(found)
     tensors = own.inputs(config)
@@ -337,7 +339,9 @@ def _run(title: str, found: Draft, samples: Path | None) -> Draft:
         outputs=outputs,
         decision=decision,
         terms=_terms(network, found),
-        effects=rounding.effects(network, found.origin.framework, run, several, decision),
+        effects=rounding.effects(
+            network, found.origin.framework, run, several, decision, precisions
+        ),
         apart=rounding.told_apart(run(several)),
         takes_zeros=_takes_zeros(run, one),
         network=network,

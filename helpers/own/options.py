@@ -96,8 +96,8 @@ def _left_out(found: Draft, exports: list[str]) -> dict[str, str]:
         path = Path(folder) / "model.onnx"
         path.write_bytes(found.network.content.SerializeToString())
         try:
-            openvino.compile_model(openvino.convert_model(path), "CPU")
-        except Exception as error:  # front ends and plugins raise anything
+            openvino.convert_model(path)
+        except Exception as error:  # front ends raise anything
             return {"openvino": f"OpenVINO refuses it: {' '.join(str(error).split())[-200:]}"}
     return {}
 

@@ -5,8 +5,9 @@ How far rounding may carry the outputs does not follow from the sums of a networ
 that is a small share of a softmax, or a sample unlike all that it was trained with, multiplies it.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from math import sqrt
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 # exponentials and the like too
 ERRORS = {"fp32": 4 * UNIT_ROUNDOFF["fp32"], "bf16": UNIT_ROUNDOFF["bf16"] / 2}
 ERRORS |= {"fp16": UNIT_ROUNDOFF["fp16"] / 2, "int8": UNIT_ROUNDOFF["int8"]}
+SPREAD = sqrt(3)  # of evenly spread errors to each side, in their deviations
 SAFETY = 8  # times that what is served may differ: it is seen of few samples and one draw
 COARSE = 4  # a mean effect above such a part of what tells two samples apart tells nothing
 # Operators that compute no number, but choose and move: they round nothing
@@ -47,13 +49,19 @@ Run = Callable[[Arrays], Arrays]
 
 
 def effects(
-    network: Network, framework: str, run: Run, inputs: Arrays, decision: str
+    network: Network,
+    framework: str,
+    run: Run,
+    inputs: Arrays,
+    decision: str,
+    precisions: Collection[str],
 ) -> dict[str, Effect]:
     """Give the effect of each precision, of the output that it concerns most."""
     right = run(inputs)
     return {
         precision: _effect(right, _rounded(network, framework, run, inputs, error), decision)
         for precision, error in ERRORS.items()
+        if precision in precisions
     }
 
 
@@ -177,8 +185,8 @@ def _add_errors(
 
     def add(source: str, target: str) -> None:
         seed = float(len(nodes) + 1)
-        draw: Any = {"mean": 1.0, "scale": error, "seed": seed}
-        nodes.append(helper.make_node("RandomNormalLike", [source], [f"{target}/error"], **draw))
+        draw: Any = {"low": 1 - SPREAD * error, "high": 1 + SPREAD * error, "seed": seed}
+        nodes.append(helper.make_node("RandomUniformLike", [source], [f"{target}/error"], **draw))
         nodes.append(helper.make_node("Mul", [source, f"{target}/error"], [target]))
 
     for each in graph.initializer:

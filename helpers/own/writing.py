@@ -4,7 +4,7 @@ import json
 import os
 import re
 import textwrap
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -82,8 +82,8 @@ class Scored:
     better: str = "higher"
 
 
-def package(title: str, found: Draft, scored: Scored, precisions: Collection[str]) -> str:
-    """Write the package of a model: one class, with bounds for `precisions`."""
+def package(title: str, found: Draft, scored: Scored) -> str:
+    """Write the package of a model: one class."""
     terms, count = found.terms
     lines = [f'TITLE = "{title}"', f'FRAMEWORK = "{found.origin.framework}"']
     lines.append(f'SOURCE = "{found.origin.kind}"')
@@ -110,9 +110,7 @@ def package(title: str, found: Draft, scored: Scored, precisions: Collection[str
     sums = [max(1, round(terms / count))] * count  # of which only number and total decide
     narrow, pairs = bounds(sums), []
     for precision, pair in rounding.widened(narrow, found.effects, found.apart).items():
-        if precision in {"fp32", *precisions} and any(
-            wide > bound for wide, bound in zip(pair, narrow[precision], strict=True)
-        ):
+        if any(wide > bound for wide, bound in zip(pair, narrow[precision], strict=True)):
             pairs.append(f'"{precision}": ({pair[0]:.1e}, {pair[1]:.1e})')
     line = f"BOUNDS = bounds([{sums[0]}] * {count})"
     seen = f"{line} | {{{', '.join(pairs)}}}" if pairs else line

@@ -28,7 +28,7 @@ class OnnxRuntime:
 
         options = onnxruntime.SessionOptions()
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-        options.log_severity_level = 3
+        options.log_severity_level = 4  # what fails is said once, by who asked
         self._session = onnxruntime.InferenceSession(
             model.SerializeToString(), options, ["CPUExecutionProvider"]
         )
