@@ -3,7 +3,6 @@ far rounding may carry its outputs.
 """
 
 import re
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -27,7 +26,7 @@ CLASS_WORDS = re.compile(r"logit|prob|score|class|label|softmax", re.IGNORECASE)
 CLASS_SUM = 1e-3  # how near to 1 the shares of all classes add up
 # Operators that hand the numbers of an input on
 PASSING = ("Cast", "Reshape", "Expand", "Unsqueeze", "Squeeze", "Identity")
-SECONDS, MOST = 0.1, 16  # of computing to see what rounding does, and samples at most
+BYTES, MOST = 2e6, 16  # of the samples of which it is seen what rounding does, and these at most
 TWO = 2  # samples that show whether there is a batch
 
 
@@ -333,7 +332,7 @@ def _run(title: str, found: Draft, samples: Path | None, precisions: Collection[
     outputs = tuple(_output(found, name, array) for name, array in single.items())
     first = next(iter(single.values()))
     decision = "class" if _is_classes(next(iter(single)), first) else "values"
-    several = _several(found, batch, run, one)
+    several = _several(found, batch, one)
     return replace(
         found,
         outputs=outputs,
@@ -373,14 +372,15 @@ def _takes_zeros(run: Callable[[Arrays], Arrays], one: Arrays) -> bool:
     return True
 
 
-def _several(found: Draft, batch: Arrays, run: Callable[[Arrays], Arrays], one: Arrays) -> Arrays:
-    """Choose as many samples as are computed in a short time; one, where the batch is fixed."""
+def _several(found: Draft, batch: Arrays, one: Arrays) -> Arrays:
+    """Choose the samples of which it is seen what rounding does: fewer if they are large, as these
+    take long; one, where the batch is fixed.
+    """
     if not found.is_batched:
         return one
-    started = time.perf_counter()
-    run(one)
-    count = int(SECONDS / (time.perf_counter() - started))
-    return {name: array[: min(MOST, max(TWO, count))] for name, array in batch.items()}
+    size = sum(array.nbytes for array in one.values())
+    count = int(min(MOST, max(TWO, BYTES // size)))
+    return {name: array[:count] for name, array in batch.items()}
 
 
 def _returned(found: Draft, network: Network, inputs: Arrays) -> Draft:
