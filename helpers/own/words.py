@@ -172,16 +172,16 @@ def _variations(found: Draft, options: Sequence[Option], samples: Path | None) -
         name = others[0].fields["export_format"]
         export = f'{{"export_format": "{name}", "format": "{name}"}}'
         why = "another file of the model. Expect operators of other names, and the same bounds."
-    other = next(
-        (each.fields for each in options if each.fields["format"] != first["format"]),
-        {"format": "openvino", "precision": "bf16"},
-    )
+    others = [each.fields for each in options if each.fields["format"] != first["format"]]
+    others += [each.fields for each in options[1:]]
+    other = first | (others[0] if others else {"format": "openvino"})
     shown = formats.get(other["format"]).SHOWN[0]
-    convert = f'{{"format": "{other["format"]}", "precision": "{other["precision"]}"}}'
+    changed = {name: value for name, value in other.items() if first[name] != value}
+    convert = str(changed).replace("'", '"')
     return {
         "try_export": f"`overrides = {export}`: {why} Where do the differences come from, if any "
         "differ from those above?",
-        "try_convert": f"`overrides = {convert}`: the same export run by {shown}. Expect other "
+        "try_convert": f"`overrides = {convert}`: the same model run by {shown}. Expect other "
         "operators in the table, and differences within the bounds of that precision; see which "
         "of them takes the most time.",
         "try_deploy": '`overrides = {"max_queue_delay_us": 0}`: a free instance takes what is '

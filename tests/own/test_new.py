@@ -3,6 +3,7 @@
 import ast
 import json
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -618,3 +619,13 @@ def test_what_is_written_passes_ruff_and_mypy(place: Path) -> None:
         command = [sys.executable, "-m", "mypy", "--config-file", str(ROOT / "pyproject.toml")]
         done = subprocess.run([*command, package], capture_output=True, text=True, cwd=ROOT)
         assert done.returncode == 0, done.stdout
+
+
+def test_the_same_source_gives_the_same_files(place: Path) -> None:
+    sources.scores(place.parent / "model.onnx")
+    assert new("mine", *ONNX) == 0
+    first = {name: (place / name).read_text() for name in written(place)}
+    shutil.rmtree(place)
+
+    assert new("mine", *ONNX) == 0
+    assert {name: (place / name).read_text() for name in written(place)} == first
