@@ -172,9 +172,9 @@ def _variations(found: Draft, options: Sequence[Option], samples: Path | None) -
         name = others[0].fields["export_format"]
         export = f'{{"export_format": "{name}", "format": "{name}"}}'
         why = "another file of the model. Expect operators of other names, and the same bounds."
-    others = [each.fields for each in options if each.fields["format"] != first["format"]]
-    others += [each.fields for each in options[1:]]
-    other = first | (others[0] if others else {"format": "openvino"})
+    different = [each.fields for each in options if each.fields["format"] != first["format"]]
+    different += [each.fields for each in options[1:]]
+    other = first | (different[0] if different else {"format": "openvino"})
     shown = formats.get(other["format"]).SHOWN[0]
     changed = {name: value for name, value in other.items() if first[name] != value}
     convert = str(changed).replace("'", '"')
