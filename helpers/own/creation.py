@@ -14,7 +14,8 @@ from helpers.models._own import CALIBRATED, metrics
 from helpers.models._own import data as samples_file
 from helpers.own import origin as origins
 from helpers.own import writing
-from helpers.own.draft import Draft, draft, drafted, fields, sizes_of
+from helpers.own.draft import Draft, draft, drafted, fields
+from helpers.own.inputs import sizes_of
 from helpers.own.options import options
 from helpers.own.words import words
 from helpers.store import ROOT, display_path, write_atomic

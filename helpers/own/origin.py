@@ -25,15 +25,6 @@ from helpers.models._own import Kind
 COPIES = 4  # of the weights that a stage has in memory: read, built, exported, loaded by a runtime
 FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 TENSOR_NAME = re.compile(r"[A-Za-z0-9_][\w./:\[\]-]*", re.ASCII)
-FRAMEWORKS: dict[Kind, str] = {
-    "onnx": "onnxruntime",
-    "savedmodel": "tensorflow",
-    "keras": "tensorflow",
-    "torchscript": "torch",
-    "exported": "torch",
-    "function": "torch",  # or TensorFlow, by what it returns
-    "repository": "triton",
-}
 NOUNS: dict[Kind, str] = {
     "onnx": "an ONNX file",
     "savedmodel": "a SavedModel",
@@ -43,9 +34,7 @@ NOUNS: dict[Kind, str] = {
     "function": "a function that builds it",
     "repository": "a Triton repository",
 }
-
-
-ZIPPED = ("keras", "torchscript", "exported")
+ZIPPED = ("keras", "torchscript", "exported")  # whose files are ZIP archives
 
 
 @dataclass(frozen=True)
