@@ -47,7 +47,7 @@ def options(
     ]
     if found.origin.kind == "savedmodel":
         exports = ["tf-savedmodel"]
-    left_out = _left_out(found, exports)
+    left_out = _left_out(found)
     coarse = rounding.too_coarse(found.effects, found.apart, asked)
     options = []
     for name in sorted(formats.names(), key=lambda each: (each not in exports, each)):
@@ -80,7 +80,7 @@ def options(
     return options, left_out
 
 
-def _left_out(found: Draft, exports: list[str]) -> dict[str, str]:
+def _left_out(found: Draft) -> dict[str, str]:
     """Say of the formats that this model cannot become why, as far as trying is quick."""
     if found.origin.framework == "torch":
         return _of_torch(found)

@@ -629,3 +629,17 @@ def test_the_same_source_gives_the_same_files(place: Path) -> None:
 
     assert new("mine", *ONNX) == 0
     assert {name: (place / name).read_text() for name in written(place)} == first
+
+
+def test_on_a_gpu_there_are_engines_of_tensorrt(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sources.scores(place.parent / "model.onnx")
+
+    assert new("mine", *ONNX, "--device", "gpu") == 0
+
+    said = capsys.readouterr().out
+    assert "experiments: onnx-fp32, trt-fp32, trt-fp16\n" in said
+    assert "left out: onnx-fp16, its file is exported as it is, in fp32" in said
+    content = yaml.safe_load((place / "params/mine.yaml").read_text())
+    assert (content["gpu"], content["device"]) == ("GPU (mine)", "gpu")
