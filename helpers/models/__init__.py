@@ -192,6 +192,7 @@ class Model(ABC):
     METRICS: ClassVar[dict[str, Literal["higher", "lower"]]]  # name -> whichever is better
     VARIANTS: ClassVar[tuple[str, ...]] = ()  # of the network; the first is the default
     GENERATED: ClassVar[tuple[str, ...]] = ("generated", "generated-small")  # data sets made here
+    TAKES_LABELS: ClassVar[bool] = False  # whether labels are a file of their own
     DRAWN: ClassVar[str] = ""  # what must stand beside all that comes of a generated data set
     # Modules, as `source` takes them, whose code decides what is generated and fitted.
     RECIPE: ClassVar[tuple[str, ...]]
@@ -206,6 +207,11 @@ class Model(ABC):
     # Precision -> largest (max, mean) absolute difference from the framework in fp32, in standard
     # deviations of each output.
     BOUNDS: dict[str, tuple[float, float]]
+
+    @property
+    def dimensions(self) -> tuple[str, ...]:
+        """Name the dimensions that a parameter file gives sizes: those that a graph leaves free."""
+        return ()
 
     @abstractmethod
     def inputs(self, config: Config) -> tuple[Tensor, ...]: ...

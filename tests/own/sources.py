@@ -127,14 +127,16 @@ def relu(path: Path, shape: Sequence[Any], name: str = "x", kind: int = TensorPr
 
 
 def stateful(path: Path) -> Path:
-    """Write a graph without a batch: a state, two rows of it, that a sample changes."""
+    """Write a graph without a batch: a state, two rows of it, that a sample changes. Two tensors
+    have names as TensorFlow gives them.
+    """
     nodes = [
-        helper.make_node("ReduceMean", ["sound"], ["mean"], axes=[0], keepdims=1),
+        helper.make_node("ReduceMean", ["net/sound:0"], ["mean"], axes=[0], keepdims=1),
         helper.make_node("Add", ["state", "mean"], ["next"]),
-        helper.make_node("ReduceSum", ["next"], ["loud"], keepdims=0),
+        helper.make_node("ReduceSum", ["next"], ["net/loud:0"], keepdims=0),
     ]
-    inputs = [tensor("sound", ["length"]), tensor("state", [2, 3])]
-    return save(path, nodes, inputs, [tensor("loud", []), tensor("next", [2, 3])])
+    inputs = [tensor("net/sound:0", ["length"]), tensor("state", [2, 3])]
+    return save(path, nodes, inputs, [tensor("net/loud:0", []), tensor("next", [2, 3])])
 
 
 MODEL = """import numpy as np

@@ -17,8 +17,9 @@ import yaml
 from onnx import TensorProto, helper, numpy_helper
 
 from helpers.__main__ import main
-from helpers.config import parse
+from helpers.config import parse, resolve
 from helpers.config.parameter_file import Experiment, validated
+from helpers.errors import ParameterError
 from helpers.models._own import Axes, metrics
 from helpers.own import creation, origin
 from helpers.store import ROOT
@@ -27,6 +28,7 @@ from tests.pipeline import test_prose as prose_rules
 from tests.pipeline.test_notebooks import common_code, read
 from tests.pipeline.test_try_it import EXPECTED, FEWEST_WORDS, OVERRIDES
 
+FILES = ("dataset", "checkpoint", "labels")
 STAGES = ("export", "convert", "deploy", "perf_offline", "perf_online", "report", "tune")
 
 
@@ -112,10 +114,11 @@ def test_the_parameter_file_names_the_files_and_keeps_the_rules_of_all(place: Pa
     content = yaml.safe_load((place / "params/mine.yaml").read_text())
     section = content["models"].pop("mine")
     assert content["gpu"] == "CPU (mine)"
-    files = {name: ROOT / section["defaults"].pop(name) for name in ("dataset", "checkpoint")}
+    files = {name: ROOT / section["defaults"].pop(name) for name in FILES}
     assert {name: each.resolve() for name, each in files.items()} == {
         "dataset": given,
         "checkpoint": path,
+        "labels": given.with_name("labels.npz"),
     }
     assert list(section["experiments"]) == [
         *("onnx-fp32", "onnx-int8", "openvino-fp32", "openvino-bf16", "openvino-int8"),
@@ -420,7 +423,7 @@ def test_a_graph_without_a_batch_gets_one_of_a_sample(
 
     assert "batch: one sample a request" in capsys.readouterr().out
     text = (place / "helpers/models/mine/__init__.py").read_text()
-    assert 'SCALARS = ("loud",)' in text
+    assert 'SCALARS = ("net/loud:0",)' in text
     assert "HAS_BATCH = False" in text
     assert "IS_BATCHED = False" in text
     defaults = yaml.safe_load((place / "params/mine.yaml").read_text())["models"]["mine"][
@@ -643,3 +646,17 @@ def test_on_a_gpu_there_are_engines_of_tensorrt(
     assert "left out: onnx-fp16, its file is exported as it is, in fp32" in said
     content = yaml.safe_load((place / "params/mine.yaml").read_text())
     assert (content["gpu"], content["device"]) == ("GPU (mine)", "gpu")
+
+
+WRONG_FIELDS = {
+    "unknown": ({"dimensions": {"tall": 3}}, "unknown dimension 'tall'; this model has none"),
+    "labels": ({"labels": "labels.npz"}, "the labels of this model are in its data set"),
+}
+
+
+@pytest.mark.parametrize(("given", "line"), WRONG_FIELDS.values(), ids=list(WRONG_FIELDS))
+def test_other_models_have_neither_free_dimensions_nor_labels(
+    given: dict[str, Any], line: str
+) -> None:
+    with pytest.raises(ParameterError, match=line):
+        resolve("resnet50", "export", overrides=given)

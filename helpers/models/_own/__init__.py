@@ -72,9 +72,16 @@ class Own(Model):
     # By which labels score the outputs: names of `metrics.NAMES`, or what `score` gives
     METRICS: ClassVar[dict[str, Literal["higher", "lower"]]] = {}
     GENERATED = (GENERATED,)
+    TAKES_LABELS = True
     DRAWN = "drawn at random from type and shape: they say nothing of real data"
     RECIPE = ("_own/data", "_own/metrics", "_own/graph", "_own/networks")
     BATCH = 32
+
+    @property
+    def dimensions(self) -> tuple[str, ...]:
+        """Name the free dimensions of the inputs."""
+        sizes = (size for each in self.INPUTS for size in each.shape if isinstance(size, str))
+        return tuple(dict.fromkeys(size.partition("/")[0] for size in sizes))
 
     def inputs(self, config: Config) -> tuple[Tensor, ...]:
         """Give the inputs with the sizes that the parameter file says."""
