@@ -74,8 +74,7 @@ def _make(
     with making(folder) as (temporary, facts):
         started = time.monotonic()
         ensemble.write_preprocessing(config, origin, temporary)
-        samples = models.at_once(config.model, EXAMPLE_BATCH)
-        batch = next(datasets.requests(config, dataset, samples, samples))
+        batch = datasets.some(config, dataset, models.at_once(config.model, EXAMPLE_BATCH))
         build = _build(config, fmt, precision, ensemble.graph_inputs(config, temporary, batch))
         build = replace(build, calibration=_calibration(config, temporary))
         if fmt.IMAGE and run_in_image and config.server.is_native:
