@@ -136,8 +136,11 @@ def requests(
 
 def some(config: ExportConfig, dataset: Dataset, count: int) -> Arrays:
     """Give `count` samples as a request, spread over the set; one that has fewer begins again."""
-    (batch,) = requests(config, dataset, count, count)
-    return {name: array.take(range(count), axis=0, mode="wrap") for name, array in batch.items()}
+    batch = next(requests(config, dataset, count, count))
+    if len(next(iter(batch.values()))) == count:
+        return batch
+    chosen = range(count)
+    return {name: array.take(chosen, axis=0, mode="wrap") for name, array in batch.items()}
 
 
 def request(config: ExportConfig, batch: Arrays) -> Arrays:
