@@ -25,6 +25,7 @@ PARTS = (1, 2, 4, 8, 16, 32)  # of an input's dimension that an output's may be
 CLASS_WORDS = re.compile(r"logit|prob|score|class|label|softmax", re.IGNORECASE)
 CLASS_SUM = 1e-3  # how near to 1 the shares of all classes add up
 BYTES, MOST = 2e6, 16  # of the samples of which it is seen what rounding does, and these at most
+SAME = 0.05  # how far a sample's output may be from the same, computed beside another
 TWO = 2  # samples that show whether there is a batch
 
 
@@ -262,6 +263,11 @@ def _require_batch(
             shape = samples_file.spell(rows.shape)
             raise ParameterError(
                 f"the output '{name}' of two samples is {shape}, which has no row for each: {ask}"
+            )
+        if not np.allclose(rows[0], one[0], rtol=SAME, atol=SAME * float(np.abs(one).max())):
+            raise ParameterError(
+                f"the output '{name}' of a sample is another one beside a second sample, so they "
+                f"cannot share a batch: {ask}"
             )
 
 

@@ -32,9 +32,9 @@ class Named(Plain):
 
 class Branch(torch.nn.Module):
     def forward(self, x):
-        if x.sum() > 0:
-            return x * 2
-        return x
+        if x.abs().max() > 1000:
+            return x
+        return x * 2
 
 
 def plain():

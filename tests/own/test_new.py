@@ -220,6 +220,16 @@ def mixing(folder: Path) -> None:
     sources.save(folder / "model.onnx", [node], *tensors, [shape])
 
 
+def meeting(folder: Path) -> None:
+    """A graph in which a sample's output depends on the others of its batch."""
+    nodes = [
+        helper.make_node("ReduceMean", ["x"], ["mean"], axes=[0], keepdims=1),
+        helper.make_node("Sub", ["x", "mean"], ["y"]),
+    ]
+    tensors = [sources.tensor("x", ["n", 4])], [sources.tensor("y", ["n", 4])]
+    sources.save(folder / "model.onnx", nodes, *tensors)
+
+
 ONNX = ("--from", "model.onnx")
 BAD: dict[str, tuple[Callable[[Path], object], tuple[str, ...], str]] = {
     "no such file": (lambda _: None, ("--from", "none.onnx"), "there is no such file"),
@@ -248,6 +258,7 @@ BAD: dict[str, tuple[Callable[[Path], object], tuple[str, ...], str]] = {
         "--dimension height: the free dimensions are none",
     ),
     "mixed samples": (mixing, ONNX, "the output 'y' of two samples is 1 x 8, which has no row"),
+    "samples that meet": (meeting, ONNX, "is another one beside a second sample"),
     "a strange batch": (tree(["n", 3]), (*ONNX, "--batch", "2"), "--batch 2: give 1 or none"),
     "a batch that is none": (
         *(tree([2, 3]), (*ONNX, "--batch", "1")),
@@ -535,8 +546,8 @@ def test_metrics_are_those_of_their_definitions() -> None:
 TORCH: dict[str, tuple[tuple[str, ...], str]] = {
     "TorchScript": (
         ("--from", "net.pt", "--samples", "samples.npz"),
-        "experiments: onnx-fp32, onnx-int8, ts-script-fp32, ts-script-bf16, ts-trace-fp32, "
-        "ts-trace-bf16, openvino-fp32, openvino-bf16, openvino-int8",
+        "experiments: onnx-fp32, ts-script-fp32, ts-script-bf16, ts-trace-fp32, ts-trace-bf16, "
+        "openvino-fp32, openvino-bf16",
     ),
     "a program": (("--from", "net.pt2"), "input features: float32, 16"),
     "a function": (("--from", "nets:named"), "output hidden: float32, 32"),
