@@ -138,6 +138,7 @@ def kinds(tmp_path_factory: pytest.TempPathFactory) -> Project:
     return project
 
 
+@pytest.mark.slow
 @pytest.mark.thorough
 @pytest.mark.alone
 @pytest.mark.parametrize("kind", KINDS)
@@ -263,6 +264,7 @@ def near(one: Any, other: Any) -> bool:
     return all(np.allclose(a, b, rtol=1e-4, atol=1e-5) for a, b in zip(one, other, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.thorough
 @pytest.mark.alone
 @pytest.mark.usefixtures("nothing_left")
@@ -288,6 +290,7 @@ def test_magika_tells_the_types_of_files_as_its_own_package_does(tmp_path: Path)
             assert near(package._onnx_session.run(None, asked), answered)
 
 
+@pytest.mark.slow
 @pytest.mark.thorough
 @pytest.mark.alone
 @pytest.mark.usefixtures("nothing_left")
@@ -315,6 +318,7 @@ def test_silero_vad_hears_speech_as_its_own_package_does(tmp_path: Path) -> None
         assert near([heard], [[float(package(piece, 16000)) for piece in sound]])
 
 
+@pytest.mark.slow
 @pytest.mark.thorough
 @pytest.mark.alone
 @pytest.mark.usefixtures("nothing_left")
