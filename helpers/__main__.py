@@ -16,7 +16,7 @@ from typing import Annotated
 from typer import Argument, Option, Typer, TyperException
 from typer.main import get_command
 
-from helpers import config, fleet, inference, machine, perf, pipeline, triton
+from helpers import config, fleet, inference, machine, own, perf, pipeline, triton
 from helpers.display import Lines, lines_or_live
 from helpers.errors import DeploymentError, ParameterError, ServerError, WorkspaceError
 from helpers.report import counts
@@ -47,6 +47,15 @@ Stage = StrEnum(
 )
 File = Annotated[Path, Argument(metavar="PARAMS", help="a parameter file", show_default=False)]
 Experiments = Annotated[list[str] | None, Option(metavar="E", help="only this experiment")]
+SOURCES = (
+    "an .onnx, .keras, .pt2 or TorchScript file, the folder of a SavedModel or of a model in a "
+    "Triton repository, or module:function"
+)
+SAMPLES = "an .npz with an array for each input  [default: drawn at random]"
+LABELS = "an .npz with one array, a label for each sample"
+METRIC = "accuracy, f1, auc, mae, or the name of a function for you to write"
+BATCH = "1: the batch is fixed at one sample; none: there is no batch dimension"
+SIZE = "the size of a dimension that is free"
 ONE_OF = f"only this stage: {', '.join(Stage)}"
 DryRun = Annotated[bool, Option("--dry-run", help="only say what would run and for how long")]
 ListOnly = Annotated[bool, Option("--dry-run", help="only say what would be removed")]
@@ -273,6 +282,27 @@ def doctor(file: File = ROOT / "params/cpu.yaml", outputs: Outputs = OUTPUTS) ->
     for check in found:
         say(f"{check.word:4} {check.line}")
     return 0 if all(check.ok for check in found) else 1
+
+
+@app.command("new")
+def new_model(
+    name: Annotated[str, Argument(metavar="NAME", help="its name, a word of letters and digits")],
+    source: Annotated[str, Option("--from", metavar="SOURCE", help=SOURCES)],
+    samples: Annotated[Path | None, Option(metavar="FILE", help=SAMPLES)] = None,
+    labels: Annotated[Path | None, Option(metavar="FILE", help=LABELS)] = None,
+    metric: Annotated[str, Option(metavar="METRIC", help=METRIC)] = "",
+    batch: Annotated[str, Option(metavar="B", help=BATCH)] = "",
+    dimension: Annotated[list[str] | None, Option(metavar="D=SIZE", help=SIZE)] = None,
+    device: Annotated[str, Option(metavar="cpu|gpu", help="for which formats are listed")] = "cpu",
+) -> None:
+    """Make a model of your own ready to be run.
+
+    It writes package, notebooks and parameter file, and overwrites nothing. --dimension may be
+    given several times.
+    """
+    own.create(
+        name, source, own.Wishes(samples, labels, metric, batch, dimension or (), device), say
+    )
 
 
 @params.command()

@@ -1,4 +1,6 @@
 from .ladder import (
+    AGREED_SHARE,
+    KEPT_SHARE,
     compare,
     evaluate,
     framework_outputs,
@@ -11,6 +13,8 @@ from .ladder import (
 from .scatter import show_agreement
 
 __all__ = [
+    "AGREED_SHARE",
+    "KEPT_SHARE",
     "compare",
     "evaluate",
     "framework_outputs",

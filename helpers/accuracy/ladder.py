@@ -30,6 +30,7 @@ from helpers.inference import (
     require,
     threads,
 )
+from helpers.models import Dataset
 from helpers.results import Difference, Rung, Score
 from helpers.store import Artefact, find_artefact, making, outputs
 
@@ -58,7 +59,7 @@ def difference(
     fields: dict[str, object] = {}
     if found.shape == reference.shape:
         apart = np.abs(np.subtract(found, reference, dtype=np.float64))
-        apart /= reference.std(dtype=np.float64)
+        apart /= reference.std(dtype=np.float64) or np.abs(reference).max() or 1  # of a constant
         place = np.unravel_index(apart.argmax(), apart.shape)  # a NaN counts as the largest
         fields = {"sample": place[0], "value": found[place], "reference_value": reference[place]}
         if np.isfinite(apart[place]):
@@ -94,10 +95,20 @@ def rung(
     return result.model_copy(update={"note": "computed in fp32"})
 
 
-def agreement(right: Array, got: Array) -> Score:
-    """Compare decisions one by one: 98 % of them must be the framework's."""
-    share = float(np.mean(right == got)) if right.shape == got.shape else 0.0
-    return Score(metric=AGREEMENT, framework=1.0, served=share, bound=AGREED_SHARE, better="higher")
+def agreement(right: Array, got: Array, bound: float = AGREED_SHARE) -> Score:
+    """Compare decisions one by one: 98 % of them must be the framework's; numbers by their relative
+    difference, in the Euclidean norm.
+
+    `bound` is what must be kept.
+    """
+    if right.shape != got.shape:
+        share = 0.0
+    elif right.dtype.kind == "f":
+        apart, size = np.linalg.norm(np.subtract(got, right)), np.linalg.norm(right)
+        share = max(0.0, 1 - float(apart / (size or 1)))
+    else:
+        share = float(np.mean(right == got))
+    return Score(metric=AGREEMENT, framework=1.0, served=share, bound=bound, better="higher")
 
 
 def scores(
@@ -126,10 +137,13 @@ def framework_reference(config: ExportConfig, prepared: Prepared) -> Artefact:
     if found is None or EVALUATION_FILE not in found.files:
         session = framework_session(config, prepared.checkpoint)
         with making(folder) as (temporary, facts):
-            everything = _run(session, dataset.batches(models.get(config.model).BATCH))
+            size = models.at_once(config.model, models.get(config.model).BATCH)
+            everything = _run(session, dataset.batches(size))
             np.savez(temporary / EVALUATION_FILE, **everything)
-            np.savez(temporary / SAMPLES_FILE, **_run(session, dataset.batches(BATCH, SAMPLES)))
-            facts.update(dataset.score(everything))
+            batches = dataset.batches(models.at_once(config.model, BATCH), SAMPLES)
+            np.savez(temporary / SAMPLES_FILE, **_run(session, batches))
+            # without labels there is no score, and a table of something
+            facts.update(dataset.score(everything) or {"samples": len(dataset)})
     found = find_artefact(folder)
     assert found is not None
     return found
@@ -174,7 +188,8 @@ def outputs_of(config: ExportConfig, artefact: Artefact, device: str) -> Arrays:
     """Compute the ladder's samples by an export or a conversion in this process."""
     name = str(artefact.facts["format"])
     session = ensemble.load(config, name, lambda _: artefact.folder, physical_cores(), device)
-    return _run(session, requests(config, open_dataset(config), BATCH, SAMPLES))
+    size = models.at_once(config.model, BATCH)
+    return _run(session, requests(config, open_dataset(config), size, SAMPLES))
 
 
 def compare(config: ExportConfig, artefact: Artefact) -> Rung:
@@ -213,7 +228,8 @@ def _by_server(config: ConvertConfig, artefact: Artefact) -> Arrays:
     """Serve an artefact just as it is, one instance without a batcher, for the ladder's samples."""
     from helpers.triton import serve, write_repository
 
-    largest = config.max_batch_size if isinstance(config, EngineConfig) else BATCH
+    largest = models.at_once(config.model, BATCH)
+    largest = config.max_batch_size if isinstance(config, EngineConfig) else largest
     plain = {"stage": "deploy", "accelerator": "none", "threads": 1, "max_batch_size": largest}
     alone = DeployConfig.model_validate(
         {name: getattr(config, name) for name in ConvertConfig.model_fields} | plain
@@ -234,6 +250,8 @@ def evaluate(config: DeployConfig, server: "Server") -> tuple[tuple[Rung, ...], 
     with the framework, and scored.
     """
     model, dataset = config.model, open_dataset(config)
+    if models.get(model).BACKEND:
+        return _against_itself(config, server, dataset)
     precision = served_precision(config)
     alone = list(requests(config, dataset, min(BATCH, config.max_batch_size), SAMPLES))
     expected = None
@@ -255,5 +273,25 @@ def evaluate(config: DeployConfig, server: "Server") -> tuple[tuple[Rung, ...], 
     right, metrics = _reference(config, EVALUATION_FILE)
     rungs.append(rung("served under load", config, precision, found, right))
     kept = scores(config, metrics, dataset.score(found))
-    decided = agreement(dataset.decisions(right), dataset.decisions(found))
+    # without a metric of the task, the rule of the metrics is that of the decisions
+    share = AGREED_SHARE if kept else KEPT_SHARE
+    decided = agreement(dataset.decisions(right), dataset.decisions(found), share)
     return tuple(rungs), (*kept, decided)
+
+
+def _against_itself(
+    config: DeployConfig, server: "Server", dataset: Dataset
+) -> tuple[tuple[Rung, ...], tuple[Score, ...]]:
+    """Judge a model whose framework is not known: what many clients get at once must be what one
+    client gets alone. A metric of the task says how good the answers are, and there is none to
+    hold it against.
+    """
+    right = server.infer_all(config.model, requests(config, dataset, 1))
+    clients = 2 * max(config.preferred_batch_sizes, default=config.max_batch_size)
+    found = server.infer_all(config.model, requests(config, dataset, 1), clients)
+    limits = models.get(config.model).BOUNDS[config.precision]
+    under_load = rung("served under load", config, config.precision, found, right, limits)
+    alone = under_load.model_copy(update={"reference": "same model, asked by one client"})
+    kept = scores(config, dataset.score(right), dataset.score(found))
+    decided = agreement(dataset.decisions(right), dataset.decisions(found))
+    return (alone,), (*kept, decided)

@@ -31,8 +31,10 @@ from .schema import (
     artefact_folder,
     changed,
     command,
+    needed,
     notebook_file,
     results_folder,
+    stages,
 )
 from .targets import Gpu, write_new
 
@@ -68,12 +70,14 @@ __all__ = [
     "differences",
     "file_for",
     "keep",
+    "needed",
     "notebook_file",
     "parse",
     "read_file",
     "resolve",
     "results_folder",
     "select",
+    "stages",
     "validated",
     "write_new",
 ]

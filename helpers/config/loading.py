@@ -70,23 +70,26 @@ def parse(content: object, target: str, place: str) -> Parameters:
     return Parameters(validated(ParameterFile, content, place), target, place)
 
 
-def file_for(gpu: str) -> Path | None:
-    """Find the parameter file of this package whose `gpu` is this one."""
+def file_for(gpu: str, model: str = "") -> Path | None:
+    """Find the parameter file of this package whose `gpu` is this one. A model that it does not
+    have, one of the user's, has a file of its own name.
+    """
     for path in sorted(FILES.glob("*.yaml")):
         try:
             content = yaml_file.load(path)
         except ParameterError:
             continue
         if isinstance(content, dict) and content.get("gpu") == gpu:
-            return path
+            own = FILES / f"{model}.yaml"
+            return own if model not in (content.get("models") or ()) and own.exists() else path
     return None
 
 
-def _target(gpu: str) -> str:
+def _target(gpu: str, model: str) -> str:
     """Name a target's folder: as the parameter file is named, else after the GPU."""
     if given := os.environ.get(TARGET_VARIABLE):
         return given
-    path = file_for(gpu)
+    path = file_for(gpu, model)
     return path.stem if path else "-".join(re.findall(r"[^\W_]+", gpu))
 
 
@@ -122,12 +125,12 @@ def resolve(
     elif defaults or server:
         given = "defaults" if defaults else "server"
         raise ParameterError(f"{given} is given without models: use overrides")
-    elif path := file_for(gpu):
+    elif path := file_for(gpu, model):
         parameters = read_file(path)
     else:
         files = display_path(FILES)
         raise ParameterError(f"gpu is {gpu!r}, which no file in {files} has: give models too")
-    parameters = replace(parameters, target=_target(gpu))
+    parameters = replace(parameters, target=_target(gpu, model))
     return configure(parameters, model, experiment, stage, overrides)
 
 

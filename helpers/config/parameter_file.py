@@ -122,6 +122,30 @@ class DataFields(Strict):
     # of the network, where a model has several; the first of them if it is not given
     variant: Annotated[str, Field(validate_default=True)] = ""
     max_seq_length: Count | None = None  # tokens
+    # of a model of your own: the size of each dimension that its graph leaves free, by name, and
+    # the file with a label for each sample
+    dimensions: Annotated[dict[str, Count], Field(validate_default=True)] = {}
+    labels: str = ""
+
+    @pydantic.field_validator("dimensions")
+    @classmethod
+    def _check_dimensions(
+        cls, given: dict[str, int], info: pydantic.ValidationInfo
+    ) -> dict[str, int]:
+        known = models.get(info.context["model"]).dimensions if info.context else tuple(given)
+        if unknown := [name for name in given if name not in known]:
+            has = f"known are {', '.join(known)}" if known else "this model has none"
+            raise ValueError(f"unknown dimension '{unknown[0]}'; {has}")
+        if missing := [name for name in known if name not in given]:
+            raise ValueError(f"the size of '{missing[0]}' is missing")
+        return given
+
+    @pydantic.field_validator("labels")
+    @classmethod
+    def _check_labels(cls, path: str, info: pydantic.ValidationInfo) -> str:
+        if path and info.context and not models.get(info.context["model"]).TAKES_LABELS:
+            raise ValueError("the labels of this model are in its data set")
+        return path
 
     @pydantic.field_validator("variant")
     @classmethod
@@ -142,8 +166,11 @@ class CheckpointField(Strict):
 
     @property
     def caveat(self) -> str:
-        """What must stand beside every accuracy; empty for a real checkpoint."""
-        return " (checkpoint fitted to generated data)" if self.checkpoint == "fitted" else ""
+        """What must stand beside every accuracy; empty for a real checkpoint and real samples."""
+        if self.checkpoint == "fitted":
+            return " (checkpoint fitted to generated data)"
+        drawn = getattr(self, "drawn", "")
+        return f" ({drawn})" if drawn else ""
 
 
 class ExportFields(DataFields, CheckpointField):

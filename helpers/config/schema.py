@@ -7,7 +7,7 @@ from typing import Literal, TypeVar
 
 import pydantic
 
-from helpers import formats
+from helpers import formats, models
 from helpers.config import parameter_file as fields
 from helpers.config import releases
 from helpers.config.parameter_file import LESSONS_FOLDER, Value, validated
@@ -37,6 +37,12 @@ class StageConfig(fields.Strict):
         """The ONNX opset that a server with old runtimes reads; None for one with today's."""
         return None if not self.server.is_native else releases.opset(self.server.release)
 
+    @property
+    def drawn(self) -> str:
+        """What must stand beside all that comes of samples that nobody took; empty for others."""
+        model = models.get(self.model)
+        return model.DRAWN if getattr(self, "dataset", "") in model.GENERATED else ""
+
     def summary(self) -> dict[str, Value]:
         """What a reader should know: the experiment, and every field that the stage reads."""
         head: dict[str, Value] = {"model": self.model, "target": self.target, "gpu": self.gpu}
@@ -44,8 +50,11 @@ class StageConfig(fields.Strict):
             head["experiment"] = self.experiment
         if self.overrides:
             head["explored with"] = self.overrides
+        if self.drawn:
+            head["samples"] = self.drawn
         read = self.model_dump(include=self.fields_for(self.stage))
-        return head | {name: value for name, value in read.items() if value not in (None, "", [])}
+        empty: tuple[Value, ...] = (None, "", [], {})
+        return head | {name: value for name, value in read.items() if value not in empty}
 
     def fields_for(self, stage: str) -> set[str]:
         """Name the fields that `stage`, this one or an earlier one, reads of this experiment."""
@@ -67,8 +76,9 @@ class StageConfig(fields.Strict):
         chosen |= self.model_dump(include=self.fields_for(stage))
         if stage == "perf_online":
             chosen = {name: value for name, value in chosen.items() if name not in DRAWN}
-        for name in {"dataset", "checkpoint"} & set(chosen):
-            chosen[name] = content_name(str(chosen[name]))
+        for name in {"dataset", "checkpoint", "labels"} & set(chosen):
+            if chosen[name]:  # there may be no labels
+                chosen[name] = content_name(str(chosen[name]))
         return chosen
 
     def key(self, stage: str) -> str:
@@ -152,6 +162,22 @@ STAGE = {
 }
 STAGES = tuple(name for name, stage in STAGE.items() if not stage.is_optional)
 LESSONS = tuple(name for name, stage in STAGE.items() if stage.config is LessonConfig)
+
+
+def stages(model: str) -> tuple[str, ...]:
+    """Name the stages of a model itself. One that is in a repository already has neither an export
+    nor a conversion, and its configuration is not searched for a faster one.
+    """
+    own = [name for name in STAGE if name not in LESSONS]
+    if models.get(model).BACKEND:
+        own = [name for name in own if name not in ("export", "convert", "tune")]
+    return tuple(own)
+
+
+def needed(model: str, stage: str) -> str:
+    """Name the stage whose result `stage` needs; empty if none."""
+    before = STAGE[stage].needs
+    return before if before in stages(model) else ""
 
 
 def fields_for(stage: str, format_name: str) -> set[str]:

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.generic]
 Arrays = dict[str, Array]  # by the names of tensors; the first dimension is the batch
-# What an artefact is made from: a network of a framework, or the file of a source format.
+# What an artefact is made from: a network of a framework, or the file of a source format; of a
+# model that comes as an ONNX file, its message.
 Source: TypeAlias = "torch.nn.Module | keras.Model | Path"
 
 

@@ -15,7 +15,7 @@ from copy import deepcopy
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from helpers.formats import Build, GraphFacts, Source, _int8, _onnx
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import torch
 
 FILE = "model.onnx"
-SOURCES = ("torch", "tf-savedmodel")
+SOURCES = ("torch", "tf-savedmodel", "onnxruntime")
 PRECISIONS = {"cpu": ("fp32", "int8"), "gpu": ("fp32", "fp16")}
 RUNTIME = ("onnxruntime",)
 SHOWN = ("ONNX Runtime", "ONNX")
@@ -38,11 +38,13 @@ LARGE = 100_000  # bytes; weights above this size are hidden from tf2onnx
 
 
 def make(source: Source, path: Path, build: Build) -> None:
-    """Export a network or convert a SavedModel to one file with its weights, of 2 GB at most; or
-    make an ONNX file int8.
+    """Export a network, convert a SavedModel or save a graph as one file with its weights, of 2 GB
+    at most; or make an ONNX file int8.
     """
     if build.precision == "int8":
         _quantise(source, path, build)
+    elif type(source).__name__ == "ModelProto":
+        _save(cast("onnx.ModelProto", source), path, build)
     elif isinstance(source, Path):
         with _silent_stderr():
             _convert(source, path, build)
@@ -78,16 +80,28 @@ def _quantise(source: Source, path: Path, build: Build) -> None:
         _int8.quantise_onnx(full, path, build.calibration, build.bounds)
 
 
+def _save(model: "onnx.ModelProto", path: Path, build: Build) -> None:
+    import onnx
+
+    if build.precision != "fp32":
+        raise ValueError(f"an ONNX graph is exported as it is, in fp32, not in {build.precision}")
+    onnx.save(model, path)
+
+
 def _export(network: "torch.nn.Module", path: Path, build: Build) -> None:
     import torch
 
     module = deepcopy(network).half() if build.precision == "fp16" else network
-    is_recurrent = any(isinstance(each, torch.nn.RNNBase) for each in module.modules())
+    is_old = (torch.nn.RNNBase, torch.jit.ScriptModule)  # what only the older exporter takes
+    is_recurrent = any(isinstance(each, is_old) for each in module.modules())
+    is_batched = len(next(iter(build.inputs.values()))) > 1  # else the batch of one is fixed
     if opset := build.opset or (RECURRENT_OPSET if is_recurrent else None):
-        dynamic_axes = {name: {0: "batch"} for name in (*build.inputs, *build.outputs)}
+        names = (*build.inputs, *build.outputs) if is_batched else ()
+        dynamic_axes = {name: {0: "batch"} for name in names}
         options = {"dynamo": False, "opset_version": opset, "dynamic_axes": dynamic_axes}
     else:
-        dynamic_shapes = tuple({0: torch.export.Dim("batch")} for _ in build.inputs)
+        batch = {0: torch.export.Dim("batch")} if is_batched else {}
+        dynamic_shapes = tuple(batch for _ in build.inputs)
         options = {"dynamo": True, "dynamic_shapes": dynamic_shapes}
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it comments on torchvision
     with warnings.catch_warnings():

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import sys
 from collections import Counter
 from contextlib import suppress
@@ -106,10 +107,14 @@ def _tensorflow_alone() -> ModuleType:
 
 
 def make(source: Source, path: Path, build: Build) -> None:
-    """Save a Keras model that takes a dict of tensors; the batch dimension is left open."""
+    """Save a Keras model that takes a dict of tensors; the batch dimension is left open. A
+    SavedModel is taken as it is.
+    """
+    if isinstance(source, Path):
+        shutil.copytree(source, path)
+        return
     import tensorflow as tf
 
-    assert not isinstance(source, Path)
     # its log names folders of this machine
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
 

@@ -10,6 +10,7 @@ from .datasets import (
     request,
     requests,
     served_dtype,
+    some,
 )
 from .ensemble import Component, framework_session, physical_cores, threads
 from .work import Work, exported_work
@@ -40,5 +41,6 @@ __all__ = [
     "require",
     "served_dtype",
     "signature",
+    "some",
     "threads",
 ]

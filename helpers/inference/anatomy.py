@@ -8,7 +8,7 @@ from math import prod
 
 from helpers.config import ExportConfig, Value
 from helpers.inference import ensemble
-from helpers.models import Network, Tensor
+from helpers.models import Graph, Network, Tensor
 from helpers.store import Artefact
 
 Rows = list[dict[str, Value]]
@@ -19,7 +19,8 @@ def layers(network: Network) -> Rows:
     """One row for each kind of layer that has parameters, the largest first; one for the kinds that
     have none, and one for all.
 
-    `network` is a torch module or a Keras model. A kind is named after its class.
+    `network` is a torch module or a Keras model, whose kinds are named after their classes, or a
+    graph, whose kinds are its operators.
     """
     counts, parameters = Counter[str](), Counter[str]()
     for kind, size in _layers(network):
@@ -34,7 +35,7 @@ def layers(network: Network) -> Rows:
             "layer": ", ".join(kinds),
             "count": sum(counts[kind] for kind in kinds),
             "parameters": (size := sum(parameters[kind] for kind in kinds)),
-            "share": size / total,
+            "share": size / (total or 1),
         }
         for kinds in groups
     ]
@@ -43,6 +44,9 @@ def layers(network: Network) -> Rows:
 
 def _layers(network: Network) -> Iterator[tuple[str, int]]:
     """Give the kind of each layer, and how many parameters it has itself."""
+    if isinstance(network, Graph):
+        yield from network.layers
+        return
     if hasattr(network, "children"):  # PyTorch's
         own = sum(each.numel() for each in network.parameters(recurse=False))
         inside = list(network.children())

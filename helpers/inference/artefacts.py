@@ -9,7 +9,7 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from helpers import formats, models
-from helpers.config import STAGE, ConvertConfig, ExportConfig, artefact_folder, command
+from helpers.config import ConvertConfig, ExportConfig, artefact_folder, command, needed
 from helpers.errors import ArtefactError, DeploymentError, FormatError
 from helpers.formats import Asked, Build, Format, Source
 from helpers.inference import datasets, ensemble, work
@@ -77,7 +77,7 @@ def _make(
     with making(folder) as (temporary, facts):
         started = time.monotonic()
         ensemble.write_preprocessing(config, origin, temporary)
-        batch = next(datasets.requests(config, dataset, EXAMPLE_BATCH, EXAMPLE_BATCH))
+        batch = datasets.some(config, dataset, models.at_once(config.model, EXAMPLE_BATCH))
         build = _build(config, fmt, precision, ensemble.graph_inputs(config, temporary, batch))
         build = replace(build, calibration=_calibration(config, temporary))
         if fmt.IMAGE and run_in_image and config.server.is_native:
@@ -179,6 +179,7 @@ def export(config: ExportConfig, prepared: datasets.Prepared, network: Network =
     built unless it is given.
     """
     source = build(config, prepared) if network is None else network
+    source = source.content if isinstance(source, models.Graph) else source
     return _make(config, source, prepared.checkpoint, prepared.dataset)
 
 
@@ -202,6 +203,8 @@ def inputs(config: ExportConfig, stage: str) -> dict[str, str]:
     found = {"dataset": datasets.dataset_place(config).name}
     if stage == "export":
         return found | {"checkpoint": datasets.checkpoint_place(config).name}
-    before = STAGE[stage].needs
+    before = needed(config.model, stage)
+    if not before:
+        return found | {"checkpoint": datasets.checkpoint_place(config).name}
     artefact = find_artefact(artefact_folder(config, before))
     return found | {before: artefact.sha256 if artefact else "missing"}

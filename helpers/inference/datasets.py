@@ -134,6 +134,15 @@ def requests(
     return (request(config, batch) for batch in dataset.batches(batch_size, limit))
 
 
+def some(config: ExportConfig, dataset: Dataset, count: int) -> Arrays:
+    """Give `count` samples as a request, spread over the set; one that has fewer begins again."""
+    batch = next(requests(config, dataset, count, count))
+    if len(next(iter(batch.values()))) == count:
+        return batch
+    chosen = range(count)
+    return {name: array.take(chosen, axis=0, mode="wrap") for name, array in batch.items()}
+
+
 def request(config: ExportConfig, batch: Arrays) -> Arrays:
     """Choose from a batch the network's inputs, in its order, contiguous, in the `served_dtype`."""
     tensors = models.get(config.model).inputs(config)

@@ -19,7 +19,7 @@ from helpers.config import DeployConfig, ExportConfig, StageConfig
 from helpers.formats import Arrays, Session
 from helpers.inference import chain
 from helpers.inference.chain import Chain, Step
-from helpers.models import Ensemble, Network, Part, Tensor, Wire
+from helpers.models import Ensemble, Graph, Network, Part, Tensor, Wire
 from helpers.store import Artefact, link_or_copy
 
 
@@ -170,7 +170,7 @@ def has_bare_runtime(config: DeployConfig) -> bool:
     ratio of served to bare throughput would compare two runtimes: a native backend has a version of
     its own, other settings of its threads, and perhaps an accelerator.
     """
-    return not config.server.is_native
+    return not (config.server.is_native or models.get(config.model).BACKEND)
 
 
 def graph_inputs(config: ExportConfig, folder: Path, batch: Arrays) -> Arrays:
@@ -212,13 +212,17 @@ def link_files(source: Artefact, folder: Path, names: Iterable[str]) -> None:
 
 @dataclass(frozen=True)
 class FrameworkSession:
-    """A PyTorch or Keras network in evaluation mode on the CPU, in fp32."""
+    """A PyTorch or Keras network in evaluation mode on the CPU, in fp32; or a graph, as its own
+    runtime computes it.
+    """
 
     network: Network
     framework: str
     graph: Part
 
     def run(self, inputs: Arrays) -> Arrays:
+        if isinstance(self.network, Graph):
+            return self.network.session.run(inputs)
         if self.framework == "torch":
             import torch
 

@@ -95,6 +95,10 @@ def server_obstacle(server: Server) -> str:
 
 def _format_obstacle(config: ConvertConfig) -> str:
     """Say what the formats or the server's backends for them do not have; empty if nothing."""
+    if backend := models.get(config.model).BACKEND:
+        lacks = config.server.kind == "embedded" and backend != "python"
+        how = "set server.kind to docker, or remote"
+        return f"the embedded server has no backend {backend}: {how}" if lacks else ""
     for name, precision in (
         (config.export_format, config.export_precision),
         (config.format, config.precision),

@@ -26,7 +26,8 @@ def versions(config: StageConfig) -> dict[str, str]:
     """Look up the versions that decide what this stage computes, Python's first."""
     names: tuple[str, ...] = REPORTING
     if isinstance(config, ExportConfig):
-        modules = ["numpy", models.get(config.model).FRAMEWORK]
+        model = models.get(config.model)
+        modules = ["numpy", *([] if model.BACKEND else [model.FRAMEWORK])]
         modules += formats.get(config.export_format).RUNTIME
         if isinstance(config, ConvertConfig):
             modules += formats.get(config.format).RUNTIME

@@ -20,7 +20,8 @@ from helpers.errors import DataError, ParameterError
 
 Answer = TypeVar("Answer")
 Arrays = dict[str, NDArray[Any]]
-Network = Any  # a torch.nn.Module or a keras.Model: neither framework is imported here
+# A torch.nn.Module or a keras.Model, of which neither framework is imported here, or a `Graph`
+Network = Any
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,15 @@ class Tensor:
     dtype: str  # as numpy names it
     shape: tuple[int, ...]  # without the batch dimension
     meaning: str = field(default="", compare=False)  # for a reader
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A trained graph that comes as a file: what `build` gives instead of a framework's network."""
+
+    content: Any  # what a format makes its file of: ONNX's message, or the folder of a SavedModel
+    session: "Session"  # computes it in fp32, as its own runtime does
+    layers: tuple[tuple[str, int], ...]  # of each operator its kind and its own parameters
 
 
 @dataclass(frozen=True)
@@ -51,6 +61,8 @@ class Config(Protocol):
     dataset: str
     variant: str
     max_seq_length: int | None
+    dimensions: dict[str, int]
+    labels: str
     export_precision: Literal["fp32", "bf16", "fp16"]
     lookup: str
     fused: bool
@@ -199,19 +211,31 @@ class Model(ABC):
     """One model: its tensors, data sets, checkpoints and network."""
 
     TITLE: str
-    FRAMEWORK: ClassVar[str]  # "torch" or "tensorflow": what the network is built with
+    # "torch" or "tensorflow": what the network is built with; "onnxruntime" runs a graph in a file
+    FRAMEWORK: ClassVar[str]
     METRICS: ClassVar[dict[str, Literal["higher", "lower"]]]  # name -> whichever is better
     VARIANTS: ClassVar[tuple[str, ...]] = ()  # of the network; the first is the default
     GENERATED: ClassVar[tuple[str, ...]] = ("generated", "generated-small")  # data sets made here
+    TAKES_LABELS: ClassVar[bool] = False  # whether labels are a file of their own
+    DRAWN: ClassVar[str] = ""  # what must stand beside all that comes of a generated data set
     # Modules, as `source` takes them, whose code decides what is generated and fitted.
     RECIPE: ClassVar[tuple[str, ...]]
+    TAKES_ZEROS: ClassVar[bool] = True  # whether a graph computes zeros, to be warmed up by them
+    # of a model that is in a Triton repository already: the backend that runs it
+    BACKEND: ClassVar[str] = ""
     BATCH: ClassVar[int]  # samples that the framework computes at once, for want of memory
+    IS_BATCHED: ClassVar[bool] = True  # whether a graph takes more than one sample at once
     # int8: how many training samples decide the scales unless an experiment says it, and how many
     # of them are computed at once
     CALIBRATION: ClassVar[tuple[int, int]] = (128, 8)
     # Precision -> largest (max, mean) absolute difference from the framework in fp32, in standard
     # deviations of each output.
     BOUNDS: dict[str, tuple[float, float]]
+
+    @property
+    def dimensions(self) -> tuple[str, ...]:
+        """Name the dimensions that a parameter file gives sizes: those that a graph leaves free."""
+        return ()
 
     @abstractmethod
     def inputs(self, config: Config) -> tuple[Tensor, ...]: ...
@@ -298,6 +322,11 @@ def get(name: str) -> Model:
     if name not in names():
         raise ParameterError(f"unknown model '{name}': this package has {', '.join(names())}")
     return cast(Model, import_module(f"{__name__}.{name}").MODEL)
+
+
+def at_once(name: str, samples: int) -> int:
+    """Give how many of `samples` the model `name` takes in one call."""
+    return samples if get(name).IS_BATCHED else 1
 
 
 def raw(name: str) -> Raw | None:

@@ -12,7 +12,7 @@ from helpers.results import Peaks, Row
 def limited(row: Row, work: Work, peaks: Peaks, precision: str) -> Row:
     """Add to a row which limit is the nearer one, and its share of it."""
     peak = peaks.gflops.get(precision)
-    if not row.throughput or not peak:
+    if not row.throughput or not peak or not work.flop:  # a graph may have no products
         return row
     moved = work.bytes(precision, row.executed_batch or row.batch_size)
     intensity = work.flop / moved

@@ -19,7 +19,7 @@ from helpers.results import Measurement, Row
 from helpers.triton import Server, apply_settings
 
 NOT_SHARED = "inputs sent over HTTP: a remote host shares no memory with this one"
-NO_FLOOR = "only the embedded server has an identity model"
+NO_FLOOR = "only the embedded server has an identity model, of what this package deploys"
 FLOOR_INTERVAL_MS = 50  # of the identity model, which answers in a millisecond or two
 BARE_SHARE = 0.6  # of a served run's time, for a bare one: it has no windows to fill
 NO_RATIO = dict.fromkeys(

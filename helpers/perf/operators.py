@@ -6,10 +6,10 @@ import re
 from collections.abc import Callable, Sequence
 from math import ceil, log2
 
-from helpers import formats
+from helpers import formats, models
 from helpers.config import ConvertConfig
 from helpers.formats import Arrays, OperatorTime, instructions
-from helpers.inference import ensemble, exported_work, open_dataset, physical_cores, requests
+from helpers.inference import ensemble, exported_work, open_dataset, physical_cores, some
 from helpers.perf import background, peaks
 from helpers.results import Operator, Profile
 from helpers.store import Artefact
@@ -59,8 +59,8 @@ def graph_batch(config: ConvertConfig, artefact: Artefact, operations: float) ->
     """
     work = exported_work(config)
     wanted = 2 ** ceil(log2(operations / work.flop)) if work and work.flop else SAMPLES
-    size = max(1, min(wanted, MOST_SAMPLES))
-    batch = next(requests(config, open_dataset(config), size, size))
+    size = models.at_once(config.model, max(1, min(wanted, MOST_SAMPLES)))
+    batch = some(config, open_dataset(config), size)
     return size, ensemble.graph_inputs(config, artefact.folder, batch)
 
 

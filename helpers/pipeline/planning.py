@@ -17,8 +17,10 @@ from helpers.config import (
     StageConfig,
     artefact_folder,
     configure,
+    needed,
     results_folder,
 )
+from helpers.config import stages as config_stages
 from helpers.inference import checkpoint_place, dataset_place
 from helpers.machine import obstacle
 from helpers.store import ROOT, find_artefact, is_away, is_unchanged, known_digest
@@ -61,9 +63,10 @@ def plan(
             conversion = configure(given, model, experiment, "convert")
             assert isinstance(conversion, ConvertConfig)
             reason = ask(conversion)
+            own = config_stages(model)
             for stage in stages or STAGES:
-                if not STAGE[stage].of_model:
-                    before = STAGE[stage].needs
+                if stage in own and not STAGE[stage].of_model:
+                    before = needed(model, stage)
                     needs = Job(configs[experiment, before]).result if before else None
                     job = Job(configs[experiment, stage], reason, needs)
                     known = jobs.get(job.result)
@@ -95,7 +98,7 @@ def owners(given: Parameters, model: str) -> dict[tuple[str, str], StageConfig]:
     first: dict[str, StageConfig] = {}
     found = {}
     for experiment in given.experiments(model):
-        for stage in (name for name in STAGE if not STAGE[name].of_model):
+        for stage in (name for name in config_stages(model) if not STAGE[name].of_model):
             config = configure(given, model, experiment, stage)
             if STAGE[stage].makes_artefact:
                 config = first.setdefault(config.key(stage), config)
@@ -133,8 +136,8 @@ def stale(job: Job, digests: dict[str, str] | None = None, away: bool = False) -
 
 
 def _lacks_data(config: StageConfig) -> bool:
-    """Whether this is an export whose data set or checkpoint is yet to be made."""
-    if not isinstance(config, ExportConfig) or config.stage != "export":
+    """Whether this is a model's first stage, and its data set or checkpoint is yet to be made."""
+    if not isinstance(config, ExportConfig) or config.stage != config_stages(config.model)[0]:
         return False
     return checkpoint_place(config).is_missing or dataset_place(config).is_missing
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from helpers import results
+from helpers import models, results
 from helpers.config import (
     LESSONS,
     MARK,
@@ -43,20 +43,31 @@ from helpers.store import display_path, write_atomic
 
 
 def targets(outputs: Path) -> list[str]:
-    """Name the targets that lie in an outputs folder."""
-    return sorted(path.parent.name for path in outputs.glob("*/parameters.yaml"))
+    """Name the targets that lie in an outputs folder, but for those of models that are gone."""
+    paths = sorted(outputs.glob("*/parameters.yaml"))
+    return [path.parent.name for path in paths if _content(path, path.stat().st_mtime_ns)]
 
 
 def last_parameters(outputs: Path, target: str) -> Parameters:
-    """Read what the last run of a target was given."""
+    """Read what the last run of a target was given, but for models that are gone since."""
     path = outputs / target / "parameters.yaml"
     return _parsed(path, path.stat().st_mtime_ns)
 
 
 @cache
-def _parsed(path: Path, _: int) -> Parameters:
+def _parsed(path: Path, changed: int) -> Parameters:
+    return parse(_content(path, changed), path.parent.name, display_path(path))
+
+
+@cache
+def _content(path: Path, _: int) -> object:
+    """Read a file of parameters without the models that are gone; nothing if none is left."""
     content = yaml.load(path.read_text(), yaml.CSafeLoader)
-    return parse(content, path.parent.name, display_path(path))
+    given = content.get("models") if isinstance(content, dict) else None
+    if not isinstance(given, dict):
+        return content or {"models": given}
+    left = {name: section for name, section in given.items() if name in models.names()}
+    return content | {"models": left} if left else None
 
 
 def stage_states(

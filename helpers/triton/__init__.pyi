@@ -1,6 +1,7 @@
 from .client import run_client, show_client
 from .conversion import conversion_plan, convert
 from .embedded import libraries
+from .existing import backend_of, read_configuration
 from .explained import show_configuration
 from .guard import sweep
 from .process import SETTINGS, apply_settings, exit_reason, guarded, last_lines
@@ -13,6 +14,7 @@ __all__ = [
     "Server",
     "apply_settings",
     "asking",
+    "backend_of",
     "conversion_plan",
     "convert",
     "deploy",
@@ -20,6 +22,7 @@ __all__ = [
     "guarded",
     "last_lines",
     "libraries",
+    "read_configuration",
     "run_client",
     "serve",
     "serve_elsewhere",

@@ -22,7 +22,7 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
 from tritonclient.utils import np_to_triton_dtype
 
-from helpers import formats
+from helpers import formats, models
 from helpers.config import DeployConfig, artefact_folder
 from helpers.errors import ServerError
 from helpers.inference import Component, chain, ensemble, require, served_dtype, threads
@@ -38,6 +38,10 @@ SCENARIOS = ("offline", "online")
 
 def deploy(config: DeployConfig) -> Artefact:
     """Write the model repository of the experiment."""
+    if models.get(config.model).BACKEND:
+        from helpers.triton import existing  # which other models do not depend on
+
+        return existing.deploy(config)
     converted = require(config, "convert")
     with making(artefact_folder(config, "deploy")) as (temporary, facts):
         write_repository(temporary, config, converted)
@@ -156,7 +160,8 @@ def model_config(
     if scenario == "online" and batched:
         message.dynamic_batching.preferred_batch_size.extend(config.preferred_batch_sizes)
         message.dynamic_batching.max_queue_delay_microseconds = config.max_queue_delay_us
-    for batch_size in sorted({1, *config.preferred_batch_sizes}):
+    warm = {1, *config.preferred_batch_sizes} if models.get(config.model).TAKES_ZEROS else ()
+    for batch_size in sorted(warm):
         warmup = message.model_warmup.add(name=f"batch_{batch_size}", batch_size=batch_size)
         for tensor in message.input:
             entry = warmup.inputs[tensor.name]

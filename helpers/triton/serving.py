@@ -47,7 +47,7 @@ def serve(
         if config.server.kind != "embedded":  # a stage does not depend on the code of other kinds
             kind = import_module(f"helpers.triton.{config.server.kind}")
             start = partial(kind.serve, config=config)
-        elif scenario == "offline":
+        elif scenario == "offline" and ensemble.has_bare_runtime(config):
             from helpers.triton import floor  # nor other stages on this
 
             beside = stack.enter_context(temporary_folder())

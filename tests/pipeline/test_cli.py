@@ -57,7 +57,7 @@ def test_every_command_explains_itself_as_the_readme_does(
     known = set(re.findall(r"(?<!\S)--[a-z-]+|PARAMS|NAME", said))
     assert said.startswith(f"Usage: triton-notebooks {name} [OPTIONS]")
     assert options <= known
-    assert ("--outputs" in known) is not name.startswith("params ")
+    assert ("--outputs" in known) is not name.startswith(("params ", "new"))
     line = HELP[name].removesuffix(".")
     assert text.startswith(line[0].lower() + line[1:])
 
@@ -83,9 +83,10 @@ def test_the_readmes_lines_name_files_and_options_that_exist() -> None:
     lines = re.findall(r"triton-notebooks run (params/[\w./-]+)", README)
 
     assert lines
-    assert [name for name in lines if not (ROOT / name).exists()] == []
+    own = {f"params/{name}.yaml" for name in re.findall(r"triton-notebooks new (\w+) ", README)}
+    assert [name for name in lines if name not in own and not (ROOT / name).exists()] == []
     for name in re.findall(r"`((?:notebooks|params|helpers|docker)/[\w./-]+\.\w+)`", README):
-        assert (ROOT / name).exists(), name
+        assert name in own or (ROOT / name).exists(), name
 
 
 USAGE = {

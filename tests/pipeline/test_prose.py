@@ -13,7 +13,7 @@ from onnx.checker import MAXIMUM_PROTOBUF
 
 from helpers import models
 from helpers.accuracy.ladder import AGREED_SHARE, KEPT_SHARE
-from helpers.config import LESSONS, STAGE, TAUGHT, notebook_file
+from helpers.config import LESSONS, TAUGHT, notebook_file, stages
 from helpers.formats._tensorrt import WORKSPACE_BYTES
 from helpers.models._criteo import network as criteo
 from helpers.models._criteo.tables import (
@@ -30,8 +30,7 @@ from helpers.models.tft.variants import HORIZON, LENGTH, QUANTILES
 from helpers.models.widedeep import features
 from helpers.perf.statistics import BUDGET_SHARE, CONFIDENCE
 
-OWN = [stage for stage in STAGE if stage not in LESSONS]  # that each model has a notebook of
-BOOKS = [(model, stage) for model in models.names() for stage in OWN]
+BOOKS = [(model, stage) for model in models.names() for stage in stages(model)]
 BOOKS += [(TAUGHT, lesson) for lesson in LESSONS]
 UNITS = "ms|µs|s|seconds?|minutes?|hours?|%|times|[kMGT]i?B|GFLOP/s|(?:images|samples)/s"
 FIGURE = re.compile(rf"(?<![\w.`-])(\d[\d,.]*)[ -]({UNITS})(?!\w)")

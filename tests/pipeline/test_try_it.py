@@ -32,6 +32,7 @@ from helpers.config import (
     notebook_file,
     resolve,
     results_folder,
+    stages,
 )
 from helpers.pipeline.kernels import forked
 from helpers.pipeline.notebook import execute
@@ -48,7 +49,7 @@ EXPECTED = re.compile(r"\b(?:expect|compare|look|see|how|which|where|why|because
 FEW = {"resnet50": 16, "bert": 16, "tft": 16}  # training samples
 FEWEST_WORDS = 15  # that say what to expect of a variation, and why
 OWN = [stage for stage in STAGE if stage not in LESSONS]  # that each model has a notebook of
-BOOKS = [(model, stage) for model in models.names() for stage in OWN]
+BOOKS = [(model, stage) for model in models.names() for stage in stages(model)]
 BOOKS += [(TAUGHT, lesson) for lesson in LESSONS]
 
 

@@ -1,0 +1,154 @@
+"""A model of the user's: its trained weights and samples come as files that a parameter file names.
+
+`triton-notebooks new` writes such a model as a package with one class. What it says there about
+tensors, metric and bounds can be edited; for a network of its own it overrides `build`.
+"""
+
+from dataclasses import dataclass
+from importlib import import_module
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
+
+from numpy.typing import NDArray
+
+from helpers.errors import CheckpointError, ParameterError
+from helpers.models import Arrays, Config, Dataset, Example, Model, Network, Tensor
+
+if TYPE_CHECKING:
+    from helpers.models._own.data import Samples
+
+Array: TypeAlias = NDArray[Any]
+GENERATED = "generated"
+CALIBRATED = 32  # samples of the user's from which on a share of them is kept for calibration
+# What the weights of a model come as
+Kind: TypeAlias = Literal[
+    "onnx", "savedmodel", "keras", "torchscript", "exported", "function", "repository"
+]
+
+
+@dataclass(frozen=True)
+class Axes:
+    """A tensor whose free dimensions have names, which a parameter file gives sizes."""
+
+    name: str
+    dtype: str  # as numpy names it
+    shape: tuple[int | str, ...]  # without the batch dimension; "height/4" is a part of a dimension
+    below: int = 2  # of an input of whole numbers: what those that are drawn are below
+    meaning: str = ""  # for a reader
+
+    def sized(self, dimensions: dict[str, int]) -> Tensor:
+        """Give the tensor with all its sizes; raise ParameterError if one is not known."""
+        shape = tuple(self._size(each, dimensions) for each in self.shape)
+        return Tensor(self.name, self.dtype, shape, self.meaning)
+
+    def _size(self, given: int | str, dimensions: dict[str, int]) -> int:
+        if isinstance(given, int):
+            return given
+        name, _, divisor = given.partition("/")
+        if name not in dimensions:
+            fault = f"{self.name} has the free dimension '{name}'"
+            raise ParameterError(f"{fault}: give its size, dimensions: {{{name}: ...}}")
+        return dimensions[name] // int(divisor or 1)
+
+
+class Own(Model):
+    """A model of the user's; the names in capitals are what its package says of it."""
+
+    SOURCE: ClassVar[Kind]
+    FUNCTION: ClassVar[str] = ""  # of the source "function": its module and name, "nets:build"
+    INPUTS: ClassVar[tuple[Axes, ...]]
+    OUTPUTS: ClassVar[tuple[Axes, ...]]
+    # Whether the graph's tensors have the batch as their first dimension: if not, one of size 1 is
+    # put before them, and a request is one sample.
+    HAS_BATCH: ClassVar[bool] = True
+    # Tensors with no dimension but that of the batch: Triton wants one, so they get one of size 1
+    SCALARS: ClassVar[tuple[str, ...]] = ()
+    # Of PyTorch: whether the module takes the inputs in order and returns one tensor, so that
+    # nothing is put around it, and TorchScript can compile it
+    IS_PLAIN: ClassVar[bool] = False
+    # What a user decides by the first output: the class of the largest score, or its values
+    DECISION: ClassVar[Literal["class", "values"]] = "values"
+    # By which labels score the outputs: names of `metrics.NAMES`, or what `score` gives
+    METRICS: ClassVar[dict[str, Literal["higher", "lower"]]] = {}
+    GENERATED = (GENERATED,)
+    TAKES_LABELS = True
+    DRAWN = "drawn at random from type and shape: they say nothing of real data"
+    RECIPE = ("_own/data", "_own/metrics", "_own/graph", "_own/networks")
+    BATCH = 32
+
+    @property
+    def dimensions(self) -> tuple[str, ...]:
+        """Name the free dimensions of the inputs."""
+        sizes = (size for each in self.INPUTS for size in each.shape if isinstance(size, str))
+        return tuple(dict.fromkeys(size.partition("/")[0] for size in sizes))
+
+    def inputs(self, config: Config) -> tuple[Tensor, ...]:
+        """Give the inputs with the sizes that the parameter file says."""
+        return tuple(each.sized(config.dimensions) for each in self.INPUTS)
+
+    def outputs(self, config: Config) -> tuple[Tensor, ...]:
+        """Give the outputs with the sizes that the parameter file says."""
+        return tuple(each.sized(config.dimensions) for each in self.OUTPUTS)
+
+    def score(self, outputs: Arrays, labels: Array) -> dict[str, float]:
+        """Score the outputs of all samples by their labels, row by row."""
+        from helpers.models._own import metrics
+
+        first = next(iter(outputs.values()))
+        return {name: metrics.NAMES[name](first, labels) for name in self.METRICS}
+
+    def prepare_dataset(self, config: Config, folder: Path) -> None:
+        from helpers.models._own.data import write_drawn
+
+        below = {each.name: each.below for each in self.INPUTS}
+        write_drawn(folder, self.inputs(config), below)
+
+    def open_dataset(self, config: Config, folder: Path) -> "Samples":
+        from helpers.models._own.data import FILE, Samples
+
+        is_drawn = config.dataset == GENERATED
+        return Samples(
+            folder / FILE if is_drawn else folder,
+            self.inputs(config),
+            config.labels,
+            self.score if self.METRICS else None,
+            self.DECISION,
+            kept=0 if is_drawn else CALIBRATED,
+        )
+
+    def training_samples(self, config: Config, folder: Path, count: int, seed: int) -> Arrays:
+        """Draw samples that are not evaluated: of a file of the user's a quarter is kept for it."""
+        from helpers.models._arrays import draw, take
+        from helpers.models._own.data import TRAINING, read
+
+        if config.dataset == GENERATED:
+            arrays = read(folder / TRAINING, self.inputs(config))
+            return take(arrays, draw(len(next(iter(arrays.values()))), count, seed))
+        samples = self.open_dataset(config, folder)
+        places = samples.training
+        return take(samples.everything, places[draw(len(places), count, seed)])
+
+    def prepare_checkpoint(self, config: Config, dataset: Path, path: Path) -> None:
+        raise CheckpointError(f"{self.TITLE} is not fitted here: give its file as checkpoint")
+
+    def example(self, config: Config, dataset: Dataset, most: int) -> Example:
+        found = super().example(config, dataset, most)
+        return Example(found.batch, {}, found.reading)
+
+    def build(self, config: Config, checkpoint: Path) -> Network:
+        """Load the file in its framework; raise CheckpointError if it cannot be."""
+        if self.BACKEND:
+            raise CheckpointError(f"{self.TITLE} runs in Triton alone")
+        module = "graph" if self.SOURCE in ("onnx", "savedmodel") else "networks"
+        found = import_module(f"helpers.models._own.{module}")
+        load = getattr(found, f"load_{self.SOURCE}")
+        network: Network = load(self, checkpoint, self.inputs(config), self.outputs(config))
+        return network
+
+
+def sample_bytes(tensors: tuple[Tensor, ...]) -> int:
+    """Count the bytes of a sample of some tensors."""
+    from numpy import dtype
+
+    return sum(prod(each.shape) * dtype(each.dtype).itemsize for each in tensors)

@@ -1,0 +1,154 @@
+"""Samples of a model of the user's: one array for each input in an `.npz`, or drawn at random."""
+
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from helpers.errors import DataError
+from helpers.models import Arrays, Tensor
+from helpers.models._arrays import spread, take
+from helpers.models._own import Array, metrics, sample_bytes
+from helpers.store import from_root
+
+FILE, TRAINING = "samples.npz", "training.npz"  # of what is drawn
+DRAWN, FEWEST, BYTES = 128, 8, 64e6  # samples at most and at least, and bytes of all of them
+Score: TypeAlias = Callable[[Arrays, Array], dict[str, float]]
+SHARE = 4  # one of so many samples is kept for calibration
+
+
+def write_drawn(folder: Path, tensors: Sequence[Tensor], below: Mapping[str, int]) -> None:
+    """Draw samples to evaluate and others to calibrate by: standard normal numbers, whole numbers
+    from 0 on and below `below`, and truth values.
+    """
+    count = int(min(DRAWN, max(FEWEST, BYTES // max(sample_bytes(tuple(tensors)), 1))))
+    for seed, name in enumerate((FILE, TRAINING)):
+        np.savez(folder / name, **drawn(tensors, below, count, seed))
+
+
+def drawn(tensors: Sequence[Tensor], below: Mapping[str, int], count: int, seed: int = 0) -> Arrays:
+    """Draw `count` samples of some tensors."""
+    draw = np.random.default_rng(seed)
+    return {each.name: _drawn(draw, count, each, below.get(each.name, 2)) for each in tensors}
+
+
+def _drawn(draw: np.random.Generator, count: int, tensor: Tensor, below: int) -> Array:
+    shape, kind = (count, *tensor.shape), np.dtype(tensor.dtype).kind
+    if kind == "f":
+        return draw.standard_normal(shape, np.float32).astype(tensor.dtype)
+    return draw.integers(0, 2 if kind == "b" else below, shape).astype(tensor.dtype)
+
+
+def read(path: Path, tensors: Sequence[Tensor]) -> Arrays:
+    """Read the samples of the `tensors` from an `.npz`: an array for each, one row a sample.
+
+    Raises DataError that names the array and its fault: a name, type or shape that is not the
+    input's, different numbers of rows, or a number that is not finite.
+    """
+    arrays = load(path)
+    names = [each.name for each in tensors]
+    for name in (*names, *arrays):
+        if name not in arrays or name not in names:
+            fault = f"has no array for the input '{name}'" if name in names else f"has '{name}'"
+            raise DataError(f"{path} {fault}: the inputs are {', '.join(names)}")
+    for each in tensors:
+        array, place = arrays[each.name], f"{path}: the array '{each.name}'"
+        if array.ndim == 1 and each.shape == (1,):  # a number for each sample
+            array = arrays[each.name] = array[:, np.newaxis]
+        if array.dtype != each.dtype:
+            raise DataError(f"{place} is {array.dtype}: the input takes {each.dtype}")
+        if array.shape[1:] != each.shape or not array.ndim:
+            wanted = " x ".join(map(str, ("rows", *each.shape)))
+            raise DataError(f"{place} is {spell(array.shape)}: the input takes {wanted}")
+        if not len(array):
+            raise DataError(f"{place} has no rows")
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            row = int(np.argwhere(~np.isfinite(array))[0][0])
+            raise DataError(f"{place} has a number that is not finite in row {row}")
+    rows = {name: len(arrays[name]) for name in names}
+    if len(set(rows.values())) > 1:
+        raise DataError(f"{path} has different numbers of rows: {rows}")
+    return {name: arrays[name] for name in names}
+
+
+def load(path: Path) -> Arrays:
+    """Read every array of an `.npz`; raise DataError if it is none, or has Python objects."""
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            return dict(arrays)
+    except FileNotFoundError:
+        raise DataError(f"{path}: there is no such file") from None
+    except (OSError, ValueError, TypeError, EOFError, AttributeError, zipfile.BadZipFile) as error:
+        reason = " ".join(str(error).split())[:100]
+        raise DataError(f"{path} is not an .npz of plain arrays: {reason}") from None
+
+
+def read_labels(path: Path, rows: int) -> Array:
+    """Read the one array of the labels, a row for each sample; raise DataError if there is none."""
+    arrays = load(path)
+    if len(arrays) != 1:
+        raise DataError(f"{path} has {len(arrays)} arrays: expected one, of the labels")
+    (labels,) = arrays.values()
+    if labels.ndim < 1 or len(labels) != rows:
+        has = f"{len(labels) if labels.ndim else 1} labels"
+        raise DataError(f"{path} has {has}: there are {rows} samples")
+    if labels.dtype.kind not in "iufb" or (
+        labels.dtype.kind == "f" and not np.isfinite(labels).all()
+    ):
+        raise DataError(f"{path} has labels that are no finite numbers")
+    return labels
+
+
+def spell(shape: Sequence[int]) -> str:
+    """Spell a shape for a reader."""
+    return " x ".join(map(str, shape)) or "one number"
+
+
+class Samples:
+    """Samples of a file in order, and what is decided and scored of their outputs."""
+
+    def __init__(
+        self,
+        path: Path,
+        tensors: Sequence[Tensor],
+        labels: str,
+        score: Score | None,
+        decision: Literal["class", "values"],
+        kept: int,
+    ) -> None:
+        self.everything = read(path, tensors)
+        places = np.arange(len(next(iter(self.everything.values()))))
+        is_kept = (places % SHARE == SHARE - 1) & bool(kept and len(places) >= kept)
+        self.training, self.places = places[is_kept], places[~is_kept]
+        self.labels = read_labels(from_root(labels), len(places)) if labels else None
+        self._score, self._decision = score, decision
+
+    @property
+    def facts(self) -> dict[str, str | int]:
+        found: dict[str, str | int] = {"samples": len(self)}
+        if len(self.training):
+            found["kept for calibration"] = len(self.training)
+        if self.labels is not None:
+            found["labels"] = f"{len(np.unique(self.labels))} different ones"
+        return found
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def batches(self, batch_size: int, limit: int | None = None) -> Iterator[Arrays]:
+        chosen = self.places[spread(len(self), limit)]
+        for start in range(0, len(chosen), batch_size):
+            yield take(self.everything, chosen[start : start + batch_size])
+
+    def score(self, outputs: Arrays) -> dict[str, float]:
+        if self.labels is None or self._score is None:
+            return {}
+        return self._score(outputs, self.labels[self.places])
+
+    def decisions(self, outputs: Arrays) -> Array:
+        first = next(iter(outputs.values()))
+        if self._decision == "class":
+            return metrics.classes(first)
+        return np.asarray(first.reshape(len(first), -1))

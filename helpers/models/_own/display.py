@@ -1,0 +1,59 @@
+"""Showing samples of a model whose inputs nobody has told the meaning of: as numbers."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from helpers.display import Table, table
+from helpers.models import Arrays
+from helpers.models._arrays import Answers, answers, spread, take
+from helpers.models._own.data import Samples
+
+VALUES = 4  # of a tensor that are shown
+ROWS = 8
+
+
+def show_samples(dataset: Samples, given: Answers, count: int = ROWS) -> Table:
+    """Show samples, spread over the whole set, and what the framework answers to each."""
+    chosen = spread(len(dataset), count)
+    places = dataset.places[chosen]
+    batch = take(dataset.everything, places)
+    return table(_rows(dataset, places, batch, answers(given, batch, chosen)), "Samples")
+
+
+def show_answers(dataset: Samples, infer: Callable[[Arrays], Arrays], count: int = 4) -> Table:
+    """Send samples, one a request, and show what is answered to each."""
+    places = dataset.places[spread(len(dataset), count)]
+    batch = take(dataset.everything, places)
+    found = [infer(take(batch, slice(row, row + 1))) for row in range(len(places))]
+    joined = {name: np.concatenate([each[name] for each in found]) for name in found[0]}
+    return table(_rows(dataset, places, batch, joined), "What the server answers")
+
+
+def _rows(
+    dataset: Samples, places: NDArray[np.int64], batch: Arrays, outputs: Arrays
+) -> list[dict[str, str | int]]:
+    rows = []
+    for row, place in enumerate(places.tolist()):
+        said: dict[str, str | int] = {"sample": place}
+        said |= {name: _first(array[row]) for name, array in batch.items()}
+        said |= {f"{name} (output)": _first(array[row]) for name, array in outputs.items()}
+        if dataset.labels is not None:
+            said["label"] = _first(np.asarray(dataset.labels[place]))
+        rows.append(said)
+    return rows
+
+
+def _first(array: NDArray[Any]) -> str:
+    """Spell the first values of a tensor; of scores, the largest and its place too."""
+    flat = array.reshape(-1)
+    shown = ", ".join(f"{value:.4g}" for value in flat[:VALUES])
+    if flat.size <= VALUES:
+        return shown
+    text = f"{shown}, ... ({flat.size:,} values"
+    if flat.dtype.kind == "f":
+        best = int(flat.argmax())
+        text += f", largest {flat[best]:.4g} at {best}"
+    return f"{text})"

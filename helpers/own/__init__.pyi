@@ -1,0 +1,3 @@
+from .creation import Wishes, create
+
+__all__ = ["Wishes", "create"]

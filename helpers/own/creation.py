@@ -1,0 +1,166 @@
+"""`triton-notebooks new`: from a source to the files of a model, all of them or none."""
+
+import keyword
+import shutil
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from helpers import models
+from helpers.accuracy import AGREED_SHARE, KEPT_SHARE
+from helpers.errors import DataError, ParameterError
+from helpers.models._own import CALIBRATED, metrics
+from helpers.models._own import data as samples_file
+from helpers.own import origin as origins
+from helpers.own import writing
+from helpers.own.draft import Draft, draft, drafted, fields
+from helpers.own.inputs import sizes_of
+from helpers.own.options import options
+from helpers.own.words import words
+from helpers.store import ROOT, display_path, write_atomic
+
+RESERVED = ("lessons", "data", "published")  # folders beside those of models
+MOST_CALIBRATED = 128
+AGREEMENT = "agreement"  # what is compared without labels
+LONGEST_NAME = 40
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What the command line says beside name and source."""
+
+    samples: Path | None = None
+    labels: Path | None = None
+    metric: str = ""
+    batch: str = ""
+    dimensions: Sequence[str] = ()
+    device: str = "cpu"
+
+
+def create(name: str, source: str, wishes: Wishes, say: Callable[[str], None]) -> None:
+    """Write the package, the notebooks and the parameter file of the model `name`.
+
+    Nothing is overwritten, and nothing stays if it fails. Raises a `DeploymentError` of one line
+    for a name, a source or a sample that cannot be taken, and for what has to be asked.
+    """
+    _check_name(name)
+    _check_metric(wishes)
+    if wishes.device not in ("cpu", "gpu"):
+        raise ParameterError(f"--device {wishes.device}: give cpu or gpu")
+    if wishes.samples:
+        origins.require_memory(wishes.samples, _size(wishes.samples))
+    origin = origins.read(source)
+    precisions = {"fp32", "bf16" if wishes.device == "cpu" else "fp16"}
+    precisions |= {"int8"} if wishes.samples else set()
+    sizes = sizes_of(wishes.dimensions)
+    found = draft(name, origin, wishes.samples, wishes.batch, sizes, precisions)
+    kept = _kept(name, found, wishes)
+    metric = "" if wishes.metric == AGREEMENT else wishes.metric
+    asked = AGREED_SHARE if metric else KEPT_SHARE
+    chosen, left_out = options(found, wishes.device, kept, asked)
+    better = "lower" if metric in metrics.LOWER else "higher"
+    scored = writing.Scored(metric, bool(metric) and metric not in metrics.NAMES, better)
+    texts = words(name, found, chosen, wishes.samples, metric)
+    files = writing.Files(wishes.samples, wishes.labels)
+    parameters = writing.parameter_file(
+        name, found, chosen, files, min(kept, MOST_CALIBRATED), wishes.device
+    )
+    paths = {
+        ROOT / f"helpers/models/{name}/__init__.py": writing.package(name, found, scored),
+        **{
+            ROOT / f"notebooks/{name}/{stage}.ipynb": writing.notebook(
+                name, stage, texts, bool(origin.backend)
+            )
+            for stage in (writing.SERVED if origin.backend else writing.STAGES)
+        },
+        ROOT / f"params/{name}.yaml": parameters,
+    }
+    _write(paths)
+    _tell(name, found, [each.name for each in chosen], left_out, wishes, say)
+
+
+def _check_name(name: str) -> None:
+    """Raise ParameterError for a name that Python does not take, or that is taken."""
+    if (
+        len(name) > LONGEST_NAME
+        or not name.isidentifier()
+        or not name.isascii()
+        or keyword.iskeyword(name)
+        or name[0] == "_"
+    ):
+        how = f"use up to {LONGEST_NAME} letters, digits and _, and no word of Python's"
+        raise ParameterError(f"NAME {name}: it becomes a Python package: {how}")
+    if name in RESERVED:
+        raise ParameterError(f"NAME {name}: it is the name of another folder: choose another")
+    places = (f"helpers/models/{name}", f"notebooks/{name}", f"params/{name}.yaml")
+    if taken := [place for place in places if (ROOT / place).exists()]:
+        raise ParameterError(f"NAME {name} is taken: {taken[0]} is there already")
+
+
+def _check_metric(wishes: Wishes) -> None:
+    known = ", ".join(metrics.NAMES)
+    if wishes.metric and wishes.metric != AGREEMENT and not wishes.labels:
+        raise ParameterError(f"--metric {wishes.metric} needs --labels FILE.npz, a label a sample")
+    if wishes.labels and not wishes.metric:
+        raise ParameterError(f"--labels needs --metric: {known}, or a name for one of your own")
+    if wishes.labels and not wishes.samples:
+        raise ParameterError("--labels needs --samples FILE.npz, whose rows they are of")
+    if wishes.metric and not wishes.metric.isidentifier():
+        raise ParameterError(f"--metric {wishes.metric}: give {known}, or a name for your own")
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror}: give an .npz file") from None
+
+
+def _kept(name: str, found: Draft, wishes: Wishes) -> int:
+    """Count the samples that calibrate int8; raise DataError for labels that do not fit."""
+    if not wishes.samples:
+        return 0
+    own, config = drafted(name, found), fields(found)
+    rows = len(next(iter(samples_file.read(wishes.samples, own.inputs(config)).values())))
+    if wishes.labels:
+        samples_file.read_labels(wishes.labels, rows)
+    return rows // samples_file.SHARE if rows >= CALIBRATED else 0
+
+
+def _write(files: dict[Path, str]) -> None:
+    """Write every file, or none of them."""
+    with ExitStack() as undo:
+        for path, text in files.items():
+            if not path.parent.exists():
+                undo.callback(shutil.rmtree, path.parent, ignore_errors=True)
+            undo.callback(path.unlink, missing_ok=True)
+            write_atomic(path, text)
+        models.names.cache_clear()
+        undo.pop_all()
+
+
+def _tell(
+    name: str,
+    found: Draft,
+    chosen: Sequence[str],
+    left_out: dict[str, str],
+    wishes: Wishes,
+    say: Callable[[str], None],
+) -> None:
+    for kind, axes in (("input", found.inputs), ("output", found.outputs)):
+        for each in axes:
+            shape = " x ".join(map(str, each.shape)) or "one number"
+            say(f"{kind} {each.name}: {each.dtype}, {shape}")
+    for dimension, size in found.dimensions.items():
+        say(f"dimension {dimension}: {size}")
+    if not found.is_batched:
+        say("batch: one sample a request")
+    rows = "drawn at random, from type and shape" if not wishes.samples else wishes.samples
+    say(f"samples: {rows}")
+    say(f"experiments: {', '.join(chosen)}")
+    for option, reason in left_out.items():
+        say(f"left out: {option}, {reason}")
+    path = display_path(ROOT / f"params/{name}.yaml")
+    say(f"written: helpers/models/{name}, notebooks/{name}, {path}")
+    say(f"next: triton-notebooks run {path}")

@@ -1,0 +1,345 @@
+"""What a source is found to be once it has run: its dimensions, its batch, what it answers, and how
+far rounding may carry its outputs.
+"""
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import product
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from helpers.errors import CheckpointError, DeploymentError, ParameterError
+from helpers.models import Arrays, Config, Graph, Network
+from helpers.models._own import Axes, Own
+from helpers.models._own import data as samples_file
+from helpers.own import rounding
+from helpers.own.inputs import known_inputs, with_tables
+from helpers.own.origin import Origin, check_name
+
+PARTS = (1, 2, 4, 8, 16, 32)  # of an input's dimension that an output's may be
+CLASS_WORDS = re.compile(r"logit|prob|score|class|label|softmax", re.IGNORECASE)
+CLASS_SUM = 1e-3  # how near to 1 the shares of all classes add up
+BYTES, MOST = 2e6, 16  # of the samples of which it is seen what rounding does, and these at most
+SAME = 0.05  # how far a sample's output may be from the same, computed beside another
+TWO = 2  # samples that show whether there is a batch
+
+
+@dataclass(frozen=True)
+class Draft:
+    """What will be written of a model."""
+
+    origin: Origin
+    inputs: tuple[Axes, ...]
+    outputs: tuple[Axes, ...]
+    dimensions: dict[str, int]
+    has_batch: bool  # whether the first dimension of the source's tensors is that of samples
+    is_batched: bool  # whether it takes several at once
+    scalars: tuple[str, ...]  # tensors with no dimension but the batch's, which get one
+    takes_zeros: bool  # whether it computes zeros, by which Triton would warm it up
+    is_plain: bool  # whether a module of PyTorch needs nothing around it
+    decision: str
+    terms: tuple[int, int]  # of all sums on the longest path, and how many sums these are
+    # precision -> the largest and the mean effect of rounding, and what tells samples apart
+    effects: dict[str, rounding.Effect] = field(default_factory=dict)
+    apart: float = 1.0
+    network: Network = field(repr=False, default=None)
+
+
+def draft(
+    title: str,
+    origin: Origin,
+    samples: Path | None,
+    batch: str,
+    wanted: Mapping[str, int],
+    precisions: Collection[str],
+) -> Draft:
+    """Find out what a source does not say, by its samples and by running it.
+
+    `batch` is what the user says of it: "" (it is free), "1" (it is fixed) or "none"; `precisions`
+    are those of which the effect is to be seen. Raises ParameterError for what cannot be known,
+    which names what to give, and DataError for samples that do not fit.
+    """
+    known = known_inputs(origin, samples, batch, wanted)
+    scalars = tuple(each.name for each in known.axes if not each.shape)
+    axes = tuple(each if each.shape else replace(each, shape=(1,)) for each in known.axes)
+    found = Draft(
+        *(origin, with_tables(origin, axes), (), known.dimensions),
+        *(known.has_batch, known.is_batched, scalars),
+        takes_zeros=True,
+        is_plain=False,
+        decision="values",
+        terms=(1, 1),
+    )
+    if origin.backend:
+        return _unseen(title, found, samples)
+    return _run(title, found, samples, precisions)
+
+
+def drafted(title: str, found: Draft) -> Own:
+    """Give the model that will be written, before it is."""
+    own = type(
+        "Draft",
+        (Own,),
+        {
+            "TITLE": title,
+            "FRAMEWORK": found.origin.framework,
+            "SOURCE": found.origin.kind,
+            "FUNCTION": found.origin.function,
+            "INPUTS": found.inputs,
+            "OUTPUTS": found.outputs,
+            "HAS_BATCH": found.has_batch,
+            "IS_BATCHED": found.is_batched,
+            "IS_PLAIN": found.is_plain,
+            "BACKEND": found.origin.backend,
+            "SCALARS": found.scalars,
+            "TAKES_ZEROS": found.takes_zeros,
+        },
+    )
+    return cast(Own, own())
+
+
+def fields(found: Draft) -> Config:
+    """Give what a model reads of an experiment."""
+    return cast(Config, SimpleNamespace(dimensions=found.dimensions, labels="", dataset=""))
+
+
+def _run(title: str, found: Draft, samples: Path | None, precisions: Collection[str]) -> Draft:
+    """Run the model on one sample and on two, and describe what it answers."""
+    own, config = drafted(title, found), fields(found)
+    tensors = own.inputs(config)
+    if samples:
+        batch = samples_file.read(samples, tensors)
+    else:
+        below = {each.name: each.below for each in found.inputs}
+        batch = samples_file.drawn(tensors, below, MOST)
+    network = own.build(config, found.origin.path)
+    one = {name: array[:1] for name, array in batch.items()}
+    if found.origin.framework == "torch":
+        found = _returned(found, network, one)
+    run = _runner(found, network)
+    single = _answered(found, run, one)
+    if lacking := [name for name, array in single.items() if array.ndim == 1]:
+        found = replace(found, scalars=(*found.scalars, *lacking))
+        network = drafted(title, found).build(config, found.origin.path)
+        run = _runner(found, network)
+        single = _answered(found, run, one)
+    if found.scalars and found.origin.kind == "savedmodel":
+        raise ParameterError(
+            f"'{found.scalars[0]}' has no dimension but the batch's, and Triton wants one more: "
+            "save the model with a shape of batch x 1"
+        )
+    if found.is_batched:
+        rows = [array[:TWO] if len(array) >= TWO else array[[0, 0]] for array in batch.values()]
+        _require_batch(found, run, dict(zip(batch, rows, strict=True)), single)
+    outputs = tuple(_output(found, name, array) for name, array in single.items())
+    first = next(iter(single.values()))
+    decision = "class" if _is_classes(next(iter(single)), first) else "values"
+    several = _several(found, batch, one)
+    return replace(
+        found,
+        outputs=outputs,
+        decision=decision,
+        terms=_terms(network, found),
+        effects=rounding.effects(
+            network, found.origin.framework, run, several, decision, precisions
+        ),
+        apart=rounding.told_apart(run(several)),
+        takes_zeros=_takes_zeros(run, one),
+        network=network,
+    )
+
+
+def _unseen(title: str, found: Draft, samples: Path | None) -> Draft:
+    """Describe the outputs of a model that only a server can run, as its configuration does."""
+    if samples:
+        samples_file.read(samples, drafted(title, found).inputs(fields(found)))
+    outputs = []
+    for each in found.origin.answers:
+        assert each.sizes is not None
+        if "" in each.sizes[1:]:
+            raise ParameterError(
+                f"the output '{each.name}' has a size that is free: write it into config.pbtxt"
+            )
+        outputs.append(Axes(each.name, each.dtype, each.sizes[1:]))
+    decision = "class" if CLASS_WORDS.search(outputs[0].name) else "values"
+    is_batched = found.origin.most > 1
+    return replace(found, outputs=tuple(outputs), decision=decision, is_batched=is_batched)
+
+
+def _takes_zeros(run: Callable[[Arrays], Arrays], one: Arrays) -> bool:
+    try:
+        run({name: np.zeros_like(array) for name, array in one.items()})
+    except Exception:  # runtimes raise anything
+        return False
+    return True
+
+
+def _several(found: Draft, batch: Arrays, one: Arrays) -> Arrays:
+    """Choose the samples of which it is seen what rounding does: fewer if they are large, as these
+    take long; one, where the batch is fixed.
+    """
+    if not found.is_batched:
+        return one
+    size = sum(array.nbytes for array in one.values())
+    count = int(min(MOST, max(TWO, BYTES // size)))
+    return {name: array[:count] for name, array in batch.items()}
+
+
+def _returned(found: Draft, network: Network, inputs: Arrays) -> Draft:
+    """Name what a module returns, and tell whether that is one tensor."""
+    import torch
+
+    from helpers.models._own.networks import flat_names
+
+    with torch.inference_mode():
+        arguments = [torch.from_numpy(inputs[each.name]) for each in found.inputs]
+        answer = _tried(found, lambda _: network.answer(*arguments), inputs)
+    names = tuple(name for name, _ in flat_names(answer, ""))
+    is_plain = isinstance(answer, torch.Tensor) and answer.dim() > 1 and found.has_batch
+    is_plain = is_plain and not found.scalars
+    return replace(found, origin=replace(found.origin, outputs=names), is_plain=is_plain)
+
+
+def _runner(found: Draft, network: Network) -> Callable[[Arrays], Arrays]:
+    """Give a function that computes a batch, and names what the source does not."""
+    if isinstance(network, Graph):
+        return network.session.run
+    if found.origin.framework == "torch":
+        import torch
+
+        def run(inputs: Arrays) -> Arrays:
+            with torch.inference_mode():
+                results = network(*(torch.from_numpy(inputs[each.name]) for each in found.inputs))
+            return _named(found, results)
+
+        return run
+    return lambda inputs: _named(found, network(inputs, training=False))
+
+
+def _named(found: Draft, results: Any) -> Arrays:
+    from helpers.models._own.networks import flat
+
+    tensors = flat(results)
+    names = found.origin.outputs or ("output",) * (len(tensors) == 1)
+    names = names or tuple(f"output_{place}" for place in range(len(tensors)))
+    return {name: tensor.numpy() for name, tensor in zip(names, tensors, strict=True)}
+
+
+def _answered(found: Draft, run: Callable[[Arrays], Arrays], inputs: Arrays) -> Arrays:
+    answer: Arrays = _tried(found, run, inputs)
+    return {name: np.asarray(array) for name, array in answer.items()}
+
+
+def _tried(found: Draft, run: Callable[[Arrays], Any], inputs: Arrays) -> Any:
+    """Run a model; raise CheckpointError with the shapes if it does not run on them."""
+    try:
+        return run(inputs)
+    except DeploymentError:
+        raise
+    except Exception as error:  # runtimes raise anything
+        shapes = ", ".join(f"{n} {samples_file.spell(a.shape)}" for n, a in inputs.items())
+        reason = " ".join(str(error).split())[:200]
+        raise CheckpointError(f"{found.origin.path} does not run on {shapes}: {reason}") from None
+
+
+def _require_batch(
+    found: Draft, run: Callable[[Arrays], Arrays], two: Arrays, single: Arrays
+) -> None:
+    """Raise ParameterError if two samples at once are not answered as two samples."""
+    ask = "give --batch 1 if it takes one sample at once, --batch none if it has no batch"
+    try:
+        both = run(two)
+    except Exception as error:  # runtimes raise anything
+        reason = " ".join(str(error).split())[:150]
+        raise ParameterError(f"two samples at once are refused ({reason}): {ask}") from None
+    for name, one in single.items():
+        rows = np.asarray(both[name])
+        if one.shape[:1] != (1,) or rows.shape != (TWO, *one.shape[1:]):
+            shape = samples_file.spell(rows.shape)
+            raise ParameterError(
+                f"the output '{name}' of two samples is {shape}, which has no row for each: {ask}"
+            )
+        if not np.allclose(rows[0], one[0], rtol=SAME, atol=SAME * float(np.abs(one).max())):
+            raise ParameterError(
+                f"the output '{name}' of a sample is another one beside a second sample, so they "
+                f"cannot share a batch: {ask}"
+            )
+
+
+def _output(found: Draft, name: str, array: NDArray[Any]) -> Axes:
+    """Describe an output: sizes that are a free dimension of an input, or part of one, by name."""
+    check_name(found.origin.path, name, "output")
+    if array.dtype.kind not in "fiub":
+        raise ParameterError(f"{found.origin.path}: the output '{name}' is no number")
+    if array.shape[:1] != (1,):
+        raise ParameterError(
+            f"the output '{name}' of one sample is {samples_file.spell(array.shape)}: give --batch "
+            "none if it has no dimension for the batch"
+        )
+    told = _told_sizes(found, name)
+    shape = [
+        told.get(place) or _part_of(found, place, size)
+        for place, size in enumerate(array.shape[1:])
+    ]
+    return Axes(name, str(array.dtype), tuple(shape))
+
+
+def _part_of(found: Draft, place: int, size: int) -> int | str:
+    """Say of a size of an output which free dimension it is, or which part of one: at best one of
+    the same place; the size itself if of none.
+    """
+    at_place = [each.shape[place] for each in found.inputs if len(each.shape) > place]
+    ordered = sorted(found.dimensions, key=lambda name: name not in at_place)
+    for part, name in product(PARTS, ordered):
+        whole = found.dimensions[name]
+        if size > 1 and whole == size * part:
+            return f"{name}/{part}" if part > 1 else name
+    return size
+
+
+def _told_sizes(found: Draft, name: str) -> dict[int, int | str]:
+    """Give the sizes of an output that its graph tells, by their places: a number, or the name of
+    an input's free dimension.
+    """
+    if found.origin.kind != "onnx":
+        return {}
+    from helpers.models._own import graph
+
+    model = graph.read_onnx(found.origin.path)
+    own = next(each for each in model.graph.output if each.name == name)
+    sizes = graph.sizes(own)[int(found.has_batch) :]
+    known = (*found.dimensions,)
+    return {at: size for at, size in enumerate(sizes) if isinstance(size, int) or size in known}
+
+
+def _is_classes(name: str, array: NDArray[Any]) -> bool:
+    """Guess whether an output has a score for each of some classes."""
+    if array.dtype.kind != "f" or array.ndim != 2 or array.shape[1] < 2:
+        return False
+    is_share = bool((array >= 0).all()) and abs(float(array[0].sum()) - 1) < CLASS_SUM
+    return is_share or bool(CLASS_WORDS.search(name))
+
+
+def _terms(network: Network, found: Draft) -> tuple[int, int]:
+    """Count the terms of all sums that lie one after the other, and these sums: what decides how
+    far rounding may carry an output.
+    """
+    from helpers.own import sums
+
+    if isinstance(network, Graph) and found.origin.kind == "onnx":
+        return sums.of_onnx(network.content)
+    if isinstance(network, Graph):
+        held: Any = network.session
+        return sums.of_shapes([tuple(each.shape) for each in held.variables])
+    if found.origin.framework == "torch":
+        return sums.of_shapes([tuple(each.shape)[::-1] for each in _tensors(network)])
+    return sums.of_shapes([tuple(each.shape) for each in network.weights])
+
+
+def _tensors(network: Network) -> list[Any]:
+    return [*network.parameters(), *network.buffers()]

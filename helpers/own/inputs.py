@@ -1,0 +1,233 @@
+"""What is known of a model's inputs before it runs: type, batch and sizes, by what the source, the
+samples and the user say; and what to ask for where that is not enough.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from helpers.errors import DataError, ParameterError
+from helpers.models import Arrays
+from helpers.models._own import Axes
+from helpers.models._own import data as samples_file
+from helpers.own.origin import Origin, Port
+
+# Operators that hand the numbers of an input on
+PASSING = ("Cast", "Reshape", "Expand", "Unsqueeze", "Squeeze", "Identity")
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What is known of them."""
+
+    axes: tuple[Axes, ...]
+    dimensions: dict[str, int]  # the size of each that is free
+    has_batch: bool
+    is_batched: bool  # whether the batch is free
+
+
+def sizes_of(given: Sequence[str]) -> dict[str, int]:
+    """Read sizes as the command line has them, "height=320"; raise ParameterError."""
+    found = {}
+    for each in given:
+        name, _, size = each.partition("=")
+        if not size.isdigit() or int(size) < 1 or not name:
+            raise ParameterError(f"--dimension {each}: give a name and a size, as height=320")
+        found[name] = int(size)
+    return found
+
+
+def known_inputs(
+    origin: Origin, samples: Path | None, batch: str, wanted: Mapping[str, int]
+) -> Inputs:
+    """Say what is known of the inputs; raise ParameterError that asks for what is not, or DataError
+    for samples of other names, types or shapes.
+    """
+    arrays = samples_file.load(samples) if samples else origin.example or {}
+    if samples:
+        _check_arrays(samples, arrays, origin.inputs)
+    arrays = _as_rows(arrays, batch, bool(samples))
+    ports = tuple(_said(port, arrays, batch, origin) for port in origin.inputs)
+    has_batch, is_batched = _batch(origin, ports, batch)
+    axes, dimensions = _dimensions(ports, arrays, wanted, has_batch)
+    return Inputs(axes, dimensions, has_batch, is_batched)
+
+
+def _check_arrays(path: Path, arrays: Arrays, ports: Sequence[Port]) -> None:
+    """Raise DataError for samples of other names or types than the inputs'."""
+    names = [port.name for port in ports]
+    for name in (*names, *arrays):
+        if name not in arrays:
+            raise DataError(f"{path} has no array for the input '{name}': give one row a sample")
+        if name not in names:
+            raise DataError(f"{path} has '{name}': the inputs are {', '.join(names)}")
+    for port in ports:
+        found = arrays[port.name].dtype
+        if port.dtype and str(found) != port.dtype:
+            place = f"{path}: the array '{port.name}'"
+            raise DataError(f"{place} is {found}: the input takes {port.dtype}")
+
+
+def _as_rows(arrays: Arrays, batch: str, are_samples: bool) -> Arrays:
+    """Give examples one row a sample, as samples have."""
+    if batch == "none" and not are_samples:
+        return {name: array[np.newaxis] for name, array in arrays.items()}
+    return arrays
+
+
+def _said(port: Port, arrays: Arrays, batch: str, origin: Origin) -> Port:
+    """Complete what a source does not say of an input by its samples."""
+    if port.sizes is not None and port.dtype:
+        if port.name in arrays and origin.example is None:
+            _check_rank(port, arrays[port.name], batch)
+        return port
+    if port.name not in arrays:
+        raise ParameterError(
+            f"{origin.path} does not say type and shape of its input '{port.name}': give --samples "
+            "FILE.npz with one row a sample"
+        )
+    array = arrays[port.name]
+    sizes: tuple[int | str, ...] = array.shape[1:] if batch == "none" else ("", *array.shape[1:])
+    return Port(port.name, str(array.dtype), sizes)
+
+
+def _check_rank(port: Port, array: NDArray[Any], batch: str) -> None:
+    assert port.sizes is not None
+    own = port.sizes if batch == "none" else port.sizes[1:]
+    fits = array.ndim == len(own) + 1 and all(
+        not isinstance(size, int) or size == found
+        for size, found in zip(own, array.shape[1:], strict=False)
+    )
+    if not fits:
+        wanted = " x ".join(["rows", *(str(size or "any") for size in own)])
+        shape = samples_file.spell(array.shape)
+        raise DataError(f"the array '{port.name}' of the samples is {shape}: it takes {wanted}")
+
+
+def _batch(origin: Origin, ports: Sequence[Port], batch: str) -> tuple[bool, bool]:
+    """Tell whether the tensors have a batch and whether it is free; ask if that cannot be known."""
+    if batch == "none":
+        return False, False
+    if batch == "1":
+        for port in ports:
+            if not port.sizes or (port.sizes[0] not in (1, "") and isinstance(port.sizes[0], int)):
+                size = port.sizes[0] if port.sizes else "missing"
+                raise ParameterError(
+                    f"--batch 1: the first dimension of the input '{port.name}' is {size}: give "
+                    "--batch none if that is no batch"
+                )
+        return True, False
+    if batch:
+        raise ParameterError(f"--batch {batch}: give 1 or none")
+    for port in ports:
+        assert port.sizes is not None
+        shape = samples_file.spell([size or "any" for size in port.sizes])  # type: ignore[misc]
+        if not port.sizes:
+            raise ParameterError(
+                f"the input '{port.name}' has no dimension for a batch: give --batch none, and a "
+                "request will be one sample"
+            )
+        if isinstance(port.sizes[0], int) and origin.example is None:
+            raise ParameterError(
+                f"the input '{port.name}' is {shape}, with a fixed first dimension: export it "
+                "again with a free one, or give --batch 1 if that is a batch of one sample, "
+                "--batch none if it is none"
+            )
+    return True, True
+
+
+def _dimensions(
+    ports: Sequence[Port], arrays: Arrays, wanted: Mapping[str, int], has_batch: bool
+) -> tuple[tuple[Axes, ...], dict[str, int]]:
+    """Name the free dimensions and give each its size: that of the samples, or the user's."""
+    found: dict[str, int] = {}
+    axes = []
+    free: list[tuple[str, str]] = []
+    for port in ports:
+        assert port.sizes is not None
+        shape: list[int | str] = []
+        first = int(has_batch)
+        for place, size in enumerate(port.sizes[first:]):
+            if isinstance(size, int):
+                shape.append(size)
+                continue
+            name = size if size.isidentifier() else re.sub(r"\W", "_", f"{port.name}_{place + 1}")
+            if port.name in arrays:
+                size_here = arrays[port.name].shape[place + 1]
+                if found.setdefault(name, size_here) != size_here:
+                    one, other = found[name], size_here
+                    raise DataError(f"the samples have two sizes of '{name}': {one} and {other}")
+            elif name in wanted:
+                found[name] = wanted[name]
+            else:
+                free.append((port.name, name))
+            shape.append(name)
+        axes.append(Axes(port.name, port.dtype, tuple(shape)))
+    missing = sorted({name for _, name in free} - set(found))
+    if missing:
+        names = ", ".join(missing)
+        options = " ".join(f"--dimension {name}=SIZE" for name in missing)
+        raise ParameterError(
+            f"the sizes of {names} of the input '{free[0][0]}' are free: give --samples, whose "
+            f"shapes they then have, or {options}"
+        )
+    if unknown := sorted(set(wanted) - set(found)):
+        has = ", ".join(found) or "none"
+        raise ParameterError(f"--dimension {unknown[0]}: the free dimensions are {has}")
+    return tuple(axes), found
+
+
+def with_tables(origin: Origin, axes: Sequence[Axes]) -> tuple[Axes, ...]:
+    """Say of inputs of whole numbers what those that are drawn are below: rows of a table that the
+    graph looks them up in, if it tells.
+    """
+    rows = _table_rows(origin) if origin.kind == "onnx" else {}
+    found = []
+    for each in axes:
+        if np.dtype(each.dtype).kind in "iu":
+            below = min(rows.get(each.name, Axes.below), np.iinfo(each.dtype).max)
+            found.append(replace(each, below=int(below)))
+        else:
+            found.append(each)
+    return tuple(found)
+
+
+def _table_rows(origin: Origin) -> dict[str, int]:
+    """Find the tables whose rows inputs of an ONNX graph choose: looked up, or by a comparison with
+    the numbers of all rows, which is how a one-hot code is often written.
+    """
+    from onnx.numpy_helper import to_array
+
+    from helpers.models._own import graph
+
+    model = graph.read_onnx(origin.path)
+    weights = {each.name: each for each in model.graph.initializer}
+    same = {each.output[0]: each.input[0] for each in model.graph.node if each.op_type in PASSING}
+    found: dict[str, int] = {}
+    for node in model.graph.node:
+        table = next((weights[name] for name in node.input[:2] if name in weights), None)
+        if table is None:
+            continue
+        if node.op_type == "Gather" and node.input[0] == table.name:
+            name, rows = node.input[1], table.dims[0]
+        elif node.op_type == "OneHot":
+            name, rows = node.input[0], int(to_array(table).max())
+        elif node.op_type == "Equal" and _counts_up(to_array(table)):
+            name, rows = node.input[0], prod(table.dims)
+        else:
+            continue
+        while name in same:
+            name = same[name]
+        found[name] = min(rows, found.get(name, rows))
+    return found
+
+
+def _counts_up(array: NDArray[Any]) -> bool:
+    flat = array.reshape(-1)
+    return flat.size > 1 and bool((flat == np.arange(flat.size)).all())

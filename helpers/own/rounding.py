@@ -1,0 +1,252 @@
+"""What rounding does to a model's outputs, seen by rounding: each result in it gets a relative
+error at random, of the size that a precision makes.
+
+How far rounding may carry the outputs does not follow from the sums of a network alone: an output
+that is a small share of a softmax, or a sample unlike all that it was trained with, multiplies it.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from math import sqrt
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from helpers.models import Arrays, Graph, Network
+from helpers.models._own import Array
+from helpers.models._own.graph import OnnxRuntime, subgraphs
+from helpers.models._own.metrics import classes
+from helpers.models._rounding import UNIT_ROUNDOFF
+
+if TYPE_CHECKING:
+    import onnx
+
+# Deviation of a relative error: half a roundoff in bf16; in fp32 as much as runtimes differ in
+# exponentials and the like too
+ERRORS = {"fp32": 4 * UNIT_ROUNDOFF["fp32"], "bf16": UNIT_ROUNDOFF["bf16"] / 2}
+ERRORS |= {"fp16": UNIT_ROUNDOFF["fp16"] / 2, "int8": UNIT_ROUNDOFF["int8"]}
+SPREAD = sqrt(3)  # of evenly spread errors to each side, in their deviations
+SAFETY = 8  # times that what is served may differ: it is seen of few samples and one draw
+COARSE = 4  # a mean effect above such a part of what tells two samples apart tells nothing
+# Operators that compute no number, but choose and move: they round nothing
+MOVING = {
+    *("Constant", "Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Slice"),
+    *("Concat", "Split", "Gather", "GatherND", "Expand", "Tile", "Pad", "Shape", "MaxPool", "Relu"),
+    *("Where", "ConstantOfShape", "If", "Loop", "Scan", "Dropout"),
+}
+Bounds = tuple[float, float]
+
+
+class Effect(NamedTuple):
+    """What errors of a precision change."""
+
+    largest: float  # change, in deviations of the output
+    mean: float
+    kept: float  # of the decisions that the first output leads to: 1 if all
+
+
+Run = Callable[[Arrays], Arrays]
+
+
+def effects(
+    network: Network,
+    framework: str,
+    run: Run,
+    inputs: Arrays,
+    decision: str,
+    precisions: Collection[str],
+) -> dict[str, Effect]:
+    """Give the effect of each precision, of the output that it concerns most."""
+    right = run(inputs)
+    return {
+        precision: _effect(right, _rounded(network, framework, run, inputs, error), decision)
+        for precision, error in ERRORS.items()
+        if precision in precisions
+    }
+
+
+def widened(
+    narrow: Mapping[str, Bounds], seen: Mapping[str, Effect], apart: float
+) -> dict[str, Bounds]:
+    """Widen bounds to `SAFETY` times the effects that were seen, where these are larger; not so far
+    that a mean bound would let another sample's outputs pass.
+    """
+    found = {}
+    for precision, (largest, mean, _) in seen.items():
+        bounds = narrow[precision]
+        limit = max(bounds[1], apart / 2)
+        found[precision] = (
+            max(bounds[0], SAFETY * largest),
+            min(max(bounds[1], SAFETY * mean), limit),
+        )
+    return found
+
+
+def too_coarse(seen: Mapping[str, Effect], apart: float, asked: float) -> dict[str, str]:
+    """Say of the precisions whose rounding alone is too much why they are left out: outputs would
+    be like those of other samples, or fewer decisions be kept than the share `asked` for.
+    """
+    found = {}
+    for precision, effect in seen.items():
+        if precision == "fp32":
+            continue
+        if effect.mean > apart / COARSE:
+            found[precision] = (
+                f"rounding to {precision} alone changes its outputs by {effect.mean:.2g} "
+                f"deviations on average, and two samples differ by {apart:.2g}"
+            )
+        elif effect.kept < asked:
+            found[precision] = (
+                f"rounding to {precision} alone leaves an agreement of {effect.kept:.3f}, and "
+                f"{asked} is asked for"
+            )
+    return found
+
+
+def told_apart(outputs: Arrays) -> float:
+    """Give the mean difference from a sample to the next one or to zeros, whichever is less, of the
+    output where it is least.
+    """
+    found = []
+    for array in outputs.values():
+        values = array.astype(np.float64)
+        scale = float(values.std()) or 1.0
+        parts = [np.abs(values).mean()]
+        if len(values) > 1:
+            parts.append(np.abs(values - np.roll(values, 1, 0)).mean())
+        found.append(min(parts) / scale)
+    return float(min(found))
+
+
+def _effect(right: Arrays, rounded: Arrays, decision: str) -> Effect:
+    largest, mean = 0.0, 0.0
+    first = next(iter(right))
+    kept = _kept(right[first], rounded[first], decision)
+    for name, array in right.items():
+        values = array.astype(np.float64)
+        apart = np.abs(rounded[name] - values) / (values.std() or np.abs(values).max() or 1)
+        largest, mean = max(largest, float(apart.max())), max(mean, float(apart.mean()))
+    return Effect(largest, mean, kept)
+
+
+def _kept(right: Array, rounded: Array, decision: str) -> float:
+    """Give the share of decisions that are the same; one that differs may be one of many more."""
+    if decision == "class":
+        differ = int((classes(right) != classes(rounded)).sum())
+        return 1 - max(0, differ - 1) / len(right)
+    size = float(np.linalg.norm(right))
+    return 1 - float(np.linalg.norm(np.subtract(rounded, right))) / (size or 1)
+
+
+def _rounded(network: Network, framework: str, run: Run, inputs: Arrays, error: float) -> Arrays:
+    """Compute with an error of deviation `error` in each result, or in the weights alone where the
+    results of a framework cannot be had.
+    """
+    if isinstance(network, Graph) and framework == "onnxruntime":
+        return OnnxRuntime(noisy(network.content, error)).run(inputs)
+    if framework == "torch":
+        with _noisy_torch(error):
+            return run(inputs)
+    holder: Any = network.session if isinstance(network, Graph) else network
+    with _noisy_weights(holder.variables, error):
+        return run(inputs)
+
+
+def noisy(model: "onnx.ModelProto", error: float) -> "onnx.ModelProto":
+    """Copy a graph, with a relative error in every weight and in every result that is computed."""
+    import onnx
+
+    copy = type(model)()
+    copy.CopyFrom(model)
+    try:
+        inferred = onnx.shape_inference.infer_shapes(model)
+    except Exception:  # of operators that it does not know: their results get no error
+        inferred = model
+    types = dict(_types(inferred.graph))
+    _add_errors(copy.graph, types, {}, error)
+    return copy
+
+
+def _types(graph: Any) -> Iterator[tuple[str, int]]:
+    for each in (*graph.value_info, *graph.output):
+        yield each.name, each.type.tensor_type.elem_type
+    for node in graph.node:
+        for inner in subgraphs(node):
+            yield from _types(inner)
+
+
+def _add_errors(
+    graph: Any, types: Mapping[str, int], outer: Mapping[str, str], error: float
+) -> None:
+    from onnx import TensorProto, helper
+
+    renamed, nodes = dict(outer), list[Any]()
+    ends = {each.name for each in graph.output}
+
+    def add(source: str, target: str) -> None:
+        seed = float(len(nodes) + 1)
+        draw: Any = {"low": 1 - SPREAD * error, "high": 1 + SPREAD * error, "seed": seed}
+        nodes.append(helper.make_node("RandomUniformLike", [source], [f"{target}/error"], **draw))
+        nodes.append(helper.make_node("Mul", [source, f"{target}/error"], [target]))
+
+    for each in graph.initializer:
+        if each.data_type == TensorProto.FLOAT and len(each.dims) > 1:
+            renamed[each.name] = f"{each.name}/rounded"
+            add(each.name, renamed[each.name])
+    for node in graph.node:
+        node.input[:] = [renamed.get(name, name) for name in node.input]
+        for inner in subgraphs(node):
+            _add_errors(inner, types, renamed, error)
+        nodes.append(node)
+        for place, name in enumerate(node.output):
+            if types.get(name) != TensorProto.FLOAT or node.op_type in MOVING:
+                continue
+            if name in ends:
+                node.output[place] = f"{name}/exact"
+                add(f"{name}/exact", name)
+            else:
+                renamed[name] = f"{name}/rounded"
+                add(name, renamed[name])
+    del graph.node[:]
+    graph.node.extend(nodes)
+
+
+@contextmanager
+def _noisy_torch(error: float) -> Iterator[None]:
+    """Have PyTorch make an error in every result of the block."""
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_map
+
+    draw = torch.Generator().manual_seed(0)
+
+    def round_one(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+            return value
+        noise = torch.empty(value.shape).normal_(1, error, generator=draw)
+        return value * noise.to(value.dtype)
+
+    class Noisy(TorchDispatchMode):  # type: ignore[misc]
+        def __torch_dispatch__(
+            self, function: Any, types: Any, arguments: Any = (), keywords: Any = None
+        ) -> Any:
+            results = function(*arguments, **(keywords or {}))
+            is_view = torch.Tag.core in function.tags and function.is_view
+            return results if is_view else tree_map(round_one, results)
+
+    with Noisy():
+        yield
+
+
+@contextmanager
+def _noisy_weights(variables: Any, error: float) -> Iterator[None]:
+    """Have TensorFlow's variables be off by an error within the block."""
+    draw = np.random.default_rng(0)
+    kept = [(each, each.numpy()) for each in variables if "float" in str(each.dtype)]
+    for variable, values in kept:
+        variable.assign(values * draw.normal(1, error, values.shape).astype(values.dtype))
+    try:
+        yield
+    finally:
+        for variable, values in kept:
+            variable.assign(values)

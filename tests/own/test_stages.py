@@ -1,0 +1,352 @@
+"""Models of one's own go through all stages on the real Triton: two beside each other, one of each
+kind, and three that nobody here made, whose own packages judge the answers.
+"""
+
+import hashlib
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from helpers.models import Arrays
+from helpers.results import read
+from helpers.triton.server import free_ports
+from tests.conftest import Answer, Project, copy_project, wait_for
+from tests.own import sources
+
+QUICK = {
+    "point_seconds": 0.5,
+    "half_width": 0.5,
+    "request_count": 6,
+    "pairs": 2,
+    "distinct_rows": 4,
+}
+TYPES = {"tensor(float)": "float32", "tensor(int32)": "int32", "tensor(int64)": "int64"}
+STAGES = ("export", "convert", "deploy", "perf_offline", "perf_online")
+
+
+def tree(root: Path) -> dict[str, str]:
+    """The hash of every file of a project, but for its results and what Python compiled."""
+    return {
+        str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in root.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts and "outputs" not in path.parts
+    }
+
+
+def new(project: Project, name: str, *arguments: str) -> Answer:
+    """Have `new` write a model, whose measurements are then made quick."""
+    answer = project.run("new", name, *arguments)
+    assert answer.code == 0, answer.output
+    path = project.root / f"params/{name}.yaml"
+    content = yaml.safe_load(path.read_text())
+    content["models"][name]["defaults"] |= QUICK
+    path.write_text(yaml.safe_dump(content, sort_keys=False))
+    return answer
+
+
+def remove(project: Project, name: str) -> None:
+    """Delete what `new` wrote."""
+    for folder in (f"helpers/models/{name}", f"notebooks/{name}"):
+        shutil.rmtree(project.root / folder)
+    (project.root / f"params/{name}.yaml").unlink()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("nothing_left")
+def test_two_models_beside_each_other_become_reports_and_go_without_a_trace(tmp_path: Path) -> None:
+    project = copy_project(tmp_path / "project")
+    before = tree(project.root)
+    sources.scores(tmp_path / "scores.onnx")
+    sources.samples(tmp_path / "samples.npz")
+    sources.stateful(tmp_path / "sound.onnx")
+    given = ("--samples", str(tmp_path / "samples.npz"), "--labels", str(tmp_path / "labels.npz"))
+    new(project, "mine", "--from", str(tmp_path / "scores.onnx"), *given, "--metric", "accuracy")
+    alone = ("--batch", "none", "--dimension", "length=5")
+    new(project, "other", "--from", str(tmp_path / "sound.onnx"), *alone)
+
+    files = ("params/mine.yaml", "params/other.yaml")
+    answer = project.run("run", *files, "--experiment", "onnx-fp32")
+
+    assert answer.code == 0, answer.output
+    expected = [f"{name} onnx-fp32 {stage}" for name in ("mine", "other") for stage in STAGES]
+    assert set(answer.executed()) == {*expected, "mine report", "other report"}
+    for name, metrics in (("mine", ["accuracy", "agreement"]), ("other", ["agreement"])):
+        folder = project.root / f"outputs/{name}/{name}"
+        deployed = read(folder / "onnx-fp32/deploy.json")
+        assert deployed
+        assert [score.metric for score in deployed.scores] == metrics
+        assert [score.served for score in deployed.scores] == [1.0] * len(metrics)
+        page = (folder / "report.html").read_text()
+        assert f"{name} on Triton: report" in page
+    drawn = "drawn at random from type and shape"
+    for stage in STAGES:
+        assert drawn in (project.root / f"outputs/other/other/onnx-fp32/{stage}.html").read_text()
+    remove(project, "mine")
+    remove(project, "other")
+    assert tree(project.root) == before
+    answer = project.run("publish")  # what is left in outputs names models that are gone
+    assert answer.code == 0, answer.output
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("nothing_left")
+def test_a_model_of_a_repository_is_measured_as_it_is(tmp_path: Path) -> None:
+    project = copy_project(tmp_path / "project")
+    source = sources.repository(tmp_path / "repository")
+    new(project, "doubler", "--from", str(source))
+
+    answer = project.run("run", "params/doubler.yaml")
+
+    assert answer.code == 0, answer.output
+    served = [f"doubler as-it-is {stage}" for stage in STAGES[2:]]
+    assert set(answer.executed()) == {*served, "doubler report"}
+    deployed = read(project.root / "outputs/doubler/doubler/as-it-is/deploy.json")
+    assert deployed
+    assert [score.served for score in deployed.scores] == [1.0]
+    assert deployed.artefact
+    copy = next(project.root.glob("outputs/doubler/artefacts/*/doubler"))
+    assert (copy / "1/model.py").read_text() == sources.MODEL
+    again = project.run("run", "params/doubler.yaml")
+    assert again.executed() == []
+
+
+KINDS = {
+    "function": ("--from", "nets:named"),
+    "branch": ("--from", "nets:branch"),
+    "torchscript": ("--from", "net.pt", "--samples", "samples.npz"),
+    "program": ("--from", "net.pt2"),
+    "keras": ("--from", "net.keras"),
+    "savedmodel": ("--from", "saved"),
+}
+
+
+@pytest.fixture(scope="module")
+def kinds(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A copy of the project, with the file of each kind of model in it."""
+    project = copy_project(tmp_path_factory.mktemp("kinds") / "project")
+    sources.torch_files(project.root)
+    sources.samples(project.root / "samples.npz")
+    sources.keras_files(project.root)
+    return project
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+@pytest.mark.alone
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_model_of_each_kind_is_served_in_every_format_that_new_lists(
+    kind: str, kinds: Project
+) -> None:
+    answer = new(kinds, kind, *KINDS[kind])
+    (line,) = (each for each in answer.output.splitlines() if each.startswith("experiments: "))
+    experiments = line.removeprefix("experiments: ").split(", ")
+
+    stages = [word for stage in STAGES[:3] for word in ("--stage", stage)]
+    answer = kinds.run("run", f"params/{kind}.yaml", *stages)
+
+    assert answer.code == 0, answer.output
+    deployed = {name.split()[1] for name in answer.executed() if name.endswith(" deploy")}
+    assert deployed == set(experiments)
+    remove(kinds, kind)
+
+
+def require(*modules: str) -> None:
+    """Skip the test where models that others made are not installed."""
+    if missing := [name for name in modules if find_spec(name) is None]:
+        pytest.skip(f"{', '.join(missing)} is not installed: pip install -r docker/models.lock")
+
+
+class Recorder:
+    """Stands for a package's own session: notes what it is asked and what it answers."""
+
+    def __init__(self, session: Any) -> None:
+        self.session, self.asked, self.answered = session, list[Arrays](), list[Any]()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.session, name)
+
+    def run(self, names: Any, inputs: Any, *_: Any) -> Any:
+        types = {each.name: TYPES[each.type] for each in self.session.get_inputs()}
+        given = {name: np.asarray(array, types[name]) for name, array in inputs.items()}
+        self.asked.append(given)
+        self.answered.append(self.session.run(names, given))
+        return self.answered[-1]
+
+
+class Served:
+    """Stands for a package's own session: asks the server."""
+
+    def __init__(self, session: Any, url: str, model: str, has_batch: bool) -> None:
+        import tritonclient.http as http
+
+        self.session, self._http, self._model = session, http, model
+        self._client, self._has_batch = http.InferenceServerClient(url), has_batch
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.session, name)
+
+    def run(self, names: Any, inputs: Any, *_: Any) -> Any:
+        from tritonclient.utils import np_to_triton_dtype
+
+        tensors = []
+        types = {each.name: TYPES[each.type] for each in self.session.get_inputs()}
+        for name, array in inputs.items():
+            given = np.asarray(array, types[name])
+            given = given if self._has_batch else given[np.newaxis]
+            given = given if given.ndim > 1 else given[:, np.newaxis]  # a number has a dimension
+            each = self._http.InferInput(name, list(given.shape), np_to_triton_dtype(given.dtype))
+            tensors.append(each.set_data_from_numpy(given))
+        answer = self._client.infer(self._model, tensors)
+        names = names or [each.name for each in self.session.get_outputs()]
+        found = [answer.as_numpy(name) for name in names]
+        return found if self._has_batch else [each[0] for each in found]
+
+
+@contextmanager
+def serving(project: Project, name: str) -> Iterator[str]:
+    """Serve a deployed model as a user does; give the server's address."""
+    (port,) = free_ports(0)
+    options = ("--model", name, "--experiment", "onnx-fp32", "--port", str(port))
+    process = project.start("serve", f"params/{name}.yaml", *options)
+    try:
+        wait_for(lambda: _is_ready(f"127.0.0.1:{port}", name))
+        yield f"127.0.0.1:{port}"
+    finally:
+        process.send_signal(2)
+        process.communicate(timeout=60)
+
+
+def _is_ready(url: str, name: str) -> bool:
+    import tritonclient.http as http
+
+    try:
+        return bool(http.InferenceServerClient(url).is_model_ready(name))
+    except OSError:
+        time.sleep(0.2)
+        return False
+
+
+def through_all_stages(
+    tmp_path: Path, name: str, source: Path, recorder: Recorder, options: tuple[str, ...] = ()
+) -> Project:
+    """Run a model on what its package asked it, through all stages of two formats at most."""
+    project = copy_project(tmp_path / "project")
+    is_batched = "none" not in options
+    rows = {
+        key: np.concatenate([each[key] for each in recorder.asked])
+        if is_batched
+        else np.stack([each[key] for each in recorder.asked])
+        for key in recorder.asked[0]
+    }
+    np.savez(tmp_path / "samples.npz", **rows)
+    samples = ("--samples", str(tmp_path / "samples.npz"))
+    answer = new(project, name, "--from", str(source), *samples, *options)
+    assert "onnx-fp32" in answer.output
+
+    answer = project.run("run", f"params/{name}.yaml")
+
+    assert answer.code == 0, answer.output
+    done = answer.executed()
+    assert {f"{name} onnx-fp32 {stage}" for stage in STAGES} < set(done)
+    assert f"{name} report" in done
+    return project
+
+
+def near(one: Any, other: Any) -> bool:
+    return all(np.allclose(a, b, rtol=1e-4, atol=1e-5) for a, b in zip(one, other, strict=True))
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+@pytest.mark.alone
+@pytest.mark.usefixtures("nothing_left")
+def test_magika_tells_the_types_of_files_as_its_own_package_does(tmp_path: Path) -> None:
+    require("magika")
+    from magika import Magika
+
+    package = Magika()
+    package._onnx_session = recorder = Recorder(package._onnx_session)
+    root = Path(__file__).parents[2]
+    files = [*sorted(root.glob("helpers/**/*.py"))[:40], *root.glob("params/*.yaml")]
+    files += root.glob("*.md")
+    labels = [package.identify_path(path).output.label for path in files]
+    assert {"python", "yaml", "markdown"} <= set(map(str, labels))
+    source = Path(package._model_dir) / "model.onnx"
+
+    project = through_all_stages(tmp_path, "magika", source, recorder)
+
+    with serving(project, "magika") as url:
+        package._onnx_session = Served(recorder.session, url, "magika", has_batch=True)
+        assert [package.identify_path(path).output.label for path in files] == labels
+        for asked, answered in zip(recorder.asked, recorder.answered, strict=True):
+            assert near(package._onnx_session.run(None, asked), answered)
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+@pytest.mark.alone
+@pytest.mark.usefixtures("nothing_left")
+def test_silero_vad_hears_speech_as_its_own_package_does(tmp_path: Path) -> None:
+    """Its state goes from one piece of sound to the next: in by an input, and out again."""
+    require("silero_vad")
+    import silero_vad
+    import torch
+
+    package = silero_vad.load_silero_vad(onnx=True)
+    session = package.session
+    package.session = recorder = Recorder(session)
+    seconds = torch.arange(512 * 40) / 16000
+    voice = sum(torch.sin(2 * torch.pi * 140 * k * seconds) / k for k in range(1, 20))
+    sound = (voice * torch.sin(2 * torch.pi * 3 * seconds).clamp(0) * 0.2).reshape(40, 512)
+    heard = [float(package(piece, 16000)) for piece in sound]
+    assert max(heard) > 2 * min(heard)
+    source = Path(silero_vad.__file__).parent / "data/silero_vad.onnx"
+
+    project = through_all_stages(tmp_path, "vad", source, recorder, ("--batch", "none"))
+
+    with serving(project, "vad") as url:
+        package.session = Served(session, url, "vad", has_batch=False)
+        package.reset_states()
+        assert near([heard], [[float(package(piece, 16000)) for piece in sound]])
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+@pytest.mark.alone
+@pytest.mark.usefixtures("nothing_left")
+def test_rapidocr_finds_lines_of_text_as_its_own_package_does(tmp_path: Path) -> None:
+    require("rapidocr", "cv2")
+    import rapidocr
+    from PIL import Image, ImageDraw
+
+    pages = []
+    for turn in range(8):
+        page = Image.new("RGB", (320, 320), "white")
+        pen = ImageDraw.Draw(page)
+        for line in range(5):
+            text = f"line {line} of page {turn}"
+            pen.text((20 + 5 * turn, 20 + 56 * line), text, fill="black", font_size=24)
+        pages.append(np.asarray(page))
+    detector = rapidocr.RapidOCR(params={"Det.limit_side_len": 320, "Det.limit_type": "max"})
+    detector = detector._load_det_model()
+    engine = detector.session
+    session = engine.session
+    engine.session = recorder = Recorder(session)
+    boxes = [detector(page).boxes for page in pages]
+    assert [len(each) for each in boxes] == [5] * len(pages)
+    source = next((Path(rapidocr.__file__).parent / "models").glob("*det*.onnx"))
+
+    project = through_all_stages(tmp_path, "lines", source, recorder)
+
+    with serving(project, "lines") as url:
+        engine.session = Served(session, url, "lines", has_batch=True)
+        for page, right in zip(pages, boxes, strict=True):
+            assert np.array_equal(detector(page).boxes, right)
