@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from helpers.errors import CheckpointError, DeploymentError, ParameterError
 from helpers.models import Arrays, Config, Graph, Network
+from helpers.models._arrays import spread, take
 from helpers.models._own import Axes, Own
 from helpers.models._own import data as samples_file
 from helpers.own import rounding
@@ -187,7 +188,7 @@ def _several(found: Draft, batch: Arrays, one: Arrays) -> Arrays:
         return one
     size = sum(array.nbytes for array in one.values())
     count = int(min(MOST, max(TWO, BYTES // size)))
-    return {name: array[:count] for name, array in batch.items()}
+    return take(batch, spread(len(next(iter(batch.values()))), count))
 
 
 def _returned(found: Draft, network: Network, inputs: Arrays) -> Draft:

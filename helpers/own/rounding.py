@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 ERRORS = {"fp32": 4 * UNIT_ROUNDOFF["fp32"], "bf16": UNIT_ROUNDOFF["bf16"] / 2}
 ERRORS |= {"fp16": UNIT_ROUNDOFF["fp16"] / 2, "int8": UNIT_ROUNDOFF["int8"]}
 SPREAD = sqrt(3)  # of evenly spread errors to each side, in their deviations
-SAFETY = 8  # times that what is served may differ: it is seen of few samples and one draw
+SAFETY = 16  # times that what is served may differ: it is seen of few samples and one draw
 COARSE = 4  # a mean effect above such a part of what tells two samples apart tells nothing
 # Operators that compute no number, but choose and move: they round nothing
 MOVING = {
