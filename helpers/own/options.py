@@ -2,6 +2,7 @@
 are left out.
 """
 
+import logging
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,10 +96,13 @@ def _left_out(found: Draft) -> dict[str, str]:
     with TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
         path.write_bytes(found.network.content.SerializeToString())
+        level = logging.root.level
         try:
             openvino.convert_model(path)
         except Exception as error:  # front ends raise anything
             return {"openvino": f"OpenVINO refuses it: {' '.join(str(error).split())[-200:]}"}
+        finally:
+            logging.root.setLevel(level)  # after a failure it stays as OpenVINO set it
     return {}
 
 

@@ -2,6 +2,7 @@
 
 import ast
 import json
+import logging
 import re
 import shutil
 import subprocess
@@ -512,12 +513,14 @@ def test_a_format_whose_runtime_lacks_an_operator_is_left_out_with_the_reason(
     tensors = [sources.tensor("x", ["n", 3, 3])], [sources.tensor("y", ["n", 1])]
     axis = numpy_helper.from_array(np.array([1]), "axis")
     sources.save(place.parent / "model.onnx", nodes, *tensors, [axis])
+    level = logging.root.level
 
     assert new("mine", *ONNX) == 0
 
     said = capsys.readouterr().out
     assert "experiments: onnx-fp32\n" in said
     assert re.search("left out: openvino, OpenVINO refuses it: .*Det", said)
+    assert logging.root.level == level
 
 
 def test_a_metric_of_ones_own_is_a_method_to_be_written(place: Path) -> None:
