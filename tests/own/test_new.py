@@ -581,34 +581,28 @@ def torch_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("options", "line"), TORCH.values(), ids=list(TORCH))
-def test_models_of_pytorch_become_what_pytorch_leads_to(
-    options: tuple[str, ...],
-    line: str,
-    torch_folder: Path,
-    place: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+@pytest.fixture
+def inside(torch_folder: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the files of PyTorch's models are."""
     monkeypatch.chdir(torch_folder)
 
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("inside")
+@pytest.mark.parametrize(("options", "line"), TORCH.values(), ids=list(TORCH))
+def test_models_of_pytorch_become_what_pytorch_leads_to(
+    options: tuple[str, ...], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert new("mine", *options) == 0
     assert line in capsys.readouterr().out.splitlines()
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("inside")
 @pytest.mark.parametrize(("options", "line"), TORCH_BAD.values(), ids=list(TORCH_BAD))
 def test_what_pytorch_does_not_take_is_one_clear_line(
-    options: tuple[str, ...],
-    line: str,
-    torch_folder: Path,
-    place: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    options: tuple[str, ...], line: str, place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(torch_folder)
-
     assert new("mine", *options) in (1, 2)
     said = capsys.readouterr().err
     assert line in said

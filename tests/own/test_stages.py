@@ -5,7 +5,7 @@ kind, and three that nobody here made, whose own packages judge the answers.
 import hashlib
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -158,6 +158,13 @@ def test_a_model_of_each_kind_is_served_in_every_format_that_new_lists(
     remove(kinds, kind)
 
 
+def made_by_others(test: Callable[..., None]) -> Callable[..., None]:
+    """Mark a test of a model that a package brings."""
+    for mark in ("slow", "thorough", "alone"):
+        test = getattr(pytest.mark, mark)(test)
+    return pytest.mark.usefixtures("nothing_left")(test)
+
+
 def require(*modules: str) -> None:
     """Skip the test where models that others made are not installed."""
     if missing := [name for name in modules if find_spec(name) is None]:
@@ -268,10 +275,7 @@ def near(one: Any, other: Any) -> bool:
     return all(np.allclose(a, b, rtol=1e-4, atol=1e-5) for a, b in zip(one, other, strict=True))
 
 
-@pytest.mark.slow
-@pytest.mark.thorough
-@pytest.mark.alone
-@pytest.mark.usefixtures("nothing_left")
+@made_by_others
 def test_magika_tells_the_types_of_files_as_its_own_package_does(tmp_path: Path) -> None:
     require("magika")
     from magika import Magika
@@ -294,10 +298,7 @@ def test_magika_tells_the_types_of_files_as_its_own_package_does(tmp_path: Path)
             assert near(package._onnx_session.run(None, asked), answered)
 
 
-@pytest.mark.slow
-@pytest.mark.thorough
-@pytest.mark.alone
-@pytest.mark.usefixtures("nothing_left")
+@made_by_others
 def test_silero_vad_hears_speech_as_its_own_package_does(tmp_path: Path) -> None:
     """Its state goes from one piece of sound to the next: in by an input, and out again."""
     require("silero_vad")
@@ -322,10 +323,7 @@ def test_silero_vad_hears_speech_as_its_own_package_does(tmp_path: Path) -> None
         assert near([heard], [[float(package(piece, 16000)) for piece in sound]])
 
 
-@pytest.mark.slow
-@pytest.mark.thorough
-@pytest.mark.alone
-@pytest.mark.usefixtures("nothing_left")
+@made_by_others
 def test_rapidocr_finds_lines_of_text_as_its_own_package_does(tmp_path: Path) -> None:
     require("rapidocr", "cv2")
     import rapidocr
