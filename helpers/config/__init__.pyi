@@ -14,6 +14,7 @@ from .loading import (
 from .parameter_file import TAUGHT, Experiment, Server, Value, validated
 from .schema import (
     LESSONS,
+    OF_LOOKUPS,
     STAGE,
     STAGES,
     ContestConfig,
@@ -42,6 +43,7 @@ __all__ = [
     "FILES",
     "LESSONS",
     "MARK",
+    "OF_LOOKUPS",
     "STAGE",
     "STAGES",
     "TARGET_VARIABLE",

@@ -14,6 +14,7 @@ from helpers.config.parameter_file import LESSONS_FOLDER, Value, validated
 from helpers.store import ROOT, content_name, digest, outputs
 
 DRAWN = fields.BudgetField.model_fields  # by perf_online, whose rows do not depend on it
+OF_LOOKUPS = ("lookup", "table_precision", "composition", "hps")  # fields of models that have them
 C = TypeVar("C", bound="StageConfig")
 
 
@@ -44,7 +45,9 @@ class StageConfig(fields.Strict):
         return model.DRAWN if getattr(self, "dataset", "") in model.GENERATED else ""
 
     def summary(self) -> dict[str, Value]:
-        """What a reader should know: the experiment, and every field that the stage reads."""
+        """What a reader should know: the experiment, and every field that the stage reads and that
+        means something for this model.
+        """
         head: dict[str, Value] = {"model": self.model, "target": self.target, "gpu": self.gpu}
         if self.stage != "report":
             head["experiment"] = self.experiment
@@ -52,7 +55,8 @@ class StageConfig(fields.Strict):
             head["explored with"] = self.overrides
         if self.drawn:
             head["samples"] = self.drawn
-        read = self.model_dump(include=self.fields_for(self.stage))
+        without = () if models.lookups(self.model) else ("fused", *OF_LOOKUPS)
+        read = self.model_dump(include=self.fields_for(self.stage) - {*without})
         empty: tuple[Value, ...] = (None, "", [], {})
         return head | {name: value for name, value in read.items() if value not in empty}
 

@@ -256,4 +256,5 @@ def _verdicts(rows: "DataFrame", scenario: str = "") -> str:
     """Count the verdicts of all rows, of which a finding uses only the first two kinds."""
     rows = rows[rows["scenario"] == scenario] if scenario else rows
     counts = [f"{count} {word}" for word, count in rows["verdict"].value_counts().items()]
-    return f"Of {len(rows)} points: {', '.join(counts) or 'none'}."
+    points = "1 point" if len(rows) == 1 else f"{len(rows)} points"
+    return f"Of {points}: {', '.join(counts) or 'none'}."

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from helpers import results
-from helpers.config import STAGE, STAGES, ReportConfig, Value, results_folder
+from helpers.config import OF_LOOKUPS, STAGE, STAGES, ReportConfig, Value, results_folder
 from helpers.display import pretty
 from helpers.perf import Window, highest_peaks, judge_budget
 from helpers.report import findings
@@ -183,8 +183,7 @@ def configurations(config: ReportConfig, found: Results) -> list[dict[str, Value
         converted = stages["convert"].artefact if "convert" in stages else None
         row: dict[str, Value] = {field: settings.get(field) for field in fields}
         if settings.get("lookup"):
-            of_lookup = ("lookup", "table_precision", "composition", "hps")
-            row |= {field: settings.get(field) or None for field in of_lookup}
+            row |= {field: settings.get(field) or None for field in OF_LOOKUPS}
         row["size_mb"] = converted.size_mb if converted else None
         row["server_peak_memory_mb"] = _peak_memory_mb(stages)
         row["not done"] = not_done if stages else "nothing has run yet"

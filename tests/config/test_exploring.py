@@ -94,3 +94,11 @@ def test_an_error_names_the_notebook_and_the_overrides() -> None:
 
     expected = "notebooks/resnet50/export.ipynb with overrides = {'threads': 1}"
     assert command(config, "export") == expected
+
+
+@pytest.mark.parametrize(("model", "is_told"), [("resnet50", False), ("dlrm", True)])
+def test_a_reader_is_told_of_embedding_tables_where_there_are_some(
+    model: str, is_told: bool
+) -> None:
+    assert ("table_precision" in resolve(model, "export").summary()) == is_told
+    assert ("composition" in resolve(model, "deploy").summary()) == is_told

@@ -54,7 +54,7 @@ def test_each_experiment_says_how_near_it_comes_to_which_limit(rows: list[Row]) 
         "no share is known of ts. Of 5 points: 4 stable, 1 disturbed."
     )
     assert findings.describe_limits(frame(rows[4:]), PEAKS).endswith(
-        "GB/s: no share is known of ts. Of 1 points: 1 stable."
+        "GB/s: no share is known of ts. Of 1 point: 1 stable."
     )
     assert findings.describe_limits(frame(rows), None).startswith("The machine's peaks were not")
 

@@ -59,7 +59,7 @@ def test_the_answer_names_the_highest_rate_that_is_known_to_keep_the_budget(
     assert "that is known is 30/s of 8 samples" in findings.describe_rates(opened)
     said = str(text.answer(config, found, closed).data)  # type: ignore[attr-defined]
     assert "**At random times.** The highest rate of requests at random times within 10 ms" in said
-    assert "Of 1 points: 1 stable." in said.split("\n\n")[0]
+    assert "Of 1 point: 1 stable." in said.split("\n\n")[0]
 
 
 def test_without_such_requests_it_says_so() -> None:
