@@ -28,6 +28,7 @@ CLASS_SUM = 1e-3  # how near to 1 the shares of all classes add up
 BYTES, MOST = 2e6, 16  # of the samples of which it is seen what rounding does, and these at most
 SAME = 0.05  # how far a sample's output may be from the same, computed beside another
 TWO = 2  # samples that show whether there is a batch
+ADVICE = ", drawn at random: give --samples if it takes only some values"
 
 
 @dataclass(frozen=True)
@@ -121,14 +122,14 @@ def _run(title: str, found: Draft, samples: Path | None, precisions: Collection[
     network = own.build(config, found.origin.path)
     one = {name: array[:1] for name, array in batch.items()}
     if found.origin.framework == "torch":
-        found = _returned(found, network, one)
+        found = _returned(found, network, one, not samples)
     run = _runner(found, network)
-    single = _answered(found, run, one)
+    single = _answered(found, run, one, not samples)
     if lacking := [name for name, array in single.items() if array.ndim == 1]:
         found = replace(found, scalars=(*found.scalars, *lacking))
         network = drafted(title, found).build(config, found.origin.path)
         run = _runner(found, network)
-        single = _answered(found, run, one)
+        single = _answered(found, run, one, not samples)
     if found.scalars and found.origin.kind == "savedmodel":
         raise ParameterError(
             f"'{found.scalars[0]}' has no dimension but the batch's, and Triton wants one more: "
@@ -191,7 +192,7 @@ def _several(found: Draft, batch: Arrays, one: Arrays) -> Arrays:
     return take(batch, spread(len(next(iter(batch.values()))), count))
 
 
-def _returned(found: Draft, network: Network, inputs: Arrays) -> Draft:
+def _returned(found: Draft, network: Network, inputs: Arrays, are_drawn: bool) -> Draft:
     """Name what a module returns, and tell whether that is one tensor."""
     import torch
 
@@ -199,7 +200,7 @@ def _returned(found: Draft, network: Network, inputs: Arrays) -> Draft:
 
     with torch.inference_mode():
         arguments = [torch.from_numpy(inputs[each.name]) for each in found.inputs]
-        answer = _tried(found, lambda _: network.answer(*arguments), inputs)
+        answer = _tried(found, lambda _: network.answer(*arguments), inputs, are_drawn)
     names = tuple(name for name, _ in flat_names(answer, ""))
     is_plain = isinstance(answer, torch.Tensor) and answer.dim() > 1 and found.has_batch
     is_plain = is_plain and not found.scalars
@@ -231,12 +232,14 @@ def _named(found: Draft, results: Any) -> Arrays:
     return {name: tensor.numpy() for name, tensor in zip(names, tensors, strict=True)}
 
 
-def _answered(found: Draft, run: Callable[[Arrays], Arrays], inputs: Arrays) -> Arrays:
-    answer: Arrays = _tried(found, run, inputs)
+def _answered(
+    found: Draft, run: Callable[[Arrays], Arrays], inputs: Arrays, are_drawn: bool
+) -> Arrays:
+    answer: Arrays = _tried(found, run, inputs, are_drawn)
     return {name: np.asarray(array) for name, array in answer.items()}
 
 
-def _tried(found: Draft, run: Callable[[Arrays], Any], inputs: Arrays) -> Any:
+def _tried(found: Draft, run: Callable[[Arrays], Any], inputs: Arrays, are_drawn: bool) -> Any:
     """Run a model; raise CheckpointError with the shapes if it does not run on them."""
     try:
         return run(inputs)
@@ -245,7 +248,10 @@ def _tried(found: Draft, run: Callable[[Arrays], Any], inputs: Arrays) -> Any:
     except Exception as error:  # runtimes raise anything
         shapes = ", ".join(f"{n} {samples_file.spell(a.shape)}" for n, a in inputs.items())
         reason = " ".join(str(error).split())[:200]
-        raise CheckpointError(f"{found.origin.path} does not run on {shapes}: {reason}") from None
+        advice = ADVICE if are_drawn else ""
+        raise CheckpointError(
+            f"{found.origin.path} does not run on {shapes}{advice}: {reason}"
+        ) from None
 
 
 def _require_batch(

@@ -231,6 +231,18 @@ def meeting(folder: Path) -> None:
     sources.save(folder / "model.onnx", nodes, *tensors)
 
 
+def picky(folder: Path) -> None:
+    """A graph that takes 100, 101 and 102 only."""
+    nodes = [
+        helper.make_node("Sub", ["k", "hundred"], ["place"]),
+        helper.make_node("Gather", ["table", "place"], ["y"]),
+    ]
+    constants = {"hundred": np.array(100), "table": np.zeros((3, 2), np.float32)}
+    held = [numpy_helper.from_array(array, name) for name, array in constants.items()]
+    tensors = [sources.tensor("k", ["n"], TensorProto.INT64)], [sources.tensor("y", ["n", 2])]
+    sources.save(folder / "model.onnx", nodes, *tensors, held)
+
+
 ONNX = ("--from", "model.onnx")
 BAD: dict[str, tuple[Callable[[Path], object], tuple[str, ...], str]] = {
     "no such file": (lambda _: None, ("--from", "none.onnx"), "there is no such file"),
@@ -260,6 +272,11 @@ BAD: dict[str, tuple[Callable[[Path], object], tuple[str, ...], str]] = {
     ),
     "mixed samples": (mixing, ONNX, "the output 'y' of two samples is 1 x 8, which has no row"),
     "samples that meet": (meeting, ONNX, "is another one beside a second sample"),
+    "certain values": (
+        picky,
+        ONNX,
+        "k 1 x 1, drawn at random: give --samples if it takes only some",
+    ),
     "a strange batch": (tree(["n", 3]), (*ONNX, "--batch", "2"), "--batch 2: give 1 or none"),
     "a batch that is none": (
         *(tree([2, 3]), (*ONNX, "--batch", "1")),

@@ -108,7 +108,7 @@ def parameters() -> dict[str, Any]:
     content["defaults"] |= quick | {"tune_minutes": 0.02}
     for name, section in content["models"].items():
         first, settings = next(iter(default["models"][name]["experiments"].items()))
-        points = {"batch_sizes": [2], "concurrency": [2], "rates": []}
+        points = {"batch_sizes": [2], "concurrency": [2], "rates": [], "pairs": 2}
         section["experiments"] = {first: settings | points}
         section["defaults"] |= {key: quick[key] for key in ("request_count", "distinct_rows")}
         if name in ("resnet50", "bert"):
