@@ -66,16 +66,28 @@ ONNX = {  # the fields of an experiment that says no more than it must
     "precision": "fp32",
     "max_batch_size": 4,
 }
+LONGEST = [
+    HERE / name
+    for name in (
+        "pipeline/test_try_it.py",
+        "own/test_stages.py",
+        "fleet/test_fleet.py",
+        "lessons/test_real.py",
+        "fleet/test_faults.py",
+    )
+]
 RUNS = {"finished", "project", "nothing_left"}  # fixtures of tests that run a whole experiment
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what runs the batch command: servers and kernels need most of the machine's time.
+    """Mark what runs the batch command, or waits for it: servers and kernels need most of the
+    machine's time.
 
-    Files with slow tests come first, so that no worker is left with one of them at the end; of
-    these, files that wait for the finished project last, so that one worker makes it meanwhile.
-    With `--dist loadgroup`, a file stays on one worker unless its tests say otherwise.
+    Files with slow tests come first, so that no worker is left with one of them at the end, and
+    before them `LONGEST`; of these, files that wait for the finished project last, so that one
+    worker makes it meanwhile. With `--dist loadgroup`, a file stays on one worker unless its tests
+    say otherwise.
     """
     waiting = set()
     for item in items:
@@ -84,10 +96,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("alone")
         if "finished" in fixtures:
             waiting.add(item.path)
+            item.add_marker("slow")  # whoever is first runs all stages
         if not item.get_closest_marker("xdist_group"):
             item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
     slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: (item.path not in slow, item.path in waiting))
+    ranks = {path: place - len(LONGEST) for place, path in enumerate(LONGEST)}
+    items.sort(
+        key=lambda item: (ranks.get(item.path, 0), item.path not in slow, item.path in waiting)
+    )
 
 
 # perf_analyzer names the memory that it shares by tensors, for the whole machine: models with the
