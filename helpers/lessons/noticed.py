@@ -37,7 +37,7 @@ def frame(points: Sequence[Point]) -> "DataFrame":
         ends = times.interval
         own |= {"times": times.value, "times_low": ends and ends.low}
         rows.append(point.row.model_dump() | own | {"times_high": ends and ends.high})
-    columns = [*COLUMNS, *ENDS, "client_overhead", "background_cpu_cores"]
+    columns = [*COLUMNS, *ENDS, "server_queue_ms", "client_overhead", "background_cpu_cores"]
     return DataFrame(rows, columns=columns).infer_objects()
 
 

@@ -79,6 +79,7 @@ def _host() -> Iterator[Check]:
     fix = "perf_analyzer and Triton need 2.35: use Ubuntu 22.04 or Debian 12, or newer"
     yield Check("glibc", preflight.numbers(glibc) >= GLIBC, glibc or "unknown", fix)
     yield _installed("Triton", lambda: embedded.wheel() / "bin/tritonserver")
+    yield _python_library()
     yield _installed("perf_analyzer", lambda: Path(sys.executable).with_name("perf_analyzer"))
     yield Check("processor", True, processor.in_words())
     fix = "give it more: mount -o remount,size=2G /dev/shm"
@@ -92,6 +93,16 @@ def _installed(name: str, path: Callable[[], Path]) -> Check:
     except DeploymentError:
         found = False
     return Check(name, found, "installed" if found else "not installed", INSTALL)
+
+
+def _python_library() -> Check:
+    """Check for this interpreter as a library, as which Triton's Python backend loads it."""
+    try:
+        embedded.python_library()
+    except DeploymentError as error:
+        reason, _, fix = str(error).partition(": ")
+        return Check("Python's library", False, reason, fix)
+    return Check("Python's library", True, "found")
 
 
 def _space(name: str, path: Path, needed_gb: float, fix: str) -> Check:

@@ -24,6 +24,11 @@ from helpers.results import GpuState
 from helpers.triton import Server
 
 INTERVAL_SECONDS = 0.5
+# A driver tells the utilisation and the power of up to a second before it is asked (NVML API
+# Reference, on utilisation rates and on power usage), and Triton's figure may be half a
+# second old: earlier in a run they may be of the pause before it. Memory is of the moment.
+AVERAGED_NS = 1_500_000_000
+OF_THE_MOMENT = "gpu_memory_mb"
 METRICS = {  # Triton's name -> our columns of the mean and the maximum, the factor to their unit
     "nv_gpu_utilization": ("gpu_utilisation", "gpu_utilisation_max", 1.0),
     "nv_gpu_memory_used_bytes": ("gpu_memory_mb", "gpu_memory_max_mb", 1e-6),
@@ -60,12 +65,18 @@ class GpuObservation:
     others_mb: float = 0.0  # and their memory at most
 
     def figures(self, runs: Collection[NDArray[np.int64]]) -> dict[str, float]:
-        """Mean and largest load while requests of `runs` ([n, 2], ns) were under way, by column."""
+        """Mean and largest load while requests of `runs` ([n, 2], ns) were under way, by column; of
+        what is averaged over time, once they had been for longer than that.
+        """
         spans = [(run[:, 0].min(), run[:, 1].max()) for run in runs]
-        busy = [load for at, load in self.samples if any(a <= at <= b for a, b in spans)]
         row: dict[str, float] = {}
         for column, largest, _ in METRICS.values():
-            values = [load[column] for load in busy if column in load]
+            lag = 0 if column == OF_THE_MOMENT else AVERAGED_NS
+            values = [
+                load[column]
+                for at, load in self.samples
+                if column in load and any(a + lag <= at <= b for a, b in spans)
+            ]
             if values:
                 row |= {column: float(np.mean(values)), largest: max(values)}
         return row

@@ -2,8 +2,10 @@
 
 import os
 import sys
+import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from ctypes.util import find_library
 from dataclasses import replace
 from functools import cache, partial
 from importlib.util import find_spec
@@ -43,6 +45,22 @@ def link_backend(folder: Path) -> None:
     for name in ("libtriton_python.so", "triton_python_backend_utils.py"):
         (backend / name).symlink_to(installed / name)
     (backend / stub.name).symlink_to(stub)
+    if library := python_library():
+        (backend / library.name).symlink_to(library)
+
+
+def python_library() -> Path | None:
+    """Return the file that is this interpreter as a library, as which a stub needs it; None where
+    it came without, and the system has one of its version. Raises `ServerError` if neither has.
+    """
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    found = Path(str(sysconfig.get_config_var("LIBDIR")), f"lib{version}.so.1.0")
+    if found.exists():
+        return found
+    if find_library(version):
+        return None
+    missing = f"{found.name}: install the package lib{version}"
+    raise ServerError(f"Triton's Python backend needs {missing}")
 
 
 @contextmanager
@@ -80,7 +98,8 @@ def serve(
             "--disable-auto-complete-config",
         ]
         path = f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}"
-        env = {**os.environ, "PATH": path, **process.SETTINGS}
+        loaded = ":".join(filter(None, (f"{folder}/python", os.environ.get("LD_LIBRARY_PATH"))))
+        env = {**os.environ, "PATH": path, "LD_LIBRARY_PATH": loaded, **process.SETTINGS}
         sweep, at_once = [f"{regions}*"], not closes
         with process.guarded(command, log=output, env=env, sweep=sweep, at_once=at_once) as started:
             urls = f"127.0.0.1:{http}", f"127.0.0.1:{metrics}"

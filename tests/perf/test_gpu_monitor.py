@@ -153,17 +153,31 @@ def test_a_point_is_sampled_while_it_runs_and_no_longer(
 
 def test_only_what_was_seen_while_requests_were_under_way_counts() -> None:
     second = 10**9
-    loads = [{"gpu_utilisation": share} for share in (0.0, 0.5, 0.7, 0.0)]
+    seen = {0: 0.0, 2: 0.1, 3: 0.5, 4: 0.7, 9: 0.0, 21: 0.0}  # share by second
     point = GpuObservation(
-        [(at * second, load) for at, load in zip((0, 2, 3, 9), loads, strict=True)]
+        [
+            (at * second, {"gpu_utilisation": share, "gpu_memory_mb": 1000.0 + at})
+            for at, share in seen.items()
+        ]
     )
     runs = [np.array([[1, 2], [2, 4]]) * second, np.array([[20, 21]]) * second]
 
     row = point.figures(runs)
 
+    # a second after the start the driver still tells of the pause before it
     assert row["gpu_utilisation"] == pytest.approx(0.6)
     assert row["gpu_utilisation_max"] == 0.7
+    assert (row["gpu_memory_mb"], row["gpu_memory_max_mb"]) == (1007.5, 1021.0)
     assert "gpu_power_w" not in row
+
+
+def test_a_run_that_is_too_short_for_the_driver_s_average_has_none() -> None:
+    load = {"gpu_utilisation": 0.0, "gpu_power_w": 213.0, "gpu_memory_mb": 7117.0}
+    point = GpuObservation([(10**9, load)])
+
+    row = point.figures([np.array([[5, 12]]) * 10**8])
+
+    assert row == {"gpu_memory_mb": 7117.0, "gpu_memory_max_mb": 7117.0}
 
 
 @pytest.mark.parametrize("answer", ["", "nv_cpu_utilization 0.5\n", "not a metric\n", "cut off"])
@@ -326,8 +340,14 @@ def load(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("scenario", ["offline", "online"])
 def test_rows_of_a_measurement_have_their_load_and_the_stage_its_record(
-    card: Card, endpoint: Endpoint, load: None, scenario: str, capsys: pytest.CaptureFixture[str]
+    card: Card,
+    endpoint: Endpoint,
+    load: None,
+    scenario: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.setattr(gpu_monitor, "AVERAGED_NS", 0)
     card.processes = [(os.getpid(), 10**9)]
     how: dict[str, Any] = {"concurrency": [1], "rates": []}
     measure: Callable[..., Measurement] = online.measure_online

@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,6 +24,8 @@ from helpers.perf.offline import Bare
 from helpers.perf.rows import Window
 from helpers.perf.runs import Pace, Round, Runs
 from helpers.perf.sweep import Point
+from helpers.results import Measurement
+from helpers.triton import Server
 
 CALL_SECONDS = 0.002
 BATCH = {"INPUT__0": np.zeros((2, 3), np.float32)}
@@ -187,6 +190,42 @@ def test_a_bare_run_lasts_as_long_as_a_served_one() -> None:
     assert spent == pytest.approx(0.2, abs=0.05)
     assert rate == pytest.approx(len(session.called) / spent, rel=0.2)
     assert rate <= 1.01 / CALL_SECONDS  # a call lasts as long at least
+
+
+@pytest.mark.parametrize("shared_memory", ["cuda", "system"])
+def test_in_cuda_shared_memory_a_bare_call_takes_tensors_there_and_waits_for_its_outputs(
+    shared_memory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the served one does: without, a GPU would serve faster than it computes."""
+    import torch
+
+    order: list[str] = []
+
+    def called(way: str) -> Callable[[Arrays], None]:
+        return lambda inputs: order.append(f"{way} {type(inputs['INPUT__0']).__name__}")
+
+    session = SimpleNamespace(run=called("run"), run_on_device=called("on device"))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: order.append("waited"))
+    monkeypatch.setattr(offline, "OnDevice", partial(offline.OnDevice, device="cpu"))
+    monkeypatch.setattr(offline, "bare_session", lambda _: session)
+    monkeypatch.setattr(sweep, "distinct_samples", lambda _: {"INPUT__0": np.zeros((2, 3))})
+    monkeypatch.setattr(offline, "run_pairs", lambda *given: given[2].run(0))
+    load, runs = LoadPoint("m", Path(), [], batch_size=2), Runs(load_of(float, []), nullcontext)
+
+    def measured(*given: Any) -> Measurement:
+        (point,) = given[-1]([])
+        point.measure(load, runs)
+        return Measurement(rows=(), distinct_rows=2, background_before=0.0)
+
+    monkeypatch.setattr(sweep, "run", measured)
+    overrides = {"batch_sizes": [2], "shared_memory": shared_memory}
+    config = resolve("resnet50", "perf_offline", overrides=overrides)
+    assert isinstance(config, OfflineConfig)
+
+    offline.measure_offline(config, Server("127.0.0.1:9", "127.0.0.1:9", Path("log")))
+
+    ways = ["on device Tensor", "waited"] if shared_memory == "cuda" else ["run ndarray"]
+    assert order == ways * 4  # the first is not counted
 
 
 @pytest.mark.parametrize(

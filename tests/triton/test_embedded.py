@@ -1,0 +1,57 @@
+"""Triton from PyPI runs its Python backend with the interpreter of this environment."""
+
+import sys
+import sysconfig
+from pathlib import Path
+
+import psutil
+import pytest
+
+from helpers.errors import ServerError
+from helpers.machine.checks import examine
+from helpers.triton import embedded
+from tests.triton.test_adapter import write_doubles
+
+VERSION = f"python{sys.version_info.major}.{sys.version_info.minor}"
+LIBRARY = Path(str(sysconfig.get_config_var("LIBDIR")), f"lib{VERSION}.so.1.0")
+SESSION = """
+class Session:
+    def run(self, inputs):
+        (values,) = inputs.values()
+        return {"doubled": 2 * values}
+def load(path, threads, device):
+    return Session()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not LIBRARY.exists(), reason="this Python came without its library")
+def test_a_stub_is_this_interpreter_and_not_another_of_its_version(tmp_path: Path) -> None:
+    """The system may have an older one, or none: pyenv and conda keep theirs to themselves."""
+    repository = write_doubles(tmp_path / "repository", SESSION)
+    with embedded.serve(repository, log=tmp_path / "log") as server:
+        server.ready()
+        found = psutil.Process(server.processes[0]).children(recursive=True)
+        (stub,) = [each for each in found if "triton_python_backend_stub" in each.exe()]
+        loaded = {Path(each.path).resolve() for each in stub.memory_maps()}
+
+    assert LIBRARY.resolve() in loaded
+    assert [each for each in loaded if each.name == LIBRARY.name] == [LIBRARY.resolve()]
+
+
+@pytest.mark.parametrize("on_the_system", [True, False])
+def test_a_python_without_its_library_takes_the_system_s_or_says_what_to_install(
+    on_the_system: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sysconfig, "get_config_var", lambda _: str(tmp_path))
+    monkeypatch.setattr(embedded, "find_library", lambda name: name if on_the_system else None)
+    (check,) = [each for each in examine([]) if each.name == "Python's library"]
+
+    if on_the_system:
+        assert embedded.python_library() is None
+        assert check.line == "Python's library: found"
+        return
+    reason = f"Triton's Python backend needs lib{VERSION}.so.1.0"
+    with pytest.raises(ServerError, match=f"^{reason}: install the package lib{VERSION}$"):
+        embedded.link_backend(tmp_path)
+    assert check.line == f"Python's library: {reason}; install the package lib{VERSION}"
