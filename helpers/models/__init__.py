@@ -61,6 +61,7 @@ class Config(Protocol):
     dataset: str
     variant: str
     max_seq_length: int | None
+    crop_size: int | None
     dimensions: dict[str, int]
     labels: str
     export_precision: Literal["fp32", "bf16", "fp16"]

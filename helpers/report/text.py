@@ -168,8 +168,8 @@ def accuracy_kept(stages: Mapping[str, Result]) -> str:
 
 def configurations(config: ReportConfig, found: Results) -> list[dict[str, Value]]:
     """One row for each experiment: how it was made and served, and what was not done."""
-    fields = ["variant", "dataset", "max_seq_length", "export_format", "format", "precision"]
-    fields += ["accelerator", "max_batch_size", "preferred_batch_sizes"]
+    fields = ["variant", "dataset", "max_seq_length", "crop_size", "export_format", "format"]
+    fields += ["precision", "accelerator", "max_batch_size", "preferred_batch_sizes"]
     rows: list[dict[str, Value]] = []
     for name in config.experiments:
         stages = found[name]

@@ -18,7 +18,7 @@ from PIL import Image
 from sklearn.metrics import top_k_accuracy_score  # type: ignore[import-untyped, unused-ignore]
 
 from helpers import models
-from helpers.errors import CheckpointError, DataError
+from helpers.errors import CheckpointError, DataError, ParameterError
 from helpers.models import Tensor
 from helpers.models.resnet50 import MODEL as resnet50
 from helpers.models.resnet50.data import ImageFolder
@@ -28,7 +28,7 @@ from helpers.models.resnet50.synthetic.generate import CLASSES, SETS, training_b
 from tests.models.examples import said
 
 NAMES = Path(__file__).parent / "data" / "resnet50_names.tsv"
-SMALL = SimpleNamespace(dataset="generated-small", export_precision="fp32")
+SMALL = SimpleNamespace(dataset="generated-small", export_precision="fp32", crop_size=None)
 
 Floats = NDArray[np.float32]
 State = dict[str, torch.Tensor]
@@ -119,9 +119,20 @@ def test_importing_it_loads_neither_torch_nor_pillow() -> None:
     ("precision", "dtype"), [("fp32", "float32"), ("bf16", "float32"), ("fp16", "float16")]
 )
 def test_the_inputs_and_outputs_follow_the_export_precision(precision: str, dtype: str) -> None:
-    config = SimpleNamespace(export_precision=precision)
+    config = SimpleNamespace(export_precision=precision, crop_size=None)
     assert resnet50.inputs(config) == (Tensor("INPUT__0", dtype, (3, 224, 224)),)
     assert resnet50.outputs(config) == (Tensor("OUTPUT__0", dtype, (1000,)),)
+    config.crop_size = 64
+    assert resnet50.inputs(config) == (Tensor("INPUT__0", dtype, (3, 64, 64)),)
+
+
+@pytest.mark.parametrize("side", [31, 257])
+def test_a_crop_that_is_not_there_or_that_the_network_halves_to_nothing_is_refused(
+    side: int,
+) -> None:
+    config = SimpleNamespace(export_precision="fp32", crop_size=side)
+    with pytest.raises(ParameterError, match=f"^crop_size is {side}: ResNet50 takes 32 to 256 pix"):
+        resnet50.inputs(config)
 
 
 def test_build_gives_an_evaluating_network_in_fp32_whatever_the_export_precision(
@@ -375,6 +386,13 @@ def test_an_image_is_resized_cropped_and_normalised(
     np.testing.assert_allclose(images[0], expected, rtol=0, atol=1e-5)
 
 
+def test_a_smaller_crop_is_the_middle_of_the_usual_one(tmp_path: Path) -> None:
+    whole = images_of(folder_of(tmp_path, {"0": 1}, (500, 333)))
+    config = SimpleNamespace(export_precision="fp32", crop_size=64)
+    cropped = images_of(resnet50.open_dataset(config, tmp_path))
+    np.testing.assert_array_equal(cropped, whole[..., 80:144, 80:144])
+
+
 @pytest.mark.parametrize("size", [(1, 60_000), (60_000, 1)])
 def test_an_image_of_an_extreme_shape_takes_little_memory(
     tmp_path: Path, size: tuple[int, int]
@@ -569,7 +587,7 @@ def test_training_images_have_the_asked_size_and_differ_between_steps() -> None:
 
 
 def test_an_unknown_generated_set_is_an_error(tmp_path: Path) -> None:
-    config = SimpleNamespace(dataset="generated-huge", export_precision="fp32")
+    config = SimpleNamespace(dataset="generated-huge", export_precision="fp32", crop_size=None)
     with pytest.raises(DataError, match=r"^unknown data set 'generated-huge': give one of "):
         resnet50.prepare_dataset(config, tmp_path)
     with pytest.raises(
@@ -634,7 +652,7 @@ def test_the_small_set_is_fitted_well_above_chance(
 
 def test_a_client_reads_the_likeliest_classes_beside_the_label(tmp_path: Path) -> None:
     dataset = folder_of(tmp_path, {"cat": 1, "dog": 1})
-    config = SimpleNamespace(export_precision="fp32")
+    config = SimpleNamespace(export_precision="fp32", crop_size=None)
     logits = np.zeros((1, 1000), np.float32)
     logits[0, [1, 0, 7]] = 3, 2, 1
 

@@ -21,6 +21,7 @@ def config_of(model: str) -> Any:
         dataset="generated-small",
         variant=VARIANT.get(model, ""),
         max_seq_length=None,
+        crop_size=None,
         export_precision="fp32",
         lookup="",
         fused=True,

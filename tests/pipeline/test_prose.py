@@ -25,7 +25,7 @@ from helpers.models._criteo.tables import (
 )
 from helpers.models._rounding import UNIT_ROUNDOFF
 from helpers.models.bert import LENGTH as TOKENS
-from helpers.models.resnet50.data import CROPPED
+from helpers.models.resnet50 import CROPPED
 from helpers.models.tft.variants import HORIZON, LENGTH, QUANTILES
 from helpers.models.widedeep import features
 from helpers.perf.statistics import BUDGET_SHARE, CONFIDENCE

@@ -242,6 +242,25 @@ def test_tables_of_another_precision_than_nvidias_are_a_reason() -> None:
 
 
 @pytest.mark.parametrize(
+    ("model", "field", "same", "other", "reason"),
+    [
+        ("resnet50", "crop_size", 224, 64, "our images have 64 pixels a side, NVIDIA's 224"),
+        ("bert", "max_seq_length", 384, 128, "our sequences have 128 tokens, NVIDIA's 384"),
+    ],
+)
+def test_smaller_samples_than_nvidias_are_a_reason(
+    model: str, field: str, same: int, other: int, reason: str
+) -> None:
+    row = row_of(model, gpu=T4)
+
+    def reasons(**given: int) -> set[str]:
+        return set(pair_of(row, settings_of(row, **given)).reasons)
+
+    assert reasons(**{field: other}) - reasons() == {reason}
+    assert reasons(**{field: same}) == reasons()
+
+
+@pytest.mark.parametrize(
     ("ours", "settings", "reason"),
     [
         ({"gpu": "CPU"}, {}, "GPU differs: ours CPU, NVIDIA's T4"),

@@ -3,12 +3,18 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from helpers.errors import ParameterError
 from helpers.models import Arrays, Config, Dataset, Example, Model, Raw, Tensor, float_type
 from helpers.models._rounding import bounds
 
 if TYPE_CHECKING:
     from torch import nn
 
+    from helpers.models.resnet50.data import ImageFolder
+
+# pixels: of an image's shorter side, of its crop unless an experiment says otherwise, and of the
+# smallest crop, which the network halves to one
+RESIZED, CROPPED, SMALLEST = 256, 224, 32
 IMAGES = "validation"  # the folder of the evaluation images inside a set that was made here
 TRAINING = "train"  # and of the training images
 # terms of an output of: the first convolution, the three of each block, the last layer
@@ -25,9 +31,12 @@ class ResNet50(Model):
     BOUNDS = bounds(_SUMS)
 
     def inputs(self, config: Config) -> tuple[Tensor, ...]:
-        """Name the normalised RGB image."""
-        meaning = "red, green and blue of an image, normalised"
-        return (Tensor("INPUT__0", float_type(config), (3, 224, 224), meaning),)
+        """Name the normalised RGB image.
+
+        Raises ParameterError for a crop that is smaller, or larger than there is.
+        """
+        meaning, side = "red, green and blue of an image, normalised", _side(config)
+        return (Tensor("INPUT__0", float_type(config), (3, side, side), meaning),)
 
     def outputs(self, config: Config) -> tuple[Tensor, ...]:
         """Name the logits of ImageNet's 1000 classes."""
@@ -40,18 +49,20 @@ class ResNet50(Model):
         write_images(config.dataset, folder / IMAGES, folder / TRAINING)
 
     def open_dataset(self, config: Config, folder: Path) -> Dataset:
+        images = folder / IMAGES if (folder / IMAGES).is_dir() else folder
+        return self._folder(config, images)
+
+    def _folder(self, config: Config, folder: Path) -> "ImageFolder":
         from helpers.models.resnet50.data import ImageFolder
 
-        images = folder / IMAGES if (folder / IMAGES).is_dir() else folder
-        return ImageFolder(images, self.inputs(config)[0].name, self.outputs(config)[0].name)
+        (image,), (logits,) = self.inputs(config), self.outputs(config)
+        return ImageFolder(folder, image.name, logits.name, image.shape[-1])
 
     def training_samples(self, config: Config, folder: Path, count: int, seed: int) -> Arrays:
         """Read images of `<folder>/train/<class>/`."""
         from helpers.models._arrays import draw
-        from helpers.models.resnet50.data import ImageFolder
 
-        names = self.inputs(config)[0].name, self.outputs(config)[0].name
-        images = ImageFolder(folder / TRAINING, *names)
+        images = self._folder(config, folder / TRAINING)
         return images.take(draw(len(images), count, seed))
 
     def prepare_checkpoint(self, config: Config, dataset: Path, path: Path) -> None:
@@ -81,3 +92,12 @@ class ResNet50(Model):
 
 
 MODEL = ResNet50()
+
+
+def _side(config: Config) -> int:
+    side = config.crop_size or CROPPED
+    if not SMALLEST <= side <= RESIZED:
+        raise ParameterError(
+            f"crop_size is {side}: ResNet50 takes {SMALLEST} to {RESIZED} pixels a side here"
+        )
+    return side

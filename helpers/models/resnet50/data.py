@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import chain, pairwise
 from pathlib import Path
 
@@ -14,12 +15,13 @@ from PIL import Image
 from helpers.errors import DataError
 from helpers.models import Arrays
 from helpers.models._arrays import spread
+from helpers.models.resnet50 import CROPPED, RESIZED
 
 MARKER = "generated.json"  # next to the class folders: marks a generated set
 SUFFIXES = {".gif", ".jpeg", ".jpg", ".png"}
 LAYOUT = "expected <folder>/<class>/<image>.JPEG, a class being a number from 0 or a name"
 FORMATS = ("GIF", "JPEG", "PNG")  # no others: a decoder may start programs, such as Ghostscript
-RESIZED, CROPPED, OUTPUTS = 256, 224, 1000
+OUTPUTS = 1000
 LONGEST = 16  # times the shorter side: the rest is cut off first, since resizing would enlarge it
 # ImageNet's mean and deviation of red, green and blue, from 0 to 1, as torchvision publishes them
 MEAN = np.array([0.485, 0.456, 0.406], dtype=np.float32)
@@ -33,8 +35,11 @@ class ImageFolder:
     rank of that name (torchvision's convention). Raises DataError for a layout that is not this.
     """
 
-    def __init__(self, folder: Path, input_name: str, output_name: str) -> None:
+    def __init__(
+        self, folder: Path, input_name: str, output_name: str, side: int = CROPPED
+    ) -> None:
         self._input, self._output = input_name, output_name
+        self._read = partial(preprocess, side=side)
         self._origin = "generated" if (folder / MARKER).is_file() else "folder"
         try:
             classes = _classes(folder)
@@ -56,21 +61,21 @@ class ImageFolder:
         return len(self._files)
 
     def batches(self, batch_size: int, limit: int | None = None) -> Iterator[Arrays]:
-        """Yield float32 [batch, 3, 224, 224], the next batch being decoded meanwhile."""
+        """Yield float32 [batch, 3, side, side], the next batch being decoded meanwhile."""
         files = [self._files[place] for place in spread(len(self), limit)]
         parts = (files[start : start + batch_size] for start in range(0, len(files), batch_size))
         pool = ThreadPoolExecutor(os.cpu_count())
         try:
-            started = (pool.map(preprocess, part) for part in parts)
+            started = (pool.map(self._read, part) for part in parts)
             for ready, _ in pairwise(chain(started, [iter(())])):  # of a pair, both are started
                 yield {self._input: np.stack(list(ready))}
         finally:
             pool.shutdown(cancel_futures=True)
 
     def take(self, places: NDArray[np.int64]) -> Arrays:
-        """Read the images at `places`, float32 [images, 3, 224, 224]."""
+        """Read the images at `places`, float32 [images, 3, side, side]."""
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            images = list(pool.map(preprocess, [self._files[place] for place in places]))
+            images = list(pool.map(self._read, [self._files[place] for place in places]))
         return {self._input: np.stack(images)}
 
     def class_of(self, place: int) -> str:
@@ -105,10 +110,10 @@ def normalise(pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
     return np.ascontiguousarray(np.moveaxis(scaled, -1, -3))
 
 
-def preprocess(path: Path) -> NDArray[np.float32]:
-    """Read one image as float32 [3, 224, 224]: shorter side to 256, centre crop, normalised.
+def preprocess(path: Path, side: int = CROPPED) -> NDArray[np.float32]:
+    """Read one image as float32 [3, side, side]: shorter side to 256, centre crop, normalised.
 
-    An image that has 224 x 224 pixels already is taken as it is.
+    An image that has as many pixels already is taken as it is.
     """
     try:
         with Image.open(path, formats=FORMATS) as opened:
@@ -116,11 +121,11 @@ def preprocess(path: Path) -> NDArray[np.float32]:
             image = (opened.convert("RGBA") if palette else opened).convert("RGB")
     except Exception as error:  # damaged bytes can fail in any way inside a decoder
         raise DataError(f"{path} cannot be read as an image: {error}") from None
-    if image.size != (CROPPED, CROPPED):
+    if image.size != (side, side):
         shorter = min(image.size)
-        image = _centre(image, *(min(side, LONGEST * shorter) for side in image.size))
-        width, height = (side * RESIZED // shorter for side in image.size)
-        image = _centre(image.resize((width, height), Image.Resampling.BICUBIC), CROPPED, CROPPED)
+        image = _centre(image, *(min(each, LONGEST * shorter) for each in image.size))
+        width, height = (each * RESIZED // shorter for each in image.size)
+        image = _centre(image.resize((width, height), Image.Resampling.BICUBIC), side, side)
     return normalise(np.asarray(image))
 
 

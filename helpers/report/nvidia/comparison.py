@@ -23,6 +23,7 @@ ACCELERATORS = {
     "openvino": "OpenVINO",
 }
 SCENARIOS = ("offline", "online")
+PIXELS, TOKENS = 224, 384  # of a side of ResNet50's images, of BERT's sequences
 
 
 @dataclass(frozen=True)
@@ -190,6 +191,12 @@ def reasons(ours: Row, settings: Mapping[str, Value], theirs: PublishedRow) -> t
         ),
         "NVIDIA looks embeddings up in its hierarchical parameter server, we in memory": (
             "embedding lookup" in document.settings and settings.get("lookup") != "hps"
+        ),
+        f"our images have {settings.get('crop_size')} pixels a side, NVIDIA's {PIXELS}": (
+            settings.get("crop_size") not in (None, PIXELS)
+        ),
+        f"our sequences have {settings.get('max_seq_length')} tokens, NVIDIA's {TOKENS}": (
+            settings.get("max_seq_length") not in (None, TOKENS)
         ),
         f"our embedding tables are in {settings.get('table_precision')}, NVIDIA's in fp32": (
             settings.get("table_precision", "fp32") != "fp32"
