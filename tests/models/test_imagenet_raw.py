@@ -186,7 +186,7 @@ def test_a_class_without_an_image_gets_no_folder(put: Callable[..., Path], tmp_p
 def test_the_evaluation_set_reads_it_with_the_right_labels(
     put: Callable[..., Path], tmp_path: Path
 ) -> None:
-    config: Any = SimpleNamespace(export_precision="fp32")
+    config: Any = SimpleNamespace(export_precision="fp32", crop_size=None)
     dataset = resnet50.open_dataset(config, prepared(put(), tmp_path))
     assert dataset.facts == {"images": 12, "classes": 5, "origin": "folder"}
     red = np.concatenate([batch["INPUT__0"] for batch in dataset.batches(5)])[:, 0]
