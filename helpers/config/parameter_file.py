@@ -122,7 +122,7 @@ class DataFields(Strict):
     # of the network, where a model has several; the first of them if it is not given
     variant: Annotated[str, Field(validate_default=True)] = ""
     max_seq_length: Count | None = None  # tokens
-    crop_size: Count | None = None  # pixels of the sides of an image's centre
+    crop_size: Count | None = None  # pixels of the sides of an image's centre crop
     # of a model of your own: the size of each dimension that its graph leaves free, by name, and
     # the file with a label for each sample
     dimensions: Annotated[dict[str, Count], Field(validate_default=True)] = {}

@@ -127,9 +127,7 @@ def test_the_inputs_and_outputs_follow_the_export_precision(precision: str, dtyp
 
 
 @pytest.mark.parametrize("side", [31, 257])
-def test_a_crop_that_is_not_there_or_that_the_network_halves_to_nothing_is_refused(
-    side: int,
-) -> None:
+def test_a_crop_that_is_too_small_or_larger_than_the_image_is_refused(side: int) -> None:
     config = SimpleNamespace(export_precision="fp32", crop_size=side)
     with pytest.raises(ParameterError, match=f"^crop_size is {side}: ResNet50 takes 32 to 256 pix"):
         resnet50.inputs(config)

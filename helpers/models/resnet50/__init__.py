@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
     from helpers.models.resnet50.data import ImageFolder
 
-# pixels: of an image's shorter side, of its crop unless an experiment says otherwise, and of the
-# smallest crop, which the network halves to one
-RESIZED, CROPPED, SMALLEST = 256, 224, 32
+RESIZED = 256  # pixels of an image's shorter side, and so of the largest crop
+CROPPED = 224  # pixels of a crop's sides, unless an experiment has a crop_size
+SMALLEST = 32  # pixels of a crop's sides: the network halves them five times
 IMAGES = "validation"  # the folder of the evaluation images inside a set that was made here
 TRAINING = "train"  # and of the training images
 # terms of an output of: the first convolution, the three of each block, the last layer
@@ -33,7 +33,7 @@ class ResNet50(Model):
     def inputs(self, config: Config) -> tuple[Tensor, ...]:
         """Name the normalised RGB image.
 
-        Raises ParameterError for a crop that is smaller, or larger than there is.
+        Raises ParameterError for a crop of fewer than 32 or more than 256 pixels a side.
         """
         meaning, side = "red, green and blue of an image, normalised", _side(config)
         return (Tensor("INPUT__0", float_type(config), (3, side, side), meaning),)

@@ -113,7 +113,7 @@ def normalise(pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
 def preprocess(path: Path, side: int = CROPPED) -> NDArray[np.float32]:
     """Read one image as float32 [3, side, side]: shorter side to 256, centre crop, normalised.
 
-    An image that has as many pixels already is taken as it is.
+    An image of side x side pixels is taken as it is.
     """
     try:
         with Image.open(path, formats=FORMATS) as opened:
