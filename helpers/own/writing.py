@@ -111,7 +111,7 @@ def package(title: str, found: Draft, scored: Scored) -> str:
     narrow, pairs = bounds(sums), []
     for precision, pair in rounding.widened(narrow, found.effects, found.apart).items():
         if any(wide > bound for wide, bound in zip(pair, narrow[precision], strict=True)):
-            pairs.append(f'"{precision}": ({pair[0]:.1e}, {pair[1]:.1e})')
+            pairs.append(f'"{precision}": ({rounded(pair[0])}, {rounded(pair[1])})')
     line = f"BOUNDS = bounds([{sums[0]}] * {count})"
     seen = f"{line} | {{{', '.join(pairs)}}}" if pairs else line
     lines += [seen] if len(seen) <= LONGEST - INDENT else _broken(f"{line} | {{", pairs, "}")
@@ -124,6 +124,11 @@ def package(title: str, found: Draft, scored: Scored) -> str:
         body="\n".join(f"    {line}" for line in lines),
         score=SCORE.substitute(name=scored.metric) if scored.is_own else "",
     )
+
+
+def rounded(bound: float) -> str:
+    """Write a bound with two digits, and its exponent without a plus, as ruff does."""
+    return f"{bound:.1e}".replace("e+", "e")
 
 
 def _axes(name: str, axes: Sequence[Axes]) -> list[str]:

@@ -23,6 +23,7 @@ from helpers.config.parameter_file import Experiment, validated
 from helpers.errors import ParameterError
 from helpers.models._own import Axes, metrics
 from helpers.own import creation, origin
+from helpers.own.writing import rounded
 from helpers.store import ROOT
 from tests.own import sources
 from tests.pipeline import test_prose as prose_rules
@@ -647,6 +648,16 @@ def test_what_is_written_passes_ruff_and_mypy(place: Path) -> None:
         command = [sys.executable, "-m", "mypy", "--config-file", str(ROOT / "pyproject.toml")]
         done = subprocess.run([*command, package], capture_output=True, text=True, cwd=ROOT)
         assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("bound", [1.7e-4, 0.96, 1.4, 23.0, 4.5e12])
+def test_a_bound_is_written_as_ruff_formats_it(bound: float) -> None:
+    line = f"x = {rounded(bound)}\n"
+
+    done = subprocess.run(["ruff", "format", "-"], input=line, capture_output=True, text=True)
+
+    assert done.stdout == line
+    assert float(rounded(bound)) == pytest.approx(bound, rel=0.05)
 
 
 def test_the_same_source_gives_the_same_files(place: Path) -> None:
