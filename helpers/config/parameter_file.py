@@ -121,12 +121,29 @@ class DataFields(Strict):
     dataset: str = "generated"  # a generated set's name, or the path of a real one
     # of the network, where a model has several; the first of them if it is not given
     variant: Annotated[str, Field(validate_default=True)] = ""
-    max_seq_length: Count | None = None  # tokens
-    crop_size: Count | None = None  # pixels of the sides of an image's centre crop
+    # of a sample, where a model's has a size: the usual one if it is not given
+    max_seq_length: Annotated[Count | None, Field(validate_default=True)] = None  # tokens
+    # pixels of the sides of an image's centre crop
+    crop_size: Annotated[Count | None, Field(validate_default=True)] = None
     # of a model of your own: the size of each dimension that its graph leaves free, by name, and
     # the file with a label for each sample
     dimensions: Annotated[dict[str, Count], Field(validate_default=True)] = {}
     labels: str = ""
+
+    @pydantic.field_validator("max_seq_length", "crop_size")
+    @classmethod
+    def _check_size(cls, size: int | None, info: pydantic.ValidationInfo) -> int | None:
+        if info.context is None or info.field_name is None:
+            return size
+        model = models.get(info.context["model"])
+        if (known := model.SAMPLE_SIZES.get(info.field_name)) is None:
+            if size is not None:
+                raise ValueError(f"{model.TITLE} has no such size")
+            return None
+        if size is not None and not known.smallest <= size <= known.largest:
+            takes = f"{known.smallest} to {known.largest} {known.unit}"
+            raise ValueError(f"{model.TITLE} takes {takes} here")
+        return size or known.usual
 
     @pydantic.field_validator("dimensions")
     @classmethod

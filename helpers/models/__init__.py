@@ -12,7 +12,7 @@ from importlib import import_module
 from inspect import getfile
 from pathlib import Path
 from pkgutil import iter_modules
-from typing import Any, ClassVar, Literal, Protocol, TypeVar, cast
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar, cast
 
 from numpy.typing import NDArray
 
@@ -52,6 +52,15 @@ class Part:
     outputs: dict[str, Tensor]
     # inputs that have one dimension, and none for the batch -> how many elements a sample has
     flat: Mapping[str, int] = field(default_factory=dict)
+
+
+class SampleSize(NamedTuple):
+    """What an experiment may make the size of a model's samples."""
+
+    smallest: int
+    largest: int
+    usual: int  # where it says nothing
+    unit: str
 
 
 class Config(Protocol):
@@ -216,6 +225,7 @@ class Model(ABC):
     FRAMEWORK: ClassVar[str]
     METRICS: ClassVar[dict[str, Literal["higher", "lower"]]]  # name -> whichever is better
     VARIANTS: ClassVar[tuple[str, ...]] = ()  # of the network; the first is the default
+    SAMPLE_SIZES: ClassVar[dict[str, SampleSize]] = {}  # by the field that gives it
     GENERATED: ClassVar[tuple[str, ...]] = ("generated", "generated-small")  # data sets made here
     TAKES_LABELS: ClassVar[bool] = False  # whether labels are a file of their own
     DRAWN: ClassVar[str] = ""  # what must stand beside all that comes of a generated data set

@@ -133,6 +133,28 @@ BAD = {
         f"{PLACE.replace('resnet50', 'bert')}.variant is 'huge': unknown variant; "
         "known are small, base, large",
     ),
+    "a crop that is too small": (
+        file_with(", crop_size: 31"),
+        f"{PLACE}.crop_size is 31: ResNet50 v1.5 takes 32 to 256 pixels a side here",
+    ),
+    "a crop that is larger than the image": (
+        file_with(", crop_size: 257"),
+        f"{PLACE}.crop_size is 257: ResNet50 v1.5 takes 32 to 256 pixels a side here",
+    ),
+    "a sequence that is too short for a question": (
+        file_with(", max_seq_length: 127").replace("resnet50", "bert"),
+        f"{PLACE.replace('resnet50', 'bert')}.max_seq_length is 127: "
+        "BERT QA takes 128 to 512 tokens here",
+    ),
+    "a sequence that is longer than BERT's positions": (
+        file_with(", max_seq_length: 513").replace("resnet50", "bert"),
+        f"{PLACE.replace('resnet50', 'bert')}.max_seq_length is 513: "
+        "BERT QA takes 128 to 512 tokens here",
+    ),
+    "a size that another model has": (
+        file_with(", max_seq_length: 128"),
+        f"{PLACE}.max_seq_length is 128: ResNet50 v1.5 has no such size",
+    ),
     "an unquoted release": (
         file_with(", release: 21.10"),
         f"{PLACE}.release is 21.1: should be a valid string; "
@@ -584,13 +606,15 @@ def test_a_changed_field_changes_the_slices_of_the_stages_that_read_it(
     assert changed_slices(**fields) == stages
 
 
-def test_without_a_variant_it_is_the_models_first() -> None:
+def test_without_a_variant_it_is_the_models_first_and_without_a_size_the_usual() -> None:
     given = {"gpu": "Test", "models": {"bert": {"experiments": {"mine": {}}}}}
 
     assert resolve("bert", "report", **given).cache_fields("report")["experiments"] == ["mine"]
     fields = yaml.safe_load(f"{{{FULL}, max_batch_size: 8}}")
     given["models"] = {"bert": {"experiments": {"mine": fields}}}
     assert resolve("bert", "export", **given).variant == "small"
+    assert resolve("bert", "export", **given).max_seq_length == 384
+    assert resolve("bert", "export", **given).crop_size is None
     assert config("export").variant == ""
 
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from safetensors.torch import save_file
 
 from helpers import models
-from helpers.errors import CheckpointError, DataError, ParameterError
+from helpers.errors import CheckpointError, DataError
 from helpers.formats import Build, get
 from helpers.models import Tensor
 from helpers.models._arrays import concatenate
@@ -133,13 +133,6 @@ def test_inputs_are_int32_and_outputs_follow_the_export_precision(
     assert bert.outputs(config) == tuple(Tensor(name, dtype, (384,)) for name in OUTPUTS)
     config.max_seq_length = 128
     assert {tensor.shape for tensor in bert.inputs(config) + bert.outputs(config)} == {(128,)}
-
-
-@pytest.mark.parametrize("length", [127, 513])
-def test_a_sequence_that_bert_cannot_take_is_refused(length: int) -> None:
-    config = SimpleNamespace(export_precision="fp32", max_seq_length=length)
-    with pytest.raises(ParameterError, match=f"^max_seq_length is {length}: BERT takes 128 to 512"):
-        bert.inputs(config)
 
 
 # The network

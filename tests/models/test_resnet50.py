@@ -18,7 +18,7 @@ from PIL import Image
 from sklearn.metrics import top_k_accuracy_score  # type: ignore[import-untyped, unused-ignore]
 
 from helpers import models
-from helpers.errors import CheckpointError, DataError, ParameterError
+from helpers.errors import CheckpointError, DataError
 from helpers.models import Tensor
 from helpers.models.resnet50 import MODEL as resnet50
 from helpers.models.resnet50.data import ImageFolder
@@ -124,13 +124,6 @@ def test_the_inputs_and_outputs_follow_the_export_precision(precision: str, dtyp
     assert resnet50.outputs(config) == (Tensor("OUTPUT__0", dtype, (1000,)),)
     config.crop_size = 64
     assert resnet50.inputs(config) == (Tensor("INPUT__0", dtype, (3, 64, 64)),)
-
-
-@pytest.mark.parametrize("side", [31, 257])
-def test_a_crop_that_is_too_small_or_larger_than_the_image_is_refused(side: int) -> None:
-    config = SimpleNamespace(export_precision="fp32", crop_size=side)
-    with pytest.raises(ParameterError, match=f"^crop_size is {side}: ResNet50 takes 32 to 256 pix"):
-        resnet50.inputs(config)
 
 
 def test_build_gives_an_evaluating_network_in_fp32_whatever_the_export_precision(

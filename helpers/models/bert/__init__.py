@@ -3,8 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from helpers.errors import ParameterError
-from helpers.models import Arrays, Config, Dataset, Example, Model, Tensor, float_type
+from helpers.models import Arrays, Config, Dataset, Example, Model, SampleSize, Tensor, float_type
 from helpers.models._rounding import bounds
 from helpers.models.bert.sizes import POSITIONS, SIZES
 
@@ -32,6 +31,7 @@ class BERT(Model):
     METRICS: ClassVar = {"f1": "higher", "exact_match": "higher"}  # in percent
     VARIANTS = tuple(SIZES)
     GENERATED = ("generated", "generated-few", "generated-small")  # the second for slow variants
+    SAMPLE_SIZES: ClassVar = {"max_seq_length": SampleSize(SHORTEST, POSITIONS, LENGTH, "tokens")}
     RECIPE = (
         *("sizes", "network", "features", "_torch/descent"),
         *("synthetic/generate", "synthetic/fit"),
@@ -40,12 +40,8 @@ class BERT(Model):
     BOUNDS = bounds(_SUMS)
 
     def inputs(self, config: Config) -> tuple[Tensor, ...]:
-        """Name the token ids, the segment ids and the input mask.
-
-        Raises ParameterError if the sequence is too short for a question or longer than BERT's
-        positions.
-        """
-        shape = (_length(config),)
+        """Name the token ids, the segment ids and the input mask."""
+        shape = (config.max_seq_length or LENGTH,)
         return tuple(
             Tensor(f"input__{place}", "int32", shape, meaning)
             for place, meaning in enumerate(INPUTS)
@@ -53,7 +49,7 @@ class BERT(Model):
 
     def outputs(self, config: Config) -> tuple[Tensor, ...]:
         """Name the logits of the answer's start and end."""
-        dtype, shape = float_type(config), (_length(config),)
+        dtype, shape = float_type(config), (config.max_seq_length or LENGTH,)
         return tuple(
             Tensor(
                 f"output__{place}", dtype, shape, f"a logit for each token: the {end} of the answer"
@@ -86,7 +82,7 @@ class BERT(Model):
             [tensor.name for tensor in tensors(config)] for tensors in (self.inputs, self.outputs)
         )
         rows = SIZES[config.variant].rows
-        return QuestionSet(folder, _length(config), rows, inputs, outputs, file)
+        return QuestionSet(folder, config.max_seq_length or LENGTH, rows, inputs, outputs, file)
 
     def prepare_checkpoint(self, config: Config, dataset: Path, path: Path) -> None:
         """Fit the network to paragraphs that are not in `dataset`."""
@@ -115,12 +111,3 @@ class BERT(Model):
 
 
 MODEL = BERT()
-
-
-def _length(config: Config) -> int:
-    length = config.max_seq_length or LENGTH
-    if not SHORTEST <= length <= POSITIONS:
-        raise ParameterError(
-            f"max_seq_length is {length}: BERT takes {SHORTEST} to {POSITIONS} tokens here"
-        )
-    return length

@@ -3,8 +3,17 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from helpers.errors import ParameterError
-from helpers.models import Arrays, Config, Dataset, Example, Model, Raw, Tensor, float_type
+from helpers.models import (
+    Arrays,
+    Config,
+    Dataset,
+    Example,
+    Model,
+    Raw,
+    SampleSize,
+    Tensor,
+    float_type,
+)
 from helpers.models._rounding import bounds
 
 if TYPE_CHECKING:
@@ -26,16 +35,14 @@ class ResNet50(Model):
     TITLE = "ResNet50 v1.5"
     FRAMEWORK = "torch"
     METRICS: ClassVar = {"top1": "higher", "top5": "higher"}
+    SAMPLE_SIZES: ClassVar = {"crop_size": SampleSize(SMALLEST, RESIZED, CROPPED, "pixels a side")}
     RECIPE = ("network", "data", "_torch/descent", "synthetic/generate", "synthetic/fit")
     BATCH = 8
     BOUNDS = bounds(_SUMS)
 
     def inputs(self, config: Config) -> tuple[Tensor, ...]:
-        """Name the normalised RGB image.
-
-        Raises ParameterError for a crop of fewer than 32 or more than 256 pixels a side.
-        """
-        meaning, side = "red, green and blue of an image, normalised", _side(config)
+        """Name the normalised RGB image."""
+        meaning, side = "red, green and blue of an image, normalised", config.crop_size or CROPPED
         return (Tensor("INPUT__0", float_type(config), (3, side, side), meaning),)
 
     def outputs(self, config: Config) -> tuple[Tensor, ...]:
@@ -92,12 +99,3 @@ class ResNet50(Model):
 
 
 MODEL = ResNet50()
-
-
-def _side(config: Config) -> int:
-    side = config.crop_size or CROPPED
-    if not SMALLEST <= side <= RESIZED:
-        raise ParameterError(
-            f"crop_size is {side}: ResNet50 takes {SMALLEST} to {RESIZED} pixels a side here"
-        )
-    return side
