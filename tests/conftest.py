@@ -24,7 +24,7 @@ from helpers.perf.background import PATIENCE_VARIABLE
 from helpers.results import Result, Row, read
 from helpers.store import GRAMMARS, without
 from helpers.triton import guard, owner
-from helpers.triton.process import SETTINGS
+from helpers.triton.process import OPENMP
 
 with without(GRAMMARS):
     import jsonschema  # noqa: F401  (seconds of every worker's start, where another imports it first)
@@ -32,7 +32,7 @@ with without(GRAMMARS):
 ROOT = Path(__file__).resolve().parents[1]
 HERE = Path(__file__).resolve().parent
 
-os.environ["OMP_WAIT_POLICY"] = SETTINGS["OMP_WAIT_POLICY"]
+os.environ.update(OPENMP)
 os.environ[PATIENCE_VARIABLE] = "0.01"  # no figure is believed here
 
 

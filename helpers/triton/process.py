@@ -15,11 +15,12 @@ from helpers.triton import guard
 
 ORPHAN_SECONDS = 2.0  # that a stub is given after its guard and its server were killed
 
-# For every process that computes, so that a bare runtime and a served one differ in nothing:
-# threads sleep while they wait, and glibc keeps the memory of arrays instead of returning it after
-# each call and requesting it page by page in the next.
-SETTINGS = {
-    "OMP_WAIT_POLICY": "PASSIVE",
+# For every process that computes, so that a bare runtime and a served one differ in nothing: a
+# thread of OpenMP that waits looks for work some 0.1 ms long, which is longer than a small operator
+# takes, and then sleeps; and glibc keeps the memory of arrays instead of returning it after each
+# call and requesting it page by page in the next.
+OPENMP = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "10000"}
+SETTINGS = OPENMP | {
     "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
     "MALLOC_TRIM_THRESHOLD_": str(512 << 20),
 }
@@ -46,9 +47,9 @@ def apply_settings() -> str:
     """
     started = Path("/proc/self/environ").read_text(errors="replace").split("\0")
     missing = {name for name, value in SETTINGS.items() if f"{name}={value}" not in started}
-    told = os.environ.get("OMP_WAIT_POLICY") == SETTINGS["OMP_WAIT_POLICY"]
-    if not told and _OPENMP.search(Path("/proc/self/maps").read_text()):
-        return "OpenMP was loaded without OMP_WAIT_POLICY=PASSIVE: set it where Jupyter is started"
+    wanting = [f"{name}={value}" for name, value in OPENMP.items() if os.environ.get(name) != value]
+    if wanting and _OPENMP.search(Path("/proc/self/maps").read_text()):
+        return f"OpenMP was loaded without {' '.join(wanting)}: set it where Jupyter is started"
     for name in missing:
         os.environ[name] = SETTINGS[name]
         if name in _MALLOPT and not ctypes.CDLL(None).mallopt(_MALLOPT[name], int(SETTINGS[name])):

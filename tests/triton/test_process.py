@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from helpers.triton.process import SETTINGS
+from helpers.triton.process import OPENMP, SETTINGS
+from tests.conftest import ROOT
 
 HELD = """
 import ctypes
@@ -43,11 +44,28 @@ def test_a_process_that_was_started_with_them_is_left_alone() -> None:
     assert said(f"{HELD}print(mapped(), repr(apply_settings()))", **SETTINGS) == "0 ''"
 
 
+def test_the_images_have_them_too() -> None:
+    (line,) = (
+        each
+        for each in (ROOT / "docker/Dockerfile").read_text().splitlines()
+        if each.startswith("ENV OMP_")
+    )
+    assert line.split()[1:] == [f"{name}={value}" for name, value in SETTINGS.items()]
+
+
 @pytest.mark.parametrize(
     ("told", "reason"),
     [
-        ({}, "OpenMP was loaded without OMP_WAIT_POLICY=PASSIVE: set it where Jupyter is started"),
-        ({"OMP_WAIT_POLICY": "PASSIVE"}, ""),
+        (
+            {},
+            "OpenMP was loaded without OMP_WAIT_POLICY=PASSIVE GOMP_SPINCOUNT=10000: "
+            "set it where Jupyter is started",
+        ),
+        (
+            {"OMP_WAIT_POLICY": "PASSIVE"},
+            "OpenMP was loaded without GOMP_SPINCOUNT=10000: set it where Jupyter is started",
+        ),
+        (OPENMP, ""),
     ],
 )
 def test_openmp_that_was_loaded_before_keeps_its_own(told: dict[str, str], reason: str) -> None:
