@@ -232,13 +232,18 @@ def copy_project(target: Path) -> Project:
 
 
 @pytest.fixture(scope="session")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Project:
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for what one worker makes for all."""
+    folder = tmp_path_factory.getbasetemp()
+    return folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+
+
+@pytest.fixture(scope="session")
+def finished(shared: Path) -> Project:
     """A copy whose dummy model has run through every stage once, for all workers; tests only read
     it.
     """
-    folder = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        folder = folder.parent
+    folder = shared
     with FileLock(folder / "finished.lock"):
         if not (folder / "finished").exists():
             project = copy_project(folder / "running/project")

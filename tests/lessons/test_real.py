@@ -10,12 +10,14 @@ from shutil import which
 from typing import Any
 
 import pytest
+import yaml
 
 from helpers.config import LESSONS, TAUGHT
 from helpers.display import short
 from helpers.results import Result, read
 from helpers.store import OUTPUTS_VARIABLE
 from tests.conftest import ROOT
+from tests.pipeline.test_try_it import FILE, deployed
 
 # perf_analyzer names the memory that it shares by tensors, for the whole machine: without shared
 # memory of their own, they are on the worker that has tests/pipeline/test_try_it.py of this model
@@ -28,7 +30,6 @@ GROUP = pytest.mark.xdist_group("lessons" if IS_ALLOWED else TAUGHT)
 pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.thorough, GROUP]
 
 MINUTES = 3  # that a lesson may take on two cores
-PARAMS = "params/smoke.yaml"
 
 
 def command(outputs: Path, *words: str) -> "subprocess.CompletedProcess[str]":
@@ -40,22 +41,25 @@ def command(outputs: Path, *words: str) -> "subprocess.CompletedProcess[str]":
 def run(outputs: Path, *stages: str) -> "subprocess.CompletedProcess[str]":
     only = ["--model", "resnet50", "--experiment", "onnx-fp32"]
     chosen = [word for stage in stages for word in ("--stage", stage)]
-    helpers = (sys.executable, "-m", "helpers", "run", PARAMS)
+    helpers = (sys.executable, "-m", "helpers", "run", str(outputs.with_name(FILE)))
     return command(outputs, *helpers, *only, *chosen, "--outputs", str(outputs))
 
 
 @pytest.fixture(scope="module")
-def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The smoke target's first experiment of ResNet50, deployed, and its lessons."""
+def outputs(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An experiment of ResNet50, deployed, and its lessons."""
     folder = tmp_path_factory.mktemp("lessons")
-    for stages in (("export", "convert", "deploy"), LESSONS):
-        done = run(folder, *stages)
-        assert done.returncode == 0, done.stdout + done.stderr
-    return folder
+    content = deployed(TAUGHT, shared, folder)
+    # as many clients as fill a batch
+    content["models"][TAUGHT]["defaults"] |= {"max_batch_size": 4, "preferred_batch_sizes": [4]}
+    (folder / FILE).write_text(yaml.safe_dump(content))
+    done = run(folder / "outputs", "export", "convert", "deploy", *LESSONS)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder / "outputs"
 
 
 def result(outputs: Path, lesson: str) -> Result:
-    found = read(outputs / f"smoke/resnet50/lessons/{lesson}.json")
+    found = read(outputs / f"try_it/resnet50/lessons/{lesson}.json")
     assert found
     return found
 
@@ -66,7 +70,7 @@ def points(outputs: Path, lesson: str) -> list[dict[str, Any]]:
 
 
 def page(outputs: Path, lesson: str) -> str:
-    return (outputs / f"smoke/resnet50/lessons/{lesson}.html").read_text()
+    return (outputs / f"try_it/resnet50/lessons/{lesson}.html").read_text()
 
 
 def section(text: str, title: str) -> str:
@@ -84,9 +88,9 @@ def test_a_lesson_is_done_in_time_with_a_page_a_chart_and_its_data(
     assert found.seconds < 60 * MINUTES
     assert re.search(r'<img [^>]*alt="With 1 client, p50 latency is from ', text)
     assert f'href="{lesson}.csv"' in text
-    assert (outputs / f"smoke/resnet50/lessons/{lesson}.csv").exists()
+    assert (outputs / f"try_it/resnet50/lessons/{lesson}.csv").exists()
     assert "overrides = {" in section(text, "Try it")
-    assert f"resnet50/lessons/{lesson}.html" in (outputs / "smoke/index.html").read_text()
+    assert f"resnet50/lessons/{lesson}.html" in (outputs / "try_it/index.html").read_text()
     assert all(point["throughput"] > 0 and point["requests"] for point in points(outputs, lesson))
 
 

@@ -190,6 +190,9 @@ def require(*modules: str) -> None:
         pytest.skip(f"{', '.join(missing)} is not installed: pip install -r docker/models.lock")
 
 
+OTHER = ("openvino-fp32",)  # beside ONNX, of a model that does not go to every format
+
+
 class Recorder:
     """Stands for a package's own session: notes what it is asked and what it answers."""
 
@@ -261,10 +264,15 @@ def _is_ready(url: str, name: str) -> bool:
 
 
 def through_all_stages(
-    tmp_path: Path, name: str, source: Path, recorder: Recorder, options: tuple[str, ...] = ()
+    tmp_path: Path,
+    name: str,
+    source: Path,
+    recorder: Recorder,
+    options: tuple[str, ...] = (),
+    also: tuple[str, ...] = (),
 ) -> Project:
     """Run a model on what its package asked it: through all stages in ONNX, and as far as deployed
-    in every other format that `new` lists.
+    in the experiments `also`, or in every other that `new` lists.
     """
     project = copy_project(tmp_path / "project")
     is_batched = "none" not in options
@@ -284,8 +292,9 @@ def through_all_stages(
     assert answer.code == 0, answer.output
     expected = {f"{name} onnx-fp32 {stage}" for stage in STAGES} | {f"{name} report"}
     assert expected <= set(answer.executed())
-    stages = [word for stage in STAGES[:3] for word in ("--stage", stage)]
-    answer = project.run("run", f"params/{name}.yaml", *stages)
+    chosen = [f"--stage={stage}" for stage in STAGES[:3]]
+    chosen += [f"--experiment={experiment}" for experiment in also]
+    answer = project.run("run", f"params/{name}.yaml", *chosen)
     assert answer.code == 0, answer.output
     return project
 
@@ -334,7 +343,7 @@ def test_silero_vad_hears_speech_as_its_own_package_does(tmp_path: Path) -> None
     assert max(heard) > 2 * min(heard)
     source = Path(silero_vad.__file__).parent / "data/silero_vad.onnx"
 
-    project = through_all_stages(tmp_path, "vad", source, recorder, ("--batch", "none"))
+    project = through_all_stages(tmp_path, "vad", source, recorder, ("--batch", "none"), OTHER)
 
     with serving(project, "vad") as url:
         package.session = Served(session, url, "vad", has_batch=False)
@@ -364,7 +373,7 @@ def test_rapidocr_finds_lines_of_text_as_its_own_package_does(tmp_path: Path) ->
     assert [len(each) for each in boxes] == [3] * len(pages)
     source = next((Path(rapidocr.__file__).parent / "models").glob("*det*.onnx"))
 
-    project = through_all_stages(tmp_path, "lines", source, recorder)
+    project = through_all_stages(tmp_path, "lines", source, recorder, also=OTHER)
 
     with serving(project, "lines") as url:
         engine.session = Served(session, url, "lines", has_batch=True)

@@ -7,6 +7,7 @@ experiment's own results, as a reader would go on: with overrides first, and by 
 import ast
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from typing import Any
 import nbformat
 import pytest
 import yaml
+from filelock import FileLock
 
 from helpers import models
 from helpers.config import (
@@ -48,6 +50,7 @@ OVERRIDES = re.compile(r"`overrides = (\{[^`]*\})`")
 EXPECTED = re.compile(r"\b(?:expect|compare|look|see|how|which|where|why|because)\b", re.IGNORECASE)
 FEW = {"resnet50": 16, "bert": 16, "tft": 16}  # training samples
 LONGEST_FIRST = sorted(models.names(), key=lambda name: name != TAUGHT)  # it has the lessons
+FILE = "try_it.yaml"
 FEWEST_WORDS = 15  # that say what to expect of a variation, and why
 OWN = [stage for stage in STAGE if stage not in LESSONS]  # that each model has a notebook of
 BOOKS = [(model, stage) for model in models.names() for stage in stages(model)]
@@ -62,6 +65,15 @@ def variations(path: Path) -> list[dict[str, Any]]:
     """The overrides that a notebook's last cell names."""
     cell = last_cell(path)
     return [ast.literal_eval(each) for each in OVERRIDES.findall(cell.source)]
+
+
+def variations_to_run(model: str, stage: str) -> list[dict[str, Any]]:
+    """The variations that are run: DLRM and DCNv2 are one but for the network, and a variation that
+    both name is run for DLRM.
+    """
+    named = variations(notebook_file(model, stage))
+    others = variations(notebook_file("dlrm", stage)) if model == "dcnv2" else []
+    return [each for each in named if each not in others]
 
 
 @pytest.fixture(params=BOOKS, ids="-".join)
@@ -171,20 +183,34 @@ class Prepared:
         return {str(path): path.read_bytes() for path in found if path.suffix in (".json", ".yaml")}
 
 
-@pytest.fixture
-def prepared(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Prepared]:
-    """Run the stages of a model's experiment that others read, in a folder of its own."""
-    model, content = request.param, parameters()
+def deployed(model: str, shared: Path, folder: Path) -> dict[str, Any]:
+    """Give `folder` a parameter file, whose content is returned, and the outputs of the stages of a
+    model's experiment that others read; they are run once for all workers.
+    """
+    content, made = parameters(), shared / model
     content["models"] = {model: content["models"][model]}
-    file = tmp_path / "try_it.yaml"
-    file.write_text(yaml.safe_dump(content))
-    stages = [f"--stage={name}" for name in ("export", "convert", "deploy")]
-    command = [sys.executable, "-W", "ignore", "-m", "helpers", "run", str(file), *stages]
-    command += ["--outputs", str(tmp_path / "outputs")]
+    with FileLock(shared / f"{model}.lock"):
+        if not made.exists():
+            making = shared / f"{model}-making"
+            making.mkdir()
+            (making / FILE).write_text(yaml.safe_dump(content))
+            stages = [f"--stage={name}" for name in ("export", "convert", "deploy")]
+            command = [sys.executable, "-W", "ignore", "-m", "helpers", "run", str(making / FILE)]
+            command += [*stages, "--outputs", str(making / "outputs")]
+            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+            assert done.returncode == 0, done.stdout + done.stderr
+            making.rename(made)
+    shutil.copytree(made, folder, copy_function=shutil.copy2, dirs_exist_ok=True)
+    return content
+
+
+@pytest.fixture
+def prepared(request: pytest.FixtureRequest, shared: Path, tmp_path: Path) -> Iterator[Prepared]:
+    """A model's experiment, deployed in a folder of its own."""
+    model = request.param
+    content = deployed(model, shared, tmp_path)
     with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
         patch.setenv(OUTPUTS_VARIABLE, str(tmp_path / "outputs"))
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
-        assert done.returncode == 0, done.stdout + done.stderr
         patch.setenv(TARGET_VARIABLE, "try_it")
         patch.setenv("PYTHONWARNINGS", "ignore")
         nursery = stack.enter_context(forked())
@@ -261,14 +287,14 @@ def test_each_runs_apart_from_the_experiment_and_the_client_is_answered(
 ) -> None:
     before = prepared.files()
     for stage in [*OWN, *(LESSONS if prepared.model == TAUGHT else ())]:
-        for given in variations(notebook_file(prepared.model, stage)):
+        for given in variations_to_run(prepared.model, stage):
             check(prepared, stage, given)
     assert prepared.files() == before
 
     config = prepared.config("deploy")
     repository = artefact_folder(config, "deploy")
     command = [sys.executable, "-W", "ignore", "-m", "helpers", "serve"]
-    command += [str(prepared.outputs.parent / "try_it.yaml"), "--model", prepared.model]
+    command += [str(prepared.outputs.parent / FILE), "--model", prepared.model]
     command += ["--outputs", str(prepared.outputs)]
     log = (tmp_path / "serve.log").open("w")
     server = subprocess.Popen(command, cwd=ROOT, stdout=log)
