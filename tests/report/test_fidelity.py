@@ -4,8 +4,10 @@ and it says what the parameter files and the code really do.
 
 import csv
 import json
+import os
 import re
 import shutil
+import subprocess
 import sys
 from collections import defaultdict
 from html import unescape
@@ -28,7 +30,7 @@ from helpers.report.nvidia.rows import published
 from helpers.report.nvidia.settings import NO_TF32, ours
 from helpers.store.paths import OUTPUTS_VARIABLE, ROOT
 from helpers.triton import docker
-from tests.conftest import BROWSER, opened
+from tests.conftest import BROWSER, Project, opened
 from tests.report.test_publish import Page
 from tests.report.test_published_coverage import TARGETS, measured
 
@@ -381,6 +383,24 @@ def test_it_is_written_again_only_if_something_changed(
     path.write_text("an older one")
     nvidia.write_pages(folder)
     assert path.read_bytes() == before[1]
+
+
+@pytest.mark.slow
+def test_another_parameter_file_does_not_write_the_published_rows_again(fresh: Project) -> None:
+    code = "from pathlib import Path; from helpers.report import nvidia; "
+    code += "nvidia.write_pages(Path('outputs'))"
+    command, env = [sys.executable, "-c", code], {**os.environ, "PYTHONPATH": fresh.path}
+    (fresh.root / "outputs").mkdir()
+    written = []
+    for gpu in ("CPU (dummy)", "CPU (another)"):
+        text = fresh.params.read_text()
+        fresh.params.write_text(text.replace("gpu: CPU (dummy)", f"gpu: {gpu}"))
+        subprocess.run(command, cwd=fresh.root, env=env, check=True)
+        pages = [fresh.root / "outputs" / name for name in ("published.html", "fidelity.html")]
+        written.append([page.stat().st_ino for page in pages])
+    (rows, fidelity), (same, other) = written
+    assert rows == same
+    assert fidelity != other
 
 
 @pytest.mark.slow
