@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -128,8 +128,6 @@ def parameters() -> dict[str, Any]:
         section["defaults"]["latency_budget_ms"] = 10_000
         if name in ("resnet50", "bert"):
             section["defaults"]["max_batch_size"] = 8
-        if name == "widedeep":
-            section["defaults"]["dataset"] = "generated"  # one of its variations is the small one
     return dict(content)
 
 
@@ -158,8 +156,13 @@ class Prepared:
     def tried(self, stage: str, overrides: dict[str, Any]) -> StageConfig:
         """Run a variation of a stage: what it needs first, and from then on by name. The small
         sets have few training samples to calibrate int8 with, and a lesson, which deploys its
-        configurations itself, has as many clients as fill a batch.
+        configurations itself, has as many clients as fill a batch. The variation that is the small
+        set is one of the usual set.
         """
+        defaults = self.content["defaults"]
+        if overrides.get("dataset") == defaults["dataset"]:
+            usual = self.content | {"defaults": defaults | {"dataset": "generated"}}
+            return replace(self, content=usual).tried(stage, overrides)
         if stage in LESSONS:
             overrides = overrides | {"max_batch_size": 4}
         if overrides.get("precision") == "int8":
