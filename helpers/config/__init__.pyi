@@ -1,3 +1,4 @@
+from .checking import validated
 from .comparison import differences
 from .exploring import MARK, keep
 from .loading import (
@@ -11,7 +12,7 @@ from .loading import (
     resolve,
     select,
 )
-from .parameter_file import TAUGHT, Experiment, Server, Value, validated
+from .parameter_file import TAUGHT, Experiment, Server, Value
 from .schema import (
     LESSONS,
     OF_LOOKUPS,

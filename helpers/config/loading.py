@@ -12,7 +12,8 @@ from pathlib import Path
 
 from helpers import formats
 from helpers.config import exploring, yaml_file
-from helpers.config.parameter_file import Experiment, ParameterFile, Value, unknown_key, validated
+from helpers.config.checking import validated
+from helpers.config.parameter_file import Experiment, ParameterFile, Value, unknown_key
 from helpers.config.schema import STAGE, EngineConfig, StageConfig, fields_for
 from helpers.errors import ParameterError
 from helpers.store import ROOT, content_name, display_path, outputs, package_files, require_unlocked

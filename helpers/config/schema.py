@@ -10,7 +10,8 @@ import pydantic
 from helpers import formats, models
 from helpers.config import parameter_file as fields
 from helpers.config import releases
-from helpers.config.parameter_file import LESSONS_FOLDER, Value, validated
+from helpers.config.checking import validated
+from helpers.config.parameter_file import LESSONS_FOLDER, Value
 from helpers.store import ROOT, content_name, digest, outputs
 
 DRAWN = fields.BudgetField.model_fields  # by perf_online, whose rows do not depend on it

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from helpers import formats, models
-from helpers.config import ConvertConfig, Server, StageConfig, releases
+from helpers.config import ContestConfig, ConvertConfig, Server, StageConfig, releases
 from helpers.errors import DeploymentError
 from helpers.machine import gpu
 from helpers.triton import containers, native
@@ -90,6 +90,18 @@ def server_obstacle(server: Server) -> str:
             remote.connect(server.url, Path())
     except DeploymentError as error:
         return str(error)
+    return ""
+
+
+def contest_obstacle(config: StageConfig) -> str:
+    """Say why the stage cannot compare configurations on the target's server; empty if it can, or
+    compares none.
+    """
+    if isinstance(config, ContestConfig) and config.server.kind == "remote":
+        return (
+            "it starts a server for each configuration that it compares, and a remote one is there "
+            "already: use a target of another server.kind"
+        )
     return ""
 
 

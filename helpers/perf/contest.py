@@ -13,8 +13,9 @@ import numpy as np
 
 from helpers import models
 from helpers.config import ContestConfig, artefact_folder, results_folder
-from helpers.errors import MeasurementError
+from helpers.errors import DeploymentError, MeasurementError
 from helpers.inference import ensemble, require
+from helpers.machine import contest_obstacle
 from helpers.models import Arrays
 from helpers.perf import analyzer, background, sweep
 from helpers.perf.analyzer import LoadPoint
@@ -144,8 +145,11 @@ class Contest:
 @contextmanager
 def served(config: ContestConfig, scenario: str = "online", log: str = "") -> Iterator[Server]:
     """Serve a configuration from a repository of its own, which goes with the block; `log` names
-    the server's, where several run at a time.
+    the server's, where several run at a time. Raises `DeploymentError` if the target's server is
+    one that is there already.
     """
+    if reason := contest_obstacle(config):
+        raise DeploymentError(reason)
     converted, place = require(config, "convert"), artefact_folder(config, "deploy").parent
     with TemporaryDirectory(dir=place, prefix=f".{config.stage}.") as name:
         repository, log = Artefact(Path(name), {}, {}), log or f"{config.stage}_server.log"

@@ -19,7 +19,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from helpers.__main__ import main
 from helpers.config import parse, resolve
-from helpers.config.parameter_file import Experiment, validated
+from helpers.config.checking import validated
+from helpers.config.parameter_file import Experiment
 from helpers.errors import ParameterError
 from helpers.models._own import Axes, metrics
 from helpers.own import creation, origin

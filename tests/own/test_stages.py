@@ -190,9 +190,6 @@ def require(*modules: str) -> None:
         pytest.skip(f"{', '.join(missing)} is not installed: pip install -r docker/models.lock")
 
 
-OTHER = ("openvino-fp32",)  # beside ONNX, of a model that does not go to every format
-
-
 class Recorder:
     """Stands for a package's own session: notes what it is asked and what it answers."""
 
@@ -343,7 +340,7 @@ def test_silero_vad_hears_speech_as_its_own_package_does(tmp_path: Path) -> None
     assert max(heard) > 2 * min(heard)
     source = Path(silero_vad.__file__).parent / "data/silero_vad.onnx"
 
-    project = through_all_stages(tmp_path, "vad", source, recorder, ("--batch", "none"), OTHER)
+    project = through_all_stages(tmp_path, "vad", source, recorder, ("--batch", "none"))
 
     with serving(project, "vad") as url:
         package.session = Served(session, url, "vad", has_batch=False)
@@ -373,7 +370,7 @@ def test_rapidocr_finds_lines_of_text_as_its_own_package_does(tmp_path: Path) ->
     assert [len(each) for each in boxes] == [3] * len(pages)
     source = next((Path(rapidocr.__file__).parent / "models").glob("*det*.onnx"))
 
-    project = through_all_stages(tmp_path, "lines", source, recorder, also=OTHER)
+    project = through_all_stages(tmp_path, "lines", source, recorder, also=("openvino-fp32",))
 
     with serving(project, "lines") as url:
         engine.session = Served(session, url, "lines", has_batch=True)

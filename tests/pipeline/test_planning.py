@@ -182,6 +182,23 @@ def test_a_lesson_needs_the_deployment_of_the_experiment_that_it_is_about(
     assert set(due([deploy, job], force=False)) == {deploy.result, job.result}
 
 
+def test_configurations_are_not_compared_on_a_server_that_is_there_already(tmp_path: Path) -> None:
+    content = yaml.safe_load((ROOT / "params/smoke.yaml").read_text())
+    content["server"] = {"kind": "remote", "url": "127.0.0.1:1"}
+    path = tmp_path / "remote.yaml"
+    path.write_text(yaml.safe_dump(content))
+    given = read_file(path)
+
+    stages = ["perf_online", "tune", *LESSONS]
+    jobs = plan(given, [("resnet50", "onnx-fp32")], stages, lambda config: "")
+
+    reasons = {job.config.stage: job.obstacle for job in jobs}
+    words = "it starts a server for each configuration that it compares, and a remote one is there"
+    assert reasons.pop("perf_online") == ""
+    assert len(reasons) == 1 + len(LESSONS)
+    assert all(reason.startswith(words) for reason in reasons.values())
+
+
 def test_another_openvino_makes_the_lesson_that_converts_to_it_stale() -> None:
     given = read_file(ROOT / "params/smoke.yaml")
     read = {
