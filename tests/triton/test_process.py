@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from helpers.triton.process import OPENMP, SETTINGS, SPIN
-from tests.conftest import ROOT
 
 HELD = """
 import ctypes
@@ -42,16 +41,6 @@ def test_a_process_that_was_started_without_the_settings_gets_them() -> None:
 
 def test_a_process_that_was_started_with_them_is_left_alone() -> None:
     assert said(f"{HELD}print(mapped(), repr(apply_settings()))", **SETTINGS) == "0 ''"
-
-
-def test_the_images_have_them_too() -> None:
-    (line,) = (
-        each
-        for each in (ROOT / "docker/Dockerfile").read_text().splitlines()
-        if each.startswith("ENV OMP_")
-    )
-    usual = SETTINGS | {SPIN: "1000"}
-    assert line.split()[1:] == [f"{name}={value}" for name, value in usual.items()]
 
 
 @pytest.mark.parametrize(
