@@ -96,11 +96,11 @@ def test_three_machines_run_a_target_each_and_the_site_shows_all(
     assert "first/artefacts/dummy-deploy-" in serving.said
     serving.end()
     local = Project(fleet.home.root)
-    alone = local.run("run", files[0], *ONE, "--outputs", "local")  # the others differ by a name
+    alone = local.run("run", *files, *ONE, "--outputs", "local")
     assert alone.code == 0, alone.output
     for name in TARGETS:
-        assert states(outputs, name) == states(local.root / "local", "first")
-        assert hashes(outputs, name) == hashes(local.root / "local", "first")
+        assert states(outputs, name) == states(local.root / "local", name)
+        assert hashes(outputs, name) == hashes(local.root / "local", name)
 
 
 @pytest.mark.thorough
