@@ -16,10 +16,11 @@ from helpers.triton import guard
 ORPHAN_SECONDS = 2.0  # that a stub is given after its guard and its server were killed
 
 # For every process that computes, so that a bare runtime and a served one differ in nothing: a
-# thread of OpenMP that waits looks for work 1,000 times, some 0.01 ms by libgomp's own estimate, and
-# then sleeps: small operators follow each other sooner. And glibc keeps the memory of arrays instead
-# of returning it after each call and requesting it page by page in the next. Where other processes
-# use the cores too, a waiting thread takes them from those: there another count may be given.
+# thread of OpenMP that waits looks for work 1,000 times, some 0.01 ms by libgomp's own estimate,
+# and then sleeps: small operators follow each other sooner. And glibc keeps the memory of arrays
+# instead of returning it after each call and requesting it page by page in the next. Where other
+# processes use the cores too, a waiting thread takes them from those: there another count may be
+# given.
 SPIN = "GOMP_SPINCOUNT"
 OPENMP = {"OMP_WAIT_POLICY": "PASSIVE", SPIN: os.environ.get(SPIN, "1000")}
 SETTINGS = OPENMP | {
