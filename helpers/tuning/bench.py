@@ -105,14 +105,27 @@ class ServerBench:
             budget_ms = self.config.latency_budget_ms
             return self.contest.compare(one, other, pairs, until_known, budget_ms)
         except DeploymentError:
-            for name in list(self.running):  # one of them may have ended
-                self.running.pop(name)[1].close()
+            self.end_all()  # one of them may have ended
             raise
 
+    def end_all(self) -> None:
+        """End every server that runs."""
+        for name in list(self.running):
+            self.running.pop(name)[1].close()
+
     def red(self, choice: Choice) -> str:
-        """Evaluate a configuration as the stage deploy does; say what is wrong."""
+        """Evaluate a configuration as the stage deploy does; say what is wrong.
+
+        There a store of embeddings waits for all vectors; a server that is measured may answer with
+        default ones.
+        """
         contender = self.serve(choice, keep=choice)
-        self.rungs, self.scores = evaluate(contender.config, contender.server)
+        if contender.server.wire:
+            self.end_all()
+            with served(contender.config, "exact") as server:
+                self.rungs, self.scores = evaluate(contender.config, server)
+        else:
+            self.rungs, self.scores = evaluate(contender.config, contender.server)
         judged: tuple[Rung | Score, ...] = (*self.rungs, *self.scores)
         return next((each.fault for each in judged if each.fault), "")
 
