@@ -121,7 +121,8 @@ def test_a_stage_that_is_out_of_memory_leaves_its_worker(
 
     assert (answer.code, reason(held)) == (1, why)
     wait_for(lambda: not kernels(held), 30)
-    require_completion(held, "params/first.yaml", *ONLY)
+    if victim == "bench":  # after the other this one shows that the worker goes on
+        require_completion(held, "params/first.yaml", *ONLY)
 
 
 @pytest.mark.thorough
