@@ -74,6 +74,8 @@ LONGEST = [
         "fleet/test_fleet.py",
         "lessons/test_real.py",
         "fleet/test_faults.py",
+        "test_image.py",
+        "triton/test_engine.py",
     )
 ]
 RUNS = {"finished", "project", "nothing_left"}  # fixtures of tests that run a whole experiment
@@ -220,8 +222,9 @@ class Answer:
 def copy_project(target: Path) -> Project:
     """Copy the project and add the model `dummy`: one package, its notebooks, one section."""
     target.mkdir(parents=True)
+    half = shutil.ignore_patterns("*.pyc.*")  # of what Python has compiled, what it is writing
     for name in ("helpers", "params", "notebooks"):
-        shutil.copytree(ROOT / name, target / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / name, target / name, ignore=half)
     shutil.copytree(HERE / "dummy", target / "helpers/models/dummy")
     shutil.copyfile(HERE / "dummy.yaml", target / "params/dummy.yaml")
     (target / "notebooks/dummy").mkdir()

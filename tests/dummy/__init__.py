@@ -71,7 +71,8 @@ class Dummy(Model):
 
         layer = torch.nn.Linear(FEATURES, CLASSES, bias=False)
         layer.weight.data = torch.tensor(json.loads(checkpoint.read_text()))
-        return layer.eval()
+        # the older exporter, which takes this, writes a file in 0.1 s, the dynamo exporter in 3 s
+        return torch.jit.script(layer.eval())  # type: ignore[no-untyped-call]
 
 
 MODEL = Dummy()
