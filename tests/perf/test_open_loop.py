@@ -20,7 +20,8 @@ from tests.triton.conftest import write_doubles
 pytestmark = pytest.mark.slow
 
 SERVICE = 0.005  # seconds that a request takes
-STALL, STALLED = 1.0, 150  # seconds that this request takes, once
+STALL, STALLED = 1.0, 150  # seconds that this request takes
+AGAIN = 300  # requests later another one does: a run of perf_analyzer may have to be repeated
 REQUESTS = 400
 SESSION = """
 import time
@@ -30,7 +31,7 @@ class Session:
 
     def run(self, inputs):
         Session.asked += 1
-        time.sleep(STALL if Session.asked == STALLED else SERVICE)
+        time.sleep(STALL if Session.asked % AGAIN == STALLED else SERVICE)
         return {"doubled": 2 * inputs["ids"]}
 
 def load(path, threads, device):
@@ -41,9 +42,11 @@ RATE = 100.0
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
-    """A server that answers one request after the other, and stalls once."""
-    session = SESSION.replace("STALLED", str(STALLED)).replace("STALL", str(STALL))
-    repository = write_doubles(tmp_path / "models", session.replace("SERVICE", str(SERVICE)))
+    """A server that answers one request after the other, and stalls once in a run."""
+    session = SESSION
+    for name in ("AGAIN", "STALLED", "STALL", "SERVICE"):
+        session = session.replace(name, str(globals()[name]))
+    repository = write_doubles(tmp_path / "models", session)
     with embedded.serve(repository, scenario="offline", log=tmp_path / "log") as started:
         yield started
 
