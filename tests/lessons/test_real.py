@@ -1,5 +1,6 @@
-"""The three lessons on real servers: their pages, and that these say what was measured. They have
-one code: the first is run by the batch command, each other in the variation that it names.
+"""The three lessons on real servers: their pages, and that these say what was measured. They are
+measured by one code: the first is run by the batch command, each other in the variation that it
+names.
 """
 
 import os
@@ -19,7 +20,7 @@ from helpers.display import short
 from helpers.results import Result, read
 from helpers.store import OUTPUTS_VARIABLE
 from tests.conftest import ROOT
-from tests.pipeline.test_try_it import FILE, finished, variations
+from tests.pipeline.test_try_it import FILE, run_once, variations
 
 # perf_analyzer names the memory that it shares by tensors, for the whole machine: without shared
 # memory of their own, they are on the worker that has tests/pipeline/test_try_it.py of this model
@@ -73,7 +74,7 @@ def try_variation(outputs: Path, lesson: str) -> None:
 def outputs(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An experiment of ResNet50, deployed, and its lessons."""
     folder = tmp_path_factory.mktemp("lessons")
-    content = finished(TAUGHT, shared, folder)
+    content = run_once(TAUGHT, shared, folder)
     # as many clients as fill a batch
     content["models"][TAUGHT]["defaults"] |= {"max_batch_size": 4, "preferred_batch_sizes": [4]}
     (folder / FILE).write_text(yaml.safe_dump(content))

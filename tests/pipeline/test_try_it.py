@@ -1,5 +1,5 @@
 """An experiment of each model goes through all stages by the batch command; every notebook ends
-with something to try, and from there each of these variations is really run.
+with something to try, and from there these variations are really run: see `variations_to_run`.
 
 They run on the smoke target's settings, after the stages that they need and apart from the
 experiment's own results, as a reader would go on: with overrides first, and by name from then on.
@@ -51,7 +51,7 @@ HEADING = "## Try it"
 OVERRIDES = re.compile(r"`overrides = (\{[^`]*\})`")
 EXPECTED = re.compile(r"\b(?:expect|compare|look|see|how|which|where|why|because)\b", re.IGNORECASE)
 FEW = {"resnet50": 16, "bert": 16, "tft": 16}  # training samples
-LONGEST_FIRST = ("resnet50", "tft", "bert", "widedeep", "dlrm", "dcnv2")
+LONGEST_FIRST = sorted(models.names(), key=lambda name: name != TAUGHT)
 # The experiments are the first ones of the default target, but for what no other test takes through
 # all stages: TFT's other data set, and rows from the parameter server
 OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -210,7 +210,7 @@ class Prepared:
         return {str(path): path.read_bytes() for path in found if path.suffix in (".json", ".yaml")}
 
 
-def finished(model: str, shared: Path, folder: Path) -> dict[str, Any]:
+def run_once(model: str, shared: Path, folder: Path) -> dict[str, Any]:
     """Give `folder` a parameter file, whose content is returned, and the outputs of all stages of a
     model's experiment; they are run once for all workers.
     """
@@ -234,7 +234,7 @@ def finished(model: str, shared: Path, folder: Path) -> dict[str, Any]:
 def prepared(request: pytest.FixtureRequest, shared: Path, tmp_path: Path) -> Iterator[Prepared]:
     """A model's experiment, finished in a folder of its own."""
     model = request.param
-    content = finished(model, shared, tmp_path)
+    content = run_once(model, shared, tmp_path)
     with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
         patch.setenv(OUTPUTS_VARIABLE, str(tmp_path / "outputs"))
         patch.setenv(TARGET_VARIABLE, "try_it")
