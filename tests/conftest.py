@@ -17,6 +17,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
+import psutil
 import pytest
 from filelock import FileLock
 
@@ -291,6 +292,18 @@ def processes(*words: str) -> list[int]:
             if line and state != "Z" and all(word in said for word in words):
                 found.append(int(entry.name))
     return found
+
+
+def kernels(folder: Path) -> list[int]:
+    """List a project's running notebooks, forks of the process that forks kernels; one may end
+    meanwhile.
+    """
+    found = processes(str(folder), "nursery.py")
+    parents = {}
+    for pid in found:
+        with suppress(psutil.NoSuchProcess):
+            parents[pid] = psutil.Process(pid).ppid()
+    return [pid for pid, parent in parents.items() if parent in found]
 
 
 def wait_for(condition: Callable[[], Any], seconds: float = 90) -> Any:

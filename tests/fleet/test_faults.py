@@ -6,11 +6,10 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from helpers.results import read
-from tests.conftest import Project, copy_project, processes, wait_for
+from tests.conftest import Project, copy_project, kernels, processes, wait_for
 from tests.fleet.conftest import (
     Fleet,
     Network,
@@ -59,12 +58,6 @@ def exporting(fleet: Fleet, *files: str) -> Running:
     return running
 
 
-def kernels(fleet: Fleet) -> list[int]:
-    """The kernels of notebooks of this fleet."""
-    found = processes(str(fleet.folder), "nursery.py")
-    return [pid for pid in found if psutil.Process(pid).ppid() in found]
-
-
 def require_completion(fleet: Fleet, *files: str) -> None:
     """The same command runs that one stage, and nothing else."""
     (fleet.folder / "hold").unlink()
@@ -92,7 +85,7 @@ def test_a_worker_killed_in_mid_stage_fails_that_stage_and_others_go_on(held: Fl
     assert reason(held).startswith("its worker ended while it ran (killed, out of memory or stop")
     assert f"first: [1/1] dummy onnx-fp32 export: failed, {reason(held)}\n" in answer.output
     assert reason(held, "second") == ""
-    wait_for(lambda: not kernels(held), 30)
+    wait_for(lambda: not kernels(held.folder), 30)
     page = (held.home.root / "outputs/first/index.html").read_text()
     assert "its worker ended while it ran" in page
     held.work("first")
@@ -114,13 +107,13 @@ def test_a_stage_that_is_out_of_memory_leaves_its_worker(
     running = exporting(held, "params/first.yaml", *ONLY)
     benches = processes(str(held.outputs("first")), "-m helpers.fleet.bench")
     own = [pid for pid in benches if "fleet.bench" in Path(f"/proc/{pid}/cmdline").read_text()]
-    for pid in kernels(held) if victim == "kernel" else own:
+    for pid in kernels(held.folder) if victim == "kernel" else own:
         os.kill(pid, signal.SIGKILL)
 
     answer = running.answer()
 
     assert (answer.code, reason(held)) == (1, why)
-    wait_for(lambda: not kernels(held), 30)
+    wait_for(lambda: not kernels(held.folder), 30)
     if victim == "bench":  # after the other this one shows that the worker goes on
         require_completion(held, "params/first.yaml", *ONLY)
 
@@ -128,10 +121,10 @@ def test_a_stage_that_is_out_of_memory_leaves_its_worker(
 @pytest.mark.thorough
 def test_a_submitter_that_is_killed_has_its_stages_ended_and_the_workers_stay(held: Fleet) -> None:
     running = exporting(held, "params/first.yaml", *ONLY)
-    assert kernels(held)
+    assert kernels(held.folder)
     running.process.kill()
 
-    wait_for(lambda: not kernels(held), 30)
+    wait_for(lambda: not kernels(held.folder), 30)
 
     assert reason(held) == "the run was interrupted"
     require_completion(held, "params/first.yaml", *ONLY)
@@ -152,7 +145,7 @@ def test_a_scheduler_that_ends_is_one_line_and_what_was_done_is_kept(held: Fleet
     assert "Traceback" not in answer.output
     assert reason(held) == "the run was interrupted"
     assert reason(held, "second") == ""
-    wait_for(lambda: not kernels(held), 30)
+    wait_for(lambda: not kernels(held.folder), 30)
     held.schedule("--port", port)
     for name, worker in held.workers.items():
         wait_for(lambda n=name, w=worker: w.said.count("joined") == joined[n] + 1)
@@ -176,7 +169,7 @@ def test_a_cable_pulled_out_in_mid_stage_fails_it_and_the_worker_comes_back(
     assert reason(fleet) == ("its worker is not heard of any more (its network was cut): run again")
     assert reason(fleet, "second") == ""
     first.wait_to_say("cut off from tls://")
-    wait_for(lambda: not kernels(fleet), 30)
+    wait_for(lambda: not kernels(fleet.folder), 30)
     there = read(fleet.outputs("first") / "first/dummy/onnx-fp32/export.json")
     assert there
     assert (there.state, there.reason) == ("failed", "the run was interrupted")

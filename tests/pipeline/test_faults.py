@@ -6,10 +6,9 @@ import subprocess
 import sys
 import time
 
-import psutil
 import pytest
 
-from tests.conftest import Project, processes, wait_for
+from tests.conftest import Project, kernels, processes, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
 
@@ -67,12 +66,6 @@ def analyzer(project: Project) -> list[int]:
     return unguarded(project, "/perf_analyzer -m")
 
 
-def kernel(project: Project) -> list[int]:
-    """The running notebook's: a fork of the process that forks kernels."""
-    found = processes(str(project.root), "nursery.py")
-    return [pid for pid in found if psutil.Process(pid).ppid() in found]
-
-
 def test_triton_killed_while_it_is_measured(project: Project) -> None:
     process = measuring(project)
     kill(server(project))
@@ -122,7 +115,7 @@ def test_perf_analyzer_killed(project: Project) -> None:
 
 def test_the_kernel_killed_takes_its_server_along(project: Project) -> None:
     process = measuring(project)
-    kill(kernel(project))
+    kill(kernels(project.root))
     wait_for(lambda: not server(project) and not analyzer(project), 30)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 1
