@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import numpy as np
 
-from helpers.store import write_atomic
+from helpers.store import without, write_atomic
 
 if TYPE_CHECKING:
     from IPython.display import Image
@@ -46,9 +46,11 @@ def subplots(
 
 def _white(height: float, count: int, across: int = 2) -> tuple["Figure", "list[Axes]"]:
     """Make a figure without a title; its style is its own."""
-    import seaborn
     from matplotlib import rc_context
     from matplotlib.figure import Figure
+
+    with without("scipy"):  # for estimates, which no figure has: it takes as long as a figure
+        import seaborn
 
     with rc_context(seaborn.axes_style("whitegrid", {"grid.color": "#e4e7eb"})):
         figure = Figure((WIDTH, height), facecolor="white", layout="constrained")

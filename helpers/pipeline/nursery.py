@@ -12,28 +12,37 @@ import os
 import signal
 import socket
 import sys
+from contextlib import ExitStack
 
 # of this package only what every stage reads: a result is stale after a change of what was loaded
 MODULES = (
-    *("ipykernel.kernelapp", "numpy", "pandas", "matplotlib.figure", "seaborn"),
-    *("helpers.config.loading", "helpers.display.tables", "helpers.results.files"),
+    *("ipykernel.kernelapp", "ipykernel.debugger", "numpy", "pandas", "matplotlib.figure"),
+    *("seaborn", "helpers.config.loading", "helpers.display.tables", "helpers.results.files"),
 )
+UNUSED = ("debugpy", "scipy")  # of these modules in a kernel: nobody debugs it, seaborn's estimates
+# What stages that measure import as well: before the kernel that may be the first of them
+LATER, BEFORE = ("scipy.stats",), 4
 
 
 def main() -> None:
     """Serve requests until the other end is closed; return in a kernel that has ended too."""
     channel = socket.socket(fileno=int(sys.argv[1]))
-    from helpers.store import package_files
+    from helpers.store import package_files, without
 
     package_files()  # the hashes of what is imported next
     os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")  # a kernel's
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow reads it when it is imported
-    for name in (*MODULES, *sys.argv[2:]):
-        importlib.import_module(name)
+    with ExitStack() as stack:
+        for name in UNUSED:
+            stack.enter_context(without(name))
+        load(*MODULES)
+    load(*sys.argv[2:])
     gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for a kernel that has ended
     requests = channel.makefile("r")
-    while line := requests.readline():
+    for number, line in enumerate(requests, 1):
+        if number == BEFORE:
+            load(*LATER)
         if pid := os.fork():
             channel.sendall(f"{pid}\n".encode())
         else:
@@ -41,6 +50,12 @@ def main() -> None:
             channel.close()
             run_kernel(**json.loads(line))
             break
+
+
+def load(*names: str) -> None:
+    """Import modules by name."""
+    for name in names:
+        importlib.import_module(name)
 
 
 def run_kernel(argv: list[str], env: dict[str, str], cwd: str) -> None:
