@@ -3,8 +3,9 @@
     python docker/old_runtimes.py [RELEASE[/RUNTIME] ...]
 
 The tests marked `old` load what the package exports for a release by the runtimes that these hold.
-Without a release those of all parameter files are made, 20 GB in a few minutes. They are kept in
-$OLD_RUNTIMES, by default in the user's cache. Which versions an image holds is in
+Without a release those of all parameter files are made, 20 GB in a few minutes; of a release those
+that the files need. Of the package's environment lazy_loader is enough to make one by both names.
+They are kept in $OLD_RUNTIMES, by default in the user's cache. Which versions an image holds is in
 helpers/config/releases.csv; where PyPI has another build or Python, the line of the environment
 says so. TensorRT is not among them: it needs a GPU. PyTorch from 1.13 on comes with gigabytes of
 CUDA unless PIP_EXTRA_INDEX_URL is https://download.pytorch.org/whl/cpu.
@@ -21,7 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from helpers.config import read_file, releases
+from helpers.config import releases
 from helpers.store import ROOT
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -83,6 +84,8 @@ def files() -> list[Path]:
 
 def needed() -> dict[str, set[str]]:
     """Name the runtimes that load what the parameter files export and serve, by release."""
+    from helpers.config import read_file  # needs the package's environment
+
     found: dict[str, set[str]] = {}
     for path in files():
         parameters = read_file(path)
@@ -177,13 +180,13 @@ def make(wanted: Environment) -> None:
 
 def main(chosen: list[str]) -> int:
     """Make the environments of the chosen releases, and say of each what it is."""
-    known, failed = sorted(needed()), False
+    failed = False
     if unknown := [each for each in chosen if not environments(each)]:
-        print(f"nothing to make for {unknown[0]}: releases are {', '.join(known)}")
+        print(f"nothing to make for {unknown[0]}: releases are {', '.join(sorted(needed()))}")
         return 2
     FOLDER.mkdir(parents=True, exist_ok=True)
     print(f"environments are kept in {FOLDER}")
-    for choice in chosen or known:
+    for choice in chosen or sorted(needed()):
         for each in environments(choice):
             started = time.monotonic()
             try:

@@ -1,6 +1,5 @@
-"""DLRM through every stage: a lookup and a dense graph on Triton's own ensemble scheduler."""
+"""DLRM after all stages: a lookup and a dense graph on Triton's own ensemble scheduler."""
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
+from helpers import formats
 from helpers.errors import ServerError
 from helpers.models._criteo import display, lookup
 from helpers.models._criteo.data import SplitBinary
@@ -17,30 +17,35 @@ from helpers.models._criteo.tables import TABLES
 from helpers.results import Result, read
 from helpers.triton.embedded import serve
 from helpers.triton.server import Server
-from tests.conftest import WATCHED, Project, copy_project, watch
+from tests.conftest import SAME_NAMES
+from tests.pipeline.test_try_it import run_once
 from tests.triton.test_client import answer_to_client
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone]
+GROUP = pytest.mark.xdist_group(SAME_NAMES["dlrm"])
+pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.thorough, GROUP]
 SIZES = TABLES["T15-10k"]
+SAVED = (
+    *("saved_model.pb", "fingerprint.pb", "variables/variables.index"),
+    "variables/variables.data-00000-of-00001",
+)
 
 
 @pytest.fixture(scope="module")
-def finished_dlrm(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    project = copy_project(tmp_path_factory.mktemp("dlrm") / "project")
-    with watch(project.root / WATCHED):
-        answer = project.run("run", "params/smoke.yaml", "--model", "dlrm")
-    assert answer.code == 0, answer.output
-    return project
+def outputs(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What all stages of its first experiment leave."""
+    folder = tmp_path_factory.mktemp("dlrm")
+    run_once("dlrm", shared, folder)
+    return folder / "outputs"
 
 
 @pytest.fixture(scope="module")
-def repository(finished_dlrm: Project) -> Path:
-    (found,) = (finished_dlrm.root / "outputs/smoke/artefacts").glob("dlrm-deploy-*")
+def repository(outputs: Path) -> Path:
+    (found,) = outputs.glob("try_it/artefacts/dlrm-deploy-*")
     return found
 
 
-def result(project: Project, stage: str) -> Result:
-    found = read(project.root / f"outputs/smoke/dlrm/onnx-fp32/{stage}.json")
+def result(outputs: Path, stage: str) -> Result:
+    found = read(outputs / f"try_it/dlrm/savedmodel-fp32/{stage}.json")
     assert found
     return found
 
@@ -49,16 +54,16 @@ def tensor(kind: Any, name: str, dtype: int, size: int) -> Any:
     return kind(name=name, data_type=dtype, dims=[size])
 
 
-def test_every_stage_is_green_and_keeps_the_auc(finished_dlrm: Project) -> None:
-    deployed = result(finished_dlrm, "deploy")
-    measurement = result(finished_dlrm, "perf_offline").measurement
+def test_every_stage_is_green_and_keeps_the_auc(outputs: Path) -> None:
+    deployed = result(outputs, "deploy")
+    measurement = result(outputs, "perf_offline").measurement
 
     assert deployed.state == "done"
     kept, decided = deployed.scores
     assert (kept.metric, kept.fault, decided.metric, decided.fault) == ("auc", "", "agreement", "")
     assert abs(kept.served - kept.framework) < 1e-6
     assert measurement
-    assert [row.batch_size for row in measurement.rows] == [1, 512]
+    assert [row.batch_size for row in measurement.rows] == [2]
     assert all(0 < (row.served_bare_ratio or 0) < 2 for row in measurement.rows)
     for row in measurement.rows:  # one model without computation takes less than two with
         assert 0 < (row.floor_ms or 0) < (row.avg_latency_ms or 0)
@@ -127,7 +132,7 @@ def test_each_part_has_its_own_files_and_no_other(repository: Path) -> None:
         ),
         "dlrm_sparse/1/sparse/tables.json",
         "dlrm_sparse/1/sparse/tables.npy",
-        "dlrm_dense/1/model.onnx",
+        *(f"dlrm_dense/1/model.savedmodel/{name}" for name in SAVED),
     }
 
 
@@ -150,13 +155,12 @@ def request(size: int) -> dict[str, Any]:
 def test_what_is_served_is_one_half_after_the_other(
     server: Server, repository: Path, size: int
 ) -> None:
-    import onnxruntime
-
     inputs = request(size)
     tables = lookup.load(repository / "dlrm_sparse/1/sparse", 1, "cpu")
     vectors = tables.run({"input_1": inputs["categorical_features"]})["output_1"]
-    graph = onnxruntime.InferenceSession(str(repository / "dlrm_dense/1/model.onnx"))
-    (right,) = graph.run(None, {"args_0": inputs["numerical_features"], "args_1": vectors})
+    path = repository / "dlrm_dense/1/model.savedmodel"
+    graph = formats.get("tf-savedmodel").load(path, 1, "cpu")
+    (right,) = graph.run({"args_0": inputs["numerical_features"], "args_1": vectors}).values()
 
     (answer,) = server.infer("dlrm", inputs).values()
 
@@ -165,9 +169,9 @@ def test_what_is_served_is_one_half_after_the_other(
 
 
 def test_the_client_that_is_taken_along_gets_the_frameworks_clicks(
-    server: Server, repository: Path, finished_dlrm: Project, tmp_path: Path
+    server: Server, repository: Path, outputs: Path, tmp_path: Path
 ) -> None:
-    data = finished_dlrm.root / "outputs/data"
+    data = outputs / "data"
     (folder,), (reference,) = data.glob("dlrm-dataset-*"), data.glob("dlrm-reference-*")
     dataset = SplitBinary(folder)
     places = display._shown(dataset)
@@ -192,29 +196,3 @@ def test_an_id_outside_its_table_is_named_and_the_server_goes_on(server: Server)
         server.infer("dlrm", inputs)
 
     assert server.infer("dlrm", request(4))["DENSE_OUTPUT"].shape == (4, 1)
-
-
-def test_no_process_of_it_imports_torch(finished_dlrm: Project) -> None:
-    seen = [path.read_text().split() for path in (finished_dlrm.root / WATCHED).iterdir()]
-
-    kernels = [modules for modules in seen if {"forked", "helpers"} <= set(modules)]
-    assert len(kernels) >= 6
-    assert any("ipykernel" in modules for modules in seen)
-    assert any("tensorflow" in modules for modules in seen)  # the process that forks kernels
-    assert not [modules for modules in seen if "torch" in modules]
-
-
-def test_no_process_of_a_pytorch_model_imports_tensorflow(finished: Project) -> None:
-    seen = [path.read_text().split() for path in (finished.root / WATCHED).iterdir()]
-
-    assert sum({"forked", "helpers"} <= set(modules) for modules in seen) >= 6
-    assert any("torch" in modules for modules in seen)
-    assert not [modules for modules in seen if {"tensorflow", "keras"} & set(modules)]
-
-
-def test_what_is_watched_is_seen(tmp_path: Path) -> None:
-    with watch(tmp_path / WATCHED):
-        assert os.system("python -c 'import wave'") == 0
-
-    (seen,) = (tmp_path / WATCHED).iterdir()
-    assert "wave" in seen.read_text().split()

@@ -44,7 +44,7 @@ from helpers.pipeline.planning import framework
 from helpers.pipeline.publishing import explored, publish_indexes
 from helpers.results import Result, read
 from helpers.store import OUTPUTS_VARIABLE, ROOT, find_artefact
-from tests.conftest import apart, wait_for
+from tests.conftest import WATCHED, apart, wait_for, watch
 from tests.triton.test_client import answer_to_client
 
 HEADING = "## Try it"
@@ -223,7 +223,10 @@ def run_once(model: str, shared: Path, folder: Path) -> dict[str, Any]:
             (making / FILE).write_text(yaml.safe_dump(content))
             command = [sys.executable, "-W", "ignore", "-m", "helpers", "run", str(making / FILE)]
             command += ["--outputs", str(making / "outputs")]
-            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+            with watch(making / WATCHED):
+                done = subprocess.run(
+                    command, cwd=ROOT, capture_output=True, text=True, timeout=300
+                )
             assert done.returncode == 0, done.stdout + done.stderr
             making.rename(made)
     shutil.copytree(made, folder, copy_function=shutil.copy2, dirs_exist_ok=True)
@@ -304,6 +307,30 @@ def check(prepared: Prepared, stage: str, given: dict[str, Any]) -> None:
     assert config.experiment in index.read_text()
 
 
+IMPORTED = {"torch": {"torch"}, "tensorflow": {"tensorflow", "keras"}}  # by framework
+
+
+def require_one_framework(prepared: Prepared) -> None:
+    """No process of a model's run has imported another framework."""
+    seen = [path.read_text().split() for path in (prepared.outputs.parent / WATCHED).iterdir()]
+    own = models.get(prepared.model).FRAMEWORK
+
+    kernels = [modules for modules in seen if {"forked", "helpers"} <= set(modules)]
+    assert len(kernels) >= 6
+    assert any("ipykernel" in modules for modules in seen)
+    assert any(own in modules for modules in seen)  # the process that forks kernels
+    others = {name for framework, names in IMPORTED.items() if framework != own for name in names}
+    assert not [modules for modules in seen if others & set(modules)]
+
+
+def test_what_is_watched_is_seen(tmp_path: Path) -> None:
+    with watch(tmp_path / WATCHED):
+        assert os.system("python -c 'import wave'") == 0
+
+    (seen,) = (tmp_path / WATCHED).iterdir()
+    assert "wave" in seen.read_text().split()
+
+
 @pytest.mark.slow
 @pytest.mark.alone
 @pytest.mark.thorough
@@ -320,6 +347,7 @@ def test_each_runs_apart_from_the_experiment_and_the_client_is_answered(
         in (prepared.outputs / "index.html").read_text()
     )
     assert (prepared.outputs / "published.html").exists()
+    require_one_framework(prepared)
 
     for stage in OWN:
         for given in variations_to_run(prepared.model, stage):
