@@ -123,8 +123,6 @@ def test_a_model_of_a_repository_is_measured_as_it_is(tmp_path: Path) -> None:
     assert again.executed() == []
 
 
-# `new` itself has converted to each format that it lists; one kind goes to all of them
-EVERY_FORMAT = ("torchscript",)
 KINDS = {
     "function": ("--from", "nets:named"),
     "branch": ("--from", "nets:branch"),
@@ -133,13 +131,22 @@ KINDS = {
     "keras": ("--from", "net.keras"),
     "savedmodel": ("--from", "saved"),
 }
+# What is deployed of each, as `new` itself has converted to all that it lists: each format once
+KEPT = {
+    "function": "onnx-fp32",
+    "branch": "ts-script-bf16",
+    "torchscript": "ts-trace-bf16",
+    "program": "openvino-bf16",
+    "keras": "openvino-fp32",
+    "savedmodel": "savedmodel-fp32",
+}
 
 
 @dataclass(frozen=True)
 class Deployed:
-    """Which experiments of those that `new` listed each model kept, and how their run ended."""
+    """The experiments that `new` listed for each model, and how a run of one of them ended."""
 
-    kept: dict[str, list[str]]
+    listed: dict[str, list[str]]
     answer: Answer
 
 
@@ -150,34 +157,31 @@ def deployed(tmp_path_factory: pytest.TempPathFactory) -> Deployed:
     sources.torch_files(project.root)
     sources.samples(project.root / "samples.npz")
     sources.keras_files(project.root)
-    kept = {}
+    listed = {}
     for kind, given in KINDS.items():
         said = new(project, kind, *given).output
         (line,) = (each for each in said.splitlines() if each.startswith("experiments: "))
-        listed = line.removeprefix("experiments: ").split(", ")
-        kept[kind] = listed if kind in EVERY_FORMAT else listed[:1]
+        listed[kind] = line.removeprefix("experiments: ").split(", ")
         path = project.root / f"params/{kind}.yaml"
         content = yaml.safe_load(path.read_text())
         experiments = content["models"][kind]["experiments"]
-        content["models"][kind]["experiments"] = {name: experiments[name] for name in kept[kind]}
+        content["models"][kind]["experiments"] = {KEPT[kind]: experiments[KEPT[kind]]}
         path.write_text(yaml.safe_dump(content, sort_keys=False))
     stages = [f"--stage={stage}" for stage in STAGES[:3]]
-    return Deployed(kept, project.run("run", *(f"params/{kind}.yaml" for kind in KINDS), *stages))
+    return Deployed(listed, project.run("run", *(f"params/{kind}.yaml" for kind in KINDS), *stages))
 
 
 @pytest.mark.slow
 @pytest.mark.thorough
 @pytest.mark.alone
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_model_of_each_kind_is_served_in_formats_that_new_lists(
-    kind: str, deployed: Deployed
-) -> None:
+def test_a_model_of_each_kind_is_served_and_each_format_that_new_lists(deployed: Deployed) -> None:
     executed = [name.split() for name in deployed.answer.executed()]
-    found = {
-        experiment for model, experiment, stage in executed if (model, stage) == (kind, STAGES[2])
-    }
-    assert found == set(deployed.kept[kind]), deployed.answer.output
+    found = {model: experiment for model, experiment, stage in executed if stage == STAGES[2]}
+    assert found == KEPT, deployed.answer.output
     assert deployed.answer.code == 0, deployed.answer.output
+    names = {name for each in deployed.listed.values() for name in each}
+    formats = {name.rpartition("-")[0] for name in names}
+    assert formats == {name.rpartition("-")[0] for name in KEPT.values()}
 
 
 def made_by_others(test: Callable[..., None]) -> Callable[..., None]:
