@@ -12,6 +12,7 @@ import numpy as np
 from helpers.store import without, write_atomic
 
 if TYPE_CHECKING:
+    import PIL.Image
     from IPython.display import Image
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
@@ -87,7 +88,7 @@ def picture(figure: "Figure", text: str) -> "Image":
     from IPython.display import Image
 
     drawn = BytesIO()
-    figure.savefig(drawn, format="png", dpi=DPI)
+    _drawn(figure).save(drawn, "PNG")
     return Image(drawn.getvalue(), width=round(WIDTH * 96), alt=text)  # type: ignore[no-untyped-call]
 
 
@@ -111,14 +112,23 @@ def show(figure: "Figure", sentence: str, data: "DataFrame", path: Path) -> None
 
 def png(figure: "Figure") -> bytes:
     """Draw `figure` as a picture for a page and empty it."""
+    picture = BytesIO()
+    # A palette of 128 colours looks the same and makes the page a third of its size.
+    _drawn(figure).quantize(128).save(picture, "PNG", optimize=True)
+    figure.clear()
+    return picture.getvalue()
+
+
+def _drawn(figure: "Figure") -> "PIL.Image.Image":
+    """Draw `figure` as `savefig` does, which lays it out twice."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from PIL import Image
 
-    drawn, picture = BytesIO(), BytesIO()
-    figure.savefig(drawn, format="png", dpi=DPI)
-    figure.clear()
-    # A palette of 128 colours looks the same and makes the page a third of its size.
-    Image.open(drawn).convert("RGB").quantize(128).save(picture, "PNG", optimize=True)
-    return picture.getvalue()
+    figure.set_dpi(DPI)
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()  # type: ignore[no-untyped-call]
+    pixels = np.asarray(canvas.buffer_rgba())  # type: ignore[no-untyped-call]
+    return Image.fromarray(pixels).convert("RGB")
 
 
 def mark_decades(axis: "Axis") -> None:
