@@ -8,6 +8,7 @@ needs a GPU: the ONNX file that it is given runs in ONNX Runtime instead.
 import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -32,6 +33,7 @@ from helpers.triton.repository import write_repository
 pytestmark = [pytest.mark.slow, pytest.mark.old]
 
 SMALL = {"bert": "small", "dlrm": "T15-10k", "dcnv2": "T15-10k"}  # variants
+SHORT = {"bert": {"max_seq_length": 128}}  # of the smoke target's, whose checkpoint is there
 # Nothing published is served by it, and a wider mask would cost every other runtime time
 FAILS = {("24.10", "bert", "openvino"): "OpenVINO 2024.0 broadcasts no mask to the fused attention"}
 # RELEASE or RELEASE/RUNTIME: environments that must be there, if a Python for them is
@@ -98,6 +100,7 @@ def config(case: Case, stage: str, **fields: Any) -> Any:
         "format": case.format,
         "precision": case.precision,
         "max_batch_size": BATCH,
+        **SHORT.get(case.model, {}),
         **fields,
     }
     return resolve(
@@ -132,6 +135,18 @@ def environment(release: str, runtime: str) -> Any:
             pytest.fail(f"not made: {wanted}")
         pytest.skip(f"not made (python docker/old_runtimes.py {release}): {wanted}")
     return wanted
+
+
+@pytest.fixture
+def borrow(outputs: Path, shared: Path) -> Callable[[str], None]:
+    """Give the outputs folder a model's data set and checkpoint, where another test has them."""
+
+    def borrow(model: str) -> None:
+        data = shared / model / "outputs/data"
+        if data.exists() and not list((outputs / "data").glob(f"{model}-*")):
+            shutil.copytree(data, outputs / "data", copy_function=os.link, dirs_exist_ok=True)
+
+    return borrow
 
 
 Load = Callable[..., tuple[str, Arrays]]
@@ -205,9 +220,10 @@ def marked(case: Case) -> Any:
 
 @pytest.mark.parametrize("case", [*map(marked, cases())])
 def test_a_file_for_a_release_gives_the_frameworks_outputs_in_its_runtime(
-    case: Case, load: Load
+    case: Case, load: Load, borrow: Callable[[str], None]
 ) -> None:
     wanted = environment(case.release, case.runtime)
+    borrow(case.model)
     chosen, artefact, reference = made(case)
     graph = ensemble.parts(chosen)[-1]
     file = artefact.folder / formats.get(case.format).FILE
@@ -237,11 +253,12 @@ def test_a_file_for_a_release_gives_the_frameworks_outputs_in_its_runtime(
 
 @pytest.mark.parametrize(("model", "way"), [("dlrm", "mapped"), ("dlrm", "hps")])
 def test_a_lookup_runs_in_the_python_of_a_release(
-    model: str, way: str, load: Load, tmp_path: Path
+    model: str, way: str, load: Load, borrow: Callable[[str], None], tmp_path: Path
 ) -> None:
     """The adapter and the lookup's runtime, as the repository has them, in Python 3.8."""
     case = Case("23.02", model, SMALL[model], "tf-savedmodel", "onnx", "fp32", "onnxruntime", way)
     wanted = environment(case.release, case.runtime)
+    borrow(model)
     chosen, artefact, _ = made(case)
     deploy: DeployConfig = config(case, "deploy")
     write_repository(tmp_path / "repository", deploy, artefact)

@@ -66,7 +66,7 @@ OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
 }
-MEASURING = ("perf_offline", "perf_online", "report", "tune")  # have one code for all models
+SERVED = ("deploy", "perf_offline", "perf_online", "report", "tune")  # have one code for all models
 FILE = "try_it.yaml"
 FEWEST_WORDS = 15  # that say what to expect of a variation, and why
 OWN = [stage for stage in STAGE if stage not in LESSONS]  # that each model has a notebook of
@@ -85,19 +85,26 @@ def variations(path: Path) -> list[dict[str, Any]]:
 
 
 def variations_to_run(model: str, stage: str) -> list[dict[str, Any]]:
-    """The variations that are run. What is measured or reported has one code for all models: a
-    variation of the same fields is run for one of them. And DLRM and DCNv2 are one but for the
-    network: what both name is run for DLRM.
+    """The variations that are run. What is served, measured or reported has one code for all
+    models: of the variations that change the same fields the first one is run, and none whose
+    fields another changes with more. And DLRM and DCNv2 are one but for the network: what both name
+    is run for DLRM.
     """
     named = variations(notebook_file(model, stage))
-    if stage in MEASURING:
-        before = models.names()[: models.names().index(model)]
-        known = [
-            fields(each) for other in before for each in variations(notebook_file(other, stage))
-        ]
-        return [each for each in named if fields(each) not in known]
-    others = variations(notebook_file("dlrm", stage)) if model == "dcnv2" else []
-    return [each for each in named if each not in others]
+    if stage not in SERVED:
+        others = variations(notebook_file("dlrm", stage)) if model == "dcnv2" else []
+        return [each for each in named if each not in others]
+    every = [
+        (fields(each), place)
+        for place, name in enumerate(models.names())
+        for each in variations(notebook_file(name, stage))
+    ]
+
+    def is_another(changed: set[str]) -> bool:
+        own = models.names().index(model)
+        return any(changed < more or (changed == more and place < own) for more, place in every)
+
+    return [each for each in named if not is_another(fields(each))]
 
 
 def fields(overrides: dict[str, Any]) -> set[str]:
@@ -212,7 +219,7 @@ class Prepared:
 
 def run_once(model: str, shared: Path, folder: Path) -> dict[str, Any]:
     """Give `folder` a parameter file, whose content is returned, and the outputs of all stages of a
-    model's experiment; they are run once for all workers.
+    model's experiment; they are run once for all workers, whose files are the same blocks.
     """
     content, made = parameters(), shared / model
     content["models"] = {model: content["models"][model] | {"lessons": []}}
@@ -229,7 +236,7 @@ def run_once(model: str, shared: Path, folder: Path) -> dict[str, Any]:
                 )
             assert done.returncode == 0, done.stdout + done.stderr
             making.rename(made)
-    shutil.copytree(made, folder, copy_function=shutil.copy2, dirs_exist_ok=True)
+    shutil.copytree(made, folder, copy_function=os.link, dirs_exist_ok=True)
     return content
 
 
