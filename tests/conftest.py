@@ -2,6 +2,7 @@
 
 import ast
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -80,6 +81,20 @@ LONGEST = [
     )
 ]
 RUNS = {"finished", "project", "nothing_left"}  # fixtures of tests that run a whole experiment
+# What is in a file that has tests with a mark: to import all others takes seconds in each process
+HINTS = {
+    "alone": re.compile(rf"mark\.alone|\b({'|'.join(RUNS)})\b"),
+    "thorough": re.compile(r"mark\.(thorough|old)\b"),
+    "old": re.compile(r"mark\.old\b"),
+}
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out files without a test of the mark that is asked for first."""
+    hint = HINTS.get(config.option.markexpr.partition(" ")[0])
+    if hint and collection_path.name.startswith("test_"):
+        return not hint.search(collection_path.read_text()) or None
+    return None
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
@@ -100,6 +115,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if "finished" in fixtures:
             waiting.add(item.path)
             item.add_marker("slow")  # whoever is first runs all stages
+        for mark, hint in HINTS.items():
+            if item.get_closest_marker(mark) and not hint.search(item.path.read_text()):
+                raise pytest.UsageError(f"{item.nodeid}: -m {mark} would not find it")
         if not item.get_closest_marker("xdist_group"):
             item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
     slow = {item.path for item in items if item.get_closest_marker("slow")}
