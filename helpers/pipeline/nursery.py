@@ -12,7 +12,6 @@ import os
 import signal
 import socket
 import sys
-from contextlib import ExitStack
 
 # of this package only what every stage reads: a result is stale after a change of what was loaded
 MODULES = (
@@ -27,15 +26,15 @@ LATER, BEFORE = ("scipy.stats",), 4
 def main() -> None:
     """Serve requests until the other end is closed; return in a kernel that has ended too."""
     channel = socket.socket(fileno=int(sys.argv[1]))
-    from helpers.store import package_files, without
+    from helpers.store import package_files
 
     package_files()  # the hashes of what is imported next
     os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")  # a kernel's
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow reads it when it is imported
-    with ExitStack() as stack:
-        for name in UNUSED:
-            stack.enter_context(without(name))
-        load(*MODULES)
+    sys.modules.update(dict.fromkeys(UNUSED))  # type: ignore[arg-type]  # they seem missing
+    load(*MODULES)
+    for name in UNUSED:
+        del sys.modules[name]
     load(*sys.argv[2:])
     gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for a kernel that has ended
