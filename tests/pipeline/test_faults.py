@@ -38,14 +38,6 @@ def require_to_be_run(project: Project) -> None:
     assert "dummy onnx-fp32 perf_offline: would run, because" in answer.output
 
 
-def run_to_the_end(project: Project) -> None:
-    """Undo the slowness, and run the same command to its end."""
-    require_to_be_run(project)
-    answer = project.run(*OFFLINE)
-    assert answer.code == 0, answer.output
-    assert answer.executed() == ["dummy onnx-fp32 perf_offline"]
-
-
 def kill(pids: list[int], number: int = signal.SIGKILL) -> None:
     assert pids
     for pid in pids:
@@ -66,32 +58,27 @@ def analyzer(project: Project) -> list[int]:
     return unguarded(project, "/perf_analyzer -m")
 
 
-def test_triton_killed_while_it_is_measured(project: Project) -> None:
-    process = measuring(project)
+def test_triton_killed_at_the_second_of_three_batches_leaves_the_row_of_the_first(
+    project: Project,
+) -> None:
+    text = project.params.read_text()
+    project.params.write_text(text.replace("batch_sizes: [1, 4]", "batch_sizes: [1, 2, 4]"))
+    process = project.start(*OFFLINE)
+    wait_for(lambda: processes(str(project.root), "/perf_analyzer -m", "-b 2"))
     kill(server(project))
     output, _ = process.communicate(timeout=60)
+
     assert process.returncode == 1
     assert (
-        "perf_offline: failed, batch 1, 1 clients: Triton ended while it was measured: " in output
+        "perf_offline: failed, batch 2, 1 clients: Triton ended while it was measured: " in output
     )
-    rows = project.rows("onnx-fp32", "perf_offline")
-    assert rows[1].reason == "the server had ended before"
-    assert (project.target / "dummy/onnx-fp32/perf_offline.ipynb").exists()
-    require_to_be_run(project)
-
-
-def test_triton_killed_at_the_second_batch_leaves_the_row_of_the_first(project: Project) -> None:
-    process = project.start(*OFFLINE, "--force")
-    wait_for(lambda: processes(str(project.root), "/perf_analyzer -m", "-b 4"))
-    kill(server(project))
-    output, _ = process.communicate(timeout=60)
-
-    assert process.returncode == 1
-    assert "failed, batch 4, 1 clients: Triton ended while it was measured: " in output
-    first, second = project.rows("onnx-fp32", "perf_offline")
+    first, second, third = project.rows("onnx-fp32", "perf_offline")
     assert first.throughput is not None
     assert first.throughput > 0
-    assert second.verdict == "failed"
+    assert (second.verdict, third.verdict) == ("failed", "failed")
+    assert third.reason == "the server had ended before"
+    assert (project.target / "dummy/onnx-fp32/perf_offline.ipynb").exists()
+    require_to_be_run(project)
 
 
 def test_perf_analyzer_killed(project: Project) -> None:
@@ -137,7 +124,7 @@ def test_the_command_killed_takes_everything_along(project: Project) -> None:
     page = (project.target / "index.html").read_text()
     assert "the run was interrupted" in page
     assert '"state state-running"' not in page
-    run_to_the_end(project)
+    require_to_be_run(project)
 
 
 def test_a_report_that_was_written_meanwhile_says_how_much_is_in_it(project: Project) -> None:
