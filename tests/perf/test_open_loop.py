@@ -95,7 +95,7 @@ def test_a_closed_loop_hardly_sees_a_stall(server: Server) -> None:
 
     assert max(found.latencies_ms) > 1000 * STALL
     assert row.p99_latency_ms
-    assert row.p99_latency_ms < 20
+    assert row.p99_latency_ms < 1000 * STALL / 2
     assert (row.rate, row.p99_sent_ms) == (None, None)
 
 
@@ -114,7 +114,7 @@ def test_a_client_with_one_thread_that_waits_cannot_keep_the_schedule(
     assert row.verdict == "client-bound"
     assert "ms late or more, over a tenth of their gap" in row.reason
     assert row.p99_sent_ms
-    assert row.p99_sent_ms < 100  # one saw the stall, the others were sent after it
+    assert row.p99_sent_ms < 1000 * STALL / 2  # one saw the stall, the others were sent after it
     truth = np.percentile(queued(point), 99)
     assert row.p99_latency_ms
     assert 0.9 * truth < row.p99_latency_ms < 1.5 * truth  # more where tests run beside it
