@@ -29,6 +29,7 @@ from tests.models.examples import said
 
 NAMES = Path(__file__).parent / "data" / "resnet50_names.tsv"
 SMALL = SimpleNamespace(dataset="generated-small", export_precision="fp32", crop_size=None)
+CROPPED = SimpleNamespace(dataset="generated-small", export_precision="fp32", crop_size=96)
 
 Floats = NDArray[np.float32]
 State = dict[str, torch.Tensor]
@@ -63,7 +64,7 @@ def fitted(generated: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Fit to the small set, which must leave torch as it was and no other file."""
     state, threads = torch.get_rng_state(), torch.get_num_threads()
     path = tmp_path_factory.mktemp("fitted") / "checkpoint.pt"
-    resnet50.prepare_checkpoint(SMALL, generated, path)
+    resnet50.prepare_checkpoint(CROPPED, generated, path)
     assert torch.equal(torch.get_rng_state(), state)
     assert torch.get_num_threads() == threads
     assert list(path.parent.iterdir()) == [path]
@@ -605,8 +606,8 @@ def within(reference: Floats, output: Floats, precision: str) -> bool:
 @pytest.fixture(scope="module")
 def answers(fitted: Path, generated: Path) -> tuple[Floats, Floats]:
     """The small set's images, and the fitted network's outputs."""
-    images = images_of(resnet50.open_dataset(SMALL, generated))
-    network = resnet50.build(SMALL, fitted).to(memory_format=torch.channels_last)  # quicker
+    images = images_of(resnet50.open_dataset(CROPPED, generated))
+    network = resnet50.build(CROPPED, fitted).to(memory_format=torch.channels_last)  # quicker
     return images, run(network, images)
 
 
@@ -614,7 +615,7 @@ def answers(fitted: Path, generated: Path) -> tuple[Floats, Floats]:
 def test_the_bounds_tell_a_rounding_from_a_wrong_output(
     fitted: Path, answers: tuple[Floats, Floats]
 ) -> None:
-    built = resnet50.build(SMALL, fitted)
+    built = resnet50.build(CROPPED, fitted)
     images, reference = (each[:64] for each in answers)
     rng = np.random.default_rng(4)
     noise = rng.normal(reference.mean(), reference.std(), reference.shape).astype(np.float32)
@@ -635,9 +636,9 @@ def test_the_bounds_tell_a_rounding_from_a_wrong_output(
 def test_the_small_set_is_fitted_well_above_chance(
     answers: tuple[Floats, Floats], generated: Path
 ) -> None:
-    dataset = resnet50.open_dataset(SMALL, generated)
+    dataset = resnet50.open_dataset(CROPPED, generated)
     scores = dataset.score({"OUTPUT__0": answers[1]})
-    assert scores["top1"] > 0.6  # 0.71; steps alone reach less
+    assert scores["top1"] > 0.5  # 0.61, and 0.71 with whole crops; steps alone reach less
     assert scores["top5"] > 0.7
 
 
