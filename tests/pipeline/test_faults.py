@@ -83,7 +83,7 @@ def test_triton_killed_at_the_second_of_three_batches_leaves_the_row_of_the_firs
 
 def test_perf_analyzer_killed(project: Project) -> None:
     process = measuring(project)
-    first, second = analyzer(project), set[int]()
+    first, second = wait_for(lambda: analyzer(project)), set[int]()
     kill(first)
 
     def begun() -> bool:
