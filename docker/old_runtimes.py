@@ -4,7 +4,7 @@
 
 The tests marked `old` load what the package exports for a release by the runtimes that these hold.
 Without a release those of all parameter files are made, 20 GB in a few minutes; of a release those
-that the files need. Of the package's environment lazy_loader is enough to make one by both names.
+that the files need. To make a RELEASE/RUNTIME, no package but lazy_loader must be installed.
 They are kept in $OLD_RUNTIMES, by default in the user's cache. Which versions an image holds is in
 helpers/config/releases.csv; where PyPI has another build or Python, the line of the environment
 says so. TensorRT is not among them: it needs a GPU. PyTorch from 1.13 on comes with gigabytes of

@@ -50,7 +50,7 @@ def _white(height: float, count: int, across: int = 2) -> tuple["Figure", "list[
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    with without("scipy"):  # for estimates, which no figure has: it takes as long as a figure
+    with without("scipy"):  # only its estimates need it, and its import takes longer than a figure
         import seaborn
 
     with rc_context(seaborn.axes_style("whitegrid", {"grid.color": "#e4e7eb"})):
@@ -120,7 +120,7 @@ def png(figure: "Figure") -> bytes:
 
 
 def _drawn(figure: "Figure") -> "PIL.Image.Image":
-    """Draw `figure` as `savefig` does, which lays it out twice."""
+    """Draw `figure` with the pixels of `savefig`, which would lay it out twice."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from PIL import Image
 

@@ -18,9 +18,10 @@ MODULES = (
     *("ipykernel.kernelapp", "ipykernel.debugger", "numpy", "pandas", "matplotlib.figure"),
     *("seaborn", "helpers.config.loading", "helpers.display.tables", "helpers.results.files"),
 )
-UNUSED = ("debugpy", "scipy")  # of these modules in a kernel: nobody debugs it, seaborn's estimates
-# What stages that measure import as well: before the kernel that may be the first of them
-LATER, BEFORE = ("scipy.stats",), 4
+# What these modules would import, and do without: ipykernel its debugger, seaborn its estimates
+UNUSED = ("debugpy", "scipy")
+# What only stages that measure need: an experiment's first three, export to deploy, do not
+LATER, FIRST = ("scipy.stats",), 4
 
 
 def main() -> None:
@@ -31,7 +32,7 @@ def main() -> None:
     package_files()  # the hashes of what is imported next
     os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")  # a kernel's
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow reads it when it is imported
-    sys.modules.update(dict.fromkeys(UNUSED))  # type: ignore[arg-type]  # they seem missing
+    sys.modules.update(dict.fromkeys(UNUSED))  # type: ignore[arg-type]  # as if not installed
     load(*MODULES)
     for name in UNUSED:
         del sys.modules[name]
@@ -40,7 +41,7 @@ def main() -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for a kernel that has ended
     requests = channel.makefile("r")
     for number, line in enumerate(requests, 1):
-        if number == BEFORE:
+        if number == FIRST:
             load(*LATER)
         if pid := os.fork():
             channel.sendall(f"{pid}\n".encode())

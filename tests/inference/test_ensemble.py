@@ -9,7 +9,6 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
-from helpers import formats
 from helpers.errors import ServerError
 from helpers.models._criteo import display, lookup
 from helpers.models._criteo.data import SplitBinary
@@ -155,12 +154,15 @@ def request(size: int) -> dict[str, Any]:
 def test_what_is_served_is_one_half_after_the_other(
     server: Server, repository: Path, size: int
 ) -> None:
+    import tensorflow
+
     inputs = request(size)
     tables = lookup.load(repository / "dlrm_sparse/1/sparse", 1, "cpu")
     vectors = tables.run({"input_1": inputs["categorical_features"]})["output_1"]
-    path = repository / "dlrm_dense/1/model.savedmodel"
-    graph = formats.get("tf-savedmodel").load(path, 1, "cpu")
-    (right,) = graph.run({"args_0": inputs["numerical_features"], "args_1": vectors}).values()
+    saved = tensorflow.saved_model.load(str(repository / "dlrm_dense/1/model.savedmodel"))
+    graph = saved.signatures["serving_default"]
+    given = {"args_0": inputs["numerical_features"], "args_1": vectors}
+    (right,) = graph(**{name: tensorflow.constant(given[name]) for name in given}).values()
 
     (answer,) = server.infer("dlrm", inputs).values()
 

@@ -27,7 +27,7 @@ from helpers.accuracy.ladder import BATCH, SAMPLES, SAMPLES_FILE, rung
 from helpers.config import DeployConfig, ExportConfig, read_file, releases, resolve
 from helpers.formats import Arrays
 from helpers.inference import ensemble, open_dataset, requests
-from helpers.store import ROOT, Artefact
+from helpers.store import ROOT, Artefact, link_or_copy
 from helpers.triton.repository import write_repository
 
 pytestmark = [pytest.mark.slow, pytest.mark.old]
@@ -144,7 +144,7 @@ def borrow(outputs: Path, shared: Path) -> Callable[[str], None]:
     def borrow(model: str) -> None:
         data = shared / model / "outputs/data"
         if data.exists() and not list((outputs / "data").glob(f"{model}-*")):
-            shutil.copytree(data, outputs / "data", copy_function=os.link, dirs_exist_ok=True)
+            shutil.copytree(data, outputs / "data", copy_function=link_or_copy, dirs_exist_ok=True)
 
     return borrow
 

@@ -27,6 +27,8 @@ print(json.dumps({
     "variables": {name: os.environ.get(name) for name in ("ONLY_HERE", "ONLY_BEFORE")},
     "pandas": "pandas" in sys.modules,
     "torch": "torch" in sys.modules,
+    "scipy": "scipy.stats" in sys.modules,
+    "debugpy": "debugpy" in sys.modules,
     "ours": sorted(name for name in sys.modules if name.partition(".")[0] == "helpers"),
     "main": __name__,
 }))
@@ -111,6 +113,20 @@ def test_the_second_kernel_knows_nothing_of_the_first(nursery: Nursery, tmp_path
     assert first.provisioner.pid != second.provisioner.pid  # type: ignore[union-attr]
     for manager in (first, second):
         manager.shutdown_kernel(now=True)
+
+
+@pytest.mark.slow
+def test_no_kernel_has_a_debugger_and_the_fourth_has_what_measuring_needs(
+    nursery: Nursery, tmp_path: Path
+) -> None:
+    found = []
+    for _ in range(4):
+        manager, told_by = told(tmp_path)
+        manager.shutdown_kernel(now=True)
+        found.append(told_by)
+
+    assert [each["scipy"] for each in found] == [False, False, False, True]
+    assert not any(each["debugpy"] for each in found)
 
 
 @pytest.mark.slow

@@ -43,7 +43,7 @@ from helpers.pipeline.notebook import execute
 from helpers.pipeline.planning import framework
 from helpers.pipeline.publishing import explored, publish_indexes
 from helpers.results import Result, read
-from helpers.store import OUTPUTS_VARIABLE, ROOT, find_artefact
+from helpers.store import OUTPUTS_VARIABLE, ROOT, find_artefact, link_or_copy
 from tests.conftest import WATCHED, apart, wait_for, watch
 from tests.triton.test_client import answer_to_client
 
@@ -219,7 +219,8 @@ class Prepared:
 
 def run_once(model: str, shared: Path, folder: Path) -> dict[str, Any]:
     """Give `folder` a parameter file, whose content is returned, and the outputs of all stages of a
-    model's experiment; they are run once for all workers, whose files are the same blocks.
+    model's experiment; they are run once for all workers. Artefacts and data, which nobody changes,
+    are the same files.
     """
     content, made = parameters(), shared / model
     content["models"] = {model: content["models"][model] | {"lessons": []}}
@@ -236,8 +237,13 @@ def run_once(model: str, shared: Path, folder: Path) -> dict[str, Any]:
                 )
             assert done.returncode == 0, done.stdout + done.stderr
             making.rename(made)
-    shutil.copytree(made, folder, copy_function=os.link, dirs_exist_ok=True)
+    shutil.copytree(made, folder, copy_function=link_or_copy_large, dirs_exist_ok=True)
     return content
+
+
+def link_or_copy_large(source: str, target: str) -> str:
+    is_kept = {"artefacts", "data"} & set(Path(source).parts)
+    return str((link_or_copy if is_kept else shutil.copy2)(source, target))
 
 
 @pytest.fixture
