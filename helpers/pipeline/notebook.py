@@ -9,13 +9,14 @@ import io
 import logging
 import warnings
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from helpers import errors
 from helpers.errors import StageError
 from helpers.results import Result, read
-from helpers.store import GRAMMARS, temporary_folder, without
+from helpers.store import GRAMMARS, temporary_folder, without, write_atomic
 
 START_SECONDS = 120
 RELAYED_LINES = 6
@@ -32,6 +33,20 @@ class Relay(io.TextIOBase):
         for line in lines if len(lines) < RELAYED_LINES else ():
             self._say(f"      {line}")
         return len(text)
+
+
+@cache
+def _write_whole() -> None:
+    """Have papermill replace notebooks at absolute paths whole: it writes one after every cell, and
+    a command that is killed meanwhile would leave half of it.
+    """
+    from papermill.iorw import LocalHandler, papermill_io
+
+    class Whole(LocalHandler):  # type: ignore[misc]
+        def write(self, buf: str, path: str) -> None:
+            write_atomic(Path(path), buf)
+
+    papermill_io.register("/", Whole())
 
 
 def execute(
@@ -59,12 +74,13 @@ def execute(
         from traitlets.config import Config
         from zmq.error import ZMQError
 
+        _write_whole()
         transport = {"transport": "ipc", "ip": f"{sockets}/kernel"}  # no port is opened
         client = {"client_class": f"{__package__}.kernels.PromptClient"}
         try:
             notebook = papermill.execute_notebook(
                 str(source),
-                str(result.with_suffix(".ipynb")),
+                str(result.with_suffix(".ipynb").absolute()),
                 parameters=parameters,
                 kernel_name="python3",
                 progress_bar=False,

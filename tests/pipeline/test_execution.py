@@ -1,5 +1,6 @@
 """Running a notebook with a real kernel: what counts as success, and one line for each failure."""
 
+import os
 import tempfile
 from pathlib import Path
 
@@ -57,6 +58,19 @@ def test_every_other_end_is_one_line(
     assert line in str(raised.value)
     assert "\n" not in str(raised.value)
     assert (tmp_path / "result.ipynb").exists()
+
+
+def test_a_notebook_that_is_run_again_is_replaced_whole(tmp_path: Path) -> None:
+    """One that was killed while it was written would be half a notebook."""
+    run(tmp_path, DONE)
+    before = (tmp_path / "result.ipynb").read_bytes()
+    os.link(tmp_path / "result.ipynb", tmp_path / "before.ipynb")
+
+    run(tmp_path, DONE.replace('"well"', '"better"'))
+
+    assert (tmp_path / "before.ipynb").read_bytes() == before
+    assert (tmp_path / "result.ipynb").read_bytes() != before
+    assert not [*tmp_path.glob(".result.ipynb*")]
 
 
 def test_sockets_fit_below_a_temporary_folder_with_a_long_name(
