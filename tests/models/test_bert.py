@@ -1,5 +1,6 @@
 """BERT for question answering against NumPy, transformers, torchmetrics and cases by hand."""
 
+import copy
 import json
 import math
 import random
@@ -37,6 +38,7 @@ from helpers.models.bert.sizes import SIZES
 from helpers.models.bert.synthetic.fit import training_batch
 from helpers.models.bert.synthetic.generate import SETS, vocabulary, write_questions
 from tests.models.examples import said
+from tests.pipeline.test_try_it import fitted_by_run
 
 NAMES = Path(__file__).parent / "data" / "bert_large_qa.tsv"
 SMALL = SimpleNamespace(
@@ -76,13 +78,6 @@ def dataset(generated: Path) -> QuestionSet:
     opened = bert.open_dataset(SMALL, generated)
     assert isinstance(opened, QuestionSet)
     return opened
-
-
-@pytest.fixture(scope="module")
-def fitted(generated: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("fitted") / "checkpoint"
-    bert.prepare_checkpoint(SMALL, generated, path)
-    return path
 
 
 def some_inputs(batch: int, length: int, seed: int = 0) -> dict[str, NDArray[np.int32]]:
@@ -1027,9 +1022,23 @@ def test_fitting_leaves_torch_as_it_was_and_the_other_layers_change_little(
         assert differences(fitted_alone, logits)[0] < 0.2
 
 
+@pytest.fixture(scope="module")
+def fitted(
+    shared: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[QuestionAnswering, QuestionSet]:
+    """The network that a run of all stages fitted, and the small set."""
+    config, dataset, checkpoint = fitted_by_run("bert", shared, tmp_path_factory.mktemp("run"))
+    opened = bert.open_dataset(config, dataset)
+    assert isinstance(opened, QuestionSet)
+    return bert.build(config, checkpoint), opened
+
+
 @pytest.mark.slow
-def test_the_bounds_tell_a_rounding_from_a_wrong_output(fitted: Path, dataset: QuestionSet) -> None:
-    built = bert.build(SMALL, fitted)
+@pytest.mark.thorough
+def test_the_bounds_tell_a_rounding_from_a_wrong_output(
+    fitted: tuple[QuestionAnswering, QuestionSet],
+) -> None:
+    built, dataset = copy.deepcopy(fitted[0]), fitted[1]
     (inputs,) = dataset.batches(64, limit=32)
     reference = run(built, inputs)
     rng = np.random.default_rng(4)
@@ -1051,11 +1060,14 @@ def test_the_bounds_tell_a_rounding_from_a_wrong_output(fitted: Path, dataset: Q
 
 
 @pytest.mark.slow
-def test_the_small_set_is_fitted_well_above_chance(fitted: Path, dataset: QuestionSet) -> None:
-    built = bert.build(SMALL, fitted)
+@pytest.mark.thorough
+def test_the_small_set_is_fitted_well_above_chance(
+    fitted: tuple[QuestionAnswering, QuestionSet],
+) -> None:
+    built, dataset = fitted
     parts = [run(built, batch) for batch in dataset.batches(8)]
     outputs = dict(zip(OUTPUTS, map(np.concatenate, zip(*parts, strict=True)), strict=True))
-    noise = np.random.default_rng(0).standard_normal((len(dataset), 384))
+    noise = np.random.default_rng(0).standard_normal(outputs[OUTPUTS[0]].shape)
     assert dataset.score(outputs)["f1"] > 15
     assert dataset.score(dict.fromkeys(OUTPUTS, noise))["f1"] < 10
 

@@ -32,6 +32,7 @@ from helpers.models._criteo.synthetic import fit
 from helpers.models._criteo.tables import TABLES
 from helpers.models.dlrm import MODEL as dlrm
 from helpers.store import OUTPUTS_VARIABLE
+from tests.pipeline.test_try_it import fitted_by_run
 
 pytestmark = pytest.mark.slow
 BOTH = ("dlrm", "dcnv2")
@@ -522,10 +523,13 @@ def test_the_framework_session_reads_the_checkpoints_own_tables(
 
 
 @pytest.mark.parametrize("model", BOTH)
-def test_the_chain_equals_the_network_that_was_fitted(model: str, tmp_path: Path) -> None:
+def test_the_chain_equals_the_network_that_was_fitted(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     dataset = dataset_of(tmp_path / "d", 400)
     part, recipe = SplitBinary(dataset, part="train"), fit.Recipe(3, 64, 1e-3, 0.1)
     fitted = fit.train(model, part, recipe, tmp_path / "c")
+    assert re.fullmatch(r"step 3/3: loss \d\.\d{3}, \d+ s\n", capsys.readouterr().out)
     checkpoint.save(model, fitted.dense, ROWS, tmp_path / "c")
     chain, samples = served(model, tmp_path / "c", tmp_path / "s"), samples_of(50)
     expected = logits_of(fitted, samples)
@@ -1006,28 +1010,20 @@ def test_no_recipe_is_an_error(tmp_path: Path) -> None:
         dlrm.prepare_checkpoint(config, tmp_path, tmp_path / "c")
 
 
-@pytest.fixture(scope="module")
-def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("generated")
-    dlrm.prepare_dataset(config_of("dlrm", "T15-10k"), folder)
-    return folder
-
-
+@pytest.mark.thorough
 @pytest.mark.parametrize("model", BOTH)
 def test_the_small_sets_clicks_are_learnt_and_survive_every_format(
-    model: str, generated: Path, tmp_path: Path, capsys: Any
+    model: str, shared: Path, tmp_path: Path
 ) -> None:
+    """By the network that a run of all stages fitted."""
     config, found = config_of(model, "T15-10k"), package(model)
-    found.prepare_checkpoint(config, generated, tmp_path / "checkpoint")
-    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
-    lines = capsys.readouterr().out.splitlines()
-    assert re.fullmatch(r"step (\d+)/\1: loss 0\.\d{3}, \d+ s", lines[-1])
+    _, generated, fitted = fitted_by_run(model, shared, tmp_path / "run")
     dataset = found.open_dataset(config, generated)
     parts = models.ensemble(model)
     assert parts is not None
-    parts.write(config, tmp_path / "checkpoint", tmp_path / "sparse")
+    parts.write(config, fitted, tmp_path / "sparse")
     session = parts.load(tmp_path / "sparse", 1, "cpu")
-    built = found.build(config, tmp_path / "checkpoint")
+    built = found.build(config, fitted)
     (batch,) = dataset.batches(len(dataset))
     embeddings = session.run({"input_1": batch["categorical_features"]})["output_1"]
     inputs = {"args_0": batch["numerical_features"], "args_1": embeddings}

@@ -1,11 +1,13 @@
 """ResNet50 v1.5 against transformers, PIL's steps spelled out and scikit-learn's metric."""
 
+import copy
 import json
 import os
 import pickle
 import re
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,12 +26,13 @@ from helpers.models.resnet50 import MODEL as resnet50
 from helpers.models.resnet50.data import ImageFolder
 from helpers.models.resnet50.display import show_images
 from helpers.models.resnet50.network import ResNet50, load
+from helpers.models.resnet50.synthetic import fit
 from helpers.models.resnet50.synthetic.generate import CLASSES, SETS, training_batch, write_images
 from tests.models.examples import said
+from tests.pipeline.test_try_it import fitted_by_run
 
 NAMES = Path(__file__).parent / "data" / "resnet50_names.tsv"
 SMALL = SimpleNamespace(dataset="generated-small", export_precision="fp32", crop_size=None)
-CROPPED = SimpleNamespace(dataset="generated-small", export_precision="fp32", crop_size=96)
 
 Floats = NDArray[np.float32]
 State = dict[str, torch.Tensor]
@@ -57,18 +60,6 @@ def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("small")
     resnet50.prepare_dataset(SMALL, folder)
     return folder
-
-
-@pytest.fixture(scope="module")
-def fitted(generated: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Fit to the small set, which must leave torch as it was and no other file."""
-    state, threads = torch.get_rng_state(), torch.get_num_threads()
-    path = tmp_path_factory.mktemp("fitted") / "checkpoint.pt"
-    resnet50.prepare_checkpoint(CROPPED, generated, path)
-    assert torch.equal(torch.get_rng_state(), state)
-    assert torch.get_num_threads() == threads
-    assert list(path.parent.iterdir()) == [path]
-    return path
 
 
 def run(network: Any, images: Floats) -> Floats:
@@ -603,20 +594,45 @@ def within(reference: Floats, output: Floats, precision: str) -> bool:
     return largest <= resnet50.BOUNDS[precision][0] and mean <= resnet50.BOUNDS[precision][1]
 
 
+@pytest.mark.slow
+def test_fitting_leaves_torch_as_it_was_and_no_other_file(
+    generated: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick = fit.Recipe(steps=((1, 32),), solved=(1, 32))
+    monkeypatch.setitem(fit.RECIPES, "generated-small", quick)
+    state, threads = torch.get_rng_state(), torch.get_num_threads()
+
+    resnet50.prepare_checkpoint(SMALL, generated, tmp_path / "checkpoint")
+
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.get_num_threads() == threads
+    assert list(tmp_path.iterdir()) == [tmp_path / "checkpoint"]
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A network that a run of all stages fitted to the small set, and what it answers there."""
+
+    network: Any
+    dataset: Any
+    images: Floats
+    outputs: Floats
+
+
 @pytest.fixture(scope="module")
-def answers(fitted: Path, generated: Path) -> tuple[Floats, Floats]:
-    """The small set's images, and the fitted network's outputs."""
-    images = images_of(resnet50.open_dataset(CROPPED, generated))
-    network = resnet50.build(CROPPED, fitted).to(memory_format=torch.channels_last)  # quicker
-    return images, run(network, images)
+def fitted(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Fitted:
+    config, data, checkpoint = fitted_by_run("resnet50", shared, tmp_path_factory.mktemp("run"))
+    dataset = resnet50.open_dataset(config, data)
+    network, images = resnet50.build(config, checkpoint), images_of(dataset)
+    network.to(memory_format=torch.channels_last)  # quicker
+    return Fitted(network, dataset, images, run(network, images))
 
 
 @pytest.mark.slow
-def test_the_bounds_tell_a_rounding_from_a_wrong_output(
-    fitted: Path, answers: tuple[Floats, Floats]
-) -> None:
-    built = resnet50.build(CROPPED, fitted)
-    images, reference = (each[:64] for each in answers)
+@pytest.mark.thorough
+def test_the_bounds_tell_a_rounding_from_a_wrong_output(fitted: Fitted) -> None:
+    built = copy.deepcopy(fitted.network)
+    images, reference = fitted.images[:64], fitted.outputs[:64]
     rng = np.random.default_rng(4)
     noise = rng.normal(reference.mean(), reference.std(), reference.shape).astype(np.float32)
     wrong = {"random": noise, "zero": np.zeros_like(reference)}
@@ -633,11 +649,9 @@ def test_the_bounds_tell_a_rounding_from_a_wrong_output(
 
 
 @pytest.mark.slow
-def test_the_small_set_is_fitted_well_above_chance(
-    answers: tuple[Floats, Floats], generated: Path
-) -> None:
-    dataset = resnet50.open_dataset(CROPPED, generated)
-    scores = dataset.score({"OUTPUT__0": answers[1]})
+@pytest.mark.thorough
+def test_the_small_set_is_fitted_well_above_chance(fitted: Fitted) -> None:
+    scores = fitted.dataset.score({"OUTPUT__0": fitted.outputs})
     assert scores["top1"] > 0.5  # 0.61, and 0.71 with whole crops; steps alone reach less
     assert scores["top5"] > 0.7
 

@@ -25,6 +25,7 @@ from helpers.models.widedeep.data import Displays
 from helpers.models.widedeep.features import MULTI_HOT, NAMES, NUMERIC, ONE_HOT
 from helpers.models.widedeep.metric import first_click_ranks, mean_average_precision
 from tests.models.examples import said
+from tests.pipeline.test_try_it import fitted_by_run
 
 TABLES = {**ONE_HOT, **MULTI_HOT}
 OUTPUT = "wide_deep_model"
@@ -835,16 +836,14 @@ def test_a_client_reads_which_ad_of_a_display_is_likeliest(small: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def fitted(small: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Displays]:
-    folder = tmp_path_factory.mktemp("fitted")
-    widedeep.prepare_checkpoint(config_of(), small, folder / "checkpoint")
-    assert [path.name for path in folder.iterdir()] == ["checkpoint"]
-    network = widedeep.build(config_of(), folder / "checkpoint")
-    shutil.rmtree(folder)
-    return network, opened(small)
+def fitted(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Displays]:
+    """The network that a run of all stages fitted, and the small set."""
+    config, data, checkpoint = fitted_by_run("widedeep", shared, tmp_path_factory.mktemp("run"))
+    return widedeep.build(config, checkpoint), opened(data)
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_the_fitted_network_ranks_far_better_than_chance(fitted: tuple[Any, Displays]) -> None:
     network, dataset = fitted
     found = everything(network, dataset)
@@ -870,6 +869,7 @@ def test_fitting_says_how_far_it_is_and_leaves_no_random_state_changed(
     monkeypatch.setitem(fit.RECIPES, "generated-small", (1, 8))
     np.random.seed(5)
     widedeep.prepare_checkpoint(config_of(), small, tmp_path / "c")
+    assert list(tmp_path.iterdir()) == [tmp_path / "c"]
     assert np.random.rand() == np.random.RandomState(5).rand()
     assert capsys.readouterr().out.startswith("step 1/1: loss 0.")
 
@@ -884,6 +884,7 @@ def swapped(batch: Batch, first: str, second: str) -> Batch:
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_the_bounds_tell_a_rounding_from_a_wrong_output(fitted: tuple[Any, Displays]) -> None:
     network, dataset = fitted
     (batch,) = dataset.batches(64, limit=64)

@@ -38,6 +38,7 @@ from helpers.config import (
     results_folder,
     stages,
 )
+from helpers.inference import checkpoint_place, dataset_place
 from helpers.pipeline.kernels import forked
 from helpers.pipeline.notebook import execute
 from helpers.pipeline.planning import framework
@@ -67,6 +68,7 @@ OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 SERVED = ("deploy", "perf_offline", "perf_online", "report", "tune")  # have one code for all models
+QUICKEST_FIRST = ("tft", "dcnv2", "dlrm", "resnet50", "widedeep", "bert")  # to be measured
 FILE = "try_it.yaml"
 FEWEST_WORDS = 15  # that say what to expect of a variation, and why
 OWN = [stage for stage in STAGE if stage not in LESSONS]  # that each model has a notebook of
@@ -86,7 +88,7 @@ def variations(path: Path) -> list[dict[str, Any]]:
 
 def variations_to_run(model: str, stage: str) -> list[dict[str, Any]]:
     """The variations that are run. What is served, measured or reported has one code for all
-    models: of the variations that change the same fields the first one is run, and none whose
+    models: of the variations that change the same fields the quickest one is run, and none whose
     fields another changes with more. And DLRM and DCNv2 are one but for the network: what both name
     is run for DLRM.
     """
@@ -96,12 +98,12 @@ def variations_to_run(model: str, stage: str) -> list[dict[str, Any]]:
         return [each for each in named if each not in others]
     every = [
         (fields(each), place)
-        for place, name in enumerate(models.names())
+        for place, name in enumerate(QUICKEST_FIRST)
         for each in variations(notebook_file(name, stage))
     ]
 
     def is_another(changed: set[str]) -> bool:
-        own = models.names().index(model)
+        own = QUICKEST_FIRST.index(model)
         return any(changed < more or (changed == more and place < own) for more, place in every)
 
     return [each for each in named if not is_another(fields(each))]
@@ -239,6 +241,19 @@ def run_once(model: str, shared: Path, folder: Path) -> dict[str, Any]:
             making.rename(made)
     shutil.copytree(made, folder, copy_function=link_or_copy_large, dirs_exist_ok=True)
     return content
+
+
+def fitted_by_run(model: str, shared: Path, folder: Path) -> tuple[StageConfig, Path, Path]:
+    """The settings of a model's experiment, and the data set and the checkpoint that its run made:
+    in `folder`, see `run_once`.
+    """
+    content = run_once(model, shared, folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(OUTPUTS_VARIABLE, str(folder / "outputs"))
+        patch.setenv(TARGET_VARIABLE, "try_it")
+        config = resolve(model, "export", **content)
+        assert isinstance(config, ExportConfig)
+        return config, dataset_place(config).path, checkpoint_place(config).path
 
 
 def link_or_copy_large(source: str, target: str) -> str:
