@@ -54,11 +54,48 @@ def intervals(outputs: Path) -> list[tuple[int, int, str]]:
     return sorted(found)
 
 
+def require_the_same_data(fleet: Fleet, output: str) -> None:
+    """Data sets and checkpoints are made by one worker and sent to the others. The outputs of a
+    network are not waited for: each may have made its own.
+    """
+    made = [fleet.outputs(name) / "data" for name in TARGETS]
+    names = {path.name for path in made[0].iterdir()}
+    for folder in made[1:]:
+        assert names == {path.name for path in folder.iterdir()}
+    assert output.count("generating the data set") == 1
+    sent = re.findall(r"(\S+) dummy: data/\S+: sent [\d.]+ MB", output)
+    assert len(set(sent)) == len(TARGETS) - 1
+    assert len(sent) >= 2 * len(set(sent))
+    for name in names:
+        one, *others = (find_artefact(folder / name) for folder in made)
+        assert one
+        for other in others:
+            assert other
+            assert hashed(one) == hashed(other)
+            assert one.files == other.files or "-reference-" in name
+
+
+def require_fetched(fleet: Fleet, target: str) -> None:
+    """Artefacts come home when they are asked for, and are then those of a run at home."""
+    only = (f"params/{target}.yaml", "--stage", "export", "--stage", "convert", *ONE)
+    fetched = fleet.run(*only, "--fetch")
+    assert (fetched.code, fetched.executed()) == (0, []), fetched.output
+    for stage in ("export", "convert"):
+        found = result(fleet.home.root / "outputs", target, stage).artefact
+        assert found
+        folder = fleet.home.root / f"outputs/{target}/artefacts" / found.folder
+        assert (folder / "model.onnx").exists()
+    unchanged = fleet.home.run("run", *only)
+    assert (unchanged.code, unchanged.executed()) == (0, [])
+
+
 @pytest.mark.thorough
 def test_three_machines_run_a_target_each_and_the_site_shows_all(
     fleet: Fleet, network: Network
 ) -> None:
-    """The scheduler and the submitter are on this machine, the workers are behind a bridge each."""
+    """The scheduler and the submitter are on this machine, the workers are behind a bridge each.
+    Data are made once, and artefacts stay until they are asked for.
+    """
     fleet.schedule("--host", network.address, "--port", "0")
     places = zip(TARGETS, network.names, strict=True)
     for worker in [fleet.start_worker(name, inside=inside) for name, inside in places]:
@@ -69,6 +106,7 @@ def test_three_machines_run_a_target_each_and_the_site_shows_all(
 
     assert fleet.address.startswith("tls://")
     assert answer.code == 0, answer.output
+    require_the_same_data(fleet, answer.output)
     outputs = fleet.home.root / "outputs"
     for name in TARGETS:
         there, here = states(fleet.outputs(name), name), states(outputs, name)
@@ -100,47 +138,13 @@ def test_three_machines_run_a_target_each_and_the_site_shows_all(
     serving.wait_to_say("dummy (onnx-fp32) at http://127.0.0.1:")
     assert "first/artefacts/dummy-deploy-" in serving.said
     serving.end()
+    require_fetched(fleet, TARGETS[0])
     local, first = fleet.home.root / "local", TARGETS[0]
     alone = fleet.home.run("run", files[0], *ONE, "--outputs", "local")
     assert alone.code == 0, alone.output
     for name in TARGETS:
         assert states(outputs, name) == states(local, first)
         assert hashes(outputs, name) == hashes(local, first)
-
-
-@pytest.mark.thorough
-def test_data_are_made_once_and_artefacts_come_home_when_they_are_asked_for(fleet: Fleet) -> None:
-    fleet.schedule()
-    fleet.work_each("first", "second")
-    only = ("--stage", "export", "--stage", "convert", *ONE)
-
-    answer = fleet.run("params/first.yaml", "params/second.yaml", *only)
-
-    assert answer.code == 0, answer.output
-    made = [fleet.outputs(name) / "data" for name in ("first", "second")]
-    names = {path.name for path in made[0].iterdir()}
-    assert names == {path.name for path in made[1].iterdir()}
-    assert answer.output.count("generating the data set") == 1
-    assert len(re.findall(r"(?:first|second) dummy: data/\S+: sent [\d.]+ MB", answer.output)) >= 2
-    for name in names:
-        one, two = (find_artefact(folder / name) for folder in made)
-        assert one
-        assert two
-        assert hashed(one) == hashed(two)
-        # the outputs of a network are not waited for: each may have made its own
-        assert one.files == two.files or "-reference-" in name
-
-    needs = fleet.home.run("serve", "params/first.yaml", "--model", "dummy", *ONE)
-    assert "has no result of deploy yet" in needs.output
-    fetched = fleet.run("params/first.yaml", *only, "--fetch")
-    assert (fetched.code, fetched.executed()) == (0, []), fetched.output
-    for stage in ("export", "convert"):
-        found = result(fleet.home.root / "outputs", "first", stage).artefact
-        assert found
-        folder = fleet.home.root / "outputs/first/artefacts" / found.folder
-        assert (folder / "model.onnx").exists()
-    unchanged = fleet.home.run("run", "params/first.yaml", "--stage", "convert", *ONE)
-    assert (unchanged.code, unchanged.executed()) == (0, [])
 
 
 @pytest.mark.thorough
@@ -192,39 +196,29 @@ def test_a_stage_goes_to_its_worker_and_comes_home_and_what_no_worker_offers_wai
 
 
 @pytest.mark.thorough
-def test_an_outputs_folder_that_both_see_is_used_as_it_is(fleet: Fleet) -> None:
-    fleet.schedule()
-    own = ("worker", fleet.address, "--target", "first")
-    fleet.start(*own).wait_to_say("joined")  # in the submitter's own outputs folder
-
-    only = ("--stage", "export", "--stage", "convert", *ONE)
-    answer = fleet.run("params/first.yaml", *only)
-
-    assert answer.executed() == ["dummy onnx-fp32 export", "dummy onnx-fp32 convert"]
-    assert answer.code == 0, answer.output
-    (path,) = (fleet.home.root / "outputs/first/artefacts").glob("dummy-export-*/model.onnx")
-    assert path.exists()
-    assert "sent" not in answer.output
-    again = fleet.home.run("run", "params/first.yaml", *only)
-    assert (again.code, again.executed()) == (0, [])
-
-
-@pytest.mark.thorough
-def test_a_plain_dask_worker_joins_by_a_preload(fleet: Fleet) -> None:
-    """As dask-jobqueue and the operator of dask-kubernetes start workers and schedulers."""
-    fleet.variables["TRITON_NOTEBOOKS_OUTPUTS"] = str(fleet.outputs("first"))
+def test_a_plain_dask_worker_joins_by_a_preload_and_may_share_the_outputs(fleet: Fleet) -> None:
+    """As dask-jobqueue and the operator of dask-kubernetes start workers and schedulers. An outputs
+    folder that worker and submitter both see is used as it is.
+    """
     quiet = ("--host", "127.0.0.1", "--dashboard-address", "127.0.0.1:0")
     scheduler = fleet.start("scheduler", *quiet, "--port", "0", module="dask")
     said = scheduler.wait_to_say("Scheduler at:")
     fleet.address = re.findall(r"Scheduler at: +(\S+)", said)[0]
     of_ours = ("--nthreads", "1", "--no-nanny", "--memory-limit", "0")
+    fleet.variables["TRITON_NOTEBOOKS_OUTPUTS"] = str(fleet.home.root / "outputs")
     fleet.start(
         *("worker", fleet.address, *quiet, *of_ours, "--preload", "helpers.fleet.preload"),
         module="dask",
     )
     del fleet.variables["TRITON_NOTEBOOKS_OUTPUTS"]
+    only = ("params/first.yaml", "--stage", "export", "--stage", "convert", *ONE)
 
-    answer = fleet.run("params/first.yaml", "--stage", "export", *ONE)
+    answer = fleet.run(*only)
 
-    assert (answer.code, answer.executed()) == (0, ["dummy onnx-fp32 export"]), answer.output
-    assert result(fleet.outputs("first"), "first", "export")
+    assert answer.code == 0, answer.output
+    assert answer.executed() == ["dummy onnx-fp32 export", "dummy onnx-fp32 convert"]
+    (path,) = (fleet.home.root / "outputs/first/artefacts").glob("dummy-export-*/model.onnx")
+    assert path.exists()
+    assert "sent" not in answer.output
+    again = fleet.home.run("run", *only)
+    assert (again.code, again.executed()) == (0, [])
