@@ -77,15 +77,15 @@ def require_the_same_data(fleet: Fleet, output: str) -> None:
 
 def require_fetched(fleet: Fleet, target: str) -> None:
     """Artefacts come home when they are asked for, and are then those of a run at home."""
-    only = (f"params/{target}.yaml", "--stage", "export", "--stage", "convert", *ONE)
-    fetched = fleet.run(*only, "--fetch")
+    name, convert = f"params/{target}.yaml", ("--stage", "convert", *ONE)
+    fetched = fleet.run(name, "--stage", "export", *convert, "--fetch")
     assert (fetched.code, fetched.executed()) == (0, []), fetched.output
     for stage in ("export", "convert"):
         found = result(fleet.home.root / "outputs", target, stage).artefact
         assert found
         folder = fleet.home.root / f"outputs/{target}/artefacts" / found.folder
         assert (folder / "model.onnx").exists()
-    unchanged = fleet.home.run("run", *only)
+    unchanged = fleet.home.run("run", name, *convert)
     assert (unchanged.code, unchanged.executed()) == (0, [])
 
 

@@ -33,6 +33,7 @@ from tests.pipeline.test_try_it import fitted_by_run
 
 NAMES = Path(__file__).parent / "data" / "resnet50_names.tsv"
 SMALL = SimpleNamespace(dataset="generated-small", export_precision="fp32", crop_size=None)
+CROPPED = SimpleNamespace(dataset="generated-small", export_precision="fp32", crop_size=96)
 
 Floats = NDArray[np.float32]
 State = dict[str, torch.Tensor]
@@ -621,9 +622,10 @@ class Fitted:
 
 @pytest.fixture(scope="module")
 def fitted(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Fitted:
-    config, data, checkpoint = fitted_by_run("resnet50", shared, tmp_path_factory.mktemp("run"))
-    dataset = resnet50.open_dataset(config, data)
-    network, images = resnet50.build(config, checkpoint), images_of(dataset)
+    """Its crops are larger than the run's: with those it tells fewer images apart."""
+    _, data, checkpoint = fitted_by_run("resnet50", shared, tmp_path_factory.mktemp("run"))
+    dataset = resnet50.open_dataset(CROPPED, data)
+    network, images = resnet50.build(CROPPED, checkpoint), images_of(dataset)
     network.to(memory_format=torch.channels_last)  # quicker
     return Fitted(network, dataset, images, run(network, images))
 

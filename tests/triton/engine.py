@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.metadata import files
+from importlib.util import cache_from_source
 from pathlib import Path
 
 import pytest
@@ -185,7 +186,19 @@ def write_image(path: Path, packages: Iterable[str]) -> None:
         **{f"/opt/tritonserver/lib/{each.name}": each for each in libraries().iterdir()},
         **{f"/opt/tritonserver/backends/python/{each.name}": each for each in backend},
     }
-    write_tar(path, found | python_files(LIBRARY, LIBRARY, packages))
+    modules = python_files(LIBRARY, LIBRARY, packages)
+    write_tar(path, found | modules | compiled(modules))
+
+
+def compiled(modules: dict[str, Path]) -> dict[str, Path]:
+    """Place what Python has compiled of an image's modules beside them, or every container would
+    compile them again.
+    """
+    found = {}
+    for place, path in modules.items():
+        if path.suffix == ".py" and (cache := Path(cache_from_source(str(path)))).exists():
+            found[cache_from_source(place)] = cache
+    return found
 
 
 def python_files(standard: str, site: str, packages: Iterable[str]) -> dict[str, Path]:

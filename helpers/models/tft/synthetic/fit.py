@@ -16,7 +16,7 @@ from helpers.models.tft.variants import HISTORY, QUANTILES, Variant
 SEED = 0
 WARM_UP = 20  # steps in which the learning rate rises
 # steps, batch size and learning rate
-RECIPES = {"generated": (140, 32, 4e-3), "generated-small": (100, 8, 3e-3)}
+RECIPES = {"generated": (140, 32, 4e-3), "generated-small": (50, 8, 3e-3)}
 
 
 def fit(name: str, variant: Variant, dataset: Path, path: Path) -> None:
