@@ -140,11 +140,12 @@ def test_three_machines_run_a_target_each_and_the_site_shows_all(
     serving.end()
     require_fetched(fleet, TARGETS[0])
     local, first = fleet.home.root / "local", TARGETS[0]
-    alone = fleet.home.run("run", files[0], *ONE, "--outputs", "local")
+    makes = ("--stage=export", "--stage=convert", "--stage=deploy")
+    alone = fleet.home.run("run", files[0], *ONE, *makes, "--outputs", "local")
     assert alone.code == 0, alone.output
     for name in TARGETS:
-        assert states(outputs, name) == states(local, first)
         assert hashes(outputs, name) == hashes(local, first)
+        assert states(local, first).items() <= states(outputs, name).items()
 
 
 @pytest.mark.thorough

@@ -30,6 +30,7 @@ from helpers.config import (
     STAGE,
     TARGET_VARIABLE,
     TAUGHT,
+    DeployConfig,
     ExportConfig,
     StageConfig,
     artefact_folder,
@@ -68,6 +69,7 @@ OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 SERVED = ("deploy", "perf_offline", "perf_online", "report", "tune")  # have one code for all models
+MEASURED = ("perf_offline", "perf_online")
 QUICKEST_FIRST = ("tft", "dcnv2", "dlrm", "resnet50", "widedeep", "bert")  # to be measured
 FILE = "try_it.yaml"
 FEWEST_WORDS = 15  # that say what to expect of a variation, and why
@@ -89,29 +91,32 @@ def variations(path: Path) -> list[dict[str, Any]]:
 def variations_to_run(model: str, stage: str) -> list[dict[str, Any]]:
     """The variations that are run. What is served, measured or reported has one code for all
     models: of the variations that change the same fields the quickest one is run, and none whose
-    fields another changes with more. And DLRM and DCNv2 are one but for the network: what both name
-    is run for DLRM.
+    fields another changes with more; measured, those that change what is served are alike. And DLRM
+    and DCNv2 are one but for the network: what both name is run for DLRM.
     """
     named = variations(notebook_file(model, stage))
     if stage not in SERVED:
         others = variations(notebook_file("dlrm", stage)) if model == "dcnv2" else []
         return [each for each in named if each not in others]
     every = [
-        (fields(each), place)
+        (changed(stage, each), place)
         for place, name in enumerate(QUICKEST_FIRST)
         for each in variations(notebook_file(name, stage))
     ]
 
-    def is_another(changed: set[str]) -> bool:
-        own = QUICKEST_FIRST.index(model)
-        return any(changed < more or (changed == more and place < own) for more, place in every)
+    def is_another(own: set[str]) -> bool:
+        first = QUICKEST_FIRST.index(model)
+        return any(own < more or (own == more and place < first) for more, place in every)
 
-    return [each for each in named if not is_another(fields(each))]
+    return [each for each in named if not is_another(changed(stage, each))]
 
 
-def fields(overrides: dict[str, Any]) -> set[str]:
-    """The fields that a variation changes, those of a space to search in each."""
-    return {*overrides, *overrides.get("tune_space", {})}
+def changed(stage: str, overrides: dict[str, Any]) -> set[str]:
+    """The fields that a variation changes, those of a space to search in each; what is served is
+    one to who measures it.
+    """
+    found = {*overrides, *overrides.get("tune_space", {})}
+    return {"served"} if stage in MEASURED and found <= set(DeployConfig.model_fields) else found
 
 
 @pytest.fixture(params=BOOKS, ids="-".join)
