@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 from helpers import formats
@@ -77,13 +78,29 @@ def file_for(gpu: str, model: str = "") -> Path | None:
     """
     for path in sorted(FILES.glob("*.yaml")):
         try:
-            content = yaml_file.load(path)
-        except ParameterError:
+            status = path.stat()
+        except FileNotFoundError:  # it goes meanwhile
             continue
-        if isinstance(content, dict) and content.get("gpu") == gpu:
+        own_gpu, models = _named(path, status.st_ino, status.st_mtime_ns, status.st_size)
+        if own_gpu == gpu:
             own = FILES / f"{model}.yaml"
-            return own if model not in (content.get("models") or ()) and own.exists() else path
+            return own if model not in models and own.exists() else path
     return None
+
+
+@cache
+def _named(path: Path, *_: int) -> tuple[object, frozenset[str]]:
+    """Give the `gpu` of a parameter file and its models; kept until its inode, time or size is
+    another. Of one that cannot be read there is neither.
+    """
+    try:
+        content = yaml_file.load(path)
+    except ParameterError:
+        content = None
+    if not isinstance(content, dict):
+        return None, frozenset()
+    models = content.get("models")
+    return content.get("gpu"), frozenset(models if isinstance(models, dict) else ())
 
 
 def _target(gpu: str, model: str) -> str:

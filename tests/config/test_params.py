@@ -692,3 +692,20 @@ def test_only_int8_is_calibrated_by_the_models_own_number_of_samples_unless_told
     assert recommender.calibration == (8_000, 0)
     assert calibration(precision="int8", calibration_samples=8, calibration_seed=3) == (8, 3)
     assert calibration(calibration_samples=8) is None
+
+
+def test_the_file_of_a_gpu_is_looked_for_in_files_as_they_are_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, "FILES", tmp_path)
+    one, broken = tmp_path / "one.yaml", tmp_path / "broken.yaml"
+    broken.write_text("gpu: [")
+    one.write_text("gpu: A\nmodels: {}\n")
+    assert [loading.file_for(gpu) for gpu in ("A", "B")] == [one, None]
+
+    one.write_text("gpu: B\nmodels: {}\n")
+    broken.write_text("gpu: A\nmodels: 3\n")
+
+    assert [loading.file_for(gpu) for gpu in ("A", "B")] == [broken, one]
+    one.unlink()
+    assert loading.file_for("B") is None
