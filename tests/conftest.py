@@ -78,6 +78,11 @@ LONGEST = [
         "fleet/test_faults.py",
         "test_image.py",
         "triton/test_engine.py",
+        "pipeline/test_faults.py",
+        "pipeline/test_pipeline.py",
+        "perf/test_loadgen.py",
+        "tuning/test_tuned.py",
+        "report/test_browser.py",
     )
 ]
 RUNS = {"finished", "project", "nothing_left"}  # fixtures of tests that run a whole experiment
@@ -103,8 +108,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     machine's time.
 
     Files with slow tests come first, so that no worker is left with one of them at the end, and
-    before them `LONGEST`; of these, files that wait for the finished project last, so that one
-    worker makes it meanwhile. With `--dist loadgroup`, a file stays on one worker unless its tests
+    before them `LONGEST`; files that wait for the finished project last, so that one worker makes
+    it meanwhile. With `--dist loadgroup`, a file stays on one worker unless its tests
     say otherwise.
     """
     waiting = set()
@@ -123,7 +128,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     ranks = {path: place - len(LONGEST) for place, path in enumerate(LONGEST)}
     items.sort(
-        key=lambda item: (ranks.get(item.path, 0), item.path not in slow, item.path in waiting)
+        key=lambda item: (item.path in waiting, ranks.get(item.path, 0), item.path not in slow)
     )
 
 
