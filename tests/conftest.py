@@ -86,6 +86,7 @@ LONGEST = [
         "models/test_recommenders.py",
         "pipeline/test_faults.py",
         "pipeline/test_pipeline.py",
+        "triton/test_server.py",
         "perf/test_loadgen.py",
         "tuning/test_tuned.py",
         "report/test_browser.py",
@@ -94,17 +95,21 @@ LONGEST = [
 RUNS = {"finished", "project", "nothing_left"}  # fixtures of tests that run a whole experiment
 # What is in a file that has tests with a mark: to import all others takes seconds in each process
 HINTS = {
-    "alone": re.compile(rf"mark\.alone|\b({'|'.join(RUNS)})\b"),
+    "alone": re.compile(rf"mark\.alone|\b({'|'.join(RUNS)})[:\"]"),  # parameters, and usefixtures
     "thorough": re.compile(r"mark\.(thorough|old)\b"),
     "old": re.compile(r"mark\.old\b"),
 }
+ALL_THOROUGH = re.compile(r"^pytestmark = .*mark\.thorough\b", re.MULTILINE)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave out files without a test of the mark that is asked for first."""
-    hint = HINTS.get(config.option.markexpr.partition(" ")[0])
+    first, _, others = config.option.markexpr.partition(" ")
+    hint = HINTS.get(first)
     if hint and collection_path.name.startswith("test_"):
-        return not hint.search(collection_path.read_text()) or None
+        text = collection_path.read_text()
+        is_left_out = others.endswith("not thorough") and ALL_THOROUGH.search(text)
+        return bool(is_left_out or not hint.search(text)) or None
     return None
 
 
