@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -39,15 +39,15 @@ os.environ[PATIENCE_VARIABLE] = "0.01"  # no figure is believed here
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Give tests side by side one core each, but for those that start servers and kernels; and a
-    temporary folder each, as one measurement at a time has the lock that lies there.
+    """Give tests side by side one thread each, as OpenMP's threads wait for each other where there
+    are fewer cores; and a temporary folder each, as one measurement at a time has the lock that
+    lies there.
     """
     if worker := os.environ.get("PYTEST_XDIST_WORKER"):
         os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix=f"{worker}-")
         config.add_cleanup(partial(shutil.rmtree, tempfile.tempdir, ignore_errors=True))
-        if not config.option.markexpr.startswith(("alone", "thorough")):
-            threads = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
-            os.environ.update(dict.fromkeys(threads, "1"))
+        threads = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
+        os.environ.update(dict.fromkeys(threads, "1"))
 
 
 def pytest_runtest_setup() -> None:
@@ -154,6 +154,15 @@ def apart(model: str, *others: str) -> Any:
     return pytest.param(model, *others, marks=marks, id=model)
 
 
+# Or a command has shared memory of its own, where this is allowed
+OWN_MEMORY = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /dev/shm && exec "$@"', "sh")
+if (
+    not shutil.which(OWN_MEMORY[0])
+    or subprocess.run([*OWN_MEMORY, "true"], capture_output=True).returncode
+):
+    OWN_MEMORY = ()
+
+
 WATCHED = "imported"  # a folder of a project, with one file for each process
 NOTE = """
 import os, sys
@@ -191,6 +200,7 @@ class Project:
     """A copy of the project in a temporary folder, and its batch command."""
 
     root: Path
+    prefix: tuple[str, ...] = ()  # of the command
 
     @property
     def params(self) -> Path:
@@ -208,7 +218,7 @@ class Project:
     def start(self, *arguments: str, **options: Any) -> "subprocess.Popen[str]":
         """Start `python -m helpers ARGUMENTS` in the copy, in a process group of its own."""
         return subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-m", "helpers", *arguments],
+            [*self.prefix, sys.executable, "-W", "ignore", "-m", "helpers", *arguments],
             cwd=self.root,
             env={**os.environ, "PYTHONPATH": self.path},
             stdout=subprocess.PIPE,
@@ -284,7 +294,7 @@ def finished(shared: Path) -> Project:
     folder = shared
     with FileLock(folder / "finished.lock"):
         if not (folder / "finished").exists():
-            project = copy_project(folder / "running/project")
+            project = replace(copy_project(folder / "running/project"), prefix=OWN_MEMORY)
             with watch(project.root / WATCHED):
                 answer = project.run("run", "params/dummy.yaml")
             assert answer.code == 0, answer.output
@@ -293,10 +303,13 @@ def finished(shared: Path) -> Project:
 
 
 @pytest.fixture
-def project(finished: Project, tmp_path: Path) -> Project:
-    """A copy of the finished project that a test may change."""
+def project(request: pytest.FixtureRequest, finished: Project, tmp_path: Path) -> Project:
+    """A copy of the finished project that a test may change. It leaves shared memory that one can
+    see if the test holds that there is `nothing_left`.
+    """
     shutil.copytree(finished.root, tmp_path / "project", copy_function=shutil.copy2)
-    return Project(tmp_path / "project")
+    is_seen = "nothing_left" in request.fixturenames
+    return Project(tmp_path / "project", () if is_seen else OWN_MEMORY)
 
 
 @pytest.fixture

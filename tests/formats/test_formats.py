@@ -18,7 +18,7 @@ import torch
 from helpers import formats
 from helpers.config.loading import resolve
 from helpers.errors import ParameterError
-from helpers.formats import Arrays, Build, onnx
+from helpers.formats import Arrays, Build, onnx, tf_savedmodel
 from helpers.models._keras import keras as import_keras
 from tests.conftest import run_time_code
 
@@ -112,6 +112,7 @@ def artefacts(tmp_path_factory: pytest.TempPathFactory) -> dict[Made, Path]:
     found: dict[Made, Path] = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(onnx, "LARGE", 10)  # every weight counts as large
+        patch.setattr(tf_savedmodel, "LARGE", 40)  # and the layer's, of 48 bytes
         for made in MADE:
             name, precision, framework = made
             if framework.startswith("torch") and name != "openvino" and precision != "int8":

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from html import unescape
 from pathlib import Path
-from shutil import which
 from typing import Any
 
 import pytest
@@ -19,17 +18,11 @@ from helpers.config import LESSONS, MARK, TARGET_VARIABLE, TAUGHT, notebook_file
 from helpers.display import short
 from helpers.results import Result, read
 from helpers.store import OUTPUTS_VARIABLE
-from tests.conftest import ROOT
+from tests.conftest import OWN_MEMORY, ROOT
 from tests.pipeline.test_try_it import FILE, run_once, variations
 
-# perf_analyzer names the memory that it shares by tensors, for the whole machine: without shared
-# memory of their own, they are on the worker that has tests/pipeline/test_try_it.py of this model
-OWN_MEMORY = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /dev/shm && exec "$@"', "sh")
-IS_ALLOWED = (
-    bool(which(OWN_MEMORY[0]))
-    and not subprocess.run([*OWN_MEMORY, "true"], capture_output=True).returncode
-)
-GROUP = pytest.mark.xdist_group("lessons" if IS_ALLOWED else TAUGHT)
+# without shared memory of their own, they are on the worker that runs this model elsewhere
+GROUP = pytest.mark.xdist_group("lessons" if OWN_MEMORY else TAUGHT)
 pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.thorough, GROUP]
 
 TARGET = Path(FILE).stem
@@ -44,8 +37,9 @@ def command(outputs: Path, *words: str) -> "subprocess.CompletedProcess[str]":
         TARGET_VARIABLE: TARGET,
         "PYTHONWARNINGS": "ignore",
     }
-    words = (*OWN_MEMORY, *words) if IS_ALLOWED else words
-    return subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, timeout=900)
+    return subprocess.run(
+        [*OWN_MEMORY, *words], cwd=ROOT, env=env, capture_output=True, text=True, timeout=900
+    )
 
 
 def run(outputs: Path, *stages: str) -> "subprocess.CompletedProcess[str]":

@@ -16,7 +16,6 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
-from sklearn.metrics.pairwise import cosine_similarity
 
 from helpers import models
 from helpers.errors import DataError
@@ -229,6 +228,8 @@ class Slow:
 
 def similarities(table: pd.DataFrame, pairs: Any) -> Any:
     """Weigh with dense matrices; the cosine is scikit-learn's, which gives 0 for what is empty."""
+    from sklearn.metrics.pairwise import cosine_similarity  # seconds of every worker's start
+
     column = table.columns[1]
     dense = table.pivot(index="document_id", columns=column, values="confidence_level").fillna(0)
     held = table.groupby(column)["document_id"].nunique()[dense.columns]

@@ -145,7 +145,7 @@ def test_a_report_that_was_written_meanwhile_says_how_much_is_in_it(project: Pro
 
     project.params.write_text(text)
     answer = project.run(*command)
-    assert answer.executed() == ["dummy openvino-fp32 perf_offline", "dummy report"]
+    assert answer.executed() == ["dummy openvino-fp32 perf_offline", "dummy report"], answer.output
     assert "so far" not in page.read_text()
     assert "so far" not in (project.target / "index.html").read_text()
 

@@ -131,7 +131,7 @@ def test_a_second_run_executes_nothing_within_three_seconds(finished: Project) -
 def test_a_changed_batch_size_runs_only_that_measurement_and_the_report(project: Project) -> None:
     edit(project.params, "openvino-fp32: {", "openvino-fp32: {batch_sizes: [2], ")
     answer = project.run("run", "params/dummy.yaml")
-    assert answer.executed() == ["dummy openvino-fp32 perf_offline", "dummy report"]
+    assert answer.executed() == ["dummy openvino-fp32 perf_offline", "dummy report"], answer.output
     assert "because its configuration changed (batch_sizes)" in answer.output
     assert [row.batch_size for row in project.rows("openvino-fp32", "perf_offline")] == [2]
 
@@ -152,13 +152,13 @@ def test_a_changed_notebook_runs_again_and_what_depends_on_its_output_only(
     notebook["cells"][0]["source"] = ["# Another title"]
     path.write_text(json.dumps(notebook))
     answer = project.run("run", "params/dummy.yaml", "--experiment", "onnx-fp32")
-    assert answer.executed() == ["dummy onnx-fp32 convert", "dummy report"]
+    assert answer.executed() == ["dummy onnx-fp32 convert", "dummy report"], answer.output
 
 
 def test_force_and_the_filters_choose_what_runs(project: Project) -> None:
     only = ("--experiment", "openvino-fp32", "--stage", "convert")
     answer = project.run("run", "params/dummy.yaml", "--force", *only)
-    assert answer.executed() == ["dummy openvino-fp32 convert"]
+    assert answer.executed() == ["dummy openvino-fp32 convert"], answer.output
 
 
 def test_a_red_rung_fails_its_stage_and_blocks_what_depends_on_it(project: Project) -> None:
