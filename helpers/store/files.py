@@ -5,7 +5,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from helpers.errors import WorkspaceError
@@ -42,7 +42,8 @@ def write_atomic(path: Path, content: str | bytes) -> Path:
             os.chmod(temporary, 0o644)
             os.replace(temporary, path)
         except BaseException:
-            os.unlink(temporary)
+            with suppress(FileNotFoundError):  # a signal came after the rename
+                os.unlink(temporary)
             raise
     return path
 

@@ -112,6 +112,21 @@ def test_a_write_that_breaks_off_leaves_the_old_file(tmp_path: Path) -> None:
     assert done.stdout == "old ['result.json']\n"
 
 
+def test_ctrl_c_at_the_end_of_a_write_stays_ctrl_c(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rename = os.replace
+
+    def interrupted(source: str, target: Path) -> None:
+        rename(source, target)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("os.replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_atomic(folder / "file", "new")
+    assert (folder / "file").read_text() == "new"
+
+
 def test_an_outputs_path_that_is_a_file_is_one_line(folder: Path) -> None:
     folder.write_text("not a folder")
 
