@@ -43,6 +43,7 @@ def pytest_configure(config: pytest.Config) -> None:
     are fewer cores; and a temporary folder each, as one measurement at a time has the lock that
     lies there.
     """
+    config.pluginmanager.register(Order())
     if worker := os.environ.get("PYTEST_XDIST_WORKER"):
         os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix=f"{worker}-")
         config.add_cleanup(partial(shutil.rmtree, tempfile.tempdir, ignore_errors=True))
@@ -116,31 +117,37 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what runs the batch command, or waits for it: servers and kernels need most of the
-    machine's time.
-
-    Files with slow tests come first, so that no worker is left with one of them at the end, and
-    before them `LONGEST`; files that wait for the finished project last, so that one worker makes
-    it meanwhile. With `--dist loadgroup`, a file stays on one worker unless its tests
-    say otherwise.
+    machine's time. With `--dist loadgroup`, a file stays on one worker unless its tests say
+    otherwise.
     """
-    waiting = set()
     for item in items:
         fixtures = set(getattr(item, "fixturenames", ()))
         if RUNS & fixtures:
             item.add_marker("alone")
         if "finished" in fixtures:
-            waiting.add(item.path)
             item.add_marker("slow")  # whoever is first runs all stages
         for mark, hint in HINTS.items():
             if item.get_closest_marker(mark) and not hint.search(item.path.read_text()):
                 raise pytest.UsageError(f"{item.nodeid}: -m {mark} would not find it")
         if not item.get_closest_marker("xdist_group"):
             item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
-    slow = {item.path for item in items if item.get_closest_marker("slow")}
-    ranks = {path: place - len(LONGEST) for place, path in enumerate(LONGEST)}
-    items.sort(
-        key=lambda item: (item.path in waiting, ranks.get(item.path, 0), item.path not in slow)
-    )
+
+
+class Order:
+    """Puts in order what is left once tests without the marks that are asked for are gone."""
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Files with slow tests come first, so that no worker is left with one of them at the end,
+        and before them `LONGEST`; files that wait for the finished project last, so that one worker
+        makes it meanwhile.
+        """
+        waiting = {item.path for item in items if "finished" in getattr(item, "fixturenames", ())}
+        slow = {item.path for item in items if item.get_closest_marker("slow")}
+        ranks = {path: place - len(LONGEST) for place, path in enumerate(LONGEST)}
+        items.sort(
+            key=lambda item: (item.path in waiting, ranks.get(item.path, 0), item.path not in slow)
+        )
 
 
 # perf_analyzer names the memory that it shares by tensors, for the whole machine: models with the
