@@ -84,7 +84,8 @@ def test_a_stall_is_seen_by_all_who_wanted_to_ask_meanwhile(server: Server) -> N
     assert row.p99_latency_ms
     assert 0.9 * truth < row.p99_latency_ms < 1.5 * truth  # more where tests run beside it
     assert truth > 900
-    assert row.p99_sent_ms == pytest.approx(row.p99_latency_ms, rel=0.02)
+    # from the schedule as from sending, but for what is sent late where tests run beside it
+    assert row.p99_sent_ms == pytest.approx(row.p99_latency_ms, rel=0.2)
     assert (row.rate, row.concurrency, row.littles_law) == (RATE, 0, None)
     assert row.verdict in ("wide", "client-bound"), row.reason  # of a queue with one long stall
 
