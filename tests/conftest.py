@@ -158,19 +158,20 @@ class Order:
 SAME_NAMES = {"dlrm": "criteo", "dcnv2": "criteo"}
 
 
-def apart(model: str, *others: str) -> Any:
-    """A model, and `others`, as parameters, on the worker that has what must not run beside it."""
-    marks = pytest.mark.xdist_group(SAME_NAMES.get(model, model))
-    return pytest.param(model, *others, marks=marks, id=model)
-
-
-# Or a command has shared memory of its own, where this is allowed
+# What starts a command with shared memory of its own, so that the same names do not meet; empty
+# where this is not allowed
 OWN_MEMORY = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /dev/shm && exec "$@"', "sh")
 if (
     not shutil.which(OWN_MEMORY[0])
     or subprocess.run([*OWN_MEMORY, "true"], capture_output=True).returncode
 ):
     OWN_MEMORY = ()
+
+
+def apart(model: str, *others: str) -> Any:
+    """A model, and `others`, as parameters, on the worker that has what must not run beside it."""
+    marks = pytest.mark.xdist_group(SAME_NAMES.get(model, model))
+    return pytest.param(model, *others, marks=marks, id=model)
 
 
 WATCHED = "imported"  # a folder of a project, with one file for each process

@@ -145,8 +145,8 @@ def _save_frozen(
     """Save a function as TensorFlow 1 did, with its weights as constants.
 
     Old TensorFlows know neither the operations by which today's reads a variable nor the attributes
-    that it writes with their default values. What does this copies the graph many times: the
-    weights are put into what it has written. Wide & Deep's 367 MB would need 7 GB.
+    that it writes with their default values. TensorFlow copies the graph many times meanwhile, so
+    large weights are put into the written file: with Wide & Deep's 367 MB a process took 7 GB.
     """
     import tensorflow as tf
     from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
@@ -180,4 +180,5 @@ def _save_frozen(
     for node in saved.meta_graphs[0].graph_def.node:
         if node.name in weights:
             node.attr["value"].tensor.tensor_content = weights.pop(node.name)
+    assert not weights, "TensorFlow has named a weight anew"
     file.write_bytes(saved.SerializeToString())
