@@ -1,6 +1,7 @@
 """Shared by the tests: a copy of the project with a small model, and what must not be left."""
 
 import ast
+import gc
 import os
 import re
 import shutil
@@ -49,6 +50,19 @@ def pytest_configure(config: pytest.Config) -> None:
         config.add_cleanup(partial(shutil.rmtree, tempfile.tempdir, ignore_errors=True))
         threads = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
         os.environ.update(dict.fromkeys(threads, "1"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Of thousands of tests that are collected nothing is garbage: do not look for it, then or
+    later.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_runtest_setup() -> None:
