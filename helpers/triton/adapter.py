@@ -10,6 +10,7 @@ On a GPU, tensors stay there if the session has `run_on_device`: it takes PyTorc
 as arrays, and its outputs go back to Triton by DLPack.
 """
 
+import gc
 import importlib.util
 import json
 import sys
@@ -59,6 +60,7 @@ def to_triton(name, values):
 
 class TritonPythonModel:
     def initialize(self, args):
+        gc.disable()  # nothing of what a runtime imports is garbage, nor is it looked through later
         config = json.loads(args["model_config"])
         parameters = {name: value["string_value"] for name, value in config["parameters"].items()}
         folder = Path(args["model_repository"]) / args["model_version"]
@@ -79,6 +81,8 @@ class TritonPythonModel:
             for name in self.session.counters():
                 family = pb.MetricFamily(name, f"{name} so far", pb.MetricFamily.COUNTER)
                 self.metrics[name] = family, family.Metric(labels={"model": args["model_name"]})
+        gc.freeze()
+        gc.enable()
 
     def finalize(self):
         if hasattr(self.session, "close"):
