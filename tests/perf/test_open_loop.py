@@ -151,7 +151,8 @@ def test_a_rate_above_capacity_is_overloaded(server: Server) -> None:
 
 
 def test_a_steady_rate_is_not_overloaded(server: Server) -> None:
-    row = measure(server, **open_loop(0.5 / SERVICE, 140))[1]
+    """With room for the tests beside: a stutter of theirs is no trend over seconds."""
+    row = measure(server, **open_loop(0.2 / SERVICE, 140))[1]
 
     assert row.verdict not in ("overloaded", "failed")
     assert row.p50_latency_ms
