@@ -19,7 +19,7 @@ from helpers.pipeline.kernels import Nursery, forked
 from helpers.store import ROOT
 
 TELL = """
-import json, os, sys
+import gc, json, os, sys
 print(json.dumps({
     "parent": os.getppid(),
     "session": os.getsid(0) == os.getpid(),
@@ -31,6 +31,7 @@ print(json.dumps({
     "debugpy": "debugpy" in sys.modules,
     "ours": sorted(name for name in sys.modules if name.partition(".")[0] == "helpers"),
     "main": __name__,
+    "garbage": [gc.isenabled(), gc.get_freeze_count() > 100_000],
 }))
 """
 
@@ -82,6 +83,7 @@ def test_a_kernel_is_a_fork_with_what_it_was_given_and_the_packages(
     assert found["variables"] == {"ONLY_HERE": "2", "ONLY_BEFORE": None}
     assert found["pandas"]
     assert found["main"] == "__main__"
+    assert found["garbage"] == [True, True]  # looked for, but not in what was imported before
     manager.shutdown_kernel()
     assert not process.is_running()
     assert not manager.is_alive()

@@ -132,3 +132,29 @@ def test_tensors_go_back_to_triton_each_to_its_own_request(tmp_path: Path) -> No
         answers = threads.map(lambda values: server.infer("doubles", {"ids": values}), sent)
         for values, answer in zip(sent, answers, strict=True):
             np.testing.assert_array_equal(answer["doubled"], 2 * values)
+
+
+COLLECTED = """
+import gc
+import numpy as np
+
+class Session:
+    def run(self, inputs):
+        found = [gc.isenabled(), self in gc.get_objects()]
+        return {"doubled": np.array([found], np.int64)}
+
+def load(path, threads, device):
+    assert not gc.isenabled()
+    return Session()
+"""
+
+
+@pytest.mark.slow
+def test_what_was_loaded_is_not_looked_through_for_garbage_and_what_comes_later_is(
+    tmp_path: Path,
+) -> None:
+    repository = write_doubles(tmp_path / "repository", COLLECTED)
+    with embedded.serve(repository, log=tmp_path / "log") as server:
+        answer = server.infer("doubles", {"ids": np.zeros((1, 2), np.int64)})
+
+    assert answer["doubled"].tolist() == [[True, False]]
