@@ -115,10 +115,10 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
             ROOT, context, ignore=shutil.ignore_patterns(".*", "outputs", "data", "__pycache__")
         )
         shutil.copy(ROOT / ".dockerignore", context)
-        lock = context / "docker/requirements.lock"
-        lines = lock.read_text().splitlines()
-        kept = [each for each in lines if canonicalize_name(each.split("==")[0]) in packages]
-        lock.write_text("\n".join(kept))
+        for lock in (context / "docker").glob("*.lock"):
+            lines = lock.read_text(encoding="utf-8").splitlines()
+            kept = [each for each in lines if canonicalize_name(each.split("==")[0]) in packages]
+            lock.write_text("\n".join(kept), encoding="utf-8")
         for target in ("cpu", "lab"):
             words = ("build", "--network=none", f"--file={context}/docker/Dockerfile")
             found.docker(*words, f"--target={target}", f"--tag={target}", str(context))

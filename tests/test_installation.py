@@ -5,78 +5,88 @@ import tomllib
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from helpers.store.paths import ROOT
 
-LOCKS = {"cpu": "docker/requirements.lock", "gpu": "docker/requirements-gpu.lock"}
+FOLDER = ROOT / "docker"
+LOCKS = ("requirements.lock", "torch.lock", "triton.lock", "gpu.lock")
+PYTHONS = ("3.11.2", "3.11.13", "3.12.0", "3.13.0")
 CUDA = re.compile(r"cuda-|nvidia-|tensorrt-cu13|triton$")  # what only a machine with a GPU needs
 
 
-def locked(name: str) -> dict[str, str]:
-    """The exact versions of a lock file, by distribution."""
-    lines = (ROOT / LOCKS[name]).read_text().splitlines()
-    pins = [line.split("==") for line in lines if not line.startswith(("#", "--"))]
-    assert all(len(pin) == 2 for pin in pins)
-    return {canonicalize_name(name): version for name, version in pins}
-
-
-def test_both_locks_agree_on_all_but_the_builds_for_a_gpu() -> None:
-    cpu, gpu = locked("cpu"), locked("gpu")
-
-    assert cpu.pop("onnxruntime") == gpu.pop("onnxruntime-gpu")
-    assert {name: gpu.get(name) for name in cpu} == cpu
-    assert [name for name in gpu.keys() - cpu.keys() if not CUDA.match(name)] == []
-
-
-def test_no_lock_has_both_builds_of_onnx_runtime() -> None:
-    builds = {"onnxruntime", "onnxruntime-gpu"}
-
-    assert {name: builds & locked(name).keys() for name in LOCKS} == {
-        "cpu": {"onnxruntime"},
-        "gpu": {"onnxruntime-gpu"},
+def locked(*names: str, python: str = "3.12.0") -> dict[str, str]:
+    """The exact versions that lock files give a Python, by distribution."""
+    text = "\n".join((FOLDER / name).read_text(encoding="utf-8") for name in names)
+    wanted = [Requirement(line) for line in text.splitlines() if line and line[0] not in "#-"]
+    place = {"python_full_version": python, "python_version": python.rpartition(".")[0]}
+    found = {
+        canonicalize_name(each.name): str(each.specifier).removeprefix("==")
+        for each in wanted
+        if each.marker is None or each.marker.evaluate(place)
     }
+    assert all(Version(version) for version in found.values())
+    return found
 
 
-@pytest.mark.parametrize("name", LOCKS)
-def test_a_lock_is_within_what_the_package_asks_for(name: str) -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+@pytest.mark.parametrize("python", PYTHONS)
+def test_the_locks_are_within_what_the_package_asks_for(python: str) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
-    also = [
-        *extras["test"],
-        *extras["loadgen"],
-        *extras["tune"],
-        *extras["hps"],
-        *extras["kafka"],
-        *extras["fleet"],
-    ]
-    lines = [*project["dependencies"], *also, *extras[name]]
-    lock = locked(name)
+    names = ("cpu", "test", "loadgen", "tune", "hps", "kafka", "fleet")
+    lines = [*project["dependencies"], *(line for name in names for line in extras[name])]
+    lock = locked("requirements.lock", "torch.lock", python=python)
+    place = {"python_version": python.rpartition(".")[0]}
 
     wrong = [
-        line
+        str(line)
         for line in map(Requirement, lines)
-        if not line.specifier.contains(lock[canonicalize_name(line.name)])
+        if (line.marker is None or line.marker.evaluate(place))
+        and not line.specifier.contains(lock[canonicalize_name(line.name)])
     ]
     assert wrong == []
+    assert python in SpecifierSet(project["requires-python"])
 
 
-def test_tensorrt_and_torch_are_for_the_same_cuda() -> None:
-    lock = locked("gpu")
-    parts = [version for name, version in lock.items() if name.startswith("tensorrt-cu13")]
+def test_no_lock_brings_what_another_one_brings() -> None:
+    names = [name for lock in LOCKS for name in locked(lock)]
+    twice = {name for name in names if names.count(name) > 1}
 
-    assert len(parts) == 3
-    assert len(set(parts)) == 1
-    assert lock["cuda-toolkit"].startswith("13.")
-    assert "--extra-index-url https://pypi.nvidia.com" in (ROOT / LOCKS["gpu"]).read_text()
+    assert twice == {"tritonclient", "torch"}  # perf_analyzer's carrier; a build for each device
+    assert locked("gpu.lock")["torch"] == locked("torch.lock")["torch"]
+
+
+def test_only_pytorch_is_looked_for_on_its_index() -> None:
+    assert list(locked("torch.lock")) == ["torch"]
+    index = "--index-url https://download.pytorch.org/whl/cpu"
+    assert index in (FOLDER / "torch.lock").read_text().splitlines()
+    others = "".join((FOLDER / name).read_text() for name in LOCKS if name != "torch.lock")
+    assert "pytorch.org" not in others
+
+
+def test_the_lock_for_a_gpu_replaces_onnx_runtime_and_adds_cuda() -> None:
+    gpu = locked("gpu.lock")
+    tensorrt = [version for name, version in gpu.items() if name.startswith("tensorrt-cu13")]
+
+    assert gpu.pop("onnxruntime-gpu") == locked("requirements.lock")["onnxruntime"]
+    assert [name for name in gpu if not CUDA.match(name)] == ["torch"]
+    assert (len(tensorrt), len(set(tensorrt))) == (3, 1)
+    assert gpu["cuda-toolkit"].startswith("13.")
+    assert "--extra-index-url https://pypi.nvidia.com" in (FOLDER / "gpu.lock").read_text()
 
 
 def test_the_images_install_exact_wheels_and_keep_no_cache() -> None:
     text = (ROOT / "docker/Dockerfile").read_text().replace("\\\n", " ")
     installs = re.findall(r"pip install (.*?)(?: &&|\n)", text)
 
+    exact = ["--no-cache-dir", "--only-binary=:all:", "--no-deps", "--requirement"]
+    triton = "--target=/usr/local/triton"
     assert [line.split() for line in installs] == [
-        ["--no-cache-dir", "--only-binary=:all:", "--requirement", LOCKS["cpu"]],
+        [*exact, "docker/torch.lock"],
+        [*exact, "docker/requirements.lock"],
+        [*exact, "docker/triton.lock", triton],
         ["--no-cache-dir", "--no-deps", "--no-build-isolation", "--editable", "."],
     ]
     assert "apt-get" not in text

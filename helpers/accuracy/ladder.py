@@ -139,9 +139,9 @@ def framework_reference(config: ExportConfig, prepared: Prepared) -> Artefact:
         with making(folder) as (temporary, facts):
             size = models.at_once(config.model, models.get(config.model).BATCH)
             everything = _run(session, dataset.batches(size))
-            np.savez(temporary / EVALUATION_FILE, **everything)
+            np.savez(temporary / EVALUATION_FILE, allow_pickle=False, **everything)
             batches = dataset.batches(models.at_once(config.model, BATCH), SAMPLES)
-            np.savez(temporary / SAMPLES_FILE, **_run(session, batches))
+            np.savez(temporary / SAMPLES_FILE, allow_pickle=False, **_run(session, batches))
             # without labels there is no score, and a table of something
             facts.update(dataset.score(everything) or {"samples": len(dataset)})
     found = find_artefact(folder)

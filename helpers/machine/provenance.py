@@ -11,9 +11,9 @@ from helpers import formats, models
 from helpers.config import ConvertConfig, DeployConfig, ExportConfig, LessonConfig, StageConfig
 from helpers.formats import PRODUCTS, cpuinfo, instructions
 from helpers.store import ROOT
+from helpers.triton import embedded
 
 COMMAND_VARIABLE = "TRITON_NOTEBOOKS_COMMAND"  # set by the batch command for its kernels
-SERVING = ("nvidia-pytriton", "tritonclient")
 REPORTING = ("matplotlib", "seaborn", "pandas", "nbconvert")
 NO_ACCELERATOR: dict[str, JsonValue] = {"accelerators_per_node": 0, "accelerator_model_name": ""}
 
@@ -25,6 +25,7 @@ _distribution, _installed = cache(formats.distribution), cache(formats.installed
 def versions(config: StageConfig) -> dict[str, str]:
     """Look up the versions that decide what this stage computes, Python's first."""
     names: tuple[str, ...] = REPORTING
+    serving: dict[str, str] = {}
     if isinstance(config, ExportConfig):
         model = models.get(config.model)
         modules = ["numpy", *([] if model.BACKEND else [model.FRAMEWORK])]
@@ -38,8 +39,9 @@ def versions(config: StageConfig) -> dict[str, str]:
             modules += ensemble.RUNTIME
         names = tuple(map(_distribution, modules))
         if isinstance(config, DeployConfig):
-            names += SERVING
-    found = {name: _installed(name) or "not installed" for name in names}
+            names += ("tritonclient",)
+            serving = embedded.versions()
+    found = {name: _installed(name) or "not installed" for name in names} | serving
     return {"python": platform.python_version(), **found}
 
 

@@ -10,7 +10,6 @@ import mmap
 import os
 import re
 import subprocess
-import sys
 from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -26,7 +25,7 @@ from helpers.models import Arrays
 from helpers.perf.rows import Window
 from helpers.results import LATENCY_COMPONENTS
 from helpers.store import temporary_folder
-from helpers.triton import Server, exit_reason, guarded, last_lines, libraries, sweep
+from helpers.triton import Server, exit_reason, guarded, last_lines, libraries, perf_analyzer, sweep
 
 WINDOWS = 3  # perf_analyzer reports once it has three
 WINDOW_STRETCH = 1.2  # by which it lengthens the interval it is given
@@ -127,7 +126,7 @@ def arguments(point: LoadPoint, url: str, folder: Path) -> list[str]:
     """Return perf_analyzer's command line; its records go to `folder`."""
     size = 1 if point.flat else point.batch_size
     return [
-        str(Path(sys.executable).parent / "perf_analyzer"),
+        str(perf_analyzer()),
         *("-m", point.model, "-v", "-u", url, "-i", "http", "-b", str(size)),
         *("--input-data", str(point.data)),
         *(("--shared-memory", point.shared_memory) if point.shared_memory != "none" else ()),

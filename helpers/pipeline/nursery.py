@@ -37,7 +37,7 @@ def main() -> None:
     load(*MODULES)
     for name in UNUSED:
         del sys.modules[name]
-    load(*sys.argv[2:])
+    load_quietly(*sys.argv[2:])
     gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for a kernel that has ended
     requests = channel.makefile("r")
@@ -58,6 +58,18 @@ def load(*names: str) -> None:
     """Import modules by name."""
     for name in names:
         importlib.import_module(name)
+
+
+def load_quietly(*names: str) -> None:
+    """Import modules without the lines that TensorFlow 2.21 writes before it reads its settings."""
+    stderr = os.dup(2)
+    with open(os.devnull, "w") as nothing:
+        os.dup2(nothing.fileno(), 2)
+    try:
+        load(*names)
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
 
 
 def run_kernel(argv: list[str], env: dict[str, str], cwd: str) -> None:

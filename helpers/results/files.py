@@ -140,7 +140,7 @@ def save(
             mark_red(artefact, broken)
         if result.measurement and (name := result.measurement.requests_file):
             buffer = io.BytesIO()
-            np.savez_compressed(buffer, **result.measurement.requests)
+            np.savez_compressed(buffer, allow_pickle=False, **result.measurement.requests)
             write_atomic(results_folder(config) / name, buffer.getvalue())
         if config.overrides:
             keep(config.target, config.model, config.experiment, config.overrides)

@@ -1,6 +1,6 @@
 from .client import run_client, show_client
 from .conversion import conversion_plan, convert
-from .embedded import libraries
+from .embedded import libraries, perf_analyzer
 from .existing import backend_of, read_configuration
 from .explained import show_configuration
 from .guard import sweep
@@ -22,6 +22,7 @@ __all__ = [
     "guarded",
     "last_lines",
     "libraries",
+    "perf_analyzer",
     "read_configuration",
     "run_client",
     "serve",

@@ -44,7 +44,7 @@ def write_client(config: DeployConfig, repository: Path) -> None:
     sent = request(config, found.batch)
     if wire := ensemble.wire_of(config, repository):
         sent = wire.encode(sent)
-    np.savez_compressed(repository / SAMPLE, **(found.beside | sent))
+    np.savez_compressed(repository / SAMPLE, allow_pickle=False, **(found.beside | sent))
     fields = {"sample": SAMPLE, "address": ADDRESS, "model": config.model}
     (repository / CLIENT).write_text(TEXT.format(**fields, reading=found.reading))
 

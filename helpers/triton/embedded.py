@@ -1,4 +1,8 @@
-"""The embedded server kind: Triton of the wheel `nvidia-pytriton`, with this Python's packages."""
+"""The embedded server kind: Triton of the wheel `nvidia-pytriton`, with this Python's packages.
+
+The binaries have a folder of their own beside this Python's packages, which their metadata does not
+bind: docker/triton.lock says which they are.
+"""
 
 import os
 import sys
@@ -8,7 +12,7 @@ from contextlib import contextmanager, suppress
 from ctypes.util import find_library
 from dataclasses import replace
 from functools import cache, partial
-from importlib.util import find_spec
+from importlib.metadata import distributions
 from pathlib import Path
 
 import psutil
@@ -18,20 +22,48 @@ from helpers.store import temporary_folder
 from helpers.triton import owner, process
 from helpers.triton.server import COMMON_FLAGS, Server, free_ports
 
+UTILITIES = "triton_python_backend_utils.py"
 READY_SECONDS = 300  # a model that takes longer to load is considered stuck
 
 
+def binaries() -> Path:
+    """Return the folder of the binaries; raise `ServerError` if it is not there."""
+    folder = Path(sys.prefix, "triton")
+    if not folder.is_dir():
+        command = f"pip install --no-deps --target {folder} -r docker/triton.lock"
+        raise ServerError(f"Triton's binaries are not installed: {command}")
+    return folder
+
+
 def wheel() -> Path:
-    """Return the installed wheel's folder `tritonserver`, without importing its Python."""
-    spec = find_spec("pytriton")
-    if spec is None or not spec.submodule_search_locations:
-        raise ServerError("the embedded Triton is not installed: pip install nvidia-pytriton")
-    return Path(spec.submodule_search_locations[0]) / "tritonserver"
+    """Return the folder of the embedded Triton."""
+    return binaries() / "pytriton/tritonserver"
 
 
 def libraries() -> Path:
     """Return the folder of the wheel's shared libraries, which have hashed names."""
-    return wheel().parents[1] / "nvidia_pytriton.libs"
+    return binaries() / "nvidia_pytriton.libs"
+
+
+def perf_analyzer() -> Path:
+    """Return perf_analyzer's program."""
+    return binaries() / "bin/perf_analyzer"
+
+
+def versions() -> dict[str, str]:
+    """Look up the versions of the binaries' distributions; none if they are not installed."""
+    found = {each.name: each.version for each in distributions(path=[f"{sys.prefix}/triton"])}
+    return {
+        name: found[wheel]
+        for name, wheel in (("nvidia-pytriton",) * 2, ("perf_analyzer", "tritonclient"))
+        if wheel in found
+    }
+
+
+def utilities() -> str:
+    """Return the source of the Python backend's module for models, with tensors of numpy 2."""
+    paths = wheel() / "backends/python" / UTILITIES, Path(__file__).with_name("numpy2.py")
+    return "\n".join(path.read_text(encoding="utf-8") for path in paths)
 
 
 def link_backend(folder: Path) -> None:
@@ -42,8 +74,8 @@ def link_backend(folder: Path) -> None:
         raise ServerError(f"the embedded Triton has no Python backend for Python {version}")
     backend, installed = folder / "python", wheel() / "backends/python"
     backend.mkdir()
-    for name in ("libtriton_python.so", "triton_python_backend_utils.py"):
-        (backend / name).symlink_to(installed / name)
+    (backend / "libtriton_python.so").symlink_to(installed / "libtriton_python.so")
+    (backend / UTILITIES).write_text(utilities(), encoding="utf-8")
     (backend / stub.name).symlink_to(stub)
     if library := python_library():
         (backend / library.name).symlink_to(library)

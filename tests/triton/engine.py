@@ -24,7 +24,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.triton.embedded import libraries, wheel
+from helpers.triton.embedded import UTILITIES, libraries, utilities, wheel
 
 READY_SECONDS = 60
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -173,11 +173,9 @@ def make_image(engine: Engine, *packages: str) -> str:
 def write_image(path: Path, packages: Iterable[str]) -> None:
     """Write the files of an image as one tar, no name twice."""
     stub = wheel() / "python_backend_stubs" / PYTHON / "triton_python_backend_stub"
-    backend = [
-        wheel() / "backends/python/libtriton_python.so",
-        wheel() / "backends/python/triton_python_backend_utils.py",
-        stub,
-    ]
+    source = path.with_name(UTILITIES)
+    source.write_text(utilities(), encoding="utf-8")  # the image has this environment's numpy
+    backend = [wheel() / "backends/python/libtriton_python.so", source, stub]
     found = {
         "/usr/bin/python3": Path(sys.executable),
         # the Python backend starts its stub by bash, and waits without an end if there is none

@@ -25,7 +25,7 @@ def write_drawn(folder: Path, tensors: Sequence[Tensor], below: Mapping[str, int
     """
     count = int(min(DRAWN, max(FEWEST, BYTES // max(sample_bytes(tuple(tensors)), 1))))
     for seed, name in enumerate((FILE, TRAINING)):
-        np.savez(folder / name, **drawn(tensors, below, count, seed))
+        np.savez(folder / name, allow_pickle=False, **drawn(tensors, below, count, seed))
 
 
 def drawn(tensors: Sequence[Tensor], below: Mapping[str, int], count: int, seed: int = 0) -> Arrays:

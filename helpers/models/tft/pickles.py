@@ -10,8 +10,8 @@ from helpers.errors import DataError
 NUMPY = {  # what numpy's own pickles of arrays and scalars need
     "_codecs": ("encode",),
     "numpy": ("ndarray", "dtype"),
-    "numpy.core.multiarray": ("_reconstruct", "scalar"),
-    "numpy.core.numeric": ("_frombuffer",),
+    "numpy._core.multiarray": ("_reconstruct", "scalar"),
+    "numpy._core.numeric": ("_frombuffer",),
 }
 SKLEARN = r"sklearn\.preprocessing\._?(data\.StandardScaler|label\.LabelEncoder)"
 
@@ -24,7 +24,7 @@ class _Restricted(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if re.fullmatch(SKLEARN, f"{module}.{name}"):
             return Estimator
-        known = module.replace("numpy._core", "numpy.core")  # as NumPy 2 calls it
+        known = module.replace("numpy.core", "numpy._core")  # as NumPy 1 called it
         if name not in NUMPY.get(known, ()):
             raise pickle.UnpicklingError(f"it names {module}.{name}")
         return super().find_class(known, name)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +25,7 @@ FRAME = 256  # textures are as large as if an image's shorter side had this many
 PERIOD = (12.0, 22.0)  # pixels of that image in which a pattern repeats
 TAU = np.float32(2 * np.pi)
 
-Floats = NDArray[np.float32]
+Floats = NDArray[np.floating[Any]]
 Pattern = Callable[[Floats, Floats, np.random.Generator], Floats]
 
 
