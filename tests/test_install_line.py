@@ -92,6 +92,7 @@ def paste(text, clone, pypi, pytorch, **environment):
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
     own = {"PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": pypi, "UV_INDEX_URL": pypi}
     text = text.replace("python3 ", f"{sys.executable} ").replace("3.12 ", f"{sys.executable} ")
+    text = text.replace(PYTORCH, pytorch)
     started = time.monotonic()
     done = subprocess.run(
         ["bash", "-c", text],
