@@ -991,7 +991,7 @@ def test_the_gradient_is_that_of_the_mean_cross_entropy(tmp_path: Path) -> None:
     losses = [fitted.take(samples, 1e-3, 0.05) for _ in range(8)]
     assert losses[0] == pytest.approx(expected, rel=1e-4)
     assert losses[-1] < losses[0] - 0.01
-    before = [np.array(weight) for weight in fitted.dense.weights]
+    before = [weight.numpy() for weight in fitted.dense.weights]
     losses = [fitted.take(samples, 0.0, 0.05) for _ in range(8)]  # the tables alone
     assert losses[-1] < losses[0] - 0.001
     for weight, old in zip(fitted.dense.weights, before, strict=True):
