@@ -9,7 +9,6 @@ import sys
 import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from ctypes.util import find_library
 from dataclasses import replace
 from functools import cache, partial
 from importlib.metadata import distributions
@@ -22,6 +21,7 @@ from helpers.store import temporary_folder
 from helpers.triton import owner, process
 from helpers.triton.server import COMMON_FLAGS, Server, free_ports
 
+SYSTEM_LIBRARIES = ("/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/local/lib", "/usr/lib")
 UTILITIES = "triton_python_backend_utils.py"
 READY_SECONDS = 300  # a model that takes longer to load is considered stuck
 
@@ -72,26 +72,22 @@ def link_backend(folder: Path) -> None:
     stub = wheel() / "python_backend_stubs" / version / "triton_python_backend_stub"
     if not stub.exists():
         raise ServerError(f"the embedded Triton has no Python backend for Python {version}")
-    backend, installed = folder / "python", wheel() / "backends/python"
+    backend, library = folder / "python", "libtriton_python.so"
     backend.mkdir()
-    (backend / "libtriton_python.so").symlink_to(installed / "libtriton_python.so")
+    (backend / library).symlink_to(wheel() / "backends/python" / library)
     (backend / UTILITIES).write_text(utilities(), encoding="utf-8")
     (backend / stub.name).symlink_to(stub)
-    if library := python_library():
-        (backend / library.name).symlink_to(library)
 
 
-def python_library() -> Path | None:
-    """Return the file that is this interpreter as a library, as which a stub needs it; None where
-    it came without, and the system has one of its version. Raises `ServerError` if neither has.
+def python_library() -> Path:
+    """Return the file that is this interpreter as a library, as which a stub needs it: its own, or
+    the system's of its version. Raises `ServerError` if there is none.
     """
-    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    found = Path(str(sysconfig.get_config_var("LIBDIR")), f"lib{version}.so.1.0")
-    if found.exists():
-        return found
-    if find_library(version):
-        return None
-    missing = f"{found.name}: install the package lib{version}"
+    name = f"libpython{sys.version_info.major}.{sys.version_info.minor}"
+    for folder in (str(sysconfig.get_config_var("LIBDIR")), *SYSTEM_LIBRARIES):
+        if (found := Path(folder, f"{name}.so.1.0")).exists():
+            return found
+    missing = f"{name}.so.1.0: install the package {name}"
     raise ServerError(f"Triton's Python backend needs {missing}")
 
 
@@ -130,8 +126,9 @@ def serve(
             "--disable-auto-complete-config",
         ]
         path = f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}"
-        loaded = ":".join(filter(None, (f"{folder}/python", os.environ.get("LD_LIBRARY_PATH"))))
-        env = {**os.environ, "PATH": path, "LD_LIBRARY_PATH": loaded, **process.SETTINGS}
+        # before the libpython of another build that the wheel has for its stub of Python 3.13
+        loaded = ":".join(filter(None, (str(python_library()), os.environ.get("LD_PRELOAD"))))
+        env = {**os.environ, "PATH": path, "LD_PRELOAD": loaded, **process.SETTINGS}
         sweep, at_once = [f"{regions}*"], not closes
         with process.guarded(command, log=output, env=env, sweep=sweep, at_once=at_once) as started:
             urls = f"127.0.0.1:{http}", f"127.0.0.1:{metrics}"
