@@ -9,8 +9,8 @@ real samples, whose request bodies it encodes before. MLServer's endpoint does n
 protocol's binary tensors: it gets numbers, and in a turn of its own bytes in base64. What ONNX
 Runtime does without a server shows how much there is to gain.
 
-MLServer has an environment of its own, which is made on the first run and kept in
-$MLSERVER_ENVIRONMENT, by default in the user's cache. Nobody is measured whose answers differ.
+PyTriton and MLServer have environments of their own, which are made on the first run and kept in
+$PYTRITON_ENVIRONMENT and $MLSERVER_ENVIRONMENT, by default in the user's cache. Nobody is measured whose answers differ.
 """
 
 import argparse
@@ -46,7 +46,10 @@ from helpers.triton.server import free_ports
 
 HERE = Path(__file__).resolve().parent
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-MLSERVER = "1.7.1"
+WANTED = {  # what the other servers' environments install
+    "mlserver": ("mlserver==1.7.1", "uvloop<0.22"),  # with a newer one its workers end at once
+    "pytriton": ("nvidia-pytriton==0.7.0",),  # which wants an old numpy
+}
 READY_SECONDS = 120.0
 NO_SERVER = "ONNX Runtime, no server"
 
@@ -246,20 +249,19 @@ def table(found: Measured) -> str:
     return "\n".join(lines)
 
 
-def mlserver_environment() -> Path:
-    """The folder of MLServer's environment, made or not."""
-    own = CACHE / f"triton-notebooks/mlserver-{MLSERVER}-onnxruntime-{version('onnxruntime')}"
-    return Path(os.environ.get("MLSERVER_ENVIRONMENT") or own)
+def environment(name: str) -> Path:
+    """The folder of another server's environment, made or not."""
+    own = CACHE / f"triton-notebooks/{WANTED[name][0]}-onnxruntime-{version('onnxruntime')}"
+    return Path(os.environ.get(f"{name.upper()}_ENVIRONMENT") or own)
 
 
-def make_environment(folder: Path) -> None:
-    """Make MLServer's environment unless it is there."""
-    if (folder / "bin/mlserver").exists():
-        return
-    wanted = [f"mlserver=={MLSERVER}", f"onnxruntime=={version('onnxruntime')}"]
-    wanted.append("uvloop<0.22")  # with a newer one its workers end at once
-    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
-    subprocess.run([str(folder / "bin/pip"), "install", "--quiet", *wanted], check=True)
+def make_environment(name: str) -> None:
+    """Make another server's environment unless it is there."""
+    folder, wanted = environment(name), [*WANTED[name], f"onnxruntime=={version('onnxruntime')}"]
+    if not (folder / "done").exists():
+        subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+        subprocess.run([str(folder / "bin/pip"), "install", "--quiet", *wanted], check=True)
+        (folder / "done").touch()
 
 
 @contextmanager
@@ -316,9 +318,10 @@ def contenders(
         write_mlserver(folder / "mlserver", own, (ml_port, ml_grpc, ml_metrics))
         serving = serve(config, repository, "online", log=folder / "log", http_port=ours)
         stack.enter_context(serving)
-        pytriton = [sys.executable, str(HERE / "with_pytriton.py"), str(folder / "pytriton.json")]
+        python = str(environment("pytriton") / "bin/python")
+        pytriton = [python, str(HERE / "with_pytriton.py"), str(folder / "pytriton.json")]
         stack.enter_context(other_server("PyTriton", http_port, tensors, pytriton))
-        mlserver = [str(mlserver_environment() / "bin/mlserver"), "start"]
+        mlserver = [str(environment("mlserver") / "bin/mlserver"), "start"]
         mlserver.append(str(folder / "mlserver"))
         stack.enter_context(other_server("MLServer", ml_port, tensors, mlserver))
         yield [
@@ -407,7 +410,8 @@ def main() -> int:
     parser.add_argument("--samples", type=int, default=16, help="different ones")
     arguments = parser.parse_args()
     arguments.outputs = arguments.outputs.absolute()
-    make_environment(mlserver_environment())
+    for name in WANTED:
+        make_environment(name)
     config, repository = prepare(arguments)
     try:
         found = compare(

@@ -145,7 +145,7 @@ def test_a_request_holds_the_sample_in_each_encoding(encode: object) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(
-    not (compare.mlserver_environment() / "bin/mlserver").exists(),
+    not all((compare.environment(name) / "done").exists() for name in compare.WANTED),
     reason="MLServer's environment is not made (python tests/alternatives/compare.py)",
 )
 @pytest.mark.usefixtures("nothing_left")
