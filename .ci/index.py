@@ -1,7 +1,7 @@
 """Loopback indexes for machines that reach nothing else: python .ci/index.py PORT WHEELS
 
-/pypi is what this machine's PyPI answers; /pytorch has the wheels of the folder WHEELS, as PyTorch's
-own index has its CPU builds.
+/pypi is what this machine's PyPI answers; /pytorch has the wheels of the folder WHEELS, as
+PyTorch's own index has its CPU builds.
 """
 
 import os

@@ -10,7 +10,8 @@ protocol's binary tensors: it gets numbers, and in a turn of its own bytes in ba
 Runtime does without a server shows how much there is to gain.
 
 PyTriton and MLServer have environments of their own, which are made on the first run and kept in
-$PYTRITON_ENVIRONMENT and $MLSERVER_ENVIRONMENT, by default in the user's cache. Nobody is measured whose answers differ.
+$PYTRITON_ENVIRONMENT and $MLSERVER_ENVIRONMENT, by default in the user's cache. Nobody is measured
+whose answers differ.
 """
 
 import argparse
