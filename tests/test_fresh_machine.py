@@ -1,8 +1,8 @@
 """Machines as strangers have them: images of Debian with nothing but what the README names.
 
 CI makes their root folders by debootstrap in the folder FRESH_MACHINES, and starts loopback indexes
-at FRESH_INDEX. In a container a user who is not root pastes the README's line into a clone, and
-uses what it has installed. The container has Docker's usual 64 MB of /dev/shm, and a quota of 1.5 cores.
+at FRESH_INDEX. In a container a user who is not root pastes the README's line into a clone and
+uses what it has installed. The container has Docker's 64 MB of /dev/shm and 1.5 cores.
 """
 
 import os
