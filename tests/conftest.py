@@ -2,6 +2,7 @@
 
 import ast
 import gc
+import locale
 import os
 import re
 import shutil
@@ -15,6 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from itertools import product
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -25,7 +27,7 @@ from filelock import FileLock
 
 from helpers.perf.background import PATIENCE_VARIABLE
 from helpers.results import Result, Row, read
-from helpers.store import GRAMMARS, without
+from helpers.store import GRAMMARS, OUTPUTS_VARIABLE, without
 from helpers.triton import guard, owner
 from helpers.triton.process import OPENMP
 
@@ -37,17 +39,23 @@ HERE = Path(__file__).resolve().parent
 
 os.environ.update(OPENMP)
 os.environ[PATIENCE_VARIABLE] = "0.01"  # no figure is believed here
+os.environ.pop(OUTPUTS_VARIABLE, None)
+REQUIRED = os.environ.get("REQUIRE", "").split(",")
+# Files are read and commands are decoded as UTF-8, whatever the locale of who runs the tests
+os.environ["LC_ALL"] = locale.setlocale(locale.LC_ALL, "C.UTF-8")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Give tests side by side one thread each, as OpenMP's threads wait for each other where there
-    are fewer cores; and a temporary folder each, as one measurement at a time has the lock that
-    lies there.
+    are fewer cores; and every process a temporary folder, as one measurement at a time has the lock
+    that lies there, and the user may measure meanwhile.
     """
     config.pluginmanager.register(Order())
-    if worker := os.environ.get("PYTEST_XDIST_WORKER"):
-        os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix=f"{worker}-")
-        config.add_cleanup(partial(shutil.rmtree, tempfile.tempdir, ignore_errors=True))
+    worker = os.environ.get("PYTEST_XDIST_WORKER")
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())  # what failed tests leave
+    os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix=f"{worker or 'tests'}-")
+    config.add_cleanup(partial(shutil.rmtree, tempfile.tempdir, ignore_errors=True))
+    if worker:
         threads = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
         os.environ.update(dict.fromkeys(threads, "1"))
 
@@ -63,6 +71,16 @@ def pytest_collection() -> Iterator[None]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Iterator[None]:
+    """Let a test fail that was skipped for what REQUIRE lists: a reason begins with its name."""
+    report = yield
+    reason = report.longrepr[2].removeprefix("Skipped: ") if report.skipped else ""
+    if reason.partition(":")[0] in REQUIRED:
+        report.outcome, report.longrepr = "failed", f"REQUIRE: {reason}"
+    return report
 
 
 def pytest_runtest_setup() -> None:
@@ -114,20 +132,21 @@ RUNS = {"finished", "project", "nothing_left"}  # fixtures of tests that run a w
 # What is in a file that has tests with a mark: to import all others takes seconds in each process
 HINTS = {
     "alone": re.compile(rf"mark\.alone|\b({'|'.join(RUNS)})[:\"]"),  # parameters, and usefixtures
-    "thorough": re.compile(r"mark\.(thorough|old)\b"),
+    "thorough": re.compile(r"mark\.thorough\b"),
     "old": re.compile(r"mark\.old\b"),
+    "slow": re.compile(""),
 }
-ALL_THOROUGH = re.compile(r"^pytestmark = .*mark\.thorough\b", re.MULTILINE)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out files without a test of the mark that is asked for first."""
-    first, _, others = config.option.markexpr.partition(" ")
-    hint = HINTS.get(first)
-    if hint and collection_path.name.startswith("test_"):
-        text = collection_path.read_text()
-        is_left_out = others.endswith("not thorough") and ALL_THOROUGH.search(text)
-        return bool(is_left_out or not hint.search(text)) or None
+    """Leave out files in which no test can have marks that are asked for."""
+    if not config.option.markexpr or not collection_path.name.startswith("test_"):
+        return None
+    text = collection_path.read_text()
+    possible = [(False, True) if hint.search(text) else (False,) for hint in HINTS.values()]
+    with suppress(Exception):  # marks that are not known here, or no expression
+        marks = (dict(zip(HINTS, each, strict=True)) for each in product(*possible))
+        return not any(eval(config.option.markexpr, {}, each) for each in marks) or None
     return None
 
 
@@ -172,14 +191,20 @@ class Order:
 SAME_NAMES = {"dlrm": "criteo", "dcnv2": "criteo"}
 
 
+def mounting() -> Iterator[tuple[str, ...]]:
+    """Find what starts a shell that may mount: only root may without a namespace of users."""
+    for options in (["--mount"], ["--mount", "--user", "--map-root-user"]):
+        words = ("unshare", *options, "sh", "-c")
+        with suppress(FileNotFoundError):
+            if not subprocess.run([*words, f"{MEMORY} true"], capture_output=True).returncode:
+                yield words
+
+
 # What starts a command with shared memory of its own, so that the same names do not meet; empty
 # where this is not allowed
-OWN_MEMORY = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /dev/shm && exec "$@"', "sh")
-if (
-    not shutil.which(OWN_MEMORY[0])
-    or subprocess.run([*OWN_MEMORY, "true"], capture_output=True).returncode
-):
-    OWN_MEMORY = ()
+MEMORY = "mount -t tmpfs none /dev/shm &&"
+MOUNTING = next(mounting(), ())
+OWN_MEMORY = (*MOUNTING, f'{MEMORY} exec "$@"', "sh") if MOUNTING else ()
 
 
 def apart(model: str, *others: str) -> Any:
@@ -304,6 +329,15 @@ def copy_project(target: Path) -> Project:
     return Project(target)
 
 
+@pytest.fixture(autouse=True)
+def own_outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave alone what is in the project's `outputs`, and whoever holds it, unless a fixture of
+    more than this test has chosen a folder.
+    """
+    if OUTPUTS_VARIABLE not in os.environ:
+        monkeypatch.setenv(OUTPUTS_VARIABLE, str(tmp_path / "outputs"))
+
+
 @pytest.fixture(scope="session")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder for what one worker makes for all."""
@@ -317,7 +351,7 @@ def finished(shared: Path) -> Project:
     it.
     """
     folder = shared
-    with FileLock(folder / "finished.lock"):
+    with FileLock(folder / "finished.lock", timeout=600):
         if not (folder / "finished").exists():
             project = replace(copy_project(folder / "running/project"), prefix=OWN_MEMORY)
             with watch(project.root / WATCHED):
@@ -467,12 +501,11 @@ def on_a_small_disk() -> Callable[..., subprocess.CompletedProcess[str]]:
     """Run a command that sees another, empty file system at the folder `place`: a small one."""
 
     def run(place: Path, size: str, *command: str) -> subprocess.CompletedProcess[str]:
-        for isolation in (["--mount"], ["--mount", "--user", "--map-root-user"]):
-            inside = ["unshare", *isolation, "sh", "-c", MOUNT, "sh", str(place), size]
-            if not subprocess.run([*inside, "true"], capture_output=True).returncode:
-                done = subprocess.run([*inside, *command], capture_output=True, text=True)
-                assert (done.returncode, done.stderr) == (0, "")
-                return done
-        pytest.skip("a small file system cannot be mounted here, not even in a namespace")
+        if not MOUNTING:
+            pytest.skip("root: a small file system cannot be mounted, not even in a namespace")
+        inside = [*MOUNTING, MOUNT, "sh", str(place), size, *command]
+        done = subprocess.run(inside, capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, "")
+        return done
 
     return run

@@ -10,9 +10,16 @@ import nbformat
 import pytest
 
 from helpers.results import Result
+from helpers.store import OUTPUTS_VARIABLE
 from tests.conftest import Project
 
 pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def nothing_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The copy's own outputs folder is used, as it is without the batch command."""
+    monkeypatch.delenv(OUTPUTS_VARIABLE)
 
 
 def environment(project: Project) -> dict[str, str]:
