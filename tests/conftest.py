@@ -77,9 +77,10 @@ def pytest_collection() -> Iterator[None]:
 def pytest_runtest_makereport() -> Iterator[None]:
     """Let a test fail that was skipped for what REQUIRE lists: a reason begins with its name."""
     report = yield
-    reason = report.longrepr[2].removeprefix("Skipped: ") if report.skipped else ""
-    if reason.partition(":")[0] in REQUIRED:
-        report.outcome, report.longrepr = "failed", f"REQUIRE: {reason}"
+    if isinstance(report.longrepr, tuple):  # it was skipped
+        reason = report.longrepr[2].removeprefix("Skipped: ")
+        if reason.partition(":")[0] in REQUIRED:
+            report.outcome, report.longrepr = "failed", f"REQUIRE: {reason}"
     return report
 
 

@@ -222,10 +222,10 @@ def network() -> Iterator[Network]:
     def ip(*words: str) -> None:
         done = subprocess.run(["ip", *words], capture_output=True, text=True)
         if done.returncode:
-            pytest.skip(f"no network namespaces here: ip {' '.join(words)}: {done.stderr.strip()}")
+            pytest.skip(f"netns: ip {' '.join(words)}: {done.stderr.strip()}")
 
     if not shutil.which("ip"):
-        pytest.skip("no network namespaces here: there is no ip")
+        pytest.skip("netns: there is no ip")
     try:
         ip("link", "add", bridge, "type", "bridge")
         ip("addr", "add", f"{subnet}.1/24", "dev", bridge)

@@ -413,7 +413,7 @@ def test_a_disk_that_is_full_ends_the_start_and_the_next_one_loads_all(
     disk.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=120k", "tmpfs", str(disk)]
     if subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("only root may mount a small disk")
+        pytest.skip("root: the server of this test sees a small disk that only root mounts")
     monkeypatch.setenv("HPS_FOLDER", str(disk))
     persistent = {"type": "rocks_db", "path": "rocks"}
     fields: dict[str, Any] = {"persistent_db": persistent, "volatile_db": {"type": "disabled"}}

@@ -33,6 +33,7 @@ from tests.pipeline.test_try_it import EXPECTED, FEWEST_WORDS, OVERRIDES
 
 FILES = ("dataset", "checkpoint", "labels")
 STAGES = ("export", "convert", "deploy", "perf_offline", "perf_online", "report", "tune")
+RUFF = (sys.executable, "-m", "ruff")
 
 
 PACKAGE = '''\
@@ -641,8 +642,9 @@ def test_what_is_written_passes_ruff_and_mypy(place: Path) -> None:
 
     house = ["--config", str(ROOT / "pyproject.toml")]
     house += ["--config", "lint.isort.known-first-party=['helpers']"]
-    for command in (["ruff", "check"], ["ruff", "format", "--check"]):
-        done = subprocess.run([*command, *house, str(place)], capture_output=True, text=True)
+    for command in (["check"], ["format", "--check"]):
+        words = [*RUFF, *command, *house, str(place)]
+        done = subprocess.run(words, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout
     packages = [str(place / f"helpers/models/{name}/__init__.py") for name in ("mine", long)]
     for package in packages:
@@ -655,7 +657,7 @@ def test_what_is_written_passes_ruff_and_mypy(place: Path) -> None:
 def test_a_bound_is_written_as_ruff_formats_it(bound: float) -> None:
     line = f"x = {rounded(bound)}\n"
 
-    done = subprocess.run(["ruff", "format", "-"], input=line, capture_output=True, text=True)
+    done = subprocess.run([*RUFF, "format", "-"], input=line, capture_output=True, text=True)
 
     assert done.stdout == line
     assert float(rounded(bound)) == pytest.approx(bound, rel=0.05)

@@ -404,7 +404,7 @@ def test_another_parameter_file_does_not_write_the_published_rows_again(fresh: P
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not BROWSER, reason="no Chromium or Chrome on PATH")
+@pytest.mark.skipif(not BROWSER, reason="chromium: none on PATH")
 def test_a_link_to_a_table_opens_it_in_a_browser(
     folder: Path, found: list[Fidelity], tmp_path: Path
 ) -> None:

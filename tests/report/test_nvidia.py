@@ -48,7 +48,7 @@ BROKEN = [  # TFT with PyTorch on a T4: data set and clients, from NVIDIA's tabl
     *(("electricity", clients) for clients in (144, 168, 192, 216, 224, 256)),
     *(("traffic", clients) for clients in (168, 200, 216, 256)),
 ]
-needs_browser = pytest.mark.skipif(not BROWSER, reason="no Chromium or Chrome on PATH")
+needs_browser = pytest.mark.skipif(not BROWSER, reason="chromium: none on PATH")
 
 
 def raw(model: str) -> list[dict[str, str]]:

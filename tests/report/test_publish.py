@@ -405,7 +405,7 @@ def test_importing_publish_loads_no_heavy_library() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not BROWSER, reason="no Chromium or Chrome on PATH to open a page with")
+@pytest.mark.skipif(not BROWSER, reason="chromium: none on PATH to open a page with")
 def test_a_browser_opens_a_page_without_a_request_or_a_console_error(
     executed: Path, site: tuple[str, list[str]], tmp_path: Path
 ) -> None:
@@ -419,7 +419,7 @@ def test_a_browser_opens_a_page_without_a_request_or_a_console_error(
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not BROWSER, reason="no Chromium or Chrome on PATH to open a page with")
+@pytest.mark.skipif(not BROWSER, reason="chromium: none on PATH to open a page with")
 def test_a_browser_refuses_what_a_hostile_output_would_load(
     site: tuple[str, list[str]], tmp_path: Path
 ) -> None:

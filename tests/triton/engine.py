@@ -1,7 +1,7 @@
 """A real Docker engine for tests, and a small image with this Python and the wheel's Triton.
 
 An engine that answers is used as it is. Where none does and the tests run as root, a throw-away one
-is started in a folder of its own. `REQUIRE_DOCKER=1` makes its absence a failure instead of a skip.
+is started in a folder of its own. `REQUIRE=docker` makes its absence a failure instead of a skip.
 """
 
 import io
@@ -97,20 +97,13 @@ class Engine:
             self.daemon.wait(30)
 
 
-def absence(reason: str) -> None:
-    """Skip the test, or fail it where an engine is required."""
-    if os.environ.get("REQUIRE_DOCKER"):
-        pytest.fail(reason)
-    pytest.skip(reason)
-
-
 @contextmanager
 def engine(own: bool = False) -> Iterator[Engine]:
     """Give an engine for as long as the block lasts; nothing of it is left afterwards. With `own`,
     one that answers already is not used.
     """
     if not shutil.which("docker"):
-        absence("there is no docker command")
+        pytest.skip("docker: there is no docker command")
     found = Engine(os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock"))
     if not own and found.answers():
         yield found
@@ -118,9 +111,9 @@ def engine(own: bool = False) -> Iterator[Engine]:
             found.docker("rmi", "--force", name)
         return
     if os.getuid() or not shutil.which("dockerd"):
-        absence("there is no Docker engine to use, and only root can start one (dockerd)")
+        pytest.skip("docker: there is no engine to use, and only root can start one (dockerd)")
     if not shutil.which("ip"):
-        absence("a Docker engine of our own needs the command ip for its network (iproute2)")
+        pytest.skip("docker: an engine of our own needs the command ip for its network (iproute2)")
     folder = Path(tempfile.mkdtemp(prefix="engine-"))
     bridge = f"tn{os.getpid()}"
     found = Engine(f"unix://{folder}/socket", folder, bridge)

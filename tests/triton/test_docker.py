@@ -320,7 +320,7 @@ def test_each_release_is_told_what_it_understands(
     ]
 
 
-@pytest.mark.skipif(CLIENT is None, reason="this machine has no docker client")
+@pytest.mark.skipif(CLIENT is None, reason="docker: this machine has no docker client")
 def test_the_real_client_understands_what_is_asked(
     engine: StandIn, repository: Path, tmp_path: Path
 ) -> None:

@@ -445,8 +445,7 @@ def test_a_stub_that_is_killed_while_it_starts_is_noticed(seconds: float, tmp_pa
         return set(processes("python_backend_stub ", "/doubles/1/model.py", f".{os.getpid()}."))
 
     def kill() -> None:
-        while not (new := stubs() - others):
-            pass
+        new = wait_for(lambda: stubs() - others, 30)
         time.sleep(seconds)
         os.kill(min(new), signal.SIGKILL)
 
