@@ -12,6 +12,7 @@ import pytest
 from helpers.hps.session import Session
 from helpers.hps.store import Store
 from helpers.hps.updates import follow, topic
+from tests.conftest import wait_for
 from tests.hps.test_store import content, settings, vectors_of
 
 kafka = pytest.importorskip("confluent_kafka")
@@ -64,11 +65,14 @@ def test_messages_reach_all_levels_and_bad_ones_none(
     assert caplog.text.count(left_out) == 2
 
 
-def test_a_broker_that_is_not_there_keeps_nobody_from_answering(tmp_path: Path) -> None:
+def test_a_broker_that_is_not_there_is_told_and_keeps_nobody_from_answering(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     source = {"type": "kafka_message_queue", "brokers": "127.0.0.1:1"}
     given = settings.parse(content(tmp_path, update_source=source))
     with Store(given, "sparse", tmp_path) as store:
         follow(store)
         assert (store.lookup(np.array([3]), [1, 0]) == vectors_of([3], 4).ravel()).all()
-        time.sleep(1)
+        refused = "127.0.0.1:1 failed: Connection refused"
+        wait_for(lambda: refused in capfd.readouterr().err, 30)
         assert (store.lookup(np.array([4]), [1, 0]) == vectors_of([4], 4).ravel()).all()

@@ -1,6 +1,7 @@
 """What a target needs and this machine lacks is named, with how to fix it."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -118,6 +119,26 @@ def test_it_looks_at_the_disk_of_the_given_outputs(capsys: pytest.CaptureFixture
 
 def test_a_check_that_fails_is_one_line() -> None:
     assert Check("glibc", False, "2.31", "use Debian 12").line == "glibc: 2.31; use Debian 12"
+
+
+def test_a_machine_that_lacks_a_little_is_told_how_to_fix_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def examined(python: tuple[int, int], glibc: str, shm: float, disk: float) -> list[str]:
+        free = {"/dev/shm": shm}
+        usage = lambda path: SimpleNamespace(free=1e9 * free.get(str(path), disk))  # noqa: E731
+        executable = checks.sys.executable
+        own = SimpleNamespace(version_info=(*python, 1), executable=executable)
+        monkeypatch.setattr(checks, "sys", own)
+        monkeypatch.setattr(checks.platform, "libc_ver", lambda: ("glibc", glibc))
+        monkeypatch.setattr(checks.shutil, "disk_usage", usage)
+        main(["doctor"])
+        found = told(capsys)
+        return [found[name][0] for name in ("Python", "glibc", "/dev/shm", "disk")]
+
+    assert examined((3, 11), "2.35", 1.0, 5.0) == ["ok"] * 4
+    assert examined((3, 10), "2.34", 0.9, 4.9) == ["FIX"] * 4
+    assert examined((3, 13), "2.4", 0.0, 0.0) == ["FIX"] * 4
 
 
 def test_too_little_space_is_said_with_both_figures(tmp_path: Path) -> None:

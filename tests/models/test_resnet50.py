@@ -7,6 +7,8 @@ import pickle
 import re
 import subprocess
 import sys
+import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -492,10 +494,22 @@ def test_a_limit_is_spread_evenly_over_the_whole_set(generated: Path) -> None:
     np.testing.assert_array_equal(images_of(dataset, 3, limit=200), everything)
 
 
-def test_batches_can_be_left_early(generated: Path) -> None:
-    batches = iter(resnet50.open_dataset(SMALL, generated).batches(4))
+def test_who_leaves_batches_early_leaves_no_thread_that_reads_on(
+    generated: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def open_slowly(*arguments: Any, **options: Any) -> Any:
+        time.sleep(0.05)
+        return opened(*arguments, **options)
+
+    opened, before = Image.open, set(threading.enumerate())
+    monkeypatch.setattr(Image, "open", open_slowly)
+    batches: Any = resnet50.open_dataset(SMALL, generated).batches(4)
     assert next(batches)["INPUT__0"].shape == (4, 3, 224, 224)
-    batches.close()  # type: ignore[attr-defined]
+    assert set(threading.enumerate()) > before
+
+    batches.close()
+
+    assert set(threading.enumerate()) == before
 
 
 def test_the_score_equals_that_of_scikit_learn(tmp_path: Path) -> None:

@@ -9,10 +9,12 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import nbformat
 import numpy as np
+import psutil
 import pytest
 import yaml
 from onnx import TensorProto, helper, numpy_helper
@@ -23,7 +25,7 @@ from helpers.config.checking import validated
 from helpers.config.parameter_file import Experiment
 from helpers.errors import ParameterError
 from helpers.models._own import Axes, metrics
-from helpers.own import creation, origin
+from helpers.own import creation
 from helpers.own.writing import rounded
 from helpers.store import ROOT
 from tests.own import sources
@@ -397,11 +399,17 @@ def test_nothing_is_overwritten(
 def test_a_model_that_needs_more_memory_than_there_is_is_refused(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    sources.scores(place.parent / "model.onnx")
-    monkeypatch.setattr(origin, "COPIES", 10**12)
+    """A stage has the weights read, built, exported, and loaded by a runtime."""
+    size = sources.scores(place.parent / "model.onnx").stat().st_size
+    free = SimpleNamespace(available=4 * size - 1)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: free)
 
     assert new("mine", *ONNX) == 1
-    assert "GB of weights: a stage needs about" in capsys.readouterr().err
+    assert "GB of weights: a stage needs about 4 times that, " in capsys.readouterr().err
+    assert written(place) == []
+
+    free.available += 1
+    assert new("mine", *ONNX) == 0
 
 
 def test_if_a_file_cannot_be_written_none_is(

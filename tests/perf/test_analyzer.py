@@ -1,12 +1,43 @@
 """What perf_analyzer leaves is read as the columns of a row."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
+import pytest
 
+from helpers.errors import MeasurementError
+from helpers.perf import analyzer
 from helpers.perf.analyzer import LoadPoint, _read, _served
 from helpers.perf.rows import Window, measure_row
 from helpers.results import LATENCY_COMPONENTS, TableRow
+
+
+@pytest.mark.parametrize(
+    ("says", "advice"),
+    [
+        (
+            "failed to open shared memory region",
+            ": if the server runs as another user, set shared_memory to none",
+        ),
+        ("failed to open a socket", ""),
+    ],
+)
+def test_who_has_no_access_to_shared_memory_is_told_what_to_set(
+    says: str, advice: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = tmp_path / "perf_analyzer"
+    command.write_text(f"#!/bin/sh\necho {says}\nexit 3\n")
+    command.chmod(0o755)
+    monkeypatch.setattr(analyzer, "arguments", lambda *_: [str(command)])
+    server: Any = SimpleNamespace(url="127.0.0.1:9", is_live=lambda: True)
+
+    with pytest.raises(MeasurementError) as raised:
+        analyzer.run(LoadPoint("m", tmp_path, []), server)
+
+    assert str(raised.value) == f"perf_analyzer failed (exit code 3): {says}{advice}"
+
 
 HEADER = (  # of perf_analyzer's CSV
     "Concurrency,Inferences/Second,Client Send,Network+Server Send/Recv,Server Queue,"

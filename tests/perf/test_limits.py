@@ -1,5 +1,7 @@
 """What a machine does at most, and how near to it a row is."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -62,6 +64,28 @@ def test_this_machine_has_a_peak_in_a_precision_and_of_its_memory(precision: str
     assert 0.5 < found.memory_gb_s < 1000
     assert found.library.startswith("OpenVINO 20")
     assert (found.threads, found.seconds > 0) == (1, True)
+
+
+def test_a_peak_is_what_was_computed_and_copied_in_the_shortest_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The clock is the test's: products take 10 ms, one of them 4, and copies 20 ms."""
+    clock, products = 0.0, itertools.chain([0.01, 0.01, 0.004], itertools.repeat(0.01))
+
+    def take(seconds: float) -> None:
+        nonlocal clock
+        clock += seconds
+
+    monkeypatch.setattr(peaks.time, "perf_counter", lambda: clock)
+    monkeypatch.setattr(peaks, "_product", lambda *_: (10**9, lambda: take(next(products))))
+    monkeypatch.setattr(peaks.np, "copyto", lambda *_: take(0.02))
+
+    found = peaks.measure("cpu", 1, "int8")
+
+    assert found
+    assert found.gflops == {"int8": 500.0}  # a multiplication and an addition
+    assert found.memory_gb_s == round(2 * 64 * 2**20 / 0.02 / 1e9, 1)  # read and written
+    assert found.seconds == round(clock, 2)
 
 
 def test_the_product_that_is_timed_is_that_of_the_matrices() -> None:

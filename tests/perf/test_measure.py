@@ -4,6 +4,8 @@ longer than it may take.
 
 import itertools
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -14,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from filelock import Timeout
 
 from helpers.config import OfflineConfig, OnlineConfig, resolve
 from helpers.errors import MeasurementError
@@ -360,8 +363,51 @@ def test_what_was_monitored_already_is_not_waited_for(
     assert pauses == pytest.approx(slept)
 
 
-def test_the_pace_is_a_rate_that_this_machine_can_have() -> None:
-    assert 1 < background.pace() < 1e5
+def test_the_pace_is_that_of_the_moment_in_which_nothing_else_ran(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The clock is the test's: a product takes two milliseconds, in the second part one."""
+    clock, took = 0.0, itertools.chain([0.002] * 5, [0.001] * 10, itertools.repeat(0.002))
+
+    def product(*_: object, **__: object) -> None:
+        nonlocal clock
+        clock += next(took)
+
+    monkeypatch.setattr(background.time, "perf_counter", lambda: clock)
+    monkeypatch.setattr(background.np, "matmul", product)
+
+    assert background.pace() == pytest.approx(2 * 512**3 / 0.001 / 1e9)
+
+
+def test_what_others_compute_is_monitored() -> None:
+    """The shell ends at once, so that the process is nobody's child."""
+    ends = "import time; ends = time.monotonic() + 1\nwhile time.monotonic() < ends: pass"
+    others_cores = background.monitor_background()
+
+    subprocess.run(["sh", "-c", '"$@" &', "sh", sys.executable, "-S", "-c", ends], check=True)
+    time.sleep(1)
+
+    assert others_cores() > 0.3
+
+
+HOLD = """
+from helpers.perf.background import exclusive_lock
+with exclusive_lock():
+    print("held", flush=True)
+    input()
+"""
+
+
+def test_one_measurement_runs_at_a_time() -> None:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", HOLD], text=True, **pipes) as other:
+        assert other.stdout
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(Timeout):
+            background.exclusive_lock().acquire(timeout=0.1)
+        other.communicate("\n", timeout=30)
+    with background.exclusive_lock().acquire(timeout=30):
+        pass
 
 
 def test_what_is_whole_of_a_point_that_failed_is_kept() -> None:

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -432,6 +433,27 @@ def test_what_killed_processes_left_is_removed_and_nothing_else(folder: Path, tm
     assert sorted((folder / "data").iterdir()) == [kept[0], path]
     assert list((folder / "cpu/artefacts").iterdir()) == []
     assert list(tmpdir.iterdir()) == [kept[1]]
+
+
+def test_temporary_folders_that_are_young_or_of_another_user_are_kept(
+    folder: Path, tmpdir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed(folder / "data/some", tmpdir)
+    (lock,) = tmpdir.glob("triton-*/.lock")
+
+    now = time.time()
+    os.utime(lock, (now, now - 30))
+    clear_leftovers(folder)
+    assert lock.exists()  # its maker may not have locked it yet
+
+    os.utime(lock, (now, now - 90))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "getuid", lambda: lock.stat().st_uid + 1)
+        clear_leftovers(folder)
+    assert lock.exists()
+
+    clear_leftovers(folder)
+    assert list(tmpdir.iterdir()) == []
 
 
 def test_a_run_removes_what_killed_ones_left(

@@ -351,7 +351,9 @@ def test_the_image_is_the_releases_or_the_one_that_is_named(
 def test_nobody_is_told_to_open_a_server_to_others() -> None:
     lines = serving.serve_elsewhere(config(fields={"release": "22.02"}))
     assert "tritonserver:22.02-py3" in lines
-    assert "-p 127.0.0.1:8000:8000" in lines
+    asked = " -p 127.0.0.1:8000:8000 "
+    assert asked in lines
+    assert not re.search(r"\s(-p|-P|--p\w*|--net\w*|--privileged)\b", lines.replace(asked, " "))
     assert "--model-control-mode=none" in lines
 
 

@@ -52,6 +52,17 @@ def test_a_stale_region_is_swept_and_one_in_use_is_not(name: str) -> None:
     assert (used.exists(), other.exists()) == (False, True)
 
 
+def test_what_another_user_left_is_not_swept(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    region = SHM / f"{name}_1"
+    region.write_bytes(b"x")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "getuid", lambda: region.stat().st_uid + 1)
+        sweep([f"{name}_[0-9]*"])
+    assert region.exists()
+    sweep([f"{name}_[0-9]*"])
+    assert not region.exists()
+
+
 def test_killed_servers_leave_no_folder_for_their_environments(tmp_path: Path) -> None:
     """Triton's Python backend makes it, whatever TMPDIR is, and removes it if it ends by itself:
     with an abort, if the folder has gone. The names are this test's: servers of others are alive.
