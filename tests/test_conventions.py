@@ -3,16 +3,20 @@
 import ast
 import importlib
 import json
+import os
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from helpers import models
-from helpers.store.paths import ROOT
+from helpers.store.paths import ROOT, outputs
+from tests.conftest import HERE, pytest_ignore_collect
 
 MODULES = sorted((ROOT / "helpers").rglob("*.py"))
 HEAVY = ("torch", "tensorflow", "onnxruntime", "openvino", "matplotlib", "pandas")
@@ -39,6 +43,40 @@ def committed() -> list[Path]:
         paths = [p for p in ROOT.rglob("*") if not GENERATED & set(p.relative_to(ROOT).parts)]
         paths = [p for p in paths if not any(part.endswith("_cache") for part in p.parts)]
     return [path for path in paths if path.is_file()]
+
+
+def test_what_a_test_writes_is_not_in_the_outputs_of_the_project(tmp_path: Path) -> None:
+    assert outputs() == tmp_path / "outputs"
+
+
+@pytest.mark.parametrize("order", ["{0} or {1}", "{1} or {0}", "({1}) or {0}", "not (not {0})"])
+def test_no_file_with_a_test_that_is_asked_for_is_left_out(order: str) -> None:
+    """Of these files the first has none of the marks that the second has."""
+    plain, marked = HERE / "test_conventions.py", HERE / "pipeline/test_faults.py"
+    config: Any = SimpleNamespace(option=SimpleNamespace(markexpr=order.format("alone", "old")))
+
+    assert pytest_ignore_collect(plain, config)
+    assert not pytest_ignore_collect(marked, config)
+
+
+SKIPPED = """
+import pytest
+def test_one():
+    pytest.skip("docker: there is none")
+def test_other():
+    pytest.skip("dockers: there is none")
+"""
+
+
+def test_a_skip_for_what_is_required_is_a_failure(tmp_path: Path) -> None:
+    (tmp_path / "test_skipped.py").write_text(SKIPPED)
+    command = [sys.executable, "-m", "pytest", "-p", "tests.conftest", str(tmp_path)]
+    env = {**os.environ, "REQUIRE": "redis,docker", "PYTHONPATH": str(ROOT)}
+
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+
+    assert "1 failed, 1 skipped" in done.stdout
+    assert "REQUIRE: docker: there is none" in done.stdout
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)

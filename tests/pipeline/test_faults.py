@@ -191,10 +191,10 @@ def test_an_artefact_changed_on_disk_is_noticed_and_made_again(project: Project)
     assert "dummy openvino-fp32 convert" in answer.executed()
 
 
-SMALL_AT_FIRST = """
-mount -t tmpfs -o size=150k tmpfs small && "$@"
+FULL_AT_FIRST = """
+mount -t tmpfs -o size=50m tmpfs small && fallocate -l $((50 * 1024 - 150))k small/mine && "$@"
 echo the code was $?
-mount -o remount,size=50m small && "$@"
+rm small/mine && "$@"
 """
 
 
@@ -205,7 +205,7 @@ def test_a_disk_that_is_full_is_one_line_and_the_same_command_completes(project:
     command = ("run", "params/dummy.yaml", "--experiment", "onnx-fp32", "--outputs", "small")
     only = ("--stage", "export", "--stage", "convert", "--stage", "deploy")
 
-    answer = replace(project, prefix=(*MOUNTING, SMALL_AT_FIRST, "sh")).run(*command, *only)
+    answer = replace(project, prefix=(*MOUNTING, FULL_AT_FIRST, "sh")).run(*command, *only)
 
     full, mark, enough = answer.output.partition("the code was 1\n")
     assert mark, answer.output
