@@ -331,12 +331,14 @@ def copy_project(target: Path) -> Project:
 
 
 @pytest.fixture(autouse=True)
-def own_outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def own_outputs(tmp_path: Path) -> Iterator[None]:
     """Leave alone what is in the project's `outputs`, and whoever holds it, unless a fixture of
     more than this test has chosen a folder.
     """
-    if OUTPUTS_VARIABLE not in os.environ:
-        monkeypatch.setenv(OUTPUTS_VARIABLE, str(tmp_path / "outputs"))
+    with pytest.MonkeyPatch.context() as patch:
+        if OUTPUTS_VARIABLE not in os.environ:
+            patch.setenv(OUTPUTS_VARIABLE, str(tmp_path / "outputs"))
+        yield
 
 
 @pytest.fixture(scope="session")
