@@ -242,6 +242,8 @@ def framework_session(config: ExportConfig, checkpoint: Path) -> Session:
     """
     config = config.model_copy(update={"lookup": next(iter(models.lookups(config.model)), "")})
     model, (*lookups, graph) = models.get(config.model), parts(config)
+    if source := model.source(config, checkpoint):
+        return source
     network = model.build(config, checkpoint)
     if model.FRAMEWORK == "torch":
         import torch

@@ -294,6 +294,12 @@ class Model(ABC):
         `checkpoint` is missing, surplus or misshapen.
         """
 
+    def source(self, config: Config, checkpoint: Path) -> Session | None:
+        """Load the runtime that `checkpoint` comes with, if any: it is the reference then, and not
+        what `build` makes of it.
+        """
+        return None
+
     @property
     def raw(self) -> Raw | None:
         """How the model's public raw files are prepared, if it has any."""

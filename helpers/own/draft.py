@@ -119,29 +119,26 @@ def _run(title: str, found: Draft, samples: Path | None, precisions: Collection[
     else:
         below = {each.name: each.below for each in found.inputs}
         batch = samples_file.drawn(tensors, below, MOST)
-    network = own.build(config, found.origin.path)
+    source = own.read(found.origin.path)
     one = {name: array[:1] for name, array in batch.items()}
-    if found.origin.framework == "torch":
-        found = _returned(found, network, one, not samples)
-    run = _runner(found, network)
-    single = _answered(found, run, one, not samples)
-    if lacking := [name for name, array in single.items() if array.ndim == 1]:
-        found = replace(found, scalars=(*found.scalars, *lacking))
-        network = drafted(title, found).build(config, found.origin.path)
-        run = _runner(found, network)
-        single = _answered(found, run, one, not samples)
+    answer = _answered(found, source.answer, one, not samples)
+    lacking = [name for name, array in answer.items() if array.ndim == 1]
+    found = replace(found, scalars=(*found.scalars, *lacking))
+    source.own, run, single = drafted(title, found), source.run, source.run(one)
     if found.scalars and found.origin.kind == "savedmodel":
         raise ParameterError(
             f"'{found.scalars[0]}' has no dimension but the batch's, and Triton wants one more: "
             "save the model with a shape of batch x 1"
         )
+    if found.origin.framework == "torch" and found.has_batch and not found.scalars:
+        found = replace(found, is_plain=source.is_plain(one))
     if found.is_batched:
         rows = [array[:TWO] if len(array) >= TWO else array[[0, 0]] for array in batch.values()]
         _require_batch(found, run, dict(zip(batch, rows, strict=True)), single)
     outputs = tuple(_output(found, name, array) for name, array in single.items())
     first = next(iter(single.values()))
     decision = "class" if _is_classes(next(iter(single)), first) else "values"
-    several = _several(found, batch, one)
+    several, network = _several(found, batch, one), source.build(tensors, ())
     return replace(
         found,
         outputs=outputs,
@@ -192,54 +189,9 @@ def _several(found: Draft, batch: Arrays, one: Arrays) -> Arrays:
     return take(batch, spread(len(next(iter(batch.values()))), count))
 
 
-def _returned(found: Draft, network: Network, inputs: Arrays, are_drawn: bool) -> Draft:
-    """Name what a module returns, and tell whether that is one tensor."""
-    import torch
-
-    from helpers.models._own.networks import flat_names
-
-    with torch.inference_mode():
-        arguments = [torch.from_numpy(inputs[each.name]) for each in found.inputs]
-        answer = _tried(found, lambda _: network.answer(*arguments), inputs, are_drawn)
-    names = tuple(name for name, _ in flat_names(answer, ""))
-    is_plain = isinstance(answer, torch.Tensor) and answer.dim() > 1 and found.has_batch
-    is_plain = is_plain and not found.scalars
-    return replace(found, origin=replace(found.origin, outputs=names), is_plain=is_plain)
-
-
-def _runner(found: Draft, network: Network) -> Callable[[Arrays], Arrays]:
-    """Give a function that computes a batch, and names what the source does not."""
-    if isinstance(network, Graph):
-        return network.session.run
-    if found.origin.framework == "torch":
-        import torch
-
-        def run(inputs: Arrays) -> Arrays:
-            with torch.inference_mode():
-                results = network(*(torch.from_numpy(inputs[each.name]) for each in found.inputs))
-            return _named(found, results)
-
-        return run
-    return lambda inputs: _named(found, network(inputs, training=False))
-
-
-def _named(found: Draft, results: Any) -> Arrays:
-    from helpers.models._own.networks import flat
-
-    tensors = flat(results)
-    names = found.origin.outputs or ("output",) * (len(tensors) == 1)
-    names = names or tuple(f"output_{place}" for place in range(len(tensors)))
-    return {name: tensor.numpy() for name, tensor in zip(names, tensors, strict=True)}
-
-
 def _answered(
     found: Draft, run: Callable[[Arrays], Arrays], inputs: Arrays, are_drawn: bool
 ) -> Arrays:
-    answer: Arrays = _tried(found, run, inputs, are_drawn)
-    return {name: np.asarray(array) for name, array in answer.items()}
-
-
-def _tried(found: Draft, run: Callable[[Arrays], Any], inputs: Arrays, are_drawn: bool) -> Any:
     """Run a model; raise CheckpointError with the shapes if it does not run on them."""
     try:
         return run(inputs)

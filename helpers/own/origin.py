@@ -56,7 +56,6 @@ class Origin:
     framework: str
     inputs: tuple[Port, ...]
     function: str = ""
-    outputs: tuple[str, ...] = ()  # their names, where the source has them
     example: Arrays | None = None  # inputs of a batch, where the source has them
     backend: str = ""  # that serves a model of a repository
     most: int = 0  # samples that it takes at once, where the source says it
@@ -165,8 +164,7 @@ def _of_onnx(path: Path) -> Origin:
         check_name(path, each.name, "output")
         if not each.type.HasField("tensor_type"):
             raise ParameterError(f"{path}: the output '{each.name}' is no tensor: leave it out")
-    names = tuple(each.name for each in model.graph.output)
-    return Origin("onnx", path, "onnxruntime", tuple(inputs), outputs=names)
+    return Origin("onnx", path, "onnxruntime", tuple(inputs))
 
 
 def _numpy_name(path: object, name: str, dtype: np.dtype[Any]) -> str:
@@ -188,17 +186,13 @@ def _of_savedmodel(path: Path) -> Origin:
         inputs.append(
             Port(name, _numpy_name(path, name, np.dtype(spec.dtype.as_numpy_dtype)), sizes)
         )
-    names = tuple(function.structured_outputs)
-    return Origin("savedmodel", path, "tensorflow", tuple(inputs), outputs=names)
+    return Origin("savedmodel", path, "tensorflow", tuple(inputs))
 
 
 def _of_keras(path: Path) -> Origin:
     from helpers.models._own import networks
 
-    model = networks.read_keras(path)
-    names = tuple(getattr(model, "output_names", ()))
-    names = names if len(set(names)) == len(model.outputs) else ()
-    return Origin("keras", path, "tensorflow", _keras_ports(path, model), outputs=names)
+    return Origin("keras", path, "tensorflow", _keras_ports(path, networks.read_keras(path)))
 
 
 def _keras_ports(path: object, model: Any) -> tuple[Port, ...]:
@@ -271,7 +265,6 @@ def _of_repository(path: Path) -> Origin:
     return Origin(
         *("repository", path, "triton"),
         inputs=tuple(map(port, message.input)),
-        outputs=tuple(each.name for each in message.output),
         backend=backend_of(message),
         most=message.max_batch_size,
         answers=tuple(map(port, message.output)),

@@ -17,6 +17,7 @@ from helpers.models import Arrays, Config, Dataset, Example, Model, Network, Ten
 
 if TYPE_CHECKING:
     from helpers.models._own.data import Samples
+    from helpers.models._own.source import Source
 
 Array: TypeAlias = NDArray[Any]
 GENERATED = "generated"
@@ -74,7 +75,7 @@ class Own(Model):
     GENERATED = (GENERATED,)
     TAKES_LABELS = True
     DRAWN = "drawn at random from type and shape: they say nothing of real data"
-    RECIPE = ("_own/data", "_own/metrics", "_own/graph", "_own/networks")
+    RECIPE = ("_own/data", "_own/metrics", "_own/graph", "_own/networks", "_own/source")
     BATCH = 32
 
     @property
@@ -136,15 +137,20 @@ class Own(Model):
         found = super().example(config, dataset, most)
         return Example(found.batch, {}, found.reading)
 
-    def build(self, config: Config, checkpoint: Path) -> Network:
-        """Load the file in its framework; raise CheckpointError if it cannot be."""
+    def read(self, checkpoint: Path) -> "Source":
+        """Load the file in its own runtime; raise CheckpointError if it cannot be."""
         if self.BACKEND:
             raise CheckpointError(f"{self.TITLE} runs in Triton alone")
         module = "graph" if self.SOURCE in ("onnx", "savedmodel") else "networks"
-        found = import_module(f"helpers.models._own.{module}")
-        load = getattr(found, f"load_{self.SOURCE}")
-        network: Network = load(self, checkpoint, self.inputs(config), self.outputs(config))
-        return network
+        found: Source = import_module(f"helpers.models._own.{module}").source(self, checkpoint)
+        return found
+
+    def source(self, config: Config, checkpoint: Path) -> "Source | None":
+        """Load the file as its reference, unless the package builds a network of its own."""
+        return self.read(checkpoint) if type(self).build is Own.build else None
+
+    def build(self, config: Config, checkpoint: Path) -> Network:
+        return self.read(checkpoint).build(self.inputs(config), self.outputs(config))
 
 
 def sample_bytes(tensors: tuple[Tensor, ...]) -> int:

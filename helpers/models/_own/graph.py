@@ -11,6 +11,7 @@ from helpers.errors import CheckpointError
 from helpers.models import Arrays, Graph, Tensor
 from helpers.models._keras import tensorflow
 from helpers.models._own import Own
+from helpers.models._own.source import Source
 
 if TYPE_CHECKING:
     import onnx
@@ -40,21 +41,36 @@ class OnnxRuntime:
         return dict(zip(self._outputs, self._session.run(self._outputs, given), strict=True))
 
 
-def load_onnx(own: Own, path: Path, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Graph:
-    """Load an ONNX file with its weights, in the sizes that the tensors say."""
-    model = read_onnx(path)
-    check_names(path, [each.name for each in inputs], [each.name for each in feeds(model)])
-    # not where there are branches: what is inferred of the sizes need not fit the one not taken
-    if not any(subgraphs(node) for node in model.graph.node):
-        fix_sizes(model, inputs, own.IS_BATCHED, int(own.HAS_BATCH))
-    if not own.HAS_BATCH:
-        put_dimension(model, [each.name for each in (*feeds(model), *model.graph.output)], 0)
-    put_dimension(model, own.SCALARS, 1)
-    try:
-        session = OnnxRuntime(model)
-    except Exception as error:  # ONNX Runtime raises classes of its own for each fault
-        raise CheckpointError(f"{path}: {' '.join(str(error).split())[:300]}") from None
-    return Graph(model, session, tuple(layers_of(model)))
+def source(own: Own, path: Path) -> Source:
+    """Load a graph in its runtime."""
+    return Onnx(own, path) if own.SOURCE == "onnx" else SavedModel(own, path)
+
+
+class Onnx(Source):
+    """An ONNX file with its weights."""
+
+    def __init__(self, own: Own, path: Path) -> None:
+        super().__init__(own, path)
+        model = read_onnx(path)
+        try:
+            self.session = OnnxRuntime(model)
+        except Exception as error:  # ONNX Runtime raises classes of its own for each fault
+            raise CheckpointError(f"{path}: {' '.join(str(error).split())[:300]}") from None
+
+    def ask(self, inputs: Arrays) -> Arrays:
+        return self.session.run(inputs)
+
+    def build(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Graph:
+        """Give the graph in the sizes that the tensors say."""
+        own, model = self.own, read_onnx(self.path)
+        check_names(self.path, [each.name for each in inputs], [each.name for each in feeds(model)])
+        # not where there are branches: what is inferred of the sizes need not fit the one not taken
+        if not any(subgraphs(node) for node in model.graph.node):
+            fix_sizes(model, inputs, own.IS_BATCHED, int(own.HAS_BATCH))
+        if not own.HAS_BATCH:
+            put_dimension(model, [each.name for each in (*feeds(model), *model.graph.output)], 0)
+        put_dimension(model, own.SCALARS, 1)
+        return Graph(model, self, tuple(layers_of(model)))
 
 
 def check_names(path: Path, expected: Sequence[str], found: Sequence[str]) -> None:
@@ -216,18 +232,25 @@ class TensorFlow:
         return {name: each.numpy() for name, each in self.function(**given).items()}
 
 
-def load_savedmodel(
-    own: Own, path: Path, inputs: Sequence[Tensor], outputs: Sequence[Tensor]
-) -> Graph:
-    """Load a SavedModel: its layers are the variables that it keeps."""
-    session = read_savedmodel(path)
-    names = list(session.function.structured_input_signature[1])
-    check_names(path, [each.name for each in inputs], names)
-    found = [
-        (each.name.rpartition("/")[2].partition(":")[0], int(np.prod(each.shape)))
-        for each in session.variables
-    ]
-    return Graph(path, session, tuple(found))
+class SavedModel(Source):
+    """A SavedModel, whose layers are the variables that it keeps."""
+
+    def __init__(self, own: Own, path: Path) -> None:
+        super().__init__(own, path)
+        self.session = read_savedmodel(path)
+        self.variables = self.session.variables
+
+    def ask(self, inputs: Arrays) -> Arrays:
+        return self.session.run(inputs)
+
+    def build(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Graph:
+        names = list(self.session.function.structured_input_signature[1])
+        check_names(self.path, [each.name for each in inputs], names)
+        found = [
+            (each.name.rpartition("/")[2].partition(":")[0], int(np.prod(each.shape)))
+            for each in self.variables
+        ]
+        return Graph(self.path, self, tuple(found))
 
 
 def read_savedmodel(path: Path) -> TensorFlow:

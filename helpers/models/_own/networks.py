@@ -1,7 +1,8 @@
 """Networks of PyTorch and Keras: from a TorchScript file, an exported program, a `.keras` file, or
 a function of the user's.
 
-What a network returns, be it a tensor, a dict or a nest of them, becomes a tuple in its order.
+What a network returns, be it a tensor, a dict or a nest of them, is walked once: a tensor and its
+name come from the same place.
 """
 
 import importlib
@@ -9,26 +10,23 @@ import inspect
 import os
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from inspect import Parameter, Signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
+
 from helpers.errors import CheckpointError
-from helpers.models import Network, Tensor
+from helpers.models import Arrays, Network, Tensor
 from helpers.models._keras import keras
 from helpers.models._own import Own
+from helpers.models._own.source import Source
 
 if TYPE_CHECKING:
     import torch
-
-
-def load_torchscript(
-    own: Own, path: Path, inputs: Sequence[Tensor], outputs: Sequence[Tensor]
-) -> Network:
-    """Load a TorchScript file."""
-    return fitted(own, read_torchscript(path), inputs, outputs)
 
 
 def read_torchscript(path: Path) -> "torch.jit.ScriptModule":
@@ -42,13 +40,6 @@ def read_torchscript(path: Path) -> "torch.jit.ScriptModule":
     return cast("torch.jit.ScriptModule", module.eval())
 
 
-def load_exported(
-    own: Own, path: Path, inputs: Sequence[Tensor], outputs: Sequence[Tensor]
-) -> Network:
-    """Load an exported program."""
-    return fitted(own, read_exported(path).module(check_guards=False), inputs, outputs)
-
-
 def read_exported(path: Path) -> "torch.export.ExportedProgram":
     """Read a `.pt2` file; raise CheckpointError if it is none."""
     import torch
@@ -58,29 +49,12 @@ def read_exported(path: Path) -> "torch.export.ExportedProgram":
         return torch.export.load(str(path))
 
 
-def load_keras(
-    own: Own, path: Path, inputs: Sequence[Tensor], outputs: Sequence[Tensor]
-) -> Network:
-    """Load a `.keras` file."""
-    return named(read_keras(path), inputs, own.SCALARS)
-
-
 def read_keras(path: Path) -> Network:
     """Read a `.keras` file without running Python code that it holds; raise CheckpointError if it
     is none or has such code.
     """
     with _explained(path, "no Keras model that can be read"):
         return keras().models.load_model(path, compile=False)
-
-
-def load_function(
-    own: Own, path: Path, inputs: Sequence[Tensor], outputs: Sequence[Tensor]
-) -> Network:
-    """Call the function that builds the network; `path` is the file of its module."""
-    network, _ = call(own.FUNCTION, path)
-    if own.FRAMEWORK == "torch":
-        return fitted(own, network.eval(), inputs, outputs)
-    return named(network, inputs, own.SCALARS)
 
 
 def call(function: str, path: Path | None = None) -> tuple[Network, object]:
@@ -117,56 +91,172 @@ def _explained(place: object, fault: str) -> Iterator[None]:
         raise CheckpointError(f"{place} is {fault}: {reason}") from None
 
 
-def fitted(
-    own: Own, network: "torch.nn.Module", inputs: Sequence[Tensor], outputs: Sequence[Tensor]
-) -> "torch.nn.Module":
-    """Have a module take the inputs in order and return a tuple, unless it is plain already.
+def source(own: Own, path: Path) -> Source:
+    """Load a file, or call the function whose module is at `path`."""
+    return Torch(own, path) if own.FRAMEWORK == "torch" else Keras(own, path)
 
-    Without a batch, the first dimension of what goes in and out is taken away and put back.
+
+class Torch(Source):
+    """A module of PyTorch: from a function, a TorchScript file or an exported program."""
+
+    spec: Any = None  # of an exported program: how its tensors become its arguments
+
+    def __init__(self, own: Own, path: Path) -> None:
+        super().__init__(own, path)
+        if own.SOURCE == "exported":
+            program = read_exported(path)
+            self.network = program.module(check_guards=False)
+            self.names = list(map(str, program.graph_signature.user_inputs))
+            self.spec = program.call_spec.in_spec
+        elif own.SOURCE == "torchscript":
+            self.network = read_torchscript(path)
+            self.names = [each.name for each in self.network.forward.schema.arguments][1:]
+        else:
+            self.network = call(own.FUNCTION, path)[0].eval()
+            self.names = list(inspect.signature(self.network.forward).parameters)
+
+    def arguments(self, given: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
+        """Give the arguments, and those by name, that the tensors `given` become: in order, if the
+        module does not tell its names.
+        """
+        from torch.utils._pytree import tree_unflatten
+
+        if self.spec:
+            found: tuple[Any, Any] = tree_unflatten([given[each] for each in self.names], self.spec)
+            return found
+        is_in_order = [*given] == self.names[: len(given)] or not set(given) <= set(self.names)
+        return ([*given.values()], {}) if is_in_order else ((), given)
+
+    def called(self, network: "torch.nn.Module", given: Mapping[str, Any]) -> Any:
+        arguments, keywords = self.arguments(given)
+        return network(*arguments, **keywords)
+
+    def ask(self, inputs: Arrays) -> Arrays:
+        import torch
+
+        with torch.inference_mode():
+            given = {name: torch.from_numpy(array) for name, array in inputs.items()}
+            results = by_name(self.called(self.network, given))
+        return {name: tensor.numpy() for name, tensor in results.items()}
+
+    def is_plain(self, inputs: Arrays) -> bool:
+        """Tell whether the module takes the inputs in order and returns one tensor, of two
+        dimensions at least.
+        """
+        import torch
+
+        order, keywords = self.arguments({name: name for name in inputs})
+        if keywords or [*order] != [*inputs]:
+            return False
+        with torch.inference_mode():
+            result = self.network(*map(torch.from_numpy, inputs.values()))
+        return isinstance(result, torch.Tensor) and result.dim() > 1
+
+    def build(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> "torch.nn.Module":
+        """Have the module take the inputs in order and return a tuple, unless it is plain already.
+
+        Without a batch, the first dimension of what goes in and out is taken away and put back.
+        """
+        import torch
+
+        source, own = self, self.own
+        if own.IS_PLAIN and own.HAS_BATCH:
+            return self.network
+
+        class Adapted(torch.nn.Module):  # type: ignore[misc]
+            def __init__(self) -> None:
+                super().__init__()
+                self.network, self.training = source.network, False
+
+            def train(self, mode: bool = True) -> "Adapted":
+                return self  # the module of an exported program refuses to be told
+
+            def forward(self, *arguments: torch.Tensor) -> tuple[torch.Tensor, ...]:
+                given = {
+                    tensor.name: each.squeeze(1) if tensor.name in own.SCALARS else each
+                    for tensor, each in zip(inputs, arguments, strict=True)
+                }
+                if not own.HAS_BATCH:
+                    given = {name: each.squeeze(0) for name, each in given.items()}
+                found = by_name(source.called(self.network, given))
+                results = source.chosen(found, [each.name for each in outputs]).values()
+                results = results if own.HAS_BATCH else [each.unsqueeze(0) for each in results]
+                return tuple(each if each.dim() > 1 else each.unsqueeze(1) for each in results)
+
+        given = [Parameter(each.name, Parameter.POSITIONAL_OR_KEYWORD) for each in inputs]
+        own_self = Parameter("self", Parameter.POSITIONAL_OR_KEYWORD)
+        Adapted.forward.__signature__ = Signature([own_self, *given])  # type: ignore[attr-defined]
+        return Adapted()
+
+
+class Keras(Source):
+    """A Keras model: from a `.keras` file or a function."""
+
+    def __init__(self, own: Own, path: Path) -> None:
+        super().__init__(own, path)
+        if own.SOURCE == "keras":
+            self.network, example = read_keras(path), None
+        else:
+            self.network, example = call(own.FUNCTION, path)
+        self.variables = self.network.variables
+        self._takes_dict = isinstance(example, Mapping)
+
+    def called(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Call the model by the names of its inputs, in whatever nest it takes them."""
+        struct = getattr(self.network, "_inputs_struct", None)
+        if struct is not None:
+            taken = keras().tree.map_structure(lambda each: given[each.name], struct)
+        elif self._takes_dict:
+            taken = given
+        else:
+            taken = [*given.values()] if len(given) > 1 else next(iter(given.values()))
+        results = self.network(taken, training=False)
+        return by_name(results, getattr(self.network, "output_names", ()))
+
+    def ask(self, inputs: Arrays) -> Arrays:
+        return {name: np.asarray(each) for name, each in self.called(inputs).items()}
+
+    def build(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Network:
+        """Have the model take a dict of tensors by the names of the inputs, and return a list."""
+        own, ops = keras(), keras().ops
+        given = {
+            each.name: own.Input(each.shape, dtype=each.dtype, name=each.name) for each in inputs
+        }
+        found = self.called(
+            {
+                name: ops.squeeze(each, 1) if name in self.own.SCALARS else each
+                for name, each in given.items()
+            }
+        )
+        results = self.chosen(found, [each.name for each in outputs]).values()
+        return own.Model(
+            given, [each if len(each.shape) > 1 else ops.expand_dims(each, 1) for each in results]
+        )
+
+
+def by_name(results: object, names: Sequence[str] = ()) -> dict[str, Any]:
+    """Give the tensors of a nest by name: keys and places that lead to them, or the model's own
+    `names` if it has no keys. Raises CheckpointError if two tensors have one name.
     """
-    import torch
-
-    if own.IS_PLAIN and own.HAS_BATCH:
-        return network
-    names = [each.name for each in inputs] if own.SOURCE == "function" else []
-    by_name = names and set(names) <= set(inspect.signature(network.forward).parameters)
-
-    class Adapted(torch.nn.Module):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__()
-            self.network, self.training = network, False
-
-        def train(self, mode: bool = True) -> "Adapted":
-            return self  # the module of an exported program refuses to be told
-
-        def answer(self, *arguments: torch.Tensor) -> Any:
-            given = tuple(
-                each.squeeze(1) if tensor.name in own.SCALARS else each
-                for tensor, each in zip(inputs, arguments, strict=True)
-            )
-            given = given if own.HAS_BATCH else tuple(each.squeeze(0) for each in given)
-            if by_name:
-                return self.network(**dict(zip(names, given, strict=True)))
-            return self.network(*given)
-
-        def forward(self, *arguments: torch.Tensor) -> tuple[torch.Tensor, ...]:
-            results = flat(self.answer(*arguments))
-            results = results if own.HAS_BATCH else tuple(each.unsqueeze(0) for each in results)
-            return tuple(each if each.dim() > 1 else each.unsqueeze(1) for each in results)
-
-    given = [Parameter(each.name, Parameter.POSITIONAL_OR_KEYWORD) for each in inputs]
-    own_self = Parameter("self", Parameter.POSITIONAL_OR_KEYWORD)
-    Adapted.forward.__signature__ = Signature([own_self, *given])  # type: ignore[attr-defined]
-    return Adapted()
+    pairs = named(results, "")
+    if len(set(names)) == len(pairs) and not has_keys(results):
+        return dict(zip(names, (tensor for _, tensor in pairs), strict=True))
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(name for name, count in Counter(n for n, _ in pairs).items() if count > 1)
+        raise CheckpointError(f"two outputs have the name '{twice}': return them by other keys")
+    return found
 
 
-def flat(results: object) -> tuple[Network, ...]:
-    """Give the tensors of a nest of them, in order."""
-    return tuple(tensor for _, tensor in flat_names(results, ""))
+def has_keys(results: object) -> bool:
+    """Tell whether there is a dict in a nest."""
+    if isinstance(results, (list, tuple)):
+        return any(map(has_keys, results))
+    return isinstance(results, Mapping)
 
 
-def flat_names(results: object, name: str) -> list[tuple[str, object]]:
-    """Give the tensors of a nest with names: the keys and places that lead to them."""
+def named(results: object, name: str) -> list[tuple[str, Any]]:
+    """List the tensors of a nest with names: the keys and places that lead to them."""
     if isinstance(results, Mapping):
         parts = [(str(key), value) for key, value in results.items()]
     elif isinstance(results, (list, tuple)):
@@ -174,22 +264,4 @@ def flat_names(results: object, name: str) -> list[tuple[str, object]]:
     else:
         return [(name or "output", results)] if results is not None else []
     prefix = f"{name}_" if name else "" if isinstance(results, Mapping) else "output_"
-    return [each for key, value in parts for each in flat_names(value, f"{prefix}{key}")]
-
-
-def named(network: Network, inputs: Sequence[Tensor], scalars: Sequence[str]) -> Network:
-    """Have a Keras model take a dict of tensors by the names of the inputs, and return a list."""
-    own = keras()
-    given = {each.name: own.Input(each.shape, dtype=each.dtype, name=each.name) for each in inputs}
-    takes = getattr(network, "input", None) if getattr(network, "built", True) else None
-    ops = own.ops
-    given_to = {
-        name: ops.squeeze(each, 1) if name in scalars else each for name, each in given.items()
-    }
-    tensors = list(given_to.values())
-    if isinstance(takes, Mapping) or isinstance(getattr(network, "_inputs_struct", None), dict):
-        results = network(given_to, training=False)
-    else:
-        results = network(tensors[0] if len(tensors) == 1 else tensors, training=False)
-    lifted = [each if len(each.shape) > 1 else ops.expand_dims(each, 1) for each in flat(results)]
-    return own.Model(given, lifted)
+    return [each for key, value in parts for each in named(value, f"{prefix}{key}")]
