@@ -14,7 +14,7 @@ import numpy as np
 
 from helpers.models import Arrays, Graph, Network
 from helpers.models._own import Array
-from helpers.models._own.graph import OnnxRuntime, subgraphs
+from helpers.models._own.graph import OnnxRuntime, opset_of, subgraphs
 from helpers.models._own.metrics import classes
 from helpers.models._rounding import UNIT_ROUNDOFF
 
@@ -26,8 +26,11 @@ if TYPE_CHECKING:
 ERRORS = {"fp32": 4 * UNIT_ROUNDOFF["fp32"], "bf16": UNIT_ROUNDOFF["bf16"] / 2}
 ERRORS |= {"fp16": UNIT_ROUNDOFF["fp16"] / 2, "int8": UNIT_ROUNDOFF["int8"]}
 SPREAD = sqrt(3)  # of evenly spread errors to each side, in their deviations
+NO_UNIFORM = 22  # the opset from which on ONNX Runtime's CPU draws no evenly spread numbers
 SAFETY = 16  # times that what is served may differ: it is seen of few samples and one draw
 COARSE = 4  # a mean effect above such a part of what tells two samples apart tells nothing
+# Names of constants by which errors get a sign at random
+SIGNS = {each: f"rounding/{each}" for each in ("half", "yes", "above", "below")}
 # Operators that compute no number, but choose and move: they round nothing
 MOVING = {
     *("Constant", "Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Slice"),
@@ -163,7 +166,11 @@ def noisy(model: "onnx.ModelProto", error: float) -> "onnx.ModelProto":
     except Exception:  # of operators that it does not know: their results get no error
         inferred = model
     types = dict(_types(inferred.graph))
-    _add_errors(copy.graph, types, {}, error)
+    _add_errors(copy.graph, types, {}, opset_of(model), error)
+    signs = {"half": np.float32(0.5), "yes": np.bool_(True)}
+    signs |= {"above": np.float32(1 + error), "below": np.float32(1 - error)}
+    held = [onnx.numpy_helper.from_array(np.asarray(signs[key]), SIGNS[key]) for key in SIGNS]
+    copy.graph.initializer.extend(held)
     return copy
 
 
@@ -176,7 +183,7 @@ def _types(graph: Any) -> Iterator[tuple[str, int]]:
 
 
 def _add_errors(
-    graph: Any, types: Mapping[str, int], outer: Mapping[str, str], error: float
+    graph: Any, types: Mapping[str, int], outer: Mapping[str, str], opset: int, error: float
 ) -> None:
     from onnx import TensorProto, helper
 
@@ -184,10 +191,16 @@ def _add_errors(
     ends = {each.name for each in graph.output}
 
     def add(source: str, target: str) -> None:
-        seed = float(len(nodes) + 1)
-        draw: Any = {"low": 1 - SPREAD * error, "high": 1 + SPREAD * error, "seed": seed}
-        nodes.append(helper.make_node("RandomUniformLike", [source], [f"{target}/error"], **draw))
-        nodes.append(helper.make_node("Mul", [source, f"{target}/error"], [target]))
+        seed, drawn = len(nodes) + 1, f"{target}/error"
+        if opset < NO_UNIFORM:
+            limits = {"low": 1 - SPREAD * error, "high": 1 + SPREAD * error, "seed": float(seed)}
+            nodes.append(helper.make_node("RandomUniformLike", [source], [drawn], **limits))
+        else:  # by the half that a dropout would keep
+            half, yes, *values = SIGNS.values()
+            kept = [f"{target}/dropped", f"{target}/kept"]
+            nodes.append(helper.make_node("Dropout", [source, half, yes], kept, seed=seed))
+            nodes.append(helper.make_node("Where", [kept[1], *values], [drawn]))
+        nodes.append(helper.make_node("Mul", [source, drawn], [target]))
 
     for each in graph.initializer:
         if each.data_type == TensorProto.FLOAT and len(each.dims) > 1:
@@ -196,7 +209,7 @@ def _add_errors(
     for node in graph.node:
         node.input[:] = [renamed.get(name, name) for name in node.input]
         for inner in subgraphs(node):
-            _add_errors(inner, types, renamed, error)
+            _add_errors(inner, types, renamed, opset, error)
         nodes.append(node)
         for place, name in enumerate(node.output):
             if types.get(name) != TensorProto.FLOAT or node.op_type in MOVING:

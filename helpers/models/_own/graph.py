@@ -1,5 +1,6 @@
 """Graphs in files: ONNX, run by ONNX Runtime, and a SavedModel, run by TensorFlow."""
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -55,7 +56,11 @@ class Onnx(Source):
         try:
             self.session = OnnxRuntime(model)
         except Exception as error:  # ONNX Runtime raises classes of its own for each fault
-            raise CheckpointError(f"{path}: {' '.join(str(error).split())[:300]}") from None
+            fault = " ".join(str(error).split())
+            if known := re.search(r"till (opset \d+)", fault):
+                what = f"has opset {opset_of(model)}, and ONNX Runtime here ends with {known[1]}"
+                raise CheckpointError(f"{path} {what}: export it again with that") from None
+            raise CheckpointError(f"{path}: {fault[:300]}") from None
 
     def ask(self, inputs: Arrays) -> Arrays:
         return self.session.run(inputs)
@@ -111,6 +116,12 @@ def feeds(model: "onnx.ModelProto") -> "list[onnx.ValueInfoProto]":
     return [each for each in model.graph.input if each.name not in weights]
 
 
+def opset_of(model: "onnx.ModelProto") -> int:
+    """Give the version of ONNX's own operators."""
+    found = (each.version for each in model.opset_import if each.domain in ("", "ai.onnx"))
+    return max(found, default=1)
+
+
 def sizes(value: "onnx.ValueInfoProto") -> list[int | str]:
     """Give the dimensions of a tensor: a size, or the name of a free one; empty if it has none."""
     return [
@@ -153,7 +164,7 @@ def put_dimension(model: "onnx.ModelProto", names: Sequence[str], axis: int) -> 
     if not values:
         return
     given = {each.name for each in feeds(model)}
-    opset = max(each.version for each in model.opset_import if each.domain in ("", "ai.onnx"))
+    opset = opset_of(model)
     inside = {name: f"{name}/without_{axes}" for name in values}
     for node in _nodes(graph):
         for own in (node.input, node.output):
