@@ -27,6 +27,7 @@ CLASS_WORDS = re.compile(r"logit|prob|score|class|label|softmax", re.IGNORECASE)
 CLASS_SUM = 1e-3  # how near to 1 the shares of all classes add up
 BYTES, MOST = 2e6, 16  # of the samples of which it is seen what rounding does, and these at most
 SAME = 0.05  # how far a sample's output may be from the same, computed beside another
+TRIED = 6  # samples of a trace and of what it is compared on
 TWO = 2  # samples that show whether there is a batch
 ADVICE = ", drawn at random: give --samples if it takes only some values"
 
@@ -49,6 +50,7 @@ class Draft:
     # precision -> the largest and the mean effect of rounding, and what tells samples apart
     effects: dict[str, rounding.Effect] = field(default_factory=dict)
     apart: float = 1.0
+    samples: Arrays = field(repr=False, default_factory=dict)  # a few that it computes
     network: Network = field(repr=False, default=None)
 
 
@@ -138,6 +140,7 @@ def _run(title: str, found: Draft, samples: Path | None, precisions: Collection[
     outputs = tuple(_output(found, name, array) for name, array in single.items())
     first = next(iter(single.values()))
     decision = "class" if _is_classes(next(iter(single)), first) else "values"
+    rows = len(next(iter(batch.values())))
     several, network = _several(found, batch, one), source.build(tensors, ())
     return replace(
         found,
@@ -149,6 +152,7 @@ def _run(title: str, found: Draft, samples: Path | None, precisions: Collection[
         ),
         apart=rounding.told_apart(run(several)),
         takes_zeros=_takes_zeros(run, one),
+        samples=take(batch, np.resize(spread(rows, TRIED), TRIED)),
         network=network,
     )
 

@@ -3,20 +3,29 @@ are left out.
 """
 
 import logging
+import traceback
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from helpers import formats
 from helpers.errors import FormatError
-from helpers.models import Graph
+from helpers.models import Graph, Network
 from helpers.own import rounding
 from helpers.own.draft import Draft, drafted, fields
 
 SHORT = {"tf-savedmodel": "savedmodel"}  # in names of experiments
 AS_IT_IS = ("onnx", "savedmodel")  # kinds whose file is exported without a change
 TRIED_BYTES = 500e6  # of a graph that is read by OpenVINO to see whether it can
+# Samples of a trace, and of others that it is compared on: by whether it takes several at once
+BATCHES = {
+    False: [slice(0, 1), slice(1, 2), slice(2, 3)],
+    True: [slice(0, 2), slice(2, 5), slice(5, 6)],
+}
+CLOSE = {"rtol": 1e-3, "atol": 1e-5, "equal_nan": True}  # a trace and the network on the same batch
 # more than one path leads to some formats: the first of these that a framework has is exported
 EXPORTS = ("onnx", "tf-savedmodel", "ts-trace", "ts-script")
 
@@ -110,29 +119,24 @@ def _of_torch(found: Draft) -> dict[str, str]:
     """Trace and script a module: what tracing would fix, and what scripting does not take."""
     import torch
 
-    from helpers.models._own import data
-
     own, config, left_out = drafted("draft", found), fields(found), dict[str, str]()
     network = own.build(config, found.origin.path)  # what it returns is known by now
-    below = {each.name: each.below for each in found.inputs}
-    arrays = data.drawn(own.inputs(config), below, 1)
-    arguments = tuple(torch.from_numpy(array) for array in arrays.values())
+    tensors, traced = [torch.from_numpy(array) for array in found.samples.values()], None
+    batches = [tuple(each[rows] for each in tensors) for rows in BATCHES[found.is_batched]]
     with warnings.catch_warnings(record=True) as noticed, torch.no_grad():
         warnings.simplefilter("always")
         try:
-            torch.jit.trace(network, arguments, check_trace=False)
+            traced = torch.jit.trace(network, batches[0], check_trace=False)
         except Exception as error:  # the user's own code is run
             left_out["ts-trace"] = f"it is not traced: {' '.join(str(error).split())[:200]}"
-    fixed = [
-        each
+    warned = [
+        f"{Path(each.filename).name}, line {each.lineno}"
         for each in noticed
         if "might cause the trace to be incorrect" in str(each.message)
         and not Path(each.filename).is_relative_to(Path(torch.__file__).parent)
     ]
-    if fixed:
-        place = f"{fixed[0].filename.rpartition('/')[2]}, line {fixed[0].lineno}"
-        why = f"its control flow depends on values ({place}), which a trace or a graph would fix"
-        left_out |= {"ts-trace": why, "onnx": why, "openvino": why}
+    if warned and (why := _fixed(network, traced, batches, found.is_batched, warned[0])):
+        left_out |= dict.fromkeys(("ts-trace", "onnx", "openvino"), why)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -141,3 +145,39 @@ def _of_torch(found: Draft) -> dict[str, str]:
             reason = " ".join(str(error).split())[:120]
             left_out["ts-script"] = f"TorchScript does not compile it: {reason}"
     return left_out
+
+
+def _fixed(
+    network: Network, traced: Any, batches: Sequence[Any], is_batched: bool, warned: str
+) -> str:
+    """Say where values or the batch decide what a network computes, which a trace or a graph would
+    fix; nothing if they do not. PyTorch warns (at `warned`) of sizes that are compared too.
+    """
+    import torch
+
+    batch = {0: torch.export.Dim("batch")} if is_batched else {}
+    inside = Path(torch.__file__).parent
+    logging.disable()  # it prints the graph up to what it refuses
+    try:
+        with warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")
+            shapes = tuple(batch for _ in batches[0])
+            program = torch.export.export(network, batches[0], dynamic_shapes=shapes, strict=False)
+            for given in batches:
+                for made in (traced or network, program.module(check_guards=False)):
+                    torch.testing.assert_close(made(*given), network(*given), **CLOSE)
+    except AssertionError:
+        return (
+            f"its control flow depends on the batch ({warned}), which a trace or a graph would fix"
+        )
+    except Exception as error:  # the user's own code is run
+        if "data-dependent" not in str(error):
+            reason = " ".join(str(error).split())[:150]
+            return f"PyTorch does not tell what decides its control flow ({warned}): {reason}"
+        frames = traceback.extract_tb(error.__traceback__)
+        last = [each for each in frames if not Path(each.filename).is_relative_to(inside)][-1]
+        place = f"{Path(last.filename).name}, line {last.lineno}"
+        return f"its control flow depends on values ({place}), which a trace or a graph would fix"
+    finally:
+        logging.disable(logging.NOTSET)
+    return ""
