@@ -6,7 +6,9 @@ import logging
 import traceback
 import warnings
 from collections.abc import Sequence
+from contextlib import redirect_stderr
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -157,9 +159,9 @@ def _fixed(
 
     batch = {0: torch.export.Dim("batch")} if is_batched else {}
     inside = Path(torch.__file__).parent
-    logging.disable()  # it prints the graph up to what it refuses
+    logging.disable()  # it logs and prints the graph, up to what it refuses
     try:
-        with warnings.catch_warnings(), torch.no_grad():
+        with redirect_stderr(StringIO()), warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
             shapes = tuple(batch for _ in batches[0])
             program = torch.export.export(network, batches[0], dynamic_shapes=shapes, strict=False)
@@ -167,9 +169,7 @@ def _fixed(
                 for made in (traced or network, program.module(check_guards=False)):
                     torch.testing.assert_close(made(*given), network(*given), **CLOSE)
     except AssertionError:
-        return (
-            f"its control flow depends on the batch ({warned}), which a trace or a graph would fix"
-        )
+        return f"a trace or a graph of it answers other samples or batches wrongly ({warned})"
     except Exception as error:  # the user's own code is run
         if "data-dependent" not in str(error):
             reason = " ".join(str(error).split())[:150]

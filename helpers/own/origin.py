@@ -324,4 +324,5 @@ def _arrays(source: str, example: Any, names: Sequence[str]) -> Arrays:
         if array.dtype.kind not in "fiub":
             raise CheckpointError(f"{source}: the example of '{name}' is no tensor of numbers")
         found[str(name)] = array
-    return found
+    in_order = [name for name in names if name in found]
+    return {name: found[name] for name in (in_order if len(in_order) == len(found) else found)}
