@@ -123,10 +123,9 @@ def _run(title: str, found: Draft, samples: Path | None, precisions: Collection[
         batch = samples_file.drawn(tensors, below, MOST)
     source = own.read(found.origin.path)
     one = {name: array[:1] for name, array in batch.items()}
-    answer = _answered(found, source.answer, one, not samples)
-    lacking = [name for name, array in answer.items() if array.ndim == 1]
-    found = replace(found, scalars=(*found.scalars, *lacking))
-    source.own, run, single = drafted(title, found), source.run, source.run(one)
+    run, single = source.run, _answered(found, source.run, one, not samples)
+    found = replace(found, scalars=(*found.scalars, *source.lifted))
+    source.own = drafted(title, found)
     if found.scalars and found.origin.kind == "savedmodel":
         raise ParameterError(
             f"'{found.scalars[0]}' has no dimension but the batch's, and Triton wants one more: "
@@ -141,7 +140,7 @@ def _run(title: str, found: Draft, samples: Path | None, precisions: Collection[
     first = next(iter(single.values()))
     decision = "class" if _is_classes(next(iter(single)), first) else "values"
     rows = len(next(iter(batch.values())))
-    several, network = _several(found, batch, one), source.build(tensors, ())
+    several, network = _several(found, batch, one), source.build(tensors)
     return replace(
         found,
         outputs=outputs,

@@ -150,7 +150,7 @@ class Own(Model):
         return self.read(checkpoint) if type(self).build is Own.build else None
 
     def build(self, config: Config, checkpoint: Path) -> Network:
-        return self.read(checkpoint).build(self.inputs(config), self.outputs(config))
+        return self.read(checkpoint).build(self.inputs(config))
 
 
 def sample_bytes(tensors: tuple[Tensor, ...]) -> int:

@@ -54,7 +54,7 @@ class Onnx(Source):
         super().__init__(own, path)
         model = read_onnx(path)
         try:
-            self.session = OnnxRuntime(model)
+            self.ask = OnnxRuntime(model).run  # type: ignore[method-assign]
         except Exception as error:  # ONNX Runtime raises classes of its own for each fault
             fault = " ".join(str(error).split())
             if known := re.search(r"till (opset \d+)", fault):
@@ -62,10 +62,7 @@ class Onnx(Source):
                 raise CheckpointError(f"{path} {what}: export it again with that") from None
             raise CheckpointError(f"{path}: {fault[:300]}") from None
 
-    def ask(self, inputs: Arrays) -> Arrays:
-        return self.session.run(inputs)
-
-    def build(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Graph:
+    def build(self, inputs: Sequence[Tensor]) -> Graph:
         """Give the graph in the sizes that the tensors say."""
         own, model = self.own, read_onnx(self.path)
         check_names(self.path, [each.name for each in inputs], [each.name for each in feeds(model)])
@@ -249,12 +246,9 @@ class SavedModel(Source):
     def __init__(self, own: Own, path: Path) -> None:
         super().__init__(own, path)
         self.session = read_savedmodel(path)
-        self.variables = self.session.variables
+        self.ask, self.variables = self.session.run, self.session.variables  # type: ignore[method-assign]
 
-    def ask(self, inputs: Arrays) -> Arrays:
-        return self.session.run(inputs)
-
-    def build(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Graph:
+    def build(self, inputs: Sequence[Tensor]) -> Graph:
         names = list(self.session.function.structured_input_signature[1])
         check_names(self.path, [each.name for each in inputs], names)
         found = [

@@ -10,10 +10,11 @@ import inspect
 import os
 import sys
 import warnings
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from inspect import Parameter, Signature
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -127,40 +128,36 @@ class Torch(Source):
         is_in_order = [*given] == self.names[: len(given)] or not set(given) <= set(self.names)
         return ([*given.values()], {}) if is_in_order else ((), given)
 
-    def called(self, network: "torch.nn.Module", given: Mapping[str, Any]) -> Any:
+    def called(self, network: "torch.nn.Module", given: Mapping[str, Any]) -> dict[str, Any]:
         arguments, keywords = self.arguments(given)
-        return network(*arguments, **keywords)
+        return by_name(network(*arguments, **keywords))
 
     def ask(self, inputs: Arrays) -> Arrays:
         import torch
 
         with torch.inference_mode():
             given = {name: torch.from_numpy(array) for name, array in inputs.items()}
-            results = by_name(self.called(self.network, given))
-        return {name: tensor.numpy() for name, tensor in results.items()}
+            return {name: each.numpy() for name, each in self.called(self.network, given).items()}
 
     def is_plain(self, inputs: Arrays) -> bool:
-        """Tell whether the module takes the inputs in order and returns one tensor, of two
-        dimensions at least.
-        """
+        """Tell whether it takes the inputs in order, and returns one tensor with two dimensions."""
         import torch
 
         order, keywords = self.arguments({name: name for name in inputs})
         if keywords or [*order] != [*inputs]:
             return False
-        with torch.inference_mode():
-            result = self.network(*map(torch.from_numpy, inputs.values()))
+        result = self.network(*map(torch.from_numpy, inputs.values()))
         return isinstance(result, torch.Tensor) and result.dim() > 1
 
-    def build(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> "torch.nn.Module":
+    def build(self, inputs: Sequence[Tensor]) -> "torch.nn.Module":
         """Have the module take the inputs in order and return a tuple, unless it is plain already.
 
         Without a batch, the first dimension of what goes in and out is taken away and put back.
         """
         import torch
 
-        source, own = self, self.own
-        if own.IS_PLAIN and own.HAS_BATCH:
+        source, names = self, [each.name for each in inputs]
+        if self.own.IS_PLAIN and self.own.HAS_BATCH:
             return self.network
 
         class Adapted(torch.nn.Module):  # type: ignore[misc]
@@ -172,20 +169,11 @@ class Torch(Source):
                 return self  # the module of an exported program refuses to be told
 
             def forward(self, *arguments: torch.Tensor) -> tuple[torch.Tensor, ...]:
-                given = {
-                    tensor.name: each.squeeze(1) if tensor.name in own.SCALARS else each
-                    for tensor, each in zip(inputs, arguments, strict=True)
-                }
-                if not own.HAS_BATCH:
-                    given = {name: each.squeeze(0) for name, each in given.items()}
-                found = by_name(source.called(self.network, given))
-                results = source.chosen(found, [each.name for each in outputs]).values()
-                results = results if own.HAS_BATCH else [each.unsqueeze(0) for each in results]
-                return tuple(each if each.dim() > 1 else each.unsqueeze(1) for each in results)
+                given = dict(zip(names, arguments, strict=True))
+                return (*source.shaped(given, partial(source.called, self.network)).values(),)
 
-        given = [Parameter(each.name, Parameter.POSITIONAL_OR_KEYWORD) for each in inputs]
-        own_self = Parameter("self", Parameter.POSITIONAL_OR_KEYWORD)
-        Adapted.forward.__signature__ = Signature([own_self, *given])  # type: ignore[attr-defined]
+        given = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in ("self", *names)]
+        Adapted.forward.__signature__ = Signature(given)  # type: ignore[attr-defined]
         return Adapted()
 
 
@@ -194,11 +182,8 @@ class Keras(Source):
 
     def __init__(self, own: Own, path: Path) -> None:
         super().__init__(own, path)
-        if own.SOURCE == "keras":
-            self.network, example = read_keras(path), None
-        else:
-            self.network, example = call(own.FUNCTION, path)
-        self.variables = self.network.variables
+        is_file = own.SOURCE == "keras"
+        self.network, example = (read_keras(path), 0) if is_file else call(own.FUNCTION, path)
         self._takes_dict = isinstance(example, Mapping)
 
     def called(self, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -216,52 +201,35 @@ class Keras(Source):
     def ask(self, inputs: Arrays) -> Arrays:
         return {name: np.asarray(each) for name, each in self.called(inputs).items()}
 
-    def build(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Network:
+    def build(self, inputs: Sequence[Tensor]) -> Network:
         """Have the model take a dict of tensors by the names of the inputs, and return a list."""
-        own, ops = keras(), keras().ops
-        given = {
-            each.name: own.Input(each.shape, dtype=each.dtype, name=each.name) for each in inputs
-        }
-        found = self.called(
-            {
-                name: ops.squeeze(each, 1) if name in self.own.SCALARS else each
-                for name, each in given.items()
-            }
-        )
-        results = self.chosen(found, [each.name for each in outputs]).values()
-        return own.Model(
-            given, [each if len(each.shape) > 1 else ops.expand_dims(each, 1) for each in results]
-        )
+        own = keras()
+        given = {t.name: own.Input(t.shape, dtype=t.dtype, name=t.name) for t in inputs}
+        return own.Model(given, [*self.shaped(given, self.called).values()])
 
 
 def by_name(results: object, names: Sequence[str] = ()) -> dict[str, Any]:
     """Give the tensors of a nest by name: keys and places that lead to them, or the model's own
     `names` if it has no keys. Raises CheckpointError if two tensors have one name.
     """
-    pairs = named(results, "")
-    if len(set(names)) == len(pairs) and not has_keys(results):
-        return dict(zip(names, (tensor for _, tensor in pairs), strict=True))
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        twice = next(name for name, count in Counter(n for n, _ in pairs).items() if count > 1)
-        raise CheckpointError(f"two outputs have the name '{twice}': return them by other keys")
-    return found
+    paths, tensors = zip(*_walked(results), strict=True)
+    if len(set(names)) != len(paths) or any(isinstance(each, str) for each in chain(*paths)):
+        whole = [path if isinstance((*path, 0)[0], str) else ("output", *path) for path in paths]
+        names = ["_".join(map(str, path)) for path in whole]
+    if len(set(names)) < len(paths):
+        fault = f"two of the outputs {', '.join(names)} have one name"
+        raise CheckpointError(f"{fault}: return them by other keys")
+    return dict(zip(names, tensors, strict=True))
 
 
-def has_keys(results: object) -> bool:
-    """Tell whether there is a dict in a nest."""
-    if isinstance(results, (list, tuple)):
-        return any(map(has_keys, results))
-    return isinstance(results, Mapping)
-
-
-def named(results: object, name: str) -> list[tuple[str, Any]]:
-    """List the tensors of a nest with names: the keys and places that lead to them."""
+def _walked(results: object) -> Iterator[tuple[tuple[str | int, ...], Any]]:
+    """Yield the tensors of a nest, each after the keys and places that lead to it."""
     if isinstance(results, Mapping):
-        parts = [(str(key), value) for key, value in results.items()]
+        parts: list[tuple[str | int, object]] = [(str(key), each) for key, each in results.items()]
     elif isinstance(results, (list, tuple)):
-        parts = [(str(place), value) for place, value in enumerate(results)]
+        parts = list(enumerate(results))
     else:
-        return [(name or "output", results)] if results is not None else []
-    prefix = f"{name}_" if name else "" if isinstance(results, Mapping) else "output_"
-    return [each for key, value in parts for each in named(value, f"{prefix}{key}")]
+        parts = []
+        if results is not None:
+            yield (), results
+    yield from (((key, *path), each) for key, part in parts for path, each in _walked(part))

@@ -1,7 +1,6 @@
 """A model of the user's as it comes: run by its own runtime, with the names that this reports."""
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,41 +9,35 @@ from helpers.models import Arrays, Network, Tensor
 from helpers.models._own import Own
 
 
-class Source(ABC):
-    """What a file or a function holds, which `own` describes.
+class Source:
+    """What a file or a function holds, which `own` describes: the reference of every format."""
 
-    It is the reference of every format, so nothing that is exported takes part in `run`.
-    """
+    lifted: tuple[str, ...] = ()  # outputs of the last call that got a dimension
 
     def __init__(self, own: Own, path: Path) -> None:
         self.own, self.path = own, path
 
-    @abstractmethod
     def ask(self, inputs: Arrays) -> Arrays:
-        """Compute tensors of the shapes that the source takes, each by its name."""
+        """Compute tensors as the source has them, each by its name."""
+        raise NotImplementedError
 
-    @abstractmethod
-    def build(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Network:
-        """Give what formats are made of; with all outputs, if none is named."""
-
-    def answer(self, inputs: Arrays) -> Arrays:
-        """Compute samples: dimensions that only Triton wants are taken away, and put back."""
-        has_batch, scalars = self.own.HAS_BATCH, self.own.SCALARS
-        given = {name: a.squeeze(1) if name in scalars else a for name, a in inputs.items()}
-        found = self.ask(given if has_batch else {name: a.squeeze(0) for name, a in given.items()})
-        return found if has_batch else {name: a[None] for name, a in found.items()}
+    def build(self, inputs: Sequence[Tensor]) -> Network:
+        """Give what formats are made of."""
+        raise NotImplementedError
 
     def run(self, inputs: Arrays) -> Arrays:
-        """Compute samples, all outputs with two dimensions at least."""
-        found = self.chosen(self.answer(inputs), [each.name for each in self.own.OUTPUTS])
-        return {name: a[:, None] if a.ndim == 1 else a for name, a in found.items()}
+        """Compute samples; raise CheckpointError if an output of the package is not there."""
+        return self.shaped(inputs, self.ask)
 
-    def chosen(self, found: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-        """Choose outputs by their names, in order; all if no name is given.
-
-        Raises CheckpointError if one is missing.
-        """
+    def shaped(self, inputs: Mapping[str, Any], ask: Callable[..., dict[str, Any]]) -> Any:
+        """Compute by `ask`, without the dimensions that only Triton wants, and put them back."""
+        own = self.own
+        given = {name: a.squeeze(1) if name in own.SCALARS else a for name, a in inputs.items()}
+        found = ask(given if own.HAS_BATCH else {name: a.squeeze(0) for name, a in given.items()})
+        names = [each.name for each in own.OUTPUTS] or [*found]
         if missing := set(names) - set(found):
             fault = f"{self.path} has the outputs {', '.join(found)}, and not {min(missing)}"
             raise CheckpointError(f"{fault}: its package names them in OUTPUTS")
-        return {name: found[name] for name in names or found}
+        results = {name: found[name] if own.HAS_BATCH else found[name][None] for name in names}
+        self.lifted = tuple(name for name, a in results.items() if len(a.shape) == 1)
+        return {name: a[:, None] if name in self.lifted else a for name, a in results.items()}
