@@ -60,6 +60,43 @@ def unclear():
     return Unclear(), torch.randn(2, 3)
 
 
+class Checked(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.c, self.h = torch.nn.Conv2d(3, 4, 3), torch.nn.Linear(4, 5)
+
+    def forward(self, pixels):
+        if pixels.shape[1] != 3:
+            raise ValueError("three channels, please")
+        y = self.c(pixels).mean((2, 3))
+        return {"logits": self.h(y), "features": y}
+
+
+def checked():
+    return Checked(), torch.randn(2, 3, 16, 16)
+
+
+class Rare(Checked):
+    def forward(self, pixels):
+        answer = super().forward(pixels)
+        if pixels.sum() > 1e9:
+            answer["logits"] = -answer["logits"]
+        return answer
+
+
+def rare():
+    return Rare(), torch.randn(2, 3, 16, 16)
+
+
+class Odd(torch.nn.Module):
+    def forward(self, x):
+        return {"y": x * 2 if x.shape[0] == 5 else x * 2 + 1}
+
+
+def odd():
+    return Odd(), torch.randn(2, 3)
+
+
 def number():
     return 3
 
@@ -91,11 +128,12 @@ def save(
     outputs: Sequence[Any],
     weights: Sequence[Any] = (),
     domains: Sequence[str] = (),
+    opset: int = 17,
     **options: Any,
 ) -> Path:
     """Write an ONNX file of a graph."""
     graph = helper.make_graph(nodes, "graph", inputs, outputs, weights)
-    imports = [helper.make_opsetid("", 17), *(helper.make_opsetid(each, 1) for each in domains)]
+    imports = [helper.make_opsetid("", opset), *(helper.make_opsetid(each, 1) for each in domains)]
     model = helper.make_model(graph, opset_imports=imports, ir_version=8)
     onnx.save(model, path, **options)
     return path

@@ -14,6 +14,7 @@ from typing import Any
 
 import nbformat
 import numpy as np
+import onnx
 import psutil
 import pytest
 import yaml
@@ -25,7 +26,8 @@ from helpers.config.checking import validated
 from helpers.config.parameter_file import Experiment
 from helpers.errors import ParameterError
 from helpers.models._own import Axes, metrics
-from helpers.own import creation
+from helpers.models._own.graph import OnnxRuntime
+from helpers.own import creation, origin, rounding
 from helpers.own.writing import rounded
 from helpers.store import ROOT
 from tests.own import sources
@@ -248,6 +250,13 @@ def picky(folder: Path) -> None:
     sources.save(folder / "model.onnx", nodes, *tensors, held)
 
 
+def newest(folder: Path) -> None:
+    """A graph of an opset that nobody has."""
+    tensors = [sources.tensor("x", ["n", 4])], [sources.tensor("y", ["n", 4])]
+    node = helper.make_node("Relu", ["x"], ["y"])
+    sources.save(folder / "model.onnx", [node], *tensors, opset=99)
+
+
 ONNX = ("--from", "model.onnx")
 BAD: dict[str, tuple[Callable[[Path], object], tuple[str, ...], str]] = {
     "no such file": (lambda _: None, ("--from", "none.onnx"), "there is no such file"),
@@ -282,6 +291,7 @@ BAD: dict[str, tuple[Callable[[Path], object], tuple[str, ...], str]] = {
         ONNX,
         "k 1 x 1, drawn at random: give --samples if it takes only some",
     ),
+    "an opset": (newest, ONNX, "has opset 99, and ONNX Runtime here ends with opset "),
     "a strange batch": (tree(["n", 3]), (*ONNX, "--batch", "2"), "--batch 2: give 1 or none"),
     "a batch that is none": (
         *(tree([2, 3]), (*ONNX, "--batch", "1")),
@@ -551,6 +561,49 @@ def test_a_format_whose_runtime_lacks_an_operator_is_left_out_with_the_reason(
     assert logging.root.level == level
 
 
+OPSETS = (13, 21, 22, 23, 24, 25)
+
+
+@pytest.mark.parametrize("opset", OPSETS)
+def test_files_of_every_opset_are_taken(
+    opset: int, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sources.scores(place.parent / "model.onnx", opset=opset)
+
+    assert new("mine", *ONNX) == 0
+
+    assert "experiments: onnx-fp32, openvino-fp32, openvino-bf16\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("opset", OPSETS)
+def test_rounding_is_seen_by_errors_of_its_size_in_weights_and_in_every_result(
+    opset: int, tmp_path: Path
+) -> None:
+    error, rows = 0.01, 20_000
+    weights = numpy_helper.from_array(np.diag(np.float32([1, 2, 3, 4])), "w")
+    yes = numpy_helper.from_array(np.array(True), "yes")
+    doubled = helper.make_graph(
+        [helper.make_node("Add", ["product", "product"], ["twice"])],
+        *("inner", [], [sources.tensor("twice", ["n", 4])]),
+    )
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["product"]),
+        helper.make_node("If", ["yes"], ["y"], then_branch=doubled, else_branch=doubled),
+    ]
+    tensors = [sources.tensor("x", ["n", 4])], [sources.tensor("y", ["n", 4])]
+    path = sources.save(tmp_path / "m.onnx", nodes, *tensors, [weights, yes], opset=opset)
+    noisy = OnnxRuntime(rounding.noisy(onnx.load(path), error))
+
+    off = noisy.run({"x": np.ones((rows, 4), np.float32)})["y"] / np.float32([2, 4, 6, 8]) - 1
+
+    # of the product and of the sum, beside that of a weight, which is one for all samples
+    # (numbers of ONNX Runtime's older operator by seeds 2 and 4 are related)
+    assert off.std(0) == pytest.approx(np.full(4, error * 2**0.5), rel=0.05 if opset > 21 else 0.25)
+    in_weights = np.abs(off.mean(0))
+    assert (in_weights > error / 100).any()
+    assert (in_weights < 1.1 * 3**0.5 * error).all()
+
+
 def test_a_metric_of_ones_own_is_a_method_to_be_written(place: Path) -> None:
     sources.scores(place.parent / "model.onnx")
     sources.samples(place.parent / "samples.npz")
@@ -583,7 +636,16 @@ TORCH: dict[str, tuple[tuple[str, ...], str]] = {
     "a program": (("--from", "net.pt2"), "input features: float32, 16"),
     "a function": (("--from", "nets:named"), "output hidden: float32, 32"),
     "a branch": (("--from", "nets:branch"), "experiments: ts-script-fp32, ts-script-bf16"),
+    "a check of a shape": (
+        ("--from", "nets:checked"),
+        "experiments: onnx-fp32, ts-trace-fp32, ts-trace-bf16, openvino-fp32, openvino-bf16",
+    ),
 }
+# lines of `nets` that decide by values, and by the size of the batch
+RARE, ODD = (
+    next(n for n, line in enumerate(sources.NETS.splitlines(), 1) if text in line)
+    for text in ("pixels.sum() > 1e9", "x.shape[0] == 5")
+)
 TORCH_BAD = {
     "no shapes": (
         ("--from", "net.pt"),
@@ -595,6 +657,14 @@ TORCH_BAD = {
     "control flow": (
         ("--from", "nets:unclear"),
         "nothing can be made of nets:unclear here: its control flow depends on values (nets.py",
+    ),
+    "a rare case": (
+        ("--from", "nets:rare"),
+        f"control flow depends on values (nets.py, line {RARE}), which a trace or a graph would",
+    ),
+    "a size of a batch": (
+        ("--from", "nets:odd"),
+        f"a trace or a graph of it would answer other batches wrongly (nets.py, line {ODD}): ",
     ),
     "a number": (("--from", "nets:number"), "nets:number returns no pair"),
     "an error": (("--from", "nets:fails"), "RuntimeError: there are no weights here"),

@@ -139,6 +139,40 @@ def test_a_model_of_a_repository_is_measured_as_it_is(tmp_path: Path) -> None:
     assert again.executed() == []
 
 
+TWO_HEADS = """
+import keras, numpy as np
+keras.utils.set_random_seed(0)
+x = keras.Input((4,), name="x")
+b, a = keras.layers.Dense(2, name="first")(x), keras.layers.Dense(2, name="second")(x)
+model = keras.Model(x, {"b": b, "a": a})
+model.save("ab.keras")
+given = np.random.default_rng(0).standard_normal((4, 4)).astype("float32")
+np.savez("right.npz", x=given, **{name: np.asarray(each) for name, each in model(given).items()})
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("nothing_left")
+def test_outputs_of_equal_shapes_are_served_under_the_names_that_keras_has(tmp_path: Path) -> None:
+    project = copy_project(tmp_path / "project")
+    words = [sys.executable, "-W", "ignore", "-c", TWO_HEADS]
+    env = os.environ | {"KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    subprocess.run(words, cwd=tmp_path, env=env, check=True, capture_output=True)
+    new(project, "heads", "--from", str(tmp_path / "ab.keras"))
+
+    chosen = [f"--stage={stage}" for stage in STAGES[:3]]
+    answer = project.run("run", "params/heads.yaml", "--experiment=onnx-fp32", *chosen)
+
+    assert answer.code == 0, answer.output
+    with np.load(tmp_path / "right.npz") as right, serving(project, "heads") as url:
+        import tritonclient.http as http
+
+        asked = http.InferInput("x", [4, 4], "FP32").set_data_from_numpy(right["x"])
+        served = http.InferenceServerClient(url).infer("heads", [asked])
+        for name in "ab":
+            assert np.allclose(served.as_numpy(name), right[name], rtol=1e-4, atol=1e-5)
+
+
 KINDS = {  # by the framework that `new` imports for them
     "torch": {
         "function": ("--from", "nets:named"),
