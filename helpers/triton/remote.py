@@ -1,9 +1,11 @@
 """The remote server kind: a Triton that somebody else started."""
 
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from ipaddress import IPv6Address
 from pathlib import Path
 from socket import create_connection
 
@@ -14,15 +16,19 @@ from helpers.triton import containers, owner
 from helpers.triton.server import Server
 
 METRICS_PORT = 8002  # Triton's own
-HERE = ("127.0.0.1", "localhost")
+HERE = ("127.0.0.1", "localhost", "::1")
 MARK = ".triton-notebooks"  # in a copied model: its owner
 CONNECT_SECONDS = 2.0  # a host that drops packets never refuses
 
 
 def address(url: str) -> tuple[str, int]:
-    """Split `server.url` into host and port; raise `ServerError` for what is neither."""
+    """Split `server.url` into host and port; raise `ServerError` for what is neither.
+
+    The host may be an IPv6 address, with brackets or without; it is returned without.
+    """
     host, _, port = url.removeprefix("http://").rstrip("/").rpartition(":")
-    if not (host and port.isdigit() and "/" not in host):
+    host = re.sub(r"^\[(.*:.*)\]$", r"\1", host)
+    if not (re.fullmatch(r"[^/:\[\]]+", host) or _is_ipv6(host)) or not port.isdecimal():
         raise ServerError(
             f"server.url is '{url}': give host:port of Triton's HTTP endpoint, such as "
             "127.0.0.1:8000"
@@ -30,11 +36,18 @@ def address(url: str) -> tuple[str, int]:
     return host, int(port)
 
 
+def _is_ipv6(host: str) -> bool:
+    with suppress(ValueError):
+        return bool(IPv6Address(host))
+    return False
+
+
 def connect(url: str, log: Path) -> Server:
     """Find the server at `url`; raise `ServerError` if none answers, soon if its host is silent."""
     host, port = address(url)
     here = host in HERE
-    urls = f"{host}:{port}", f"{host}:{METRICS_PORT}"
+    name = f"[{host}]" if ":" in host else host
+    urls = f"{name}:{port}", f"{name}:{METRICS_PORT}"
     processes = _listeners(port) if here else ()
     server = Server(*urls, log, is_local=here, processes=processes)
     with suppress(OSError, UnicodeError):  # UnicodeError: no name that could be looked up

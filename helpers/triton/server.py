@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from errno import EADDRNOTAVAIL, ENETUNREACH
 from functools import partial
 from http.client import HTTPException
 from itertools import product
@@ -265,8 +266,14 @@ def _infer(client: Any, model: str, inputs: Arrays) -> Arrays:
 def free_ports(*wanted: int) -> list[int]:
     """Return different ports of 127.0.0.1 that nothing listens on: those `wanted`, any for a 0.
 
-    Raises `ServerError` if one is taken.
+    Raises `ServerError` if one is taken, or if this machine has no 127.0.0.1.
     """
+    with socket() as probe:
+        if probe.connect_ex(("127.0.0.1", 1)) in (ENETUNREACH, EADDRNOTAVAIL):
+            raise ServerError(
+                "127.0.0.1 cannot be reached on this machine: set its loopback interface up ("
+                "ip address add 127.0.0.1/8 dev lo; ip link set lo up)"
+            )
     with ExitStack() as opened:  # all at once, so that the ports differ
         return [_bind(opened, port, True) if port else _bind_any(opened) for port in wanted]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from socket import socket
+from socket import AF_INET, AF_INET6, socket
 from threading import Thread
 from typing import Any
 
@@ -69,7 +69,10 @@ def listening(host: str) -> Iterator[tuple[str, list[str]]]:
         def log_message(self, *_: object) -> None:
             pass
 
-    server = HTTPServer((host, 0), Handler)
+    class Listener(HTTPServer):
+        address_family = AF_INET6 if ":" in host else AF_INET
+
+    server = Listener((host, 0), Handler)
     thread = Thread(target=server.serve_forever)
     thread.start()
     try:
@@ -109,7 +112,10 @@ def refused(repository: Path, chosen: Config) -> str:
     return str(raised.value)
 
 
-@pytest.mark.parametrize("url", ["", "triton", "127.0.0.1:http", "https://a/b:8000", ":8000"])
+@pytest.mark.parametrize(
+    "url",
+    ["", "triton", "127.0.0.1:http", "https://a/b:8000", ":8000", "::1", "[::1]"],
+)
 def test_an_address_is_host_and_port(url: str) -> None:
     words = (
         f"server.url is '{url}': give host:port of Triton's HTTP endpoint, such as 127.0.0.1:8000"
@@ -120,6 +126,19 @@ def test_an_address_is_host_and_port(url: str) -> None:
 def test_an_address_may_be_a_link() -> None:
     assert remote.address("http://triton.example:8000/") == ("triton.example", 8000)
     assert remote.address("127.0.0.1:9000") == ("127.0.0.1", 9000)
+
+
+@pytest.mark.parametrize("form", ["http://[{}]:{}", "http://[{}]:{}/", "[{}]:{}", "{}:{}"])
+def test_an_ipv6_address_may_have_brackets(form: str, repository: Path, tmp_path: Path) -> None:
+    with listening("::1") as (url, asked):
+        host, _, port = url.rpartition(":")
+        chosen = config(url=form.format(host, port))
+        with remote.serve(repository, config=chosen, log=tmp_path / "log") as server:
+            assert server.url == f"[::1]:{port}"  # the only form that perf_analyzer takes
+            assert server.metrics_url == "[::1]:8002"
+            assert (server.is_local, server.processes) == (True, (os.getpid(),))
+            assert server.is_alive()
+        assert "/v2/models/resnet50/ready" in asked
 
 
 def test_nobody_answers(repository: Path) -> None:
