@@ -18,6 +18,7 @@ from urllib.request import ProxyHandler, build_opener
 
 import numpy as np
 import tritonclient.http as http
+from geventhttpclient.response import HTTPParseError  # type: ignore[import-untyped]
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from helpers.errors import ServerError
@@ -247,7 +248,7 @@ class Server:
             yield
         except InferenceServerException as error:
             raise ServerError(f"Triton refused the request{request}: {error.message()}") from error
-        except OSError as error:
+        except (OSError, HTTPParseError) as error:  # the second in mid-answer
             state = f"has ended: {self.last_words()}" if self.end() else f"is running: {error}"
             raise ServerError(f"no answer from Triton at {self.address}, which {state}") from error
 
