@@ -20,7 +20,7 @@ from helpers.formats import Arrays, Session
 from helpers.inference import chain
 from helpers.inference.chain import Chain, Step
 from helpers.models import Ensemble, Graph, Network, Part, Tensor, Wire
-from helpers.store import Artefact, link_or_copy
+from helpers.store import Artefact, link_or_copy, usable_cores
 
 
 @dataclass(frozen=True)
@@ -261,8 +261,8 @@ def physical_cores() -> int:
     """Count the physical cores of this process: hyper-threads do not speed up dense arithmetic."""
     import psutil
 
-    allowed = len(os.sched_getaffinity(0))
-    return max(1, min(allowed, psutil.cpu_count(logical=False) or allowed))
+    allowed = usable_cores()
+    return min(allowed, psutil.cpu_count(logical=False) or allowed)
 
 
 def threads(config: DeployConfig, scenario: str) -> int:

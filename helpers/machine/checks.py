@@ -1,5 +1,6 @@
 """What `doctor` checks: what a target needs of this machine, and how to fix what is missing."""
 
+import os
 import platform
 import shutil
 import sys
@@ -14,7 +15,7 @@ from helpers import formats
 from helpers.config import ConvertConfig, Gpu, releases
 from helpers.errors import DeploymentError, DeviceError
 from helpers.machine import gpu, preflight, processor
-from helpers.store import outputs
+from helpers.store import core_quota, outputs, usable_cores
 from helpers.triton import containers, embedded
 
 GLIBC = (2, 35)
@@ -82,6 +83,10 @@ def _host() -> Iterator[Check]:
     yield _python_library()
     yield _installed("perf_analyzer", lambda: Path(sys.executable).with_name("perf_analyzer"))
     yield Check("processor", True, processor.in_words())
+    quota, cores = core_quota(), os.cpu_count() or 1
+    fix = "a quota pauses processes for up to 0.1 s: give whole cores (docker run --cpuset-cpus)"
+    text = f"{min(quota, usable_cores()):g} of {cores} usable"
+    yield Check("cores", True, text, fix, warn=quota < cores)
     fix = "give it more: mount -o remount,size=2G /dev/shm"
     yield _space("/dev/shm", Path("/dev/shm"), SHM_GB, fix)
     yield _space("disk", outputs(), DISK_GB, "free some, or give --outputs on another disk")

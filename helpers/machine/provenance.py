@@ -10,7 +10,7 @@ from pydantic import JsonValue
 from helpers import formats, models
 from helpers.config import ConvertConfig, DeployConfig, ExportConfig, LessonConfig, StageConfig
 from helpers.formats import PRODUCTS, cpuinfo, instructions
-from helpers.store import ROOT
+from helpers.store import ROOT, usable_cores, usable_memory
 from helpers.triton import embedded
 
 COMMAND_VARIABLE = "TRITON_NOTEBOOKS_COMMAND"  # set by the batch command for its kernels
@@ -69,18 +69,18 @@ def machine(gpu: str, device: str = "cpu") -> dict[str, JsonValue]:
     """
     import psutil
 
-    cores = len(os.sched_getaffinity(0))
+    cores = usable_cores()
     return {
         "system_name": gpu,
         "number_of_nodes": 1,
         "host_processor_model_name": cpuinfo("model name") or "unknown",
         "host_processors_per_node": 1,
-        "host_processor_core_count": psutil.cpu_count(logical=False) or cores,
+        "host_processor_core_count": min(psutil.cpu_count(logical=False) or cores, cores),
         "host_processor_vcpu_count": cores,
         "host_processor_instruction_sets": [
             name for precision in PRODUCTS for name in instructions(precision)
         ],
-        "host_memory_capacity": f"{psutil.virtual_memory().total / 2**30:.0f} GiB",
+        "host_memory_capacity": f"{usable_memory() / 2**30:.0f} GiB",
         **(_accelerator() if device == "gpu" else NO_ACCELERATOR),
         "operating_system": _system(),
     }

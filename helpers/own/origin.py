@@ -21,6 +21,7 @@ import numpy as np
 from helpers.errors import CheckpointError, ParameterError
 from helpers.models import Arrays
 from helpers.models._own import Kind
+from helpers.store import free_memory
 
 COPIES = 4  # of the weights that a stage has in memory: read, built, exported, loaded by a runtime
 FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
@@ -136,9 +137,7 @@ def _bytes(path: Path, kind: Kind) -> int:
 
 def require_memory(path: Path, size: int) -> None:
     """Raise CheckpointError if a model of so many bytes does not fit into the free memory."""
-    import psutil
-
-    free = psutil.virtual_memory().available
+    free = free_memory()
     if COPIES * size > free:
         raise CheckpointError(
             f"{path} has {size / 1e9:.1f} GB of weights: a stage needs about {COPIES} times that, "

@@ -63,7 +63,9 @@ def monitor_background(servers: Sequence[int] = ()) -> Callable[[], float]:
 
 
 def cores() -> int:
-    """The logical cores of this machine, which `others_cores` are a part of."""
+    """The logical cores of the host, which `others_cores` are a part of. A quota does not count: it
+    takes no core away from others, and they take none from it while the host has free ones.
+    """
     return os.cpu_count() or 1
 
 

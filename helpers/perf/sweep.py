@@ -24,6 +24,7 @@ from helpers.perf.gpu_monitor import GpuObservation, Observer
 from helpers.perf.rows import Window, beyond_floor, compare, measure_row
 from helpers.perf.runs import Pace, Runs
 from helpers.results import Measurement, Row
+from helpers.store import usable_cores
 from helpers.triton import Server
 
 IDENTITY = ("batch_size", "concurrency", "rate")
@@ -165,7 +166,7 @@ def _cores_used(config: LoadConfig) -> int:
     """Count the threads that compute in the experiment, at most one for each core."""
     scenario = config.stage.removeprefix("perf_")
     instances: int = getattr(config.instances, scenario)
-    return min(instances * threads(config, scenario), background.cores())
+    return min(instances * threads(config, scenario), usable_cores())
 
 
 def _measure(

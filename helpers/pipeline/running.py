@@ -26,14 +26,18 @@ from helpers.store import (
     LOCKED_VARIABLE,
     ROOT,
     clear_leftovers,
+    core_quota,
     display_path,
     locked,
+    usable_cores,
     write_atomic,
 )
 
 DEFAULT = ROOT / "params/cpu.yaml"
 RESERVED = ("data",)  # folders of outputs/ that are no target
 RAN = ("executed", "failed")
+# what frameworks compute in, unless told otherwise
+THREADS = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
 TELLING_LOSS = 10.0  # seconds
 REPORT_SECONDS = 180.0  # between two reports, each of which takes about five
 
@@ -252,6 +256,9 @@ def kernel_environment(target: str, command: str = "") -> Iterator[None]:
     command = command or shlex.join(["triton-notebooks", *sys.argv[1:]])
     variables = {TARGET_VARIABLE: target, LOCKED_VARIABLE: "1", COMMAND_VARIABLE: command}
     os.environ.update(variables, PYTHONWARNINGS="ignore", **SETTINGS)
+    if core_quota() < (os.cpu_count() or 1):  # frameworks count the host's cores
+        for name in THREADS:
+            os.environ.setdefault(name, str(usable_cores()))
     try:
         yield
     finally:

@@ -12,6 +12,7 @@ from .artefacts import (
 from .files import explained, link_or_copy, write_atomic
 from .hashing import content_name, digest, file_digest, fingerprint, known_digest, package_files
 from .imports import GRAMMARS, without
+from .limits import core_quota, free_memory, usable_cores, usable_memory
 from .lock import LOCKED_VARIABLE, clear_leftovers, locked, require_unlocked, temporary_folder
 from .paths import OUTPUTS_VARIABLE, ROOT, display_path, from_root, outputs
 
@@ -24,6 +25,7 @@ __all__ = [
     "Artefact",
     "clear_leftovers",
     "content_name",
+    "core_quota",
     "digest",
     "discard",
     "display_path",
@@ -31,6 +33,7 @@ __all__ = [
     "file_digest",
     "find_artefact",
     "fingerprint",
+    "free_memory",
     "from_root",
     "is_away",
     "is_unchanged",
@@ -43,6 +46,8 @@ __all__ = [
     "package_files",
     "require_unlocked",
     "temporary_folder",
+    "usable_cores",
+    "usable_memory",
     "verify",
     "without",
     "write_atomic",

@@ -1,7 +1,6 @@
 """How a folder of images becomes labelled batches, and how outputs are scored against them."""
 
 import json
-import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -16,6 +15,7 @@ from helpers.errors import DataError
 from helpers.models import Arrays
 from helpers.models._arrays import spread
 from helpers.models.resnet50 import CROPPED, RESIZED
+from helpers.store import usable_cores
 
 MARKER = "generated.json"  # next to the class folders: marks a generated set
 SUFFIXES = {".gif", ".jpeg", ".jpg", ".png"}
@@ -64,7 +64,7 @@ class ImageFolder:
         """Yield float32 [batch, 3, side, side], the next batch being decoded meanwhile."""
         files = [self._files[place] for place in spread(len(self), limit)]
         parts = (files[start : start + batch_size] for start in range(0, len(files), batch_size))
-        pool = ThreadPoolExecutor(os.cpu_count())
+        pool = ThreadPoolExecutor(usable_cores())
         try:
             started = (pool.map(self._read, part) for part in parts)
             for ready, _ in pairwise(chain(started, [iter(())])):  # of a pair, both are started
@@ -74,7 +74,7 @@ class ImageFolder:
 
     def take(self, places: NDArray[np.int64]) -> Arrays:
         """Read the images at `places`, float32 [images, 3, side, side]."""
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
+        with ThreadPoolExecutor(usable_cores()) as pool:
             images = list(pool.map(self._read, [self._files[place] for place in places]))
         return {self._input: np.stack(images)}
 

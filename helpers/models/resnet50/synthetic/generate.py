@@ -4,7 +4,6 @@ They show ten classes of textures, which are arithmetic on a pixel's place.
 """
 
 import json
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -17,6 +16,7 @@ from PIL import Image
 
 from helpers.models._synthetic import size_of
 from helpers.models.resnet50.data import MARKER
+from helpers.store import usable_cores
 
 # images per class, to evaluate and of the training distribution
 SETS = {"generated": (16, 16), "generated-small": (8, 4)}
@@ -40,7 +40,7 @@ def write_images(name: str, folder: Path, training: Path) -> None:
         images = [(seed, texture, number) for texture in range(CLASSES) for number in range(count)]
         for texture in range(CLASSES):
             (part / str(texture)).mkdir(parents=True)
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
+        with ThreadPoolExecutor(usable_cores()) as pool:
             for _ in pool.map(partial(_write, part), images):
                 pass  # a failure is raised here
         (part / MARKER).write_text(json.dumps({"name": name, "classes": list(PATTERNS)}) + "\n")

@@ -1,0 +1,78 @@
+"""What this process may use of its host: cores and memory, less where a cgroup limits them.
+
+A container is limited so: `docker run --cpus 1.5 --memory 4g`. Sources: the kernel's documents
+admin-guide/cgroup-v2.rst and, for version 1, scheduler/sched-bwc.rst and cgroup-v1/memory.rst.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from math import ceil, inf
+from pathlib import Path
+
+GROUPS, OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+MEMORY_FILES = (  # the limit, what is used, and of that what the kernel takes back first
+    ("memory.max", "memory.current", "inactive_file"),
+    ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+)
+
+
+def core_quota() -> float:
+    """Return how many cores' time this process may use; infinite without a quota."""
+    found = [inf]
+    for folder in _folders("cpu"):
+        version_1 = folder / "cpu.cfs_quota_us", folder / "cpu.cfs_period_us"
+        time, period = _numbers(folder / "cpu.max") or _numbers(*version_1) or (-1, 1)
+        found += [time / period] if time > 0 else []
+    return min(found)
+
+
+def usable_cores() -> int:
+    """Count the cores that this process may use: of its affinity, as many as its quota fills."""
+    return max(1, ceil(min(len(os.sched_getaffinity(0)), core_quota())))
+
+
+def usable_memory() -> int:
+    """Return the bytes of memory that this process and its like may use."""
+    import psutil
+
+    return min([psutil.virtual_memory().total, *(limit for limit, _ in _memory_limits())])
+
+
+def free_memory() -> int:
+    """Return the bytes of memory that are free for this process."""
+    import psutil
+
+    free = [max(0, limit - used) for limit, used in _memory_limits()]
+    return min([psutil.virtual_memory().available, *free])
+
+
+def _memory_limits() -> Iterator[tuple[int, int]]:
+    """Yield the limit of each cgroup, and what is used of it without files that were only read."""
+    for folder in _folders("memory"):
+        for limit, used, files in MEMORY_FILES:
+            if numbers := _numbers(folder / limit, folder / used):
+                statistics = (folder / "memory.stat").read_text()
+                kept = re.search(rf"^{files} (\d+)$", statistics, re.MULTILINE)
+                yield numbers[0], numbers[1] - int(kept[1] if kept else 0)
+
+
+def _folders(controller: str) -> Iterator[Path]:
+    """Yield the folders of this process' cgroups and of those around them, root first. In a
+    container they may have the paths of its host, and only the root is there.
+    """
+    lines = OWN.read_text().splitlines() if OWN.exists() else []
+    for _, controllers, path in (line.split(":", 2) for line in lines):
+        if controllers and controller not in controllers.split(","):
+            continue
+        parts = [] if ".." in path else Path(path).parts[1:]
+        for root in (GROUPS / controller,) if controllers else (GROUPS, GROUPS / "unified"):
+            yield from (root.joinpath(*parts[:depth]) for depth in range(len(parts) + 1))
+
+
+def _numbers(*paths: Path) -> list[int]:
+    """Read the numbers in files; none if one is not there, or says "max"."""
+    try:
+        return [int(word) for path in paths for word in path.read_text().split()]
+    except (OSError, ValueError):
+        return []
