@@ -65,7 +65,7 @@ def _folders(controller: str) -> Iterator[Path]:
     for _, controllers, path in (line.split(":", 2) for line in lines):
         if controllers and controller not in controllers.split(","):
             continue
-        parts = [] if ".." in path else Path(path).parts[1:]
+        parts = Path(path).parts[1:]
         for root in (GROUPS / controller,) if controllers else (GROUPS, GROUPS / "unified"):
             yield from (root.joinpath(*parts[:depth]) for depth in range(len(parts) + 1))
 

@@ -43,7 +43,7 @@ VERSION_1 = {
 IN_A_CONTAINER = {  # whose root is a group of the host, and whose own path is the host's
     name.removeprefix("a/"): text
     for name, text in VERSION_2.items()
-    if name == "own" or name.startswith("a/") and not name.startswith("a/b")
+    if name == "own" or (name.startswith("a/") and not name.startswith("a/b"))
 } | {"own": "0::/docker/0123"}
 OUTSIDE = IN_A_CONTAINER | {"own": "0::/../.."}
 
