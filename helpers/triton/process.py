@@ -36,8 +36,14 @@ NOISE = re.compile(
     r"[+|]|[IW]\d+ |\d+# |E\d+ .*CudaDriverHelper has not been initialized"
     r"|Error: Failed to initialize NVML|Signal \((2|15)\) received"
 )
+# What Triton's Python backend says of it, in a sentence for each of its processes
+_IS_FULL = re.compile("shared memory .*No space left on device")
+FULL = (
+    "/dev/shm is full or too small: give it more by mount -o remount,size=2G /dev/shm, or by "
+    "docker run --shm-size=2g"
+)
 MEANING = {
-    signal.SIGBUS: " because /dev/shm is full or too small",
+    signal.SIGBUS: f" because {FULL}",
     signal.SIGKILL: " by another process, or because memory ran out",
 }
 
@@ -123,4 +129,9 @@ def last_lines(log: Path, count: int = 6) -> str:
     errors = [line for line in telling if ERROR.match(line)][-count:]
     others = [line for line in telling if not ERROR.match(line)]
     chosen = errors + others[len(others) - (count - len(errors)) :] if telling else lines[-2:]
-    return " / ".join(chosen) or "its log is empty"
+    return plain(" / ".join(chosen)) or "its log is empty"
+
+
+def plain(words: str) -> str:
+    """Return what Triton said; if it said that /dev/shm is full, that and what to do."""
+    return FULL if _IS_FULL.search(words) else words

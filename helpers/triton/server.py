@@ -23,7 +23,7 @@ from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from helpers.errors import ServerError
 from helpers.models import Arrays, Wire
-from helpers.triton.process import last_lines
+from helpers.triton.process import last_lines, plain
 
 EXACT = "exact"  # another configuration of a store: every lookup waits for its vectors
 TIMEOUT_SECONDS = 600.0
@@ -247,7 +247,8 @@ class Server:
         try:
             yield
         except InferenceServerException as error:
-            raise ServerError(f"Triton refused the request{request}: {error.message()}") from error
+            said = plain(error.message())
+            raise ServerError(f"Triton refused the request{request}: {said}") from error
         except (OSError, HTTPParseError) as error:  # the second in mid-answer
             state = f"has ended: {self.last_words()}" if self.end() else f"is running: {error}"
             raise ServerError(f"no answer from Triton at {self.address}, which {state}") from error

@@ -1,5 +1,6 @@
 """What a target needs and this machine lacks is named, with how to fix it."""
 
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -115,6 +116,27 @@ def test_it_looks_at_the_disk_of_the_given_outputs(capsys: pytest.CaptureFixture
     lines = told(capsys)
     free = lines["/dev/shm"][1].partition(" free")[0]
     assert lines["disk"][1].partition(" free")[0] == free
+
+
+@pytest.mark.parametrize(
+    ("megabytes", "word", "found"),
+    [(2000, "ok", "2.0"), (64, "WARN", "0.1"), (1, "FIX", "0.0")],
+)
+def test_little_shared_memory_is_enough_for_small_models(
+    megabytes: int,
+    word: str,
+    found: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """64 MB are what Docker gives a container, unless told otherwise."""
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=megabytes * 1e6))
+    main(["doctor"])
+    fix = (
+        "; large requests need more: mount -o remount,size=2G /dev/shm, or docker run --shm-size=2g"
+    )
+    text = f"{found} GB free, 1 needed{fix if word != 'ok' else ''}"
+    assert told(capsys)["/dev/shm"] == (word, text)
 
 
 def test_a_check_that_fails_is_one_line() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.triton.process import exit_reason, last_lines
+from helpers.triton.process import FULL, exit_reason, last_lines
 
 START = """\
 W1122 07:32:30.228209 30269 pinned_memory_manager.cc:273] "Unable to allocate pinned memory"
@@ -28,7 +28,7 @@ W1122 07:32:30.349118 30269 metrics.cc:798] "DCGM unable to start"
         (125, "failed (exit code 125)"),
         (255, "failed (exit code 255)"),
         (128 + signal.SIGSEGV, "was killed by signal 11 (SIGSEGV)"),
-        (-signal.SIGBUS, "was killed by signal 7 (SIGBUS) because /dev/shm is full or too small"),
+        (-signal.SIGBUS, f"was killed by signal 7 (SIGBUS) because {FULL}"),
         (
             128 + signal.SIGKILL,
             "was killed by signal 9 (SIGKILL) by another process, or because memory ran out",
