@@ -20,7 +20,7 @@ from helpers import config, fleet, inference, machine, own, perf, pipeline, trit
 from helpers.display import Lines, lines_or_live
 from helpers.errors import DeploymentError, ParameterError, ServerError, WorkspaceError
 from helpers.report import counts
-from helpers.store import OUTPUTS_VARIABLE, ROOT, display_path
+from helpers.store import OUTPUTS_VARIABLE, ROOT, display_path, require_open_files
 
 app = Typer(
     help="Deploy models on Triton and measure them, reproducibly.",
@@ -330,6 +330,7 @@ def new(name: Name = "") -> None:
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return the exit code."""
     try:
+        require_open_files()
         command = get_command(app)
         code: int | None = command.main(arguments, "triton-notebooks", standalone_mode=False)
     except TyperException as error:

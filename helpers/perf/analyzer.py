@@ -10,6 +10,7 @@ import mmap
 import os
 import re
 import subprocess
+import time
 from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -32,6 +33,7 @@ WINDOW_STRETCH = 1.2  # by which it lengthens the interval it is given
 ATTEMPTS = 4
 FEWEST_REQUESTS = 5  # in a run, for a throughput of its own
 SHORTEST_INTERVAL_MS = 100
+CLOCK_SECONDS = 0.05  # by which the system's clock may move in a run: an adjustment, not a step
 START_SECONDS = 20.0  # in which an open loop has had an answer
 SEED = 14
 OUTPUT_BYTES = 524288  # of an answer whose length Triton does not know; NVIDIA's: 131,072 logits
@@ -163,10 +165,13 @@ def run(point: LoadPoint, server: Server) -> Window:
     Shared memory that an earlier run left behind is swept before, and this run's after. Raises
     `ServerError` if Triton ended meanwhile, `MeasurementError` if perf_analyzer did not measure.
     """
+    failure = "perf_analyzer left no record of its requests"
     for _ in range(ATTEMPTS):
         sweep(point.regions)
         with temporary_folder() as folder:
+            clock = time.time() - time.monotonic()
             code = _perform(point, server, folder)
+            was_set = abs(time.time() - time.monotonic() - clock) > CLOCK_SECONDS
             if not server.is_live():
                 raise ServerError(f"Triton ended while it was measured: {server.last_words()}")
             if code is None:  # it never began
@@ -177,9 +182,11 @@ def run(point: LoadPoint, server: Server) -> Window:
                     advice = NO_ACCESS if "shared memory" in words else ""
                     raise MeasurementError(f"perf_analyzer {exit_reason(code)}: {words}{advice}")
                 point = replace(point, interval_ms=2 * point.interval_ms)
+            elif was_set:
+                failure = "this machine's clock was set while perf_analyzer measured by it"
             elif window := _read(folder, point):
                 return window
-    raise MeasurementError(f"perf_analyzer left no record of its requests, {ATTEMPTS} times")
+    raise MeasurementError(f"{failure}, {ATTEMPTS} times")
 
 
 def _perform(point: LoadPoint, server: Server, folder: Path) -> int | None:

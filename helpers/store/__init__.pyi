@@ -12,7 +12,7 @@ from .artefacts import (
 from .files import explained, link_or_copy, write_atomic
 from .hashing import content_name, digest, file_digest, fingerprint, known_digest, package_files
 from .imports import GRAMMARS, without
-from .limits import core_quota, free_memory, usable_cores, usable_memory
+from .limits import core_quota, free_memory, require_open_files, usable_cores, usable_memory
 from .lock import LOCKED_VARIABLE, clear_leftovers, locked, require_unlocked, temporary_folder
 from .paths import OUTPUTS_VARIABLE, ROOT, display_path, from_root, outputs
 
@@ -44,6 +44,7 @@ __all__ = [
     "mark_red",
     "outputs",
     "package_files",
+    "require_open_files",
     "require_unlocked",
     "temporary_folder",
     "usable_cores",

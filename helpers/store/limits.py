@@ -1,4 +1,5 @@
-"""What this process may use of its host: cores and memory, less where a cgroup limits them.
+"""What this process may use of its host: cores and memory, less where a cgroup limits them, and
+open files.
 
 A container is limited so: `docker run --cpus 1.5 --memory 4g`. Sources: the kernel's documents
 admin-guide/cgroup-v2.rst and, for version 1, scheduler/sched-bwc.rst and cgroup-v1/memory.rst.
@@ -6,10 +7,14 @@ admin-guide/cgroup-v2.rst and, for version 1, scheduler/sched-bwc.rst and cgroup
 
 import os
 import re
+import resource
 from collections.abc import Iterator
 from math import ceil, inf
 from pathlib import Path
 
+from helpers.errors import WorkspaceError
+
+OPEN_FILES, FEWEST_FILES = 1024, 256  # a usual limit, and what a run needs
 GROUPS, OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 MEMORY_FILES = (  # the limit, what is used, and of that what the kernel takes back first
     ("memory.max", "memory.current", "inactive_file"),
@@ -45,6 +50,21 @@ def free_memory() -> int:
 
     free = [max(0, limit - used) for limit, used in _memory_limits()]
     return min([psutil.virtual_memory().available, *free])
+
+
+def require_open_files() -> None:
+    """Raise the soft limit of open files to the usual one, as far as the hard one lets; raise
+    `WorkspaceError` if that is too low.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)  # negative: there is none
+    wanted = min(OPEN_FILES, hard) if hard >= 0 else OPEN_FILES
+    if 0 <= soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    if 0 <= hard < FEWEST_FILES:
+        raise WorkspaceError(
+            f"only {hard} files may be open at a time, and a run needs {FEWEST_FILES}: raise the "
+            "limit (ulimit -n, or docker run --ulimit nofile=1024)"
+        )
 
 
 def _memory_limits() -> Iterator[tuple[int, int]]:

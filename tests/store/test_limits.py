@@ -1,6 +1,8 @@
 """Cores and memory are those of the cgroup where it leaves less than the host has."""
 
 import os
+import subprocess
+import sys
 from math import inf
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +14,8 @@ from helpers.inference import physical_cores
 from helpers.machine import checks, provenance
 from helpers.own.origin import CheckpointError, require_memory
 from helpers.pipeline.running import THREADS, kernel_environment
-from helpers.store import core_quota, free_memory, limits, usable_cores, usable_memory
+from helpers.store import ROOT, core_quota, free_memory, limits, usable_cores, usable_memory
+from helpers.store.limits import OPEN_FILES
 
 GB = 10**9
 HOST = SimpleNamespace(total=64 * GB, available=32 * GB)
@@ -108,3 +111,29 @@ def test_without_a_limit_the_host_counts(
 def test_a_part_of_a_core_is_one_core(tmp_path: Path) -> None:
     write({"own": "0::/", "cpu.max": "20000 100000"}, tmp_path)
     assert usable_cores() == physical_cores() == 1
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "then", "said"),
+    [
+        (64, 300, 300, "no difference"),
+        (64, 4096, OPEN_FILES, "no difference"),
+        (2000, 4096, 2000, "no difference"),
+        (
+            *(64, 128, 128),
+            "error: only 128 files may be open at a time, and a run needs 256: raise the limit "
+            "(ulimit -n, or docker run --ulimit nofile=1024)",
+        ),
+    ],
+)
+def test_the_limit_of_open_files_is_raised_or_named(
+    soft: int, hard: int, then: int, said: str
+) -> None:
+    code = (
+        "import sys; from resource import *; kind = RLIMIT_NOFILE\n"
+        f"setrlimit(kind, {soft, hard}); from helpers.__main__ import main\n"
+        f"main(['params', 'diff', *2 * [{str(ROOT / 'params/smoke.yaml')!r}]])\n"
+        "print(getrlimit(kind)[0])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.stdout + done.stderr).splitlines() in ([said, str(then)], [str(then), said])
