@@ -1,15 +1,19 @@
 """The command line: `triton-notebooks`, or `python -m helpers`.
 
-Exit codes: 0 all done, 1 something failed or differs, 2 wrong usage or parameters, 130 interrupted.
+Exit codes: 0 all done, 1 something failed or differs, 2 wrong usage or parameters; interrupted: 130
+by Ctrl-C, 143 by SIGTERM, 129 by SIGHUP.
 """
 
 import os
+import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from enum import StrEnum
 from functools import partial
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated
 
@@ -20,7 +24,7 @@ from helpers import config, fleet, inference, machine, own, perf, pipeline, trit
 from helpers.display import Lines, lines_or_live
 from helpers.errors import DeploymentError, ParameterError, ServerError, WorkspaceError
 from helpers.report import counts
-from helpers.store import OUTPUTS_VARIABLE, ROOT, display_path, require_open_files
+from helpers.store import OUTPUTS_VARIABLE, ROOT, display_path, require_open_files, writable_home
 
 app = Typer(
     help="Deploy models on Triton and measure them, reproducibly.",
@@ -327,12 +331,39 @@ def new(name: Name = "") -> None:
     say(f"{path} is written; next: triton-notebooks doctor {path}")
 
 
+@contextmanager
+def interrupted_by(*signals: signal.Signals) -> Iterator[list[int]]:
+    """Have the first of these signals interrupt the block as Ctrl-C does, and tell which it was. A
+    signal that is ignored stays so, as SIGHUP does after `nohup`.
+    """
+    came: list[int] = []
+
+    def interrupt(number: int, _: object) -> None:
+        came.append(number)
+        if len(came) == 1:  # others may not disturb the end
+            raise KeyboardInterrupt
+
+    chosen = [each for each in signals if signal.getsignal(each) == signal.SIG_DFL]
+    for each in chosen:
+        signal.signal(each, interrupt)
+    try:
+        yield came
+    finally:
+        for each in chosen:
+            signal.signal(each, signal.SIG_DFL)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return the exit code."""
+    came: list[int] = []
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")  # what a terminal of another language cannot show
     try:
         require_open_files()
         command = get_command(app)
-        code: int | None = command.main(arguments, "triton-notebooks", standalone_mode=False)
+        with interrupted_by(signal.SIGTERM, signal.SIGHUP) as came, writable_home():
+            code: int | None = command.main(arguments, "triton-notebooks", standalone_mode=False)
     except TyperException as error:
         where = getattr(getattr(error, "ctx", None), "command_path", "triton-notebooks")
         words = " ".join(error.format_message().replace("Value error, ", "").split()).rstrip(".")
@@ -341,8 +372,14 @@ def main(arguments: list[str] | None = None) -> int:
     except DeploymentError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2 if isinstance(error, ParameterError) else 1
+    except OSError:
+        if not came:
+            raise
+        code = 130  # the terminal was closed: nothing can be said there
     if code == 130:  # typer's answer to KeyboardInterrupt
-        print("interrupted: the same command goes on where this one stopped", file=sys.stderr)
+        with suppress(OSError):
+            print("interrupted: the same command goes on where this one stopped", file=sys.stderr)
+        return 128 + came[0] if came else code
     return code or 0
 
 

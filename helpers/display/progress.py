@@ -5,7 +5,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -34,12 +34,20 @@ class Lines:
     """Prints each line when it comes: for pipes, files and captured output."""
 
     def __call__(self, line: str) -> None:
-        """Print a line at once; if nobody reads any more (`| head`), end the process quietly."""
+        """Print a line at once. If nobody reads any more (`| head`), end the process quietly; where
+        nothing can be written (a closed terminal, a full disk), go on and print nothing more.
+        """
         try:
-            print(line, flush=True)
-        except BrokenPipeError:
+            self._print(line)
+        except OSError as error:  # it must not reach a stage, which would be noted as failed
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise SystemExit(1) from None  # no OSError: a stage must not be noted as failed
+            if isinstance(error, BrokenPipeError):
+                raise SystemExit(1) from None
+            with suppress(OSError):
+                print(f"nothing more is printed: {error.strerror}", file=sys.stderr)
+
+    def _print(self, line: str) -> None:
+        print(line, flush=True)
 
     def printed(self, line: str) -> None:
         """Pass on a line that a notebook printed."""
@@ -70,7 +78,7 @@ class LiveView(Lines):
         self._run = self._stage = _Share(0.0)
         self._name = ""
 
-    def __call__(self, line: str) -> None:
+    def _print(self, line: str) -> None:
         self._console.print(line)
 
     def printed(self, line: str) -> None:

@@ -11,6 +11,7 @@ from .artefacts import (
 )
 from .files import explained, link_or_copy, write_atomic
 from .hashing import content_name, digest, file_digest, fingerprint, known_digest, package_files
+from .home import writable_home
 from .imports import GRAMMARS, without
 from .limits import core_quota, free_memory, require_open_files, usable_cores, usable_memory
 from .lock import LOCKED_VARIABLE, clear_leftovers, locked, require_unlocked, temporary_folder
@@ -51,5 +52,6 @@ __all__ = [
     "usable_memory",
     "verify",
     "without",
+    "writable_home",
     "write_atomic",
 ]
