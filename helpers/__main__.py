@@ -4,6 +4,7 @@ Exit codes: 0 all done, 1 something failed or differs, 2 wrong usage or paramete
 by Ctrl-C, 143 by SIGTERM, 129 by SIGHUP.
 """
 
+import locale
 import os
 import signal
 import sys
@@ -36,6 +37,7 @@ app = Typer(
 params = Typer(rich_markup_mode=None)
 app.add_typer(params, name="params", help="Compare parameter files, or write one for this GPU.")
 say = Lines()
+TERMINAL = "PYTHONIOENCODING"  # the encoding of its characters
 
 
 def use_outputs(folder: Path) -> Path:
@@ -331,6 +333,19 @@ def new(name: Name = "") -> None:
     say(f"{path} is written; next: triton-notebooks doctor {path}")
 
 
+def use_utf8() -> None:
+    """Start this program again in Python's UTF-8 mode where the locale has another encoding: that
+    of all files that it and its packages read and write is UTF-8. The terminal keeps its own.
+    """
+    if not sys.flags.utf8_mode and (own := locale.getencoding().lower()) != "utf-8":
+        os.environ.update(PYTHONUTF8="1", PYTHONIOENCODING=os.environ.get(TERMINAL, own))
+        os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])
+    os.environ.pop(TERMINAL, None)  # what this program starts writes to no terminal
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
 @contextmanager
 def interrupted_by(*signals: signal.Signals) -> Iterator[list[int]]:
     """Have the first of these signals interrupt the block as Ctrl-C does, and tell which it was. A
@@ -356,9 +371,8 @@ def interrupted_by(*signals: signal.Signals) -> Iterator[list[int]]:
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return the exit code."""
     came: list[int] = []
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="replace")  # what a terminal of another language cannot show
+    if arguments is None:
+        use_utf8()
     try:
         require_open_files()
         command = get_command(app)

@@ -397,7 +397,7 @@ def processes(*words: str) -> list[int]:
         with suppress(OSError):
             line = (entry / "cmdline").read_bytes().replace(b"\0", b" ")
             said = (line + b" " + (entry / "environ").read_bytes()).decode(errors="replace")
-            state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+            state = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()[0]
             if line and state != "Z" and all(word in said for word in words):
                 found.append(int(entry.name))
     return found

@@ -44,7 +44,7 @@ def watch_peak(servers: Sequence[int]) -> Callable[[], float | None]:
 def _peak_kib(process: int) -> int | None:
     """Read the largest resident set of a process; None if it has ended."""
     try:
-        found = PEAK.search(Path(f"/proc/{process}/status").read_text())
+        found = PEAK.search(Path(f"/proc/{process}/status").read_text(errors="replace"))
     except OSError:
         return None
     return int(found[1]) if found else None

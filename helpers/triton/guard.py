@@ -39,12 +39,17 @@ def before_exec() -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+def read(file: Path) -> str:
+    """Read a file of /proc. A name in it may be in any encoding, or cut off within a character."""
+    return os.fsdecode(file.read_bytes())
+
+
 def processes_in_session(session: int) -> list[int]:
     """List the other live processes of `session`, read from /proc."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            state, _, _, its_session = (entry / "stat").read_text().rpartition(")")[2].split()[:4]
+            state, _, _, its_session = read(entry / "stat").rpartition(")")[2].split()[:4]
             if int(its_session) == session and state != "Z" and int(entry.name) != os.getpid():
                 found.append(int(entry.name))
     return found
@@ -59,8 +64,8 @@ def shared_memory_users(servers: bool) -> dict[str, set[int]]:
     users: dict[str, set[int]] = {}
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            if servers or (entry / "comm").read_text().strip() != "tritonserver":
-                for line in (entry / "maps").read_text().splitlines():
+            if servers or read(entry / "comm").strip() != "tritonserver":
+                for line in read(entry / "maps").splitlines():
                     if "/dev/shm/" in line:
                         path = line[line.index("/dev/shm/") :]
                         users.setdefault(path, set()).add(int(entry.name))
@@ -97,7 +102,7 @@ def python_backend_lives() -> bool:
     """Say whether a process has Triton's Python backend loaded."""
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            if PYTHON_BACKEND in (entry / "maps").read_text():
+            if PYTHON_BACKEND in read(entry / "maps"):
                 return True
     return False
 

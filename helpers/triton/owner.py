@@ -22,7 +22,7 @@ PREFIX = "triton-notebooks-"  # of our servers' shared memory
 def _started(process: str) -> str:
     """Read when a process started (proc(5), field 22 of stat); empty if there is none."""
     try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19]
+        return guard.read(Path(f"/proc/{process}/stat")).rpartition(")")[2].split()[19]
     except OSError:
         return ""
 

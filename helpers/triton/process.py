@@ -57,7 +57,7 @@ def apply_settings() -> str:
     started = Path("/proc/self/environ").read_text(errors="replace").split("\0")
     missing = {name for name, value in SETTINGS.items() if f"{name}={value}" not in started}
     wanting = [f"{name}={value}" for name, value in OPENMP.items() if os.environ.get(name) != value]
-    if wanting and _OPENMP.search(Path("/proc/self/maps").read_text()):
+    if wanting and _OPENMP.search(guard.read(Path("/proc/self/maps"))):
         return f"OpenMP was loaded without {' '.join(wanting)}: set it where Jupyter is started"
     for name in missing:
         os.environ[name] = SETTINGS[name]

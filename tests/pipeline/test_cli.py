@@ -15,7 +15,7 @@ from helpers.config.loading import read_file
 from helpers.config.schema import LESSONS, STAGE, STAGES
 from helpers.store.paths import OUTPUTS_VARIABLE, ROOT
 
-README = (ROOT / "README.md").read_text()
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture(autouse=True)
