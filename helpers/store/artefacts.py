@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from typing import Literal
 from pydantic import BaseModel, Field, JsonValue, ValidationError
 
 from helpers.errors import ArtefactError
-from helpers.store.files import explained, write_atomic
+from helpers.store.files import explained, temporary_name, write_atomic
 from helpers.store.hashing import digest, file_digest
 from helpers.store.lock import locked
 from helpers.store.paths import display_path, outputs
@@ -142,13 +141,13 @@ def making(folder: Path) -> Iterator[tuple[Path, dict[str, JsonValue]]]:
     is_output = folder.is_relative_to(outputs())
     with locked(outputs()) if is_output else nullcontext(), explained(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
+        temporary = temporary_name(folder)
+        temporary.mkdir()
         try:
             yield temporary, facts
             paths = sorted(path for path in temporary.rglob("*") if path.is_file())
             files = {str(path.relative_to(temporary)): _record(path) for path in paths}
             _write_manifest(temporary, facts, files)
-            os.chmod(temporary, 0o755)
             shutil.rmtree(folder, ignore_errors=True)
             os.replace(temporary, folder)
         finally:

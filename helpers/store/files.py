@@ -2,8 +2,8 @@
 
 import errno
 import os
+import secrets
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -31,18 +31,24 @@ def explained(path: Path) -> Iterator[None]:
         raise WorkspaceError(f"cannot write {display_path(path)}: {reason}") from error
 
 
+def temporary_name(path: Path) -> Path:
+    """Return a hidden name beside `path` for what will be renamed to it. What is made under this
+    name has the permissions that the user's umask leaves, unlike what `tempfile` makes.
+    """
+    return path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+
+
 def write_atomic(path: Path, content: str | bytes) -> Path:
     """Write a file whole or not at all: a temporary file in its folder, then a rename."""
     with explained(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        temporary = temporary_name(path)
         try:
-            with os.fdopen(handle, "wb") as file:
+            with temporary.open("xb") as file:
                 file.write(content.encode() if isinstance(content, str) else content)
-            os.chmod(temporary, 0o644)
             os.replace(temporary, path)
         except BaseException:
-            with suppress(FileNotFoundError):  # a signal came after the rename
+            with suppress(OSError):  # a signal came after the rename, or it was not made
                 os.unlink(temporary)
             raise
     return path

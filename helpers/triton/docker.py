@@ -24,6 +24,9 @@ CAUSES = {
         f"inside a container, {containers.HOST_OUTPUTS_VARIABLE} must say where the outputs folder "
         "lies on the engine's host"
     ),
+    r"failed to open (directory|text file for read) /models": (  # as an engine without root has it
+        "the container's user may not read the model's files, deploy it again with umask 022"
+    ),
 }
 GPU_CAUSES = {  # only there: without a GPU the image warns of drivers too, harmlessly
     r"could not select device driver|nvidia-container-cli: init|runtime name: nvidia": (

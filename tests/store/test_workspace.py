@@ -53,7 +53,17 @@ def test_a_file_is_replaced_whole_and_nothing_else_stays(folder: Path) -> None:
         assert reader.read() == "old"  # who reads meanwhile sees one or the other, never a part
     assert (returned, path.read_text()) == (path, "new")
     assert list(path.parent.iterdir()) == [path]
-    assert path.stat().st_mode & 0o777 == 0o644
+
+
+@pytest.mark.parametrize("mask", [0o002, 0o022, 0o077])
+def test_what_is_written_has_the_permissions_that_the_umask_leaves(folder: Path, mask: int) -> None:
+    before = os.umask(mask)
+    try:
+        paths = write_atomic(folder / "file", "new"), made(folder / "cpu/artefacts/some-1")
+    finally:
+        os.umask(before)
+
+    assert [path.stat().st_mode & 0o777 for path in paths] == [0o666 & ~mask, 0o777 & ~mask]
 
 
 FILL = """

@@ -592,6 +592,13 @@ STARTS = {
         "inside a container, TRITON_NOTEBOOKS_HOST_OUTPUTS must say where the outputs folder lies "
         "on the engine's host: Triton ended while it started: it failed (exit code 125): docker: ",
     ),
+    "files of a user that it is not": (
+        "cpu",
+        "E1 model_repository_manager.cc:1460] \"Poll failed for model directory 'dummy': failed to "
+        'open text file for read /models/dummy/config.pbtxt: Permission denied"',
+        "the container's user may not read the model's files, deploy it again with umask 022: "
+        "Triton ended while it started: it failed (exit code ",
+    ),
     "no container toolkit": (
         "gpu",
         "docker: Error response from daemon: could not select device driver with capabilities: "
