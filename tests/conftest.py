@@ -202,8 +202,8 @@ def mounting() -> Iterator[tuple[str, ...]]:
 
 
 # What starts a command with shared memory of its own, so that the same names do not meet; empty
-# where this is not allowed
-MEMORY = "mount -t tmpfs none /dev/shm &&"
+# where this is not allowed. No program may lie there, as on well-kept machines
+MEMORY = "mount -t tmpfs -o noexec none /dev/shm &&"
 MOUNTING = next(mounting(), ())
 OWN_MEMORY = (*MOUNTING, f'{MEMORY} exec "$@"', "sh") if MOUNTING else ()
 
@@ -214,6 +214,7 @@ def apart(model: str, *others: str) -> Any:
     return pytest.param(model, *others, marks=marks, id=model)
 
 
+PRIVATE = 0o077  # a umask
 WATCHED = "imported"  # a folder of a project, with one file for each process
 NOTE = """
 import os, sys
@@ -351,17 +352,21 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def finished(shared: Path) -> Project:
     """A copy whose dummy model has run through every stage once, for all workers; tests only read
-    it.
+    it. It lies where nothing may forget to quote, belongs to a user who keeps files private, and
+    has its temporary files on another file system.
     """
-    folder = shared
-    with FileLock(folder / "finished.lock", timeout=600):
-        if not (folder / "finished").exists():
-            project = replace(copy_project(folder / "running/project"), prefix=OWN_MEMORY)
-            with watch(project.root / WATCHED):
+    folder = shared / "a b #%41ä"
+    with FileLock(shared / "finished.lock", timeout=600):
+        if not folder.exists():
+            project = replace(copy_project(shared / "running" / folder.name), prefix=OWN_MEMORY)
+            before = os.umask(PRIVATE)
+            with watch(project.root / WATCHED), pytest.MonkeyPatch.context() as patch:
+                patch.setenv("TMPDIR", "/dev/shm")
                 answer = project.run("run", "params/dummy.yaml")
+            os.umask(before)
             assert answer.code == 0, answer.output
-            project.root.rename(folder / "finished")
-    return Project(folder / "finished")
+            project.root.rename(folder)
+    return Project(folder)
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from helpers.errors import MeasurementError, ServerError
 from helpers.models import Arrays
 from helpers.perf.rows import Window
 from helpers.results import LATENCY_COMPONENTS
-from helpers.store import temporary_folder
+from helpers.store import has_room, temporary_folder
 from helpers.triton import Server, exit_reason, guarded, last_lines, libraries, perf_analyzer, sweep
 
 WINDOWS = 3  # perf_analyzer reports once it has three
@@ -186,6 +186,8 @@ def run(point: LoadPoint, server: Server) -> Window:
                 failure = "this machine's clock was set while perf_analyzer measured by it"
             elif window := _read(folder, point):
                 return window
+            elif not has_room(folder):
+                raise MeasurementError("perf_analyzer has no room for its record of requests")
     raise MeasurementError(f"{failure}, {ATTEMPTS} times")
 
 

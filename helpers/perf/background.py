@@ -123,5 +123,10 @@ def wait_until_quiet(
 
 
 def exclusive_lock() -> FileLock:
-    """The lock that lets one measurement run at a time on this host; a second one waits for it."""
-    return FileLock(Path(tempfile.gettempdir()) / f"triton-notebooks-{os.getuid()}.lock")
+    """The lock that lets one measurement run at a time on this host, whoever its user is; a second
+    one waits for it. Where a user has closed the file to others, each has one's own.
+    """
+    path = Path(tempfile.gettempdir()) / "triton-notebooks.lock"
+    if path.exists() and not os.access(path, os.R_OK | os.W_OK):
+        path = path.with_stem(f"{path.stem}-{os.getuid()}")
+    return FileLock(path, mode=0o666)

@@ -14,7 +14,14 @@ from .hashing import content_name, digest, file_digest, fingerprint, known_diges
 from .home import writable_home
 from .imports import GRAMMARS, without
 from .limits import core_quota, free_memory, require_open_files, usable_cores, usable_memory
-from .lock import LOCKED_VARIABLE, clear_leftovers, locked, require_unlocked, temporary_folder
+from .lock import (
+    LOCKED_VARIABLE,
+    clear_leftovers,
+    has_room,
+    locked,
+    require_unlocked,
+    temporary_folder,
+)
 from .paths import OUTPUTS_VARIABLE, ROOT, display_path, from_root, outputs
 
 __all__ = [
@@ -36,6 +43,7 @@ __all__ = [
     "fingerprint",
     "free_memory",
     "from_root",
+    "has_room",
     "is_away",
     "is_unchanged",
     "known_digest",

@@ -21,6 +21,7 @@ TEMPORARY = "triton-"  # how temporary folders of this package begin
 PLAIN = re.compile(r"[A-Za-z0-9_./-]+")  # the dynamic linker expands dollars, a shell more
 LONGEST = 80  # characters of its parent: a socket's path may have 107
 MOMENT_SECONDS = 1.0  # a notebook that begins or saves has the lock for some milliseconds
+FULL_BYTES = 16384  # and less: what a disk has left that could take no more
 YOUNG_SECONDS = 60  # its maker may not have locked such a folder yet
 
 
@@ -61,20 +62,32 @@ def temporary_folder() -> Iterator[Path]:
     that a shell interprets: Triton starts programs by a shell, and a socket's path is limited.
 
     It is locked, so that `clear_leftovers` can tell it from one whose maker was killed. Raises
-    `WorkspaceError` where there is no place for one.
+    `WorkspaceError` where there is no place for one, or its disk is full when the block fails.
     """
     for base in _temporary_places():
-        if PLAIN.fullmatch(base) and len(base) < LONGEST and os.access(base, os.W_OK | os.X_OK):
+        is_fit = PLAIN.fullmatch(base) and len(base) < LONGEST
+        if is_fit and os.access(base, os.W_OK | os.X_OK) and has_room(base):
             with (
                 tempfile.TemporaryDirectory(prefix=TEMPORARY, dir=base) as name,
                 FileLock(Path(name) / LOCK),
             ):
-                yield Path(name)
+                try:
+                    yield Path(name)
+                except Exception:
+                    if has_room(base):
+                        raise
+                    full = f"{base} is full: make room, or set TMPDIR to a folder on another disk"
+                    raise WorkspaceError(full) from None
             return
     raise WorkspaceError(
         "a temporary folder is needed whose path is short and has only letters, digits and _ . / "
-        "-: set TMPDIR to one that you can write to"
+        "-: set TMPDIR to one that you can write to and that has room"
     )
+
+
+def has_room(folder: str | Path) -> bool:
+    """Tell whether more than nothing can be written to the disk of a folder."""
+    return shutil.disk_usage(folder).free > FULL_BYTES
 
 
 def _temporary_places() -> list[str]:

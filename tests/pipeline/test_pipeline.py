@@ -5,14 +5,16 @@ import json
 import re
 import shutil
 import time
+from html import unescape
 from pathlib import Path
 from typing import get_args
+from urllib.parse import unquote
 
 import numpy as np
 import pytest
 
 from helpers.results import Verdict
-from tests.conftest import Project
+from tests.conftest import PRIVATE, Project
 from tests.dummy import weights
 
 pytestmark = pytest.mark.slow
@@ -40,6 +42,24 @@ def test_a_run_leaves_a_page_for_everything_and_one_shared_export(finished: Proj
     index = (finished.target / "index.html").read_text()
     assert index.count("dummy/onnx-fp32/export.html") == 2
     assert "dummy/index.html" in (finished.root / "outputs/index.html").read_text()
+
+
+def test_every_link_leads_to_a_file(finished: Project) -> None:
+    pages = [*(finished.root / "outputs").rglob("*.html")]
+    links = [
+        (page, link) for page in pages for link in re.findall('href="([^"#]+)', page.read_text())
+    ]
+    files = [page.parent / unquote(unescape(link)) for page, link in links if ":" not in link]
+
+    assert len(files) > 50
+    assert [path for path in files if not path.exists()] == []
+
+
+def test_no_file_of_a_run_is_open_to_others_if_the_umask_says_so(finished: Project) -> None:
+    paths = [*(finished.root / "outputs").rglob("*")]
+
+    assert len(paths) > 50
+    assert [path for path in paths if path.stat().st_mode & PRIVATE] == []
 
 
 def test_results_csv_has_the_published_columns_and_ours(finished: Project) -> None:
