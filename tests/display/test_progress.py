@@ -95,6 +95,32 @@ def test_a_reader_that_goes_away_is_no_fault_of_the_stage() -> None:
     assert (done.returncode, done.stderr) == (1, b"")
 
 
+def closed_terminal() -> int:
+    """The end of a terminal whose window has been closed."""
+    window, end = os.openpty()
+    os.close(window)
+    return end
+
+
+@pytest.mark.parametrize("view", ["Lines", "LiveView"])
+@pytest.mark.parametrize(
+    ("opened", "why"),
+    [
+        (lambda: os.open("/dev/full", os.O_WRONLY), b"No space left on device"),
+        (closed_terminal, b"Input/output error"),
+    ],
+    ids=["full", "closed"],
+)
+def test_work_goes_on_where_nothing_can_be_printed(opened, why, view) -> None:
+    script = f"from helpers.display.progress import {view}\nsay = {view}()\nsay('a')\nsay('b')"
+    output = opened()
+
+    done = subprocess.run([sys.executable, "-c", script], stdout=output, stderr=subprocess.PIPE)
+
+    os.close(output)
+    assert (done.returncode, done.stderr) == (0, b"nothing more is printed: %s\n" % why)
+
+
 def test_a_long_step_prints_a_line_only_now_and_then(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

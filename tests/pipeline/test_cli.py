@@ -1,7 +1,9 @@
 """The batch command does what the README says, in lines that a user can act on."""
 
+import errno
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,6 +12,7 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
+from helpers import pipeline
 from helpers.__main__ import Stage, app, main
 from helpers.config.loading import read_file
 from helpers.config.schema import LESSONS, STAGE, STAGES
@@ -243,3 +246,52 @@ def test_a_run_into_a_file_is_one_line(tmp_path: Path, capsys: pytest.CaptureFix
     assert (code, said.out) == (1, "")
     assert said.err == "error: cannot write outputs: file exists\n"
     assert file.read_text() == "mine"
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+@pytest.mark.parametrize("is_terminal_gone", [False, True])
+def test_a_signal_interrupts_any_command_once_and_is_its_exit_code(
+    number, code, is_terminal_gone, monkeypatch, capsys
+) -> None:
+    ended = []
+
+    def interrupted(_: Path) -> None:
+        try:
+            os.kill(os.getpid(), number)
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)  # as the manager of services sends another
+            ended.append(True)
+            if is_terminal_gone:
+                raise OSError(errno.EIO, "nothing can be written there")
+
+    monkeypatch.setattr(pipeline, "targets", interrupted)
+    handlers = [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGHUP)]
+
+    assert main(["status"]) == code
+
+    line = "interrupted: the same command goes on where this one stopped\n"
+    assert (capsys.readouterr().err, ended) == (line, [True])
+    assert [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGHUP)] == handlers
+
+
+def test_a_signal_that_is_ignored_stays_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As SIGHUP is after `nohup`."""
+    monkeypatch.setattr(pipeline, "targets", lambda _: os.kill(os.getpid(), signal.SIGHUP) or [])
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert main(["status"]) == 1  # there are no results
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+LATIN = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}  # its letters are ASCII's
+
+
+@pytest.mark.slow
+def test_what_a_terminal_cannot_show_is_replaced(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "helpers", "status", "--outputs", str(tmp_path / "größe")]
+
+    done = subprocess.run(command, capture_output=True, cwd=ROOT, env=os.environ | LATIN)
+
+    line = f"error: {tmp_path}/gr??e has no results: run triton-notebooks run\n"
+    assert (done.returncode, done.stderr) == (1, line.encode("ascii"))

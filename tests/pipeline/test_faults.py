@@ -151,8 +151,16 @@ def test_a_report_that_was_written_meanwhile_says_how_much_is_in_it(project: Pro
     assert "so far" not in (project.target / "index.html").read_text()
 
 
-def test_a_second_run_says_that_there_is_one_and_ctrl_c_ends_the_first_with_one_line(
-    project: Project,
+@pytest.mark.parametrize(
+    ("send", "number", "code"),
+    [
+        pytest.param(os.killpg, signal.SIGINT, 130, id="Ctrl-C"),
+        pytest.param(os.kill, signal.SIGTERM, 143, id="SIGTERM"),
+        pytest.param(os.killpg, signal.SIGHUP, 129, id="SIGHUP"),  # a closed connection
+    ],
+)
+def test_a_second_run_says_that_there_is_one_and_a_signal_ends_the_first_with_one_line(
+    project: Project, send, number, code
 ) -> None:
     process = measuring(project)
     answer = project.run("run", "params/dummy.yaml")
@@ -160,12 +168,13 @@ def test_a_second_run_says_that_there_is_one_and_ctrl_c_ends_the_first_with_one_
     assert (
         answer.output == "error: outputs is in use by another run: wait for it, or give --outputs\n"
     )
-    os.killpg(process.pid, signal.SIGINT)
+    send(process.pid, number)
     output, _ = process.communicate(timeout=60)
-    assert process.returncode == 130
+    assert process.returncode == code
     assert output.splitlines()[-1].startswith("interrupted: the same command goes on")
     assert "Traceback" not in output
     assert not server(project)
+    assert project.result("onnx-fp32", "perf_offline").reason == "the run was interrupted"
     page = (project.target / "index.html").read_text()
     assert "the run was interrupted" in page
     assert "A run is under way" not in page
@@ -222,7 +231,10 @@ def test_an_outputs_path_that_is_a_file_is_one_line(project: Project) -> None:
     assert (project.root / "file").read_text() == "mine"
 
 
-def test_serve_answers_until_ctrl_c_and_a_taken_port_is_one_line(project: Project) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_serve_answers_until_it_is_ended_and_a_taken_port_is_one_line(
+    project: Project, number, code
+) -> None:
     import socket
     import urllib.request
 
@@ -239,9 +251,9 @@ def test_serve_answers_until_ctrl_c_and_a_taken_port_is_one_line(project: Projec
     assert line == f"dummy (onnx-fp32) at http://127.0.0.1:{port}; Ctrl-C ends it\n"
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/v2/models/dummy/ready") as answered:
         assert answered.status == 200
-    os.killpg(process.pid, signal.SIGINT)
+    os.kill(process.pid, number)
     process.communicate(timeout=30)
-    assert process.returncode == 130
+    assert process.returncode == code
 
 
 def test_a_stage_without_its_input_names_the_command_that_makes_it(fresh: Project) -> None:

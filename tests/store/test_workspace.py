@@ -466,6 +466,38 @@ def test_temporary_folders_that_are_young_or_of_another_user_are_kept(
     assert list(tmpdir.iterdir()) == []
 
 
+FULL = """
+import sys
+from pathlib import Path
+from helpers.store import temporary_folder
+def fill(folder):
+    with (folder / "file").open("wb", buffering=0) as file:
+        while True:
+            file.write(b"x" * 4096)
+try:
+    with temporary_folder() as folder:
+        fill(folder)
+except Exception as error:
+    print(type(error).__name__, error)
+try:
+    fill(Path(sys.argv[1]))
+except OSError:
+    with temporary_folder() as folder:
+        print(folder.is_relative_to(sys.argv[1]))
+"""
+
+
+def test_a_full_temporary_folder_is_one_line_and_another_place_is_taken_later(
+    on_a_small_disk: Callable[..., subprocess.CompletedProcess[str]], tmpdir: Path
+) -> None:
+    done = on_a_small_disk(tmpdir, "64k", sys.executable, "-c", FULL, str(tmpdir))
+
+    assert done.stdout.splitlines() == [
+        f"WorkspaceError {tmpdir} is full: make room, or set TMPDIR to a folder on another disk",
+        "False",
+    ]
+
+
 def test_a_run_removes_what_killed_ones_left(
     folder: Path, tmpdir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from helpers.triton import process
-from helpers.triton.guard import end_session, processes_in_session, sweep
+from helpers.triton.guard import end_session, processes_in_session, shared_memory_users, sweep
 from tests.conftest import processes, wait_for
 
 SHM = Path("/dev/shm")
@@ -61,6 +61,18 @@ def test_what_another_user_left_is_not_swept(name: str, monkeypatch: pytest.Monk
     assert region.exists()
     sweep([f"{name}_[0-9]*"])
     assert not region.exists()
+
+
+def test_a_process_is_found_whatever_its_name_is() -> None:
+    """The kernel cuts a name off after 15 bytes, within a character too."""
+    code = "import ctypes\nctypes.CDLL(None).prctl(15, b'gr\\xc3')\nprint(flush=True); input()"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", code], start_new_session=True, **pipes) as named:
+        assert named.stdout
+        named.stdout.readline()
+        assert processes_in_session(named.pid) == [named.pid]
+        shared_memory_users(servers=False)
+        named.communicate(b"\n")
 
 
 def test_killed_servers_leave_no_folder_for_their_environments(tmp_path: Path) -> None:

@@ -1,0 +1,128 @@
+"""Users as there are: without a home or a name, with another alphabet, and two on one machine."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from helpers.perf.background import exclusive_lock
+from tests.conftest import Project, copy_project
+from tests.own import sources
+from tests.pipeline.test_cli import LATIN
+
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
+USER, OTHER = 4242, 4243  # without a name
+READER = "+dac_read_search"  # this Python and the tests' folders may be root's alone
+LIMITED = (*("run", "params/dummy.yaml", "--experiment", "onnx-fp32"), "--stage", "export")
+
+
+def as_user(number: int) -> tuple[str, ...]:
+    """What starts a command as another user, who may read everything."""
+    if os.getuid() or not shutil.which("setpriv"):
+        pytest.skip("only root can be another user")
+    groups = (f"--regid={number}", "--clear-groups", f"--inh-caps={READER}")
+    return ("setpriv", f"--reuid={number}", *groups, f"--ambient-caps={READER}")
+
+
+@pytest.fixture
+def entered() -> Iterator[Path]:
+    """A folder that other users may enter, unlike pytest's."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+@pytest.fixture
+def tmpdir(entered: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A TMPDIR for all users, as /tmp is."""
+    folder = entered / "tmp"
+    folder.mkdir()
+    folder.chmod(0o1777)
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    return folder
+
+
+@pytest.mark.parametrize("home", [None, "/proc/1"])
+def test_without_a_home_everything_works_and_nothing_stays(
+    home, entered: Path, tmpdir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    user = replace(copy_project(entered / "project"), prefix=as_user(USER))
+    sources.scores(user.root / "mine.onnx")
+    for path in (user.root, *user.root.rglob("*")):
+        os.chown(path, USER, USER)
+    if home:
+        monkeypatch.setenv("HOME", home)
+    else:
+        monkeypatch.delenv("HOME")
+
+    commands = (
+        LIMITED,
+        ("new", "mine", "--from", "mine.onnx"),
+        ("publish",),
+        ("status",),
+    )
+    for answer in (user.run(*command) for command in commands):
+        assert answer.code == 0, answer.output
+        assert "home" not in answer.output.lower()
+    left = {path.name for path in tmpdir.iterdir()}
+    assert left <= {".ses", "triton-notebooks.lock"}, left  # of ONNX Runtime, and of this package
+
+
+def test_another_alphabet_changes_nothing(fresh: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in LATIN.items():
+        monkeypatch.setenv(name, value)
+
+    answer = fresh.run(*LIMITED, "--outputs", "größe")
+
+    assert answer.code == 0, answer.output
+    assert "pages: gr??e/index.html" in answer.output
+    result = fresh.root / "größe/dummy/dummy/onnx-fp32/export.json"
+    assert "--outputs 'größe'" in result.read_text(encoding="utf-8")
+
+
+MEASURE = """
+import sys, time
+from filelock import Timeout
+from helpers.perf.background import exclusive_lock
+try:
+    with exclusive_lock().acquire(timeout=float(sys.argv[1])):
+        print("measures", flush=True)
+        sys.stdin.readline()
+except Timeout:
+    print("waits")
+"""
+
+
+def measuring(user: int, seconds: float) -> "subprocess.Popen[str]":
+    """Start what a measurement does first, waiting for so long."""
+    command = [*as_user(user), sys.executable, "-c", MEASURE, str(seconds)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    return subprocess.Popen(command, text=True, umask=0o077, **pipes)
+
+
+@pytest.mark.usefixtures("tmpdir")
+def test_measurements_of_two_users_exclude_each_other() -> None:
+    with measuring(USER, 0) as first:
+        assert first.stdout
+        assert first.stdout.readline() == "measures\n"
+        with measuring(OTHER, 0) as second:
+            assert second.communicate("\n")[0] == "waits\n"
+        with measuring(OTHER, 60) as third:
+            first.communicate("\n")
+            assert third.communicate("\n")[0] == "measures\n"
+
+
+def test_a_lock_that_another_user_has_closed_is_not_waited_for(tmpdir: Path) -> None:
+    lock = Path(exclusive_lock().lock_file)
+    lock.touch(0o600)
+
+    with measuring(USER, 0) as other:
+        assert other.communicate("\n")[0] == "measures\n"
+    assert {path.name for path in tmpdir.iterdir()} == {lock.name, f"{lock.stem}-{USER}.lock"}
