@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from helpers.errors import MeasurementError
+from helpers.errors import MeasurementError, WorkspaceError
 from helpers.perf import analyzer
-from helpers.perf.analyzer import LoadPoint, _read, _served
+from helpers.perf.analyzer import LoadPoint, _read, _served, run
 from helpers.perf.rows import Window, measure_row
 from helpers.results import LATENCY_COMPONENTS, TableRow
+from helpers.triton.server import Server
 
 
 @pytest.mark.parametrize(
@@ -64,6 +65,17 @@ def test_requests_and_what_the_client_spends_are_read_in_the_units_of_a_row(
     client = {name: load.components[name] for name in ("client_send_ms", "client_recv_ms")}
     assert client == {"client_send_ms": 0.001, "client_recv_ms": 0.007}
     assert load.overhead == 0.125
+
+
+def test_a_record_that_a_full_disk_cuts_off_is_one_line(monkeypatch, tmp_path: Path) -> None:
+    free = iter([10**9, 0, 0])  # when it begins, and when it has ended
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=next(free)))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("helpers.perf.analyzer._perform", lambda *_: 0)
+    monkeypatch.setattr(Server, "is_live", lambda _: True)
+
+    with pytest.raises(WorkspaceError, match=f"^{tmp_path} is full: make room, or set TMPDIR to "):
+        run(LoadPoint("m", tmp_path, []), Server("", "", tmp_path / "log"))
 
 
 ENDS = np.arange(1, 22) * 20 * 10**6  # 21 requests of 20 ms

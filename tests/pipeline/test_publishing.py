@@ -3,6 +3,9 @@
 import os
 import re
 import shutil
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import nbformat
@@ -232,3 +235,36 @@ def test_lessons_are_on_the_index_and_link_one_another(outputs: Path) -> None:
     first, second = (folder / f"{lesson}.html" for lesson in ("dynamic_batching", "instances"))
     assert links(first)[:1] == ["instances.html"]
     assert links(second)[:1] == ["dynamic_batching.html"]
+
+
+FILL = """
+import os, sys
+from contextlib import redirect_stderr, redirect_stdout, suppress
+from pathlib import Path
+from helpers.__main__ import main
+outputs = Path(sys.argv[1])
+(outputs / "smoke").mkdir()
+(outputs / "smoke/parameters.yaml").write_text(Path("params/smoke.yaml").read_text())
+def published():
+    code = main(["publish", "--outputs", str(outputs)])
+    return code, {path: path.read_bytes() for path in outputs.rglob("*.*") if path.is_file()}
+with redirect_stderr(sys.stdout), redirect_stdout(open(os.devnull, 'w')):
+    code, before = published()
+    with suppress(OSError), (outputs / "zeros").open("wb", buffering=0) as file:
+        while file.write(bytes(4096)):
+            pass
+    code_full, after = published()
+print(code, code_full, len(before) > 5, before == after)
+"""
+
+
+@pytest.mark.slow
+def test_publishing_on_a_full_disk_is_one_line_and_keeps_the_pages(
+    on_a_small_disk: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    done = on_a_small_disk(tmp_path, "20m", sys.executable, "-c", FILL, str(tmp_path))
+
+    assert done.stdout.splitlines() == [
+        f"error: cannot write {tmp_path.name}/smoke/results.csv: no space left on device",
+        "0 1 True True",
+    ]
