@@ -187,7 +187,7 @@ def run(point: LoadPoint, server: Server) -> Window:
             elif window := _read(folder, point):
                 return window
             elif not has_room(folder):
-                raise MeasurementError("perf_analyzer has no room for its record of requests")
+                raise OSError("perf_analyzer has no room for its record of requests")
     raise MeasurementError(f"{failure}, {ATTEMPTS} times")
 
 

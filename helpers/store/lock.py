@@ -11,7 +11,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from helpers.errors import WorkspaceError
+from helpers.errors import DeploymentError, WorkspaceError
 from helpers.store.files import explained
 from helpers.store.paths import display_path
 
@@ -73,8 +73,8 @@ def temporary_folder() -> Iterator[Path]:
             ):
                 try:
                     yield Path(name)
-                except Exception:
-                    if has_room(base):
+                except Exception as error:
+                    if isinstance(error, DeploymentError) or has_room(base):
                         raise
                     full = f"{base} is full: make room, or set TMPDIR to a folder on another disk"
                     raise WorkspaceError(full) from None

@@ -27,7 +27,7 @@ from helpers.config.parameter_file import Experiment
 from helpers.errors import ParameterError
 from helpers.models._own import Axes, metrics
 from helpers.models._own.graph import OnnxRuntime
-from helpers.own import creation, origin, rounding
+from helpers.own import creation, rounding
 from helpers.own.writing import rounded
 from helpers.store import ROOT
 from tests.own import sources

@@ -469,16 +469,21 @@ def test_temporary_folders_that_are_young_or_of_another_user_are_kept(
 FULL = """
 import sys
 from pathlib import Path
+from contextlib import suppress
+from helpers.errors import DataError
 from helpers.store import temporary_folder
 def fill(folder):
     with (folder / "file").open("wb", buffering=0) as file:
         while True:
             file.write(b"x" * 4096)
-try:
-    with temporary_folder() as folder:
-        fill(folder)
-except Exception as error:
-    print(type(error).__name__, error)
+for fault in (OSError("some"), DataError("of a user")):
+    try:
+        with temporary_folder() as folder:
+            with suppress(OSError):
+                fill(folder)
+            raise fault
+    except Exception as error:
+        print(type(error).__name__, error)
 try:
     fill(Path(sys.argv[1]))
 except OSError:
@@ -494,6 +499,7 @@ def test_a_full_temporary_folder_is_one_line_and_another_place_is_taken_later(
 
     assert done.stdout.splitlines() == [
         f"WorkspaceError {tmpdir} is full: make room, or set TMPDIR to a folder on another disk",
+        "DataError of a user",
         "False",
     ]
 
