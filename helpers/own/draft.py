@@ -121,7 +121,7 @@ def _run(title: str, found: Draft, samples: Path | None, precisions: Collection[
     else:
         below = {each.name: each.below for each in found.inputs}
         batch = samples_file.drawn(tensors, below, MOST)
-    source = own.read(found.origin.path)
+    source: Any = own.read(found.origin.path)
     one = {name: array[:1] for name, array in batch.items()}
     run, single = source.run, _answered(found, source.run, one, not samples)
     found = replace(found, scalars=(*found.scalars, *source.lifted))
@@ -139,7 +139,6 @@ def _run(title: str, found: Draft, samples: Path | None, precisions: Collection[
     outputs = tuple(_output(found, name, array) for name, array in single.items())
     first = next(iter(single.values()))
     decision = "class" if _is_classes(next(iter(single)), first) else "values"
-    rows = len(next(iter(batch.values())))
     several, network = _several(found, batch, one), source.build(tensors)
     return replace(
         found,
@@ -151,7 +150,7 @@ def _run(title: str, found: Draft, samples: Path | None, precisions: Collection[
         ),
         apart=rounding.told_apart(run(several)),
         takes_zeros=_takes_zeros(run, one),
-        samples=take(batch, np.resize(spread(rows, TRIED), TRIED)),
+        samples=take(batch, np.resize(spread(len(next(iter(batch.values()))), TRIED), TRIED)),
         network=network,
     )
 

@@ -193,7 +193,11 @@ def _add_errors(
     def add(source: str, target: str) -> None:
         seed, drawn = len(nodes) + 1, f"{target}/error"
         if opset < NO_UNIFORM:
-            limits = {"low": 1 - SPREAD * error, "high": 1 + SPREAD * error, "seed": float(seed)}
+            limits: Any = {
+                "low": 1 - SPREAD * error,
+                "high": 1 + SPREAD * error,
+                "seed": float(seed),
+            }
             nodes.append(helper.make_node("RandomUniformLike", [source], [drawn], **limits))
         else:  # by the half that a dropout would keep
             half, yes, *values = SIGNS.values()

@@ -29,7 +29,9 @@ class Source:
         """Compute samples; raise CheckpointError if an output of the package is not there."""
         return self.shaped(inputs, self.ask)
 
-    def shaped(self, inputs: Mapping[str, Any], ask: Callable[..., dict[str, Any]]) -> Any:
+    def shaped(
+        self, inputs: Mapping[str, Any], ask: Callable[..., dict[str, Any]]
+    ) -> dict[str, Any]:
         """Compute by `ask`, without the dimensions that only Triton wants, and put them back."""
         own = self.own
         given = {name: a.squeeze(1) if name in own.SCALARS else a for name, a in inputs.items()}
