@@ -1,15 +1,14 @@
 """Whether the machine is ours while we measure: load from others, one measurement at a time."""
 
+import fcntl
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 import numpy as np
 import psutil
-from filelock import FileLock
 
 from helpers.perf.rows import OTHERS_SHARE
 
@@ -122,11 +121,15 @@ def wait_until_quiet(
         others_cores, monitored_seconds = monitor_background(), 0.0
 
 
-def exclusive_lock() -> FileLock:
-    """The lock that lets one measurement run at a time on this host, whoever its user is; a second
-    one waits for it. Where a user has closed the file to others, each has one's own.
+@contextmanager
+def exclusive_lock() -> Iterator[None]:
+    """Let one measurement run at a time on this host, whoever its user is: a second one waits.
+
+    The folder of temporary files is locked itself: a file there would be closed to other users.
     """
-    path = Path(tempfile.gettempdir()) / "triton-notebooks.lock"
-    if path.exists() and not os.access(path, os.R_OK | os.W_OK):
-        path = path.with_stem(f"{path.stem}-{os.getuid()}")
-    return FileLock(path, mode=0o666)
+    folder = os.open(tempfile.gettempdir(), os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)

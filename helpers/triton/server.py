@@ -18,7 +18,7 @@ from urllib.request import ProxyHandler, build_opener
 
 import numpy as np
 import tritonclient.http as http
-from geventhttpclient.response import HTTPParseError  # type: ignore[import-untyped]
+from geventhttpclient.response import HTTPParseError
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from helpers.errors import ServerError

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
+from select import select
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from filelock import Timeout
 
 from helpers.config import OfflineConfig, OnlineConfig, resolve
 from helpers.errors import MeasurementError
@@ -399,15 +399,14 @@ with exclusive_lock():
 
 
 def test_one_measurement_runs_at_a_time() -> None:
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen([sys.executable, "-c", HOLD], text=True, **pipes) as other:
-        assert other.stdout
-        assert other.stdout.readline() == "held\n"
-        with pytest.raises(Timeout):
-            background.exclusive_lock().acquire(timeout=0.1)
-        other.communicate("\n", timeout=30)
-    with background.exclusive_lock().acquire(timeout=30):
-        pass
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "bufsize": 0}
+    with subprocess.Popen([sys.executable, "-c", HOLD], **pipes) as one:
+        assert one.stdout
+        assert one.stdout.readline() == b"held\n"
+        with subprocess.Popen([sys.executable, "-c", HOLD], **pipes) as other:
+            assert select([other.stdout], [], [], 1.5)[0] == []
+            one.communicate(b"\n", timeout=30)
+            assert other.communicate(b"\n", timeout=30)[0] == b"held\n"
 
 
 def test_what_is_whole_of_a_point_that_failed_is_kept() -> None:
