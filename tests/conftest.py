@@ -45,6 +45,18 @@ REQUIRED = os.environ.get("REQUIRE", "").split(",")
 os.environ["LC_ALL"] = locale.setlocale(locale.LC_ALL, "C.UTF-8")
 
 
+class Framework:
+    """Skips what imports a framework that is not installed, a whole file of tests included."""
+
+    @staticmethod
+    def find_spec(name: str, *_: object) -> None:
+        if name in ("torch", "tensorflow"):
+            pytest.skip(f"{name} is not installed", allow_module_level=True)
+
+
+sys.meta_path.append(Framework)  # asked last, for what nobody else has found
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Give tests side by side one thread each, as OpenMP's threads wait for each other where there
     are fewer cores; and every process a temporary folder, as one measurement at a time has the lock
