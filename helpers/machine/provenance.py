@@ -11,7 +11,6 @@ from helpers import formats, models
 from helpers.config import ConvertConfig, DeployConfig, ExportConfig, LessonConfig, StageConfig
 from helpers.formats import PRODUCTS, cpuinfo, instructions
 from helpers.store import ROOT, usable_cores, usable_memory
-from helpers.triton import embedded
 
 COMMAND_VARIABLE = "TRITON_NOTEBOOKS_COMMAND"  # set by the batch command for its kernels
 REPORTING = ("matplotlib", "seaborn", "pandas", "nbconvert")
@@ -40,6 +39,8 @@ def versions(config: StageConfig) -> dict[str, str]:
         names = tuple(map(_distribution, modules))
         if isinstance(config, DeployConfig):
             names += ("tritonclient",)
+            from helpers.triton import embedded  # stages that serve nothing do not depend on it
+
             serving = embedded.versions()
     found = {name: _installed(name) or "not installed" for name in names} | serving
     return {"python": platform.python_version(), **found}
