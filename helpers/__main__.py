@@ -18,14 +18,23 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated
 
-from typer import Argument, Option, Typer, TyperException
-from typer.main import get_command
+try:
+    from typer import Argument, Option, Typer, TyperException
+    from typer.main import get_command
 
-from helpers import config, fleet, inference, machine, own, perf, pipeline, triton
-from helpers.display import Lines, lines_or_live
-from helpers.errors import DeploymentError, ParameterError, ServerError, WorkspaceError
-from helpers.report import counts
-from helpers.store import OUTPUTS_VARIABLE, ROOT, display_path, require_open_files, writable_home
+    from helpers import config, fleet, inference, machine, own, perf, pipeline, triton
+    from helpers.display import Lines, lines_or_live
+    from helpers.errors import DeploymentError, ParameterError, ServerError, WorkspaceError
+    from helpers.report import counts
+    from helpers.store import (
+        OUTPUTS_VARIABLE,
+        ROOT,
+        display_path,
+        require_open_files,
+        writable_home,
+    )
+except ImportError as error:
+    sys.exit(f"error: {error}: pip install --no-deps -r docker/requirements.lock")
 
 app = Typer(
     help="Deploy models on Triton and measure them, reproducibly.",
@@ -136,7 +145,7 @@ def run(
     if not dry_run:
         parts = ", ".join(f"{count} {name}" for name, count in outcome.items() if count)
         say(f"{parts or 'nothing to do'}; pages: {display_path(outputs / 'index.html')}")
-    return 1 if outcome["failed"] or outcome["blocked"] else 0
+    return 1 if set(+outcome) - {"executed", "unchanged", "skipped"} else 0
 
 
 @app.command()
@@ -386,6 +395,9 @@ def main(arguments: list[str] | None = None) -> int:
     except DeploymentError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2 if isinstance(error, ParameterError) else 1
+    except ImportError as error:  # of a package that the command itself imports
+        print("error: {} {}: {}".format(*machine.explained(error)), file=sys.stderr)
+        return 1
     except OSError:
         if not came:
             raise

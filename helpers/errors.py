@@ -13,6 +13,10 @@ class WorkspaceError(DeploymentError):
     """The outputs folder cannot be used: in use, a file, no space left."""
 
 
+class InstallationError(DeploymentError):
+    """A package or a program is missing, or cannot be loaded."""
+
+
 class DeviceError(DeploymentError):
     """There is no GPU, or no driver that answers."""
 

@@ -8,7 +8,7 @@ without this package, so it imports `helpers` below `TYPE_CHECKING` only.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
@@ -108,6 +108,8 @@ class Format:
     describe: Callable[[Path], GraphFacts] | None = None
     # Says what `make` asks for beside the precision; None if nothing
     asks: Callable[[Build], list[Asked]] | None = None
+    # The modules that `make` imports too, of a source or for a precision
+    TOOLS: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     BUILT_FOR: tuple[str, ...] = ()  # see `built_for`
     IMAGE: str = ""  # in which it is made for a server of `{release}`; empty if any process can
 

@@ -27,6 +27,11 @@ FILE = "model.onnx"
 SOURCES = ("torch", "tf-savedmodel", "onnxruntime")
 PRECISIONS = {"cpu": ("fp32", "int8"), "gpu": ("fp32", "fp16")}
 RUNTIME = ("onnxruntime",)
+TOOLS = {
+    "torch": ("onnx", "onnxscript"),
+    "tf-savedmodel": ("onnx", "tensorflow", "tf2onnx"),
+    "onnxruntime": ("onnx",),
+}
 SHOWN = ("ONNX Runtime", "ONNX")
 load, profile = _onnx.OnnxSession, _onnx.profile
 

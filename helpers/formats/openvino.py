@@ -14,6 +14,7 @@ FILE = "model.xml"
 SOURCES = ("onnx", "tf-savedmodel")
 PRECISIONS = {"cpu": ("fp32", "bf16", "int8")}
 RUNTIME = ("openvino",)
+TOOLS = {"int8": ("nncf",)}
 SHOWN = ("OpenVINO", "OpenVINO IR")
 load, profile = _openvino.OpenVinoSession, _openvino.profile
 

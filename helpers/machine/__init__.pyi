@@ -1,13 +1,18 @@
 from .checks import Check, examine, matches_target, this_gpu
+from .packages import BROKEN, require
 from .preflight import contest_obstacle, obstacle
+from .probe import explained
 from .provenance import COMMAND_VARIABLE
 
 __all__ = [
+    "BROKEN",
     "COMMAND_VARIABLE",
     "Check",
     "contest_obstacle",
     "examine",
+    "explained",
     "matches_target",
     "obstacle",
+    "require",
     "this_gpu",
 ]

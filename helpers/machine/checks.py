@@ -14,14 +14,13 @@ from pydantic import JsonValue
 from helpers import formats
 from helpers.config import ConvertConfig, Gpu, releases
 from helpers.errors import DeploymentError, DeviceError
-from helpers.machine import gpu, preflight, processor
+from helpers.machine import gpu, packages, preflight, processor
 from helpers.store import core_quota, outputs, usable_cores
 from helpers.triton import containers, embedded
 
 GLIBC = (2, 35)
 SHM_GB, DISK_GB, GPU_GB = 1.0, 5.0, 4.0
 SHM_LEAST_GB = 0.016  # the Python backend begins with 1 MB for each instance of a model
-INSTALL = "pip install -r docker/requirements.lock"
 INSTALL_GPU = (
     "in a new environment, pip install -r docker/requirements-gpu.lock; TensorFlow computes on a "
     "GPU in containers only"
@@ -67,6 +66,7 @@ def examine(configs: Sequence[ConvertConfig]) -> list[Check]:
         found += [*gpu_checks(on_gpu), *_gpu_packages(on_gpu)]
     if in_docker := [config for config in configs if config.server.kind == "docker"]:
         found += _docker(in_docker)
+    found += _packages(configs)
     for config in configs:
         reason = preflight.obstacle(config)
         name = f"{config.model} {config.experiment}"
@@ -75,14 +75,14 @@ def examine(configs: Sequence[ConvertConfig]) -> list[Check]:
 
 
 def _host() -> Iterator[Check]:
-    known = sys.version_info[:2] in ((3, 11), (3, 12))
-    yield Check("Python", known, platform.python_version(), "use Python 3.11 or 3.12")
+    known = sys.version_info[:2] in ((3, 11), (3, 12), (3, 13))
+    yield Check("Python", known, platform.python_version(), "use Python 3.11, 3.12 or 3.13")
     glibc = platform.libc_ver()[1]
     fix = "perf_analyzer and Triton need 2.35: use Ubuntu 22.04 or Debian 12, or newer"
     yield Check("glibc", preflight.numbers(glibc) >= GLIBC, glibc or "unknown", fix)
-    yield _installed("Triton", lambda: embedded.wheel() / "bin/tritonserver")
+    for name in embedded.BINARIES:
+        yield _asked(name, "installed", partial(embedded.require, name))
     yield _python_library()
-    yield _installed("perf_analyzer", lambda: Path(sys.executable).with_name("perf_analyzer"))
     yield Check("processor", True, processor.in_words())
     quota, cores = core_quota(), os.cpu_count() or 1
     fix = "a quota pauses processes for up to 0.1 s: give whole cores (docker run --cpuset-cpus)"
@@ -93,14 +93,6 @@ def _host() -> Iterator[Check]:
     yield _space("disk", outputs(), DISK_GB, "free some, or give --outputs on another disk")
 
 
-def _installed(name: str, path: Callable[[], Path]) -> Check:
-    try:
-        found = path().exists()
-    except DeploymentError:
-        found = False
-    return Check(name, found, "installed" if found else "not installed", INSTALL)
-
-
 def _python_library() -> Check:
     """Check for this interpreter as a library, as which Triton's Python backend loads it."""
     try:
@@ -109,6 +101,16 @@ def _python_library() -> Check:
         reason, _, fix = str(error).partition(": ")
         return Check("Python's library", False, reason, fix)
     return Check("Python's library", True, "found")
+
+
+def _packages(configs: Sequence[ConvertConfig]) -> Iterator[Check]:
+    """Check what the experiments import; a line for each package that cannot be imported."""
+    names = list(dict.fromkeys(name for each in configs for name in packages.needed(each)))
+    faults = packages.faults(names)
+    if not faults:
+        yield Check("packages", True, f"{len(names)} can be imported")
+    for package, found, fix in dict.fromkeys(faults.values()):
+        yield Check(package, False, found.removeprefix("is "), fix)
 
 
 def _space(
@@ -148,7 +150,7 @@ def _gpu_packages(configs: Sequence[ConvertConfig]) -> Iterator[Check]:
         yield Check("GPU packages", not lacks, "; ".join(lacks) or "installed", INSTALL_GPU)
 
 
-def _asked(name: str, found: str, ask: Callable[[], str]) -> Check:
+def _asked(name: str, found: str, ask: Callable[[], object]) -> Check:
     try:
         return Check(name, True, found.format(ask()))
     except DeploymentError as error:

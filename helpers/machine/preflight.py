@@ -11,8 +11,8 @@ from pathlib import Path
 from helpers import formats, models
 from helpers.config import ContestConfig, ConvertConfig, Server, StageConfig, releases
 from helpers.errors import DeploymentError
-from helpers.machine import gpu
-from helpers.triton import containers, native
+from helpers.machine import gpu, packages
+from helpers.triton import containers, embedded, native
 
 # The embedded server brings no compatibility libraries, and its CUDA is 12. Source: CUDA
 # Compatibility, "Minor Version Compatibility".
@@ -21,7 +21,12 @@ LOWEST_FOR_EMBEDDED = "525.60.13"
 
 def obstacle(config: ConvertConfig) -> str:
     """Say in one line why this machine cannot run the experiment; empty if it can."""
-    return gpu_obstacle(config) or server_obstacle(config.server) or _format_obstacle(config)
+    return (
+        gpu_obstacle(config)
+        or server_obstacle(config.server)
+        or _format_obstacle(config)
+        or packages.obstacle(config)
+    )
 
 
 def gpu_obstacle(config: StageConfig) -> str:
@@ -82,6 +87,13 @@ def server_obstacle(server: Server) -> str:
     Each is asked once in a process: a parameter file has dozens of experiments.
     """
     try:
+        for name in embedded.BINARIES if server.kind == "embedded" else ("perf_analyzer",):
+            embedded.require(name)
+        if server.kind == "embedded":
+            embedded.python_library()
+    except DeploymentError as error:
+        return f"{packages.BROKEN}{error}"
+    try:
         if server.kind == "docker":
             containers.require_image(server)
         elif server.kind == "remote":
@@ -121,12 +133,11 @@ def _format_obstacle(config: ConvertConfig) -> str:
             return f"{name} has no {precision} on a {config.device}: {has}"
     if config.precision not in models.get(config.model).BOUNDS:
         return f"{config.model} has no bounds for the differences of {config.precision}"
-    exported = formats.missing(config.export_format, "cpu")
     if config.server.is_native:
-        return native.obstacle(config) or exported
+        return native.obstacle(config)
     if config.accelerator != "none":
         return (
             f"accelerator {config.accelerator} needs a native backend, which the embedded server "
             "does not have"
         )
-    return exported or formats.missing(config.format, config.device)
+    return formats.missing(config.format, "gpu") if config.device == "gpu" else ""

@@ -223,6 +223,7 @@ class Model(ABC):
     TITLE: str
     # "torch" or "tensorflow": what the network is built with; "onnxruntime" runs a graph in a file
     FRAMEWORK: ClassVar[str]
+    PACKAGES: ClassVar[tuple[str, ...]] = ()  # modules that it imports beside the framework
     METRICS: ClassVar[dict[str, Literal["higher", "lower"]]]  # name -> whichever is better
     VARIANTS: ClassVar[tuple[str, ...]] = ()  # of the network; the first is the default
     SAMPLE_SIZES: ClassVar[dict[str, SampleSize]] = {}  # by the field that gives it

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from helpers.errors import CheckpointError, ParameterError
+from helpers.machine import require
 from helpers.models import Arrays
 from helpers.models._own import Kind
 from helpers.store import free_memory
@@ -35,6 +36,9 @@ NOUNS: dict[Kind, str] = {
     "function": "a function that builds it",
     "repository": "a Triton repository",
 }
+READERS: dict[Kind, tuple[str, ...]] = {"onnx": ("onnxruntime", "openvino")}
+READERS |= dict.fromkeys(("savedmodel", "keras"), ("tensorflow",))
+READERS |= dict.fromkeys(("torchscript", "exported"), ("torch",))
 ZIPPED = ("keras", "torchscript", "exported")  # whose files are ZIP archives
 
 
@@ -87,7 +91,8 @@ def read(source: str) -> Origin:
     """Read what a source says of its tensors.
 
     Raises ParameterError or CheckpointError for one that is no model, has weights that are missing
-    or do not fit into memory, or a tensor that Triton does not take.
+    or do not fit into memory, or a tensor that Triton does not take, and InstallationError if what
+    reads it cannot be imported.
     """
     kind = kind_of(source)
     if kind == "function":
@@ -95,6 +100,7 @@ def read(source: str) -> Origin:
     path = Path(source).expanduser().resolve()
     if kind in ZIPPED and not zipfile.is_zipfile(path):
         raise CheckpointError(f"{path} is not {NOUNS[kind]}: that would be a ZIP archive")
+    require(*READERS.get(kind, ()))
     require_memory(path, _bytes(path, kind))
     readers = {
         "onnx": _of_onnx,

@@ -75,6 +75,9 @@ class Nursery:
             if not (part := self._channel.recv(64)):
                 raise StageError("the process that starts kernels has ended: run it again")
             answer += part
+        if not answer[:1].isdigit():
+            self.close()
+            raise StageError(answer.decode().strip())
         return Forked(int(answer))
 
     def close(self) -> None:

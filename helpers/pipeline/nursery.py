@@ -2,7 +2,7 @@
 
 It is started as a script, with the number of its socket and other modules to import. A request is a
 line of JSON, the kernel's `argv`, `env` and `cwd`; the answer is a line with its process id. It
-ends with its socket.
+ends with its socket, or where a module cannot be imported, with a line that says why.
 """
 
 import gc
@@ -34,10 +34,17 @@ def main() -> None:
     os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")  # a kernel's
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow reads it when it is imported
     sys.modules.update(dict.fromkeys(UNUSED))  # type: ignore[arg-type]  # as if not installed
-    load(*MODULES)
-    for name in UNUSED:
-        del sys.modules[name]
-    load_quietly(*sys.argv[2:])
+    try:
+        load(*MODULES)
+        for name in UNUSED:
+            del sys.modules[name]
+        load_quietly(*sys.argv[2:])
+    except Exception as error:  # packages raise anything when they are imported
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        channel.sendall(
+            f"no kernel can be started: {reason}; see triton-notebooks doctor\n".encode()
+        )
+        return
     gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for a kernel that has ended
     requests = channel.makefile("r")

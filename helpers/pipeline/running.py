@@ -16,8 +16,8 @@ import yaml
 from helpers import results
 from helpers.config import TARGET_VARIABLE, ConvertConfig, Parameters, read_file, select
 from helpers.display import Lines
-from helpers.errors import DeploymentError, ParameterError
-from helpers.machine import COMMAND_VARIABLE, obstacle
+from helpers.errors import DeploymentError, InstallationError, ParameterError
+from helpers.machine import BROKEN, COMMAND_VARIABLE, obstacle
 from helpers.pipeline.local import here
 from helpers.pipeline.planning import Job, due, estimates, explain, plan
 from helpers.pipeline.publishing import publish, publish_front, publish_indexes
@@ -38,6 +38,7 @@ RESERVED = ("data",)  # folders of outputs/ that are no target
 RAN = ("executed", "failed")
 # what frameworks compute in, unless told otherwise
 THREADS = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
+KEPT_BACK = "skipped, as the installation is broken"  # an outcome that is a failure
 TELLING_LOSS = 10.0  # seconds
 REPORT_SECONDS = 180.0  # between two reports, each of which takes about five
 
@@ -60,15 +61,22 @@ def run(
     to date, and publish the pages as they come; count what became of them.
 
     A failed stage blocks what depends on it and everything else goes on. Raises `ParameterError`
-    before anything runs, and `WorkspaceError` if the outputs folder is in use.
+    before anything runs, `InstallationError` if nothing can, and `WorkspaceError` if the outputs
+    folder is in use.
     """
     say = say or Lines()
     plans = read_plans(files, models, experiments, stages)
+    every = [job for _, _, jobs in plans for job in jobs if job.config.stage != "report"]
+    kept = [job.obstacle for job in every if job.obstacle.startswith(BROKEN)]
+    if kept and len(kept) == len(every):
+        raise InstallationError("; ".join(dict.fromkeys(kept)))
     if dry_run:
         for path, _, jobs in plans:
             explain(path, jobs, due(jobs, force), say)
         return Counter()
-    return run_plans(plans, outputs, force, cell_seconds, say)
+    outcome = run_plans(plans, outputs, force, cell_seconds, say)
+    outcome.update({"skipped": -len(kept), KEPT_BACK: len(kept)})
+    return outcome
 
 
 def read_plans(

@@ -22,6 +22,14 @@ from helpers.triton import owner, process
 from helpers.triton.server import COMMON_FLAGS, Server, free_ports
 
 SYSTEM_LIBRARIES = ("/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/local/lib", "/usr/lib")
+INSTALL = f"pip install --upgrade --no-deps --target {sys.prefix}/triton -r docker/triton.lock"
+BINARIES = {  # what must be there, in their folder; the second is for this Python
+    "Triton": "pytriton/tritonserver/bin/tritonserver",
+    "Triton's Python backend": "pytriton/tritonserver/python_backend_stubs/"
+    f"{sys.version_info.major}.{sys.version_info.minor}/triton_python_backend_stub",
+    "Triton's libraries": "nvidia_pytriton.libs",
+    "perf_analyzer": "bin/perf_analyzer",
+}
 UTILITIES = "triton_python_backend_utils.py"
 READY_SECONDS = 300  # a model that takes longer to load is considered stuck
 
@@ -30,8 +38,7 @@ def binaries() -> Path:
     """Return the folder of the binaries; raise `ServerError` if it is not there."""
     folder = Path(sys.prefix, "triton")
     if not folder.is_dir():
-        command = f"pip install --no-deps --target {folder} -r docker/triton.lock"
-        raise ServerError(f"Triton's binaries are not installed: {command}")
+        raise ServerError(f"Triton's binaries are not installed: {INSTALL}")
     return folder
 
 
@@ -47,7 +54,7 @@ def libraries() -> Path:
 
 def perf_analyzer() -> Path:
     """Return perf_analyzer's program."""
-    return binaries() / "bin/perf_analyzer"
+    return require("perf_analyzer")
 
 
 def versions() -> dict[str, str]:
@@ -66,16 +73,21 @@ def utilities() -> str:
     return "\n".join(path.read_text(encoding="utf-8") for path in paths)
 
 
+def require(name: str) -> Path:
+    """Return the path of one of `BINARIES`; raise `ServerError` if it is not there."""
+    path = binaries() / BINARIES[name]
+    if not os.access(path, os.X_OK):
+        raise ServerError(f"{name} is not installed: {INSTALL}")
+    return path
+
+
 def link_backend(folder: Path) -> None:
     """Link a Python backend whose stub matches this interpreter, outside of site-packages."""
-    version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    stub = wheel() / "python_backend_stubs" / version / "triton_python_backend_stub"
-    if not stub.exists():
-        raise ServerError(f"the embedded Triton has no Python backend for Python {version}")
     backend, library = folder / "python", "libtriton_python.so"
     backend.mkdir()
     (backend / library).symlink_to(wheel() / "backends/python" / library)
     (backend / UTILITIES).write_text(utilities(), encoding="utf-8")
+    stub = require("Triton's Python backend")
     (backend / stub.name).symlink_to(stub)
 
 
@@ -113,7 +125,7 @@ def serve(
         (folder / "models").symlink_to(repository.absolute())
         http, metrics = free_ports(port, 0)
         command = [
-            str(wheel() / "bin/tritonserver"),
+            str(require("Triton")),
             f"--model-repository={folder}/models",
             *([f"--model-repository={beside}"] if beside else []),
             f"--backend-directory={folder}",

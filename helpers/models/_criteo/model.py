@@ -34,6 +34,7 @@ class Recommender(Model):
     """
 
     FRAMEWORK = "tensorflow"
+    PACKAGES = ("sklearn",)
     METRICS: ClassVar = {"auc": "higher"}
     VARIANTS = (*TABLES, *OWN)  # which rows the tables have
     RECIPE = (

@@ -74,6 +74,7 @@ class Own(Model):
     METRICS: ClassVar[dict[str, Literal["higher", "lower"]]] = {}
     GENERATED = (GENERATED,)
     TAKES_LABELS = True
+    PACKAGES = ("sklearn",)  # the metrics
     DRAWN = "drawn at random from type and shape: they say nothing of real data"
     RECIPE = ("_own/data", "_own/metrics", "_own/graph", "_own/networks", "_own/source")
     BATCH = 32

@@ -28,6 +28,7 @@ _SUMS = [*_LARGE.layers * [*_LAYER, 4 * _LARGE.hidden], _LARGE.hidden]
 class BERT(Model):
     TITLE = "BERT QA"
     FRAMEWORK = "torch"
+    PACKAGES = ("transformers.models.bert.modeling_bert", "tokenizers", "safetensors")
     METRICS: ClassVar = {"f1": "higher", "exact_match": "higher"}  # in percent
     VARIANTS = tuple(SIZES)
     GENERATED = ("generated", "generated-few", "generated-small")  # the second for slow variants

@@ -34,6 +34,7 @@ _SUMS = [7 * 7 * 3, *(n for w in _BLOCKS for n in (4 * w, 3 * 3 * w, w)), 2048]
 class ResNet50(Model):
     TITLE = "ResNet50 v1.5"
     FRAMEWORK = "torch"
+    PACKAGES = ("PIL",)
     METRICS: ClassVar = {"top1": "higher", "top5": "higher"}
     SAMPLE_SIZES: ClassVar = {"crop_size": SampleSize(SMALLEST, RESIZED, CROPPED, "pixels a side")}
     RECIPE = ("network", "data", "_torch/descent", "synthetic/generate", "synthetic/fit")

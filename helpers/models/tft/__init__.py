@@ -26,6 +26,7 @@ _ATTENTION = [
 class TFT(Model):
     TITLE = "Temporal Fusion Transformer"
     FRAMEWORK = "torch"
+    PACKAGES = ("polars", "sklearn")
     METRICS: ClassVar = {f"p{round(100 * q)}": "lower" for q in QUANTILES}  # q-risks
     VARIANTS = tuple(VARIANTS)
     RECIPE = (

@@ -11,6 +11,7 @@ from helpers.models.widedeep.features import HOTNESS, MULTI_HOT, NUMERIC, ONE_HO
 class WideAndDeep(Model):
     TITLE = "Wide & Deep"
     FRAMEWORK = "tensorflow"
+    PACKAGES = ("polars",)
     METRICS: ClassVar = {"map12": "higher"}
     RECIPE = (
         *("features", "network", "data", "checkpoint", "_keras/checkpoint"),

@@ -1,0 +1,114 @@
+"""Which packages an experiment imports, and which of them cannot be imported here.
+
+Each is imported once, in a process of its own. What can be is remembered until a folder changes
+from which it was loaded; what cannot is tried again.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from signal import Signals
+
+from helpers import formats, models
+from helpers.config import ConvertConfig
+from helpers.errors import InstallationError, WorkspaceError
+from helpers.machine import probe
+from helpers.machine.probe import Fault
+from helpers.store import ROOT, digest, write_atomic
+
+# what every experiment imports: to run a notebook, to serve, to measure, to write the pages
+COMMON = (
+    *("ipykernel.kernelapp", "papermill", "nbconvert", "pandas", "seaborn", "scipy.stats"),
+    *("tritonclient.grpc", "tritonclient.http", "prometheus_client", "openvino"),
+)
+WITH = {"tensorflow": ("keras",), "onnxruntime": ("onnx",)}  # what a framework is used with
+BROKEN = "the installation is broken: "  # how a reason begins, unless a framework is only absent
+SETTINGS = {"KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "3"}
+
+
+def needed(config: ConvertConfig) -> tuple[str, ...]:
+    """Name the modules that the stages of an experiment import, the server's adapter included."""
+    model, kinds = models.get(config.model), (config.export_format, config.precision)
+    exported, served = formats.get(config.export_format), formats.get(config.format)
+    names = [*COMMON, *model.PACKAGES, *exported.RUNTIME]
+    names += () if model.BACKEND else (model.FRAMEWORK, *WITH.get(model.FRAMEWORK, ()))
+    names += exported.TOOLS.get(model.FRAMEWORK, ())
+    names += () if config.server.is_native else served.RUNTIME
+    names += (each for kind in kinds for each in served.TOOLS.get(kind, ()))
+    return tuple(dict.fromkeys(names))
+
+
+def obstacle(config: ConvertConfig) -> str:
+    """Say in one line which package of an experiment cannot be imported; empty if all can."""
+    return next((words(name, each) for name, each in faults(needed(config)).items()), "")
+
+
+def require(*names: str) -> None:
+    """Raise `InstallationError` if one of these modules, or what is used with it, has a fault."""
+    every = [each for name in names for each in (name, *WITH.get(name, ()))]
+    for name, fault in faults(every).items():
+        raise InstallationError(words(name, fault))
+
+
+def words(name: str, fault: Fault) -> str:
+    """Say in one line what is wrong with a module, and what mends it."""
+    is_absent = name not in COMMON and fault == probe.fault(name.partition(".")[0])
+    text = "it needs {}, which {}: {}" if is_absent else f"{BROKEN}{{}} {{}}: {{}}"
+    return text.format(*fault)
+
+
+def faults(names: Sequence[str]) -> dict[str, Fault]:
+    """Find what is wrong with these modules, by name."""
+    folders, known = _known()
+    if new := [name for name in names if name not in known]:
+        for name, fault, read in _imported(new):
+            known[name] = fault
+            folders |= read
+        sound = [name for name, fault in known.items() if not fault]
+        with suppress(OSError, RuntimeError, WorkspaceError):  # no home, or one to read only
+            write_atomic(_file(), json.dumps([folders, sound]))
+    return {name: fault for name in names if (fault := known[name])}
+
+
+@cache
+def _known() -> tuple[dict[str, int], dict[str, Fault | None]]:
+    """Return what this process knows: first what others found that still holds."""
+    with suppress(OSError, RuntimeError, ValueError):
+        folders, sound = json.loads(_file().read_text())
+        if all(os.stat(path).st_mtime_ns == time for path, time in folders.items()):
+            return folders, dict.fromkeys(sound)
+    return {}, {}
+
+
+def _file() -> Path:
+    """Return the file that keeps what can be imported in this environment."""
+    paths = [each for each in os.environ.get("PYTHONPATH", "").split(":") if each != str(ROOT)]
+    environment = [sys.prefix, sys.version, paths, os.environ.get("LD_LIBRARY_PATH")]
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    return folder / f"triton-notebooks/{digest(environment)[:16]}.json"
+
+
+def _imported(names: Sequence[str]) -> Iterator[tuple[str, Fault | None, dict[str, int]]]:
+    """Import modules in a process, and go on in another where one ends it."""
+    left = list(names)
+    while left:
+        done = subprocess.run(
+            [sys.executable, "-P", probe.__file__, *left],
+            env=os.environ | SETTINGS,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        answers = [json.loads(line) for line in done.stdout.splitlines()]
+        for name, (fault, folders) in zip(left, answers, strict=False):
+            yield name, Fault(*fault) if fault else None, folders
+        left = left[len(answers) :]
+        if left and not answers:  # it is this one, and not what was imported before it
+            name, code = left.pop(0), done.returncode
+            how = Signals(-code).name if code < 0 else f"exit code {code}"
+            yield name, probe.blamed(name, f"ends Python by {how} when it is imported"), {}

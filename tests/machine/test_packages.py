@@ -1,0 +1,423 @@
+"""A package that cannot be imported is named before anything starts, with what mends it."""
+
+import ast
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from helpers import models
+from helpers.__main__ import main
+from helpers.config import ConvertConfig, configure, read_file
+from helpers.errors import InstallationError, ServerError
+from helpers.machine import packages, preflight
+from helpers.machine.packages import COMMON, WITH, Fault, faults, needed, words
+from helpers.own import origin
+from helpers.store import ROOT
+from helpers.triton import embedded
+from tests.machine.test_doctor import config, told
+
+Install = Callable[..., Path]
+CUDNN = "libcudnn.so.9: cannot open shared object file: No such file or directory"
+REQUIREMENTS, TORCH = "docker/requirements.lock", "docker/torch.lock"
+AGAIN = "pip install --force-reinstall --no-deps"
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
+    """Install a stand-in of a package before all others, with its RECORD; give its folder."""
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+    def write(name: str, source: str = "", module: str = "", **more: str) -> Path:
+        folder = tmp_path / "site" / (module or name.partition("==")[0])
+        record = tmp_path / f"site/{name.replace('-', '_').replace('==', '-')}.dist-info/RECORD"
+        for path in (folder, record.parent):
+            path.mkdir(parents=True, exist_ok=True)
+        sources = {"__init__": source, **more}
+        for each, text in sources.items():
+            (folder / f"{each}.py").write_text(text)
+        lines = [f"{folder.name}/{each}.py,sha256=,{len(sources[each])}\n" for each in sources]
+        record.write_text("".join(lines))
+        return folder
+
+    packages._known.cache_clear()
+    yield write
+    packages._known.cache_clear()
+
+
+def said(*names: str) -> list[str]:
+    """What another process would say of these modules."""
+    packages._known.cache_clear()
+    return [words(name, fault) for name, fault in faults(names).items()]
+
+
+BROKEN = {
+    "PyTorch's CUDA build": (
+        "torch==2.13.0",
+        f"raise ImportError({CUDNN!r})",
+        f"torch 2.13.0 is the CUDA build without its libraries: {AGAIN} -r {TORCH}",
+    ),
+    "a library that PyTorch looks for itself": (
+        "torch==2.13.0",
+        "raise ValueError('libcublas.so.*[0-9] not found in the system path')",
+        f"torch 2.13.0 is the CUDA build without its libraries: {AGAIN} -r {TORCH}",
+    ),
+    "a file that is missing": (
+        "seaborn==0.13.2",
+        "import seaborn.lost",
+        "seaborn 0.13.2 cannot be imported (ModuleNotFoundError: No module named 'seaborn.lost'): "
+        f"{AGAIN} seaborn==0.13.2",
+    ),
+    "of PyTorch's build for processors": (
+        "torch==2.13.0+cpu",
+        "import torch._C",
+        "torch 2.13.0+cpu cannot be imported (ModuleNotFoundError: No module named 'torch._C'): "
+        f"{AGAIN} -r {TORCH}",
+    ),
+    "an error with advice of many lines": (
+        "pandas==3.0.6",
+        "try:\n    import pandas.lost\n"
+        "except ImportError as error:\n    raise ImportError('A\\n\\nB') from error",
+        "pandas 3.0.6 cannot be imported (ModuleNotFoundError: No module named 'pandas.lost'): "
+        f"{AGAIN} pandas==3.0.6",
+    ),
+    "a dependency that is not there": (
+        "pandas==3.0.6",
+        "import nowhere",
+        f"nowhere is not installed: pip install --no-deps -r {REQUIREMENTS}",
+    ),
+    "an instruction that the processor lacks": (
+        "openvino==2026.4.1",
+        "import os\nos.kill(os.getpid(), 4)",
+        f"openvino 2026.4.1 ends Python by SIGILL when it is imported: {AGAIN} openvino==2026.4.1",
+    ),
+    "an end without a word": (
+        "openvino==2026.4.1",
+        "import os\nos._exit(3)",
+        "openvino 2026.4.1 ends Python by exit code 3 when it is imported: "
+        f"{AGAIN} openvino==2026.4.1",
+    ),
+}
+
+
+@pytest.mark.parametrize(("pin", "source", "line"), BROKEN.values(), ids=BROKEN.keys())
+def test_an_import_that_fails_is_one_line_with_its_package_and_what_mends_it(
+    install: Install, pin: str, source: str, line: str
+) -> None:
+    install(pin, source)
+
+    assert said(pin.partition("==")[0]) == [f"the installation is broken: {line}"]
+
+
+def test_the_package_at_fault_may_be_another_one(install: Install) -> None:
+    install("needy==1", "import helpless")
+    install("helpless==2.5", "raise RuntimeError('built for another Python')")
+
+    (line,) = said("needy")
+    assert "helpless 2.5 cannot be imported (RuntimeError: built for another Python)" in line
+    assert line.endswith(f"{AGAIN} helpless==2.5")
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("tensorrt", "it needs tensorrt, which is not installed: docker/gpu.lock"),
+        ("nowhere", f"it needs nowhere, which is not installed: {REQUIREMENTS}"),
+        ("torch", f"it needs torch, which is not installed: {TORCH}"),
+        ("nowhere.inside", f"it needs nowhere, which is not installed: {REQUIREMENTS}"),
+        ("papermill", f"the installation is broken: papermill is not installed: {REQUIREMENTS}"),
+    ],
+)
+def test_what_is_absent_is_needed_and_what_everything_needs_is_broken(name: str, line: str) -> None:
+    found = words(name, packages.probe.fault(name.partition(".")[0]))
+
+    assert found == line.replace("docker", "pip install --no-deps -r docker")
+
+
+def test_a_folder_that_was_left_behind_is_no_package(install: Install, tmp_path: Path) -> None:
+    (tmp_path / "site/leftover/__pycache__").mkdir(parents=True)
+
+    assert said("leftover") == [words("leftover", packages.probe.fault("leftover"))]
+
+
+def test_a_file_that_is_lost_is_noticed_though_it_was_there_before(install: Install) -> None:
+    folder = install("whole==1.2", "print('loud')", late="x = 1")
+    assert said("whole") == []
+
+    (folder / "late.py").unlink()  # which no import reads
+
+    line = f"the installation is broken: whole 1.2 lacks whole/late.py: {AGAIN} whole==1.2"
+    assert said("whole") == [line]
+    (folder / "late.py").touch()  # written as far as the disk had space
+    assert said("whole") == [line]
+    (folder / "late.py").write_text("x = 1")
+    assert said("whole") == []
+
+
+def test_a_lost_file_of_a_dependency_is_its_fault(install: Install) -> None:
+    install("needy==1", "import whole")
+    (install("whole==1.2", late="x = 1") / "late.py").unlink()
+
+    (line,) = said("needy")
+    assert "whole 1.2 lacks whole/late.py" in line
+
+
+def test_tests_of_a_package_may_be_left_out(install: Install) -> None:
+    folder = install("whole==1.2")
+    record = folder.with_name("whole-1.2.dist-info") / "RECORD"
+    record.write_text("whole/__init__.py,,0\nwhole/tests/test_all.py,sha256=,9\n../../bin/it,,1\n")
+
+    assert said("whole") == []
+
+
+def test_two_builds_of_one_package_are_told_apart(install: Install) -> None:
+    for name in ("onnxruntime", "onnxruntime-gpu"):
+        install(f"{name}==1.31.1", module="onnxruntime")
+
+    assert said("onnxruntime") == [
+        "the installation is broken: onnxruntime and onnxruntime-gpu are both installed, in one "
+        "folder: pip uninstall -y onnxruntime onnxruntime-gpu && "
+        "pip install --no-deps onnxruntime==1.31.1"
+    ]
+
+
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The names that each process is given from here on."""
+    given = []
+    start = subprocess.run
+
+    def run(command: list[str], **options: object) -> object:
+        given.append(command[3:])
+        return start(command, **options)
+
+    monkeypatch.setattr(packages.subprocess, "run", run)
+    return given
+
+
+@pytest.mark.slow
+def test_what_can_be_imported_is_imported_once_and_what_cannot_again(
+    install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install("whole==1")
+    install("other==1")
+    folder = install("torn==1", "raise OSError")
+    started = counted(monkeypatch)
+
+    assert len(said("whole", "torn", "other")) == 1
+    assert len(said("whole", "torn", "other")) == 1
+    assert len(faults(["whole", "torn"])) == 1
+    assert started == [["whole", "torn", "other"], ["torn"]]
+    (folder / "__init__.py").write_text("it_is_mended = True")
+    assert said("whole", "torn", "other") == []
+    assert said("whole", "torn", "other") == []
+    assert started[2:] == [["torn"]]
+
+
+@pytest.mark.slow
+def test_an_import_that_ends_the_process_hides_no_other(
+    install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("first", "last"):
+        install(f"{name}==1")
+    install("deadly==1", "import os\nos.abort()")
+    install("upset==1", "import os, sys\n'first' in sys.modules and os.abort()")
+    started = counted(monkeypatch)
+
+    (line,) = said("first", "upset", "deadly", "last")
+
+    assert "deadly 1 ends Python by SIGABRT" in line
+    assert started == [
+        ["first", "upset", "deadly", "last"],
+        ["upset", "deadly", "last"],
+        ["deadly", "last"],
+        ["last"],
+    ]
+
+
+def test_a_home_that_cannot_be_written_costs_only_time(
+    install: Install, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    install("whole==1")
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+
+    assert said("whole") == said("whole") == []
+
+
+def imported(paths: list[Path]) -> set[str]:
+    """The packages of others that these files import, but for the types that they name."""
+    found = set()
+    for path in paths:
+        tree = ast.parse(path.read_text())
+        typing = {
+            each
+            for node in ast.walk(tree)
+            if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+            for each in ast.walk(node)
+        }
+        for node in set(ast.walk(tree)) - typing:
+            if isinstance(node, ast.Import):
+                found |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                found.add((node.module or "").partition(".")[0])
+    return found - sys.stdlib_module_names - {"helpers", ""}
+
+
+# imported by the command itself, or by something of COMMON
+ALWAYS = {"numpy", "pydantic", "psutil", "yaml", "google", "IPython", "matplotlib"}
+ALWAYS |= {name.partition(".")[0] for name in COMMON}
+
+
+@pytest.mark.parametrize("name", models.names())
+def test_a_model_names_the_packages_that_it_imports(name: str) -> None:
+    model = models.get(name)
+    folders = {path.parent for path in models.sources(name)} - {ROOT / "helpers/models"}
+    files = [path for each in folders for path in each.rglob("*.py") if "raw" not in str(path)]
+
+    own = {each.partition(".")[0] for each in model.PACKAGES}
+    beside = {model.FRAMEWORK, *WITH.get(model.FRAMEWORK, ()), *own}
+    assert imported(files) - ALWAYS <= beside
+    assert own <= imported(files)
+
+
+def test_an_experiment_needs_what_makes_its_formats_too() -> None:
+    def wanted(**fields: str) -> set[str]:
+        found = config(**fields)
+        assert isinstance(found, ConvertConfig)
+        return set(needed(found)) - set(COMMON)
+
+    onnx = {"torch", "PIL", "onnxruntime", "onnx", "onnxscript"}
+    assert wanted() == onnx
+    assert wanted(format="openvino", precision="int8") == {*onnx, "nncf"}
+    assert wanted(export_format="ts-trace", format="ts-trace") == {"torch", "PIL"}
+    given = read_file(ROOT / "params/cpu.yaml")
+    dlrm = configure(given, "dlrm", "onnx-fp32", "convert")
+    assert isinstance(dlrm, ConvertConfig)
+    keras = {"tensorflow", "keras", "sklearn", "tf2onnx", "onnx", "onnxruntime"}
+    assert set(needed(dlrm)) - set(COMMON) == keras
+
+
+def knowing(monkeypatch: pytest.MonkeyPatch, **known: Fault) -> None:
+    """Have this process know all that experiments import, without a fault but for these."""
+    given = read_file(ROOT / "params/cpu.yaml")
+    chosen = [(m, each) for m in given.file.models for each in given.experiments(m)]
+    configs = [configure(given, *each, "convert") for each in chosen]
+    names = {n for each in configs if isinstance(each, ConvertConfig) for n in needed(each)}
+    found = ({}, dict.fromkeys(names) | known)
+    monkeypatch.setattr(packages, "_known", lambda: found)
+
+
+def test_doctor_names_each_package_once_and_what_it_keeps_from_running(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    knowing(monkeypatch, torch=packages.probe.fault("torch", "2.13.0", CUDNN))
+
+    code = main(["doctor"])
+
+    lines = told(capsys)
+    found = "2.13.0 is the CUDA build without its libraries"
+    assert code == 1
+    assert lines["torch"] == ("FIX", f"{found}; {AGAIN} -r {TORCH}")
+    reason = f"the installation is broken: torch {found}: {AGAIN} -r {TORCH}"
+    assert lines["bert onnx-fp32"] == ("FIX", reason)
+    assert lines["dlrm onnx-fp32"] == ("ok", "can run here")
+    assert "packages" not in lines
+
+
+def test_doctor_says_how_many_packages_can_be_imported(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    knowing(monkeypatch)
+
+    main(["doctor"])
+
+    assert told(capsys)["packages"] == ("ok", f"{len(packages._known()[1])} can be imported")
+
+
+@pytest.mark.parametrize("name", embedded.BINARIES)
+def test_each_of_tritons_binaries_is_looked_for(
+    name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    knowing(monkeypatch)
+    for each, path in embedded.BINARIES.items():
+        if each != name:
+            (tmp_path / path).mkdir(parents=True)
+    monkeypatch.setattr(embedded, "binaries", lambda: tmp_path)
+    preflight.server_obstacle.cache_clear()
+
+    main(["doctor"])
+    lines = told(capsys)
+    preflight.server_obstacle.cache_clear()
+
+    assert lines[name] == ("FIX", f"{name} is not installed; {embedded.INSTALL}")
+    reason = f"the installation is broken: {name} is not installed: {embedded.INSTALL}"
+    assert lines["bert onnx-fp32"] == ("FIX", reason)
+    assert [each for each in embedded.BINARIES if lines[each][0] == "ok"] == [
+        each for each in embedded.BINARIES if each != name
+    ]
+
+
+def test_without_pythons_library_nothing_can_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> None:
+        raise ServerError("Triton's Python backend needs libpython: install it")
+
+    monkeypatch.setattr(embedded, "python_library", missing)
+    preflight.server_obstacle.cache_clear()
+    found = preflight.obstacle(config())
+    preflight.server_obstacle.cache_clear()
+
+    assert found == (
+        "the installation is broken: Triton's Python backend needs libpython: install it"
+    )
+
+
+@pytest.mark.parametrize(
+    ("file", "package", "lock"),
+    [
+        ("net.keras", "tensorflow", REQUIREMENTS),
+        ("net.pt", "torch", TORCH),
+        ("net.pt2", "torch", TORCH),
+        ("net.onnx", "onnx", REQUIREMENTS),
+    ],
+)
+def test_new_names_the_package_that_reads_a_file_and_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, package: str, lock: str
+) -> None:
+    knowing(monkeypatch, **{package: packages.probe.fault(package)})
+    with zipfile.ZipFile(tmp_path / file, "w") as archive:
+        archive.writestr("any", "thing")
+    line = f"it needs {package}, which is not installed: pip install --no-deps -r {lock}"
+
+    with pytest.raises(InstallationError, match=f"^{line}$"):
+        origin.read(str(tmp_path / file))
+
+
+def test_a_package_that_a_command_lacks_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(_: object) -> None:
+        raise ModuleNotFoundError("No module named 'nowhere'", name="nowhere")
+
+    monkeypatch.setattr("helpers.pipeline.targets", fails)
+
+    assert main(["status"]) == 1
+    line = f"error: nowhere is not installed: pip install --no-deps -r {REQUIREMENTS}\n"
+    assert capsys.readouterr().err == line
+
+
+def test_a_package_that_the_command_line_itself_lacks_is_one_line() -> None:
+    code = "import sys; sys.modules['typer'] = None; import helpers.__main__"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.endswith(f": pip install --no-deps -r {REQUIREMENTS}\n")
+    assert done.stderr.count("\n") == 1
