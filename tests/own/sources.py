@@ -90,7 +90,7 @@ def rare():
 
 class Odd(torch.nn.Module):
     def forward(self, x):
-        return {"y": x * 2 if x.shape[0] == 5 else x * 2 + 1}
+        return {"y": x * 2 if x.shape[0] == 1 else x * 2.01}
 
 
 def odd():
