@@ -72,7 +72,8 @@ def _memory_limits() -> Iterator[tuple[int, int]]:
     for folder in _folders("memory"):
         for limit, used, files in MEMORY_FILES:
             if numbers := _numbers(folder / limit, folder / used):
-                statistics = (folder / "memory.stat").read_text()
+                path = folder / "memory.stat"
+                statistics = path.read_text() if path.exists() else ""  # a sandbox may have none
                 kept = re.search(rf"^{files} (\d+)$", statistics, re.MULTILINE)
                 yield numbers[0], numbers[1] - int(kept[1] if kept else 0)
 

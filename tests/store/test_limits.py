@@ -108,6 +108,11 @@ def test_without_a_limit_the_host_counts(
         assert not set(THREADS) & set(os.environ)
 
 
+def test_without_statistics_all_that_is_used_counts(tmp_path: Path) -> None:
+    write({"own": "0::/", "memory.max": f"{4 * GB}", "memory.current": f"{3 * GB}"}, tmp_path)
+    assert free_memory() == GB
+
+
 def test_a_part_of_a_core_is_one_core(tmp_path: Path) -> None:
     write({"own": "0::/", "cpu.max": "20000 100000"}, tmp_path)
     assert usable_cores() == physical_cores() == 1
