@@ -140,7 +140,7 @@ def of_keras(case: str) -> Any:
         "dicts in a list": lambda: k.Model(x, [one, {"output_1": two, "output_0": three}]),
         "keys like places": lambda: k.Model(x, {"output_1": one, "output_0": two}),
         "a list": lambda: k.Model([x, y], [mixed, one]),
-        "inputs by other keys": lambda: k.Model({"a": x, "b": y}, mixed),
+        "inputs by other keys": lambda: k.Model({"b": x, "a": y}, mixed),
         "inputs in a nest": lambda: k.Model([{"b": x, "a": y}], mixed),
     }
     return nets[case]()
@@ -161,7 +161,7 @@ KERAS: dict[str, Callable[[Any, Arrays], dict[str, Any]]] = {
         zip(model.output_names, model([given["x"], given["w"]]), strict=True)
     ),
     "inputs by other keys": lambda model, given: {
-        model.output_names[0]: model({"a": given["x"], "b": given["w"]})
+        model.output_names[0]: model({"b": given["x"], "a": given["w"]})
     },
     "inputs in a nest": lambda model, given: {
         model.output_names[0]: model([{"b": given["x"], "a": given["w"]}])
