@@ -63,7 +63,8 @@ def test_a_stranger_installs_and_runs_it(name, engine, tmp_path):
     subprocess.run([*git, "--quiet", str(bundle), "HEAD"], check=True)
     script.write_text(SCRIPT, encoding="utf-8")
     mounts = [f"--volume={bundle}:/bundle:ro", f"--volume={script}:/script:ro"]
-    user = "useradd --create-home stranger && exec su - stranger -c 'bash /script'"
+    user = "useradd --create-home --home-dir /srv/stranger --shell /bin/bash stranger"
+    user += " && exec su - stranger -c 'bash /script'"
     said = run_as_root(engine, f"{name}-run", user, *mounts, "--cpus=1.5", image=name)
 
     has_wheel = HAS_WHEEL[name]
@@ -77,7 +78,7 @@ def test_a_stranger_installs_and_runs_it(name, engine, tmp_path):
     assert not [line for line in lines if "Traceback" in line], said
 
     pages = tmp_path / "pages"
-    place = f"{name}-run:/home/stranger/project/outputs"
+    place = f"{name}-run:/srv/stranger/project/outputs"
     engine.docker("cp", place, str(pages))
     reports = {path.parent.name for path in pages.glob("smoke/*/report.html")}
     assert reports >= ({"resnet50", "dlrm"} if has_wheel else {"dlrm"})

@@ -22,7 +22,7 @@ GLIBC = (2, 35)
 SHM_GB, DISK_GB, GPU_GB = 1.0, 5.0, 4.0
 SHM_LEAST_GB = 0.016  # the Python backend begins with 1 MB for each instance of a model
 INSTALL_GPU = (
-    "in a new environment, pip install -r docker/requirements-gpu.lock; TensorFlow computes on a "
+    "install docker/gpu.lock in an environment without onnxruntime; TensorFlow computes on a "
     "GPU in containers only"
 )
 INSTALL_TOOLKIT = "install the NVIDIA Container Toolkit, which gives containers a GPU"

@@ -18,7 +18,7 @@ from urllib.request import ProxyHandler, build_opener
 
 import numpy as np
 import tritonclient.http as http
-from geventhttpclient.response import HTTPParseError
+from geventhttpclient.response import HTTPConnectionClosed, HTTPParseError
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from helpers.errors import ServerError
@@ -259,7 +259,13 @@ def _infer(client: Any, model: str, inputs: Arrays) -> Arrays:
     for name, array in inputs.items():
         tensor = http.InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype))
         tensors.append(tensor.set_data_from_numpy(array))
-    result = client.infer(model, tensors)
+    try:
+        result = client.infer(model, tensors)
+    except (
+        HTTPConnectionClosed,
+        ConnectionError,
+    ):  # closed before an answer began, as idle ones are
+        result = client.infer(model, tensors)
     return {
         each["name"]: result.as_numpy(each["name"]) for each in result.get_response()["outputs"]
     }

@@ -159,8 +159,9 @@ def test_a_machine_that_lacks_a_little_is_told_how_to_fix_it(
         return [found[name][0] for name in ("Python", "glibc", "/dev/shm", "disk")]
 
     assert examined((3, 11), "2.35", 1.0, 5.0) == ["ok"] * 4
-    assert examined((3, 10), "2.34", 0.9, 4.9) == ["FIX"] * 4
-    assert examined((3, 13), "2.4", 0.0, 0.0) == ["FIX"] * 4
+    assert examined((3, 13), "2.35", 0.9, 5.0) == ["ok", "ok", "WARN", "ok"]
+    assert examined((3, 10), "2.34", 0.015, 4.9) == ["FIX"] * 4
+    assert examined((3, 14), "2.4", 0.0, 0.0) == ["FIX"] * 4
 
 
 def test_too_little_space_is_said_with_both_figures(tmp_path: Path) -> None:

@@ -174,7 +174,7 @@ def test_packages_without_cuda_are_named(
 
     assert check
     assert (check.ok, check.found) == (not lacks, lacks or "installed")
-    assert check.fix.startswith("in a new environment, pip install -r docker/requirements-gpu.lock")
+    assert check.fix.startswith("install docker/gpu.lock in an environment without onnxruntime")
 
 
 def test_tensorrt_is_known_by_the_name_of_its_wheel(
