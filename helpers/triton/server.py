@@ -261,10 +261,7 @@ def _infer(client: Any, model: str, inputs: Arrays) -> Arrays:
         tensors.append(tensor.set_data_from_numpy(array))
     try:
         result = client.infer(model, tensors)
-    except (
-        HTTPConnectionClosed,
-        ConnectionError,
-    ):  # closed before an answer began, as idle ones are
+    except (HTTPConnectionClosed, ConnectionError):  # it was idle, and closed before an answer
         result = client.infer(model, tensors)
     return {
         each["name"]: result.as_numpy(each["name"]) for each in result.get_response()["outputs"]
