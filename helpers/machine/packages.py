@@ -32,7 +32,7 @@ SETTINGS = {"KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "3"}
 
 
 def needed(config: ConvertConfig) -> tuple[str, ...]:
-    """Name the modules that the stages of an experiment import, the server's adapter included."""
+    """List the modules that the stages of an experiment import, the server's adapter included."""
     model, kinds = models.get(config.model), (config.export_format, config.precision)
     exported, served = formats.get(config.export_format), formats.get(config.format)
     names = [*COMMON, *model.PACKAGES, *exported.RUNTIME]
@@ -44,7 +44,7 @@ def needed(config: ConvertConfig) -> tuple[str, ...]:
 
 
 def obstacle(config: ConvertConfig) -> str:
-    """Say in one line which package of an experiment cannot be imported; empty if all can."""
+    """Return which package of an experiment cannot be imported, in one line; empty if all can."""
     return next((words(name, each) for name, each in faults(needed(config)).items()), "")
 
 
@@ -56,7 +56,7 @@ def require(*names: str) -> None:
 
 
 def words(name: str, fault: Fault) -> str:
-    """Say in one line what is wrong with a module, and what mends it."""
+    """Return one line that says what is wrong with a module, and what mends it."""
     is_absent = name not in COMMON and fault == probe.fault(name.partition(".")[0])
     text = "it needs {}, which {}: {}" if is_absent else f"{BROKEN}{{}} {{}}: {{}}"
     return text.format(*fault)

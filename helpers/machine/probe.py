@@ -40,7 +40,7 @@ class Distribution(NamedTuple):
 
 
 def fault(name: str, version: str = "", found: str = "is not installed") -> Fault:
-    """Say what is wrong with a package, and how to install it; again if it has a version."""
+    """Return what is wrong with a package, and the command that installs it (again)."""
     lock, pin = LOCKS.get(name, "-r docker/requirements.lock"), f"{name}=={version}"
     if name == "torch" and CUDA.search(found):
         pin, found = lock, "is the CUDA build without its libraries"
@@ -94,7 +94,7 @@ def explained(
     root: str = "a package",
     known: dict[str, list[Distribution]] | None = None,
 ) -> Fault:
-    """Say what an error of the import of `root` means, and for which package."""
+    """Return what an error of the import of `root` means, and for which package."""
     known = known or owners()
     while error.__cause__:
         error = error.__cause__
@@ -111,7 +111,7 @@ def explained(
 
 
 def blamed(name: str, found: str, known: dict[str, list[Distribution]] | None = None) -> Fault:
-    """Say what is wrong with the package of a module."""
+    """Return what is wrong with the package of a module."""
     root = name.partition(".")[0]
     own = (known or owners()).get(root, [Distribution(root, "", "", {})])[0]
     return fault(own.name, own.version, found)

@@ -150,8 +150,8 @@ def _of_torch(found: Draft) -> dict[str, str]:
 def _fixed(
     network: Network, traced: Any, batches: Sequence[Any], is_batched: bool, warned: str
 ) -> str:
-    """Say where values or the batch decide what a network computes, which a trace or a graph would
-    fix; nothing if they do not. PyTorch warns (at `warned`) of sizes that are compared too.
+    """Return where values or the batch decide what a network computes, which a trace or a graph
+    would fix; empty if they do not. PyTorch warns (at `warned`) of sizes that are compared too.
     """
     import torch
 

@@ -86,7 +86,7 @@ def temporary_folder() -> Iterator[Path]:
 
 
 def has_room(folder: str | Path) -> bool:
-    """Tell whether more than nothing can be written to the disk of a folder."""
+    """Return whether more than nothing can be written to the disk of a folder."""
     return shutil.disk_usage(folder).free > FULL_BYTES
 
 

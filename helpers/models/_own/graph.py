@@ -63,7 +63,7 @@ class Onnx(Source):
             raise CheckpointError(f"{path}: {fault[:300]}") from None
 
     def build(self, inputs: Sequence[Tensor]) -> Graph:
-        """Give the graph in the sizes that the tensors say."""
+        """Return the graph in the sizes that the tensors say."""
         own, model = self.own, read_onnx(self.path)
         check_names(self.path, [each.name for each in inputs], [each.name for each in feeds(model)])
         # not where there are branches: what is inferred of the sizes need not fit the one not taken
@@ -114,7 +114,7 @@ def feeds(model: "onnx.ModelProto") -> "list[onnx.ValueInfoProto]":
 
 
 def opset_of(model: "onnx.ModelProto") -> int:
-    """Give the version of ONNX's own operators."""
+    """Return the version of ONNX's own operators."""
     found = (each.version for each in model.opset_import if each.domain in ("", "ai.onnx"))
     return max(found, default=1)
 

@@ -117,8 +117,8 @@ class Torch(Source):
             self.names = list(inspect.signature(self.network.forward).parameters)
 
     def arguments(self, given: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
-        """Give the arguments, and those by name, that the tensors `given` become: in order, if the
-        module does not tell its names.
+        """Return the arguments, and those by name, that the tensors `given` become: in order, if
+        the module does not tell its names.
         """
         from torch.utils._pytree import tree_unflatten
 
@@ -140,7 +140,7 @@ class Torch(Source):
             return {name: each.numpy() for name, each in self.called(self.network, given).items()}
 
     def is_plain(self, inputs: Arrays) -> bool:
-        """Tell whether it takes the inputs in order, and returns one tensor with two dimensions."""
+        """Return whether it takes the inputs in order, and answers with one tensor of two axes."""
         import torch
 
         order, keywords = self.arguments({name: name for name in inputs})
@@ -209,7 +209,7 @@ class Keras(Source):
 
 
 def by_name(results: object, names: Sequence[str] = ()) -> dict[str, Any]:
-    """Give the tensors of a nest by name: keys and places that lead to them, or the model's own
+    """Return the tensors of a nest by name: keys and places that lead to them, or the model's own
     `names` if it has no keys. Raises CheckpointError if two tensors have one name.
     """
     paths, tensors = zip(*_walked(results), strict=True)

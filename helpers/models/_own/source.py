@@ -22,7 +22,7 @@ class Source:
         raise NotImplementedError
 
     def build(self, inputs: Sequence[Tensor]) -> Network:
-        """Give what formats are made of."""
+        """Return what formats are made of."""
         raise NotImplementedError
 
     def run(self, inputs: Arrays) -> Arrays:
