@@ -258,9 +258,9 @@ def test_a_signal_interrupts_any_command_once_and_is_its_exit_code(
     def interrupted(_: Path) -> None:
         assert signal.getsignal(number) != signal.SIG_DFL  # it would end the tests
         try:
-            os.kill(os.getpid(), number)
+            signal.raise_signal(number)
         finally:
-            os.kill(os.getpid(), signal.SIGTERM)  # as the manager of services sends another
+            signal.raise_signal(signal.SIGTERM)  # as the manager of services sends another
             ended.append(True)
             if is_terminal_gone:
                 raise OSError(errno.EIO, "nothing can be written there")
@@ -277,7 +277,7 @@ def test_a_signal_interrupts_any_command_once_and_is_its_exit_code(
 
 def test_a_signal_that_is_ignored_stays_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """As SIGHUP is after `nohup`."""
-    monkeypatch.setattr(pipeline, "targets", lambda _: os.kill(os.getpid(), signal.SIGHUP) or [])
+    monkeypatch.setattr(pipeline, "targets", lambda _: signal.raise_signal(signal.SIGHUP) or [])
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         assert main(["status"]) == 1  # there are no results

@@ -369,37 +369,6 @@ def test_a_proxy_in_the_environment_changes_nothing(
         assert measure(server) > 10
 
 
-ASK = """
-from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
-from threading import Thread
-from helpers.triton.server import Server
-class Handler(BaseHTTPRequestHandler):
-    def do_GET(self):
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(b'nv_x_total{a="b"} 3\\n')
-    log_message = print
-here = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-Thread(target=here.serve_forever, daemon=True).start()
-url = f"127.0.0.1:{here.server_port}"
-server = Server(url, url, Path("log"))
-print(server.is_live(), server.metrics(), server.counters("nv_x"), server.is_ready("x"))
-"""
-
-
-@pytest.mark.parametrize("name", ["http_proxy", "HTTP_PROXY", "all_proxy"])
-def test_a_proxy_that_was_there_before_python_is_not_asked(name, monkeypatch) -> None:
-    for each in ("no_proxy", "NO_PROXY"):
-        monkeypatch.delenv(each, raising=False)
-    monkeypatch.setenv(name, f"http://127.0.0.1:{free_ports(0)[0]}")  # nobody listens there
-
-    done = subprocess.run([sys.executable, "-c", ASK], capture_output=True, text=True)
-
-    assert done.stdout.splitlines()[-2:] == ['True nv_x_total{a="b"} 3', " {'nv_x': 3} True"]
-
-
 @pytest.mark.parametrize(
     "name", ["a space", 'it\'s "quoted"', "$(touch executed)", "`touch executed`;&", "größer€"]
 )
