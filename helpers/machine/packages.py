@@ -66,6 +66,8 @@ def faults(names: Sequence[str]) -> dict[str, Fault]:
     """Find what is wrong with these modules, by name."""
     folders, known = _known()
     if new := [name for name in names if name not in known]:
+        if sys.stderr.isatty():
+            print("importing each package once, to see whether it is whole", file=sys.stderr)
         for name, fault, read in _imported(new):
             known[name] = fault
             folders |= read
