@@ -70,7 +70,7 @@ def faults(names: Sequence[str]) -> dict[str, Fault]:
             print("importing each package once, to see whether it is whole", file=sys.stderr)
         for name, fault, read in _imported(new):
             known[name] = fault
-            folders |= read
+            folders |= {path: time for path, time in read.items() if not _is_own(path)}
         sound = [name for name, fault in known.items() if not fault]
         with suppress(OSError, RuntimeError, WorkspaceError):  # no home, or one to read only
             write_atomic(_file(), json.dumps([folders, sound]))
@@ -89,10 +89,15 @@ def _known() -> tuple[dict[str, int], dict[str, Fault | None]]:
 
 def _file() -> Path:
     """Return the file that keeps what can be imported in this environment."""
-    paths = [each for each in os.environ.get("PYTHONPATH", "").split(":") if each != str(ROOT)]
+    paths = [each for each in os.environ.get("PYTHONPATH", "").split(":") if not _is_own(each)]
     environment = [sys.prefix, sys.version, paths, os.environ.get("LD_LIBRARY_PATH")]
     folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     return folder / f"triton-notebooks/{digest(environment)[:16]}.json"
+
+
+def _is_own(path: str) -> bool:
+    """Return whether a folder is the project's, which no package is in."""
+    return Path(path).is_relative_to(ROOT)
 
 
 def _imported(names: Sequence[str]) -> Iterator[tuple[str, Fault | None, dict[str, int]]]:
