@@ -16,7 +16,7 @@ from helpers.config import ConvertConfig, Gpu, releases
 from helpers.errors import DeploymentError, DeviceError
 from helpers.machine import gpu, packages, preflight, processor
 from helpers.store import core_quota, outputs, usable_cores
-from helpers.triton import containers, embedded
+from helpers.triton import binaries, containers
 
 GLIBC = (2, 35)
 SHM_GB, DISK_GB, GPU_GB = 1.0, 5.0, 4.0
@@ -80,8 +80,8 @@ def _host() -> Iterator[Check]:
     glibc = platform.libc_ver()[1]
     fix = "perf_analyzer and Triton need 2.35: use Ubuntu 22.04 or Debian 12, or newer"
     yield Check("glibc", preflight.numbers(glibc) >= GLIBC, glibc or "unknown", fix)
-    for name in embedded.BINARIES:
-        yield _asked(name, "installed", partial(embedded.require, name))
+    for name in binaries.BINARIES:
+        yield _asked(name, "installed", partial(binaries.require, name))
     yield _python_library()
     yield Check("processor", True, processor.in_words())
     quota, cores = core_quota(), os.cpu_count() or 1
@@ -96,7 +96,7 @@ def _host() -> Iterator[Check]:
 def _python_library() -> Check:
     """Check for this interpreter as a library, as which Triton's Python backend loads it."""
     try:
-        embedded.python_library()
+        binaries.python_library()
     except DeploymentError as error:
         reason, _, fix = str(error).partition(": ")
         return Check("Python's library", False, reason, fix)

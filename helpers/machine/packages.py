@@ -20,6 +20,7 @@ from helpers.errors import InstallationError, WorkspaceError
 from helpers.machine import probe
 from helpers.machine.probe import Fault
 from helpers.store import ROOT, digest, write_atomic
+from helpers.triton.guard import before_exec
 
 # what every experiment imports: to run a notebook, to serve, to measure, to write the pages
 COMMON = (
@@ -110,6 +111,7 @@ def _imported(names: Sequence[str]) -> Iterator[tuple[str, Fault | None, dict[st
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
+            preexec_fn=before_exec,  # it ends with this process, however that ends
         )
         answers = [json.loads(line) for line in done.stdout.splitlines()]
         for name, (fault, folders) in zip(left, answers, strict=False):

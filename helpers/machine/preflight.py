@@ -12,7 +12,7 @@ from helpers import formats, models
 from helpers.config import ContestConfig, ConvertConfig, Server, StageConfig, releases
 from helpers.errors import DeploymentError
 from helpers.machine import gpu, packages
-from helpers.triton import containers, embedded, native
+from helpers.triton import binaries, containers, native
 
 # The embedded server brings no compatibility libraries, and its CUDA is 12. Source: CUDA
 # Compatibility, "Minor Version Compatibility".
@@ -87,10 +87,10 @@ def server_obstacle(server: Server) -> str:
     Each is asked once in a process: a parameter file has dozens of experiments.
     """
     try:
-        for name in embedded.BINARIES if server.kind == "embedded" else ("perf_analyzer",):
-            embedded.require(name)
+        for name in binaries.BINARIES if server.kind == "embedded" else ("perf_analyzer",):
+            binaries.require(name)
         if server.kind == "embedded":
-            embedded.python_library()
+            binaries.python_library()
     except DeploymentError as error:
         return f"{packages.BROKEN}{error}"
     try:

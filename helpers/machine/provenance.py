@@ -39,9 +39,9 @@ def versions(config: StageConfig) -> dict[str, str]:
         names = tuple(map(_distribution, modules))
         if isinstance(config, DeployConfig):
             names += ("tritonclient",)
-            from helpers.triton import embedded  # stages that serve nothing do not depend on it
+            from helpers.triton import binaries  # stages that serve nothing do not depend on it
 
-            serving = embedded.versions()
+            serving = binaries.versions()
     found = {name: _installed(name) or "not installed" for name in names} | serving
     return {"python": platform.python_version(), **found}
 

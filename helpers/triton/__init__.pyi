@@ -1,6 +1,6 @@
+from .binaries import libraries, perf_analyzer
 from .client import run_client, show_client
 from .conversion import conversion_plan, convert
-from .embedded import libraries, perf_analyzer
 from .existing import backend_of, read_configuration
 from .explained import show_configuration
 from .guard import sweep

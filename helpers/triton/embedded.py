@@ -1,84 +1,28 @@
-"""The embedded server kind: Triton of the wheel `nvidia-pytriton`, with this Python's packages.
-
-The binaries have a folder of their own beside this Python's packages, which their metadata does not
-bind: docker/triton.lock says which they are.
-"""
+"""The embedded server kind: Triton of the wheel `nvidia-pytriton`, with this Python's packages."""
 
 import os
 import sys
-import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cache, partial
-from importlib.metadata import distributions
 from pathlib import Path
 
 import psutil
 
-from helpers.errors import ServerError
 from helpers.store import temporary_folder
 from helpers.triton import owner, process
+from helpers.triton.binaries import python_library, require, wheel
 from helpers.triton.server import COMMON_FLAGS, Server, free_ports
 
-SYSTEM_LIBRARIES = ("/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/local/lib", "/usr/lib")
-INSTALL = f"pip install --upgrade --no-deps --target {sys.prefix}/triton -r docker/triton.lock"
-BINARIES = {  # what must be there, in their folder; the second is for this Python
-    "Triton": "pytriton/tritonserver/bin/tritonserver",
-    "Triton's Python backend": "pytriton/tritonserver/python_backend_stubs/"
-    f"{sys.version_info.major}.{sys.version_info.minor}/triton_python_backend_stub",
-    "Triton's libraries": "nvidia_pytriton.libs",
-    "perf_analyzer": "bin/perf_analyzer",
-}
 UTILITIES = "triton_python_backend_utils.py"
 READY_SECONDS = 300  # a model that takes longer to load is considered stuck
-
-
-def binaries() -> Path:
-    """Return the folder of the binaries; raise `ServerError` if it is not there."""
-    folder = Path(sys.prefix, "triton")
-    if not folder.is_dir():
-        raise ServerError(f"Triton's binaries are not installed: {INSTALL}")
-    return folder
-
-
-def wheel() -> Path:
-    """Return the folder of the embedded Triton."""
-    return binaries() / "pytriton/tritonserver"
-
-
-def libraries() -> Path:
-    """Return the folder of the wheel's shared libraries, which have hashed names."""
-    return binaries() / "nvidia_pytriton.libs"
-
-
-def perf_analyzer() -> Path:
-    """Return perf_analyzer's program."""
-    return require("perf_analyzer")
-
-
-def versions() -> dict[str, str]:
-    """Look up the versions of the binaries' distributions; none if they are not installed."""
-    found = {each.name: each.version for each in distributions(path=[f"{sys.prefix}/triton"])}
-    return {
-        name: found[wheel]
-        for name, wheel in (("nvidia-pytriton",) * 2, ("perf_analyzer", "tritonclient"))
-        if wheel in found
-    }
 
 
 def utilities() -> str:
     """Return the source of the Python backend's module for models, with tensors of numpy 2."""
     paths = wheel() / "backends/python" / UTILITIES, Path(__file__).with_name("numpy2.py")
     return "\n".join(path.read_text(encoding="utf-8") for path in paths)
-
-
-def require(name: str) -> Path:
-    """Return the path of one of `BINARIES`; raise `ServerError` if it is not there."""
-    path = binaries() / BINARIES[name]
-    if not os.access(path, os.X_OK):
-        raise ServerError(f"{name} is not installed: {INSTALL}")
-    return path
 
 
 def link_backend(folder: Path) -> None:
@@ -89,18 +33,6 @@ def link_backend(folder: Path) -> None:
     (backend / UTILITIES).write_text(utilities(), encoding="utf-8")
     stub = require("Triton's Python backend")
     (backend / stub.name).symlink_to(stub)
-
-
-def python_library() -> Path:
-    """Return the file that is this interpreter as a library, as which a stub needs it: its own, or
-    the system's of its version. Raises `ServerError` if there is none.
-    """
-    name = f"libpython{sys.version_info.major}.{sys.version_info.minor}"
-    for folder in (str(sysconfig.get_config_var("LIBDIR")), *SYSTEM_LIBRARIES):
-        if (found := Path(folder, f"{name}.so.1.0")).exists():
-            return found
-    missing = f"{name}.so.1.0: install the package {name}"
-    raise ServerError(f"Triton's Python backend needs {missing}")
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from helpers.machine import packages, preflight
 from helpers.machine.packages import COMMON, WITH, Fault, faults, needed, words
 from helpers.own import origin
 from helpers.store import ROOT
-from helpers.triton import embedded
+from helpers.triton import binaries
 from tests.machine.test_doctor import config, told
 
 Install = Callable[..., Path]
@@ -339,7 +339,7 @@ def test_doctor_says_how_many_packages_can_be_imported(
     assert told(capsys)["packages"] == ("ok", f"{len(packages._known()[1])} can be imported")
 
 
-@pytest.mark.parametrize("name", embedded.BINARIES)
+@pytest.mark.parametrize("name", binaries.BINARIES)
 def test_each_of_tritons_binaries_is_looked_for(
     name: str,
     tmp_path: Path,
@@ -347,21 +347,21 @@ def test_each_of_tritons_binaries_is_looked_for(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     knowing(monkeypatch)
-    for each, path in embedded.BINARIES.items():
+    for each, path in binaries.BINARIES.items():
         if each != name:
             (tmp_path / path).mkdir(parents=True)
-    monkeypatch.setattr(embedded, "binaries", lambda: tmp_path)
+    monkeypatch.setattr(binaries, "binaries", lambda: tmp_path)
     preflight.server_obstacle.cache_clear()
 
     main(["doctor"])
     lines = told(capsys)
     preflight.server_obstacle.cache_clear()
 
-    assert lines[name] == ("FIX", f"{name} is not installed; {embedded.INSTALL}")
-    reason = f"the installation is broken: {name} is not installed: {embedded.INSTALL}"
+    assert lines[name] == ("FIX", f"{name} is not installed; {binaries.INSTALL}")
+    reason = f"the installation is broken: {name} is not installed: {binaries.INSTALL}"
     assert lines["bert onnx-fp32"] == ("FIX", reason)
-    assert [each for each in embedded.BINARIES if lines[each][0] == "ok"] == [
-        each for each in embedded.BINARIES if each != name
+    assert [each for each in binaries.BINARIES if lines[each][0] == "ok"] == [
+        each for each in binaries.BINARIES if each != name
     ]
 
 
@@ -369,7 +369,7 @@ def test_without_pythons_library_nothing_can_run(monkeypatch: pytest.MonkeyPatch
     def missing() -> None:
         raise ServerError("Triton's Python backend needs libpython: install it")
 
-    monkeypatch.setattr(embedded, "python_library", missing)
+    monkeypatch.setattr(binaries, "python_library", missing)
     preflight.server_obstacle.cache_clear()
     found = preflight.obstacle(config())
     preflight.server_obstacle.cache_clear()

@@ -386,6 +386,7 @@ def test_magika_tells_the_types_of_files_as_its_own_package_does(tmp_path: Path)
 
 
 @made_by_others
+@pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")  # its own package's
 def test_silero_vad_hears_speech_as_its_own_package_does(tmp_path: Path) -> None:
     """Its state goes from one piece of sound to the next: in by an input, and out again."""
     require("silero_vad")

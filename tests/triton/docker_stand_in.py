@@ -59,7 +59,7 @@ def real_triton(mounts: dict[str, str], command: list[str], ports: dict[str, str
     import site
 
     site.main()  # the interpreter was started without it, which is quicker
-    from helpers.triton import embedded
+    from helpers.triton import binaries, embedded
 
     scratch = HERE / f"scratch-{os.getpid()}"
     scratch.mkdir()
@@ -69,7 +69,7 @@ def real_triton(mounts: dict[str, str], command: list[str], ports: dict[str, str
         shutil.copyfile(source, models / Path(target).relative_to("/models"))
     flags = [f for f in command[1:] if not f.startswith("--model-repository")]
     return [
-        *(str(embedded.wheel() / "bin/tritonserver"), *flags),
+        *(str(binaries.wheel() / "bin/tritonserver"), *flags),
         *(f"--model-repository={models}", f"--backend-directory={scratch}"),
         *("--http-address=127.0.0.1", f"--http-port={ports['8000']}"),
         *("--metrics-address=127.0.0.1", f"--metrics-port={ports['8002']}"),

@@ -24,7 +24,8 @@ from pathlib import Path
 
 import pytest
 
-from helpers.triton.embedded import UTILITIES, libraries, utilities, wheel
+from helpers.triton.binaries import libraries, wheel
+from helpers.triton.embedded import UTILITIES, utilities
 
 READY_SECONDS = 60
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"

@@ -9,7 +9,7 @@ import pytest
 
 from helpers.errors import ServerError
 from helpers.machine.checks import examine
-from helpers.triton import embedded
+from helpers.triton import binaries, embedded
 from tests.triton.test_adapter import write_doubles
 
 VERSION = f"python{sys.version_info.major}.{sys.version_info.minor}"
@@ -43,7 +43,7 @@ def test_a_python_without_its_library_takes_the_system_s_or_says_what_to_install
     on_the_system: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sysconfig, "get_config_var", lambda _: str(tmp_path))
-    monkeypatch.setattr(embedded, "SYSTEM_LIBRARIES", [str(tmp_path / "system")])
+    monkeypatch.setattr(binaries, "SYSTEM_LIBRARIES", [str(tmp_path / "system")])
     library = tmp_path / f"system/lib{VERSION}.so.1.0"
     if on_the_system:
         library.parent.mkdir()
@@ -51,10 +51,10 @@ def test_a_python_without_its_library_takes_the_system_s_or_says_what_to_install
     (check,) = [each for each in examine([]) if each.name == "Python's library"]
 
     if on_the_system:
-        assert embedded.python_library() == library
+        assert binaries.python_library() == library
         assert check.line == "Python's library: found"
         return
     reason = f"Triton's Python backend needs lib{VERSION}.so.1.0"
     with pytest.raises(ServerError, match=f"^{reason}: install the package lib{VERSION}$"):
-        embedded.python_library()
+        binaries.python_library()
     assert check.line == f"Python's library: {reason}; install the package lib{VERSION}"
