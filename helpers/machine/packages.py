@@ -20,7 +20,7 @@ from helpers.errors import InstallationError, WorkspaceError
 from helpers.machine import probe
 from helpers.machine.probe import Fault
 from helpers.store import ROOT, digest, write_atomic
-from helpers.triton.guard import before_exec
+from helpers.triton import before_exec
 
 # what every experiment imports: to run a notebook, to serve, to measure, to write the pages
 COMMON = (

@@ -3,7 +3,7 @@ from .client import run_client, show_client
 from .conversion import conversion_plan, convert
 from .existing import backend_of, read_configuration
 from .explained import show_configuration
-from .guard import sweep
+from .guard import before_exec, sweep
 from .process import SETTINGS, apply_settings, exit_reason, guarded, last_lines
 from .repository import deploy, write_repository
 from .server import Server
@@ -15,6 +15,7 @@ __all__ = [
     "apply_settings",
     "asking",
     "backend_of",
+    "before_exec",
     "conversion_plan",
     "convert",
     "deploy",
