@@ -36,8 +36,9 @@ def needed(config: ConvertConfig) -> tuple[str, ...]:
     """List the modules that the stages of an experiment import, the server's adapter included."""
     model, kinds = models.get(config.model), (config.export_format, config.precision)
     exported, served = formats.get(config.export_format), formats.get(config.format)
-    names = [*COMMON, *model.PACKAGES, *exported.RUNTIME]
+    names = [*COMMON]  # a framework before what imports it, which would be called broken without it
     names += () if model.BACKEND else (model.FRAMEWORK, *WITH.get(model.FRAMEWORK, ()))
+    names += (*exported.RUNTIME, *model.PACKAGES)
     names += exported.TOOLS.get(model.FRAMEWORK, ())
     names += () if config.server.is_native else served.RUNTIME
     names += (each for kind in kinds for each in served.TOOLS.get(kind, ()))
