@@ -176,6 +176,11 @@ def fleet_in(folder: Path) -> Iterator[Fleet]:
             running.end()
 
 
+@pytest.fixture(autouse=True)
+def own_outputs() -> None:
+    """Set no outputs folder of the test's own: a fleet's processes outlast it, and have theirs."""
+
+
 @pytest.fixture
 def fleet(tmp_path: Path) -> Iterator[Fleet]:
     """A fleet of one test."""
