@@ -92,7 +92,8 @@ def test_a_server_answers_at_its_containers_own_address(
         address = engine.docker("inspect", "--format={{.NetworkSettings.IPAddress}}", name)
         assert (server.url, server.metrics_url) == (f"{address}:8000", f"{address}:8002")
         assert doubled(server)
-        assert 'nv_inference_count{model="doubles",version="1"} 3' in server.metrics()
+        counted = 'nv_inference_count{model="doubles",version="1"} 3'
+        assert wait_for(lambda: counted in server.metrics(), 10)  # it answers, then counts
         (process,) = server.processes
         assert f"NSpid:\t{process}\t1" in Path(f"/proc/{process}/status").read_text()
         ports = engine.docker("port", name).splitlines()
