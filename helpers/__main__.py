@@ -99,7 +99,7 @@ Key = Annotated[Path | None, Option(metavar="FILE", help="that the scheduler wro
 Insecure = Annotated[
     bool, Option("--insecure", help="let others read, and run code: not encrypted between machines")
 ]
-Fetch = Annotated[bool, Option("--fetch", help="bring artefacts home too, from --scheduler")]
+Fetch = Annotated[bool, Option("--fetch", help="bring artifacts home too, from --scheduler")]
 Offers = Annotated[
     list[str] | None,
     Option(metavar="T", help="offer this target only  [default: what this machine can run]"),
@@ -223,7 +223,7 @@ def status(outputs: Outputs = OUTPUTS) -> None:
 
 @app.command()
 def clear(dry_run: ListOnly = False, outputs: Outputs = OUTPUTS) -> None:
-    """Remove artefacts that nothing refers to any more."""
+    """Remove artifacts that nothing refers to any more."""
     pipeline.clear(outputs, dry_run, say)
 
 
@@ -282,7 +282,7 @@ def crosscheck(
     rows = perf.crosscheck(given, model, experiment)
     for row in rows:
         say(", ".join(f"{name} {value}" for name, value in row.items() if value))
-    return 1 if any(row["verdict"] == "differ" for row in rows) else 0
+    return 1 if any(row["quality"] == "differ" for row in rows) else 0
 
 
 @app.command()

@@ -29,7 +29,7 @@ class CheckpointError(DeploymentError):
     """A checkpoint does not fit its network, or tries to run code."""
 
 
-class ArtefactError(DeploymentError):
+class ArtifactError(DeploymentError):
     """A stage's input is not there, or changed on disk after its hash was taken."""
 
 
@@ -46,7 +46,7 @@ class MeasurementError(DeploymentError):
 
 
 class AccuracyError(DeploymentError):
-    """A rung of the accuracy ladder is red."""
+    """A check of the parity checks is red."""
 
 
 class StageError(DeploymentError):

@@ -1,4 +1,4 @@
-"""The accuracy ladder: what each step must keep of what the framework computes."""
+"""The parity checks: what each step must keep of what the framework computes."""
 
 import lazy_loader
 

@@ -1,27 +1,27 @@
 from .ladder import (
     AGREED_SHARE,
     KEPT_SHARE,
+    check,
     compare,
+    compute_reference,
     evaluate,
-    framework_outputs,
-    framework_reference,
+    evaluation_outputs,
     outputs_of,
     reference_outputs,
-    rung,
     served_precision,
 )
-from .scatter import show_agreement
+from .scatter import show_parity
 
 __all__ = [
     "AGREED_SHARE",
     "KEPT_SHARE",
+    "check",
     "compare",
+    "compute_reference",
     "evaluate",
-    "framework_outputs",
-    "framework_reference",
+    "evaluation_outputs",
     "outputs_of",
     "reference_outputs",
-    "rung",
     "served_precision",
-    "show_agreement",
+    "show_parity",
 ]

@@ -1,9 +1,9 @@
-"""The accuracy ladder: framework -> exported -> converted -> served, and what each rung must hold.
+"""The parity checks: framework -> exported -> converted -> served, and what each check must hold.
 
-Each rung is compared with the fp32 framework on the same 64 real samples. Differences are given in
+Each check is compared with the fp32 framework on the same 64 real samples. Differences are given in
 units of the reference output's own standard deviation, so that one bound means the same for every
 network. What is served is also compared with the converted model in this process, and under load
-with the framework on the whole evaluation set. The task's metric over that set must keep 99 % of
+with the framework on the whole evaluation set. The task's metric over that set must keep 99% of
 the framework's: the rule of MLPerf Inference (github.com/mlcommons/inference_policies).
 """
 
@@ -17,7 +17,7 @@ import numpy as np
 
 from helpers import models
 from helpers.config import ConvertConfig, DeployConfig, EngineConfig, ExportConfig
-from helpers.errors import ArtefactError
+from helpers.errors import ArtifactError
 from helpers.formats import Array, Arrays, Session
 from helpers.inference import (
     Prepared,
@@ -31,8 +31,8 @@ from helpers.inference import (
     threads,
 )
 from helpers.models import Dataset
-from helpers.results import Difference, Rung, Score
-from helpers.store import Artefact, find_artefact, making, outputs
+from helpers.results import Difference, ParityCheck, Score
+from helpers.store import Artifact, find_artifact, making, outputs
 
 if TYPE_CHECKING:
     from helpers.triton import Server
@@ -46,7 +46,7 @@ MOST_REQUESTS = 8  # of a batch under load: more clients would take the processo
 SAMPLES_FILE = "samples.npz"  # what the framework computed of them
 EVALUATION_FILE = "evaluation.npz"  # and of the whole evaluation set
 
-_computed: dict[Path, Arrays] = {}  # by folder of an artefact: what it gave last in this process
+_computed: dict[Path, Arrays] = {}  # by folder of an artifact: what it gave last in this process
 
 
 def difference(
@@ -69,14 +69,14 @@ def difference(
     )
 
 
-def rung(
+def check(
     name: str,
     config: ExportConfig,
     precision: str,
     found: Arrays,
     reference: Arrays,
     bounds: tuple[float, float] | None = None,
-) -> Rung:
+) -> ParityCheck:
     """Compare `found` with the framework's outputs, within the model's bounds for `precision`; or
     with the converted model's, within `bounds`.
     """
@@ -87,16 +87,16 @@ def rung(
         for output in reference
     )
     count = len(next(iter(reference.values())))
-    result = Rung(
+    result = ParityCheck(
         name=name, precision=precision, reference=against, samples=count, differences=differences
     )
-    if precision == "fp32" or bounds or rung(name, config, "fp32", found, reference).fault:
+    if precision == "fp32" or bounds or check(name, config, "fp32", found, reference).fault:
         return result
     return result.model_copy(update={"note": "computed in fp32"})
 
 
 def agreement(right: Array, got: Array, bound: float = AGREED_SHARE) -> Score:
-    """Compare decisions one by one: 98 % of them must be the framework's; numbers by their relative
+    """Compare decisions one by one: 98% of them must be the framework's; numbers by their relative
     difference, in the Euclidean norm.
 
     `bound` is what must be kept.
@@ -114,7 +114,7 @@ def agreement(right: Array, got: Array, bound: float = AGREED_SHARE) -> Score:
 def scores(
     config: ExportConfig, framework: dict[str, float], served: dict[str, float]
 ) -> tuple[Score, ...]:
-    """Hold the served metrics against the framework's: 99 % of them must be kept."""
+    """Hold the served metrics against the framework's: 99% of them must be kept."""
     found = []
     for name, better in models.get(config.model).METRICS.items():
         right, got = framework[name], served[name]
@@ -130,10 +130,10 @@ def _run(session: Session, batches: Iterable[Arrays]) -> Arrays:
     return {name: np.concatenate([each[name] for each in found]) for name in found[0]}
 
 
-def framework_reference(config: ExportConfig, prepared: Prepared) -> Artefact:
+def compute_reference(config: ExportConfig, prepared: Prepared) -> Artifact:
     """Run the fp32 network in its framework over the whole evaluation set, once, and keep it."""
     folder, dataset = recipe_folder(config, "reference"), prepared.dataset
-    found = find_artefact(folder)
+    found = find_artifact(folder)
     if found is None or EVALUATION_FILE not in found.files:
         session = framework_session(config, prepared.checkpoint)
         with making(folder) as (temporary, facts):
@@ -144,7 +144,7 @@ def framework_reference(config: ExportConfig, prepared: Prepared) -> Artefact:
             np.savez(temporary / SAMPLES_FILE, allow_pickle=False, **_run(session, batches))
             # without labels there is no score, and a table of something
             facts.update(dataset.score(everything) or {"samples": len(dataset)})
-    found = find_artefact(folder)
+    found = find_artifact(folder)
     assert found is not None
     return found
 
@@ -163,12 +163,12 @@ def _coarsest(config: ExportConfig, precision: str) -> str:
 
 
 def reference_outputs(config: ExportConfig) -> Arrays:
-    """Load what the framework computed of the ladder's samples; `ArtefactError` if it has not."""
+    """Load what the framework computed of the ladder's samples; `ArtifactError` if it has not."""
     return _reference(config)[0]
 
 
-def framework_outputs(config: ExportConfig) -> Arrays:
-    """Load what the framework computed of the whole evaluation set, in its order; `ArtefactError`
+def evaluation_outputs(config: ExportConfig) -> Arrays:
+    """Load what the framework computed of the whole evaluation set, in its order; `ArtifactError`
     if it has not.
     """
     return _reference(config, EVALUATION_FILE)[0]
@@ -176,56 +176,58 @@ def framework_outputs(config: ExportConfig) -> Arrays:
 
 def _reference(config: ExportConfig, file: str = SAMPLES_FILE) -> tuple[Arrays, dict[str, float]]:
     """Load what the framework computed: the outputs on the samples of `file`, and the metrics."""
-    artefact = find_artefact(recipe_folder(config, "reference"))
-    if artefact is None or file not in artefact.files:
-        raise ArtefactError(f"{config.model} has no framework reference yet: run its export stage")
-    metrics = {name: value for name, value in artefact.facts.items() if isinstance(value, float)}
-    with np.load(artefact.folder / file) as arrays:
+    artifact = find_artifact(recipe_folder(config, "reference"))
+    if artifact is None or file not in artifact.files:
+        raise ArtifactError(f"{config.model} has no framework reference yet: run its export stage")
+    metrics = {name: value for name, value in artifact.facts.items() if isinstance(value, float)}
+    with np.load(artifact.folder / file) as arrays:
         return dict(arrays), metrics
 
 
-def outputs_of(config: ExportConfig, artefact: Artefact, device: str) -> Arrays:
+def outputs_of(config: ExportConfig, artifact: Artifact, device: str) -> Arrays:
     """Compute the ladder's samples by an export or a conversion in this process."""
-    name = str(artefact.facts["format"])
-    session = ensemble.load(config, name, lambda _: artefact.folder, physical_cores(), device)
+    name = str(artifact.facts["format"])
+    session = ensemble.load(config, name, lambda _: artifact.folder, physical_cores(), device)
     size = models.at_once(config.model, BATCH)
     return _run(session, requests(config, open_dataset(config), size, SAMPLES))
 
 
-def compare(config: ExportConfig, artefact: Artefact) -> Rung:
+def compare(config: ExportConfig, artifact: Artifact) -> ParityCheck:
     """Run an export or a conversion on the ladder's samples: here, or by a server's own backend. A
     conversion to the exported file itself is not run again on the CPU, where that was compared.
     """
-    precision = _coarsest(config, str(artefact.facts["precision"]))
-    found = _outputs(config, artefact)
+    precision = _coarsest(config, str(artifact.facts["precision"]))
+    found = _outputs(config, artifact)
     if not found:
         note = "the exported file itself, not compared again"
-        return Rung(name="converted", precision=precision, samples=0, differences=(), note=note)
-    _computed[artefact.folder] = found
+        return ParityCheck(
+            name="converted", precision=precision, samples=0, differences=(), note=note
+        )
+    _computed[artifact.folder] = found
     step = "exported" if config.stage == "export" else "converted"
-    return rung(step, config, precision, found, _reference(config)[0])
+    return check(step, config, precision, found, _reference(config)[0])
 
 
-def artefact_outputs(config: ExportConfig, artefact: Artefact) -> Arrays:
+def artifact_outputs(config: ExportConfig, artifact: Artifact) -> Arrays:
     """Give what `compare` found of the ladder's samples, computed now if it did not yet; nothing
     for the exported file itself.
     """
-    found = _computed.get(artefact.folder)
-    return _outputs(config, artefact) if found is None else found
+    found = _computed.get(artifact.folder)
+    return _outputs(config, artifact) if found is None else found
 
 
-def _outputs(config: ExportConfig, artefact: Artefact) -> Arrays:
-    name, is_export = str(artefact.facts["format"]), config.stage == "export"
+def _outputs(config: ExportConfig, artifact: Artifact) -> Arrays:
+    name, is_export = str(artifact.facts["format"]), config.stage == "export"
     if isinstance(config, ConvertConfig) and ensemble.requires_native_backend(config, name):
-        return _by_server(config, artefact)
+        return _by_server(config, artifact)
     on_cpu = config.device == "cpu"
-    if not is_export and on_cpu and artefact.sha256 == require(config, "export").sha256:
+    if not is_export and on_cpu and artifact.sha256 == require(config, "export").sha256:
         return {}
-    return outputs_of(config, artefact, "cpu" if is_export else config.device)
+    return outputs_of(config, artifact, "cpu" if is_export else config.device)
 
 
-def _by_server(config: ConvertConfig, artefact: Artefact) -> Arrays:
-    """Serve an artefact just as it is, one instance without a batcher, for the ladder's samples."""
+def _by_server(config: ConvertConfig, artifact: Artifact) -> Arrays:
+    """Serve an artifact just as it is, one instance without a batcher, for the ladder's samples."""
     from helpers.triton import serve, write_repository
 
     largest = models.at_once(config.model, BATCH)
@@ -235,14 +237,16 @@ def _by_server(config: ConvertConfig, artefact: Artefact) -> Arrays:
         {name: getattr(config, name) for name in ConvertConfig.model_fields} | plain
     )
     with TemporaryDirectory(dir=outputs(), prefix=".served-") as folder:
-        write_repository(Path(folder), alone, artefact)
-        repository = Artefact(Path(folder), {}, artefact.facts)
+        write_repository(Path(folder), alone, artifact)
+        repository = Artifact(Path(folder), {}, artifact.facts)
         batches = requests(alone, open_dataset(config), min(BATCH, largest), SAMPLES)
         with serve(alone, repository, "offline") as server:
             return server.infer_all(config.model, batches)
 
 
-def evaluate(config: DeployConfig, server: "Server") -> tuple[tuple[Rung, ...], tuple[Score, ...]]:
+def evaluate(
+    config: DeployConfig, server: "Server"
+) -> tuple[tuple[ParityCheck, ...], tuple[Score, ...]]:
     """Compare and score what Triton answers, asked for one request at a time and under load.
 
     Alone, the ladder's samples are compared with the framework and, where this process has the
@@ -260,28 +264,28 @@ def evaluate(config: DeployConfig, server: "Server") -> tuple[tuple[Rung, ...], 
         session = ensemble.load(config, config.format, lambda _: folder, cores, config.device)
         expected = _run(session, alone)
     found = server.infer_all(model, alone)
-    rungs = [rung("served", config, precision, found, _reference(config)[0])]
+    checks = [check("served", config, precision, found, _reference(config)[0])]
     if expected:
         # another host has other versions, and on a GPU every process chooses its kernels anew
         is_same = config.server.kind == "embedded" and config.device == "cpu"
         bounds = (0.0, 0.0) if is_same else models.get(model).BOUNDS[precision]
-        rungs.append(rung("served", config, precision, found, expected, bounds))
+        checks.append(check("served", config, precision, found, expected, bounds))
     # twice as many clients as fill the largest preferred batch: while one runs, the next one fills
     filled = max(config.preferred_batch_sizes, default=config.max_batch_size)
     size = ceil(filled / MOST_REQUESTS)
     found = server.infer_all(model, requests(config, dataset, size), 2 * ceil(filled / size))
     right, metrics = _reference(config, EVALUATION_FILE)
-    rungs.append(rung("served under load", config, precision, found, right))
+    checks.append(check("served under load", config, precision, found, right))
     kept = scores(config, metrics, dataset.score(found))
     # without a metric of the task, the rule of the metrics is that of the decisions
     share = AGREED_SHARE if kept else KEPT_SHARE
     decided = agreement(dataset.decisions(right), dataset.decisions(found), share)
-    return tuple(rungs), (*kept, decided)
+    return tuple(checks), (*kept, decided)
 
 
 def _against_itself(
     config: DeployConfig, server: "Server", dataset: Dataset
-) -> tuple[tuple[Rung, ...], tuple[Score, ...]]:
+) -> tuple[tuple[ParityCheck, ...], tuple[Score, ...]]:
     """Judge a model whose framework is not known: what many clients get at once must be what one
     client gets alone. A metric of the task says how good the answers are, and there is none to
     hold it against.
@@ -290,7 +294,7 @@ def _against_itself(
     clients = 2 * max(config.preferred_batch_sizes, default=config.max_batch_size)
     found = server.infer_all(config.model, requests(config, dataset, 1), clients)
     limits = models.get(config.model).BOUNDS[config.precision]
-    under_load = rung("served under load", config, config.precision, found, right, limits)
+    under_load = check("served under load", config, config.precision, found, right, limits)
     alone = under_load.model_copy(update={"reference": "same model, asked by one client"})
     kept = scores(config, dataset.score(right), dataset.score(found))
     decided = agreement(dataset.decisions(right), dataset.decisions(found))

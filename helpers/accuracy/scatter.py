@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from helpers import formats
-from helpers.accuracy.ladder import artefact_outputs, reference_outputs
+from helpers.accuracy.ladder import artifact_outputs, reference_outputs
 from helpers.config import ConvertConfig, results_folder
 from helpers.display import COLOURS, INK, number, short, show, subplots
 from helpers.formats import Arrays
-from helpers.store import Artefact
+from helpers.store import Artifact
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -20,11 +20,11 @@ FILE = "convert_outputs.csv"
 MARKERS = ("o", "s", "^", "D")
 
 
-def show_agreement(config: ConvertConfig, artefact: Artefact) -> None:
+def show_parity(config: ConvertConfig, artifact: Artifact) -> None:
     """Display what the converted model computes of the ladder's samples over what the framework
     does, or say that there is nothing to draw.
     """
-    found = artefact_outputs(config, artefact)
+    found = artifact_outputs(config, artifact)
     if not found:
         print("The exported file is served as it is: the export notebook has compared it.")
         return

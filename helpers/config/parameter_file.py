@@ -313,8 +313,8 @@ class LoadFields(DeployFields):
     """What both performance stages read."""
 
     request_count: Count = 50  # requests a point, at least
-    half_width: Annotated[float, Field(ge=0.01, le=0.5)] = 0.05  # to know a throughput within
-    point_seconds: Annotated[float, Field(gt=0)] = 20.0  # that a point may take for it
+    margin_of_error: Annotated[float, Field(ge=0.01, le=0.5)] = 0.05  # to know a throughput within
+    measurement_seconds: Annotated[float, Field(gt=0)] = 20.0  # that a point may take for it
     distinct_rows: Count = 64  # different real samples that are sent in turn, at most
 
 

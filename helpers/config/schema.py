@@ -87,7 +87,7 @@ class StageConfig(fields.Strict):
         return chosen
 
     def key(self, stage: str) -> str:
-        """Name the artefact of `stage`: two experiments with equal cache fields share it."""
+        """Name the artifact of `stage`: two experiments with equal cache fields share it."""
         return f"{self.model}-{stage}-{digest(self.cache_fields(stage))[:12]}"
 
 
@@ -147,16 +147,16 @@ class Stage:
 
     config: type[StageConfig]
     needs: str = ""  # the stage whose result it needs
-    makes_artefact: bool = False  # that later stages read
+    makes_artifact: bool = False  # that later stages read
     is_optional: bool = False  # whether a run leaves it out unless it is named
     of_model: bool = False  # whether a model has it once, and not each of its experiments
 
 
 # In the order in which they run.
 STAGE = {
-    "export": Stage(ExportConfig, makes_artefact=True),
-    "convert": Stage(ConvertConfig, "export", makes_artefact=True),
-    "deploy": Stage(DeployConfig, "convert", makes_artefact=True),
+    "export": Stage(ExportConfig, makes_artifact=True),
+    "convert": Stage(ConvertConfig, "export", makes_artifact=True),
+    "deploy": Stage(DeployConfig, "convert", makes_artifact=True),
     "perf_offline": Stage(OfflineConfig, "deploy"),
     "perf_online": Stage(OnlineConfig, "deploy"),
     "report": Stage(ReportConfig, of_model=True),
@@ -223,9 +223,9 @@ def changed(config: C, given: Mapping[str, Value], place: str = "") -> C:
     return validated(type(config), values, place, config.model)
 
 
-def artefact_folder(config: StageConfig, stage: str) -> Path:
-    """Where the artefact of `stage` is or will be."""
-    return outputs() / config.target / "artefacts" / config.key(stage)
+def artifact_folder(config: StageConfig, stage: str) -> Path:
+    """Where the artifact of `stage` is or will be."""
+    return outputs() / config.target / "artifacts" / config.key(stage)
 
 
 def command(config: StageConfig, stage: str) -> str:

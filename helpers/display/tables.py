@@ -17,33 +17,33 @@ if TYPE_CHECKING:
 NAMES = {
     "gpu": "GPU",
     "throughput": "throughput (samples/s)",
-    "bare_throughput": "bare throughput (samples/s)",
-    "served_bare_ratio": "served / bare",
-    "serving_ms": "serving (ms a request)",
-    "floor_ms": "floor of serving (ms a request)",
-    "adapter_ms": "beyond the floor (ms a request)",
-    "executed_batch": "samples in an execution",
-    "pace": "pace (GFLOP/s)",
+    "in_process_throughput": "in-process throughput (samples/s)",
+    "relative_throughput": "relative throughput",
+    "serving_overhead_ms": "serving overhead (ms)",
+    "noop_latency_ms": "no-op model latency (ms)",
+    "residual_overhead_ms": "residual overhead (ms)",
+    "average_batch_size": "average batch size",
+    "machine_gflops": "machine speed (GFLOP/s)",
     "rate": "rate (requests/s)",
     "gflops": "GFLOP/s",
     "intensity": "FLOP/byte",
-    "limit_share": "share of the limit",
+    "roofline_share": "share of roofline",
     "littles_law": "Little's law",
     "sha256": "SHA-256",
     "cuda_graph": "CUDA graph",
 }
 UNITS = {"ms": "ms", "us": "µs", "ns": "ns", "s": "s", "seconds": "s", "mb": "MB", "gb": "GB"}
 UNITS |= {"bytes": "bytes", "percent": "%", "mhz": "MHz", "w": "W", "c": "°C"}
-FORMATS = {"half_width": ".1%", "littles_law": ".3f"}
-SHARES = ("client_overhead", "gpu_utilisation", "gpu_utilisation_max", "limit_share")
+FORMATS = {"margin_of_error": ".1%", "littles_law": ".3f"}
+SHARES = ("client_overhead", "gpu_utilisation", "gpu_utilisation_max", "roofline_share")
 FORMATS |= dict.fromkeys(SHARES, ".0%") | {"share": ".1%"}
 FORMATS |= dict.fromkeys(("framework", "served"), ".4f")  # a metric: 0.9997 is not 1.000
 FORMATS |= dict.fromkeys(("max_difference", "mean_difference", "max_bound", "mean_bound"), ".1e")
 # Badges have their own background, so that they can be read in a light and in a dark theme.
-BADGES = dict.fromkeys(("green", "stable", "agree"), "background:#dcf2e2;color:#14532d")
-BADGES |= dict.fromkeys(("red", "failed", "differ"), "background:#fbdcd9;color:#7f1d1d")
+BADGES = dict.fromkeys(("passed", "stable", "agree"), "background:#dcf2e2;color:#14532d")
+BADGES |= dict.fromkeys(("failed", "differ"), "background:#fbdcd9;color:#7f1d1d")
 BADGES |= dict.fromkeys(
-    ("wide", "disturbed", "few requests", "client-bound", "overloaded", "unstable"),
+    ("imprecise", "noisy", "too few requests", "client-bound", "saturated", "unstable"),
     "background:#fdecc8;color:#6b4000",
 )
 ABSENT = "–"
@@ -76,7 +76,7 @@ def table(
 ) -> Table:
     """Show rows as a table, or one mapping as keys and values.
 
-    `formats` maps a column to a format specification such as '.2e'. A column `verdict` becomes a
+    `formats` maps a column to a format specification such as '.2e'. A column `quality` becomes a
     coloured word with the row's `reason` below it. Everything is escaped.
     """
     formats = {**FORMATS, **(formats or {})}
@@ -126,14 +126,14 @@ def _columns(
 
     frame = data if isinstance(data, DataFrame) else DataFrame(list(data))
     for name, values in frame.items():
-        if name == "reason" and "verdict" in frame:
+        if name == "reason" and "quality" in frame:
             continue
         is_number = is_numeric_dtype(values) and not is_bool_dtype(values)
         spec = formats.get(str(name)) or (_spec(values) if is_number else None)
         texts = [escape(_text(value, spec)) for value in values]
         is_short = max(map(len, texts), default=0) <= 24
         style = ' class="number"' if is_number else SHORT if is_short else WRAPPED
-        if name == "verdict":
+        if name == "quality":
             reasons = frame["reason"] if "reason" in frame else [None] * len(frame)
             texts, style = list(map(_badge, values, reasons)), LEFT
         header = f'<th scope="col"{style}>{escape(pretty(str(name)))}</th>'
@@ -168,10 +168,10 @@ def _text(value: object, spec: str | None = None) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def _badge(verdict: object, reason: object) -> str:
-    """Return a verdict as a coloured word, and its reason below."""
-    word, why = escape(_text(verdict)), _text(reason)
+def _badge(quality: object, reason: object) -> str:
+    """Return a quality as a coloured word, and its reason below."""
+    word, why = escape(_text(quality)), _text(reason)
     look = f"{BADGES.get(word, '')};padding:.1em .6em;border-radius:1em;white-space:nowrap"
-    text = f'<span class="verdict verdict-{word.replace(" ", "-")}" style="{look}">{word}</span>'
+    text = f'<span class="quality quality-{word.replace(" ", "-")}" style="{look}">{word}</span>'
     small = f'<small style="display:inline-block;min-width:12em">{escape(why)}</small>'
     return text if why == ABSENT else f"{text}<br>{small}"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from distributed.security import Security
 
 KEY_FILE = "fleet.pem"  # in the outputs folder of the scheduler
-SILENCE_VARIABLE = "TRITON_NOTEBOOKS_SILENCE"  # set by the user, in seconds
+SILENCE_VARIABLE = "TRITON_NOTEBOOKS_WORKER_TIMEOUT"  # set by the user, in seconds
 SILENCE_SECONDS = 20.0
 LEAST_TCP_SECONDS = 12.0  # that Dask takes
 LOGGERS = ("distributed", "distributed.client", "tornado", "tornado.application", "asyncio")

@@ -1,6 +1,6 @@
-"""Artefacts as they travel: whole folders with a manifest, in pieces, checked before they count.
+"""Artifacts as they travel: whole folders with a manifest, in pieces, checked before they count.
 
-A place is an artefact's folder below the outputs folder, such as data/bert-dataset-0123456789ab.
+A place is an artifact's folder below the outputs folder, such as data/bert-dataset-0123456789ab.
 """
 
 import os
@@ -13,39 +13,39 @@ from pathlib import Path, PurePosixPath
 from helpers.errors import FleetError
 from helpers.store import (
     MANIFEST,
-    Artefact,
+    Artifact,
     explained,
     file_digest,
-    find_artefact,
+    find_artifact,
     is_unchanged,
     write_atomic,
 )
 
 PIECE = 2**24  # bytes
-PLACE = re.compile(r"(data|[\w.-]+/artefacts)/[\w.-]+")
+PLACE = re.compile(r"(data|[\w.-]+/artifacts)/[\w.-]+")
 DATA = "data"  # the folder of data sets and checkpoints
 
 
 def held(outputs: Path, places: Sequence[str]) -> list[str]:
-    """Name the places whose artefact is here, with all its files as they were made."""
-    found = ((place, find_artefact(_folder(outputs, place))) for place in places)
-    return [place for place, artefact in found if artefact and is_unchanged(artefact)]
+    """Name the places whose artifact is here, with all its files as they were made."""
+    found = ((place, find_artifact(_folder(outputs, place))) for place in places)
+    return [place for place, artifact in found if artifact and is_unchanged(artifact)]
 
 
 def listed(outputs: Path, place: str) -> tuple[bytes, dict[str, int], float | None]:
-    """Give an artefact's manifest, the bytes of each of its files, and the seconds that it took to
+    """Give an artifact's manifest, the bytes of each of its files, and the seconds that it took to
     make if that is known.
     """
     folder = _folder(outputs, place)
-    artefact = _required(folder, place)
-    seconds = artefact.facts.get("fitted_seconds")
-    sizes = {name: file.size for name, file in artefact.files.items()}
+    artifact = _required(folder, place)
+    seconds = artifact.facts.get("fitted_seconds")
+    sizes = {name: file.size for name, file in artifact.files.items()}
     known = float(seconds) if isinstance(seconds, int | float) else None
     return (folder / MANIFEST).read_bytes(), sizes, known
 
 
 def read(outputs: Path, place: str, name: str, offset: int) -> bytes:
-    """Read a piece of one of an artefact's files."""
+    """Read a piece of one of an artifact's files."""
     folder = _folder(outputs, place)
     if name not in _required(folder, place).files:
         raise FleetError(f"{place} has no file {name}")
@@ -55,7 +55,7 @@ def read(outputs: Path, place: str, name: str, offset: int) -> bytes:
 
 
 def begin(outputs: Path, place: str) -> str:
-    """Make the folder in which an artefact is gathered; give the token by which it goes on."""
+    """Make the folder in which an artifact is gathered; give the token by which it goes on."""
     folder, token = _folder(outputs, place), uuid.uuid4().hex[:8]
     with explained(folder):
         _gathered(folder, token).mkdir(parents=True)
@@ -73,7 +73,7 @@ def write(outputs: Path, place: str, token: str, name: str, offset: int, piece: 
 
 
 def finish(outputs: Path, place: str, token: str, manifest: bytes) -> None:
-    """Check every file by its SHA-256, and put the artefact in its place. Raises `FleetError`."""
+    """Check every file by its SHA-256, and put the artifact in its place. Raises `FleetError`."""
     folder = _folder(outputs, place)
     gathered = _gathered(folder, token)
     write_atomic(gathered / MANIFEST, manifest)
@@ -94,14 +94,14 @@ def abandon(outputs: Path, place: str, token: str) -> None:
 
 def _folder(outputs: Path, place: str) -> Path:
     if not PLACE.fullmatch(place) or ".." in PurePosixPath(place).parts:
-        raise FleetError(f"{place} is no artefact's folder")
+        raise FleetError(f"{place} is no artifact's folder")
     return outputs / place
 
 
 def _inside(name: str) -> PurePosixPath:
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts:
-        raise FleetError(f"{name} is no file of an artefact")
+        raise FleetError(f"{name} is no file of an artifact")
     return path
 
 
@@ -110,8 +110,8 @@ def _gathered(folder: Path, token: str) -> Path:
     return folder.with_name(f".{folder.name}.{token}")
 
 
-def _required(folder: Path, place: str) -> Artefact:
-    artefact = find_artefact(folder)
-    if artefact is None:
+def _required(folder: Path, place: str) -> Artifact:
+    artifact = find_artifact(folder)
+    if artifact is None:
         raise FleetError(f"{place} is not there any more")
-    return artefact
+    return artifact

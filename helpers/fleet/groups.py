@@ -1,6 +1,6 @@
 """The groups of a run over a fleet: the stages that one machine runs, in order.
 
-They are the jobs of a target that share an export, whose artefacts stay on that machine, and each
+They are the jobs of a target that share an export, whose artifacts stay on that machine, and each
 model's report, which is made at home.
 """
 

@@ -1,4 +1,4 @@
-"""Sending artefacts from one machine to another, through the submitter, when that is quicker.
+"""Sending artifacts from one machine to another, through the submitter, when that is quicker.
 
 Data sets and checkpoints are content: a name holds the hash of all that decides them. What one
 machine has made is the same file for every other, so it is made once. Sending is worth it where
@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from helpers.config import DeployConfig, ExportConfig, artefact_folder
+from helpers.config import DeployConfig, ExportConfig, artifact_folder
 from helpers.display import Lines
 from helpers.errors import DeploymentError, FleetError
 from helpers.fleet import cargo
@@ -32,12 +32,12 @@ FIRST_RATE = 100e6  # bytes/s, before anything was sent: of a network of 1 Gbit/
 
 @dataclass
 class Road:
-    """How quickly artefacts travel, as far as it is known."""
+    """How quickly artifacts travel, as far as it is known."""
 
     rate: float = FIRST_RATE  # bytes/s
 
     def is_quicker(self, source: End, place: str, seconds: float) -> bool:
-        """Whether sending an artefact takes less time than making it, which takes `seconds` unless
+        """Whether sending an artifact takes less time than making it, which takes `seconds` unless
         its maker wrote down how long it took.
         """
         _, sizes, known = source(cargo.listed, place)
@@ -45,7 +45,7 @@ class Road:
         return sending < float(known or seconds)
 
     def send(self, source: End, target: End, place: str) -> str:
-        """Send an artefact from one machine to another, whole or not at all; say what it took."""
+        """Send an artifact from one machine to another, whole or not at all; say what it took."""
         began, total = time.monotonic(), 0
         manifest, sizes, _ = source(cargo.listed, place)
         token = target(cargo.begin, place)
@@ -67,7 +67,7 @@ class Road:
 
 
 def needed(jobs: Sequence[Job], before: Sequence[Job] = ()) -> dict[str, float]:
-    """Name the places of data that jobs need and this package makes, and of the artefacts that
+    """Name the places of data that jobs need and this package makes, and of the artifacts that
     they made before, with about how many seconds making each takes: those of jobs `before` them
     will not be made.
     """
@@ -78,8 +78,8 @@ def needed(jobs: Sequence[Job], before: Sequence[Job] = ()) -> dict[str, float]:
             with suppress(DeploymentError):  # the user's files are on the worker only
                 found |= {f"data/{name}": DATA_SECONDS for name in _data(config)}
         result = read(job.result)
-        if result and result.state == "done" and result.artefact:
-            place = f"{config.target}/artefacts/{result.artefact.folder}"
+        if result and result.state == "done" and result.artifact:
+            place = f"{config.target}/artifacts/{result.artifact.folder}"
             found[place] = math.inf if job in before else result.seconds or DATA_SECONDS
     return found
 
@@ -110,7 +110,7 @@ def end_at(roster: Roster, machine: Machine) -> End:
 
 
 def held(end: End, places: Sequence[str]) -> list[str]:
-    """Ask which artefacts a machine has; none if it does not answer."""
+    """Ask which artifacts a machine has; none if it does not answer."""
     try:
         found: list[str] = end(cargo.held, list(places))
     except FleetError:
@@ -119,7 +119,7 @@ def held(end: End, places: Sequence[str]) -> list[str]:
 
 
 def fetch(roster: Roster, outputs: Path, places: Sequence[str], say: Lines) -> None:
-    """Bring artefacts home that are not here, from whichever worker has them."""
+    """Bring artifacts home that are not here, from whichever worker has them."""
     home, road = end_here(outputs), Road()
     missing = set(places) - {*held(home, places)}
     for machine in roster:
@@ -133,7 +133,7 @@ def fetch(roster: Roster, outputs: Path, places: Sequence[str], say: Lines) -> N
 def bring(config: DeployConfig, outputs: Path, access: Access, say: Lines) -> None:
     """Bring the model repository of an experiment home, from the workers of a fleet."""
     configure()
-    place = str(artefact_folder(config, "deploy").relative_to(outputs))
+    place = str(artifact_folder(config, "deploy").relative_to(outputs))
     with joined(access) as client, probed(outputs) as probe:
         roster = Roster(client, access.address, probe)
         roster.refresh()

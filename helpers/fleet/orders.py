@@ -10,7 +10,7 @@ from helpers.config import STAGE, ContestConfig, LoadConfig
 from helpers.errors import FleetError
 from helpers.pipeline import Job
 from helpers.results import read
-from helpers.store import MANIFEST, find_artefact, is_away, write_atomic
+from helpers.store import MANIFEST, find_artifact, is_away, write_atomic
 
 PAGE = ".html"  # is made again at home
 
@@ -61,11 +61,11 @@ def paths_of(job: Job) -> list[Path]:
 
 
 def manifest_of(base: Path, job: Job) -> list[Path]:
-    """List the manifest of the artefact that a job made, below the target's folder `base`."""
-    result = read(job.result) if STAGE[job.config.stage].makes_artefact else None
-    if result is None or result.artefact is None:
+    """List the manifest of the artifact that a job made, below the target's folder `base`."""
+    result = read(job.result) if STAGE[job.config.stage].makes_artifact else None
+    if result is None or result.artifact is None:
         return []
-    path = base / "artefacts" / result.artefact.folder / MANIFEST
+    path = base / "artifacts" / result.artifact.folder / MANIFEST
     return [path] if path.exists() else []
 
 
@@ -89,7 +89,7 @@ def receive(base: Path, job: Job, bundle: Bundle) -> None:
     for name in bundle.files:
         path = PurePosixPath(name)
         is_own = path.parent == PurePosixPath(own) and path.name.startswith(job.result.stem)
-        is_manifest = path.parts[0] == "artefacts" and len(path.parts) == 3
+        is_manifest = path.parts[0] == "artifacts" and len(path.parts) == 3
         if ".." in path.parts or not (is_own or (is_manifest and path.name == MANIFEST)):
             raise FleetError(f"{name} came home and is no file of {job.name}")
         manifest = name if is_manifest else manifest
@@ -103,8 +103,8 @@ def receive(base: Path, job: Job, bundle: Bundle) -> None:
 
 
 def _is_here(folder: Path, manifest: bytes) -> bool:
-    """Whether the artefact itself is here, with the same content as a manifest says."""
-    found = find_artefact(folder)
+    """Whether the artifact itself is here, with the same content as a manifest says."""
+    found = find_artifact(folder)
     if found is None or is_away(found):
         return False
     told = {name: file["sha256"] for name, file in json.loads(manifest)["files"].items()}

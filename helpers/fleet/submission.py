@@ -94,7 +94,7 @@ class Options:
 
     force: bool = False
     cell_seconds: int = 7200
-    fetch: bool = False  # whether artefacts come home too
+    fetch: bool = False  # whether artifacts come home too
 
 
 @dataclass(frozen=True)
@@ -203,7 +203,7 @@ class Submission:
             thread.start()
 
     def _with_most(self, free: Sequence[Machine], group: Group) -> Machine:
-        """Choose the machine that has most of the artefacts which a group made before."""
+        """Choose the machine that has most of the artifacts which a group made before."""
         if len(free) == 1:
             return free[0]
         places = [*needed([job for _, job in group.jobs], group.before)]
@@ -302,7 +302,7 @@ class Submission:
                     self._settle(self.runner, group)
 
     def _fetch(self) -> None:
-        """Bring the artefacts of all groups home."""
+        """Bring the artifacts of all groups home."""
         jobs = [job for group in self._groups for _, job in group.jobs]
         places = [place for place in needed(jobs) if not place.startswith(f"{cargo.DATA}/")]
         fetch(self.roster, self.outputs, places, self.say)

@@ -1,4 +1,4 @@
-"""What a machine needs before its stages run: the data and artefacts that others have or make."""
+"""What a machine needs before its stages run: the data and artifacts that others have or make."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -40,7 +40,7 @@ class Supply:
         return end_at(self._roster, machine) if machine else end_here(self._outputs)
 
     def bring(self, group: Group, machine: Machine, wait: Callable[[str], None]) -> None:
-        """Bring a worker the data and artefacts that others have, where that is quicker, and wait
+        """Bring a worker the data and artifacts that others have, where that is quicker, and wait
         for what another one is making; `wait` is told why, and waits a while.
         """
         jobs = [job for _, job in group.jobs]

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.generic]
 Arrays = dict[str, Array]  # by the names of tensors; the first dimension is the batch
-# What an artefact is made from: a network of a framework, or the file of a source format; of a
+# What an artifact is made from: a network of a framework, or the file of a source format; of a
 # model that comes as an ONNX file, its message.
 Source: TypeAlias = "torch.nn.Module | keras.Model | Path"
 
@@ -62,7 +62,7 @@ class GraphFacts(TypedDict):
 
 
 class Asked(NamedTuple):
-    """A setting that the tool which makes an artefact is given, and why."""
+    """A setting that the tool which makes an artifact is given, and why."""
 
     field: str
     value: str
@@ -71,7 +71,7 @@ class Asked(NamedTuple):
 
 @dataclass(frozen=True)
 class Build:
-    """What an artefact is made for; a format ignores what does not concern it."""
+    """What an artifact is made for; a format ignores what does not concern it."""
 
     precision: str
     inputs: Arrays  # a small real batch, in the network's order
@@ -84,27 +84,27 @@ class Build:
     calibration: Sequence[Arrays] = ()  # int8: batches of training samples, as `inputs` are
     bounds: tuple[float, float] = (inf, inf)  # int8: the largest max and mean error, in deviations
     # Runs a command in the server's image: takes a folder, then the command's first word and names
-    # of files in that folder. None: the artefact is made in this process.
+    # of files in that folder. None: the artifact is made in this process.
     in_image: Callable[[Path, list[str]], None] | None = None
 
 
 @dataclass(frozen=True)
 class Format:
-    """What its artefacts are, how one is made, and how one is loaded: the names in its module."""
+    """What its artifacts are, how one is made, and how one is loaded: the names in its module."""
 
-    FILE: str  # the file or folder of an artefact that `load` takes
+    FILE: str  # the file or folder of an artifact that `load` takes
     SOURCES: tuple[str, ...]  # the frameworks ("torch", "tensorflow") or formats it is made from
     PRECISIONS: Mapping[str, tuple[str, ...]]  # on each device ("cpu", "gpu") that it runs on
-    RUNTIME: tuple[str, ...]  # the modules whose versions decide what the artefact computes
+    RUNTIME: tuple[str, ...]  # the modules whose versions decide what the artifact computes
     SHOWN: tuple[str, str]  # the names of the runtime and the format in published tables
-    # Writes the artefact of a source to a path; raises whatever the exporter raises
+    # Writes the artifact of a source to a path; raises whatever the exporter raises
     make: Callable[[Source, Path, Build], None]
     # Loads it with some threads within an operator for a device ("cpu", "gpu")
     load: Callable[[Path, int, str], Session]
     # Runs it on the CPU with some threads, and tells what each operator of a run took; None if its
     # runtime does not tell
     profile: Callable[[Path, int, Arrays], list[OperatorTime]] | None = None
-    # Counts the operators of an artefact without running it; None if nothing tells them
+    # Counts the operators of an artifact without running it; None if nothing tells them
     describe: Callable[[Path], GraphFacts] | None = None
     # Says what `make` asks for beside the precision; None if nothing
     asks: Callable[[Build], list[Asked]] | None = None

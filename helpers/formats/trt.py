@@ -66,7 +66,7 @@ def limits(build: Build) -> list[Asked]:
 def make(source: Source, path: Path, build: Build) -> None:
     """Build an engine, or TF-TRT's SavedModel if `path` is one, here or by `build.in_image`.
 
-    Timing caches are next to the artefact, so that all artefacts of a target share them. Raises
+    Timing caches are next to the artifact, so that all artifacts of a target share them. Raises
     RuntimeError with the reason if it fails.
     """
     assert isinstance(source, Path)

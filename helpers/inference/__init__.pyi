@@ -1,5 +1,5 @@
 from .anatomy import counted, layers, operators, signature
-from .artefacts import asked, build, convert, export, inputs, is_as_exported, require
+from .artifacts import asked, build, convert, export, inputs, is_as_exported, require
 from .datasets import (
     Prepared,
     checkpoint_place,

@@ -9,7 +9,7 @@ from math import prod
 from helpers.config import ExportConfig, Value
 from helpers.inference import ensemble
 from helpers.models import Graph, Network, Tensor
-from helpers.store import Artefact
+from helpers.store import Artifact
 
 Rows = list[dict[str, Value]]
 MOST = 12  # rows of operators
@@ -92,13 +92,13 @@ def _facts(tensor: Tensor, flat: int | None) -> dict[str, Value]:
     return {"dtype": tensor.dtype, "shape": " x ".join(shape), "what it is": tensor.meaning}
 
 
-def operators(artefact: Artefact) -> Rows:
-    """One row for each of the most frequent operators of an artefact's graph, one for all others,
+def operators(artifact: Artifact) -> Rows:
+    """One row for each of the most frequent operators of an artifact's graph, one for all others,
     and one for all; or one that says why they were not counted.
     """
-    counts = counted(artefact)
+    counts = counted(artifact)
     if not counts:
-        reason = artefact.facts.get("operators", "its format does not tell them")
+        reason = artifact.facts.get("operators", "its format does not tell them")
         return [{"operator": str(reason), "count": None}]
     ordered = counts.most_common()
     rows: Rows = [{"operator": kind, "count": count} for kind, count in ordered[:MOST]]
@@ -108,8 +108,8 @@ def operators(artefact: Artefact) -> Rows:
     return [*rows, {"operator": "all", "count": counts.total()}]
 
 
-def counted(artefact: Artefact) -> Counter[str]:
-    """Give the operators of an artefact's graph by kind; none if they were not counted."""
-    found = artefact.facts.get("operators")
+def counted(artifact: Artifact) -> Counter[str]:
+    """Give the operators of an artifact's graph by kind; none if they were not counted."""
+    found = artifact.facts.get("operators")
     counts = found if isinstance(found, dict) else {}
     return Counter({kind: count for kind, count in counts.items() if isinstance(count, int)})

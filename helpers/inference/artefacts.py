@@ -1,4 +1,4 @@
-"""The artefacts of an experiment: its export and its converted model, made and verified."""
+"""The artifacts of an experiment: its export and its converted model, made and verified."""
 
 import time
 from collections.abc import Callable
@@ -9,12 +9,12 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from helpers import formats, models
-from helpers.config import ConvertConfig, ExportConfig, artefact_folder, command, needed
-from helpers.errors import ArtefactError, DeploymentError, FormatError
+from helpers.config import ConvertConfig, ExportConfig, artifact_folder, command, needed
+from helpers.errors import ArtifactError, DeploymentError, FormatError
 from helpers.formats import Asked, Build, Format, Source
 from helpers.inference import datasets, ensemble, work
 from helpers.models import Arrays, Dataset, Network
-from helpers.store import Artefact, find_artefact, is_away, making, verify
+from helpers.store import Artifact, find_artifact, is_away, making, verify
 
 # Runs a command in a container of an image: takes the image, a folder, and the command, whose words
 # after the first are names of files in that folder.
@@ -25,55 +25,55 @@ EXAMPLE_BATCH = 2  # samples for an exporter, which would take a batch of one fo
 _verified: dict[Path, tuple[str, list[tuple[int, int]]]] = {}  # by folder, for this process
 
 
-def require(config: ExportConfig, stage: str) -> Artefact:
-    """Find the artefact of an earlier stage and verify its files.
+def require(config: ExportConfig, stage: str) -> Artifact:
+    """Find the artifact of an earlier stage and verify its files.
 
-    Files are hashed once per process, and again if one has changed since. Raises `ArtefactError`
-    that names the command which makes the artefact.
+    Files are hashed once per process, and again if one has changed since. Raises `ArtifactError`
+    that names the command which makes the artifact.
     """
-    artefact = find_artefact(artefact_folder(config, stage))
+    artifact = find_artifact(artifact_folder(config, stage))
     name = f"{config.model} {config.experiment}"
-    if artefact is None:
-        raise ArtefactError(f"{name} has no result of {stage} yet: run {command(config, stage)}")
-    if reason := artefact.facts.get("red"):
-        raise ArtefactError(f"{stage} of {name} did not hold: {reason}")
-    if is_away(artefact):
+    if artifact is None:
+        raise ArtifactError(f"{name} has no result of {stage} yet: run {command(config, stage)}")
+    if reason := artifact.facts.get("red"):
+        raise ArtifactError(f"{stage} of {name} did not hold: {reason}")
+    if is_away(artifact):
         how = "give the --scheduler of its fleet, or run --fetch with it"
-        raise ArtefactError(f"{stage} of {name} was made on another machine: {how}")
-    state = artefact.sha256, _stamps(artefact)
-    if _verified.get(artefact.folder) != state:
-        verify(artefact)
-        _verified[artefact.folder] = state
-    return artefact
+        raise ArtifactError(f"{stage} of {name} was made on another machine: {how}")
+    state = artifact.sha256, _stamps(artifact)
+    if _verified.get(artifact.folder) != state:
+        verify(artifact)
+        _verified[artifact.folder] = state
+    return artifact
 
 
-def _stamps(artefact: Artefact) -> list[tuple[int, int]]:
+def _stamps(artifact: Artifact) -> list[tuple[int, int]]:
     """Give inode and ctime of each file; not even a program that restores its times sets ctime."""
-    paths = (artefact.folder / name for name in artefact.files)
+    paths = (artifact.folder / name for name in artifact.files)
     found = (path.stat() for path in paths if path.is_file())
     return [(status.st_ino, status.st_ctime_ns) for status in found]
 
 
-def _made(folder: Path) -> Artefact:
-    """Find an artefact that this process has just made, and hashed while doing so."""
-    artefact = find_artefact(folder)
-    assert artefact is not None
-    return artefact
+def _made(folder: Path) -> Artifact:
+    """Find an artifact that this process has just made, and hashed while doing so."""
+    artifact = find_artifact(folder)
+    assert artifact is not None
+    return artifact
 
 
 def _make(
     config: ExportConfig,
     source: Source,
-    origin: Path | Artefact,
+    origin: Path | Artifact,
     dataset: Dataset,
     run_in_image: RunInImage | None = None,
-) -> Artefact:
-    """Write the artefact of a stage from `source`, and the parts before the graph from `origin`."""
+) -> Artifact:
+    """Write the artifact of a stage from `source`, and the parts before the graph from `origin`."""
     name, precision = config.export_format, str(config.export_precision)
     if isinstance(config, ConvertConfig):
         name, precision = config.format, config.precision
     fmt, release = formats.get(name), config.server.release
-    folder = artefact_folder(config, config.stage)
+    folder = artifact_folder(config, config.stage)
     with making(folder) as (temporary, facts):
         started = time.monotonic()
         ensemble.write_preprocessing(config, origin, temporary)
@@ -100,7 +100,7 @@ def _make(
 
 
 def _build(config: ExportConfig, fmt: Format, precision: str, inputs: Arrays) -> Build:
-    """Say what an artefact is made for, but for its calibration."""
+    """Say what an artifact is made for, but for its calibration."""
     graph = ensemble.parts(config)[-1]
     return Build(
         precision,
@@ -174,7 +174,7 @@ def build(config: ExportConfig, prepared: datasets.Prepared) -> Network:
     return models.get(config.model).build(config, prepared.checkpoint)
 
 
-def export(config: ExportConfig, prepared: datasets.Prepared, network: Network = None) -> Artefact:
+def export(config: ExportConfig, prepared: datasets.Prepared, network: Network = None) -> Artifact:
     """Export the trained network to `config.export_format` in `config.export_precision`; it is
     built unless it is given.
     """
@@ -183,13 +183,13 @@ def export(config: ExportConfig, prepared: datasets.Prepared, network: Network =
     return _make(config, source, prepared.checkpoint, prepared.dataset)
 
 
-def convert(config: ConvertConfig, run_in_image: RunInImage) -> Artefact:
+def convert(config: ConvertConfig, run_in_image: RunInImage) -> Artifact:
     """Convert the export to the format that is served, or take its files if that is its own."""
     exported = require(config, "export")
     if not is_as_exported(config):
         source = exported.folder / formats.get(config.export_format).FILE
         return _make(config, source, exported, datasets.open_dataset(config), run_in_image)
-    folder = artefact_folder(config, "convert")
+    folder = artifact_folder(config, "convert")
     with making(folder) as (temporary, facts):
         ensemble.link_files(exported, temporary, exported.files)
         facts.update(format=config.format, precision=config.precision, seconds=0.0)
@@ -199,12 +199,12 @@ def convert(config: ConvertConfig, run_in_image: RunInImage) -> Artefact:
 
 
 def inputs(config: ExportConfig, stage: str) -> dict[str, str]:
-    """Identify what `stage` works on: its data set, and its checkpoint or the artefact before."""
+    """Identify what `stage` works on: its data set, and its checkpoint or the artifact before."""
     found = {"dataset": datasets.dataset_place(config).name}
     if stage == "export":
         return found | {"checkpoint": datasets.checkpoint_place(config).name}
     before = needed(config.model, stage)
     if not before:
         return found | {"checkpoint": datasets.checkpoint_place(config).name}
-    artefact = find_artefact(artefact_folder(config, before))
-    return found | {before: artefact.sha256 if artefact else "missing"}
+    artifact = find_artifact(artifact_folder(config, before))
+    return found | {before: artifact.sha256 if artifact else "missing"}

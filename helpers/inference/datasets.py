@@ -9,7 +9,7 @@ import numpy as np
 
 from helpers import models, store
 from helpers.config import DeployConfig, ExportConfig, StageConfig, command, releases
-from helpers.errors import ArtefactError, ParameterError
+from helpers.errors import ArtifactError, ParameterError
 from helpers.models import Arrays, Dataset
 
 
@@ -23,7 +23,7 @@ class Place:
     @property
     def is_missing(self) -> bool:
         """Whether the package has yet to make it."""
-        return self.made is not None and store.find_artefact(self.made) is None
+        return self.made is not None and store.find_artifact(self.made) is None
 
     @property
     def name(self) -> str:
@@ -33,8 +33,8 @@ class Place:
     @property
     def sha256(self) -> str:
         """The hash of what was made or of a user's file; of a user's folder, the fingerprint."""
-        if self.made and (artefact := store.find_artefact(self.made)):
-            return artefact.sha256
+        if self.made and (artifact := store.find_artifact(self.made)):
+            return artifact.sha256
         return store.file_digest(self.path) if self.path.is_file() else store.fingerprint(self.path)
 
 
@@ -120,10 +120,10 @@ def prepare(config: ExportConfig) -> Prepared:
 
 
 def open_dataset(config: ExportConfig) -> Dataset:
-    """Open the data set; raise `ArtefactError` if the export stage has yet to make it."""
+    """Open the data set; raise `ArtifactError` if the export stage has yet to make it."""
     place = dataset_place(config)
     if place.is_missing:
-        raise ArtefactError(f"{config.model} has no data set yet: run {command(config, 'export')}")
+        raise ArtifactError(f"{config.model} has no data set yet: run {command(config, 'export')}")
     return models.get(config.model).open_dataset(config, place.path)
 
 

@@ -20,12 +20,12 @@ from helpers.formats import Arrays, Session
 from helpers.inference import chain
 from helpers.inference.chain import Chain, Step
 from helpers.models import Ensemble, Graph, Network, Part, Tensor, Wire
-from helpers.store import Artefact, link_or_copy, usable_cores
+from helpers.store import Artifact, link_or_copy, usable_cores
 
 
 @dataclass(frozen=True)
 class Component:
-    """One served part: which file of an artefact it loads, how, and with which modules."""
+    """One served part: which file of an artifact it loads, how, and with which modules."""
 
     part: Part
     file: str
@@ -67,7 +67,7 @@ def wire(config: ExportConfig, folder: Path) -> Wire | None:
 @contextmanager
 def databases(config: ExportConfig, repository: Path) -> Iterator[None]:
     """Tell the stores of this process, and of those that it starts, where their databases are,
-    unless the user has: beside the artefacts, those of each repository apart.
+    unless the user has: beside the artifacts, those of each repository apart.
     """
     if config.lookup != "hps":
         yield
@@ -100,7 +100,7 @@ def parts(config: ExportConfig) -> tuple[Part, ...]:
 
 
 def components(config: ExportConfig, format_name: str) -> tuple[Component, ...]:
-    """List the components of an artefact whose graph has the format `format_name`."""
+    """List the components of an artifact whose graph has the format `format_name`."""
     fmt, (*lookups, graph) = formats.get(format_name), parts(config)
     found = Component(graph, fmt.FILE, Path(getfile(fmt.load)), fmt.load, fmt.RUNTIME)
     if ensemble := composition(config):
@@ -146,7 +146,7 @@ def place(config: DeployConfig, repository: Path, component: Component) -> Path:
 def load(
     config: ExportConfig, name: str, folder: Callable[[Component], Path], threads: int, device: str
 ) -> Session:
-    """Load an artefact of the format `name` in this process; `folder` says where a part is."""
+    """Load an artifact of the format `name` in this process; `folder` says where a part is."""
     steps = [
         step(each.part, each.load(folder(each) / each.file, threads, device))
         for each in components(config, name)
@@ -193,18 +193,18 @@ def example_inputs(config: ExportConfig, samples: int) -> Arrays:
     return {own.name: np.zeros(shapes[own.name], own.dtype) for own in graph.inputs.values()}
 
 
-def write_preprocessing(config: ExportConfig, source: Path | Artefact, folder: Path) -> None:
-    """Write the parts before the graph into `folder`, from a checkpoint or an artefact."""
+def write_preprocessing(config: ExportConfig, source: Path | Artifact, folder: Path) -> None:
+    """Write the parts before the graph into `folder`, from a checkpoint or an artifact."""
     ensemble = composition(config)
     if ensemble and isinstance(source, Path):
         ensemble.write(config, source, folder / ensemble.FOLDER)
-    elif ensemble and isinstance(source, Artefact):
+    elif ensemble and isinstance(source, Artifact):
         names = [name for name in source.files if Path(name).parts[0] == ensemble.FOLDER]
         link_files(source, folder, names)
 
 
-def link_files(source: Artefact, folder: Path, names: Iterable[str]) -> None:
-    """Put the files `names` of an artefact into `folder`, without copies if possible."""
+def link_files(source: Artifact, folder: Path, names: Iterable[str]) -> None:
+    """Put the files `names` of an artifact into `folder`, without copies if possible."""
     for name in names:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         link_or_copy(source.folder / name, folder / name)

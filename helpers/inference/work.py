@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 
 from pydantic import JsonValue, TypeAdapter
 
-from helpers.config import ExportConfig, artefact_folder
+from helpers.config import ExportConfig, artifact_folder
 from helpers.formats import Arrays, block_telemetry
-from helpers.store import find_artefact
+from helpers.store import find_artifact
 
 if TYPE_CHECKING:
     import openvino
@@ -44,14 +44,14 @@ class Work:
         return BYTES[precision] * (self.weights / batch + self.looked_up) + self.io_bytes
 
     def facts(self) -> dict[str, JsonValue]:
-        """Give it as an artefact's manifest keeps it."""
+        """Give it as an artifact's manifest keeps it."""
         return asdict(self)
 
 
 def exported_work(config: ExportConfig) -> Work | None:
     """Read what the experiment's exported graph needs; None if it could not be counted."""
-    artefact = find_artefact(artefact_folder(config, "export"))
-    facts = artefact.facts.get("work") if artefact else None
+    artifact = find_artifact(artifact_folder(config, "export"))
+    facts = artifact.facts.get("work") if artifact else None
     return TypeAdapter(Work).validate_python(facts) if isinstance(facts, dict) else None
 
 

@@ -28,7 +28,7 @@ def show_points(points: Sequence[Point], title: str, path: Path) -> None:
 
 
 def draw(rows: "DataFrame", title: str) -> "Figure":
-    """Draw what was measured, with 95 % intervals where they are known."""
+    """Draw what was measured, with 95% intervals where they are known."""
     counts = rows["clients"].unique()
     tall = 0.9 + ROW * len(rows) / len(counts)
     figure, found = subplots(title, 2 * len(counts), tall)
@@ -49,7 +49,7 @@ def draw(rows: "DataFrame", title: str) -> "Figure":
         right.set_yticks(range(len(some)), [""] * len(some))
     for each in SERIES[2:]:  # the legend is that of the first subplot
         _draw(found[0], rows.iloc[:0], *each)
-    found[0].plot([], [], color=GREY, lw=1.5, label="95 % interval")
+    found[0].plot([], [], color=GREY, lw=1.5, label="95% interval")
     legend_below(figure, found[0])
     return figure
 

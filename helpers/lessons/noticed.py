@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 COLUMNS = [  # of a table
     *("configuration", "clients", "throughput", "times", "p50_latency_ms", "p99_latency_ms"),
-    *("executed_batch", "server_peak_memory_mb", "requests", "verdict", "reason"),
+    *("average_batch_size", "server_peak_memory_mb", "requests", "quality", "reason"),
 ]
 ENDS = [
     f"{name}_{end}"
     for name, unit in (("throughput", ""), ("times", ""), ("p50", "_ms"), ("p99", "_ms"))
     for end in (f"low{unit}", f"high{unit}")
 ]
-TIMES = "times the first's throughput, 95 %"
+TIMES = "times the first's throughput, 95%"
 
 
 def frame(points: Sequence[Point]) -> "DataFrame":
@@ -47,7 +47,7 @@ def shown(points: Sequence[Point]) -> "DataFrame":
     chosen = with_intervals(rows, COLUMNS).drop(columns="reason")  # told once: see `_conditions`
     chosen["times"] = [each.throughput_over(_first(points, each)).in_words for each in points]
     texts = [interval(*each) for each in zip(rows["p50_low_ms"], rows["p50_high_ms"], strict=True)]
-    chosen.insert(chosen.columns.get_loc("p50_latency_ms") + 1, "p50, 95 %", texts)
+    chosen.insert(chosen.columns.get_loc("p50_latency_ms") + 1, "p50, 95%", texts)
     return chosen.rename(columns={"times": TIMES})
 
 
@@ -78,7 +78,7 @@ def notice_batching(points: Sequence[Point]) -> list[str]:
         return _at(points, name, clients)
 
     joined = "; ".join(
-        f"{short(at(name, many).row.executed_batch or 0.0)} with {name}"
+        f"{short(at(name, many).row.average_batch_size or 0.0)} with {name}"
         for name in (none, zero, longest, preferring)
     )
     return [
@@ -176,12 +176,12 @@ def _conditions(points: Sequence[Point]) -> str:
     """Say what else used the machine, and how far the rows are to be believed."""
     busy = points[0].row.background_cpu_cores
     others = ABSENT if busy is None else f"{busy:.2f}"
-    doubted = [point for point in points if point.row.verdict != "stable"]
+    doubted = [point for point in points if point.row.quality != "stable"]
     said = (
         f"Other processes used {others} cores meanwhile, and {len(doubted)} of {len(points)} rows"
     )
     if not doubted:
         return f"{said} are not stable."
     first = doubted[0]
-    named = f"{first.variant} with {_clients(first)} is {first.row.verdict}"
+    named = f"{first.variant} with {_clients(first)} is {first.row.quality}"
     return f"{said} are not stable: {named} ({first.row.reason})."

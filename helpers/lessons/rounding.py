@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from helpers.accuracy import outputs_of, reference_outputs, rung
-from helpers.config import Value, artefact_folder
+from helpers.accuracy import check, outputs_of, reference_outputs
+from helpers.config import Value, artifact_folder
 from helpers.display import COLOURS, canvas, legend_below, mark_decades, picture, short
 from helpers.inference import open_dataset, require
 from helpers.perf import Variant
-from helpers.results import Rung
-from helpers.store import Artefact, find_artefact
+from helpers.results import ParityCheck
+from helpers.store import Artifact, find_artifact
 from helpers.triton import convert
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ class Rounded:
     """A model in one precision beside the framework in fp32, on the ladder's samples."""
 
     precision: str
-    artefact: Artefact
-    rung: Rung
+    artifact: Artifact
+    check: ParityCheck
     errors: NDArray[np.float64]  # of all outputs, in their standard deviations, sorted
     agreed: int  # decisions that are the framework's
     gap: float  # the median over samples between the two highest outputs, in deviations
@@ -50,12 +50,12 @@ class Rounded:
         """What a table shows of it."""
         return {
             "precision": self.precision,
-            "verdict": "red" if self.rung.fault else "green",
-            "reason": self.rung.note,
-            "size_mb": self.artefact.size_mb,
+            "quality": "red" if self.check.fault else "green",
+            "reason": self.check.note,
+            "size_mb": self.artifact.size_mb,
             "median difference": f"{np.median(self.errors):.1e}",
             "largest difference": f"{self.errors[-1]:.1e}",
-            "decisions that agree": f"{self.agreed} of {self.rung.samples}",
+            "decisions that agree": f"{self.agreed} of {self.check.samples}",
         }
 
 
@@ -63,15 +63,15 @@ def outputs_in(variants: Sequence[Variant]) -> list[Rounded]:
     """Compare each precision's outputs with the framework's; what is not converted yet is.
 
     Differences are in units of the standard deviation of the framework's outputs. Raises
-    `ArtefactError` if the export or the framework's reference is missing.
+    `ArtifactError` if the export or the framework's reference is missing.
     """
     found = []
     for variant in variants:
         config = variant.config.model_copy(update={"stage": "convert"})
-        if find_artefact(artefact_folder(config, "convert")) is None:
+        if find_artifact(artifact_folder(config, "convert")) is None:
             convert(config)
-        artefact = require(config, "convert")
-        outputs, reference = outputs_of(config, artefact, config.device), reference_outputs(config)
+        artifact = require(config, "convert")
+        outputs, reference = outputs_of(config, artifact, config.device), reference_outputs(config)
         (name,) = reference  # a classifier has one output
         right, got = reference[name].astype(np.float64), outputs[name].astype(np.float64)
         deviation, highest = right.std(), np.sort(right, axis=1)
@@ -80,14 +80,14 @@ def outputs_in(variants: Sequence[Variant]) -> list[Rounded]:
         found.append(
             Rounded(
                 variant.name,
-                artefact,
-                rung("converted", config, config.precision, outputs, reference),
+                artifact,
+                check("converted", config, config.precision, outputs, reference),
                 np.sort(np.abs(got - right).ravel()) / deviation,
                 agreed,
                 float(np.median(highest[:, -1] - highest[:, -2]) / deviation),
             )
         )
-        print(f"{variant.name}: {artefact.size_mb:.0f} MB, {found[-1].rung.headline}")
+        print(f"{variant.name}: {artifact.size_mb:.0f} MB, {found[-1].check.headline}")
     return found
 
 
@@ -124,12 +124,12 @@ def notice_outputs(found: Sequence[Rounded]) -> list[str]:
         lines.append(
             f"{each.precision}: outputs differ by {np.median(each.errors):.1e} deviations at the "
             f"median and {each.errors[-1]:.1e} at most; {share:.1%} of them by more than half the "
-            f"median gap. {each.agreed} of {each.rung.samples} decisions agree, and it is "
-            f"{each.rung.fault or 'within its bounds'}."
-            + (f" It was {each.rung.note}." if each.rung.note else "")
+            f"median gap. {each.agreed} of {each.check.samples} decisions agree, and it is "
+            f"{each.check.fault or 'within its bounds'}."
+            + (f" It was {each.check.note}." if each.check.note else "")
         )
     first = found[0]
-    sizes = [f"{each.precision} {short(each.artefact.size_mb)} MB" for each in found]
+    sizes = [f"{each.precision} {short(each.artifact.size_mb)} MB" for each in found]
     return [
         *lines,
         f"The two best classes of an image are {short(first.gap)} deviations apart at the median: "

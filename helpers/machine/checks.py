@@ -49,7 +49,7 @@ class Check:
 
     @property
     def word(self) -> str:
-        """The check's verdict."""
+        """The check's quality."""
         return "FIX" if not self.ok else "WARN" if self.warn else "ok"
 
     @property

@@ -124,12 +124,12 @@ def _export(found: Draft, options: Sequence[Option]) -> str:
 def _ladder(found: Draft, framework: str) -> str:
     if found.origin.backend:
         return (
-            "The *accuracy ladder* has one rung: what many clients get at once is compared with "
+            "The *parity checks* has one check: what many clients get at once is compared with "
             "what one client gets alone, in units of the output's standard deviation."
         )
     return (
-        "The *accuracy ladder* has a rung for each step: exported, converted, served, and served "
-        f"under load. Every rung is compared with {framework} in fp32; differences are in units of "
+        "The *parity checks* has a check for each step: exported, converted, served, and served "
+        f"under load. Every check is compared with {framework} in fp32; differences are in units of "
         "the output's standard deviation. What is served is also compared with the converted "
         "model, where this process has the runtime that serves."
     )
@@ -139,24 +139,24 @@ def _metric(found: Draft, metric: str) -> str:
     if found.origin.backend:
         scored = f" The metric `{metric}` says how good the answers are." if metric else ""
         return (
-            "*Agreement* compares what many clients get with what one client gets: 98 % of the "
+            "*Agreement* compares what many clients get with what one client gets: 98% of the "
             f"decisions must be the same.{scored}"
         )
     if metric:
         return (
-            f"The metric `{metric}` of these answers must keep 99 % of the reference's, the rule "
-            "of MLPerf Inference. *Agreement* compares single decisions: 98 % of them must be "
+            f"The metric `{metric}` of these answers must keep 99% of the reference's, the rule "
+            "of MLPerf Inference. *Agreement* compares single decisions: 98% of them must be "
             "the reference's."
         )
     if found.decision == "class":
         return (
             "There are no labels, so *agreement* is the metric: the share of samples whose class, "
-            "the largest score of the first output, is the reference's. It must be 99 % at least."
+            "the largest score of the first output, is the reference's. It must be 99% at least."
         )
     return (
         "There are no labels, so *agreement* is the metric: 1 less the relative difference of the "
         "first output from the reference's over all samples, in the Euclidean norm. It must be "
-        "99 % at least."
+        "99% at least."
     )
 
 

@@ -183,8 +183,8 @@ def parameter_file(
         "distinct_rows": 16,
         "request_count": 20,
         "pairs": 3,
-        "half_width": 0.1,
-        "point_seconds": 5,
+        "margin_of_error": 0.1,
+        "measurement_seconds": 5,
         "rates": [],
     }
     if any(each.fields["precision"] == "int8" for each in options):

@@ -1,4 +1,4 @@
-"""Measuring a served model: the load, the statistics and the verdict."""
+"""Measuring a served model: the load, the statistics and the quality."""
 
 import lazy_loader
 

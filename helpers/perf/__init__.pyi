@@ -8,7 +8,7 @@ from .online import measure_online
 from .operators import profile_operators
 from .peaks import highest_peaks
 from .rows import Window
-from .side_by_side import Point, Variant, measure_side_by_side
+from .side_by_side import Point, Variant, measure_interleaved
 from .statistics import judge_budget, littles_law
 from .words import BOUNDS, interval, with_intervals
 
@@ -27,9 +27,9 @@ __all__ = [
     "interval",
     "judge_budget",
     "littles_law",
+    "measure_interleaved",
     "measure_offline",
     "measure_online",
-    "measure_side_by_side",
     "patience",
     "profile_operators",
     "served",

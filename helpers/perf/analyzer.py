@@ -285,7 +285,7 @@ def _served(window: Window, log: str, parts: Sequence[str], samples: int = 1) ->
         window,
         components=components,
         counted=int(counted[""]["requests"]) if "" in counted else None,
-        executed_batch=samples * int(graph["samples"]) / max(int(graph["executions"]), 1)
+        average_batch_size=samples * int(graph["samples"]) / max(int(graph["executions"]), 1)
         if graph
         else None,
     )

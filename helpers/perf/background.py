@@ -13,7 +13,7 @@ import psutil
 from helpers.perf.rows import OTHERS_SHARE
 
 QUIET_SECONDS = 0.3
-PATIENCE_VARIABLE = "TRITON_NOTEBOOKS_PATIENCE"  # set by the user, in seconds
+PATIENCE_VARIABLE = "TRITON_NOTEBOOKS_RETRY_SECONDS"  # set by the user, in seconds
 PATIENCE_SECONDS = 20.0
 PACE_SECONDS, PACE_PARTS, PACE_SIZE = 0.05, 5, 512
 

@@ -15,7 +15,7 @@ from helpers.inference import counted, ensemble, is_as_exported, physical_cores,
 from helpers.perf import background
 from helpers.perf.operators import graph_batch
 from helpers.results import Profile
-from helpers.store import Artefact
+from helpers.store import Artifact
 
 OPERATIONS = 2e9  # of a timed call at least, if so many samples are allowed
 FEWEST, MOST, SECONDS = 3, 7, 0.3  # calls of each graph, and for how long they go on
@@ -73,20 +73,20 @@ class Changes:
         ]
 
 
-def what_changed(config: ConvertConfig, artefact: Artefact, profile: Profile) -> Changes:
+def what_changed(config: ConvertConfig, artifact: Artifact, profile: Profile) -> Changes:
     """Compare the exported file with what was made of it; `profile` has what is executed."""
     exported = require(config, "export")
     before, after = (formats.get(each) for each in (config.export_format, config.format))
     graphs = {f"exported: {before.SHOWN[1]}": counted(exported)}
     if not is_as_exported(config):
-        graphs[f"converted: {after.SHOWN[1]}"] = counted(artefact)
+        graphs[f"converted: {after.SHOWN[1]}"] = counted(artifact)
     executed = Counter[str]()
     for each in profile.operators:
         executed[each.kind] += each.calls
     graphs[f"executed: {after.SHOWN[0]}"] = executed
     graphs = {name: counts for name, counts in graphs.items() if counts}
-    size, calls = _called(config, exported, artefact)
-    findings = (_said(config, exported, artefact, executed), *_quicker(calls))
+    size, calls = _called(config, exported, artifact)
+    findings = (_said(config, exported, artifact, executed), *_quicker(calls))
     caption = (
         f"Calls with a batch of {size} in this process, {physical_cores()} threads, the two graphs "
         "in turn: one rough timing; the performance stages measure"
@@ -106,12 +106,12 @@ def _column(counts: Counter[str]) -> list[str]:
 
 
 def _said(
-    config: ConvertConfig, exported: Artefact, artefact: Artefact, executed: Counter[str]
+    config: ConvertConfig, exported: Artifact, artifact: Artifact, executed: Counter[str]
 ) -> str:
     """Say in what the file that is served differs from the exported one, or that it does not."""
     before, after = (formats.get(each).SHOWN[1] for each in (config.export_format, config.format))
     runtime = formats.get(config.format).SHOWN[0]
-    first, second = counted(exported).total(), counted(artefact).total()
+    first, second = counted(exported).total(), counted(artifact).total()
     ran = f"{runtime} executes {executed.total():,} operators" if executed else ""
     if is_as_exported(config):
         said = (
@@ -119,13 +119,13 @@ def _said(
             "exported."
         )
         return f"{said} {ran} of the {first:,} in the file." if ran and first else said
-    sizes = f"{exported.size_mb:,.1f} MB became {artefact.size_mb:,.1f} MB"
+    sizes = f"{exported.size_mb:,.1f} MB became {artifact.size_mb:,.1f} MB"
     said = (
         f"{before} in {config.export_precision} became {after} in {config.precision}, and {sizes}."
     )
     if first and second:
         said += f" The file has {second:,} operators instead of {first:,}."
-    if marks := sum(counted(artefact)[kind] for kind in QUANTISED):
+    if marks := sum(counted(artifact)[kind] for kind in QUANTISED):
         said += f" {marks:,} of them round to 8-bit integers or back."
     return f"{said} {ran}." if ran else said
 
@@ -152,19 +152,19 @@ def _quicker(calls: Sequence[Call]) -> list[str]:
 
 
 def _called(
-    config: ConvertConfig, exported: Artefact, artefact: Artefact
+    config: ConvertConfig, exported: Artifact, artifact: Artifact
 ) -> tuple[int, tuple[Call, ...]]:
     """Time the exported and the converted graph; give the samples in a call too. There is nothing
     to time where both are one file.
     """
     if is_as_exported(config):
         return 0, ()
-    size, inputs = graph_batch(config, artefact, OPERATIONS)
+    size, inputs = graph_batch(config, artifact, OPERATIONS)
     found: list[Call] = []
     sessions: list[Session] = []
     sides = {
         "exported": (exported, config.export_format, config.export_precision),
-        "converted": (artefact, config.format, config.precision),
+        "converted": (artifact, config.format, config.precision),
     }
     for graph, (of, name, precision) in sides.items():
         fmt = formats.get(name)

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from helpers import models
-from helpers.config import ContestConfig, artefact_folder, results_folder
+from helpers.config import ContestConfig, artifact_folder, results_folder
 from helpers.errors import DeploymentError, MeasurementError
 from helpers.inference import ensemble, require
 from helpers.machine import contest_obstacle
@@ -27,7 +27,7 @@ from helpers.perf.statistics import (
     judge_budget,
     log_interval,
 )
-from helpers.store import Artefact
+from helpers.store import Artifact
 from helpers.triton import Server, serve, write_repository
 
 MUCH = 0.85  # a drift between two runs is not as large
@@ -49,7 +49,7 @@ class Comparison:
     """What is known of the second contender."""
 
     ratio: float  # of its throughput to the first one's
-    interval: Interval | None  # of the ratio, 95 %
+    interval: Interval | None  # of the ratio, 95%
     pairs: int
     throughput: float  # samples/s
     p99_latency_ms: float
@@ -96,7 +96,7 @@ class Contest:
         outputs = [tensor.name for tensor in models.get(config.model).outputs(config)]
         one = sweep.sent(server, sweep.batch(self.samples, 0, 1), 1)
         served = ensemble.served(config)
-        seconds = min(RUN_SECONDS, config.point_seconds / 5)
+        seconds = min(RUN_SECONDS, config.measurement_seconds / 5)
         shortest = round(1000 * seconds / analyzer.WINDOWS / analyzer.WINDOW_STRETCH)
         count = contender.clients + block_size(contender.clients)
         point = LoadPoint(
@@ -150,9 +150,9 @@ def served(config: ContestConfig, scenario: str = "online", log: str = "") -> It
     """
     if reason := contest_obstacle(config):
         raise DeploymentError(reason)
-    converted, place = require(config, "convert"), artefact_folder(config, "deploy").parent
+    converted, place = require(config, "convert"), artifact_folder(config, "deploy").parent
     with TemporaryDirectory(dir=place, prefix=f".{config.stage}.") as name:
-        repository, log = Artefact(Path(name), {}, {}), log or f"{config.stage}_server.log"
+        repository, log = Artifact(Path(name), {}, {}), log or f"{config.stage}_server.log"
         write_repository(repository.folder, config, converted)
         with serve(config, repository, scenario, log=results_folder(config) / log) as server:
             yield server
@@ -201,5 +201,5 @@ def ratio_interval(first: Sequence[Window], second: Sequence[Window]) -> Interva
     if low is None or high is None:
         return None
     ratio = geometric_mean(blocks[1]) / geometric_mean(blocks[0])
-    reach = hypot(log(1 + low.half_width), log(1 + high.half_width))
+    reach = hypot(log(1 + low.margin_of_error), log(1 + high.margin_of_error))
     return Interval(ratio * exp(-reach), ratio * exp(reach))

@@ -14,7 +14,7 @@ def limited(row: Row, work: Work, peaks: Peaks, precision: str) -> Row:
     peak = peaks.gflops.get(precision)
     if not row.throughput or not peak or not work.flop:  # a graph may have no products
         return row
-    moved = work.bytes(precision, row.executed_batch or row.batch_size)
+    moved = work.bytes(precision, row.average_batch_size or row.batch_size)
     intensity = work.flop / moved
     by_memory = intensity * peaks.memory_gb_s
     gflops = row.throughput * work.flop / 1e9
@@ -22,7 +22,7 @@ def limited(row: Row, work: Work, peaks: Peaks, precision: str) -> Row:
         update={
             "gflops": gflops,
             "intensity": intensity,
-            "limit": "memory" if by_memory < peak else "compute",
-            "limit_share": gflops / min(peak, by_memory),
+            "roofline_bound": "memory" if by_memory < peak else "compute",
+            "roofline_share": gflops / min(peak, by_memory),
         }
     )

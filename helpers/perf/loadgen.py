@@ -72,7 +72,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A figure and its 95 % interval, where there is one."""
+    """A figure and its 95% interval, where there is one."""
 
     value: float
     interval: Interval | None
@@ -191,7 +191,7 @@ def crosscheck(given: Parameters, model: str, experiment: str) -> list[Row]:
     """Measure a deployed experiment with both meters in turn, and write `crosscheck.json`.
 
     The server is set up as for clients online, and all requests go over HTTP. Raises
-    `AccuracyError` for a wrong answer, `ArtefactError` if nothing is deployed yet, and
+    `AccuracyError` for a wrong answer, `ArtifactError` if nothing is deployed yet, and
     `MeasurementError` without LoadGen.
     """
     if not find_spec("mlperf_loadgen"):
@@ -302,6 +302,6 @@ def _row(
     one, two = ours.interval, theirs.interval
     overlap = one and two and one.low <= two.high and two.low <= one.high
     agree = overlap or abs(ours.value / theirs.value - 1) <= CLOSE
-    verdict = "agree" if agree else "differ"
+    quality = "agree" if agree else "differ"
     head: Row = {"scenario": scenario, "batch_size": rows, "figure": figure, "LoadGen": str(ours)}
-    return head | {"perf_analyzer": str(theirs), "verdict": verdict, "reason": reason}
+    return head | {"perf_analyzer": str(theirs), "quality": quality, "reason": reason}

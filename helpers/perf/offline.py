@@ -24,8 +24,18 @@ FLOOR_INTERVAL_MS = 50  # of the identity model, which answers in a millisecond 
 BARE_SHARE = 0.6  # of a served run's time, for a bare one: it has no windows to fill
 NO_RATIO = dict.fromkeys(
     (
-        *("bare_throughput", "served_bare_ratio", "served_bare_low", "served_bare_high"),
-        *("serving_ms", "adapter_ms", "adapter_low_ms", "adapter_high_ms"),
+        *(
+            "in_process_throughput",
+            "relative_throughput",
+            "relative_throughput_low",
+            "relative_throughput_high",
+        ),
+        *(
+            "serving_overhead_ms",
+            "residual_overhead_ms",
+            "residual_overhead_low_ms",
+            "residual_overhead_high_ms",
+        ),
     )
 )
 
@@ -73,7 +83,7 @@ class Bare:
 
 
 def bare_session(config: DeployConfig) -> Session | None:
-    """Load the artefact in this process as the server does; None if another runtime serves it."""
+    """Load the artifact in this process as the server does; None if another runtime serves it."""
     if not ensemble.has_bare_runtime(config):
         return None
     repository = require(config, "deploy").folder
@@ -117,11 +127,11 @@ def measure_offline(config: OfflineConfig, server: Server) -> Measurement:
     rows = []
     for row in measurement.rows:
         changes: dict[str, object] = {}
-        if refused and row.served_bare_ratio is not None:
-            changes |= NO_RATIO | {"ratio_verdict": refused}
+        if refused and row.relative_throughput is not None:
+            changes |= NO_RATIO | {"relative_quality": refused}
         if not server.identity:
-            changes["floor_reason"] = NO_FLOOR
-        if shared_memory != config.shared_memory and row.verdict != "failed":
+            changes["noop_reason"] = NO_FLOOR
+        if shared_memory != config.shared_memory and row.quality != "failed":
             changes["reason"] = "; ".join(filter(None, (row.reason, NOT_SHARED)))
         rows.append(row.model_copy(update=changes))
     return measurement.model_copy(update={"rows": tuple(rows), "passes": passes})
@@ -155,7 +165,7 @@ def run_pairs(
     the server has that model.
 
     It ends when there are enough requests and the throughput is known, or with the first whole pair
-    after `point_seconds`, see `Runs.is_over`; never before `pairs`.
+    after `measurement_seconds`, see `Runs.is_over`; never before `pairs`.
     """
     server.infer(config.model, one)  # the first call of a new shape is slow
     request_seconds = sweep.seconds(lambda: server.infer(config.model, one))
@@ -184,10 +194,10 @@ def run_pairs(
     while not (
         len(runs.served) >= config.pairs
         and runs.missing(config.request_count) <= 0
-        and runs.is_known(config.half_width)
+        and runs.is_known(config.margin_of_error)
     ):
         enough = len(runs.served) >= config.pairs
-        if enough and runs.is_over(config.point_seconds, config.request_count):
+        if enough and runs.is_over(config.measurement_seconds, config.request_count):
             break
         in_turn = [call, serve] if bare else [serve]
         if server.identity and len(runs.floor) < FEWEST_RUNS:

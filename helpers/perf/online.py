@@ -45,8 +45,8 @@ def measure_online(config: OnlineConfig, server: Server) -> Measurement:
             seconds.append(float(run.latencies_ms.mean()) / 1000 / load.concurrency)
             runs.served.append(run)
 
-        while not (runs.missing(wanted) <= 0 and runs.is_known(config.half_width)):
-            if runs.is_over(config.point_seconds, wanted):
+        while not (runs.missing(wanted) <= 0 and runs.is_known(config.margin_of_error)):
+            if runs.is_over(config.measurement_seconds, wanted):
                 return
             runs.round(serve)
 
@@ -70,23 +70,23 @@ def _open_loop(config: OnlineConfig, rows: list[Row], peak: float) -> Iterator[P
     kept, broken = 0.0, peak
 
     def at(rate: float, fewest: int) -> Point:
-        count = max(fewest, ceil(rate * config.point_seconds))
+        count = max(fewest, ceil(rate * config.measurement_seconds))
         fields = {"batch_size": config.online_batch_size, "concurrency": 0}
         return Point({**fields, "rate": rate, "requests": count}, _send, count)
 
     for share in sorted(config.rates):
         yield at(share * peak, config.request_count)
-        if rows[-1].verdict == "failed":
+        if rows[-1].quality == "failed":
             return
         kept, broken = _narrowed(rows[-1], budget_ms, kept, broken)
-        if rows[-1].verdict == "overloaded":
+        if rows[-1].quality == "saturated":
             break
     for _ in range(BISECTIONS if budget_ms else 0):
-        if broken <= kept * (1 + config.half_width):
+        if broken <= kept * (1 + config.margin_of_error):
             return
         rate = (kept + broken) / 2
-        yield at(rate, min(BUDGET_REQUESTS, ceil(4 * rate * config.point_seconds)))
-        if rows[-1].verdict == "failed":
+        yield at(rate, min(BUDGET_REQUESTS, ceil(4 * rate * config.measurement_seconds)))
+        if rows[-1].quality == "failed":
             return
         kept, broken = _narrowed(rows[-1], budget_ms, kept, broken)
 
@@ -102,7 +102,7 @@ def _narrowed(row: Row, budget_ms: float | None, kept: float, broken: float) -> 
     """
     assert row.rate
     late = row.p99_latency_ms is None or row.p99_latency_ms > (budget_ms or 0)
-    if late or row.verdict == "overloaded":
+    if late or row.quality == "saturated":
         return kept, min(broken, row.rate)
     return max(kept, row.rate), broken
 

@@ -12,7 +12,7 @@ from helpers.formats import Arrays, OperatorTime, instructions
 from helpers.inference import ensemble, exported_work, open_dataset, physical_cores, some
 from helpers.perf import background, peaks
 from helpers.results import Operator, Profile
-from helpers.store import Artefact
+from helpers.store import Artifact
 
 # A run computes so many operations at least: enough to be timed, and a batch that a user would send
 OPERATIONS, MOST_SAMPLES, SAMPLES = 2e10, 2048, 8
@@ -23,7 +23,7 @@ PRODUCTS = re.compile(r"Conv(?!ert)|Gemm|MatMul|FullyConnected|Attention|Attn|LS
 CONVERSIONS = re.compile(r"[Qq]uantize|Reorder|Convert|^Cast")
 
 
-def profile_operators(config: ConvertConfig, artefact: Artefact) -> Profile:
+def profile_operators(config: ConvertConfig, artifact: Artifact) -> Profile:
     """Profile a converted model on this processor, with one thread for each physical core; or say
     why that cannot be done.
     """
@@ -33,10 +33,10 @@ def profile_operators(config: ConvertConfig, artefact: Artefact) -> Profile:
     if fmt.profile is None:
         return Profile(reason=f"not profiled: {fmt.SHOWN[0]} does not tell how long operators take")
     work = exported_work(config)
-    size, inputs = graph_batch(config, artefact, OPERATIONS)
+    size, inputs = graph_batch(config, artifact, OPERATIONS)
     with background.exclusive_lock():
         before = peaks.measure(config.device, threads, config.precision)
-        found = fmt.profile(artefact.folder / fmt.FILE, threads, inputs)
+        found = fmt.profile(artifact.folder / fmt.FILE, threads, inputs)
         peak = peaks.highest_peaks(before, peaks.measure(config.device, threads, config.precision))
     operators = grouped(found)
     return Profile(
@@ -53,7 +53,7 @@ def profile_operators(config: ConvertConfig, artefact: Artefact) -> Profile:
     )
 
 
-def graph_batch(config: ConvertConfig, artefact: Artefact, operations: float) -> tuple[int, Arrays]:
+def graph_batch(config: ConvertConfig, artifact: Artifact, operations: float) -> tuple[int, Arrays]:
     """Give inputs of the graph for so many samples that a call has `operations` at least, if no
     more are needed than a user would send; and how many samples these are.
     """
@@ -61,7 +61,7 @@ def graph_batch(config: ConvertConfig, artefact: Artefact, operations: float) ->
     wanted = 2 ** ceil(log2(operations / work.flop)) if work and work.flop else SAMPLES
     size = models.at_once(config.model, max(1, min(wanted, MOST_SAMPLES)))
     batch = some(config, open_dataset(config), size)
-    return size, ensemble.graph_inputs(config, artefact.folder, batch)
+    return size, ensemble.graph_inputs(config, artifact.folder, batch)
 
 
 def grouped(found: Sequence[OperatorTime]) -> tuple[Operator, ...]:
@@ -122,7 +122,7 @@ def explain(
 def _shares(
     operators: Sequence[Operator], whole: float, name: Callable[[Operator], str], most: int = 3
 ) -> str:
-    """Name the largest groups with their shares of a time, those of 1 % or more."""
+    """Name the largest groups with their shares of a time, those of 1% or more."""
     times: dict[str, float] = {}
     for each in operators:
         times[name(each)] = times.get(name(each), 0.0) + each.ms

@@ -2,9 +2,9 @@
 
 What perf_analyzer 2.51 does, and why its own figures are not used: it counts the requests that end
 in a window (and so misses those under way at the end of the last), which is too few by up to one
-request a client and window, 20 % where a window holds five; and it calls a point stable when half
+request a client and window, 20% where a window holds five; and it calls a point stable when half
 of (max - min) / mean of three windows is within its percentage. Here throughput is the slope of
-completed requests over time, and every figure has a 95 % interval, or none where it bounds none.
+completed requests over time, and every figure has a 95% interval, or none where it bounds none.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,14 +23,14 @@ from helpers.perf.statistics import (
     log_interval,
     percentile_interval,
 )
-from helpers.results import Row, Verdict
+from helpers.results import Quality, Row
 
 BLOCKS = 10  # that a single run is cut into, at most
 BLOCK_REQUESTS, BLOCK_ROUNDS = 6, 4  # in a block at least: requests, and of each client
 OTHERS_SHARE = 0.05  # of all cores, that other processes may take
 CLIENT_BOUND = 0.5  # of perf_analyzer's time, spent outside requests
 GROWTH = 0.05  # of latency in an open loop, in seconds per second: it is overloaded above
-LATE_SHARE = 0.1  # of the gap between requests, by which 99 % of them may be sent late
+LATE_SHARE = 0.1  # of the gap between requests, by which 99% of them may be sent late
 COUNT_BOUND = 0.01  # between the requests that Triton counted and those of perf_analyzer
 NO_COMPONENTS = "a part of the ensemble has no statistics, so no components"
 QUANTILES = (50, 90, 95, 99)  # of latency, in percent
@@ -47,7 +47,7 @@ class Window:
     components: Mapping[str, float] = field(default_factory=dict)  # of the mean latency (ms)
     overhead: float = nan  # share of its time that the client spends outside requests
     counted: int | None = None  # requests that Triton counted meanwhile
-    executed_batch: float | None = None  # samples in an execution, on average
+    average_batch_size: float | None = None  # samples in an execution, on average
 
     @property
     def steady(self) -> "Window":
@@ -121,66 +121,71 @@ def repetitions(runs: Sequence[Window], cut: bool) -> list[float]:
 
 
 def compare(bare: Sequence[float], served: Sequence[float], within: float) -> dict[str, object]:
-    """Columns of served over bare throughput (inferences/s): pairs in which each run occurs once.
+    """Columns of served over bare throughput (samples/s): pairs in which each run occurs once.
 
-    The ratio has a verdict of its own: "stable" if at least three pairs know it within `within`.
+    The ratio has a quality of its own: "stable" if at least three pairs know it within `within`.
     """
     found = [each / other for each, other in zip(served, bare, strict=True)]
     interval, ratio = log_interval(found), geometric_mean(found)
-    known = interval is not None and interval.half_width <= within
+    known = interval is not None and interval.margin_of_error <= within
     return {
-        "bare_throughput": geometric_mean(bare),
-        "served_bare_ratio": None if isnan(ratio) else ratio,
-        "served_bare_low": interval and interval.low,
-        "served_bare_high": interval and interval.high,
-        "ratio_verdict": "stable" if known else "wide" if interval else "few pairs",
+        "in_process_throughput": geometric_mean(bare),
+        "relative_throughput": None if isnan(ratio) else ratio,
+        "relative_throughput_low": interval and interval.low,
+        "relative_throughput_high": interval and interval.high,
+        "relative_quality": "stable" if known else "imprecise" if interval else "too few pairs",
     }
 
 
-def beyond_floor(serving_ms: Sequence[float], floor_ms: Sequence[float]) -> dict[str, object]:
+def beyond_floor(
+    serving_overhead_ms: Sequence[float], noop_latency_ms: Sequence[float]
+) -> dict[str, object]:
     """Columns of the floor: the mean latency of requests to an identity model, and by how much
     serving costs more than it, from what each served run and each floor run measured.
     """
-    floor = float(np.mean(floor_ms))
-    if not serving_ms:
-        return {"floor_ms": floor}
-    bounds = difference_interval(serving_ms, floor_ms)
+    floor = float(np.mean(noop_latency_ms))
+    if not serving_overhead_ms:
+        return {"noop_latency_ms": floor}
+    bounds = difference_interval(serving_overhead_ms, noop_latency_ms)
     return {
-        "floor_ms": floor,
-        "adapter_ms": float(np.mean(serving_ms)) - floor,
-        "adapter_low_ms": bounds and bounds.low,
-        "adapter_high_ms": bounds and bounds.high,
+        "noop_latency_ms": floor,
+        "residual_overhead_ms": float(np.mean(serving_overhead_ms)) - floor,
+        "residual_overhead_low_ms": bounds and bounds.low,
+        "residual_overhead_high_ms": bounds and bounds.high,
     }
 
 
-def verdict(
+def quality(
     row: Row, request_count: int, within: float, cores: int, disturbance: str = ""
-) -> tuple[Verdict, str]:
+) -> tuple[Quality, str]:
     """Judge a row: "stable", or the first thing that keeps it from being believed, with the reason
     and what to do. `disturbance` says what disturbed the machine meanwhile; empty if nothing did.
     """
     others, overhead, half = (
         nan if each is None else each
-        for each in (row.background_cpu_cores, row.client_overhead, row.half_width)
+        for each in (row.background_cpu_cores, row.client_overhead, row.margin_of_error)
     )
     if not (row.requests or 0) >= request_count:
         reason = f"{row.requests} of {request_count} requests: measure again on a freer machine"
-        return "few requests", reason
+        return "too few requests", reason
     if overhead > CLIENT_BOUND:
         return (
             "client-bound",
             f"the client itself took {overhead:.0%} of the time: send more in a request",
         )
     if not others <= OTHERS_SHARE * cores:
-        return "disturbed", f"other processes used {others:.2f} cores: end them and measure again"
+        return "noisy", f"other processes used {others:.2f} cores: end them and measure again"
     if disturbance:
-        return "disturbed", disturbance
-    if row.half_width is None:
-        return "wide", f"fewer than {FEWEST_RUNS} runs bound nothing: raise pairs or request_count"
+        return "noisy", disturbance
+    if row.margin_of_error is None:
+        return (
+            "imprecise",
+            f"fewer than {FEWEST_RUNS} runs bound nothing: raise pairs or request_count",
+        )
     if not half <= within:
         what = "its p50 is known" if row.rate else "known"
-        reason = f"{what} to +-{half:.1%}, not to +-{within:.0%}: raise point_seconds"
-        return "wide", reason
+        reason = f"{what} to ±{half:.1%}, not to ±{within:.0%}: raise measurement_seconds"
+        return "imprecise", reason
     return "stable", ""
 
 
@@ -198,8 +203,8 @@ def miscounted(runs: Sequence[Window]) -> str:
     return ""
 
 
-def open_loop_columns(run: Window, rate: float) -> tuple[dict[str, object], Verdict | None, str]:
-    """Columns that only a row of an open loop has, and the verdict that only it can get: where the
+def open_loop_columns(run: Window, rate: float) -> tuple[dict[str, object], Quality | None, str]:
+    """Columns that only a row of an open loop has, and the quality that only it can get: where the
     server takes less than `rate` requests/s, or the client sends too late.
     """
     assert run.sent is not None
@@ -210,9 +215,9 @@ def open_loop_columns(run: Window, rate: float) -> tuple[dict[str, object], Verd
     columns |= {f"p{q}_sent_ms": float(np.percentile(sent, q)) for q in (50, 99)}
     if grew > GROWTH:
         reason = f"latency grew by {grew * 1000:.0f} ms a second: it is a lower bound"
-        return columns, "overloaded", reason
+        return columns, "saturated", reason
     if late > LATE_SHARE * 1000 / rate:
-        reason = f"1 % of requests were sent {late:.2g} ms late or more, over a tenth of their gap"
+        reason = f"1% of requests were sent {late:.2g} ms late or more, over a tenth of their gap"
         return columns, "client-bound", reason
     return columns, None, ""
 
@@ -258,27 +263,27 @@ def measure_row(
     if isnan(throughput) and not rate:  # runs of a request or two: by Little's law
         throughput = 1000 * first.batch_size * first.concurrency / mean
     law = None if rate else littles_law(throughput, mean, first.batch_size, first.concurrency)
-    executed = [run.executed_batch for run in runs if run.executed_batch is not None]
+    executed = [run.average_batch_size for run in runs if run.average_batch_size is not None]
     row = Row(
         batch_size=first.batch_size,
         concurrency=first.concurrency,
         throughput=throughput,
         throughput_low=interval.low if interval else None,
         throughput_high=interval.high if interval else None,
-        half_width=known.half_width if known else None,
+        margin_of_error=known.margin_of_error if known else None,
         avg_latency_ms=mean,
-        verdict="stable",
+        quality="stable",
         rate=rate,
         requests=sum(counts),
         client_overhead=float(np.max([run.overhead for run in runs])),
-        executed_batch=float(np.mean(executed)) if executed else None,
+        average_batch_size=float(np.mean(executed)) if executed else None,
         background_cpu_cores=others_cores,
         littles_law=law,
     ).model_copy(update={**columns, **(figures or {})})
-    word, reason = verdict(row, request_count, within, cores, disturbance or miscounted(runs))
+    word, reason = quality(row, request_count, within, cores, disturbance or miscounted(runs))
     if rate:
         more, worse, why = open_loop_columns(first, rate)
         row, word, reason = row.model_copy(update=more), worse or word, why or reason
     if any(run.counted is not None and not run.components for run in runs):
         reason = "; ".join(filter(None, (reason, NO_COMPONENTS)))
-    return row.model_copy(update={"verdict": word, "reason": reason})
+    return row.model_copy(update={"quality": word, "reason": reason})

@@ -83,7 +83,7 @@ class Runs:
     watched: Callable[[], AbstractContextManager[None]]  # watches the machine during a bare run
     cut: bool = False  # whether consecutive blocks of a run repeat one another
     served: list[Window] = field(default_factory=list)
-    bare: list[float] = field(default_factory=list)  # inferences/s
+    bare: list[float] = field(default_factory=list)  # samples/s
     floor: list[Window] = field(default_factory=list)  # of the identity model
     # by run: processor seconds that other processes took, and how long it was
     others: list[tuple[float, float]] = field(default_factory=list)
@@ -138,8 +138,8 @@ class Runs:
         """
         return self.seconds > seconds * (1 if self.missing(wanted) <= 0 else 3)
 
-    def is_known(self, half_width: float) -> bool:
+    def is_known(self, margin_of_error: float) -> bool:
         """Whether the throughput is known within that."""
         repeated = repetitions([run.steady for run in self.served], self.cut)
         interval = log_interval(repeated)
-        return interval is not None and interval.half_width <= half_width
+        return interval is not None and interval.margin_of_error <= margin_of_error

@@ -33,7 +33,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class Ratio:
-    """How many times as large one figure is as another, with its 95 % interval if that is known."""
+    """How many times as large one figure is as another, with its 95% interval if that is known."""
 
     value: float
     interval: Interval | None
@@ -74,7 +74,7 @@ def ratio(values: Sequence[float], others: Sequence[float]) -> Ratio:
     return Ratio(geometric_mean(ratios), None if values == others else log_interval(ratios))
 
 
-def measure_side_by_side(variants: Sequence[Variant], clients: Sequence[int]) -> list[Point]:
+def measure_interleaved(variants: Sequence[Variant], clients: Sequence[int]) -> list[Point]:
     """Load each configuration with each number of clients, the first configuration first.
 
     Raises `ServerError` if one cannot be served, and `MeasurementError` if one is not measured.
@@ -102,7 +102,7 @@ def measure_side_by_side(variants: Sequence[Variant], clients: Sequence[int]) ->
         row = measure_row(
             windows,
             config.request_count,
-            config.half_width,
+            config.margin_of_error,
             background.cores(),
             others_cores=busy,
             figures={"server_peak_memory_mb": memories[place]},
@@ -122,7 +122,7 @@ def _in_turn(
     """Give the runs of each contender, by its place, and number of clients."""
     places = [(place, count) for count in clients for place in range(len(contenders))]
     runs: dict[tuple[int, int], list[Window]] = {each: [] for each in places}
-    wanted = int(contenders[0].config.point_seconds / ROUND_SECONDS)
+    wanted = int(contenders[0].config.measurement_seconds / ROUND_SECONDS)
     rounds = max(FEWEST_ROUNDS, min(MOST_ROUNDS, wanted))
     for turn in range(rounds):
         started = time.monotonic()

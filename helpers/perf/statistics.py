@@ -1,4 +1,4 @@
-"""The statistics of measurements, as pure functions with their sources: 95 % intervals of means,
+"""The statistics of measurements, as pure functions with their sources: 95% intervals of means,
 percentiles and shares, and what they decide.
 """
 
@@ -18,14 +18,14 @@ BUDGET_SHARE = 0.01  # of requests, that may take longer than a latency budget
 
 @dataclass(frozen=True)
 class Interval:
-    """A 95 % interval of a figure."""
+    """A 95% interval of a figure."""
 
     low: float
     high: float
 
     @property
-    def half_width(self) -> float:
-        """Half of the width on a logarithmic scale: 0.05 means about +-5 %."""
+    def margin_of_error(self) -> float:
+        """Half of the width on a logarithmic scale: 0.05 means about ±5%."""
         return sqrt(self.high / self.low) - 1
 
 
@@ -124,7 +124,7 @@ def share_interval(count: float, total: float) -> tuple[float, float]:
 
 
 def judge_budget(latencies_ms: NDArray[np.float64], budget_ms: float) -> tuple[str, int]:
-    """Say whether at most 1 % of requests, in sequence, take longer than a budget: "met", "not met"
+    """Say whether at most 1% of requests, in sequence, take longer than a budget: "met", "not met"
     or "not known". And how many requests it would take to meet it if no more took longer. They
     count for as many as their correlation leaves.
     """

@@ -100,7 +100,7 @@ def run(
     rows: list[Row] = []
     kept: dict[str, NDArray[np.generic]] = {}
     before: list[float] = []
-    pace = Pace(config.half_width, background.patience())
+    pace = Pace(config.margin_of_error, background.patience())
     measuring, waited, ended = 0.0, 0.0, ""
     asked = config.device, _cores_used(config), config.precision
     server.ready()  # while it starts the machine has another pace
@@ -132,9 +132,9 @@ def run(
                     raise MeasurementError(ended)
                 row, own = _measure(config, server, observer, load, point, pace)
             except (MeasurementError, ServerError) as error:
-                row = Row(**point.identity, verdict="failed", reason=str(error))
+                row = Row(**point.identity, quality="failed", reason=str(error))
             measuring += time.monotonic() - started - (pace.waited_seconds - slower)
-            if row.verdict == "failed":
+            if row.quality == "failed":
                 ended = "" if server.is_live() else "the server had ended before"
             kept |= own
             rows.append(row)
@@ -204,14 +204,14 @@ def _measure(
         failure = f"{error} ({len(runs.served)} runs were whole)"
     memory_mb, paces = peak_mb(), runs.paces or pace.seen
     figures = seen.figures([run.requests for run in runs.served]) | compared(config, runs)
-    figures |= {"pace": float(np.mean(paces)), "repeated": point.repeated}
+    figures |= {"machine_gflops": float(np.mean(paces)), "repeated": point.repeated}
     figures["server_peak_memory_mb"] = memory_mb
     if before:
         figures |= lookup_shares(before, server.counters(LOOKUPS))
     row = measure_row(
         runs.served,
         point.wanted,
-        config.half_width,
+        config.margin_of_error,
         background.cores(),
         cut=runs.cut,
         rate=load.rate,
@@ -220,7 +220,7 @@ def _measure(
         disturbance=seen.disturbance() or runs.pace_changed,
     )
     if failure:
-        row = row.model_copy(update={"verdict": "failed", "reason": failure})
+        row = row.model_copy(update={"quality": "failed", "reason": failure})
     name = row.point(config.stage.removeprefix("perf_"))
     kept: dict[str, NDArray[np.generic]] = {}
     for i, window in enumerate(runs.served):
@@ -247,10 +247,10 @@ def compared(config: LoadConfig, runs: Runs) -> dict[str, object]:
     serving: list[float] = []  # ms
     if whole := min(len(runs.bare), len(runs.served)):
         served, bare = [run.steady for run in runs.served[:whole]], runs.bare[:whole]
-        columns = compare(bare, [run.throughput for run in served], config.half_width)
+        columns = compare(bare, [run.throughput for run in served], config.margin_of_error)
         calls = 1000 * served[0].batch_size / np.array(bare)
         serving = [run.mean_latency_ms - call for run, call in zip(served, calls, strict=True)]
-        columns["serving_ms"] = float(np.mean(serving))
+        columns["serving_overhead_ms"] = float(np.mean(serving))
     if runs.floor:
         columns |= beyond_floor(serving, [run.steady.mean_latency_ms for run in runs.floor])
     return columns
@@ -259,9 +259,9 @@ def compared(config: LoadConfig, runs: Runs) -> dict[str, object]:
 def _in_words(row: Row) -> str:
     load = f"{row.rate:.4g} requests/s" if row.rate else f"{row.concurrency} clients"
     head = f"batch {row.batch_size}, {load}"
-    if row.verdict == "failed":
+    if row.quality == "failed":
         return f"{head}: failed, {row.reason}"
-    ratio = f", {row.served_bare_ratio:.3f} of bare" if row.served_bare_ratio else ""
-    width = f" +-{row.half_width:.1%}" if row.half_width and not row.rate else ""
-    figures = f"{row.throughput:.1f} inferences/s{width}, p99 {row.p99_latency_ms:.0f} ms{ratio}"
-    return f"{head}: {figures}, {row.verdict}"
+    ratio = f", {row.relative_throughput:.3f} of bare" if row.relative_throughput else ""
+    width = f" ±{row.margin_of_error:.1%}" if row.margin_of_error and not row.rate else ""
+    figures = f"{row.throughput:.1f} samples/s{width}, p99 {row.p99_latency_ms:.0f} ms{ratio}"
+    return f"{head}: {figures}, {row.quality}"

@@ -1,4 +1,4 @@
-"""How 95 % intervals are written in tables."""
+"""How 95% intervals are written in tables."""
 
 from math import isnan
 from typing import TYPE_CHECKING, Any
@@ -11,12 +11,12 @@ from helpers.perf.statistics import requests_needed
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
-OF_SOME = {"repeated", "hit_rate", "default_share", "floor_reason"}  # shown where they say anything
+OF_SOME = {"repeated", "hit_rate", "default_share", "noop_reason"}  # shown where they say anything
 BOUNDS = {  # of columns that have an interval: its ends
     "throughput": ["throughput_low", "throughput_high"],
     "p99_latency_ms": ["p99_low_ms", "p99_high_ms"],
-    "served_bare_ratio": ["served_bare_low", "served_bare_high"],
-    "adapter_ms": ["adapter_low_ms", "adapter_high_ms"],
+    "relative_throughput": ["relative_throughput_low", "relative_throughput_high"],
+    "residual_overhead_ms": ["residual_overhead_low_ms", "residual_overhead_high_ms"],
 }
 
 
@@ -49,6 +49,6 @@ def with_intervals(rows: "DataFrame", columns: list[str]) -> "DataFrame":
             else interval(low, high)
             for value, low, high, requests in values
         ]
-        title = lowest.partition("_low")[0].replace("_", " ") + ", 95 %"
+        title = lowest.partition("_low")[0].replace("_", " ") + ", 95%"
         chosen.insert(chosen.columns.get_loc(name) + 1, title, texts)
     return chosen

@@ -1,4 +1,4 @@
-"""Removing the artefacts that nothing refers to any more."""
+"""Removing the artifacts that nothing refers to any more."""
 
 import re
 from collections.abc import Iterator
@@ -14,17 +14,17 @@ from helpers.pipeline.planning import owners
 from helpers.pipeline.publishing import last_parameters, targets
 from helpers.store import discard, display_path, locked
 
-PLACES = ("data/*", "*/artefacts/*", "*/databases/*")
+PLACES = ("data/*", "*/artifacts/*", "*/databases/*")
 DATA = ("dataset", "checkpoint", "reference")
 NAME = re.compile(rf"\w+-({'|'.join(DATA)}|export|convert|deploy)-[0-9a-f]{{12}}")
 
 
 def clear(outputs: Path, dry_run: bool, say: Lines) -> None:
-    """Remove every artefact that no result names and no experiment of a target would read, with a
+    """Remove every artifact that no result names and no experiment of a target would read, with a
     repository its databases, and say which; with `dry_run`, only say which. Nothing behind a link
     is removed.
 
-    A file counts in equal parts for each artefact that shares it by a hard link. Raises
+    A file counts in equal parts for each artifact that shares it by a hard link. Raises
     `WorkspaceError` during a run, and `ParameterError` if a target's parameters cannot be read.
     """
     if not outputs.exists():
@@ -40,7 +40,7 @@ def clear(outputs: Path, dry_run: bool, say: Lines) -> None:
             if not dry_run:
                 discard(path)
             say(f"{display_path(path)}: {'would be ' if dry_run else ''}removed, {size:,.1f} MB")
-        say(f"{len(sizes)} artefacts that nothing refers to, {sum(sizes.values()):,.1f} MB")
+        say(f"{len(sizes)} artifacts that nothing refers to, {sum(sizes.values()):,.1f} MB")
 
 
 def _size_mb(folder: Path) -> float:
@@ -49,18 +49,18 @@ def _size_mb(folder: Path) -> float:
 
 
 def _referenced(outputs: Path) -> Iterator[Path]:
-    """Name the artefacts that results name, and those that each target's parameters lead to."""
+    """Name the artifacts that results name, and those that each target's parameters lead to."""
     for path in outputs.glob("*/*/*/*.json"):
         found = results.read(path)
-        if found and found.artefact:
-            yield path.parents[2] / "artefacts" / found.artefact.folder
+        if found and found.artifact:
+            yield path.parents[2] / "artifacts" / found.artifact.folder
         if found and found.fingerprint:
             yield from (outputs / "data" / name for name in found.fingerprint.inputs.values())
     for target in targets(outputs):
         given = last_parameters(outputs, target)
         for model in given.file.models:
             for (_, stage), config in owners(given, model).items():
-                yield outputs / target / "artefacts" / config.key(stage)
+                yield outputs / target / "artifacts" / config.key(stage)
                 if stage == "export" and isinstance(config, ExportConfig):
                     with suppress(DeploymentError):  # the user's files are gone
                         made = (recipe_folder(config, kind).name for kind in DATA)

@@ -15,7 +15,7 @@ from helpers.config import (
     ExportConfig,
     Parameters,
     StageConfig,
-    artefact_folder,
+    artifact_folder,
     configure,
     needed,
     results_folder,
@@ -23,7 +23,7 @@ from helpers.config import (
 from helpers.config import stages as config_stages
 from helpers.inference import checkpoint_place, dataset_place
 from helpers.machine import contest_obstacle, obstacle
-from helpers.store import ROOT, find_artefact, is_away, is_unchanged, known_digest
+from helpers.store import ROOT, find_artifact, is_away, is_unchanged, known_digest
 
 FIRST_SECONDS = dict(zip(STAGE, (11, 6, 10, 14, 10, 6, 420, 120, 90, 90), strict=True))
 DATA_SECONDS = 40  # generating a data set and fitting a checkpoint to it
@@ -94,14 +94,14 @@ def lessons(given: Parameters, model: str) -> list[StageConfig]:
 
 def owners(given: Parameters, model: str) -> dict[tuple[str, str], StageConfig]:
     """Give for each experiment of a model and each of its stages the configuration in whose name
-    the stage runs: that of the first experiment with the same key where an artefact is made.
+    the stage runs: that of the first experiment with the same key where an artifact is made.
     """
     first: dict[str, StageConfig] = {}
     found = {}
     for experiment in given.experiments(model):
         for stage in (name for name in config_stages(model) if not STAGE[name].of_model):
             config = configure(given, model, experiment, stage)
-            if STAGE[stage].makes_artefact:
+            if STAGE[stage].makes_artifact:
                 config = first.setdefault(config.key(stage), config)
             found[experiment, stage] = config
     return found
@@ -111,7 +111,7 @@ def stale(job: Job, digests: dict[str, str] | None = None, away: bool = False) -
     """Say why the stage must run; empty if its result holds, even if blocked or skipped since.
 
     `digests` keeps those of the modules for other stages, which read mostly the same ones. `away`
-    says that data, and artefacts of which there is the manifest, may lie on other machines.
+    says that data, and artifacts of which there is the manifest, may lie on other machines.
     """
     digests = {} if digests is None else digests
     found = results.read(job.result)
@@ -127,10 +127,10 @@ def stale(job: Job, digests: dict[str, str] | None = None, away: bool = False) -
             digests[name] = known_digest(path) if path.exists() else ""
         if digests[name] != digest:
             return f"{name} changed"
-    if STAGE[job.config.stage].makes_artefact:
-        artefact = find_artefact(artefact_folder(job.config, job.config.stage))
-        if artefact is None or not (is_unchanged(artefact) or (away and is_away(artefact))):
-            return "its artefact is gone or changed on disk"
+    if STAGE[job.config.stage].makes_artifact:
+        artifact = find_artifact(artifact_folder(job.config, job.config.stage))
+        if artifact is None or not (is_unchanged(artifact) or (away and is_away(artifact))):
+            return "its artifact is gone or changed on disk"
     if not away and _lacks_data(job.config):
         return "its data set or checkpoint is gone"
     return "" if job.result.with_suffix(".ipynb").exists() else "its executed notebook is gone"

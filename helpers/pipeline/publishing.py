@@ -180,7 +180,7 @@ def publish(
     folder, order = outputs / target, _reading_order(outputs, target)
     write_results(outputs, target)
     for notebook in sorted(folder.glob("*/**/*.ipynb")):
-        if "artefacts" in notebook.relative_to(folder).parts:
+        if "artifacts" in notebook.relative_to(folder).parts:
             continue
         html, record = notebook.with_suffix(".html"), notebook.with_suffix(".json")
         if record in (pending or {}):

@@ -125,7 +125,7 @@ def opened(
     """Hold the outputs folder for a run of these plans, whose content is kept, and write the first
     pages; give what must run, as "waiting", and how many seconds each job will take, by results.
 
-    `away` says that artefacts may lie on other machines. Raises `WorkspaceError` if the folder is
+    `away` says that artifacts may lie on other machines. Raises `WorkspaceError` if the folder is
     in use.
     """
     with locked(outputs):

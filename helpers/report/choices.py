@@ -163,9 +163,9 @@ def _beside(
         row |= {"batch_size": int(point["batch_size"]), "throughput": float(point["throughput"])}
         row["times fp32"] = _ratio(point, base)
         row["p50_latency_ms"] = float(point["p50_latency_ms"])
-        row |= {each: str(point[each]) for each in ("verdict", "reason")}
+        row |= {each: str(point[each]) for each in ("quality", "reason")}
         row["server_peak_memory_mb"] = point["server_peak_memory_mb"]
-    row["size_mb"] = convert.artefact.size_mb if convert and convert.artefact else None
+    row["size_mb"] = convert.artifact.size_mb if convert and convert.artifact else None
     return row
 
 

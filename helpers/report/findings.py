@@ -1,7 +1,7 @@
 """What the measurements say: the best points, the Pareto front, and a text for each figure.
 
-A finding uses stable and wide rows with the 95 % intervals of their throughputs, and compares only
-those of one workload: one variant of the network and one data set. Each text ends with the verdicts
+A finding uses stable and wide rows with the 95% intervals of their throughputs, and compares only
+those of one workload: one variant of the network and one data set. Each text ends with the qualities
 of all its rows, because it is also the alternative text of a figure and must stand alone.
 """
 
@@ -19,12 +19,12 @@ UNLIMITED = float("inf")
 
 def stable(rows: "DataFrame") -> "Series[bool]":
     """Tell which rows are stable."""
-    return rows["verdict"] == "stable"
+    return rows["quality"] == "stable"
 
 
 def known(rows: "DataFrame") -> "DataFrame":
     """Return the rows that take part in an answer: stable or wide, with an interval."""
-    return rows[rows["verdict"].isin(("stable", "wide")) & rows["throughput_low"].notna()]
+    return rows[rows["quality"].isin(("stable", "imprecise")) & rows["throughput_low"].notna()]
 
 
 def workloads(rows: "DataFrame") -> "list[tuple[str, DataFrame]]":
@@ -142,7 +142,7 @@ def describe_rates(rows: "DataFrame", latency_budget_ms: float = UNLIMITED) -> s
     limit = "" if latency_budget_ms == UNLIMITED else f" within {latency_budget_ms:g} ms"
     said = []
     for workload, points in workloads(rows):
-        kept = points[points["verdict"].isin(("stable", "wide"))]
+        kept = points[points["quality"].isin(("stable", "imprecise"))]
         top = (kept[kept["budget"] == "met"] if limit else kept).sort_values("throughput").tail(1)
         said.append(f"{workload}: " if workload else "")
         if top.empty:
@@ -156,20 +156,20 @@ def describe_rates(rows: "DataFrame", latency_budget_ms: float = UNLIMITED) -> s
     return " ".join([*said, _verdicts(rows)])
 
 
-def describe_served_over_bare(rows: "DataFrame") -> str:
+def describe_relative_throughput(rows: "DataFrame") -> str:
     """Say how much of the bare throughput is served: the median, and the worst point."""
-    points = known(rows).dropna(subset=["served_bare_ratio", "served_bare_low"])
+    points = known(rows).dropna(subset=["relative_throughput", "relative_throughput_low"])
     if points.empty:
         return f"No ratio of served to bare is known. {_verdicts(rows, 'offline')}"
-    low = points.nsmallest(1, "served_bare_ratio").iloc[0]
-    wide = (points["ratio_verdict"] != "stable").sum()
+    low = points.nsmallest(1, "relative_throughput").iloc[0]
+    wide = (points["relative_quality"] != "stable").sum()
     return (
-        f"Triton serves {points['served_bare_ratio'].median():.0%} of the bare throughput (median "
+        f"Triton serves {points['relative_throughput'].median():.0%} of the bare throughput (median "
         f"of {len(points)} points, {wide} of them wide); the lowest is "
-        f"{low['served_bare_ratio']:.0%} (95 % interval {low['served_bare_low']:.0%} to "
-        f"{low['served_bare_high']:.0%}), {low['experiment']} at batch size "
-        f"{low['batch_size']:,.0f}. A request takes {short(points['serving_ms'].min())} to "
-        f"{short(points['serving_ms'].max())} ms more than bare. {_verdicts(rows, 'offline')}"
+        f"{low['relative_throughput']:.0%} (95% interval {low['relative_throughput_low']:.0%} to "
+        f"{low['relative_throughput_high']:.0%}), {low['experiment']} at batch size "
+        f"{low['batch_size']:,.0f}. A request takes {short(points['serving_overhead_ms'].min())} to "
+        f"{short(points['serving_overhead_ms'].max())} ms more than bare. {_verdicts(rows, 'offline')}"
     )
 
 
@@ -177,25 +177,25 @@ def describe_floor(rows: "DataFrame") -> str:
     """Say what Triton, the wire and the adapter cost for these inputs, and what serving costs more
     than that.
     """
-    points = known(rows).dropna(subset=["floor_ms"])
+    points = known(rows).dropna(subset=["noop_latency_ms"])
     if points.empty:
-        reasons = ", ".join(filter(None, rows["floor_reason"].dropna().unique()))
+        reasons = ", ".join(filter(None, rows["noop_reason"].dropna().unique()))
         return f"The floor of serving is not known{f': {reasons}' * bool(reasons)}."
-    floors = points.groupby("batch_size")["floor_ms"].median()
+    floors = points.groupby("batch_size")["noop_latency_ms"].median()
     said = [f"{short(ms)} ms at batch size {size:,.0f}" for size, ms in floors.items()]
     ends = " to ".join(dict.fromkeys((said[0], said[-1])))
     lines = [
         "What Triton, the wire and the adapter cost for these inputs: a request to a model with "
         f"the same tensors that computes nothing takes {ends}."
     ]
-    beyond = points.dropna(subset=["adapter_ms"])
-    for _, row in beyond.sort_values("adapter_ms").tail(1).iterrows():
+    beyond = points.dropna(subset=["residual_overhead_ms"])
+    for _, row in beyond.sort_values("residual_overhead_ms").tail(1).iterrows():
         lines.append(
             "Beyond this floor and a bare call a request takes "
-            f"{short(beyond['adapter_ms'].median())} ms (median of {len(beyond)} points), and most "
+            f"{short(beyond['residual_overhead_ms'].median())} ms (median of {len(beyond)} points), and most "
             f"at batch size {row['batch_size']:,.0f} of "
-            f"{row['experiment']}: {short(row['adapter_ms'])} ms (95 % interval "
-            f"{interval(row['adapter_low_ms'], row['adapter_high_ms'])})."
+            f"{row['experiment']}: {short(row['residual_overhead_ms'])} ms (95% interval "
+            f"{interval(row['residual_overhead_low_ms'], row['residual_overhead_high_ms'])})."
         )
     return " ".join(lines)
 
@@ -204,13 +204,13 @@ def describe_limits(rows: "DataFrame", peaks: Peaks | None) -> str:
     """Give the machine's peaks, and of each experiment how near it comes to the nearer one."""
     if peaks is None:
         return f"The machine's peaks were not measured. {_verdicts(rows)}"
-    points = known(rows).dropna(subset=["limit_share"])
+    points = known(rows).dropna(subset=["roofline_share"])
     products = ", ".join(f"{name} {rate:,.0f}" for name, rate in peaks.gflops.items())
     lines = [
-        f"{name} reaches at most {row['limit_share']:.0%} of the {row['limit']} limit of "
+        f"{name} reaches at most {row['roofline_share']:.0%} of the {row['roofline_bound']} limit of "
         f"{row['precision'].lower()} (batch size {row['batch_size']:,.0f}, {row['scenario']})"
         for name, one in points.groupby("experiment", sort=False)
-        for _, row in one.nlargest(1, "limit_share").iterrows()
+        for _, row in one.nlargest(1, "roofline_share").iterrows()
     ]
     lacking = sorted({*rows["experiment"]} - {*points["experiment"]})
     lines += [f"no share is known of {', '.join(lacking)}"] if lacking else []
@@ -222,13 +222,13 @@ def describe_limits(rows: "DataFrame", peaks: Peaks | None) -> str:
 
 def describe_pace(rows: "DataFrame") -> str:
     """State the noise floor: how much the machine's own pace moved from point to point."""
-    paces = rows["pace"].dropna()
+    paces = rows["machine_gflops"].dropna()
     if len(paces) < 2:
         return "The machine's own pace was not measured."
     low, high = (paces / paces.median()).quantile([0.025, 0.975])
     return (
         f"The machine's own pace, that of a fixed kernel before and after each run, was between "
-        f"{low:.1%} and {high:.1%} of its median at 95 % of {len(paces)} points: smaller "
+        f"{low:.1%} and {high:.1%} of its median at 95% of {len(paces)} points: smaller "
         "differences between points are the machine's."
     )
 
@@ -249,12 +249,12 @@ def _names(found: "DataFrame") -> str:
 def _rate(row: "Series[float]") -> str:
     """Write a throughput with its interval."""
     bounds = interval(row["throughput_low"], row["throughput_high"])
-    return f"{digits(row['throughput'])} samples/s (95 % interval {bounds})"
+    return f"{digits(row['throughput'])} samples/s (95% interval {bounds})"
 
 
 def _verdicts(rows: "DataFrame", scenario: str = "") -> str:
-    """Count the verdicts of all rows, of which a finding uses only the first two kinds."""
+    """Count the qualities of all rows, of which a finding uses only the first two kinds."""
     rows = rows[rows["scenario"] == scenario] if scenario else rows
-    counts = [f"{count} {word}" for word, count in rows["verdict"].value_counts().items()]
+    counts = [f"{count} {word}" for word, count in rows["quality"].value_counts().items()]
     points = "1 point" if len(rows) == 1 else f"{len(rows)} points"
     return f"Of {points}: {', '.join(counts) or 'none'}."

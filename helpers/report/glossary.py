@@ -9,14 +9,14 @@ from helpers.store import write_atomic
 PAGE = "glossary.html"
 WORDS = (
     (
-        "accuracy ladder",
+        "parity checks",
         "Comparisons of the outputs on the same samples: the exported, the "
         "converted and the served model, each with the framework in fp32, within bounds "
         "that a wrong "
         "model breaks.",
     ),
     (
-        "artefact",
+        "artifact",
         "A file or folder that a stage makes: an exported or converted model, a model "
         "repository. Experiments with the same settings share it.",
     ),
@@ -28,7 +28,7 @@ WORDS = (
     ("batch size", "Samples in a request. The executed batch may be larger: see dynamic batching."),
     (
         "client-bound",
-        "A verdict: the load generator took so much of the time that the row measures "
+        "A quality: the load generator took so much of the time that the row measures "
         "it rather than the server.",
     ),
     ("concurrency", "Clients that each have one request under way."),
@@ -37,7 +37,7 @@ WORDS = (
         "The launches of all kernels of a batch, recorded once and replayed as one. It saves time "
         "where kernels are short, and holds for the shape that was recorded.",
     ),
-    ("disturbed", "A verdict: other processes, or a machine at another pace, changed the figure."),
+    ("noisy", "A quality: other processes, or a machine at another pace, changed the figure."),
     (
         "dynamic batching",
         "Triton joins requests that wait into one execution. Larger batches give "
@@ -59,9 +59,9 @@ WORDS = (
         "The latency of a request to a model with the same tensors that computes "
         "nothing: what Triton, the wire and the adapter cost.",
     ),
-    ("half width", "Half of a 95 % interval, as a share of the figure: how well it is known."),
+    ("half width", "Half of a 95% interval, as a share of the figure: how well it is known."),
     ("instance", "A copy of a model that computes one batch at a time."),
-    ("latency budget", "The latency that 99 % of requests must keep."),
+    ("latency budget", "The latency that 99% of requests must keep."),
     (
         "lesson",
         "A notebook that varies one thing of a served model, the batcher, instances or precision, "
@@ -73,7 +73,7 @@ WORDS = (
         "measured wrongly.",
     ),
     (
-        "open loop",
+        "request rate",
         "Requests at random times, whoever waits; in a closed loop each client waits for "
         "its answer before it asks again.",
     ),
@@ -81,7 +81,7 @@ WORDS = (
         "opset",
         "The version of ONNX's set of operators that a file uses. Old runtimes read old ones only.",
     ),
-    ("p99", "The latency that 99 % of requests do not exceed."),
+    ("p99", "The latency that 99% of requests do not exceed."),
     (
         "pace",
         "How fast the machine itself is at the moment: the rate of a fixed product of matrices.",
@@ -111,7 +111,7 @@ WORDS = (
     ),
     (
         "stable",
-        "A verdict: the row has its requests, the machine was quiet, and the half width is "
+        "A quality: the row has its requests, the machine was quiet, and the half width is "
         "within the experiment's bound.",
     ),
     ("target", "A machine, as its parameter file describes it."),
@@ -120,13 +120,13 @@ WORDS = (
         "Two ways to TorchScript. Tracing records the operations of one run, so "
         "control flow is fixed as it went; scripting compiles the source, control flow included.",
     ),
-    ("verdict", "Whether a row can be believed, and if not, why."),
+    ("quality", "Whether a row can be believed, and if not, why."),
     (
         "warm-up",
         "Requests of zeros that Triton sends to a model before it is ready: the first run "
         "of a shape is slow.",
     ),
-    ("wide", "A verdict: the row is right and not known precisely enough."),
+    ("imprecise", "A quality: the row is right and not known precisely enough."),
 )
 SOURCES = (
     (

@@ -63,7 +63,7 @@ def online(rows: "DataFrame", config: OnlineConfig, is_local: bool) -> list[str]
 
 
 def _unknown(rows: "DataFrame", what: str) -> str:
-    counts = [f"{count} {word}" for word, count in rows["verdict"].value_counts().items()]
+    counts = [f"{count} {word}" for word, count in rows["quality"].value_counts().items()]
     return (
         f"No {what} has a throughput that is known with an interval ({', '.join(counts)}): the "
         "table says why."
@@ -107,24 +107,24 @@ def _rate(row: "Series[float]") -> str:
 
 def _serving(points: "DataFrame") -> Iterator[str]:
     """Say what serving adds to a bare call at the smallest and at the largest batch size."""
-    compared = points.dropna(subset=["served_bare_ratio", "serving_ms"])
+    compared = points.dropna(subset=["relative_throughput", "serving_overhead_ms"])
     ends = compared.iloc[[0, -1]] if len(compared) > 1 else compared
     for place, (_, row) in enumerate(ends.iterrows()):
-        bare = 1000 * row["batch_size"] / row["bare_throughput"]
-        added, share = row["serving_ms"], row["served_bare_ratio"]
+        bare = 1000 * row["batch_size"] / row["in_process_throughput"]
+        added, share = row["serving_overhead_ms"], row["relative_throughput"]
         line = f"At batch size {row['batch_size']:,.0f} a bare call takes {short(bare)} ms"
         if added <= 0:
             yield f"{line}, and serving adds nothing that can be told ({share:.0%} of bare)."
             continue
         line += f" and serving adds {short(added)} ms: Triton serves {share:.0%} of the bare rate."
-        if place == 0 and _is_positive(row["floor_ms"]):
+        if place == 0 and _is_positive(row["noop_latency_ms"]):
             line += (
                 " A request with these tensors to a model that computes nothing takes "
-                f"{short(row['floor_ms'])} ms, the floor of serving"
+                f"{short(row['noop_latency_ms'])} ms, the floor of serving"
             )
-            if _is_positive(row["adapter_ms"]):
+            if _is_positive(row["residual_overhead_ms"]):
                 line += (
-                    f"; {short(row['adapter_ms'])} ms are beyond it, where the copies between the "
+                    f"; {short(row['residual_overhead_ms'])} ms are beyond it, where the copies between the "
                     "parts of an ensemble count too"
                 )
             line += "."
@@ -146,14 +146,14 @@ def _largest_part(row: "Series[float]", name: Name) -> Iterator[str]:
 
 def _batches(points: "DataFrame", name: Name) -> Iterator[str]:
     """Say how many samples an execution had, with the fewest and the most clients."""
-    told = points.dropna(subset=["executed_batch"])
+    told = points.dropna(subset=["average_batch_size"])
     if told.empty:
         return
     ends = [told.iloc[0], told.iloc[-1]][: len(told)]
-    said = " and ".join(f"{short(row['executed_batch'])} with {name(row)}" for row in ends)
+    said = " and ".join(f"{short(row['average_batch_size'])} with {name(row)}" for row in ends)
     line = f"An execution had {said}, in samples on average; a request has "
     line += f"{ends[0]['batch_size']:,.0f}"
-    if (told["executed_batch"] <= JOINED * told["batch_size"]).all():
+    if (told["average_batch_size"] <= JOINED * told["batch_size"]).all():
         line += ", so no requests were joined"
     yield f"{line}."
 
@@ -173,7 +173,7 @@ def _budget(points: "DataFrame", name: Name, limit: float | None) -> Iterator[st
     said = [f"within the budget of {limit:g} ms with {kept}"] if kept else []
     said += [f"over {'it' if kept else f'the budget of {limit:g} ms'} with {broken}"] * bool(broken)
     yield (
-        f"p99 is {', and '.join(said)}. Whether the budget is kept with 95 % confidence is said by "
+        f"p99 is {', and '.join(said)}. Whether the budget is kept with 95% confidence is said by "
         "the report."
     )
 

@@ -38,18 +38,20 @@ def show_online(rows: "DataFrame", budget_ms: float | None, said: Iterable[str])
 
 def offline(points: "DataFrame") -> "Figure":
     """Draw two panels, and two more where there is a bare runtime."""
-    has_bare = points["served_bare_ratio"].notna().any()
+    has_bare = points["relative_throughput"].notna().any()
     figure, found = subplots("Over batch size, offline", 4 if has_bare else 2, TALL)
     _draw(found[0], points, "batch_size", {"throughput": ""}, "throughput (samples/s)")
     latencies = {"p50_latency_ms": "p50", "p99_latency_ms": "p99"}
     _draw(found[1], points, "batch_size", latencies, "latency (ms)")
     if has_bare:
-        trusted = points["verdict"].isin(("stable", "wide"))
-        verdicts = points["ratio_verdict"].where(trusted, points["verdict"])
-        ratio = points.assign(verdict=verdicts)
-        _draw(found[2], ratio, "batch_size", {"served_bare_ratio": ""}, "served / bare throughput")
+        trusted = points["quality"].isin(("stable", "imprecise"))
+        qualities = points["relative_quality"].where(trusted, points["quality"])
+        ratio = points.assign(quality=qualities)
+        _draw(
+            found[2], ratio, "batch_size", {"relative_throughput": ""}, "served / bare throughput"
+        )
         found[2].axhline(1, color=INK, lw=1, zorder=1)
-        costs = {"serving_ms": "serving", "floor_ms": "its floor"}
+        costs = {"serving_overhead_ms": "serving", "noop_latency_ms": "its floor"}
         _draw(found[3], points, "batch_size", costs, "added to a bare call (ms)")
     _name_x(found, "batch size")
     return figure
@@ -61,7 +63,7 @@ def online(points: "DataFrame", budget_ms: float | None) -> "Figure":
     _draw(found[0], points, "concurrency", {"throughput": ""}, "throughput (samples/s)")
     latencies = {"p50_latency_ms": "p50", "p99_latency_ms": "p99"}
     _draw(found[1], points, "concurrency", latencies, "latency (ms)", budget_ms)
-    batches = {"executed_batch": ""}
+    batches = {"average_batch_size": ""}
     _draw(found[2], points, "concurrency", batches, "samples in an execution")
     found[2].axhline(points["batch_size"].max(), color=GREY, lw=1, ls=":", label="of one request")
     found[2].legend(frameon=False, fontsize=8)

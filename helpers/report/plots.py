@@ -34,13 +34,13 @@ def latency_over_batch(rows: "DataFrame") -> "Figure":
     return _over_batch(rows, points, f"{title}, offline", LATENCY, "p99_latency_ms")
 
 
-def served_over_bare(rows: "DataFrame") -> "Figure":
+def relative_throughput(rows: "DataFrame") -> "Figure":
     """Draw served over bare throughput by batch size; hollow are ratios that are not stable."""
     title, label = "Served throughput over the bare runtime's, offline", "served / bare throughput"
-    trusted = rows["verdict"].isin(("stable", "wide"))
-    rows = rows.assign(verdict=rows["ratio_verdict"].where(trusted, rows["verdict"]))
-    points = measured(rows, "offline", "served_bare_ratio")
-    figure = _over_batch(rows, points, title, label, "served_bare_ratio", apart=0.1)
+    trusted = rows["quality"].isin(("stable", "imprecise"))
+    rows = rows.assign(quality=rows["relative_quality"].where(trusted, rows["quality"]))
+    points = measured(rows, "offline", "relative_throughput")
+    figure = _over_batch(rows, points, title, label, "relative_throughput", apart=0.1)
     if not points.empty:
         ratios = points.filter(regex="^served_bare_")
         low, high = ratios.min(axis=None), ratios.max(axis=None)

@@ -31,7 +31,7 @@ def styles(rows: "DataFrame") -> dict[str, Style]:
 def draw_line(axes: "Axes", line: "DataFrame", x: str, y: str, style: Style, fill: str) -> None:
     """Draw one experiment's line: a missing point is a gap, one that is not stable is hollow.
 
-    Bars are 95 % intervals, across too where `x` has one.
+    Bars are 95% intervals, across too where `x` has one.
     `fill` is matplotlib's fill style of a marker; the line is dotted unless it is "full".
     """
     colour, shape = style
@@ -67,7 +67,7 @@ def legend_handles(rows: "DataFrame", points: "DataFrame") -> "list[Artist]":
 def add_legend(figure: "Figure", rows: "DataFrame", entries: "list[Artist]") -> None:
     """Put the legend below the axes; it also explains bars, hollow markers and missing rows."""
     if any(hasattr(each, "has_yerr") for axes in figure.axes for each in axes.containers):
-        entries = [*entries, marker("95 % interval", GREY, "|", size=12)]
+        entries = [*entries, marker("95% interval", GREY, "|", size=12)]
     lost = rows["throughput"].isna()
     if (~stable(rows) & ~lost).any():
         entries = [*entries, marker("hollow: not stable", GREY, "o", face="white")]

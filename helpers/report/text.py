@@ -16,7 +16,7 @@ from helpers.display import pretty
 from helpers.perf import Window, highest_peaks, judge_budget
 from helpers.report import findings
 from helpers.report.findings import UNLIMITED
-from helpers.results import Peaks, Result, Results, Row, Rung, Score
+from helpers.results import ParityCheck, Peaks, Result, Results, Row, Score
 
 if TYPE_CHECKING:
     from IPython.display import Markdown
@@ -71,7 +71,7 @@ def answer(config: ReportConfig, found: Results, rows: "DataFrame") -> "Markdown
         *_fastest(rows, online, config.latency_budget_ms),
         "**At random times.** "
         + escaped(findings.describe_rates(frame(config, found, open_loop=True), budget(config))),
-        f"**The cost of serving.** {escaped(findings.describe_served_over_bare(offline))}",
+        f"**The cost of serving.** {escaped(findings.describe_relative_throughput(offline))}",
         f"**The floor of serving.** {escaped(findings.describe_floor(offline))}",
         f"**The noise floor.** {escaped(findings.describe_pace(rows))}",
         f"**Accuracy.** {escaped(accuracy_in_words(found))}",
@@ -110,7 +110,7 @@ def reasons(found: Results) -> list[str]:
         if "convert" in stages and (profile := stages["convert"].profile):
             said = [profile.reason] if profile.reason else profile.findings
             lines += [f"{name}: {' '.join(said)}"] if said else []
-        exported = stages["export"].artefact if "export" in stages else None
+        exported = stages["export"].artifact if "export" in stages else None
         if exported and isinstance(why := exported.facts.get("work"), str):
             lines.append(f"{name}: its operations are {why}")
         for stage in ("perf_offline", "perf_online"):
@@ -141,26 +141,26 @@ def where_time_goes(found: Results) -> "Markdown":
 
 
 def accuracy_in_words(found: Results) -> str:
-    """Give the served metrics, and the rungs that are out of bounds."""
+    """Give the served metrics, and the checks that are out of bounds."""
     served = {name: stages["deploy"] for name, stages in found.items() if "deploy" in stages}
     parts = [
         f"{name}: " + ", ".join(f"{each.metric} {each.served:.4f}" for each in result.scores)
         for name, result in served.items()
         if result.scores
     ]
-    rungs = _rungs(found)
-    red = [f"{name} ({rung.fault})" for name, rung in rungs if rung.fault]
+    checks = _rungs(found)
+    red = [f"{name} ({check.fault})" for name, check in checks if check.fault]
     red += [f"{name} ({each.reason})" for name, each in served.items() if each.state == "failed"]
-    kept = "All rungs that ran are within their bounds." if rungs else "No rung has run."
-    verdict = f"Red: {'; '.join(dict.fromkeys(red))}." if red else kept
-    return f"{'; '.join(parts) or 'Nothing was served'}. {verdict}"
+    kept = "All checks that ran are within their bounds." if checks else "No check has run."
+    quality = f"Red: {'; '.join(dict.fromkeys(red))}." if red else kept
+    return f"{'; '.join(parts) or 'Nothing was served'}. {quality}"
 
 
 def accuracy_kept(stages: Mapping[str, Result]) -> str:
-    """Say in a word or two whether every rung and every metric of an experiment is in bounds."""
-    judged: list[Rung | Score] = []
+    """Say in a word or two whether every check and every metric of an experiment is in bounds."""
+    judged: list[ParityCheck | Score] = []
     for result in stages.values():
-        judged += [*result.rungs, *result.scores]
+        judged += [*result.checks, *result.scores]
     if any(each.fault for each in judged):
         return "not kept"
     return "kept" if any(result.scores for result in stages.values()) else "not checked"
@@ -180,7 +180,7 @@ def configurations(config: ReportConfig, found: Results) -> list[dict[str, Value
             if result.state != "done":
                 missing[f"{result.state}: {result.reason}"].append(stage)
         not_done = "; ".join(f"{', '.join(them)} {why}" for why, them in missing.items())
-        converted = stages["convert"].artefact if "convert" in stages else None
+        converted = stages["convert"].artifact if "convert" in stages else None
         row: dict[str, Value] = {field: settings.get(field) for field in fields}
         if settings.get("lookup"):
             row |= {field: settings.get(field) or None for field in OF_LOOKUPS}
@@ -201,11 +201,11 @@ def _peak_memory_mb(stages: Mapping[str, Result]) -> float | None:
 
 
 def ladder(found: Results) -> list[dict[str, Value]]:
-    """One row for each output of each rung: differences in deviations of the framework's output.
-    Equal rungs of an experiment share a row, and experiments whose rows are equal.
+    """One row for each output of each check: differences in deviations of the framework's output.
+    Equal checks of an experiment share a row, and experiments whose rows are equal.
     """
-    rows = [{"experiment": name, **row} for name, rung in _rungs(found) for row in rung.rows()]
-    return _folded(_folded(rows, "rung"), "experiment")
+    rows = [{"experiment": name, **row} for name, check in _rungs(found) for row in check.rows()]
+    return _folded(_folded(rows, "check"), "experiment")
 
 
 def _folded(rows: Iterable[Mapping[str, Value]], column: str) -> list[dict[str, Value]]:
@@ -219,10 +219,10 @@ def _folded(rows: Iterable[Mapping[str, Value]], column: str) -> list[dict[str, 
     return [row | {column: ", ".join(names[same])} for same, row in first.items()]
 
 
-def _rungs(found: Results) -> list[tuple[str, Rung]]:
-    """Every rung that ran with its experiment, in the order of the stages."""
+def _rungs(found: Results) -> list[tuple[str, ParityCheck]]:
+    """Every check that ran with its experiment, in the order of the stages."""
     ran = [(name, stages[key]) for name, stages in found.items() for key in STAGES if key in stages]
-    return [(name, rung) for name, result in ran for rung in result.rungs]
+    return [(name, check) for name, result in ran for check in result.checks]
 
 
 def metrics(found: Results) -> list[dict[str, Value]]:
@@ -230,7 +230,7 @@ def metrics(found: Results) -> list[dict[str, Value]]:
     rows are equal share one.
     """
     rows = [
-        {"experiment": name, **score.model_dump(), "verdict": "red" if score.fault else "green"}
+        {"experiment": name, **score.model_dump(), "quality": "red" if score.fault else "green"}
         for name, stages in found.items()
         if "deploy" in stages
         for score in stages["deploy"].scores
@@ -244,9 +244,9 @@ def meters(config: ReportConfig, found: Results) -> list[dict[str, Value]]:
     for name, stages in found.items():
         path, deploy = results_folder(config) / name / "crosscheck.json", stages.get("deploy")
         facts = json.loads(path.read_text()) if path.exists() else {}
-        current = deploy and deploy.artefact and deploy.artefact.sha256 == facts.get("deployed")
+        current = deploy and deploy.artifact and deploy.artifact.sha256 == facts.get("deployed")
         every = f"triton-notebooks crosscheck params/{config.target}.yaml --model {config.model}"
-        none = {"verdict": "not measured", "reason": f"run {every} --experiment {name}"}
+        none = {"quality": "not measured", "reason": f"run {every} --experiment {name}"}
         rows += [{"experiment": name, **row} for row in (facts["rows"] if current else [none])]
     return rows
 
@@ -267,8 +267,8 @@ def provenance(found: Results) -> dict[str, Value]:
     inputs: dict[str, Value] = {}
     for name, result in ran.items():
         versions |= result.fingerprint.versions if result.fingerprint else {}
-        if result.stage == "export" and result.artefact:
-            exports[name] = result.artefact.sha256
+        if result.stage == "export" and result.artifact:
+            exports[name] = result.artifact.sha256
         hashes = result.facts.get("sha256")
         if isinstance(hashes, dict):
             inputs |= {f"{result.experiment} {what}": value for what, value in hashes.items()}
@@ -320,6 +320,6 @@ def headline(rows: "DataFrame") -> str:
         found = findings.leaders(one)
         for top in found["throughput"].head(1):
             names = ", not told apart from ".join(found["experiment"].unique())
-            parts.append(f"{name} {top:,.1f} inferences/s: {names}".strip())
+            parts.append(f"{name} {top:,.1f} samples/s: {names}".strip())
     nothing = "no throughput is known" if len(rows) else "nothing was measured"
     return "; ".join(parts) or nothing

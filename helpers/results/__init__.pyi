@@ -1,16 +1,16 @@
 from .files import Results, of_model, read, read_requests, rows, save, timestamp, write
 from .fingerprints import difference, fingerprint, notebook_digest
-from .row import LATENCY_COMPONENTS, Row, TableRow, Verdict
+from .row import LATENCY_COMPONENTS, Quality, Row, TableRow
 from .types import (
     Difference,
     GpuState,
     LookupPass,
     Measurement,
     Operator,
+    ParityCheck,
     Peaks,
     Profile,
     Result,
-    Rung,
     Score,
     State,
 )
@@ -22,16 +22,16 @@ __all__ = [
     "LookupPass",
     "Measurement",
     "Operator",
+    "ParityCheck",
     "Peaks",
     "Profile",
+    "Quality",
     "Result",
     "Results",
     "Row",
-    "Rung",
     "Score",
     "State",
     "TableRow",
-    "Verdict",
     "difference",
     "fingerprint",
     "notebook_digest",

@@ -20,15 +20,15 @@ from helpers.machine import provenance
 from helpers.results.fingerprints import files_read, fingerprint
 from helpers.results.row import Row
 from helpers.results.types import (
-    ArtefactFacts,
+    ArtifactFacts,
     Measurement,
+    ParityCheck,
     Profile,
     Result,
-    Rung,
     Score,
     Source,
 )
-from helpers.store import Artefact, display_path, locked, mark_red, outputs, write_atomic
+from helpers.store import Artifact, display_path, locked, mark_failed, outputs, write_atomic
 
 Results = Mapping[str, Mapping[str, Result]]  # experiment -> stage -> result
 
@@ -102,8 +102,8 @@ def save(
     config: StageConfig,
     headline: str,
     *,
-    artefact: Artefact | None = None,
-    rungs: Iterable[Rung] = (),
+    artifact: Artifact | None = None,
+    checks: Iterable[ParityCheck] = (),
     scores: Iterable[Score] = (),
     measurement: Measurement | None = None,
     profile: Profile | None = None,
@@ -111,16 +111,16 @@ def save(
 ) -> None:
     """Write the stage's result.
 
-    A red rung or a point that was not measured is written too, as a failed stage, and then raised:
+    A red check or a point that was not measured is written too, as a failed stage, and then raised:
     `AccuracyError` or `MeasurementError`.
     """
-    rungs, scores = tuple(rungs), tuple(scores)
-    judged: tuple[Rung | Score, ...] = (*rungs, *scores)
+    checks, scores = tuple(checks), tuple(scores)
+    judged: tuple[ParityCheck | Score, ...] = (*checks, *scores)
     red = next((each.fault for each in judged if each.fault), "")
     lost = (
         f"batch {row.batch_size}, {row.concurrency} clients: {row.reason}"
         for row in (measurement.rows if measurement else ())
-        if row.verdict == "failed"
+        if row.quality == "failed"
     )
     broken = red or next(lost, "")
     result = Result(
@@ -136,16 +136,16 @@ def save(
         fingerprint=fingerprint(config).model_copy(update={"modules": files_read(config.stage)}),
         source=Source(**provenance.source()),
         machine=provenance.machine(config.gpu, config.device),
-        rungs=rungs,
+        checks=checks,
         scores=scores,
         facts=facts or {},
-        artefact=_facts(artefact) if artefact else None,
+        artifact=_facts(artifact) if artifact else None,
         measurement=_identified(config, measurement) if measurement else None,
         profile=profile,
     )
     with locked(outputs()):
-        if artefact and broken:
-            mark_red(artefact, broken)
+        if artifact and broken:
+            mark_failed(artifact, broken)
         if result.measurement and (name := result.measurement.requests_file):
             buffer = io.BytesIO()
             np.savez_compressed(buffer, allow_pickle=False, **result.measurement.requests)
@@ -158,13 +158,13 @@ def save(
     print(f"wrote {display_path(results_folder(config) / f'{config.stage}.json')}")
 
 
-def _facts(artefact: Artefact) -> ArtefactFacts:
-    return ArtefactFacts(
-        folder=artefact.folder.name,
-        sha256=artefact.sha256,
-        size_mb=round(artefact.size_mb, 1),
-        files={name: file.sha256 for name, file in artefact.files.items()},
-        facts=dict(artefact.facts),
+def _facts(artifact: Artifact) -> ArtifactFacts:
+    return ArtifactFacts(
+        folder=artifact.folder.name,
+        sha256=artifact.sha256,
+        size_mb=round(artifact.size_mb, 1),
+        files={name: file.sha256 for name, file in artifact.files.items()},
+        facts=dict(artifact.facts),
     )
 
 
@@ -187,7 +187,7 @@ def _identified(config: StageConfig, measurement: Measurement) -> Measurement:
         "distinct_rows": measurement.distinct_rows,
     }
     rows = tuple(
-        row.model_copy(update=columns | ({"scenario": "open loop"} if row.rate else {}))
+        row.model_copy(update=columns | ({"scenario": "request rate"} if row.rate else {}))
         for row in measurement.rows
     )
     file = f"{config.stage}_requests.npz" if measurement.requests else ""

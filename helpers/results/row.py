@@ -4,13 +4,13 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-Verdict = Literal[
+Quality = Literal[
     "stable",
-    "wide",  # the interval of its throughput
-    "disturbed",
-    "few requests",
+    "imprecise",  # the interval of its throughput
+    "noisy",
+    "too few requests",
     "client-bound",
-    "overloaded",  # more requests a second than it can take
+    "saturated",  # more requests a second than it can take
     "failed",
     "unstable",  # in results of older schemas
 ]
@@ -70,7 +70,7 @@ class TableRow(Record):
 class Row(TableRow):
     """A measured point. Its fields are the columns of `results.csv`, in their order: those of the
     published tables, then ours. What identifies a row is filled in when it is saved. Intervals are
-    of 95 %. Columns of older schemas that are gone are ignored.
+    of 95%. Columns of older schemas that are gone are ignored.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -78,11 +78,13 @@ class Row(TableRow):
     cuda_graph: bool = False
     experiment: str = ""
     variant: str = ""  # of the network
-    verdict: Verdict
+    quality: Quality
     reason: str = ""  # what keeps the row from being believed, and what to do
     throughput_low: float | None = None
     throughput_high: float | None = None
-    half_width: float | None = None  # of the throughput's interval (open loop: p50's), relative
+    margin_of_error: float | None = (
+        None  # of the throughput's interval (open loop: p50's), relative
+    )
     p50_low_ms: float | None = None  # None where so few requests bound nothing
     p50_high_ms: float | None = None
     p90_low_ms: float | None = None
@@ -97,32 +99,34 @@ class Row(TableRow):
     p99_sent_ms: float | None = None
     send_delay_p99_ms: float | None = None
     requests: int | None = None  # without each client's first
-    executed_batch: float | None = None  # samples in an execution, on average
+    average_batch_size: float | None = None  # samples in an execution, on average
     client_overhead: float | None = None  # share of its time that the client spends on itself
-    pace: float | None = None  # GFLOP/s of a fixed kernel before and after each run, on average
+    machine_gflops: float | None = (
+        None  # GFLOP/s of a fixed kernel before and after each run, on average
+    )
     distinct_rows: int | None = None  # different samples that were sent in turn
     repeated: bool = False  # whether each request was the same one
     hit_rate: float | None = None  # share of different keys that a store's cache had
     default_share: float | None = None  # of vectors that were the default instead
     background_cpu_cores: float | None = None  # processor time that other processes took
     littles_law: float | None = None  # throughput x latency / (batch x concurrency)
-    bare_throughput: float | None = None
-    served_bare_ratio: float | None = None
-    served_bare_low: float | None = None
-    served_bare_high: float | None = None
-    ratio_verdict: str = ""
-    serving_ms: float | None = None  # latency of a request, less that of a bare call
+    in_process_throughput: float | None = None
+    relative_throughput: float | None = None
+    relative_throughput_low: float | None = None
+    relative_throughput_high: float | None = None
+    relative_quality: str = ""
+    serving_overhead_ms: float | None = None  # latency of a request, less that of a bare call
     # latency of a request to a model with the same tensors that computes nothing: what Triton, the
     # wire and the adapter cost for them; and what serving takes more than this
-    floor_ms: float | None = None
-    floor_reason: str = ""  # why there is none
-    adapter_ms: float | None = None
-    adapter_low_ms: float | None = None
-    adapter_high_ms: float | None = None
+    noop_latency_ms: float | None = None
+    noop_reason: str = ""  # why there is none
+    residual_overhead_ms: float | None = None
+    residual_overhead_low_ms: float | None = None
+    residual_overhead_high_ms: float | None = None
     gflops: float | None = None  # 10^9 operations/s: throughput x what the graph needs for a sample
     intensity: float | None = None  # operations for each byte that a sample must move at least
-    limit: Literal["", "compute", "memory"] = ""  # which of the machine's peaks is nearer
-    limit_share: float | None = None  # of the throughput that this peak would allow
+    roofline_bound: Literal["", "compute", "memory"] = ""  # which of the machine's peaks is nearer
+    roofline_share: float | None = None  # of the throughput that this peak would allow
     # largest resident sets of the server's processes, added up: shared pages count once for each
     server_peak_memory_mb: float | None = None
     gpu_utilisation: float | None = None  # a share from 0 to 1

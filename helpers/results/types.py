@@ -20,7 +20,7 @@ State = Literal["done", "failed", "blocked", "skipped"]
 
 
 class Difference(Record):
-    """One output of one rung against its reference, in standard deviations of the latter."""
+    """One output of one check against its reference, in standard deviations of the latter."""
 
     output: str
     max_difference: float | None = None  # where shapes differ or a value is not finite
@@ -40,14 +40,14 @@ class Difference(Record):
         return self.max_difference <= self.max_bound and self.mean_difference <= self.mean_bound
 
 
-class Rung(Record):
-    """One rung of the accuracy ladder: exported, converted, served, or served under load."""
+class ParityCheck(Record):
+    """One check of the parity checks: exported, converted, served, or served under load."""
 
     name: str
     precision: str
     reference: str = "framework"  # or the converted model
     samples: int
-    differences: tuple[Difference, ...]  # none if it is the file of the rung before
+    differences: tuple[Difference, ...]  # none if it is the file of the check before
     note: str = ""
 
     @property
@@ -75,12 +75,12 @@ class Rung(Record):
 
     def rows(self) -> list[dict[str, Value]]:
         """One row for each output, for a table."""
-        head: dict[str, Value] = {"rung": self.name, "precision": self.precision}
+        head: dict[str, Value] = {"check": self.name, "precision": self.precision}
         head |= {"compared with": self.reference, "samples": self.samples}
         columns = {"output", "max_difference", "mean_difference", "max_bound", "mean_bound"}
         found = [(each.model_dump(include=columns), each.ok) for each in self.differences]
         return [
-            {**head, "verdict": "green" if ok else "red", **values, "reason": self.note}
+            {**head, "result": "passed" if ok else "failed", **values, "reason": self.note}
             for values, ok in found or [({}, True)]
         ]
 
@@ -124,8 +124,8 @@ class Source(Record):
     command: str
 
 
-class ArtefactFacts(Record):
-    """The artefact of a stage: its folder, hashes, and what its maker wrote down."""
+class ArtifactFacts(Record):
+    """The artifact of a stage: its folder, hashes, and what its maker wrote down."""
 
     folder: str
     sha256: str
@@ -203,16 +203,16 @@ class Measurement(Record):
     @property
     def headline(self) -> str:
         """The highest throughput of a closed loop that is known, and where it was measured; the
-        highest of all, with its verdict, if none is known.
+        highest of all, with its quality, if none is known.
         """
         closed = [row for row in self.rows if (row.throughput or 0) > 0 and not row.rate]
-        known = [row for row in closed if row.verdict in ("stable", "wide")]
+        known = [row for row in closed if row.quality in ("stable", "imprecise")]
         if not closed:
             return "no throughput was measured"
         best = max(known or closed, key=lambda row: row.throughput or 0)
         clients = f"{best.concurrency} client{'s' if best.concurrency > 1 else ''}"
-        found = f"{best.throughput:,.1f} inferences/s at batch {best.batch_size} with {clients}"
-        return found if known else f"{found}, {best.verdict}"
+        found = f"{best.throughput:,.1f} samples/s at batch {best.batch_size} with {clients}"
+        return found if known else f"{found}, {best.quality}"
 
     def frame(self) -> "DataFrame":
         """The rows as a table."""
@@ -275,9 +275,9 @@ class Result(Record):
     fingerprint: Fingerprint | None = None  # None for a stage that never ran
     source: Source | None = None
     machine: dict[str, Value] = Field(default={})  # in the fields of MLPerf's system description
-    rungs: tuple[Rung, ...] = ()
+    checks: tuple[ParityCheck, ...] = ()
     scores: tuple[Score, ...] = ()
     facts: dict[str, JsonValue] = Field(default={})
-    artefact: ArtefactFacts | None = None
+    artifact: ArtifactFacts | None = None
     measurement: Measurement | None = None
     profile: Profile | None = None

@@ -1,4 +1,4 @@
-"""Files and folders: their paths, atomic writes, artefacts, hashes and the lock."""
+"""Files and folders: their paths, atomic writes, artifacts, hashes and the lock."""
 
 import lazy_loader
 

@@ -1,12 +1,12 @@
-from .artefacts import (
+from .artifacts import (
     MANIFEST,
-    Artefact,
+    Artifact,
     discard,
-    find_artefact,
+    find_artifact,
     is_away,
     is_unchanged,
     making,
-    mark_red,
+    mark_failed,
     verify,
 )
 from .files import explained, link_or_copy, write_atomic
@@ -30,7 +30,7 @@ __all__ = [
     "MANIFEST",
     "OUTPUTS_VARIABLE",
     "ROOT",
-    "Artefact",
+    "Artifact",
     "clear_leftovers",
     "content_name",
     "core_quota",
@@ -39,7 +39,7 @@ __all__ = [
     "display_path",
     "explained",
     "file_digest",
-    "find_artefact",
+    "find_artifact",
     "fingerprint",
     "free_memory",
     "from_root",
@@ -50,7 +50,7 @@ __all__ = [
     "link_or_copy",
     "locked",
     "making",
-    "mark_red",
+    "mark_failed",
     "outputs",
     "package_files",
     "require_open_files",

@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import BaseModel, Field, JsonValue, ValidationError
 
-from helpers.errors import ArtefactError
+from helpers.errors import ArtifactError
 from helpers.store.files import explained, temporary_name, write_atomic
 from helpers.store.hashing import digest, file_digest
 from helpers.store.lock import locked
@@ -20,7 +20,7 @@ MANIFEST = "manifest.json"
 
 
 class FileRecord(BaseModel, frozen=True):
-    """A file of an artefact as it was when the artefact was finished."""
+    """A file of an artifact as it was when the artifact was finished."""
 
     size: int  # bytes
     mtime_ns: int
@@ -36,7 +36,7 @@ class Manifest(BaseModel, frozen=True):
 
 
 @dataclass(frozen=True)
-class Artefact:
+class Artifact:
     """A finished folder, the records of its files, and what its maker wrote down."""
 
     folder: Path
@@ -77,20 +77,20 @@ def _write_manifest(
     write_atomic(folder / MANIFEST, manifest.model_dump_json(indent=1, by_alias=True))
 
 
-def find_artefact(folder: Path) -> Artefact | None:
-    """Find the artefact in `folder` by its manifest; None if it has none, or not one of ours."""
+def find_artifact(folder: Path) -> Artifact | None:
+    """Find the artifact in `folder` by its manifest; None if it has none, or not one of ours."""
     try:
         manifest = Manifest.model_validate_json((folder / MANIFEST).read_bytes())
     except (FileNotFoundError, NotADirectoryError, ValidationError):
         return None
-    return Artefact(folder, manifest.files, manifest.facts)
+    return Artifact(folder, manifest.files, manifest.facts)
 
 
-def is_unchanged(artefact: Artefact) -> bool:
+def is_unchanged(artifact: Artifact) -> bool:
     """Tell without reading the files whether they have the size and time of when it was made."""
-    for name, file in artefact.files.items():
+    for name, file in artifact.files.items():
         try:
-            status = (artefact.folder / name).stat()
+            status = (artifact.folder / name).stat()
         except OSError:
             return False
         if (status.st_size, status.st_mtime_ns) != (file.size, file.mtime_ns):
@@ -98,32 +98,32 @@ def is_unchanged(artefact: Artefact) -> bool:
     return True
 
 
-def is_away(artefact: Artefact) -> bool:
+def is_away(artifact: Artifact) -> bool:
     """Tell whether only the manifest is here: the files lie on the machine that made them."""
-    return not any((artefact.folder / name).exists() for name in artefact.files)
+    return not any((artifact.folder / name).exists() for name in artifact.files)
 
 
-def verify(artefact: Artefact) -> Artefact:
-    """Hash every file again; raise `ArtefactError` on a change, and remove its manifest then."""
-    for name, file in artefact.files.items():
-        path = artefact.folder / name
+def verify(artifact: Artifact) -> Artifact:
+    """Hash every file again; raise `ArtifactError` on a change, and remove its manifest then."""
+    for name, file in artifact.files.items():
+        path = artifact.folder / name
         found = file_digest(path) if path.is_file() else "gone"
         if found != file.sha256:
-            (artefact.folder / MANIFEST).unlink(missing_ok=True)
-            raise ArtefactError(
+            (artifact.folder / MANIFEST).unlink(missing_ok=True)
+            raise ArtifactError(
                 f"{display_path(path)} changed after it was made: SHA-256 is {found[:12]}, was "
                 f"{file.sha256[:12]}; the next run makes it again"
             )
-    return artefact
+    return artifact
 
 
-def mark_red(artefact: Artefact, reason: str) -> None:
-    """Write into the manifest that nothing may be built on this artefact, and why."""
-    _write_manifest(artefact.folder, {**artefact.facts, "red": reason}, artefact.files)
+def mark_failed(artifact: Artifact, reason: str) -> None:
+    """Write into the manifest that nothing may be built on this artifact, and why."""
+    _write_manifest(artifact.folder, {**artifact.facts, "red": reason}, artifact.files)
 
 
 def discard(folder: Path) -> None:
-    """Remove the artefact in `folder`; one that is removed in part counts as not there."""
+    """Remove the artifact in `folder`; one that is removed in part counts as not there."""
     with explained(folder):
         (folder / MANIFEST).unlink(missing_ok=True)
         shutil.rmtree(folder)
@@ -131,7 +131,7 @@ def discard(folder: Path) -> None:
 
 @contextmanager
 def making(folder: Path) -> Iterator[tuple[Path, dict[str, JsonValue]]]:
-    """Make an artefact whole or not at all: yields an empty temporary folder and the facts to fill.
+    """Make an artifact whole or not at all: yields an empty temporary folder and the facts to fill.
 
     At the end of the block every file is hashed, the manifest written and the folder renamed to
     `folder`. What lies in the outputs folder is made under its lock: raises `WorkspaceError` if

@@ -100,7 +100,7 @@ def clear_leftovers(outputs: Path) -> None:
     Those of `making` lie in `outputs`: only who holds it makes one. Those in TMPDIR may belong to a
     run on another outputs folder, which then holds a lock in each.
     """
-    for path in (*outputs.glob("data/.*"), *outputs.glob("*/artefacts/.*")):
+    for path in (*outputs.glob("data/.*"), *outputs.glob("*/artifacts/.*")):
         if path.is_dir() and re.fullmatch(r"\..+\.[a-z0-9_]{8}", path.name):
             shutil.rmtree(path, ignore_errors=True)
     places = (Path(each) for each in _temporary_places())

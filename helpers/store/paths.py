@@ -1,7 +1,7 @@
 """Where the project and its outputs are, and how a path is displayed.
 
 outputs/data/<key>/                               data sets, checkpoints, references
-outputs/<target>/artefacts/<key>/                 exports, conversions, repositories
+outputs/<target>/artifacts/<key>/                 exports, conversions, repositories
 outputs/<target>/<model>/<experiment>/<stage>.*   executed notebook, page, result
 """
 

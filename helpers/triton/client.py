@@ -15,7 +15,7 @@ import numpy as np
 from helpers import models
 from helpers.config import DeployConfig
 from helpers.inference import ensemble, open_dataset, request
-from helpers.store import Artefact
+from helpers.store import Artifact
 from helpers.triton.server import Server
 from helpers.triton.serving import serve_elsewhere
 
@@ -49,7 +49,7 @@ def write_client(config: DeployConfig, repository: Path) -> None:
     (repository / CLIENT).write_text(TEXT.format(**fields, reading=found.reading))
 
 
-def run_client(repository: Artefact, server: Server) -> str:
+def run_client(repository: Artifact, server: Server) -> str:
     """Have the client ask `server`, and give what it prints.
 
     It runs in this process, because another one would take a second to start.
@@ -61,7 +61,7 @@ def run_client(repository: Artefact, server: Server) -> str:
     return printed.getvalue()
 
 
-def show_client(config: DeployConfig, repository: Artefact, printed: str) -> None:
+def show_client(config: DeployConfig, repository: Artifact, printed: str) -> None:
     """Display how to serve a copy of the repository, the program, and what it printed."""
     from IPython.display import Markdown, display
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from helpers import formats, inference
 from helpers.config import ConvertConfig
 from helpers.formats import Asked
-from helpers.store import Artefact
+from helpers.store import Artifact
 
 
 def conversion_plan(config: ConvertConfig) -> list[dict[str, str]]:
@@ -46,7 +46,7 @@ def _accelerator(config: ConvertConfig) -> list[Asked]:
     return [Asked("accelerator", f"{name} ({given})" if given else name, why)]
 
 
-def convert(config: ConvertConfig) -> Artefact:
+def convert(config: ConvertConfig) -> Artifact:
     """Convert the export to the format that is served."""
 
     def run_in_image(image: str, folder: Path, command: list[str]) -> None:

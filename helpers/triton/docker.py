@@ -6,9 +6,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from helpers.config import DeployConfig, OfflineConfig, StageConfig, artefact_folder, releases
+from helpers.config import DeployConfig, OfflineConfig, StageConfig, artifact_folder, releases
 from helpers.errors import ServerError
-from helpers.store import find_artefact, temporary_folder
+from helpers.store import find_artifact, temporary_folder
 from helpers.triton import containers, native, owner
 from helpers.triton.containers import Mount
 from helpers.triton.process import exit_reason, last_lines
@@ -133,11 +133,11 @@ def _engine_cache(config: DeployConfig) -> list[Mount]:
     each GPU (the target's), release and file.
     """
     path = native.engine_cache(config)
-    converted = find_artefact(artefact_folder(config, "convert"))
+    converted = find_artifact(artifact_folder(config, "convert"))
     if not path or not converted:
         return []
     key = f"{config.server.release}-{converted.sha256[:12]}"
-    folder = artefact_folder(config, "convert").parents[1] / "engines" / key
+    folder = artifact_folder(config, "convert").parents[1] / "engines" / key
     folder.mkdir(parents=True, exist_ok=True)
     return [Mount(folder, path, writable=True)]
 

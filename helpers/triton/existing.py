@@ -6,23 +6,23 @@ from pathlib import Path
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
-from helpers.config import DeployConfig, artefact_folder
+from helpers.config import DeployConfig, artifact_folder
 from helpers.errors import CheckpointError
 from helpers.inference import prepare, require, threads
-from helpers.store import Artefact, from_root, making
+from helpers.store import Artifact, from_root, making
 from helpers.triton.client import write_client
 
 FILE = "config.pbtxt"
 SCENARIOS = ("offline", "online")
 
 
-def deploy(config: DeployConfig) -> Artefact:
+def deploy(config: DeployConfig) -> Artifact:
     """Copy the model into a repository of its own; both scenarios have its own configuration."""
     prepare(config)
     source = from_root(config.checkpoint)
     message = read_configuration(source)
     message.name = config.model
-    with making(artefact_folder(config, "deploy")) as (temporary, facts):
+    with making(artifact_folder(config, "deploy")) as (temporary, facts):
         target = temporary / config.model
         shutil.copytree(source, target)
         (target / "configs").mkdir(exist_ok=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from helpers.display import Table, table
-from helpers.store import Artefact
+from helpers.store import Artifact
 
 if TYPE_CHECKING:
     from tritonclient.grpc.model_config_pb2 import ModelConfig
@@ -35,7 +35,7 @@ BACKENDS = {
 THREADS = "Threads that one instance computes with: more than one for each core gain nothing."
 BETWEEN = "Operators of one graph that run at once: one, so that each has all the threads."
 PARAMETERS = {
-    "file": "The artefact beside model.py that is loaded.",
+    "file": "The artifact beside model.py that is loaded.",
     "threads": THREADS,
     "device": "Where the runtime computes.",
     "exact": "A lookup waits for every vector: no default ones, whatever its threshold.",
@@ -142,7 +142,7 @@ def _optimization(message: "ModelConfig") -> Iterator[Line]:
         yield "cuda graphs", ", ".join(sizes) or "any size", why
 
 
-def show_configuration(repository: Artefact) -> None:
+def show_configuration(repository: Artifact) -> None:
     """Display what each model of a repository is configured to do, the model that clients ask
     first, each with its file folded below.
     """

@@ -1,11 +1,11 @@
 """The deploy stage: a model repository, with `config.pbtxt` from Triton's own message and the
-artefact, with the adapter and the format's runtime unless the server has a backend for it.
+artifact, with the adapter and the format's runtime unless the server has a backend for it.
 
     repository/requirements.txt                packages of the Python that serves it
     repository/client.py sample.npz            a client, and what it sends: see `client`
     repository/<model>/config.pbtxt            the online scenario: dynamic batching
     repository/<model>/configs/offline.pbtxt   the offline one, by --model-config-name=offline
-    repository/<model>/1/model.py runtime.py   for the Python backend only, with the artefact
+    repository/<model>/1/model.py runtime.py   for the Python backend only, with the artifact
 
 A model of several parts has such a folder for each part, and one without files for the ensemble. A
 lookup always runs in the Python backend.
@@ -23,11 +23,11 @@ from tritonclient.grpc import model_config_pb2 as pb
 from tritonclient.utils import np_to_triton_dtype
 
 from helpers import formats, models
-from helpers.config import DeployConfig, artefact_folder
+from helpers.config import DeployConfig, artifact_folder
 from helpers.errors import ServerError
 from helpers.inference import Component, chain, ensemble, require, served_dtype, threads
 from helpers.models import Part, Tensor
-from helpers.store import Artefact, making
+from helpers.store import Artifact, making
 from helpers.triton import native
 from helpers.triton.client import write_client
 from helpers.triton.server import EXACT
@@ -36,14 +36,14 @@ COMPANIONS = ("adapter.py",)  # copied into every repository: a change of it is 
 SCENARIOS = ("offline", "online")
 
 
-def deploy(config: DeployConfig) -> Artefact:
+def deploy(config: DeployConfig) -> Artifact:
     """Write the model repository of the experiment."""
     if models.get(config.model).BACKEND:
         from helpers.triton import existing  # which other models do not depend on
 
         return existing.deploy(config)
     converted = require(config, "convert")
-    with making(artefact_folder(config, "deploy")) as (temporary, facts):
+    with making(artifact_folder(config, "deploy")) as (temporary, facts):
         write_repository(temporary, config, converted)
         write_client(config, temporary)
         facts["model"] = config.model
@@ -51,8 +51,8 @@ def deploy(config: DeployConfig) -> Artefact:
     return require(config, "deploy")
 
 
-def write_repository(folder: Path, config: DeployConfig, artefact: Artefact) -> None:
-    """Write the repository of one model into the empty `folder`; `artefact` is the converted model.
+def write_repository(folder: Path, config: DeployConfig, artifact: Artifact) -> None:
+    """Write the repository of one model into the empty `folder`; `artifact` is the converted model.
 
     The repository holds no symbolic link, no absolute path and no import of this package.
     """
@@ -67,8 +67,8 @@ def write_repository(folder: Path, config: DeployConfig, artefact: Artefact) -> 
         version = _write_configs(folder / component.part.name, *messages)
         own = components if is_fused else (component,)
         others = {each.file for each in components if each not in own}
-        names = [name for name in artefact.files if Path(name).parts[0] not in others]
-        ensemble.link_files(artefact, version, names)
+        names = [name for name in artifact.files if Path(name).parts[0] not in others]
+        ensemble.link_files(artifact, version, names)
         if component in in_python:
             shutil.copyfile(Path(__file__).with_name("adapter.py"), version / "model.py")
             _copy_code(component.code, version / "runtime")

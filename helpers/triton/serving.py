@@ -7,11 +7,11 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 
-from helpers.config import DeployConfig, StageConfig, artefact_folder, results_folder
+from helpers.config import DeployConfig, StageConfig, artifact_folder, results_folder
 from helpers.errors import ServerError
 from helpers.inference import ensemble, request
 from helpers.models import Arrays
-from helpers.store import Artefact, find_artefact, temporary_folder
+from helpers.store import Artifact, find_artifact, temporary_folder
 from helpers.triton import embedded
 from helpers.triton.server import EXACT, Server
 
@@ -19,7 +19,7 @@ from helpers.triton.server import EXACT, Server
 @contextmanager
 def serve(
     config: DeployConfig,
-    repository: Artefact,
+    repository: Artifact,
     scenario: str = EXACT,
     *,
     log: Path | None = None,
@@ -60,11 +60,11 @@ def serve(
         yield replace(server, wire=wire, identity=name)
 
 
-def _require_same_release(config: DeployConfig, repository: Artefact) -> None:
+def _require_same_release(config: DeployConfig, repository: Artifact) -> None:
     """Raise `ServerError` for another release's model: only its TensorRT loads such an engine."""
     serving = config.server.release
-    for artefact in (repository, find_artefact(artefact_folder(config, "convert"))):
-        built = artefact.facts.get("release", serving) if artefact else serving
+    for artifact in (repository, find_artifact(artifact_folder(config, "convert"))):
+        built = artifact.facts.get("release", serving) if artifact else serving
         if built != serving:
             raise ServerError(
                 f"{config.model} {config.experiment} was built in release {built}, which the "

@@ -11,7 +11,7 @@ from helpers.config import TuneConfig, Value, changed, results_folder
 from helpers.errors import DeploymentError, MeasurementError
 from helpers.inference import require
 from helpers.perf import Comparison, Contender, Contest, contest_of, served
-from helpers.results import Rung, Score
+from helpers.results import ParityCheck, Score
 from helpers.store import digest, display_path
 from helpers.tuning.search import Search, Trial, Winner, open_study
 from helpers.tuning.space import Choice, Space, clients
@@ -28,7 +28,7 @@ class Tuning:
 
     trials: tuple[Trial, ...]
     winner: Winner
-    rungs: tuple[Rung, ...]
+    checks: tuple[ParityCheck, ...]
     scores: tuple[Score, ...]
     importances: dict[str, float]  # empty where they would say nothing
 
@@ -50,7 +50,7 @@ class Tuning:
                 "against": trial.against,
                 "ratio": trial.ratio_in_words,
                 **trial.model_dump(include={"gain", "throughput", "p99_latency_ms", "pairs"}),
-                "verdict": trial.state,
+                "quality": trial.state,
                 "reason": trial.reason,
             }
             for trial in self.trials
@@ -92,7 +92,7 @@ class ServerBench:
     opened: ExitStack
     contest: Contest | None = None
     running: dict[str, tuple[Contender, ExitStack]] = field(default_factory=dict)
-    rungs: tuple[Rung, ...] = ()  # of the configuration that was evaluated last
+    checks: tuple[ParityCheck, ...] = ()  # of the configuration that was evaluated last
     scores: tuple[Score, ...] = ()
 
     def compare(
@@ -123,10 +123,10 @@ class ServerBench:
         if contender.server.wire:
             self.end_all()
             with served(contender.config, "exact") as server:
-                self.rungs, self.scores = evaluate(contender.config, server)
+                self.checks, self.scores = evaluate(contender.config, server)
         else:
-            self.rungs, self.scores = evaluate(contender.config, contender.server)
-        judged: tuple[Rung | Score, ...] = (*self.rungs, *self.scores)
+            self.checks, self.scores = evaluate(contender.config, contender.server)
+        judged: tuple[ParityCheck | Score, ...] = (*self.checks, *self.scores)
         return next((each.fault for each in judged if each.fault), "")
 
     def serve(self, choice: Choice, keep: Choice) -> Contender:
@@ -174,4 +174,4 @@ def tune(config: TuneConfig, space: Space) -> Tuning:
     trials = tuple(search.trials)
     enough = sum(trial.gain is not None for trial in trials) >= MANY_TRIALS
     importances = get_param_importances(study) if enough else {}
-    return Tuning(trials, winner, bench.rungs, bench.scores, importances)
+    return Tuning(trials, winner, bench.checks, bench.scores, importances)

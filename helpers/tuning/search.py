@@ -49,7 +49,7 @@ class Bench(Protocol):
 
 
 class Trial(BaseModel, frozen=True):
-    """A configuration that was compared with another. Intervals are of 95 %."""
+    """A configuration that was compared with another. Intervals are of 95%."""
 
     number: int
     choice: Choice

@@ -14,14 +14,14 @@ from helpers.config import (
     DeployConfig,
     TuneConfig,
     Value,
-    artefact_folder,
+    artifact_folder,
     changed,
     results_folder,
 )
 from helpers.errors import MeasurementError
 from helpers.inference import physical_cores, threads
 from helpers.machine import obstacle
-from helpers.store import find_artefact
+from helpers.store import find_artifact
 
 Choice = dict[str, Value]  # a value of each field that is searched; "format" is a candidate's name
 PREFIX = "tune-"  # how the experiments of candidates are named
@@ -161,15 +161,15 @@ def choices(config: TuneConfig) -> Space:
 
 
 def fault(config: DeployConfig) -> str:
-    """Say which rung of a configuration's ladder is not green, and why; empty if all are."""
+    """Say which check of a configuration's ladder is not green, and why; empty if all are."""
     for stage in LADDER:
         result = results.read(results_folder(config) / f"{stage}.json")
         if result and result.state != "done":
             return f"{stage} {result.state}: {result.reason}"
-        artefact = find_artefact(artefact_folder(config, stage))
-        if artefact is None:
+        artifact = find_artifact(artifact_folder(config, stage))
+        if artifact is None:
             return NOT_RUN.format(config.target, config.model)
-        if red := artefact.facts.get("red"):
+        if red := artifact.facts.get("red"):
             return f"{stage} failed: {red}"
     return ""
 

@@ -39,7 +39,7 @@ def write_experiment(config: TuneConfig, space: Space, winner: Winner) -> Path:
         f"{final.ratio_in_words} times\n"
         f"# the throughput of {name}; p99 {final.p99_latency_ms:.3g} ms{kept}.\n"
         "# Beside a field that differs stands what it is worth: times the throughput of the same\n"
-        f"# configuration with the value of {name}, with a 95 % interval.\n"
+        f"# configuration with the value of {name}, with a 95% interval.\n"
     )
     text += yaml.safe_dump({"gpu": config.gpu, "device": config.device, "server": server})
     text += f"models:\n  {config.model}:\n    experiments:\n      {EXPERIMENT}:\n"

@@ -1,4 +1,4 @@
-"""A rung's bounds pass a faithful output and fail a wrong one; the metric keeps 99 %."""
+"""A check's bounds pass a faithful output and fail a wrong one; the metric keeps 99%."""
 
 import sys
 from collections.abc import Iterator
@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
+from helpers.store.artifacts import Artifact, find_artifact, making
 from numpy.typing import NDArray
 
 from helpers import models
@@ -16,17 +17,16 @@ from helpers.accuracy.ladder import (
     KEPT_SHARE,
     SAMPLES,
     Difference,
-    Rung,
+    ParityCheck,
     Score,
+    check,
     difference,
-    rung,
     scores,
 )
 from helpers.config.loading import configure, read_file, resolve
 from helpers.config.schema import StageConfig as Config
-from helpers.config.schema import artefact_folder
+from helpers.config.schema import artifact_folder
 from helpers.models.resnet50 import MODEL as resnet50
-from helpers.store.artefacts import Artefact, find_artefact, making
 from helpers.store.paths import OUTPUTS_VARIABLE, ROOT
 
 Floats = NDArray[np.float32]
@@ -122,14 +122,14 @@ def test_one_sample_far_off_is_red_though_the_mean_holds() -> None:
 def test_a_rung_names_the_output_that_is_wrong_and_its_bounds(config: Config) -> None:
     right = {"OUTPUT__0": reference()}
 
-    green = rung("served", config, "fp32", right, right)
-    red = rung("served", config, "fp32", {"OUTPUT__0": np.zeros_like(reference())}, right)
-    lost = rung("served", config, "fp32", {"OTHER": reference()}, right)
+    green = check("served", config, "fp32", right, right)
+    red = check("served", config, "fp32", {"OUTPUT__0": np.zeros_like(reference())}, right)
+    lost = check("served", config, "fp32", {"OTHER": reference()}, right)
 
     assert (green.fault, green.samples) == ("", SAMPLES)
     assert red.fault.startswith("served fp32: OUTPUT__0 differs from the framework by ")
     assert "; the bounds are 5.6e-05 and 1.4e-05; sample " in red.fault
-    assert red.rows()[0]["verdict"] == "red"
+    assert red.rows()[0]["quality"] == "red"
     assert lost.fault == "served fp32: OUTPUT__0 has another shape"
 
 
@@ -145,7 +145,7 @@ def test_a_red_rung_names_the_sample_that_differs_most_and_both_values(
     name: str, words: str, config: Config
 ) -> None:
     right, found = reference(), WRONG[name]
-    red = rung("served", config, "fp32", {"OUTPUT__0": found}, {"OUTPUT__0": right})
+    red = check("served", config, "fp32", {"OUTPUT__0": found}, {"OUTPUT__0": right})
 
     (only,) = red.differences
     assert only.sample is not None
@@ -155,7 +155,7 @@ def test_a_red_rung_names_the_sample_that_differs_most_and_both_values(
         f"; sample {only.sample} of 64 is {float(found[only.sample, worst])}, "
         f"not {float(right[only.sample, worst])}"
     )
-    assert Rung.model_validate_json(red.model_dump_json()).fault  # JSON has null for a NaN
+    assert ParityCheck.model_validate_json(red.model_dump_json()).fault  # JSON has null for a NaN
 
 
 def test_a_16_bit_rung_as_near_as_fp32_says_so_on_its_page(config: Config) -> None:
@@ -164,7 +164,7 @@ def test_a_16_bit_rung_as_near_as_fp32_says_so_on_its_page(config: Config) -> No
     rounded = {"OUTPUT__0": reference() * np.float32(1 + 1e-3)}
 
     def note(precision: str, found: dict[str, Floats], bounds: Any = None) -> object:
-        return rung("served", config, precision, found, right, bounds).rows()[0]["reason"]
+        return check("served", config, precision, found, right, bounds).rows()[0]["reason"]
 
     assert note("bf16", near) == note("fp16", near) == "computed in fp32"
     assert note("fp32", near) == note("bf16", rounded) == ""
@@ -178,7 +178,7 @@ def test_a_rung_is_red_when_any_of_its_outputs_is() -> None:
 
     def fault(*differences: Difference) -> str:
         name, precision = "converted", "fp32"
-        return Rung(name=name, precision=precision, samples=1, differences=differences).fault
+        return ParityCheck(name=name, precision=precision, samples=1, differences=differences).fault
 
     assert fault(good, bad).startswith("converted fp32: bad ")
     assert fault(good, good) == ""
@@ -204,9 +204,9 @@ def test_an_accelerator_is_held_to_the_bounds_of_its_own_precision(
     chosen: Any = configure(parameters, "widedeep", experiment, "deploy")
 
     server: Any = SimpleNamespace(infer_all=lambda *_: served)
-    rungs, (score, decided) = ladder.evaluate(chosen, server)
+    checks, (score, decided) = ladder.evaluate(chosen, server)
 
-    found = [(each.name, each.reference, each.precision, each.fault) for each in rungs]
+    found = [(each.name, each.reference, each.precision, each.fault) for each in checks]
     assert found == [
         ("served", "framework", precision, ""),
         ("served under load", "framework", precision, ""),  # a native backend has its own runtime
@@ -237,28 +237,28 @@ def test_the_exported_file_is_compared_again_only_on_another_device(
 ) -> None:
     monkeypatch.setenv(OUTPUTS_VARIABLE, str(tmp_path))
     chosen: Any = config.model_copy(update={"device": device})
-    with making(artefact_folder(chosen, "export")) as (folder, _):
+    with making(artifact_folder(chosen, "export")) as (folder, _):
         (folder / "model.onnx").write_text("graph")
-    export = find_artefact(artefact_folder(chosen, "export"))
+    export = find_artifact(artifact_folder(chosen, "export"))
     assert export
     facts = {"format": "onnx", "precision": "fp32"}
-    artefact = Artefact(export.folder, export.files if same else {}, facts)
+    artifact = Artifact(export.folder, export.files if same else {}, facts)
     monkeypatch.setattr(ladder.ensemble, "load", lambda *_: pytest.fail("it is compared"))
 
     if again:
         with pytest.raises(pytest.fail.Exception, match="it is compared"):
-            ladder.compare(chosen, artefact)
+            ladder.compare(chosen, artifact)
         return
-    found = ladder.compare(chosen, artefact)
+    found = ladder.compare(chosen, artifact)
     note = "the exported file itself, not compared again"
     assert (found.headline, found.fault) == (note, "")
     assert found.rows() == [
         {
-            "rung": "converted",
+            "check": "converted",
             "precision": "fp32",
             "compared with": "framework",
             "samples": 0,
-            "verdict": "green",
+            "quality": "green",
             "reason": note,
         }
     ]

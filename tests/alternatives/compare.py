@@ -41,7 +41,7 @@ from helpers.accuracy.ladder import difference
 from helpers.config import DeployConfig, configure, read_file
 from helpers.inference import open_dataset, requests, require, threads
 from helpers.perf.statistics import Interval, geometric_mean, log_interval
-from helpers.store import OUTPUTS_VARIABLE, Artefact, temporary_folder
+from helpers.store import OUTPUTS_VARIABLE, Artifact, temporary_folder
 from helpers.triton import SETTINGS, guarded, last_lines, serve
 from helpers.triton.server import free_ports
 
@@ -231,7 +231,7 @@ def in_turn(
 
 def rows(found: Measured) -> Iterator[tuple[int, str, float, float, Interval | None]]:
     """Give clients, name, median answers/s, and how often the first server's that of the other is,
-    round by round, with its 95 % interval.
+    round by round, with its 95% interval.
     """
     for clients, figures in found.items():
         first, *_ = figures
@@ -243,7 +243,7 @@ def rows(found: Measured) -> Iterator[tuple[int, str, float, float, Interval | N
 
 def table(found: Measured) -> str:
     """Write the comparison as a table of Markdown."""
-    lines = ["| clients | server | inferences/s | this package's, times that |", "|" + "---|" * 4]
+    lines = ["| clients | server | samples/s | this package's, times that |", "|" + "---|" * 4]
     for clients, name, own, ratio, interval in rows(found):
         times = f"{ratio:.2f} ({interval.low:.2f} to {interval.high:.2f})" if interval else ""
         lines.append(f"| {clients} | {name} | {own:.1f} | {times} |")
@@ -296,7 +296,7 @@ def _is_ready(port: int, model: str) -> bool:
 
 @contextmanager
 def contenders(
-    config: DeployConfig, repository: Artefact, file: Path, tensors: Tensors
+    config: DeployConfig, repository: Artifact, file: Path, tensors: Tensors
 ) -> Iterator[list[Contender]]:
     """Start all servers; each waits without a spinning thread while another is measured."""
     ours, http_port, grpc_port, ml_port, ml_grpc, ml_metrics = free_ports(*[0] * 6)
@@ -350,7 +350,7 @@ def write_mlserver(folder: Path, own: Mapping[str, object], ports: tuple[int, in
     (folder / "model-settings.json").write_text(json.dumps(model))
 
 
-def prepare(arguments: argparse.Namespace) -> tuple[DeployConfig, Artefact]:
+def prepare(arguments: argparse.Namespace) -> tuple[DeployConfig, Artifact]:
     """Let the batch command run the stages up to `deploy` where they are missing."""
     chosen = ["--model", arguments.model, "--experiment", arguments.experiment]
     chosen += ["--outputs", str(arguments.outputs)]
@@ -367,7 +367,7 @@ def prepare(arguments: argparse.Namespace) -> tuple[DeployConfig, Artefact]:
 
 def compare(
     config: DeployConfig,
-    repository: Artefact,
+    repository: Artifact,
     points: Sequence[int],
     rounds: int,
     seconds: float,

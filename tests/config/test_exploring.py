@@ -59,7 +59,7 @@ def test_an_override_that_changes_nothing_is_none() -> None:
     assert resolve("resnet50", "deploy", overrides={"threads": 0}) == plain
 
 
-def test_the_artefact_is_that_of_an_experiment_with_these_fields() -> None:
+def test_the_artifact_is_that_of_an_experiment_with_these_fields() -> None:
     """So that what is there already is not made again."""
     explored = resolve("resnet50", "export", overrides={"threads": 1})
 

@@ -39,7 +39,7 @@ def add_targets(project: Project) -> None:
         ("batch_sizes: [1, 4]", "batch_sizes: [4]"),
         ("concurrency: [1, 4]", "concurrency: [4]"),
         ("rates: [0.5]", "rates: []"),
-        ("point_seconds: 0.5", "point_seconds: 0.3"),
+        ("measurement_seconds: 0.5", "measurement_seconds: 0.3"),
     ):
         assert more in text
         text = text.replace(more, few)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from helpers.results import Result, read
-from helpers.store import Artefact, find_artefact
+from helpers.store import Artifact, find_artifact
 from tests.conftest import wait_for
 from tests.fleet.conftest import TARGETS, Fleet, Network, make_holdable
 
@@ -32,15 +32,15 @@ def states(outputs: Path, target: str) -> dict[str, str]:
 
 
 def hashes(outputs: Path, target: str) -> dict[str, str]:
-    """The hash of every artefact that a result of a target names, by stage."""
+    """The hash of every artifact that a result of a target names, by stage."""
     return {
-        stage: result(outputs, target, stage).artefact.sha256  # type: ignore[union-attr]
+        stage: result(outputs, target, stage).artifact.sha256  # type: ignore[union-attr]
         for stage in STAGES[:3]
     }
 
 
-def hashed(artefact: Artefact) -> dict[str, str]:
-    return {name: record.sha256 for name, record in artefact.files.items()}
+def hashed(artifact: Artifact) -> dict[str, str]:
+    return {name: record.sha256 for name, record in artifact.files.items()}
 
 
 def intervals(outputs: Path) -> list[tuple[int, int, str]]:
@@ -67,7 +67,7 @@ def require_the_same_data(fleet: Fleet, output: str) -> None:
     assert len(set(sent)) == len(TARGETS) - 1
     assert len(sent) >= 2 * len(set(sent))
     for name in names:
-        one, *others = (find_artefact(folder / name) for folder in made)
+        one, *others = (find_artifact(folder / name) for folder in made)
         assert one
         for other in others:
             assert other
@@ -76,14 +76,14 @@ def require_the_same_data(fleet: Fleet, output: str) -> None:
 
 
 def require_fetched(fleet: Fleet, target: str) -> None:
-    """Artefacts come home when they are asked for, and are then those of a run at home."""
+    """Artifacts come home when they are asked for, and are then those of a run at home."""
     name, convert = f"params/{target}.yaml", ("--stage", "convert", *ONE)
     fetched = fleet.run(name, "--stage", "export", *convert, "--fetch")
     assert (fetched.code, fetched.executed()) == (0, []), fetched.output
     for stage in ("export", "convert"):
-        found = result(fleet.home.root / "outputs", target, stage).artefact
+        found = result(fleet.home.root / "outputs", target, stage).artifact
         assert found
-        folder = fleet.home.root / f"outputs/{target}/artefacts" / found.folder
+        folder = fleet.home.root / f"outputs/{target}/artifacts" / found.folder
         assert (folder / "model.onnx").exists()
     unchanged = fleet.home.run("run", name, *convert)
     assert (unchanged.code, unchanged.executed()) == (0, [])
@@ -94,7 +94,7 @@ def test_three_machines_run_a_target_each_and_the_site_shows_all(
     fleet: Fleet, network: Network
 ) -> None:
     """The scheduler and the submitter are on this machine, the workers are behind a bridge each.
-    Data are made once, and artefacts stay until they are asked for.
+    Data are made once, and artifacts stay until they are asked for.
     """
     fleet.schedule("--host", network.address, "--port", "0")
     places = zip(TARGETS, network.names, strict=True)
@@ -123,7 +123,7 @@ def test_three_machines_run_a_target_each_and_the_site_shows_all(
             assert (outputs / name / "dummy/onnx-fp32" / f"{stage}.html").exists()
         assert (outputs / name / "dummy/report.html").exists()
         assert f'href="{name}/index.html"' in (outputs / "index.html").read_text()
-        assert not list((outputs / name / "artefacts").glob("*/*.onnx"))  # they stay
+        assert not list((outputs / name / "artifacts").glob("*/*.onnx"))  # they stay
     assert len(intervals(outputs)) == 6
     for (_, end, _), (start, _, _) in zip(intervals(outputs), intervals(outputs)[1:], strict=False):
         assert end < start  # one at a time on this host
@@ -136,7 +136,7 @@ def test_three_machines_run_a_target_each_and_the_site_shows_all(
     assert "was made on another machine: give the --scheduler" in fleet.home.run(*serve).output
     serving = fleet.start(*serve, "--scheduler", fleet.address, *fleet.key)
     serving.wait_to_say("dummy (onnx-fp32) at http://127.0.0.1:")
-    assert "first/artefacts/dummy-deploy-" in serving.said
+    assert "first/artifacts/dummy-deploy-" in serving.said
     serving.end()
     require_fetched(fleet, TARGETS[0])
     local, first = fleet.home.root / "local", TARGETS[0]
@@ -165,7 +165,7 @@ def test_a_stage_alone_finds_the_deployment_that_it_is_about_or_has_it_sent(flee
     answer = running.answer()
 
     for stage in STAGES[:3]:
-        assert f"second dummy: second/artefacts/dummy-{stage}-" in answer.output
+        assert f"second dummy: second/artifacts/dummy-{stage}-" in answer.output
     assert "second: [1/2] dummy onnx-fp32 export: unchanged, skipped" in answer.output
     assert "second: [2/2] dummy onnx-fp32 perf_online: done in" in answer.output
     assert "first: [2/2] dummy onnx-fp32 perf_online: blocked by deploy" in answer.output
@@ -218,7 +218,7 @@ def test_a_plain_dask_worker_joins_by_a_preload_and_may_share_the_outputs(fleet:
 
     assert answer.code == 0, answer.output
     assert answer.executed() == ["dummy onnx-fp32 export", "dummy onnx-fp32 convert"]
-    (path,) = (fleet.home.root / "outputs/first/artefacts").glob("dummy-export-*/model.onnx")
+    (path,) = (fleet.home.root / "outputs/first/artifacts").glob("dummy-export-*/model.onnx")
     assert path.exists()
     assert "sent" not in answer.output
     again = fleet.home.run("run", *only)

@@ -17,7 +17,7 @@ from helpers.fleet.station import Station
 from helpers.fleet.view import FleetView
 from helpers.pipeline import Job, read_plans, stage_states
 from helpers.results import Result
-from helpers.store import ROOT, find_artefact, is_away, making
+from helpers.store import ROOT, find_artifact, is_away, making
 from tests.conftest import WATCHED, Project
 
 pytest.importorskip("distributed")
@@ -272,7 +272,7 @@ def made(outputs: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "data/dummy-dataset-0123456789ab"
 
 
-def test_an_artefact_travels_in_pieces_and_is_the_same(
+def test_an_artifact_travels_in_pieces_and_is_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
@@ -286,7 +286,7 @@ def test_an_artefact_travels_in_pieces_and_is_the_same(
 
     assert said.startswith(f"{place}: sent 0.0 MB in ")
     assert cargo.held(two, [place]) == [place]
-    found, own = find_artefact(two / place), find_artefact(one / place)
+    found, own = find_artifact(two / place), find_artifact(one / place)
     assert found
     assert own
     assert (found.files, found.facts) == (own.files, own.facts)
@@ -310,7 +310,7 @@ def test_what_comes_damaged_does_not_count(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("place", ["../x", "data/../../x", "data", "/etc/passwd", "a/b/c"])
-def test_only_artefacts_travel(place: str, tmp_path: Path) -> None:
+def test_only_artifacts_travel(place: str, tmp_path: Path) -> None:
     with pytest.raises(FleetError):
         cargo.listed(tmp_path, place)
     with pytest.raises(FleetError):
@@ -328,7 +328,7 @@ def job_of(outputs: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
         {"bert/openvino-fp32/deploy.json": b"{"},
         {"bert/openvino-fp32/export.json": b""},
         {"bert/openvino-fp32/../../x": b""},
-        {"artefacts/x/model.onnx": b""},
+        {"artifacts/x/model.onnx": b""},
         {"../x/y/manifest.json": b""},
     ],
 )

@@ -106,9 +106,9 @@ def make(name: str, precision: str, source: Any, folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def artefacts(tmp_path_factory: pytest.TempPathFactory) -> dict[Made, Path]:
+def artifacts(tmp_path_factory: pytest.TempPathFactory) -> dict[Made, Path]:
     """The module in every format and precision of a processor."""
-    base = tmp_path_factory.mktemp("artefacts")
+    base = tmp_path_factory.mktemp("artifacts")
     found: dict[Made, Path] = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(onnx, "LARGE", 10)  # every weight counts as large
@@ -141,10 +141,10 @@ def test_every_format_and_precision_of_a_processor_is_tried_here() -> None:
 
 @pytest.mark.slow
 def test_a_session_gives_the_modules_outputs_by_name_at_any_batch_size(
-    made: Made, artefacts: dict[Made, Path]
+    made: Made, artifacts: dict[Made, Path]
 ) -> None:
     name, precision, _ = made
-    session = formats.get(name).load(artefacts[made], 1, "cpu")
+    session = formats.get(name).load(artifacts[made], 1, "cpu")
 
     for size in (1, 2, 5):
         inputs = batch(size)
@@ -161,12 +161,12 @@ def test_a_session_gives_the_modules_outputs_by_name_at_any_batch_size(
 
 
 def test_a_server_restores_the_variables_that_a_savedmodel_reads(
-    artefacts: dict[Made, Path],
+    artifacts: dict[Made, Path],
 ) -> None:
     """Triton's backend loads it as a session and runs the operation that restores variables."""
     import tensorflow as tf
 
-    v1, path = tf.compat.v1, str(artefacts["tf-savedmodel", "fp32", "keras"])
+    v1, path = tf.compat.v1, str(artifacts["tf-savedmodel", "fp32", "keras"])
     inputs, logger = batch(3), logging.getLogger("tensorflow")
     logger.setLevel(logging.ERROR)  # TensorFlow deprecates this loader
     with v1.Session(graph=tf.Graph()) as session:
@@ -185,12 +185,12 @@ def test_a_server_restores_the_variables_that_a_savedmodel_reads(
 
 
 def test_a_savedmodel_for_an_old_tensorflow_has_no_variables_and_no_default_attributes(
-    artefacts: dict[Made, Path],
+    artifacts: dict[Made, Path],
 ) -> None:
     from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
     saved = SavedModel()
-    path = artefacts["tf-savedmodel", "fp32", "keras, old"]
+    path = artifacts["tf-savedmodel", "fp32", "keras, old"]
     saved.ParseFromString((path / "saved_model.pb").read_bytes())
 
     (graph,) = saved.meta_graphs
@@ -224,14 +224,14 @@ def test_a_traced_convolution_computes_fp32_as_fp32_on_a_gpu(tmp_path: Path) -> 
 
 
 def test_on_a_gpu_onnx_runtime_loads_the_cuda_that_pip_installed(
-    artefacts: dict[Made, Path], monkeypatch: pytest.MonkeyPatch
+    artifacts: dict[Made, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A stand-in notes the call: this wheel has no CUDA, and says so afterwards."""
     import onnxruntime
 
     calls: list[str] = []
     monkeypatch.setattr(onnxruntime, "preload_dlls", lambda: calls.append("preloaded"))
-    path = artefacts["onnx", "fp32", "torch"]
+    path = artifacts["onnx", "fp32", "torch"]
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it names the providers that it has
@@ -244,9 +244,9 @@ def test_on_a_gpu_onnx_runtime_loads_the_cuda_that_pip_installed(
 
 
 def test_an_answer_stays_as_it_was_when_the_next_one_comes(
-    made: Made, artefacts: dict[Made, Path]
+    made: Made, artifacts: dict[Made, Path]
 ) -> None:
-    session = formats.get(made[0]).load(artefacts[made], 1, "cpu")
+    session = formats.get(made[0]).load(artifacts[made], 1, "cpu")
     first = session.run(batch(2))["TOTAL"]
     before = first.copy()
 
@@ -256,9 +256,9 @@ def test_an_answer_stays_as_it_was_when_the_next_one_comes(
 
 
 def test_a_file_names_no_folder_of_the_machine_that_made_it(
-    artefacts: dict[Made, Path], made: Made
+    artifacts: dict[Made, Path], made: Made
 ) -> None:
-    path = artefacts[made]
+    path = artifacts[made]
     files = [each for each in path.rglob("*") if each.is_file()] if path.is_dir() else [path]
 
     here = str(Path(__file__).parent).encode()
@@ -297,11 +297,11 @@ import numpy as np
 sys.modules["helpers"] = None  # an import of it fails
 arrays = {"VALUES": np.ones((2, 3), "float32"), "COUNTS": np.full((2, 1), 2)}
 found = []
-for runtime, artefact in json.loads(sys.argv[1]):
+for runtime, artifact in json.loads(sys.argv[1]):
     spec = importlib.util.spec_from_file_location("runtime", runtime)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    outputs = module.load(artefact, 1, "cpu").run(arrays)
+    outputs = module.load(artifact, 1, "cpu").run(arrays)
     found.append([outputs["TOTAL"][0].item(), outputs["SCALED"].shape])
 print(json.dumps(found))
 """
@@ -309,14 +309,14 @@ print(json.dumps(found))
 
 @pytest.mark.slow
 def test_a_runtime_runs_alone_outside_the_project(
-    artefacts: dict[Made, Path], tmp_path: Path
+    artifacts: dict[Made, Path], tmp_path: Path
 ) -> None:
     pairs = []
     for name, framework in {name: framework for name, _, framework in reversed(MADE)}.items():
         runtime = tmp_path / name / "runtime.py"
         runtime.parent.mkdir()
         runtime.write_bytes(Path(getfile(formats.get(name).load)).read_bytes())
-        pairs.append((str(runtime), str(artefacts[name, "fp32", framework])))
+        pairs.append((str(runtime), str(artifacts[name, "fp32", framework])))
 
     done = subprocess.run(
         [sys.executable, "-I", "-c", ALONE, json.dumps(pairs)],

@@ -59,7 +59,7 @@ class Exported:
     inputs: Arrays
     reference: Any
 
-    def verdict(self, path: Path, format_name: str = "onnx") -> Any:
+    def quality(self, path: Path, format_name: str = "onnx") -> Any:
         """Compare a graph with it, as the ladder does."""
         found = formats.get(format_name).load(path, 1, "cpu").run(self.inputs)["y"]
         return difference("y", found, self.reference, BOUNDS)
@@ -104,7 +104,7 @@ def test_weights_are_int8_with_a_scale_for_each_channel(exported: Exported, righ
 
     assert [each.data_type for each in weights] == [onnx.TensorProto.INT8] * LAYERS
     assert list(scales.values()).count([CHANNELS]) >= LAYERS
-    assert exported.verdict(right).ok
+    assert exported.quality(right).ok
 
 
 def test_what_tensorrt_reads_has_no_zero_points_and_no_int32_biases(
@@ -139,7 +139,7 @@ def test_a_calibration_on_noise_is_noticed(exported: Exported, tmp_path: Path) -
     random = np.random.default_rng(0)
     noise = [{"x": random.uniform(-0.1, 0.1, images(0)["x"].shape).astype(np.float32)}]
 
-    assert not exported.verdict(quantised(exported, tmp_path, noise)).ok
+    assert not exported.quality(quantised(exported, tmp_path, noise)).ok
 
 
 def test_a_wrong_zero_point_is_noticed(exported: Exported, right: Path, tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_a_wrong_zero_point_is_noticed(exported: Exported, right: Path, tmp_path
     first.input[2] = "wrong"
     onnx.save(graph, tmp_path / "model.onnx")
 
-    assert not exported.verdict(tmp_path / "model.onnx").ok
+    assert not exported.quality(tmp_path / "model.onnx").ok
 
 
 @pytest.mark.parametrize("what", ["scales", "weights"])
@@ -169,14 +169,14 @@ def test_two_swapped_channels_are_noticed(
     last[-1].CopyFrom(numpy_helper.from_array(values, last[-1].name))
     onnx.save(graph, tmp_path / "model.onnx")
 
-    assert not exported.verdict(tmp_path / "model.onnx").ok
+    assert not exported.quality(tmp_path / "model.onnx").ok
 
 
 def test_openvino_is_within_the_bounds_too(exported: Exported, tmp_path: Path) -> None:
     samples = [images(seed) for seed in range(1, 17)]
     path = quantised(exported, tmp_path, samples, "openvino")
 
-    assert exported.verdict(path, "openvino").ok
+    assert exported.quality(path, "openvino").ok
     weights = LAYERS * CHANNELS * CHANNELS * 9  # of a byte each, and four in fp32
     whole = 2 if instructions("int8") else 3  # of 7 bits, some may go back to fp32
     assert weights < path.with_suffix(".bin").stat().st_size < whole * weights

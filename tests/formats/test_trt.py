@@ -14,17 +14,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers.store.artifacts import Artifact, making
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from helpers import formats
 from helpers.accuracy import ladder
-from helpers.config import artefact_folder
+from helpers.config import artifact_folder
 from helpers.config.loading import resolve
 from helpers.config.schema import StageConfig as Config
 from helpers.formats import Build, _tensorrt
 from helpers.inference import datasets
 from helpers.machine import gpu
-from helpers.store.artefacts import Artefact, making
 from helpers.store.paths import OUTPUTS_VARIABLE
 from helpers.triton import conversion_plan, convert, native
 
@@ -122,12 +122,12 @@ class Image:
 
 def test_an_engine_is_asked_of_the_image_with_all_that_it_needs(tmp_path: Path) -> None:
     (tmp_path / "exported.onnx").write_text("graph")
-    (tmp_path / "artefacts/mine").mkdir(parents=True)
+    (tmp_path / "artifacts/mine").mkdir(parents=True)
     image = Image("model.plan", "engine.json", ".tensorrt-timings-10.5.0")
 
     formats.get("trt").make(
         tmp_path / "exported.onnx",
-        tmp_path / "artefacts/mine/model.plan",
+        tmp_path / "artifacts/mine/model.plan",
         Build("fp16", INPUTS, ("A",), None, 64, capture_cuda_graph=True, in_image=image),
     )
 
@@ -144,9 +144,9 @@ def test_an_engine_is_asked_of_the_image_with_all_that_it_needs(tmp_path: Path) 
     made = {str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file()}
     assert made == {
         "exported.onnx",
-        "artefacts/.tensorrt-timings-10.5.0",
-        "artefacts/mine/model.plan",
-        "artefacts/mine/engine.json",
+        "artifacts/.tensorrt-timings-10.5.0",
+        "artifacts/mine/model.plan",
+        "artifacts/mine/engine.json",
     }
 
 
@@ -245,7 +245,7 @@ def test_convert_builds_in_a_container_and_notes_the_release(
     monkeypatch.setattr(datasets, "open_dataset", lambda _: None)
     monkeypatch.setattr(datasets, "requests", lambda *_: iter([{"INPUT__0": INPUTS["IMAGE"]}]))
     chosen = config(release="23.02", format=name, precision=precision, export_format=export)
-    with making(artefact_folder(chosen, "export")) as (folder, _):
+    with making(artifact_folder(chosen, "export")) as (folder, _):
         exported = folder / formats.get(export).FILE
         if export == "onnx":
             exported.write_text("graph")
@@ -281,7 +281,7 @@ def test_what_a_notebook_shows_of_an_engine_is_what_the_builder_is_given(
     monkeypatch.setattr(datasets, "open_dataset", lambda _: None)
     monkeypatch.setattr(datasets, "requests", lambda *_: iter([{"INPUT__0": images}]))
     chosen = config(max_batch_size=16, capture_cuda_graph=capture, release="23.02")
-    with making(artefact_folder(chosen, "export")) as (folder, _):
+    with making(artifact_folder(chosen, "export")) as (folder, _):
         (folder / "model.onnx").write_text("graph")
     convert(chosen)
 
@@ -458,7 +458,7 @@ def test_an_engine_is_held_against_the_framework_by_the_server_that_loads_it(
     (tmp_path / "made").mkdir()
     (tmp_path / "made/model.plan").write_text("engine")
     facts = {"format": "trt", "precision": "fp16", "release": "24.10"}
-    artefact = Artefact(tmp_path / "made", {"model.plan": {}}, facts)
+    artifact = Artifact(tmp_path / "made", {"model.plan": {}}, facts)
     right = {"OUTPUT__0": np.arange(12.0, dtype=np.float32).reshape(3, 4)}
     images = np.zeros((3, 3, 224, 224), np.float32)
     monkeypatch.setattr(ladder, "_reference", lambda _: (right, {}))
@@ -467,7 +467,7 @@ def test_an_engine_is_held_against_the_framework_by_the_server_that_loads_it(
     served = []
 
     class Serving:
-        def __init__(self, config: Config, repository: Artefact, scenario: str) -> None:
+        def __init__(self, config: Config, repository: Artifact, scenario: str) -> None:
             served.append((config.stage, scenario, repository.facts))
             assert (repository.folder / "resnet50/1/model.plan").read_text() == "engine"
 
@@ -483,11 +483,11 @@ def test_an_engine_is_held_against_the_framework_by_the_server_that_loads_it(
 
     monkeypatch.setattr("helpers.triton.serve", Serving)
 
-    rung = ladder.compare(config(), artefact)
+    check = ladder.compare(config(), artifact)
 
     assert served == [("deploy", "offline", facts)]
-    assert (rung.name, rung.precision, rung.samples, rung.fault) == ("converted", "fp16", 3, "")
-    assert rung.differences[0].max_difference == pytest.approx(2**-7 / np.std(right["OUTPUT__0"]))
+    assert (check.name, check.precision, check.samples, check.fault) == ("converted", "fp16", 3, "")
+    assert check.differences[0].max_difference == pytest.approx(2**-7 / np.std(right["OUTPUT__0"]))
     assert os.listdir(tmp_path) == ["made"]
 
 

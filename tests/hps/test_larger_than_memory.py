@@ -11,7 +11,7 @@ import numpy as np
 import psutil
 import pytest
 
-from helpers.accuracy import framework_reference
+from helpers.accuracy import compute_reference
 from helpers.config import resolve
 from helpers.hps import files
 from helpers.inference import convert, export, open_dataset, prepare
@@ -77,7 +77,7 @@ def test_a_table_of_gigabytes_is_served_within_one(
         return resolve("dlrm", stage, "test", "cpu", {}, {}, section, "hps", {})
 
     prepared = prepare(config("export"))
-    reference = framework_reference(config("export"), prepared)
+    reference = compute_reference(config("export"), prepared)
     export(config("export"), prepared)
     convert(config("convert"), lambda *_: None)
     repository = deploy(config("deploy"))

@@ -19,14 +19,14 @@ import tritonclient.http as http
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from helpers import models
-from helpers.accuracy import compare, evaluate, framework_reference
+from helpers.accuracy import compare, compute_reference, evaluate
 from helpers.config import resolve
 from helpers.errors import ServerError
 from helpers.hps import files
 from helpers.inference import convert, ensemble, export, framework_session, prepare, require
 from helpers.models._criteo import hierarchical, spec
 from helpers.models._criteo.data import Samples, write_part
-from helpers.store import OUTPUTS_VARIABLE, Artefact
+from helpers.store import OUTPUTS_VARIABLE, Artifact
 from helpers.triton import deploy, serve, write_repository
 from tests.hps.conftest import Redis
 from tests.models.test_recommenders import ROWS, write_checkpoint
@@ -67,7 +67,7 @@ class Deployed:
         }
         exporting = self.config("export")
         prepared = prepare(exporting)
-        framework_reference(exporting, prepared)
+        compute_reference(exporting, prepared)
         export(exporting, prepared)
         convert(self.config("convert"), lambda *_: None)
         self.config_of_deploy = self.config("deploy")
@@ -119,7 +119,7 @@ def nvidia_request(some: Samples, fused: bool) -> dict[str, np.ndarray]:
     }
 
 
-def unfused(deployed: Deployed, target: Path) -> Artefact:
+def unfused(deployed: Deployed, target: Path) -> Artifact:
     """The same deployment with a table for each feature, as `fused: false` makes it."""
     config = deployed.config("deploy", fused=False)
     shutil.copytree(deployed.repository.folder, target)
@@ -127,7 +127,7 @@ def unfused(deployed: Deployed, target: Path) -> Artefact:
     shutil.rmtree(folder)
     hierarchical.write(config, Path(deployed.fields["checkpoint"]), folder)
     hierarchical.configure(config, folder)
-    return Artefact(target, {}, deployed.repository.facts)
+    return Artifact(target, {}, deployed.repository.facts)
 
 
 @pytest.mark.parametrize("fused", [True, False])
@@ -185,14 +185,14 @@ def test_a_mapped_lookup_and_its_graph_as_one_model_join_requests(
     with serve(mapped.config_of_deploy, mapped.repository, log=tmp_path / "log") as server:
         found = server.infer_all("dlrm", batches, clients=8)["DENSE_OUTPUT"]
         statistics = server.statistics("dlrm")
-        rungs, _ = evaluate(mapped.config_of_deploy, server)
+        checks, _ = evaluate(mapped.config_of_deploy, server)
     converted = require(mapped.config("convert"), "convert")
     session = ensemble.load(mapped.config("convert"), "onnx", lambda _: converted.folder, 1, "cpu")
     right = session.run(mapped.samples.inputs)["DENSE_OUTPUT"]
     assert np.abs(found - right).max() <= 1e-4 * right.std()
     apart = np.abs(found - mapped.expected).max() / mapped.expected.std()
     assert 1e-4 < apart < models.get("dlrm").BOUNDS["int8"][0]  # the tables have 8 bits
-    assert [(each.precision, each.fault) for each in rungs] == [("int8", "")] * 3
+    assert [(each.precision, each.fault) for each in checks] == [("int8", "")] * 3
     assert int(statistics["execution_count"]) < int(
         statistics["inference_stats"]["success"]["count"]
     )
@@ -211,9 +211,9 @@ WRONG = {
 def test_the_ladder_holds_for_tables_of_int8(mapped: Deployed) -> None:
     config = mapped.config("convert")
 
-    rung = compare(config, require(config, "convert"))
+    check = compare(config, require(config, "convert"))
 
-    assert (rung.name, rung.precision, rung.fault) == ("converted", "int8", "")
+    assert (check.name, check.precision, check.fault) == ("converted", "int8", "")
 
 
 @pytest.mark.parametrize("wrong", WRONG)
@@ -226,7 +226,7 @@ def test_the_ladder_is_red_for_tables_of_int8_with(
     path = tmp_path / "broken/sparse" / name
     np.save(path, change(np.load(path)))
 
-    broken = compare(config, Artefact(tmp_path / "broken", converted.files, converted.facts))
+    broken = compare(config, Artifact(tmp_path / "broken", converted.files, converted.facts))
 
     assert broken.fault.startswith("converted int8: DENSE_OUTPUT differs"), broken
 
@@ -244,8 +244,8 @@ def test_the_ladder_holds_for_a_store_and_its_configuration_is_nvidia_s(
 ) -> None:
     config = dlrm.config_of_deploy
     with serve(config, dlrm.repository, "exact", log=tmp_path / "log") as server:
-        rungs, scores = evaluate(config, server)
-    assert not [rung.fault for rung in rungs if rung.fault]
+        checks, scores = evaluate(config, server)
+    assert not [check.fault for check in checks if check.fault]
     assert not [score for score in scores if score.fault]
     text = (dlrm.repository.folder / f"{dlrm.model}_dense/config.pbtxt").read_text()
     assert "max_batch_size" not in text  # 0: its tensors are flat
@@ -287,12 +287,12 @@ def test_a_bad_request_ends_in_one_line_and_the_next_one_is_answered(
         assert found == pytest.approx(dlrm.expected[:4], rel=1e-3, abs=1e-4)
 
 
-def served_with(deployed: Deployed, target: Path, **fields: Any) -> Artefact:
+def served_with(deployed: Deployed, target: Path, **fields: Any) -> Artifact:
     """The same deployment with other settings of the store."""
     config = deployed.config("deploy", hps=fields)
     shutil.copytree(deployed.repository.folder, target)
     hierarchical.configure(config, target / f"{deployed.model}_sparse/1/hps")
-    return Artefact(target, {}, deployed.repository.facts)
+    return Artifact(target, {}, deployed.repository.facts)
 
 
 def test_asynchronous_insertion_answers_with_defaults_first_and_exactly_once_warm(
@@ -351,7 +351,7 @@ def test_redis_that_stops_and_comes_back_under_a_server(
 
 def replaced(path: Path, change: Callable[[bytes], bytes]) -> None:
     content = path.read_bytes()
-    path.unlink()  # it may be one file with the artefact's
+    path.unlink()  # it may be one file with the artifact's
     path.write_bytes(change(content))
 
 
@@ -368,7 +368,7 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {  # one of each file;
 }
 
 
-def require_refused(deployed: Deployed, repository: Artefact, words: str) -> None:
+def require_refused(deployed: Deployed, repository: Artifact, words: str) -> None:
     """The server does not become ready, and its error says why in one of its lines."""
     log = repository.folder.parent / "log"
     with (

@@ -9,15 +9,15 @@ import torch
 
 from helpers.config import resolve
 from helpers.formats import Build, onnx
-from helpers.inference import artefacts, layers, operators, signature
+from helpers.inference import artifacts, layers, operators, signature
 from helpers.inference.anatomy import MOST
 from helpers.models._keras import keras as import_keras
 from helpers.models.resnet50.network import ResNet50
-from helpers.store import Artefact
+from helpers.store import Artifact
 
 
-def artefact(counts: Any) -> Artefact:
-    return Artefact(Path("made"), {}, {"operators": counts} if counts else {})
+def artifact(counts: Any) -> Artifact:
+    return Artifact(Path("made"), {}, {"operators": counts} if counts else {})
 
 
 def test_the_layers_of_resnet50_are_those_of_the_paper() -> None:
@@ -123,8 +123,8 @@ def test_every_tensor_of_every_model_says_what_it_is(model: str) -> None:
 
 
 def test_operators_are_listed_by_how_many_there_are() -> None:
-    few = operators(artefact({"Relu": 2, "Conv": 3}))
-    many = operators(artefact({f"Op{place}": 100 - place for place in range(MOST + 2)}))
+    few = operators(artifact({"Relu": 2, "Conv": 3}))
+    many = operators(artifact({f"Op{place}": 100 - place for place in range(MOST + 2)}))
 
     assert few == [
         {"operator": "Conv", "count": 3},
@@ -136,17 +136,17 @@ def test_operators_are_listed_by_how_many_there_are() -> None:
 
 
 def test_why_operators_are_not_counted_is_said() -> None:
-    assert operators(artefact("not counted: x")) == [{"operator": "not counted: x", "count": None}]
-    assert operators(artefact(None))[0]["operator"] == "its format does not tell them"
+    assert operators(artifact("not counted: x")) == [{"operator": "not counted: x", "count": None}]
+    assert operators(artifact(None))[0]["operator"] == "its format does not tell them"
 
 
-def test_what_an_artefact_holds_is_told_or_why_not(tmp_path: Path) -> None:
+def test_what_an_artifact_holds_is_told_or_why_not(tmp_path: Path) -> None:
     path = tmp_path / onnx.FILE
     onnx.make(
         torch.nn.Linear(2, 2), path, Build("fp32", {"x": np.ones((2, 2), np.float32)}, ("y",), 17)
     )
-    fmt = artefacts.formats.get("onnx")
+    fmt = artifacts.formats.get("onnx")
 
-    assert artefacts._described(path, fmt) == {"operators": {"Gemm": 1}, "opset": 17}
+    assert artifacts._described(path, fmt) == {"operators": {"Gemm": 1}, "opset": 17}
     path.write_bytes(b"no protobuf")
-    assert str(artefacts._described(path, fmt)["operators"]).startswith("not counted: ")
+    assert str(artifacts._described(path, fmt)["operators"]).startswith("not counted: ")

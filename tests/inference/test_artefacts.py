@@ -1,4 +1,4 @@
-"""Artefacts are verified before they are used, and made for what the experiment asks for."""
+"""Artifacts are verified before they are used, and made for what the experiment asks for."""
 
 import os
 import time
@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from helpers.config import ExportConfig, artefact_folder, resolve
-from helpers.errors import ArtefactError
+from helpers.config import ExportConfig, artifact_folder, resolve
+from helpers.errors import ArtifactError
 from helpers.formats import Build
-from helpers.inference import artefacts, datasets, ensemble, require
+from helpers.inference import artifacts, datasets, ensemble, require
 from helpers.models import Part, Tensor
 from helpers.store import OUTPUTS_VARIABLE, making
-from helpers.store import artefacts as store
+from helpers.store import artifacts as store
 from tests.conftest import ONNX
 
 IDS, SCORES = {"IDS": Tensor("IDS", "int32", (1,))}, {"SCORES": Tensor("score", "float32", (1,))}
@@ -30,7 +30,7 @@ def deployed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ExportConfig:
     """An experiment with a converted model of two files."""
     monkeypatch.setenv(OUTPUTS_VARIABLE, str(tmp_path))
     found: ExportConfig = config("deploy", {})
-    with making(artefact_folder(found, "convert")) as (folder, _):
+    with making(artifact_folder(found, "convert")) as (folder, _):
         (folder / "model.onnx").write_bytes(b"weights")
         (folder / "sparse").mkdir()
         (folder / "sparse/tables.npy").write_bytes(b"tables")
@@ -51,18 +51,18 @@ def hashed(deployed: ExportConfig, monkeypatch: pytest.MonkeyPatch) -> list[str]
     return names
 
 
-def test_an_artefact_is_hashed_once_in_a_process(deployed: ExportConfig, hashed: list[str]) -> None:
+def test_an_artifact_is_hashed_once_in_a_process(deployed: ExportConfig, hashed: list[str]) -> None:
     first, second = require(deployed, "convert"), require(deployed, "convert")
 
     assert first == second
     assert hashed == ["model.onnx", "tables.npy"]
 
 
-def test_an_artefact_that_is_made_again_is_hashed_again(
+def test_an_artifact_that_is_made_again_is_hashed_again(
     deployed: ExportConfig, hashed: list[str]
 ) -> None:
     require(deployed, "convert")
-    with making(artefact_folder(deployed, "convert")) as (folder, _):
+    with making(artifact_folder(deployed, "convert")) as (folder, _):
         (folder / "model.onnx").write_bytes(b"another")
     hashed.clear()
 
@@ -78,7 +78,7 @@ def test_a_change_after_the_first_verification_is_noticed(deployed: ExportConfig
     path.write_bytes(b"tablet")
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
-    with pytest.raises(ArtefactError, match="tables.npy changed after it was made"):
+    with pytest.raises(ArtifactError, match="tables.npy changed after it was made"):
         require(deployed, "convert")
 
 
@@ -87,7 +87,7 @@ def test_a_file_that_is_removed_after_the_first_verification_is_noticed(
 ) -> None:
     (require(deployed, "convert").folder / "model.onnx").unlink()
 
-    with pytest.raises(ArtefactError, match="model.onnx changed after it was made"):
+    with pytest.raises(ArtifactError, match="model.onnx changed after it was made"):
         require(deployed, "convert")
 
 
@@ -129,11 +129,11 @@ def test_a_format_is_told_what_the_server_and_the_experiment_need(
         precision=precision,
         **fields,
     )
-    with making(artefact_folder(chosen, "export")) as (folder, _):
+    with making(artifact_folder(chosen, "export")) as (folder, _):
         (folder / "model.savedmodel").mkdir()
         (folder / "model.savedmodel/saved_model.pb").write_text("graph")
 
-    artefacts.convert(chosen, lambda *_: None)
+    artifacts.convert(chosen, lambda *_: None)
 
     (build,) = builds
     assert (build.precision, build.inputs, build.outputs) == (precision, inputs, ("score",))

@@ -11,10 +11,10 @@ import pytest
 
 from helpers import lessons
 from helpers.config import LessonConfig, resolve
-from helpers.errors import ArtefactError
+from helpers.errors import ArtifactError
 from helpers.lessons import choices
 from helpers.lessons.chart import in_words
-from helpers.perf import Point, measure_side_by_side
+from helpers.perf import Point, measure_interleaved
 from helpers.perf.rows import Window, measure_row
 from helpers.store import OUTPUTS_VARIABLE
 
@@ -90,7 +90,7 @@ def test_precisions_are_those_of_one_format_and_the_others_have_a_reason() -> No
     assert left == {"fp16": "openvino has no fp16 on a cpu: it has fp32, bf16, int8"}
 
 
-def test_a_precision_shares_the_artefact_of_an_experiment_with_it() -> None:
+def test_a_precision_shares_the_artifact_of_an_experiment_with_it() -> None:
     found, _ = lessons.precisions(config("precision"))
     of_file = [resolve("resnet50", "convert", experiment=f"openvino-{p}") for p in ("fp32", "bf16")]
 
@@ -112,9 +112,9 @@ def test_a_lesson_without_the_model_names_the_command_that_makes_it() -> None:
     """In a notebook of JupyterLab: the batch command blocks it before."""
     command = "triton-notebooks run params/cpu.yaml --model resnet50 --experiment onnx-fp32"
 
-    with pytest.raises(ArtefactError, match=f"no result of convert yet: run {command} --stage con"):
-        measure_side_by_side(lessons.sharings(config("instances")), (1, 2))
-    with pytest.raises(ArtefactError, match=f"no result of export yet: run {command} --stage exp"):
+    with pytest.raises(ArtifactError, match=f"no result of convert yet: run {command} --stage con"):
+        measure_interleaved(lessons.sharings(config("instances")), (1, 2))
+    with pytest.raises(ArtifactError, match=f"no result of export yet: run {command} --stage exp"):
         lessons.outputs_in(lessons.precisions(config("precision"))[0])
 
 
@@ -127,7 +127,7 @@ def point(variant: str, clients: int, throughput: float, noise: float = 0.01) ->
         spent = 1e9 * clients / throughput * random.lognormal(0, noise, 40)
         ends = np.sort(np.cumsum(spent) / clients + spent.mean())
         times = np.stack([ends - spent, ends], axis=1).astype(np.int64)
-        windows.append(Window(times, 1, clients, executed_batch=min(clients, 2.5)))
+        windows.append(Window(times, 1, clients, average_batch_size=min(clients, 2.5)))
     row = measure_row(windows, 20, 0.1, 2, figures={"server_peak_memory_mb": 400.0})
     rates = throughput * (1 + noise * np.resize([1, -1] if seed % 2 else [-1, 1], 4))
     return Point(variant, row, tuple(rates), tuple(1000 * clients / rates))
@@ -162,7 +162,8 @@ def test_what_is_noticed_of_the_batcher_is_what_was_measured() -> None:
 def test_a_row_that_is_not_stable_is_told_with_its_reason() -> None:
     points = batching()
     points[3] = replace(
-        points[3], row=points[3].row.model_copy(update={"verdict": "wide", "reason": "too few"})
+        points[3],
+        row=points[3].row.model_copy(update={"quality": "imprecise", "reason": "too few"}),
     )
 
     said = "1 of 12 rows are not stable: delay 10 ms with 1 client is wide (too few)."
@@ -197,7 +198,7 @@ def test_a_table_has_each_figure_with_its_interval_and_a_chart_says_its_ends() -
     shown = lessons.shown(points)
 
     assert list(shown["configuration"])[:2] == ["no batcher", "delay 0 ms"]
-    ratios = shown["times the first's throughput, 95 %"]
+    ratios = shown["times the first's throughput, 95%"]
     assert ratios.iloc[0] == "1.00"
     assert ratios.iloc[7].startswith("1.5")
     assert len(shown) == 12

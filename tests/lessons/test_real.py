@@ -153,20 +153,20 @@ def test_what_to_notice_is_what_was_measured(lesson: str, of: str, outputs: Path
 def test_the_batcher_joins_only_requests_that_meet(outputs: Path) -> None:
     found = {(p["configuration"], p["clients"]): p for p in points(outputs, "dynamic_batching")}
 
-    assert {p["executed_batch"] for (_, count), p in found.items() if count == 1} == {1.0}
-    assert found["no batcher", 4]["executed_batch"] == 1.0
-    assert found["delay 10 ms", 4]["executed_batch"] > 1.5
+    assert {p["average_batch_size"] for (_, count), p in found.items() if count == 1} == {1.0}
+    assert found["no batcher", 4]["average_batch_size"] == 1.0
+    assert found["delay 10 ms", 4]["average_batch_size"] > 1.5
     assert found["delay 10 ms", 1]["server_queue_ms"] > 9  # it waits for nobody
-    joined = short(found["delay 10 ms", 4]["executed_batch"])
+    joined = short(found["delay 10 ms", 4]["average_batch_size"])
     assert f"{joined} with delay 10 ms;" in page(outputs, "dynamic_batching")
 
 
 def test_precisions_keep_their_bounds_and_are_no_copies_of_fp32(outputs: Path) -> None:
     found = result(outputs, "precision")
 
-    assert [rung.precision for rung in found.rungs] == ["fp32", "bf16", "int8"]
-    assert [rung.fault for rung in found.rungs] == ["", "", ""]
-    fp32, *_, int8 = (rung.differences[0].max_difference or 0.0 for rung in found.rungs)
+    assert [check.precision for check in found.checks] == ["fp32", "bf16", "int8"]
+    assert [check.fault for check in found.checks] == ["", "", ""]
+    fp32, *_, int8 = (check.differences[0].max_difference or 0.0 for check in found.checks)
     assert 0 < fp32 < int8
 
 

@@ -57,7 +57,7 @@ FAULTS: dict[str, tuple[dict[str, Any], str, str, str]] = {  # state, check, wor
     "another GPU": ({"name": "Tesla T4"}, "GPU", "WARN", f"for {TARGET}"),
     "an old driver": ({"driver": "470.223.02"}, "NVIDIA driver", "FIX", "525.60.13 or newer"),
     "a full memory": ({"used": 82 * 10**9}, "GPU memory", "FIX", "nvidia-smi"),
-    "other processes": ({"processes": [(1, 1), (2, 1)]}, "GPU processes", "WARN", "disturbed"),
+    "other processes": ({"processes": [(1, 1), (2, 1)]}, "GPU processes", "WARN", "noisy"),
     "heat": ({"reasons": THERMAL | CAP}, "GPU clocks", "WARN", "cooling"),
     "a low power limit": (
         {"power_limit": 300_000},

@@ -1,4 +1,4 @@
-"""The bounds of the accuracy ladder: what rounding does to sums, and what else is told from it."""
+"""The bounds of the parity checks: what rounding does to sums, and what else is told from it."""
 
 import numpy as np
 import pytest

@@ -22,12 +22,12 @@ from google.protobuf import json_format, text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
 from helpers import formats, inference
-from helpers.accuracy import framework_reference
-from helpers.accuracy.ladder import BATCH, SAMPLES, SAMPLES_FILE, rung
+from helpers.accuracy import compute_reference
+from helpers.accuracy.ladder import BATCH, SAMPLES, SAMPLES_FILE, check
 from helpers.config import DeployConfig, ExportConfig, read_file, releases, resolve
 from helpers.formats import Arrays
 from helpers.inference import ensemble, open_dataset, requests
-from helpers.store import ROOT, Artefact, link_or_copy
+from helpers.store import ROOT, Artifact, link_or_copy
 from helpers.triton.repository import write_repository
 
 pytestmark = [pytest.mark.slow, pytest.mark.old]
@@ -183,16 +183,16 @@ def load(tmp_path: Path) -> Load:
     return load
 
 
-def made(case: Case) -> tuple[ExportConfig, Artefact, Arrays]:
-    """Export and convert; give the artefact of the case's format and the framework's outputs."""
+def made(case: Case) -> tuple[ExportConfig, Artifact, Arrays]:
+    """Export and convert; give the artifact of the case's format and the framework's outputs."""
     chosen: ExportConfig = config(case, "export")
     prepared = inference.prepare(chosen)
-    reference = framework_reference(chosen, prepared)
-    artefact = inference.export(chosen, prepared)
+    reference = compute_reference(chosen, prepared)
+    artifact = inference.export(chosen, prepared)
     if case.format != case.exported:
         chosen = config(case, "convert")
-        artefact = inference.convert(chosen, lambda *_: None)
-    return chosen, artefact, dict(np.load(reference.folder / SAMPLES_FILE))
+        artifact = inference.convert(chosen, lambda *_: None)
+    return chosen, artifact, dict(np.load(reference.folder / SAMPLES_FILE))
 
 
 def joined(batches: Iterator[Arrays]) -> Arrays:
@@ -224,10 +224,10 @@ def test_a_file_for_a_release_gives_the_frameworks_outputs_in_its_runtime(
 ) -> None:
     wanted = environment(case.release, case.runtime)
     borrow(case.model)
-    chosen, artefact, reference = made(case)
+    chosen, artifact, reference = made(case)
     graph = ensemble.parts(chosen)[-1]
-    file = artefact.folder / formats.get(case.format).FILE
-    inputs = ensemble.graph_inputs(chosen, artefact.folder, samples(chosen))
+    file = artifact.folder / formats.get(case.format).FILE
+    inputs = ensemble.graph_inputs(chosen, artifact.folder, samples(chosen))
 
     if not runs_here(case, wanted.version):
         version, _ = load(wanted, wanted.module, file, None)
@@ -241,7 +241,7 @@ def test_a_file_for_a_release_gives_the_frameworks_outputs_in_its_runtime(
     own = {tensor.name: name for name, tensor in graph.outputs.items()}
     if wanted.module == "torch":  # results have places instead of names
         own = {str(place): name for place, name in enumerate(graph.outputs)}
-    outcome = rung("old", chosen, case.precision, {own[n]: v for n, v in found.items()}, reference)
+    outcome = check("old", chosen, case.precision, {own[n]: v for n, v in found.items()}, reference)
     worst = max(outcome.differences, key=lambda each: each.max_difference or np.inf)
     print(
         f"TABLE | {case.release} | {case.model} {case.variant} {case.lookup} | {case.format} "
@@ -259,9 +259,9 @@ def test_a_lookup_runs_in_the_python_of_a_release(
     case = Case("23.02", model, SMALL[model], "tf-savedmodel", "onnx", "fp32", "onnxruntime", way)
     wanted = environment(case.release, case.runtime)
     borrow(model)
-    chosen, artefact, _ = made(case)
+    chosen, artifact, _ = made(case)
     deploy: DeployConfig = config(case, "deploy")
-    write_repository(tmp_path / "repository", deploy, artefact)
+    write_repository(tmp_path / "repository", deploy, artifact)
     lookup, graph = ensemble.parts(chosen)
     folder = tmp_path / "repository" / lookup.name
     message = text_format.Parse((folder / "config.pbtxt").read_text(), pb.ModelConfig())
@@ -275,7 +275,7 @@ def test_a_lookup_runs_in_the_python_of_a_release(
     assert wanted.python == "3.8"
     _, found = load(wanted, "adapter", folder / "1", inputs, 0 if graph.flat else BATCH)
 
-    expected = ensemble.graph_inputs(chosen, artefact.folder, given)
+    expected = ensemble.graph_inputs(chosen, artifact.folder, given)
     (vectors,) = found.values()
     (name,) = (own.name for n, own in graph.inputs.items() if n in lookup.outputs)
     np.testing.assert_array_equal(vectors.reshape(expected[name].shape), expected[name])

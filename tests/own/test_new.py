@@ -185,7 +185,7 @@ def test_the_prose_says_shapes_samples_and_metric(books: dict[str, Any]) -> None
     takes = "It takes `features` (float32, 16) and answers `logits` (float32, 4)."
     assert takes in text["export"]
     assert "The samples come from `samples.npz`." in text["export"]
-    assert "The metric `accuracy` of these answers must keep 99 %" in text["deploy"]
+    assert "The metric `accuracy` of these answers must keep 99%" in text["deploy"]
 
 
 def test_without_samples_every_stage_says_that_they_were_drawn(
@@ -485,8 +485,8 @@ def test_a_graph_without_a_batch_gets_one_of_a_sample(
 def test_whole_numbers_are_drawn_below_the_rows_of_the_table_that_they_choose(place: Path) -> None:
     table = numpy_helper.from_array(np.ones((30, 4), np.float32), "table")
     nodes = [
-        helper.make_node("Cast", ["ids"], ["wide"], to=TensorProto.INT64),
-        helper.make_node("Gather", ["table", "wide"], ["vectors"]),
+        helper.make_node("Cast", ["ids"], ["imprecise"], to=TensorProto.INT64),
+        helper.make_node("Gather", ["table", "imprecise"], ["vectors"]),
     ]
     ids = sources.tensor("ids", ["n", 5], TensorProto.INT32)
     sources.save(

@@ -28,8 +28,8 @@ from tests.conftest import Answer, Project, copy_project, wait_for
 from tests.own import sources
 
 QUICK = {
-    "point_seconds": 0.3,
-    "half_width": 0.5,
+    "measurement_seconds": 0.3,
+    "margin_of_error": 0.5,
     "request_count": 6,
     "pairs": 2,
     "distinct_rows": 4,
@@ -132,8 +132,8 @@ def test_a_model_of_a_repository_is_measured_as_it_is(tmp_path: Path) -> None:
     deployed = read(project.root / "outputs/doubler/doubler/as-it-is/deploy.json")
     assert deployed
     assert [score.served for score in deployed.scores] == [1.0]
-    assert deployed.artefact
-    copy = next(project.root.glob("outputs/doubler/artefacts/*/doubler"))
+    assert deployed.artifact
+    copy = next(project.root.glob("outputs/doubler/artifacts/*/doubler"))
     assert (copy / "1/model.py").read_text() == sources.MODEL
     again = project.run("run", "params/doubler.yaml")
     assert again.executed() == []

@@ -121,14 +121,14 @@ def test_the_queue_of_an_ensemble_is_that_of_its_parts() -> None:
         "server_compute_output_ms": 0.0,
         "client_recv_ms": 2.0,
     }
-    assert (found.counted, found.executed_batch) == (21, 84 / 7)
+    assert (found.counted, found.average_batch_size) == (21, 84 / 7)
 
 
 def test_what_is_left_for_the_network_may_be_negative() -> None:
     found = _served(LOAD, f"  Server: \n{section(21, 21, 0, 20_000)}", [""])
 
     assert found.components["network_server_send_recv_ms"] == -3
-    assert (found.counted, found.executed_batch) == (21, 4)
+    assert (found.counted, found.average_batch_size) == (21, 4)
 
 
 def test_a_part_without_statistics_leaves_the_components_empty() -> None:

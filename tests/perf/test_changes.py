@@ -15,7 +15,7 @@ from helpers.formats import Arrays
 from helpers.perf import changes
 from helpers.perf.changes import Call, Changes, obstacle
 from helpers.results import Operator, Profile
-from helpers.store import Artefact
+from helpers.store import Artifact
 from tests.conftest import Project
 
 
@@ -55,9 +55,9 @@ def test_the_scatters_data_are_the_outputs_of_both(finished: Project) -> None:
     page = finished.target / "dummy/openvino-fp32"
     table = pandas.read_csv(page / "convert_outputs.csv")
     (saved,) = (finished.root / "outputs/data").glob("dummy-reference-*/samples.npz")
-    artefact = finished.result("openvino-fp32", "convert").artefact
-    assert artefact
-    file = finished.target / "artefacts" / artefact.folder / "model.xml"
+    artifact = finished.result("openvino-fp32", "convert").artifact
+    assert artifact
+    file = finished.target / "artifacts" / artifact.folder / "model.xml"
     (data,) = (finished.root / "outputs/data").glob("dummy-dataset-*/points.npz")
     with np.load(saved) as right, np.load(data) as samples:
         chosen = np.linspace(0, len(samples["x"]) - 1, 64).astype(int)
@@ -85,8 +85,8 @@ def test_a_file_that_is_served_as_exported_is_said_to_be(finished: Project) -> N
     assert not (finished.target / "dummy/onnx-fp32/convert_outputs.csv").exists()
 
 
-def artefact(**counts: int) -> Artefact:
-    return Artefact(Path("made"), {}, {"operators": dict(counts)})
+def artifact(**counts: int) -> Artifact:
+    return Artifact(Path("made"), {}, {"operators": dict(counts)})
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def explained(monkeypatch: pytest.MonkeyPatch) -> Any:
     """What is found for given operators, without files or calls."""
 
     def found(
-        exported: Artefact, made: Artefact, executed: dict[str, int], **fields: Any
+        exported: Artifact, made: Artifact, executed: dict[str, int], **fields: Any
     ) -> Changes:
         monkeypatch.setattr(changes, "require", lambda *_: exported)
         monkeypatch.setattr(changes, "_called", lambda *_: (0, ()))
@@ -110,8 +110,8 @@ def explained(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_operators_stand_beside_one_another_the_most_frequent_first(explained: Any) -> None:
     found = explained(
-        artefact(Conv=2, Relu=3),
-        artefact(Convolution=2, Relu=3, Add=2),
+        artifact(Conv=2, Relu=3),
+        artifact(Convolution=2, Relu=3, Add=2),
         {"Convolution": 2},
         format="openvino",
     )
@@ -153,15 +153,15 @@ def test_long_lists_end_with_how_many_others_there_are() -> None:
 
 
 def test_the_marks_of_a_quantised_file_are_counted(explained: Any) -> None:
-    quantised = artefact(Conv=2, QuantizeLinear=3, DequantizeLinear=5)
+    quantised = artifact(Conv=2, QuantizeLinear=3, DequantizeLinear=5)
 
-    found = explained(artefact(Conv=2), quantised, {}, precision="int8")
+    found = explained(artifact(Conv=2), quantised, {}, precision="int8")
 
     assert "8 of them round to 8-bit integers or back." in found.findings[0]
 
 
 def test_a_file_that_is_taken_as_it_is_says_what_the_runtime_makes_of_it(explained: Any) -> None:
-    found = explained(artefact(Conv=2, Relu=3), artefact(Conv=2, Relu=3), {"FusedConv": 2})
+    found = explained(artifact(Conv=2, Relu=3), artifact(Conv=2, Relu=3), {"FusedConv": 2})
 
     assert found.findings == (
         "The exported file is served as it is: ONNX in fp32 is what was exported. ONNX Runtime "
@@ -227,7 +227,7 @@ def test_on_a_gpu_that_is_not_here_both_graphs_have_a_reason_and_no_time(tmp_pat
         "resnet50": {"experiments": {"mine": {**fields, "format": "trt", "precision": "fp16"}}}
     }
     config: Any = resolve("resnet50", "convert", "Mine", "gpu", {"kind": "docker"}, models=sections)
-    nowhere = Artefact(tmp_path / "none", {}, {})
+    nowhere = Artifact(tmp_path / "none", {}, {})
     batch: Arrays = {}
 
     with pytest.MonkeyPatch.context() as patch:

@@ -58,8 +58,8 @@ def test_the_interval_is_that_of_the_pairs_and_of_fewer_than_three_that_of_block
     assert by_blocks
     assert by_pairs.low < 1.2 < by_pairs.high
     assert by_blocks.low < 1.2 < by_blocks.high
-    assert by_pairs.half_width < 0.03
-    assert by_blocks.half_width < 0.05
+    assert by_pairs.margin_of_error < 0.03
+    assert by_blocks.margin_of_error < 0.05
 
 
 def test_too_few_requests_bound_nothing() -> None:

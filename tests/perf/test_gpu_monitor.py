@@ -243,7 +243,7 @@ def test_a_card_at_its_power_cap_is_not_disturbed(
     with observed("gpu", served(endpoint)) as observer:
         observer.look(point)
 
-    assert row_of(point).verdict == "stable"
+    assert row_of(point).quality == "stable"
 
 
 @pytest.mark.parametrize("bit", [0x8, 0x20, 0x40, 0x80])
@@ -259,7 +259,7 @@ def test_a_row_on_a_card_that_was_held_back_is_disturbed(
         observer.look(point)
 
     row, words = row_of(point), list(BITS.values())[bit.bit_length() - 1]
-    assert row.verdict == "disturbed"
+    assert row.quality == "noisy"
     assert row.reason == f"the GPU was held back by {words}: check its cooling and power"
     assert observer.record is not None
     assert observer.record.changes == (
@@ -271,12 +271,12 @@ def test_a_row_on_a_shared_card_is_disturbed(card: Card, endpoint: Endpoint) -> 
     card.processes, point = [(os.getpid(), 10**9)], GpuObservation()
     with observed("gpu", served(endpoint)) as observer:
         observer.look(point)
-        assert row_of(point).verdict == "stable"
+        assert row_of(point).quality == "stable"
         card.processes.append((1, 5 * 10**9))
         observer.look(point)
 
     row = row_of(point)
-    assert row.verdict == "disturbed"
+    assert row.quality == "noisy"
     assert row.reason == ("1 other process was on the GPU with 5,000 MB: measure again without")
     assert observer.record is not None
     assert observer.record.start["other_processes"] == 0
@@ -357,7 +357,7 @@ def test_rows_of_a_measurement_have_their_load_and_the_stage_its_record(
     found = measure(config(f"perf_{scenario}", **how), served(endpoint))
 
     (row,) = found.rows
-    assert (row.verdict, row.gpu_utilisation, row.gpu_power_max_w) == ("stable", 0.25, 250.5)
+    assert (row.quality, row.gpu_utilisation, row.gpu_power_max_w) == ("stable", 0.25, 250.5)
     assert row.gpu_memory_mb == 3500.0
     assert found.gpu == GpuState(
         start=RECORD, end=RECORD, changes=(), load_from=("Triton's metrics",)
@@ -405,7 +405,7 @@ def test_what_was_measured_at_another_pace_is_measured_again_after_a_slower_one_
     found = sweep.run(chosen, served(endpoint), {"INPUT__0": np.zeros((4, 2))}, lambda _: [point])
 
     (row,) = found.rows
-    assert (row.pace, row.requests) == (pytest.approx(60, 0.01), 3 * 59)
+    assert (row.machine_gflops, row.requests) == (pytest.approx(60, 0.01), 3 * 59)
     assert 0.3 <= found.again_seconds < 0.6
     assert 0.1 <= found.waited_seconds < 1
     assert 4 * 0.3 <= found.measuring_seconds < 4 * 0.3 + 0.3

@@ -17,9 +17,9 @@ MACHINE = Peaks(
 )
 
 
-def row(throughput: float, batch_size: int, executed_batch: float | None = None) -> Row:
-    columns = {"throughput": throughput, "executed_batch": executed_batch}
-    return Row(batch_size=batch_size, concurrency=1, verdict="stable", **columns)  # type: ignore[arg-type]
+def row(throughput: float, batch_size: int, average_batch_size: float | None = None) -> Row:
+    columns = {"throughput": throughput, "average_batch_size": average_batch_size}
+    return Row(batch_size=batch_size, concurrency=1, quality="stable", **columns)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -35,20 +35,20 @@ def test_the_nearer_limit_is_the_one_that_takes_longer(
 ) -> None:
     found = limited(row(most / 2, batch_size), WORK, MACHINE, precision)
 
-    assert (found.limit, found.limit_share) == (limit, pytest.approx(0.5))
+    assert (found.roofline_bound, found.roofline_share) == (limit, pytest.approx(0.5))
     assert found.gflops == pytest.approx(most / 2 * 1000 / 1e9)
     assert found.intensity == 1000 / WORK.bytes(precision, batch_size)
 
 
 def test_weights_are_read_once_for_all_that_is_executed_together() -> None:
-    joined = limited(row(1e6, batch_size=1, executed_batch=10), WORK, MACHINE, "fp32")
+    joined = limited(row(1e6, batch_size=1, average_batch_size=10), WORK, MACHINE, "fp32")
 
-    assert joined.limit == "compute"
+    assert joined.roofline_bound == "compute"
     assert joined.intensity == 1000 / 80
 
 
 def test_without_a_throughput_or_a_peak_of_its_precision_a_row_has_no_limit() -> None:
-    failed = Row(batch_size=1, concurrency=1, verdict="failed")
+    failed = Row(batch_size=1, concurrency=1, quality="failed")
 
     assert limited(failed, WORK, MACHINE, "fp32") == failed
     assert limited(row(10, 1), WORK, MACHINE, "fp16") == row(10, 1)

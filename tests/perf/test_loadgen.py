@@ -197,10 +197,10 @@ def loadgen_at(rate: float, noise: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("slower", "verdict"), [(1.0, "agree"), (1.09, "agree"), (1.2, "differ"), (0.8, "differ")]
+    ("slower", "quality"), [(1.0, "agree"), (1.09, "agree"), (1.2, "differ"), (0.8, "differ")]
 )
 def test_meters_agree_within_a_tenth(
-    slower: float, verdict: str, monkeypatch: pytest.MonkeyPatch
+    slower: float, quality: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loadgen.background, "wait_until_quiet", lambda *_: 0.0)
     noise = np.random.default_rng(0)
@@ -214,7 +214,7 @@ def test_meters_agree_within_a_tenth(
         30 * slower,
     )
 
-    assert [row["verdict"] for row in (single, offline, server)] == [verdict] * 3
+    assert [row["quality"] for row in (single, offline, server)] == [quality] * 3
     assert [row["batch_size"] for row in (single, offline, server)] == [2, 8, 2]
     own, other = (float(str(single[name]).split()[0]) for name in ("LoadGen", "perf_analyzer"))
     assert own / other == pytest.approx(slower, rel=0.01)
@@ -234,7 +234,7 @@ def test_meters_agree_where_their_intervals_overlap(monkeypatch: pytest.MonkeyPa
 
     single, *_ = compare(loadgen_at(130, noise), uneven, open_loop(noise), 2, 4, None)
 
-    assert single["verdict"] == "agree"
+    assert single["quality"] == "agree"
     assert single["LoadGen"] == "15.5 (15.49 to 15.52)"
 
 
@@ -305,7 +305,7 @@ def test_both_meters_measure_one_server_and_the_report_shows_it(project: Project
     )
     assert server.startswith("scenario Server, batch_size 1, figure p90 latency (ms), ")
     # a request of tritonclient takes 0.3 ms longer than one of perf_analyzer, which is much here
-    assert answer.code == int("verdict differ" in answer.output), answer.output
+    assert answer.code == int("quality differ" in answer.output), answer.output
     facts = json.loads((project.target / "dummy/onnx-fp32/crosscheck.json").read_text())
     assert facts["answers_compared"] > 50
     report = project.run("run", "params/dummy.yaml", "--stage", "report")

@@ -123,7 +123,7 @@ def test_the_identity_model_is_measured_between_the_runs_of_the_first_three_pair
     order: list[str] = []
 
     paces = (CALL_SECONDS * pace for pace in itertools.cycle([1.0, 1.2, 0.9, 1.05, 1.0]))
-    given = {"pairs": 4, "request_count": 4, "half_width": 0.5}
+    given = {"pairs": 4, "request_count": 4, "margin_of_error": 0.5}
 
     runs = measured(order, lambda: next(paces), identity="identity", **given)
 
@@ -131,9 +131,15 @@ def test_the_identity_model_is_measured_between_the_runs_of_the_first_three_pair
     assert order == ["first call", *pair, *reversed(pair), *pair, "served", "bare"]
     found: Any = sweep.compared(resolve("resnet50", "perf_offline"), runs)  # type: ignore[arg-type]
     floors = [1.0, 1.05, 1.0]  # the runs of the server but for the served ones
-    assert found["floor_ms"] == pytest.approx(1000 * CALL_SECONDS * np.mean(floors), rel=1e-6)
-    assert found["adapter_ms"] == found["serving_ms"] - found["floor_ms"]
-    assert found["adapter_low_ms"] < found["adapter_ms"] < found["adapter_high_ms"]
+    assert found["noop_latency_ms"] == pytest.approx(
+        1000 * CALL_SECONDS * np.mean(floors), rel=1e-6
+    )
+    assert found["residual_overhead_ms"] == found["serving_overhead_ms"] - found["noop_latency_ms"]
+    assert (
+        found["residual_overhead_low_ms"]
+        < found["residual_overhead_ms"]
+        < found["residual_overhead_high_ms"]
+    )
 
 
 def test_what_others_take_is_judged_over_all_runs_of_a_point() -> None:
@@ -174,8 +180,10 @@ def test_a_point_goes_on_until_it_is_known_or_its_time_is_over() -> None:
     def jittering() -> float:
         return CALL_SECONDS * next(paces)
 
-    known = measured([], jittering, pairs=2, request_count=5, half_width=0.05)
-    spent = measured([], jittering, pairs=2, request_count=5, half_width=0.01, point_seconds=0.2)
+    known = measured([], jittering, pairs=2, request_count=5, margin_of_error=0.05)
+    spent = measured(
+        [], jittering, pairs=2, request_count=5, margin_of_error=0.01, measurement_seconds=0.2
+    )
 
     assert known.is_known(0.05)
     assert len(known.served) > 3
@@ -415,8 +423,8 @@ def test_what_is_whole_of_a_point_that_failed_is_kept() -> None:
 
     found: Any = sweep.compared(resolve("resnet50", "perf_offline"), runs)  # type: ignore[arg-type]
 
-    assert found["ratio_verdict"] == "few pairs"
-    assert isinstance(found["serving_ms"], float)
+    assert found["relative_quality"] == "too few pairs"
+    assert isinstance(found["serving_overhead_ms"], float)
 
 
 def test_without_a_whole_run_the_error_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:

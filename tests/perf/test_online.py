@@ -48,15 +48,17 @@ def rates(rows: list[Row]) -> list[float]:
 
 
 def test_rates_are_shares_of_the_peak_from_the_lowest_on() -> None:
-    rows = tried(lambda rate: 1 + rate / 100, rates=[0.9, 0.5], request_count=30, point_seconds=2)
+    rows = tried(
+        lambda rate: 1 + rate / 100, rates=[0.9, 0.5], request_count=30, measurement_seconds=2
+    )
 
     assert rates(rows) == [50, 90]
     assert [row.requests for row in rows] == [100, 180]
-    assert [row.verdict for row in rows] == ["stable", "stable"]
+    assert [row.quality for row in rows] == ["stable", "stable"]
 
 
 def test_at_a_low_rate_a_point_still_has_its_requests() -> None:
-    rows = tried(lambda rate: 1.0, rates=[0.1], request_count=30, point_seconds=1)
+    rows = tried(lambda rate: 1.0, rates=[0.1], request_count=30, measurement_seconds=1)
 
     assert [row.requests for row in rows] == [30]
 
@@ -64,7 +66,7 @@ def test_at_a_low_rate_a_point_still_has_its_requests() -> None:
 def test_the_sweep_ends_with_the_first_rate_that_is_too_high() -> None:
     rows = tried(lambda rate: 1.0, rates=[0.5, 0.97, 1.2, 1.5])
 
-    assert [row.verdict for row in rows] == ["stable", "overloaded"]
+    assert [row.quality for row in rows] == ["stable", "saturated"]
 
 
 @pytest.mark.parametrize("shares", [[], [0.5, 0.7, 0.9]])

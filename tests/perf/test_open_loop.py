@@ -87,7 +87,9 @@ def test_a_stall_is_seen_by_all_who_wanted_to_ask_meanwhile(server: Server) -> N
     # from the schedule as from sending, but for what is sent late where tests run beside it
     assert row.p99_sent_ms == pytest.approx(row.p99_latency_ms, rel=0.2)
     assert (row.rate, row.concurrency, row.littles_law) == (RATE, 0, None)
-    assert row.verdict in ("wide", "client-bound"), row.reason  # of a queue with one long stall
+    assert row.quality in ("imprecise", "client-bound"), (
+        row.reason
+    )  # of a queue with one long stall
 
 
 def test_a_closed_loop_hardly_sees_a_stall(server: Server) -> None:
@@ -112,7 +114,7 @@ def test_a_client_with_one_thread_that_waits_cannot_keep_the_schedule(
 
     _, row = measure(server, **point)
 
-    assert row.verdict == "client-bound"
+    assert row.quality == "client-bound"
     assert "ms late or more, over a tenth of their gap" in row.reason
     assert row.p99_sent_ms
     assert row.p99_sent_ms < 1000 * STALL / 2  # one saw the stall, the others were sent after it
@@ -144,7 +146,7 @@ def test_a_client_that_never_begins_is_started_again(
 def test_a_rate_above_capacity_is_overloaded(server: Server) -> None:
     row = measure(server, **open_loop(1.5 / SERVICE, 140))[1]  # before the stall
 
-    assert row.verdict == "overloaded"
+    assert row.quality == "saturated"
     assert row.reason.endswith("it is a lower bound")
     assert row.throughput
     assert row.throughput < 1 / SERVICE
@@ -154,6 +156,6 @@ def test_a_steady_rate_is_not_overloaded(server: Server) -> None:
     """With room for the tests beside: a stutter of theirs is no trend over seconds."""
     row = measure(server, **open_loop(0.2 / SERVICE, 140))[1]
 
-    assert row.verdict not in ("overloaded", "failed")
+    assert row.quality not in ("saturated", "failed")
     assert row.p50_latency_ms
     assert row.p50_latency_ms < 20

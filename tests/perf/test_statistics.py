@@ -1,4 +1,4 @@
-"""Throughput, percentiles and verdicts hold against closed forms, intervals hold the truth as often
+"""Throughput, percentiles and qualities hold against closed forms, intervals hold the truth as often
 as they say, and NaN is never stable.
 """
 
@@ -16,8 +16,8 @@ from helpers.perf.rows import (
     compare,
     measure_row,
     miscounted,
+    quality,
     repetitions,
-    verdict,
     windows,
 )
 from helpers.perf.statistics import (
@@ -102,8 +102,8 @@ def test_latencies_and_percentiles_are_those_of_a_closed_form() -> None:
     assert row.throughput == pytest.approx(20)
     assert row.littles_law == pytest.approx(20 * 0.051 / 2)
     assert (row.batch_size, row.concurrency, row.requests) == (2, 1, 101)
-    assert row.half_width == pytest.approx(0, abs=1e-6)
-    assert (row.verdict, row.reason) == ("stable", "")
+    assert row.margin_of_error == pytest.approx(0, abs=1e-6)
+    assert (row.quality, row.reason) == ("stable", "")
 
 
 def test_a_ramp_of_16_clients_does_not_move_the_mean_latency() -> None:
@@ -119,7 +119,7 @@ def test_a_ramp_of_16_clients_does_not_move_the_mean_latency() -> None:
     assert Window(requests, 1, 16).latencies_ms.mean() > 1.09 * 500
 
 
-TRIALS = 800  # the share of them that hold is known to +-0.015
+TRIALS = 800  # the share of them that hold is known to ±0.015
 TRUTH = {  # the mean, and the quantile of a standard normal value at which a latency lies (s)
     "normal": (0.01, lambda z: 0.01 * (1 + 0.1 * z)),
     "log-normal": (0.01 * np.exp(0.3**2 / 2), lambda z: 0.01 * np.exp(0.3 * z)),
@@ -196,7 +196,7 @@ def test_students_t_on_logarithms_is_that_of_a_table() -> None:
     assert found
     reach = 4.302653 * np.log(100 / 90) / 3**0.5  # t of two degrees of freedom
     assert (found.low, found.high) == pytest.approx((100 * np.exp(-reach), 100 * np.exp(reach)))
-    assert found.half_width == pytest.approx(np.exp(reach) - 1)
+    assert found.margin_of_error == pytest.approx(np.exp(reach) - 1)
 
 
 def test_clopper_and_pearsons_bounds_are_those_of_their_table() -> None:
@@ -217,10 +217,10 @@ def test_swapping_each_served_run_with_its_bare_one_inverts_ratio_and_interval()
 
 @pytest.mark.parametrize(
     ("served", "word"),
-    [([8.0, 8.1, 7.9], "stable"), ([8.0, 9.5, 6.5], "wide"), ([8.0, 8.0], "few pairs")],
+    [([8.0, 8.1, 7.9], "stable"), ([8.0, 9.5, 6.5], "imprecise"), ([8.0, 8.0], "too few pairs")],
 )
 def test_a_ratio_has_a_verdict_of_its_own(served: list[float], word: str) -> None:
-    assert compare([10.0] * len(served), served, 0.05)["ratio_verdict"] == word
+    assert compare([10.0] * len(served), served, 0.05)["relative_quality"] == word
 
 
 def test_what_serving_costs_beyond_the_floor_is_a_difference_of_means_with_welchs_bounds() -> None:
@@ -229,17 +229,17 @@ def test_what_serving_costs_beyond_the_floor_is_a_difference_of_means_with_welch
     reach = 2.776445 * (2 * 0.1**2 / 3) ** 0.5  # t of four degrees of freedom
     assert found == pytest.approx(
         {
-            "floor_ms": 0.5,
-            "adapter_ms": 0.7,
-            "adapter_low_ms": 0.7 - reach,
-            "adapter_high_ms": 0.7 + reach,
+            "noop_latency_ms": 0.5,
+            "residual_overhead_ms": 0.7,
+            "residual_overhead_low_ms": 0.7 - reach,
+            "residual_overhead_high_ms": 0.7 + reach,
         }
     )
 
 
 def test_without_a_bare_runtime_there_is_a_floor_and_nothing_beyond_it() -> None:
-    assert beyond_floor([], [0.4, 0.5, 0.6]) == pytest.approx({"floor_ms": 0.5})
-    assert beyond_floor([1.0, 2.0], [0.5, 0.5, 0.5])["adapter_low_ms"] is None
+    assert beyond_floor([], [0.4, 0.5, 0.6]) == pytest.approx({"noop_latency_ms": 0.5})
+    assert beyond_floor([1.0, 2.0], [0.5, 0.5, 0.5])["residual_overhead_low_ms"] is None
 
 
 @pytest.mark.parametrize(("clients", "batch_size"), [(1, 1), (1, 8), (16, 1), (5, 3)])
@@ -293,12 +293,12 @@ GOOD: dict[str, Any] = {
     "requests": 50,
     "client_overhead": 0.5,
     "background_cpu_cores": 0.2,
-    "half_width": 0.05,
+    "margin_of_error": 0.05,
 }
 FAULTS: list[tuple[dict[str, Any], str, str]] = [
     (
         {"requests": 49},
-        "few requests",
+        "too few requests",
         "49 of 50 requests: measure again on a freer machine",
     ),
     (
@@ -308,26 +308,26 @@ FAULTS: list[tuple[dict[str, Any], str, str]] = [
     ),
     (
         {"background_cpu_cores": 0.21},
-        "disturbed",
+        "noisy",
         "other processes used 0.21 cores: end them and measure again",
     ),
     (
-        {"half_width": None},
-        "wide",
+        {"margin_of_error": None},
+        "imprecise",
         "fewer than 3 runs bound nothing: raise pairs or request_count",
     ),
     (
-        {"half_width": 0.0512},
-        "wide",
-        "known to +-5.1%, not to +-5%: raise point_seconds",
+        {"margin_of_error": 0.0512},
+        "imprecise",
+        "known to ±5.1%, not to ±5%: raise measurement_seconds",
     ),
 ]
 
 
 def judged(**figures: Any) -> tuple[str, str]:
     """Judge a row that is good but for `figures`, on a machine of four cores."""
-    row = Row(batch_size=1, concurrency=1, verdict="stable")
-    return verdict(row.model_copy(update={**GOOD, **figures}), 50, 0.05, 4)
+    row = Row(batch_size=1, concurrency=1, quality="stable")
+    return quality(row.model_copy(update={**GOOD, **figures}), 50, 0.05, 4)
 
 
 def test_a_row_at_all_its_bounds_is_stable() -> None:
@@ -352,7 +352,7 @@ def test_the_first_fault_of_several_is_the_verdict() -> None:
     assert found == [(word, reason) for _, word, reason in FAULTS]
 
 
-@pytest.mark.parametrize("name", ["requests", "background_cpu_cores", "half_width"])
+@pytest.mark.parametrize("name", ["requests", "background_cpu_cores", "margin_of_error"])
 def test_a_figure_that_is_not_a_number_is_never_stable(name: str) -> None:
     word, reason = judged(**{name: nan})
 
@@ -367,7 +367,7 @@ def test_an_unknown_load_is_not_hidden() -> None:
 
     assert row.background_cpu_cores is not None
     assert isnan(row.background_cpu_cores)
-    assert row.verdict == "disturbed"
+    assert row.quality == "noisy"
 
 
 @pytest.mark.parametrize(
@@ -388,7 +388,7 @@ def test_tritons_count_of_requests_is_held_against_the_load_generators(
 
     assert miscounted(runs) == fault
     row = measure_row(runs, 20, 0.5, 2, cut=True)
-    assert row.verdict == ("disturbed" if fault else "wide")  # of one block
+    assert row.quality == ("noisy" if fault else "imprecise")  # of one block
 
 
 def test_a_run_that_stood_still_for_a_third_of_its_time_is_not_stable() -> None:
@@ -397,7 +397,7 @@ def test_a_run_that_stood_still_for_a_third_of_its_time_is_not_stable() -> None:
 
     row = measure_row([Window(np.stack([starts, ends], axis=1), 1, 1)], 99, 0.05, 2, cut=True)
 
-    assert row.verdict == "wide"
+    assert row.quality == "imprecise"
 
 
 def test_a_run_too_short_for_a_throughput_keeps_its_row_from_being_stable() -> None:
@@ -406,14 +406,14 @@ def test_a_run_too_short_for_a_throughput_keeps_its_row_from_being_stable() -> N
     runs = [Window(part, 1, 1) for part in (requests, requests, requests[:2])]
     row = measure_row(runs, 10, 0.05, 2)
 
-    assert (row.verdict, row.half_width) == ("wide", None)
+    assert (row.quality, row.margin_of_error) == ("imprecise", None)
 
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_one_or_two_runs_are_never_stable(count: int) -> None:
     row = measure_row([Window(closed_loop(1, 9, 0.1), 1, 1)] * count, 10, 0.5, 2)
 
-    assert (row.verdict, row.half_width) == ("wide", None)
+    assert (row.quality, row.margin_of_error) == ("imprecise", None)
 
 
 def test_several_runs_are_their_geometric_mean_and_its_interval() -> None:
@@ -422,17 +422,17 @@ def test_several_runs_are_their_geometric_mean_and_its_interval() -> None:
     row = measure_row(runs, 58, 0.05, 4)
 
     assert row.throughput == pytest.approx(20)
-    assert row.half_width == pytest.approx(np.exp(4.302653 * np.log(1.25) / 3**0.5) - 1)
-    assert row.throughput_low == pytest.approx(20 / (1 + row.half_width))
-    assert row.throughput_high == pytest.approx(20 * (1 + row.half_width))
+    assert row.margin_of_error == pytest.approx(np.exp(4.302653 * np.log(1.25) / 3**0.5) - 1)
+    assert row.throughput_low == pytest.approx(20 / (1 + row.margin_of_error))
+    assert row.throughput_high == pytest.approx(20 * (1 + row.margin_of_error))
     assert row.requests == 20 + 16 + 25 - 3
-    assert row.verdict == "wide"
+    assert row.quality == "imprecise"
 
 
 def test_two_requests_are_a_row_that_says_so() -> None:
     row = measure_row([Window(closed_loop(1, 0.2, 0.1), 1, 1)], 50, 0.05, 2)
 
-    assert (row.requests, row.verdict) == (1, "few requests")
+    assert (row.requests, row.quality) == (1, "too few requests")
     assert row.throughput == pytest.approx(10)
 
 
@@ -442,15 +442,15 @@ def test_runs_of_two_requests_each_have_a_throughput_without_an_interval() -> No
 
     row = measure_row(runs, 12, 0.05, 2, figures=compare([25.0] * 6, [nan] * 6, 0.05))
 
-    assert (row.requests, row.verdict, row.half_width) == (12, "wide", None)
+    assert (row.requests, row.quality, row.margin_of_error) == (12, "imprecise", None)
     assert row.throughput == pytest.approx(20)
-    assert (row.served_bare_ratio, row.ratio_verdict) == (None, "few pairs")
+    assert (row.relative_throughput, row.relative_quality) == (None, "too few pairs")
 
 
 def test_a_run_of_first_requests_only_is_a_row_that_says_so() -> None:
     row = measure_row([Window(closed_loop(4, 0.1, 0.1), 1, 4)], 20, 0.05, 2, cut=True)
 
-    assert (row.requests, row.verdict, row.p99_latency_ms) == (0, "few requests", None)
+    assert (row.requests, row.quality, row.p99_latency_ms) == (0, "too few requests", None)
 
 
 @pytest.mark.parametrize("seed", range(20))

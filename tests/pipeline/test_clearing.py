@@ -11,8 +11,8 @@ from helpers.__main__ import main
 from helpers.config import ExportConfig, configure, read_file
 from helpers.inference import recipe_folder
 from helpers.results import Result
-from helpers.results.types import ArtefactFacts, Fingerprint
-from helpers.store import OUTPUTS_VARIABLE, ROOT, find_artefact, making
+from helpers.results.types import ArtifactFacts, Fingerprint
+from helpers.store import OUTPUTS_VARIABLE, ROOT, find_artifact, making
 from tests.conftest import Project
 
 OLD = "0123456789ab"
@@ -39,7 +39,7 @@ def size_mb(folder: Path) -> float:
 
 
 def used(outputs: Path) -> list[Path]:
-    """Artefacts that the target's parameters lead to, and those that a result names."""
+    """Artifacts that the target's parameters lead to, and those that a result names."""
     given = read_file(ROOT / "params/smoke.yaml")
     export = configure(given, "bert", "", "export")
     deploy = configure(given, "bert", "", "deploy")
@@ -50,7 +50,7 @@ def used(outputs: Path) -> list[Path]:
         stage="export",
         gpu="CPU",
         state="failed",
-        artefact=ArtefactFacts(folder=f"bert-export-{OLD}", sha256="", size_mb=1, files={}),
+        artifact=ArtifactFacts(folder=f"bert-export-{OLD}", sha256="", size_mb=1, files={}),
         fingerprint=Fingerprint(
             config={}, notebook="", versions={}, inputs={"dataset": f"bert-dataset-{OLD}"}
         ),
@@ -59,9 +59,9 @@ def used(outputs: Path) -> list[Path]:
     path.parent.mkdir(parents=True)
     path.write_text(result.model_dump_json())
     return [
-        made(outputs / "smoke/artefacts" / export.key("export")),
-        made(outputs / "smoke/artefacts" / deploy.key("deploy")),
-        made(outputs / "smoke/artefacts" / f"bert-export-{OLD}"),
+        made(outputs / "smoke/artifacts" / export.key("export")),
+        made(outputs / "smoke/artifacts" / deploy.key("deploy")),
+        made(outputs / "smoke/artifacts" / f"bert-export-{OLD}"),
         *(
             made(outputs / "data" / recipe_folder(export, kind).name)
             for kind in ("dataset", "checkpoint", "reference")
@@ -74,30 +74,30 @@ def test_only_what_nothing_refers_to_is_removed_and_said_with_its_size(
     outputs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     kept = used(outputs)
-    foreign = [outputs / "data/mine", outputs / "smoke/artefacts/.bert-export-half.abcdefgh"]
+    foreign = [outputs / "data/mine", outputs / "smoke/artifacts/.bert-export-half.abcdefgh"]
     for each in foreign:
         each.mkdir()
     old = [
         made(outputs / f"data/bert-reference-{OLD}", 3_000_000),
-        made(outputs / f"other/artefacts/bert-export-{OLD}"),  # a result of another target has it
-        made(outputs / f"smoke/artefacts/bert-convert-{OLD}", 2_000_000),
+        made(outputs / f"other/artifacts/bert-export-{OLD}"),  # a result of another target has it
+        made(outputs / f"smoke/artifacts/bert-convert-{OLD}", 2_000_000),
     ]
     sizes = [size_mb(path) for path in old]
     names = [f"outputs/{path.relative_to(outputs)}" for path in old]
 
     assert main(["clear", "--dry-run", "--outputs", str(outputs)]) == 0
     dry = capsys.readouterr()
-    assert all(find_artefact(path) for path in (*kept, *old))
+    assert all(find_artifact(path) for path in (*kept, *old))
     assert main(["clear", "--outputs", str(outputs)]) == 0
     said = capsys.readouterr()
 
     lines = [f"{name}: removed, {size:.1f} MB" for name, size in zip(names, sizes, strict=True)]
-    total = f"3 artefacts that nothing refers to, {sum(sizes):.1f} MB"
+    total = f"3 artifacts that nothing refers to, {sum(sizes):.1f} MB"
     assert said.out.splitlines() == [*lines, total]
     assert dry.out == said.out.replace("removed", "would be removed")
     assert said.err + dry.err == ""
     assert not [path for path in old if path.exists()]
-    assert all(find_artefact(path) for path in kept)
+    assert all(find_artifact(path) for path in kept)
     assert all(path.is_dir() for path in foreign)
 
 
@@ -117,11 +117,11 @@ def test_the_databases_of_a_repository_go_with_it(
     assert (kept.is_dir(), old.parent.exists()) == (True, False)
 
 
-def test_a_file_that_artefacts_share_is_counted_once(
+def test_a_file_that_artifacts_share_is_counted_once(
     outputs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    first = made(outputs / f"smoke/artefacts/bert-convert-{OLD}", 8_000_000)
-    second = made(outputs / f"smoke/artefacts/bert-deploy-{OLD}", 1)
+    first = made(outputs / f"smoke/artifacts/bert-convert-{OLD}", 8_000_000)
+    second = made(outputs / f"smoke/artifacts/bert-deploy-{OLD}", 1)
     (second / "model.bin").unlink()
     (second / "model.bin").hardlink_to(first / "model.bin")
 
@@ -136,17 +136,17 @@ def test_nothing_behind_a_link_is_removed(
 ) -> None:
     behind = made(tmp_path / f"disk/data/bert-dataset-{OLD}")
     (outputs / "data").symlink_to(tmp_path / "disk/data")
-    (outputs / "smoke/artefacts").mkdir()
-    (outputs / f"smoke/artefacts/bert-export-{OLD}").symlink_to(behind)
-    inside = made(outputs / f"smoke/artefacts/bert-convert-{OLD}", 2)
+    (outputs / "smoke/artifacts").mkdir()
+    (outputs / f"smoke/artifacts/bert-export-{OLD}").symlink_to(behind)
+    inside = made(outputs / f"smoke/artifacts/bert-convert-{OLD}", 2)
     (inside / "link").symlink_to(behind)
 
     assert main(["clear", "--outputs", str(outputs)]) == 0
 
-    assert capsys.readouterr().out.splitlines()[-1].startswith("1 artefacts that nothing refers to")
+    assert capsys.readouterr().out.splitlines()[-1].startswith("1 artifacts that nothing refers to")
     assert not inside.exists()
-    assert (outputs / f"smoke/artefacts/bert-export-{OLD}").is_symlink()
-    assert find_artefact(behind)
+    assert (outputs / f"smoke/artifacts/bert-export-{OLD}").is_symlink()
+    assert find_artifact(behind)
 
 
 HOLD = """
@@ -172,7 +172,7 @@ def test_during_a_run_nothing_is_removed(outputs: Path, capsys: pytest.CaptureFi
     said = capsys.readouterr()
     words = "error: outputs is in use by another run: wait for it, or give --outputs\n"
     assert (code, said.out, said.err) == (1, "", words)
-    assert find_artefact(old)
+    assert find_artifact(old)
 
 
 def test_nothing_is_removed_while_a_targets_parameters_cannot_be_read(
@@ -183,7 +183,7 @@ def test_nothing_is_removed_while_a_targets_parameters_cannot_be_read(
 
     assert main(["clear", "--outputs", str(outputs)]) == 2
     assert capsys.readouterr().err.startswith("error: outputs/smoke/parameters.yaml: ")
-    assert find_artefact(old)
+    assert find_artifact(old)
 
 
 def test_a_folder_that_is_not_there_is_one_line_and_is_not_made(
@@ -201,21 +201,21 @@ def test_a_folder_that_is_not_there_is_one_line_and_is_not_made(
 def test_after_a_change_what_was_made_before_it_is_removed_and_no_stage_runs_again(
     project: Project,
 ) -> None:
-    def artefacts() -> set[Path]:
-        return {*project.target.glob("artefacts/*"), *project.root.glob("outputs/data/*")}
+    def artifacts() -> set[Path]:
+        return {*project.target.glob("artifacts/*"), *project.root.glob("outputs/data/*")}
 
-    before = artefacts()
-    assert project.run("clear").output == "0 artefacts that nothing refers to, 0.0 MB\n"
+    before = artifacts()
+    assert project.run("clear").output == "0 artifacts that nothing refers to, 0.0 MB\n"
     text = project.params.read_text()
     project.params.write_text(text.replace("max_batch_size: 4", "max_batch_size: 8"))
     command = ("run", "params/dummy.yaml", "--experiment", "onnx-fp32", "--stage", "deploy")
     assert project.run(*command).executed() == ["dummy onnx-fp32 deploy"]
-    (new,) = artefacts() - before
+    (new,) = artifacts() - before
 
     answer = project.run("clear")
 
     lines = answer.output.splitlines()
     assert answer.code == 0
-    assert new in artefacts() < before | {new}
-    assert len(before | {new}) - len(artefacts()) == len(lines) - 1 == 1
+    assert new in artifacts() < before | {new}
+    assert len(before | {new}) - len(artifacts()) == len(lines) - 1 == 1
     assert project.run(*command).executed() == []

@@ -76,7 +76,7 @@ def test_triton_killed_at_the_second_of_three_batches_leaves_the_row_of_the_firs
     first, second, third = project.rows("onnx-fp32", "perf_offline")
     assert first.throughput is not None
     assert first.throughput > 0
-    assert (second.verdict, third.verdict) == ("failed", "failed")
+    assert (second.quality, third.quality) == ("failed", "failed")
     assert third.reason == "the server had ended before"
     assert (project.target / "dummy/onnx-fp32/perf_offline.ipynb").exists()
     require_to_be_run(project)
@@ -97,7 +97,7 @@ def test_perf_analyzer_killed(project: Project) -> None:
     assert process.returncode == 1
     assert "failed, batch 1, 1 clients: perf_analyzer was killed by signal 9" in output
     rows = project.rows("onnx-fp32", "perf_offline")
-    assert [row.verdict for row in rows] == ["failed", "failed"]
+    assert [row.quality for row in rows] == ["failed", "failed"]
     require_to_be_run(project)
 
 
@@ -181,8 +181,8 @@ def test_a_second_run_says_that_there_is_one_and_a_signal_ends_the_first_with_on
     require_to_be_run(project)
 
 
-def test_an_artefact_changed_on_disk_is_noticed_and_made_again(project: Project) -> None:
-    (path,) = (project.target / "artefacts").glob("dummy-export-*/model.onnx")
+def test_an_artifact_changed_on_disk_is_noticed_and_made_again(project: Project) -> None:
+    (path,) = (project.target / "artifacts").glob("dummy-export-*/model.onnx")
     status = path.stat()
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
@@ -265,6 +265,6 @@ def test_a_stage_without_its_input_names_the_command_that_makes_it(fresh: Projec
         [sys.executable, "-c", code], cwd=fresh.root, capture_output=True, text=True, timeout=60
     )
     assert ended.stderr.splitlines()[-1] == (
-        "helpers.errors.ArtefactError: dummy onnx-fp32 has no result of export yet: run "
+        "helpers.errors.ArtifactError: dummy onnx-fp32 has no result of export yet: run "
         "triton-notebooks run params/dummy.yaml --model dummy --experiment onnx-fp32 --stage export"
     )

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 import numpy as np
 import pytest
 
-from helpers.results import Verdict
+from helpers.results import Quality
 from tests.conftest import PRIVATE, Project
 from tests.dummy import weights
 
@@ -70,23 +70,23 @@ def test_results_csv_has_the_published_columns_and_ours(finished: Project) -> No
         rows = list(csv.DictReader(file))
     ours = [
         "experiment",
-        "verdict",
+        "quality",
         "reason",
         "throughput_low",
-        "half_width",
+        "margin_of_error",
         "p99_high_ms",
         "requests",
-        "executed_batch",
+        "average_batch_size",
         "client_overhead",
-        "pace",
-        "served_bare_ratio",
-        "served_bare_low",
-        "ratio_verdict",
-        "serving_ms",
-        "floor_ms",
-        "adapter_ms",
-        "limit",
-        "limit_share",
+        "machine_gflops",
+        "relative_throughput",
+        "relative_throughput_low",
+        "relative_quality",
+        "serving_overhead_ms",
+        "noop_latency_ms",
+        "residual_overhead_ms",
+        "roofline_bound",
+        "roofline_share",
         "server_peak_memory_mb",
     ]
     assert list(rows[0])[: len(published)] == published
@@ -102,20 +102,24 @@ def test_results_csv_has_the_published_columns_and_ours(finished: Project) -> No
             ("offline", "4", "1"),
             ("online", "1", "1"),
             ("online", "1", "4"),
-            ("open loop", "1", "0"),
+            ("request rate", "1", "0"),
         ]
     ]
     assert {row["gpu"] for row in rows} == {"CPU (dummy)"}
     for row in rows:
-        assert row["verdict"] in get_args(Verdict)
-        assert row["verdict"] not in ("failed", "unstable")
-        assert bool(row["floor_ms"]) == bool(row["adapter_ms"]) == (row["scenario"] == "offline")
+        assert row["quality"] in get_args(Quality)
+        assert row["quality"] not in ("failed", "unstable")
+        assert (
+            bool(row["noop_latency_ms"])
+            == bool(row["residual_overhead_ms"])
+            == (row["scenario"] == "offline")
+        )
         # a guard, Triton and one or two Pythons that load a runtime
         assert 60 < float(row["server_peak_memory_mb"]) < 2000
         if row["rate"]:
             assert float(row["p50_sent_ms"]) <= float(row["p50_latency_ms"])
             assert not row["throughput_low"]
-        elif row["verdict"] == "stable":
+        elif row["quality"] == "stable":
             assert float(row["throughput_low"]) < float(row["throughput"])
             assert float(row["throughput"]) < float(row["throughput_high"])
 
@@ -132,11 +136,13 @@ def test_each_row_has_its_share_of_a_peak_that_its_stage_measured(finished: Proj
             assert measurement
             assert measurement.peaks
             for row in measurement.rows:
-                batch = row.executed_batch or row.batch_size
+                batch = row.average_batch_size or row.batch_size
                 intensity = flop / (io_bytes + 4 * 16 * 4 / batch)
                 most = intensity * measurement.peaks.memory_gb_s
-                assert (row.limit, row.intensity) == ("memory", pytest.approx(intensity))
-                assert row.limit_share == pytest.approx((row.throughput or 0) * flop / 1e9 / most)
+                assert (row.roofline_bound, row.intensity) == ("memory", pytest.approx(intensity))
+                assert row.roofline_share == pytest.approx(
+                    (row.throughput or 0) * flop / 1e9 / most
+                )
     report = (finished.target / "dummy/report.html").read_text()
     assert 'alt="The machine' in report
     assert 'href="roofline.csv"' in report
@@ -207,25 +213,25 @@ def test_a_red_rung_fails_its_stage_and_blocks_what_depends_on_it(project: Proje
     ]
     result = project.result("onnx-fp32", "export")
     assert result.state == "failed"
-    assert result.rungs[0].fault
+    assert result.checks[0].fault
     assert project.result("onnx-fp32", "deploy").state == "blocked"
 
 
 def test_the_rungs_of_an_experiment_say_what_was_compared_with_what(finished: Project) -> None:
-    def rungs(experiment: str, stage: str) -> list[tuple[str, str, int, str]]:
-        found = finished.result(experiment, stage).rungs
+    def checks(experiment: str, stage: str) -> list[tuple[str, str, int, str]]:
+        found = finished.result(experiment, stage).checks
         return [(each.name, each.reference, each.samples, each.note) for each in found]
 
     exported = "the exported file itself, not compared again"
-    assert rungs("onnx-fp32", "convert") == [("converted", "framework", 0, exported)]
-    assert rungs("openvino-fp32", "convert") == [("converted", "framework", 64, "")]
+    assert checks("onnx-fp32", "convert") == [("converted", "framework", 0, exported)]
+    assert checks("openvino-fp32", "convert") == [("converted", "framework", 64, "")]
     for experiment in ("onnx-fp32", "openvino-fp32"):
-        assert rungs(experiment, "deploy") == [
+        assert checks(experiment, "deploy") == [
             ("served", "framework", 64, ""),
             ("served", "converted model", 64, ""),
             ("served under load", "framework", 96, ""),
         ]
-        _, alone, _ = finished.result(experiment, "deploy").rungs
+        _, alone, _ = finished.result(experiment, "deploy").checks
         assert [each.max_difference for each in alone.differences] == [0.0]
 
 
@@ -264,7 +270,7 @@ def test_an_adapter_that_answers_wrongly_under_load_fails_deploy(project: Projec
         sample, value, expected = int(found[1]), float(found[2]), float(found[3])
         assert np.isclose(logits[sample], expected).any()
         assert not np.isclose(logits[sample], value).any()
-    *_, loaded = project.result("onnx-fp32", "deploy").rungs
+    *_, loaded = project.result("onnx-fp32", "deploy").checks
     assert (loaded.name, loaded.samples) == ("served under load", 96)
 
 

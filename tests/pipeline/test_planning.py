@@ -174,7 +174,7 @@ def test_a_lesson_needs_the_deployment_of_the_experiment_that_it_is_about(
     assert job.result == tmp_path / f"smoke/resnet50/lessons/{lesson}.json"
     assert blocker(job) == "blocked by deploy, which has not run"
     deploy, *_ = plan(given, [("resnet50", "onnx-fp32")], ["deploy"])
-    write_status(deploy, "failed", "a red rung")
+    write_status(deploy, "failed", "a red check")
     assert blocker(job) == "blocked by deploy, which is failed"
     write_status(deploy, "done", "")
     assert blocker(job) == ""

@@ -80,7 +80,7 @@ def test_a_stage_that_was_done_and_is_now_blocked_or_skipped_has_a_banner_on_its
 
 def test_results_csv_holds_only_the_experiments_that_the_target_has_now(outputs: Path) -> None:
     for name in ("openvino-fp32", "renamed-since"):
-        row = Row(batch_size=1, concurrency=1, verdict="stable", experiment=name, throughput=5.0)
+        row = Row(batch_size=1, concurrency=1, quality="stable", experiment=name, throughput=5.0)
         measurement = Measurement(rows=(row,), distinct_rows=1, background_before=None)
         keep(outputs, name, "perf_offline", measurement=measurement)
 

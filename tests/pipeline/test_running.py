@@ -30,7 +30,7 @@ def test_a_stage_that_is_blocked_says_so_on_its_page_and_holds_again_afterwards(
 
     assert answer.code == 1
     assert blocked.state == "blocked"
-    assert blocked.rungs == before.rungs
+    assert blocked.checks == before.checks
     assert "blocked by export, which is failed" in page.read_text()
 
     export.write_text(content)

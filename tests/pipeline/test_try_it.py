@@ -33,7 +33,7 @@ from helpers.config import (
     DeployConfig,
     ExportConfig,
     StageConfig,
-    artefact_folder,
+    artifact_folder,
     notebook_file,
     resolve,
     results_folder,
@@ -45,7 +45,7 @@ from helpers.pipeline.notebook import execute
 from helpers.pipeline.planning import framework
 from helpers.pipeline.publishing import explored, publish_indexes
 from helpers.results import Result, read
-from helpers.store import OUTPUTS_VARIABLE, ROOT, find_artefact, link_or_copy
+from helpers.store import OUTPUTS_VARIABLE, ROOT, find_artifact, link_or_copy
 from tests.conftest import WATCHED, apart, wait_for, watch
 from tests.triton.test_client import answer_to_client
 
@@ -160,7 +160,7 @@ def parameters() -> dict[str, Any]:
     content = yaml.safe_load((ROOT / "params/smoke.yaml").read_text())
     default = yaml.safe_load((ROOT / "params/cpu.yaml").read_text())
     content["gpu"] = "CPU (try it)"
-    quick = {"rates": [], "point_seconds": 0.3, "request_count": 4, "distinct_rows": 4}
+    quick = {"rates": [], "measurement_seconds": 0.3, "request_count": 4, "distinct_rows": 4}
     content["defaults"] |= quick | {"tune_minutes": 0.02}
     for name, section in content["models"].items():
         first, settings = next(iter(default["models"][name]["experiments"].items()))
@@ -210,8 +210,8 @@ class Prepared:
         given: dict[str, Any] = {"overrides": overrides}
         config = self.config(stage, **given)
         for earlier in list(STAGE)[: list(STAGE).index(stage)] if stage != "report" else ():
-            if STAGE[earlier].makes_artefact and not find_artefact(
-                artefact_folder(config, earlier)
+            if STAGE[earlier].makes_artifact and not find_artifact(
+                artifact_folder(config, earlier)
             ):
                 self.run(earlier, **given)
                 given = {"experiment": config.experiment}
@@ -226,7 +226,7 @@ class Prepared:
 
 def run_once(model: str, shared: Path, folder: Path) -> dict[str, Any]:
     """Give `folder` a parameter file, whose content is returned, and the outputs of all stages of a
-    model's experiment; they are run once for all workers. Artefacts and data, which nobody changes,
+    model's experiment; they are run once for all workers. Artifacts and data, which nobody changes,
     are the same files.
     """
     content, made = parameters(), shared / model
@@ -262,7 +262,7 @@ def fitted_by_run(model: str, shared: Path, folder: Path) -> tuple[StageConfig, 
 
 
 def link_or_copy_large(source: str, target: str) -> str:
-    is_kept = {"artefacts", "data"} & set(Path(source).parts)
+    is_kept = {"artifacts", "data"} & set(Path(source).parts)
     return str((link_or_copy if is_kept else shutil.copy2)(source, target))
 
 
@@ -281,15 +281,15 @@ def prepared(request: pytest.FixtureRequest, shared: Path, tmp_path: Path) -> It
 
 def kinds(made: Result) -> set[str]:
     """The kinds of operators in what a stage made."""
-    assert made.artefact
-    operators = made.artefact.facts["operators"]
+    assert made.artifact
+    operators = made.artifact.facts["operators"]
     assert isinstance(operators, dict)
     return set(operators)
 
 
 def size(made: Result) -> float:
-    assert made.artefact
-    return made.artefact.size_mb
+    assert made.artifact
+    return made.artifact.size_mb
 
 
 def is_torchscript(own: Result, made: Result) -> bool:
@@ -300,7 +300,7 @@ def is_smaller(own: Result, made: Result) -> bool:
     return size(made) < size(own)
 
 
-# What the artefact of a variation must show, by the field and its value: the experiment's own
+# What the artifact of a variation must show, by the field and its value: the experiment's own
 # result, and the variation's.
 PROMISED: dict[tuple[str, str], Callable[[Result, Result], bool]] = {
     ("export_format", "ts-trace"): is_torchscript,
@@ -312,7 +312,7 @@ PROMISED: dict[tuple[str, str], Callable[[Result, Result], bool]] = {
     ("table_precision", "int8"): is_smaller,
     ("lookup", "hps"): lambda _, made: any(
         name.startswith("hps/")
-        for name in made.artefact.files  # type: ignore[union-attr]
+        for name in made.artifact.files  # type: ignore[union-attr]
     ),
 }
 
@@ -329,7 +329,7 @@ def check(prepared: Prepared, stage: str, given: dict[str, Any]) -> None:
     assert found
     assert (found.state, found.experiment) == ("done", config.experiment)
     assert config.experiment.count(MARK) == 1
-    if STAGE[stage].makes_artefact:
+    if STAGE[stage].makes_artifact:
         own = read(results_folder(prepared.config(stage)) / f"{stage}.json")
         assert own
         for change in [each for each in given.items() if is_promised(each)]:
@@ -387,7 +387,7 @@ def test_each_runs_apart_from_the_experiment_and_the_client_is_answered(
             check(prepared, stage, given)
     assert prepared.files() == before
 
-    repository = artefact_folder(config, "deploy")
+    repository = artifact_folder(config, "deploy")
     command = [sys.executable, "-W", "ignore", "-m", "helpers", "serve"]
     command += [str(prepared.outputs.parent / FILE), "--model", prepared.model]
     command += ["--outputs", str(prepared.outputs)]

@@ -30,7 +30,7 @@ def without_time(result: Result) -> tuple[object, ...]:
     """What of a result does not depend on when and how it was made."""
     assert result.fingerprint
     read = result.fingerprint.model_copy(update={"modules": {}})
-    return read, result.rungs, result.state
+    return read, result.checks, result.state
 
 
 def test_run_from_the_top_in_its_own_folder_with_nothing_set(
@@ -150,9 +150,9 @@ def test_exploring_leaves_the_experiment_as_it_is_and_goes_on_by_name(
         assert ended.returncode == 0, ended.stderr
 
     explored = project.result(name, "deploy")
-    assert explored.artefact
-    assert before.artefact
-    assert explored.artefact.folder != before.artefact.folder
+    assert explored.artifact
+    assert before.artifact
+    assert explored.artifact.folder != before.artifact.folder
     assert project.result(name, "perf_online").state == "done"
     assert project.result("onnx-fp32", "deploy") == before
     answer = project.run("publish")

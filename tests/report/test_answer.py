@@ -12,18 +12,18 @@ from helpers.config import ReportConfig, resolve
 from helpers.perf import Window, interval, judge_budget, with_intervals
 from helpers.perf.rows import measure_row
 from helpers.report import findings, plots, text
-from helpers.results import Difference, Measurement, Result, Results, Row, Rung, Score, read
+from helpers.results import Difference, Measurement, ParityCheck, Result, Results, Row, Score, read
 from helpers.store import OUTPUTS_VARIABLE
 
 OLD = Path(__file__).parents[1] / "results" / "data" / "schema_2.json"
 
 
 def row(throughput: float, relative: float = 0.02, **fields: object) -> Row:
-    """A row known to about +-2 %, or as `relative` says."""
+    """A row known to about ±2%, or as `relative` says."""
     return Row(
         batch_size=8,
         concurrency=1,
-        verdict="stable",
+        quality="stable",
         throughput=throughput,
         throughput_low=throughput / (1 + relative),
         throughput_high=throughput * (1 + relative),
@@ -79,15 +79,15 @@ def test_tfts_answer_names_electricity_and_traffic_apart() -> None:
     fastest = answer(rows).split("\n\n")[0]
 
     assert fastest == (
-        "**Fastest.** electricity: The highest throughput is 150 samples/s (95 % interval 147.1 to "
+        "**Fastest.** electricity: The highest throughput is 150 samples/s (95% interval 147.1 to "
         "153) at p99 latency 20 ms: electricity-openvino at batch size 8 and concurrency 1, "
-        "online. traffic: The highest throughput is 90 samples/s (95 % interval 88.24 to 91.8) at "
+        "online. traffic: The highest throughput is 90 samples/s (95% interval 88.24 to 91.8) at "
         "p99 latency 20 ms: traffic-openvino at batch size 8 and concurrency 1, online. Of 3 "
         "points: 3 stable."
     )
     assert text.headline(frame(*rows)) == (
-        "electricity 150.0 inferences/s: electricity-openvino; "
-        "traffic 90.0 inferences/s: traffic-openvino"
+        "electricity 150.0 samples/s: electricity-openvino; "
+        "traffic 90.0 samples/s: traffic-openvino"
     )
 
 
@@ -112,22 +112,22 @@ def test_where_intervals_overlap_both_are_named_and_not_told_apart() -> None:
         "onnx at batch size 8 and concurrency 1, online; not told apart from openvino at batch "
         "size 8 and concurrency 1, online." in answer(near)
     )
-    assert text.headline(frame(*near)) == "100.0 inferences/s: onnx, not told apart from openvino"
+    assert text.headline(frame(*near)) == "100.0 samples/s: onnx, not told apart from openvino"
     assert "openvino" not in answer(far)
     assert "not told apart" not in answer(far)
 
 
 def test_a_wide_row_takes_part_with_its_interval_and_no_other_does() -> None:
-    wide = row(120, relative=0.3, experiment="wide", verdict="wide")
+    wide = row(120, relative=0.3, experiment="imprecise", quality="imprecise")
     others = [
-        row(500, experiment=word, verdict=word)
-        for word in ("disturbed", "few requests", "client-bound", "failed")
+        row(500, experiment=word, quality=word)
+        for word in ("noisy", "too few requests", "client-bound", "failed")
     ]
-    unbounded = row(900, experiment="two runs", verdict="wide", throughput_low=None)
+    unbounded = row(900, experiment="two runs", quality="imprecise", throughput_low=None)
 
     found = findings.leaders(frame(row(100, experiment="stable"), wide, *others, unbounded))
 
-    assert list(found["experiment"]) == ["wide", "stable"]
+    assert list(found["experiment"]) == ["imprecise", "stable"]
 
 
 def test_many_points_that_are_not_told_apart_are_named_by_experiment() -> None:
@@ -142,9 +142,9 @@ def test_many_points_that_are_not_told_apart_are_named_by_experiment() -> None:
 
 
 @pytest.mark.slow
-def test_one_artefact_under_two_names_is_told_apart_in_three_of_twenty_runs_at_most() -> None:
+def test_one_artifact_under_two_names_is_told_apart_in_three_of_twenty_runs_at_most() -> None:
     def run(random: np.random.Generator, mean_ms: float) -> Window:
-        """A closed loop of one client, whose every run has a pace of its own (+-2 %)."""
+        """A closed loop of one client, whose every run has a pace of its own (±2%)."""
         pace = mean_ms * random.lognormal(0, 0.02)
         ends = np.cumsum(random.lognormal(np.log(pace * 1e6), 0.1, 40)).astype(np.int64)
         return Window(np.stack([np.r_[0, ends[:-1]], ends], axis=1), 8, 1)
@@ -243,7 +243,7 @@ def test_the_answer_within_the_budget_is_known_from_the_requests_but_the_first(
     assert said.startswith("The highest throughput within 5 ms is 100 samples/s")
     assert (
         "Not known for onnx at batch size 8 and concurrency 8, online, 800 samples/s "
-        "(95 % interval 784.3 to 816): it would take 368 requests if no more took longer." in said
+        "(95% interval 784.3 to 816): it would take 368 requests if no more took longer." in said
     )
     said = findings.describe_frontier(table[1:3], 5.0)
     assert said.startswith(
@@ -260,43 +260,47 @@ def test_tables_show_intervals_and_how_many_requests_a_percentile_needs() -> Non
     known = row(1000, p99_low_ms=19.5, p99_high_ms=21.25)
     few = row(10)
     alike = row(10, requests=400)
-    failed = Row(batch_size=1, concurrency=1, verdict="failed")
+    failed = Row(batch_size=1, concurrency=1, quality="failed")
 
-    columns = ["throughput", "p50_latency_ms", "p99_latency_ms", "served_bare_ratio", "verdict"]
+    columns = ["throughput", "p50_latency_ms", "p99_latency_ms", "relative_throughput", "quality"]
     rows = DataFrame([each.model_dump() for each in (known, few, alike, failed)])
 
     shown = with_intervals(rows, columns)
 
     assert list(shown) == [
         "throughput",
-        "throughput, 95 %",
+        "throughput, 95%",
         "p50_latency_ms",
         "p99_latency_ms",
-        "p99, 95 %",
-        "served_bare_ratio",
-        "served bare, 95 %",
-        "verdict",
+        "p99, 95%",
+        "relative_throughput",
+        "served bare, 95%",
+        "quality",
     ]
     rates = ["980.4 to 1,020", "9.804 to 10.2", "9.804 to 10.2", "–"]
-    assert list(shown["throughput, 95 %"]) == rates
+    assert list(shown["throughput, 95%"]) == rates
     found = ["19.5 to 21.25", "needs 299", "needs 401", "–"]
-    assert list(shown["p99, 95 %"]) == found
-    assert list(shown["served bare, 95 %"]) == ["–"] * 4
-    assert list(with_intervals(rows, ["verdict"])) == ["verdict"]
+    assert list(shown["p99, 95%"]) == found
+    assert list(shown["served bare, 95%"]) == ["–"] * 4
+    assert list(with_intervals(rows, ["quality"])) == ["quality"]
 
 
 def test_the_cost_of_serving_has_its_interval_and_is_told_in_milliseconds_too() -> None:
-    ratio = {"served_bare_ratio": 0.9, "served_bare_low": 0.88, "served_bare_high": 0.92}
-    offline = {"scenario": "offline", "serving_ms": 1.25, "experiment": "onnx"}
+    ratio = {
+        "relative_throughput": 0.9,
+        "relative_throughput_low": 0.88,
+        "relative_throughput_high": 0.92,
+    }
+    offline = {"scenario": "offline", "serving_overhead_ms": 1.25, "experiment": "onnx"}
     rows = frame(
-        row(100, **ratio, **offline, ratio_verdict="stable"),
-        row(100, **{**ratio, "served_bare_ratio": 0.95}, **offline, ratio_verdict="wide"),
-        row(100, **offline, ratio_verdict="few pairs", served_bare_ratio=0.5),
+        row(100, **ratio, **offline, relative_quality="stable"),
+        row(100, **{**ratio, "relative_throughput": 0.95}, **offline, relative_quality="imprecise"),
+        row(100, **offline, relative_quality="too few pairs", relative_throughput=0.5),
     )
 
-    assert findings.describe_served_over_bare(rows) == (
+    assert findings.describe_relative_throughput(rows) == (
         "Triton serves 92% of the bare throughput (median of 2 points, 1 of them wide); the lowest "
-        "is 90% (95 % interval 88% to 92%), onnx at batch size 8. A request takes 1.25 to 1.25 ms "
+        "is 90% (95% interval 88% to 92%), onnx at batch size 8. A request takes 1.25 to 1.25 ms "
         "more than bare. Of 3 points: 3 stable."
     )
 
@@ -304,16 +308,16 @@ def test_the_cost_of_serving_has_its_interval_and_is_told_in_milliseconds_too() 
 def test_the_floor_of_serving_is_told_for_the_smallest_and_the_largest_batch() -> None:
     offline = {"scenario": "offline", "experiment": "onnx"}
     rows = frame(
-        row(100, **offline, batch_size=1, floor_ms=0.3, adapter_ms=0.05),
-        row(100, **offline, batch_size=8, floor_ms=0.5, adapter_ms=-0.1),
+        row(100, **offline, batch_size=1, noop_latency_ms=0.3, residual_overhead_ms=0.05),
+        row(100, **offline, batch_size=8, noop_latency_ms=0.5, residual_overhead_ms=-0.1),
         row(
             100,
             **{**offline, "experiment": "openvino"},
             batch_size=64,
-            floor_ms=2.5,
-            adapter_ms=0.25,
-            adapter_low_ms=0.125,
-            adapter_high_ms=0.375,
+            noop_latency_ms=2.5,
+            residual_overhead_ms=0.25,
+            residual_overhead_low_ms=0.125,
+            residual_overhead_high_ms=0.375,
         ),
     )
 
@@ -321,29 +325,29 @@ def test_the_floor_of_serving_is_told_for_the_smallest_and_the_largest_batch() -
         "What Triton, the wire and the adapter cost for these inputs: a request to a model with "
         "the same tensors that computes nothing takes 0.3 ms at batch size 1 to 2.5 ms at batch "
         "size 64. Beyond this floor and a bare call a request takes 0.05 ms (median of 3 points), "
-        "and most at batch size 64 of openvino: 0.25 ms (95 % interval 0.125 to 0.375)."
+        "and most at batch size 64 of openvino: 0.25 ms (95% interval 0.125 to 0.375)."
     )
-    assert "bare call" not in findings.describe_floor(rows.assign(adapter_ms=None))
+    assert "bare call" not in findings.describe_floor(rows.assign(residual_overhead_ms=None))
 
 
 def test_where_there_is_no_floor_the_report_says_why() -> None:
-    rows = frame(row(100, scenario="offline", floor_reason="no identity model"))
+    rows = frame(row(100, scenario="offline", noop_reason="no identity model"))
 
     assert findings.describe_floor(rows) == (
         "The floor of serving is not known: no identity model."
     )
     assert findings.describe_floor(frame(row(100))) == "The floor of serving is not known."
-    shown = with_intervals(rows, ["throughput", "floor_ms", "floor_reason"])
-    assert "floor_reason" in shown
-    assert "floor_reason" not in with_intervals(frame(row(100)), ["floor_reason"])
+    shown = with_intervals(rows, ["throughput", "noop_latency_ms", "noop_reason"])
+    assert "noop_reason" in shown
+    assert "noop_reason" not in with_intervals(frame(row(100)), ["noop_reason"])
 
 
 def test_the_noise_floor_is_the_paces_95_percent_range() -> None:
-    rows = [row(100, experiment="e", pace=100.0 + i) for i in range(-20, 21)]
+    rows = [row(100, experiment="e", machine_gflops=100.0 + i) for i in range(-20, 21)]
 
     assert findings.describe_pace(frame(*rows)) == (
         "The machine's own pace, that of a fixed kernel before and after each run, was between "
-        "81.0% and 119.0% of its median at 95 % of 41 points: smaller differences between points "
+        "81.0% and 119.0% of its median at 95% of 41 points: smaller differences between points "
         "are the machine's."
     )
     assert "was not measured" in findings.describe_pace(frame(row(100, experiment="e")))
@@ -354,16 +358,16 @@ def test_results_of_the_older_schema_are_shown_without_intervals() -> None:
     assert old
     rows = text.frame(report("resnet50"), {"onnx-fp32": {"perf_offline": old}})
 
-    said = [findings.describe_frontier(rows), findings.describe_served_over_bare(rows)]
+    said = [findings.describe_frontier(rows), findings.describe_relative_throughput(rows)]
 
     assert said[0] == "No point is known. Of 2 points: 1 stable, 1 unstable."
     assert said[1].startswith("No ratio of served to bare is known.")
     assert text.headline(rows) == "no throughput is known"
-    (found,) = set(with_intervals(rows, ["p99_latency_ms"])["p99, 95 %"])
+    (found,) = set(with_intervals(rows, ["p99_latency_ms"])["p99, 95%"])
     assert found == "needs 299"
-    for draw in (plots.throughput_over_batch, plots.served_over_bare, plots.frontier):
+    for draw in (plots.throughput_over_batch, plots.relative_throughput, plots.frontier):
         figure = draw(rows)
-        assert "95 % interval" not in [t.get_text() for t in figure.legends[0].get_texts()]
+        assert "95% interval" not in [t.get_text() for t in figure.legends[0].get_texts()]
     assert interval(None, None) == "–"
 
 
@@ -398,7 +402,7 @@ def test_what_is_fastest_and_keeps_the_budget_is_said_once(
 
 
 def test_equal_rungs_and_metrics_share_a_row_that_names_them_all() -> None:
-    def rung(name: str, difference: float) -> Rung:
+    def check(name: str, difference: float) -> ParityCheck:
         one = Difference(
             output="logits",
             max_difference=difference,
@@ -407,21 +411,21 @@ def test_equal_rungs_and_metrics_share_a_row_that_names_them_all() -> None:
             mean_bound=1.0,
             sample=0,
         )
-        return Rung(name=name, precision="fp32", samples=64, differences=(one,))
+        return ParityCheck(name=name, precision="fp32", samples=64, differences=(one,))
 
     def stages(served: float) -> dict[str, Result]:
         score = Score(metric="top-1", framework=0.9, served=0.9, bound=0.8, better="higher")
         each = {"model": "tft", "experiment": "", "gpu": "", "state": "done"}
         return {
-            "export": Result(stage="export", rungs=(rung("exported", 0.1),), **each),
+            "export": Result(stage="export", checks=(check("exported", 0.1),), **each),
             "deploy": Result(
-                stage="deploy", rungs=(rung("served", served),), scores=(score,), **each
+                stage="deploy", checks=(check("served", served),), scores=(score,), **each
             ),
         }
 
     found = {"one": stages(0.1), "two": stages(0.1), "three": stages(0.2)}
 
-    shown = [(row["experiment"], row["rung"], row["max_difference"]) for row in text.ladder(found)]
+    shown = [(row["experiment"], row["check"], row["max_difference"]) for row in text.parity(found)]
     assert shown == [
         ("one, two", "exported, served", 0.1),
         ("three", "exported", 0.1),

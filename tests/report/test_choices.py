@@ -156,7 +156,7 @@ def test_formats_stand_beside_the_first_in_fp32_with_an_interval() -> None:
         [
             offline("plain", 100),
             offline("int8", 200, precision="INT8"),
-            offline("lost", 150, throughput_low=None, verdict="disturbed", reason="a neighbour"),
+            offline("lost", 150, throughput_low=None, quality="noisy", reason="a neighbour"),
         ]
     )
 
@@ -164,7 +164,7 @@ def test_formats_stand_beside_the_first_in_fp32_with_an_interval() -> None:
     # 2 times, from 200 / 1.02 over 100 * 1.02 to 200 * 1.02 over 100 / 1.02
     assert other["times fp32"] == "2.00 (1.92 to 2.08)"
     assert unknown["times fp32"] is None
-    assert (unknown["verdict"], unknown["reason"]) == ("disturbed", "a neighbour")
+    assert (unknown["quality"], unknown["reason"]) == ("noisy", "a neighbour")
 
 
 def test_without_a_point_in_fp32_there_is_no_ratio() -> None:

@@ -52,7 +52,7 @@ def table(found: list[Fidelity], slug: str) -> Fidelity:
 
 def values(each: Fidelity, name: str) -> tuple[str, list[str | int], list[str | int]]:
     (line,) = (line for line in each.lines if line.name == name)
-    return line.verdict, line.theirs, line.ours
+    return line.quality, line.theirs, line.ours
 
 
 def config(gpu: str, model: str, name: str, stage: str) -> LoadConfig:
@@ -224,7 +224,7 @@ def test_a_store_is_said_with_the_cache_that_it_is_deployed_with() -> None:
     published = config(A30, "dlrm", "trt-fp16", "perf_offline")
     example = published.model_copy(update={"hps": {}})
 
-    assert "GPU cache of 10 % of the rows" in str(ours(published)["embedding lookup"])
+    assert "GPU cache of 10% of the rows" in str(ours(published)["embedding lookup"])
     share = hierarchical.json_of(example, hierarchical.Layout([], True), ["0"])["models"][0]
     assert f"{100 * share['gpucacheper']:g} % of the rows" in str(ours(example)["embedding lookup"])
 
@@ -354,7 +354,7 @@ def test_the_csv_holds_every_setting(folder: Path, found: list[Fidelity]) -> Non
         rows = list(csv.DictReader(file))
 
     assert len(rows) == sum(len(each.lines) for each in found)
-    assert {row["verdict"] for row in rows} == {"same", "differs", "unknown"}
+    assert {row["quality"] for row in rows} == {"same", "differs", "unknown"}
     first = next(row for row in rows if row["setting"] == "ONNX opset")
     assert first == {
         "model": "resnet50",
@@ -366,7 +366,7 @@ def test_the_csv_holds_every_setting(folder: Path, found: list[Fidelity]) -> Non
         "setting": "ONNX opset",
         "nvidia": "11",
         "ours": "13",
-        "verdict": "differs",
+        "quality": "differs",
         "note": "",
     }
 

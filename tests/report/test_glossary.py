@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import get_args
 
 from helpers.report import glossary, steps
-from helpers.results import Verdict
+from helpers.results import Quality
 
 
 def test_the_page_has_the_eight_steps_of_a_request_with_the_column_of_each(tmp_path: Path) -> None:
@@ -25,7 +25,7 @@ def test_the_words_are_in_order_and_each_stands_once() -> None:
 def test_the_commonest_verdicts_are_explained() -> None:
     words = {word for word, _ in glossary.WORDS}
 
-    assert words & set(get_args(Verdict)) == {"stable", "wide", "disturbed", "client-bound"}
+    assert words & set(get_args(Quality)) == {"stable", "imprecise", "noisy", "client-bound"}
 
 
 def test_the_page_asks_for_nothing_and_has_an_anchor_for_each_word(tmp_path: Path) -> None:

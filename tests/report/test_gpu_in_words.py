@@ -11,7 +11,7 @@ def measured(finished: str, temperature: int, utilisation: float, *changes: str)
     row = Row(
         batch_size=1,
         concurrency=1,
-        verdict="stable",
+        quality="stable",
         gpu_utilisation=utilisation,
         gpu_memory_mb=3500.0,
     )

@@ -5,7 +5,7 @@ from pandas import DataFrame
 
 from helpers.report import findings, plots, text
 from helpers.results import Operator, Peaks, Profile, Result, Results, Row
-from helpers.results.types import ArtefactFacts, Fingerprint
+from helpers.results.types import ArtifactFacts, Fingerprint
 from tests.report.test_answer import report, results_of, row
 
 PEAKS = Peaks(
@@ -22,8 +22,8 @@ def near(share: float, experiment: str, precision: str, **fields: object) -> Row
     columns = {
         "gflops": share * PEAKS.gflops[precision.lower()],
         "intensity": 500.0,
-        "limit": "compute",
-        "limit_share": share,
+        "roofline_bound": "compute",
+        "roofline_share": share,
         "precision": precision,
         "experiment": experiment,
         "scenario": "offline",
@@ -36,8 +36,8 @@ def rows() -> list[Row]:
     return [
         near(0.45, "onnx-fp32", "FP32", batch_size=1),
         near(0.5, "onnx-fp32", "FP32"),
-        near(0.25, "openvino-bf16", "BF16", intensity=10.0, limit="memory"),
-        near(0.9, "onnx-fp32", "FP32", verdict="disturbed"),
+        near(0.25, "openvino-bf16", "BF16", intensity=10.0, roofline_bound="memory"),
+        near(0.9, "onnx-fp32", "FP32", quality="noisy"),
         row(90, experiment="ts", scenario="offline", precision="FP32"),
     ]
 
@@ -108,12 +108,12 @@ def test_a_thread_count_above_the_physical_cores_is_said() -> None:
 def test_what_the_profile_shows_and_what_could_not_be_counted_is_said() -> None:
     operators = (Operator(kind="Conv", kernel="k", precision="fp32", calls=1, ms=1),)
     profile = Profile(batch_size=8, threads=2, operators=operators, findings=("One.", "Two."))
-    facts = ArtefactFacts(
+    facts = ArtifactFacts(
         folder="", sha256="", size_mb=1, files={}, facts={"work": "not counted: a loop"}
     )
     found: Results = {
         "e": {"convert": stage("convert", profile=profile)},
-        "f": {"export": stage("export", artefact=facts)},
+        "f": {"export": stage("export", artifact=facts)},
         "g": {"convert": stage("convert", profile=Profile(reason="not profiled: why"))},
     }
 

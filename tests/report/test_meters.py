@@ -8,16 +8,16 @@ import pytest
 from helpers.config import ReportConfig, configure, read_file
 from helpers.report.text import meters
 from helpers.results import Result
-from helpers.results.types import ArtefactFacts
+from helpers.results.types import ArtifactFacts
 from helpers.store.paths import OUTPUTS_VARIABLE, ROOT
 
-ROW = {"scenario": "SingleStream", "LoadGen": "1.5", "perf_analyzer": "1.4", "verdict": "agree"}
+ROW = {"scenario": "SingleStream", "LoadGen": "1.5", "perf_analyzer": "1.4", "quality": "agree"}
 
 
 def deployed(experiment: str, sha256: str) -> dict[str, Result]:
-    artefact = ArtefactFacts(folder="a", sha256=sha256, size_mb=1, files={})
+    artifact = ArtifactFacts(folder="a", sha256=sha256, size_mb=1, files={})
     names = {"model": "resnet50", "experiment": experiment, "stage": "deploy", "gpu": "CPU"}
-    return {"deploy": Result(**names, state="done", artefact=artefact)}
+    return {"deploy": Result(**names, state="done", artifact=artifact)}
 
 
 def test_an_earlier_deployments_meters_are_not_shown_and_the_command_is_named(
@@ -41,7 +41,7 @@ def test_an_earlier_deployments_meters_are_not_shown_and_the_command_is_named(
     assert meters(config, found) == [
         {"experiment": "now", **ROW},
         *(
-            {"experiment": name, "verdict": "not measured", "reason": f"{command} {name}"}
+            {"experiment": name, "quality": "not measured", "reason": f"{command} {name}"}
             for name in ("before", "never", "nothing")
         ),
     ]

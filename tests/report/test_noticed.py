@@ -14,14 +14,14 @@ PARTS = dict(zip(LATENCY_COMPONENTS, (0.1, 0.4, 2.0, 0.1, 7.0, 0.2, 0.2), strict
 
 
 def rows(*given: dict[str, Any]) -> DataFrame:
-    """Rows that are stable and known to +-2 % unless they say otherwise."""
+    """Rows that are stable and known to ±2% unless they say otherwise."""
     found = []
     for fields in given:
         throughput = fields.get("throughput", 100.0)
         usual = {
             "batch_size": 1,
             "concurrency": 1,
-            "verdict": "stable",
+            "quality": "stable",
             "throughput": throughput,
             "throughput_low": throughput * 0.98,
             "throughput_high": throughput * 1.02,
@@ -77,12 +77,20 @@ def test_throughput_that_still_grows_says_so() -> None:
 
 def test_why_a_small_batch_is_far_from_bare_is_computed() -> None:
     """A bare call is short there, and what serving adds is mostly the floor."""
-    small = {"bare_throughput": 625.0, "served_bare_ratio": 0.29, "serving_ms": 3.9}
-    small |= {"floor_ms": 3.1, "adapter_ms": 0.8}
-    large = {"batch_size": 500, "bare_throughput": 5000.0, "served_bare_ratio": 0.96}
+    small = {
+        "in_process_throughput": 625.0,
+        "relative_throughput": 0.29,
+        "serving_overhead_ms": 3.9,
+    }
+    small |= {"noop_latency_ms": 3.1, "residual_overhead_ms": 0.8}
+    large = {"batch_size": 500, "in_process_throughput": 5000.0, "relative_throughput": 0.96}
 
     found = noticed.offline(
-        rows(small, large | {"serving_ms": 4.2, "floor_ms": 3.3, "adapter_ms": 0.9})
+        rows(
+            small,
+            large
+            | {"serving_overhead_ms": 4.2, "noop_latency_ms": 3.3, "residual_overhead_ms": 0.9},
+        )
     )
 
     assert found[1:3] == [
@@ -100,7 +108,13 @@ def test_without_a_floor_only_what_serving_adds_is_said() -> None:
     (line,) = [
         each
         for each in noticed.offline(
-            rows({"bare_throughput": 100.0, "served_bare_ratio": 0.9, "serving_ms": 1.1})
+            rows(
+                {
+                    "in_process_throughput": 100.0,
+                    "relative_throughput": 0.9,
+                    "serving_overhead_ms": 1.1,
+                }
+            )
         )
         if "bare" in each
     ]
@@ -110,7 +124,13 @@ def test_without_a_floor_only_what_serving_adds_is_said() -> None:
 
 def test_where_serving_adds_nothing_it_says_so() -> None:
     found = noticed.offline(
-        rows({"bare_throughput": 100.0, "served_bare_ratio": 1.01, "serving_ms": -0.1})
+        rows(
+            {
+                "in_process_throughput": 100.0,
+                "relative_throughput": 1.01,
+                "serving_overhead_ms": -0.1,
+            }
+        )
     )
 
     assert found[1] == (
@@ -121,7 +141,7 @@ def test_where_serving_adds_nothing_it_says_so() -> None:
 
 def test_a_repeated_batch_and_rows_that_are_not_known_take_no_part() -> None:
     known, repeated = {"batch_size": 4}, {"batch_size": 512, "throughput": 900.0, "repeated": True}
-    disturbed = {"batch_size": 8, "throughput": 500.0, "verdict": "disturbed"}
+    disturbed = {"batch_size": 8, "throughput": 500.0, "quality": "noisy"}
 
     found = noticed.offline(rows(known, repeated, disturbed))
 
@@ -138,7 +158,7 @@ def test_a_repeated_batch_and_rows_that_are_not_known_take_no_part() -> None:
 def test_where_throughput_stops_growing_what_the_batcher_did_and_the_budget() -> None:
     at = [(1, 20.0, 1.0, 52.0), (4, 42.0, 3.6, 110.0), (16, 42.4, 8.0, 420.0)]
     given = [
-        {"concurrency": n, "throughput": rate, "executed_batch": size, "p99_latency_ms": p99}
+        {"concurrency": n, "throughput": rate, "average_batch_size": size, "p99_latency_ms": p99}
         for n, rate, size, p99 in at
     ]
 
@@ -153,14 +173,14 @@ def test_where_throughput_stops_growing_what_the_batcher_did_and_the_budget() ->
         "has 1.",
         "With 16 clients the mean latency is 10 ms; its largest part is server inference, 70%.",
         "p99 is within the budget of 200 ms with 1 client (52 ms), 4 clients (110 ms), and over it "
-        "with 16 clients (420 ms). Whether the budget is kept with 95 % confidence is said by the "
+        "with 16 clients (420 ms). Whether the budget is kept with 95% confidence is said by the "
         "report.",
         noticed.cores(config(), True),
     ]
 
 
 def test_a_batcher_that_joined_nothing_is_told() -> None:
-    given = [{"concurrency": n, "batch_size": 64, "executed_batch": 64.0} for n in (1, 4)]
+    given = [{"concurrency": n, "batch_size": 64, "average_batch_size": 64.0} for n in (1, 4)]
 
     found = noticed.online(rows(*given), config(latency_budget_ms=None), True)
 
@@ -229,7 +249,7 @@ def test_several_are_with_their_sentences_as_alternative_text(
 
 
 def test_offline_has_what_serving_costs_only_where_there_is_a_bare_runtime() -> None:
-    bare = {"served_bare_ratio": 0.9, "serving_ms": -1.0, "floor_ms": 0.5}
+    bare = {"relative_throughput": 0.9, "serving_overhead_ms": -1.0, "noop_latency_ms": 0.5}
     with_bare = panels.offline(rows(bare, bare | {"batch_size": 4}))
     without = panels.offline(rows({}, {"batch_size": 4}))
 
@@ -247,8 +267,8 @@ def test_offline_has_what_serving_costs_only_where_there_is_a_bare_runtime() -> 
 
 def test_online_has_the_budget_as_a_line_and_the_samples_of_a_request() -> None:
     given = rows(
-        {"batch_size": 16, "executed_batch": 16.0, "p99_latency_ms": 50.0},
-        {"batch_size": 16, "executed_batch": 40.0, "p99_latency_ms": 90.0, "concurrency": 4},
+        {"batch_size": 16, "average_batch_size": 16.0, "p99_latency_ms": 50.0},
+        {"batch_size": 16, "average_batch_size": 40.0, "p99_latency_ms": 90.0, "concurrency": 4},
     )
 
     latency, batches = panels.online(given, 200.0).axes[1:3]

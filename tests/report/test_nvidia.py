@@ -87,7 +87,7 @@ def as_ours(row: PublishedRow, **changes: Any) -> Row:
         "dataset": "datasets/real",
         "variant": {"bert": "large", "dlrm": "T3", "dcnv2": "T3"}.get(row.model, row.dataset),
         "experiment": "mine",
-        "verdict": "stable",
+        "quality": "stable",
     }
     return Row(**same | changes)
 
@@ -280,7 +280,7 @@ def test_smaller_samples_than_nvidias_are_a_reason(
         ({"instances": 2}, {}, "number of instances differs: ours 2, NVIDIA's 1"),
         ({"cuda_graph": True}, {}, "CUDA graphs: used, not used by NVIDIA"),
         ({}, "fitted", "our checkpoint is fitted to generated data"),
-        ({"verdict": "disturbed"}, {}, "our row is disturbed"),
+        ({"quality": "noisy"}, {}, "our row is disturbed"),
     ],
 )
 def test_each_difference_is_a_reason(ours: dict[str, Any], settings: Any, reason: str) -> None:
@@ -402,8 +402,8 @@ def on_a_processor() -> Comparison:
     adapter = {"gpu": "CPU", "backend": "ONNX Runtime (Triton Python backend)", "variant": "small"}
     rows = (
         as_ours(one, **adapter, throughput=10.0, p99_latency_ms=50.0),
-        as_ours(eight, **adapter, throughput=22.2, batch_size=7, verdict="wide"),
-        as_ours(one, **adapter, throughput=None, verdict="failed", batch_size=16),
+        as_ours(eight, **adapter, throughput=22.2, batch_size=7, quality="imprecise"),
+        as_ours(one, **adapter, throughput=None, quality="failed", batch_size=16),
     )
     return measured("bert", "CPU", *rows, checkpoint="fitted")
 
@@ -439,7 +439,7 @@ def test_its_table_holds_each_pair_and_what_is_unfair_to_it_alone(
     assert ">8 x 1<" in html
     assert ">0.25<" in html
     assert "batch size differs: ours 7, NVIDIA's 8 (the nearest published)" in html
-    assert "verdict-wide" in html
+    assert "quality-wide" in html
     assert "GPU differs" not in html
 
 

@@ -13,7 +13,7 @@ from tests.report.test_plots import words
 
 
 def at_random(rate: float, p99_ms: float, **fields: object) -> Row:
-    more = {"scenario": "open loop", "rate": rate, "concurrency": 0, "p99_latency_ms": p99_ms}
+    more = {"scenario": "request rate", "rate": rate, "concurrency": 0, "p99_latency_ms": p99_ms}
     more |= {"p50_latency_ms": p99_ms / 4, "throughput_low": None, "throughput_high": None}
     return row(8 * rate, experiment="onnx", source="onnx/perf_online.json", **more | fields)
 
@@ -42,7 +42,7 @@ def test_the_answer_names_the_highest_rate_that_is_known_to_keep_the_budget(
             at_random(10.0, 5.0),
             at_random(20.5, 9.0),
             at_random(30.0, 50.0),
-            at_random(40.0, 900.0, verdict="overloaded"),
+            at_random(40.0, 900.0, quality="saturated"),
         ]
     )
     config = report(budget=10.0)
@@ -72,7 +72,7 @@ def test_without_such_requests_it_says_so() -> None:
 
 
 def test_the_figure_has_both_percentiles_over_the_rate_in_samples_and_the_budget() -> None:
-    found = results_of([at_random(10.0, 5.0), at_random(20.0, 80.0, verdict="overloaded")])
+    found = results_of([at_random(10.0, 5.0), at_random(20.0, 80.0, quality="saturated")])
 
     figure = plots.latency_over_rate(text.frame(report(), found, open_loop=True), 50.0)
 

@@ -20,13 +20,13 @@ from helpers.results import (
     LATENCY_COMPONENTS,
     Difference,
     Measurement,
+    ParityCheck,
     Result,
     Results,
     Row,
-    Rung,
     State,
 )
-from helpers.results.types import ArtefactFacts, Fingerprint
+from helpers.results.types import ArtifactFacts, Fingerprint
 
 PUBLISHED = Path(__file__).parents[2] / "params" / "published" / "resnet50.csv"
 
@@ -36,22 +36,26 @@ def rows() -> DataFrame:
     """NVIDIA's rows of ResNet50, each GPU as an experiment; one is wide and one failed."""
     rows = read_csv(PUBLISHED)
     rows["experiment"] = rows["gpu"]
-    rows["verdict"], rows["reason"], rows["variant"], rows["dataset"] = "stable", "", "", "sent"
+    rows["quality"], rows["reason"], rows["variant"], rows["dataset"] = "stable", "", "", "sent"
     for name in ("throughput", "p99"):
         figure, unit = ("p99_latency_ms", "_ms") if name == "p99" else (name, "")
         rows[f"{name}_low{unit}"] = 0.98 * rows[figure]
         rows[f"{name}_high{unit}"] = 1.02 * rows[figure]
-    rows["served_bare_ratio"], rows["ratio_verdict"], rows["serving_ms"] = 0.9, "stable", 1.5
-    rows["served_bare_low"], rows["served_bare_high"] = 0.85, 0.95
+    rows["relative_throughput"], rows["relative_quality"], rows["serving_overhead_ms"] = (
+        0.9,
+        "stable",
+        1.5,
+    )
+    rows["relative_throughput_low"], rows["relative_throughput_high"] = 0.85, 0.95
     rows["budget"], rows["budget_needs"] = "not known", 368
     rows.loc[rows["p99_latency_ms"] <= 20, "budget"] = "met"
-    rows["pace"], rows["requests"] = 50.0, 20
+    rows["machine_gflops"], rows["requests"] = 50.0, 20
     offline = rows.index[(rows["scenario"] == "offline") & (rows["gpu"] == "NVIDIA T4")]
-    rows.loc[offline[3], ["verdict", "reason"]] = "wide", "known to +-18 %"
+    rows.loc[offline[3], ["quality", "reason"]] = "imprecise", "known to ±18%"
     figures = [name for name in map(str, rows) if name.endswith("_ms") or name.startswith("served")]
     figures += [name for name in map(str, rows) if name.startswith("throughput")]
     rows.loc[offline[7], figures] = float("nan")
-    rows.loc[offline[7], ["verdict", "reason"]] = "failed", "no memory for <script>"
+    rows.loc[offline[7], ["quality", "reason"]] = "failed", "no memory for <script>"
     return rows
 
 
@@ -166,19 +170,19 @@ def test_error_bars_are_the_95_percent_intervals(
     ends = [segment[:, 1].tolist() for segment in bars.lines[2][0].get_segments()]
     values = findings.measured(of(rows, "NVIDIA A40"), "offline")[column]
     assert ends == [pytest.approx([0.98 * value, 1.02 * value]) for value in values]
-    assert "95 % interval" in words(figure)
+    assert "95% interval" in words(figure)
 
 
 def test_a_figure_without_intervals_explains_no_bars(rows: DataFrame) -> None:
     few = rows.assign(p99_low_ms=np.nan, p99_high_ms=np.nan)
-    assert "95 %" not in words(plots.latency_over_batch(few))
+    assert "95%" not in words(plots.latency_over_batch(few))
 
 
 def test_a_ratio_is_hollow_by_its_own_verdict(rows: DataFrame) -> None:
     one = of(rows, "NVIDIA A40")
     wide = one["batch_size"].isin((1, 2)) & (one["scenario"] == "offline")
-    one.loc[wide, "ratio_verdict"] = "wide"
-    assert markers(plots.served_over_bare(one).axes[0], "white") == 2
+    one.loc[wide, "relative_quality"] = "imprecise"
+    assert markers(plots.relative_throughput(one).axes[0], "white") == 2
     assert markers(plots.throughput_over_batch(one).axes[0], "white") == 0
 
 
@@ -189,7 +193,7 @@ def test_components_of_several_experiments_are_refused(rows: DataFrame) -> None:
 
 def test_the_frontier_labels_the_budget_and_the_best_point_within_it(rows: DataFrame) -> None:
     top = findings.leaders(rows, 20).iloc[0]
-    inside = rows[(rows["p99_latency_ms"] <= 20) & (rows["verdict"] == "stable")]
+    inside = rows[(rows["p99_latency_ms"] <= 20) & (rows["quality"] == "stable")]
     assert top["throughput"] == inside["throughput"].max()
     text = words(plots.frontier(rows, 20))
     assert "budget 20 ms" in text
@@ -199,10 +203,10 @@ def test_the_frontier_labels_the_budget_and_the_best_point_within_it(rows: DataF
 
 def test_no_row_beats_a_pareto_point_and_no_disturbed_row_is_one(rows: DataFrame) -> None:
     fastest = rows["throughput"].idxmax()
-    rows.loc[fastest, "verdict"] = "disturbed"
+    rows.loc[fastest, "quality"] = "noisy"
     front = findings.pareto(rows)
     assert fastest not in front.index
-    stable = rows[rows["verdict"] == "stable"]
+    stable = rows[rows["quality"] == "stable"]
     for _, point in front.iterrows():
         beats = (stable["throughput"] > point["throughput"]) & (
             stable["p99_latency_ms"] <= point["p99_latency_ms"]
@@ -217,13 +221,13 @@ def test_no_row_beats_a_pareto_point_and_no_disturbed_row_is_one(rows: DataFrame
         plots.latency_over_batch,
         plots.latency_components,
         plots.frontier,
-        plots.served_over_bare,
+        plots.relative_throughput,
     ],
 )
 def test_without_data_a_figure_says_that_nothing_was_measured_and_why(
     rows: DataFrame, draw: Callable[[DataFrame], Figure]
 ) -> None:
-    failed = rows[rows["verdict"] == "failed"]
+    failed = rows[rows["quality"] == "failed"]
     figure = draw(failed)
     assert "Nothing was measured.\nThe first reason: no memory" in words(figure)
     assert figure.get_figheight() < canvas("measured")[0].get_figheight() / 2
@@ -235,7 +239,7 @@ def test_a_wide_range_of_batch_sizes_is_readable() -> None:
     rows["experiment"] = (
         rows["backend"] + rows["precision"] + rows["backend_accelerator"].fillna("")
     )
-    rows["verdict"] = "stable"
+    rows["quality"] = "stable"
     rows["throughput_low"] = rows["throughput_high"] = rows["throughput"]
     axes = plots.throughput_over_batch(rows).axes[0]
     assert axes.get_yscale() == "log"
@@ -245,23 +249,23 @@ def test_a_wide_range_of_batch_sizes_is_readable() -> None:
 def test_findings_name_the_best_point_and_count_what_is_not_reliable(rows: DataFrame) -> None:
     t4 = of(rows, "NVIDIA T4")
     assert findings.describe_throughput(t4).startswith(
-        "Offline: The highest throughput is 1,203 samples/s (95 % interval 1,179 to 1,227) at p99 "
+        "Offline: The highest throughput is 1,203 samples/s (95% interval 1,179 to 1,227) at p99 "
         "latency 55.3 ms: NVIDIA T4 at batch size 64 and concurrency 1, offline. "
     )
     assert findings.describe_throughput(t4).endswith("Of 8 points: 6 stable, 1 wide, 1 failed.")
     assert "55.3 ms at batch size 64" in findings.describe_latency(t4)
     assert "Throughput peaks at concurrency" in findings.describe_components(t4)
     assert "within 20 ms is 4,630 samples/s" in findings.describe_frontier(rows, 20)
-    assert "Triton serves 90% of the bare throughput" in findings.describe_served_over_bare(rows)
+    assert "Triton serves 90% of the bare throughput" in findings.describe_relative_throughput(rows)
 
 
 def test_findings_of_no_data_say_so(rows: DataFrame) -> None:
-    failed = rows[rows["verdict"] == "failed"]
+    failed = rows[rows["quality"] == "failed"]
     assert findings.describe_throughput(failed).startswith("Offline: No point is known.")
     assert findings.describe_latency(failed).startswith("Offline p99 latency: none is known.")
     assert findings.describe_components(failed).startswith("No online latency is known.")
     assert findings.describe_frontier(failed, 5).startswith("No point within 5 ms is known.")
-    assert findings.describe_served_over_bare(failed).startswith("No ratio of served to bare is")
+    assert findings.describe_relative_throughput(failed).startswith("No ratio of served to bare is")
 
 
 def test_a_shown_figure_has_its_sentence_and_its_data_below_it(
@@ -283,12 +287,12 @@ def test_a_shown_figure_has_its_sentence_and_its_data_below_it(
 
 
 def test_a_table_shows_failed_rows_with_their_reason_and_escapes_it(rows: DataFrame) -> None:
-    columns = ["experiment", "batch_size", "throughput", "p99_latency_ms", "verdict", "reason"]
+    columns = ["experiment", "batch_size", "throughput", "p99_latency_ms", "quality", "reason"]
     html = tables.table(of(rows, "NVIDIA T4")[columns], "T4 & others").html
     assert "T4 &amp; others" in html
     assert "p99 latency (ms)" in html
     assert "throughput (samples/s)" in html
-    assert 'class="verdict verdict-failed"' in html
+    assert 'class="quality quality-failed"' in html
     assert "no memory for &lt;script&gt;" in html
     assert "<script" not in html
     assert ">1,203</td>" in html
@@ -354,15 +358,15 @@ def test_experiments_show_the_precision_of_their_tables_their_size_and_the_peak_
     def stages(precision: str, size_mb: float, *peaks_mb: float | None) -> dict[str, Result]:
         settings: Any = {"lookup": "mapped", "table_precision": precision}
         fingerprint = Fingerprint(config=settings, notebook="", versions={}, inputs={})
-        artefact = ArtefactFacts(folder="", sha256="", size_mb=size_mb, files={})
+        artifact = ArtifactFacts(folder="", sha256="", size_mb=size_mb, files={})
         rows = [
-            Row(batch_size=1, concurrency=1, verdict="stable", server_peak_memory_mb=each)
+            Row(batch_size=1, concurrency=1, quality="stable", server_peak_memory_mb=each)
             for each in peaks_mb
         ]
         measured = Measurement(rows=tuple(rows), distinct_rows=1, background_before=None)
         own: Any = {"model": "dlrm", "experiment": precision, "gpu": "CPU", "state": "done"}
         return {
-            "convert": Result(stage="convert", artefact=artefact, **own),
+            "convert": Result(stage="convert", artifact=artifact, **own),
             "perf_offline": Result(
                 stage="perf_offline", fingerprint=fingerprint, measurement=measured, **own
             ),
@@ -385,8 +389,8 @@ def test_experiments_show_the_precision_of_their_tables_their_size_and_the_peak_
 
 def test_the_answer_says_whether_rungs_are_red_kept_or_did_not_run() -> None:
     def stages(state: State, *differences: float, reason: str = "") -> Results:
-        rungs = [
-            Rung(
+        checks = [
+            ParityCheck(
                 name="export",
                 precision="FP32",
                 samples=64,
@@ -411,7 +415,7 @@ def test_the_answer_says_whether_rungs_are_red_kept_or_did_not_run() -> None:
                     gpu="CPU",
                     state=state,
                     reason=reason,
-                    rungs=tuple(rungs) if stage == "export" else (),
+                    checks=tuple(checks) if stage == "export" else (),
                 )
                 for stage in ("export", "deploy")
             }
@@ -420,9 +424,9 @@ def test_the_answer_says_whether_rungs_are_red_kept_or_did_not_run() -> None:
     def said(found: Results) -> str:
         return text.accuracy_in_words(found).removeprefix("Nothing was served. ")
 
-    assert said(stages("done", 0.05)) == "All rungs that ran are within their bounds."
-    assert said({"mine": {}}) == "No rung has run."
-    assert said(stages("skipped", reason="no GPU")) == "No rung has run."
+    assert said(stages("done", 0.05)) == "All checks that ran are within their bounds."
+    assert said({"mine": {}}) == "No check has run."
+    assert said(stages("skipped", reason="no GPU")) == "No check has run."
     assert said(stages("blocked", 0.05, 0.5)) == (
         "Red: mine (export FP32: y differs from the framework by 0.5 deviations at most and 0 on "
         "average; the bounds are 0.1 and 0.1)."

@@ -159,11 +159,11 @@ def test_a_long_log_is_folded_and_a_short_one_is_not(executed: Path, tmp_path: P
 
     assert logs(html(executed)) == [False]
     assert "log, 20 lines" in html(executed)
-    progress = cell("x", stream("50 %", "stderr"), stream("\r100 %\nend\n", "stderr"))
+    progress = cell("x", stream("50%", "stderr"), stream("\r100%\nend\n", "stderr"))
     text = html(write(tmp_path / "short.ipynb", progress))
     assert logs(text) == [True]
     assert "log, 2 lines" in text
-    assert "50 %" not in Page(text).text
+    assert "50%" not in Page(text).text
 
 
 def test_outputs_and_tables_are_shown(executed: Path) -> None:
@@ -216,7 +216,7 @@ def test_a_shown_figure_reaches_the_page_with_a_link_that_resolves(tmp_path: Pat
             "rows = DataFrame({'experiment': ['a'], 'scenario': ['offline'], 'batch_size': [1],\n"
             "    'concurrency': [1], 'throughput': [10.0], 'p99_latency_ms': [1.0],\n"
             "    'throughput_low': [9.0], 'throughput_high': [11.0], 'p99_low_ms': [0.9],\n"
-            "    'p99_high_ms': [1.1], 'variant': [''], 'dataset': ['d'], 'verdict': ['stable']})\n"
+            "    'p99_high_ms': [1.1], 'variant': [''], 'dataset': ['d'], 'quality': ['stable']})\n"
             "show(frontier(rows), 'one point', rows, Path('a b.csv'))",
             count=None,
         ),

@@ -27,7 +27,7 @@ def strictly(text: str) -> Any:
 
 
 def a_result(**figures: float) -> Result:
-    row = Row(batch_size=1, concurrency=1, verdict="wide").model_copy(update=figures)
+    row = Row(batch_size=1, concurrency=1, quality="imprecise").model_copy(update=figures)
     measurement = Measurement(rows=(row,), distinct_rows=1, background_before=math.nan)
     return Result(
         model="m",
@@ -77,9 +77,11 @@ def test_a_result_of_the_older_schema_is_read_as_without_intervals() -> None:
     assert result.schema_version == 2
     assert result.measurement
     stable, unstable = result.measurement.rows
-    assert (stable.throughput, stable.served_bare_ratio, stable.verdict) == (21.5, 0.96, "stable")
-    assert (unstable.verdict, unstable.reason) == ("unstable", "throughput varied by 18 %")
-    bounds = [name for name in Row.model_fields if name.endswith(("_low", "_high", "half_width"))]
+    assert (stable.throughput, stable.relative_throughput, stable.quality) == (21.5, 0.96, "stable")
+    assert (unstable.quality, unstable.reason) == ("unstable", "throughput varied by 18%")
+    bounds = [
+        name for name in Row.model_fields if name.endswith(("_low", "_high", "margin_of_error"))
+    ]
     assert {getattr(row, name) for row in result.measurement.rows for name in bounds} == {None}
 
 
@@ -91,7 +93,7 @@ def test_the_requests_of_a_row_are_read_run_by_run(
     folder = tmp_path / config.target / "resnet50" / "e"
     folder.mkdir(parents=True)
     file = folder / "perf_offline_requests.npz"
-    offline = Row(batch_size=8, concurrency=1, verdict="stable").model_copy(
+    offline = Row(batch_size=8, concurrency=1, quality="stable").model_copy(
         update={"scenario": "offline", "source": "e/perf_offline.json"}
     )
     runs = [np.arange(2 * length).reshape(-1, 2) for length in (3, 4, 5)]
@@ -122,18 +124,18 @@ def test_every_result_of_a_run_is_valid_against_the_schema(finished: Project) ->
 
 def test_the_headline_of_a_measurement_is_a_throughput_that_is_known() -> None:
     rows = [
-        Row(batch_size=1, concurrency=1, throughput=40.0, verdict="stable"),
-        Row(batch_size=4, concurrency=1, throughput=50.0, verdict="disturbed"),
-        Row(batch_size=1, concurrency=8, throughput=1045.67, verdict="wide"),
-        Row(batch_size=1, concurrency=0, throughput=2000.0, rate=10.0, verdict="stable"),
+        Row(batch_size=1, concurrency=1, throughput=40.0, quality="stable"),
+        Row(batch_size=4, concurrency=1, throughput=50.0, quality="noisy"),
+        Row(batch_size=1, concurrency=8, throughput=1045.67, quality="imprecise"),
+        Row(batch_size=1, concurrency=0, throughput=2000.0, rate=10.0, quality="stable"),
     ]
 
     def headline(*chosen: Row) -> str:
         return Measurement(rows=chosen, distinct_rows=1, background_before=None).headline
 
-    assert headline(*rows) == "1,045.7 inferences/s at batch 1 with 8 clients"
-    assert headline(*rows[:2]) == "40.0 inferences/s at batch 1 with 1 client"
-    assert headline(rows[1]) == "50.0 inferences/s at batch 4 with 1 client, disturbed"
-    assert headline(Row(batch_size=1, concurrency=1, verdict="failed")) == (
+    assert headline(*rows) == "1,045.7 samples/s at batch 1 with 8 clients"
+    assert headline(*rows[:2]) == "40.0 samples/s at batch 1 with 1 client"
+    assert headline(rows[1]) == "50.0 samples/s at batch 4 with 1 client, disturbed"
+    assert headline(Row(batch_size=1, concurrency=1, quality="failed")) == (
         "no throughput was measured"
     )

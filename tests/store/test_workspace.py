@@ -10,11 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from helpers.store.artifacts import find_artifact, is_unchanged, making, mark_failed, verify
 
 from helpers.__main__ import main
 from helpers.config.loading import resolve
-from helpers.errors import ArtefactError, DataError, WorkspaceError
-from helpers.store.artefacts import find_artefact, is_unchanged, making, mark_red, verify
+from helpers.errors import ArtifactError, DataError, WorkspaceError
 from helpers.store.files import link_or_copy, write_atomic
 from helpers.store.hashing import fingerprint
 from helpers.store.lock import LOCKED_VARIABLE, clear_leftovers, locked, temporary_folder
@@ -34,7 +34,7 @@ def python(code: str, *arguments: object) -> list[str]:
 
 
 def made(folder: Path, content: str = "weights") -> Path:
-    """An artefact with two files, one of them in a folder."""
+    """An artifact with two files, one of them in a folder."""
     with making(folder) as (temporary, facts):
         (temporary / "model.bin").write_text(content)
         (temporary / "assets").mkdir()
@@ -59,7 +59,7 @@ def test_a_file_is_replaced_whole_and_nothing_else_stays(folder: Path) -> None:
 def test_what_is_written_has_the_permissions_that_the_umask_leaves(folder: Path, mask: int) -> None:
     before = os.umask(mask)
     try:
-        paths = write_atomic(folder / "file", "new"), made(folder / "cpu/artefacts/some-1")
+        paths = write_atomic(folder / "file", "new"), made(folder / "cpu/artifacts/some-1")
     finally:
         os.umask(before)
 
@@ -145,30 +145,30 @@ def test_an_outputs_path_that_is_a_file_is_one_line(folder: Path) -> None:
         pytest.fail("the block must not run")
     with pytest.raises(WorkspaceError, match="^cannot write outputs/a/b.json: not a directory$"):
         write_atomic(folder / "a/b.json", "{}")
-    assert find_artefact(folder / "cpu/artefacts/some") is None
+    assert find_artifact(folder / "cpu/artifacts/some") is None
     assert folder.read_text() == "not a folder"
 
 
-def test_a_made_artefact_is_found_with_its_files_and_facts(folder: Path) -> None:
-    path = made(folder / "cpu/artefacts/some-1")
+def test_a_made_artifact_is_found_with_its_files_and_facts(folder: Path) -> None:
+    path = made(folder / "cpu/artifacts/some-1")
 
-    artefact = find_artefact(path)
+    artifact = find_artifact(path)
 
-    assert artefact is not None
-    assert dict(artefact.facts) == {"format": "test"}
-    assert {name: file.size for name, file in artefact.files.items()} == {
+    assert artifact is not None
+    assert dict(artifact.facts) == {"format": "test"}
+    assert {name: file.size for name, file in artifact.files.items()} == {
         "assets/labels.txt": 8,
         "model.bin": 7,
     }
-    assert artefact.size_mb == 15e-6
-    assert verify(artefact) == artefact
-    assert is_unchanged(artefact)
+    assert artifact.size_mb == 15e-6
+    assert verify(artifact) == artifact
+    assert is_unchanged(artifact)
     assert [each.name for each in path.parent.iterdir()] == ["some-1"]
 
 
 def test_equal_content_has_an_equal_hash_and_another_has_another(folder: Path) -> None:
     one, same, other = (
-        find_artefact(made(folder / name, content))
+        find_artifact(made(folder / name, content))
         for name, content in (("a", "weights"), ("b", "weights"), ("c", "Weights"))
     )
 
@@ -189,7 +189,7 @@ def test_making_leaves_nothing_when_its_block_fails(folder: Path) -> None:
         fail()
 
     assert list((folder / "cpu").iterdir()) == []
-    assert find_artefact(folder / "cpu/some") is None
+    assert find_artifact(folder / "cpu/some") is None
 
 
 def test_making_again_replaces_all_and_a_failure_keeps_what_was_there(folder: Path) -> None:
@@ -206,46 +206,46 @@ def test_making_again_replaces_all_and_a_failure_keeps_what_was_there(folder: Pa
     with making(path) as (temporary, _):
         (temporary / "only.bin").write_text("third")
 
-    artefact = find_artefact(path)
-    assert artefact is not None
-    assert list(artefact.files) == ["only.bin"]
+    artifact = find_artifact(path)
+    assert artifact is not None
+    assert list(artifact.files) == ["only.bin"]
     assert sorted(each.name for each in path.iterdir()) == ["manifest.json", "only.bin"]
 
 
 def test_a_changed_byte_of_the_same_size_and_time_is_caught(folder: Path) -> None:
     path = made(folder / "some")
-    artefact = find_artefact(path)
-    assert artefact is not None
+    artifact = find_artifact(path)
+    assert artifact is not None
     file = path / "model.bin"
     before = file.stat()
     file.write_text("Weights")
     os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert is_unchanged(artefact)  # the quick look cannot see it
+    assert is_unchanged(artifact)  # the quick look cannot see it
 
     with pytest.raises(
-        ArtefactError,
+        ArtifactError,
         match="^outputs/some/model.bin changed after it was made: SHA-256 is [0-9a-f]{12}, was "
         "[0-9a-f]{12}; the next run makes it again$",
     ):
-        verify(artefact)
+        verify(artifact)
 
-    assert find_artefact(path) is None
+    assert find_artifact(path) is None
 
 
 def test_a_file_that_is_gone_is_caught(folder: Path) -> None:
     path = made(folder / "some")
-    artefact = find_artefact(path)
-    assert artefact is not None
+    artifact = find_artifact(path)
+    assert artifact is not None
     (path / "assets/labels.txt").unlink()
 
-    assert not is_unchanged(artefact)
-    with pytest.raises(ArtefactError, match="^outputs/some/assets/labels.txt .* SHA-256 is gone,"):
-        verify(artefact)
-    assert find_artefact(path) is None
+    assert not is_unchanged(artifact)
+    with pytest.raises(ArtifactError, match="^outputs/some/assets/labels.txt .* SHA-256 is gone,"):
+        verify(artifact)
+    assert find_artifact(path) is None
 
 
 def test_a_touched_or_longer_file_is_no_longer_unchanged(folder: Path) -> None:
-    touched, longer = find_artefact(made(folder / "a")), find_artefact(made(folder / "b"))
+    touched, longer = find_artifact(made(folder / "a")), find_artifact(made(folder / "b"))
     assert touched is not None
     assert longer is not None
     os.utime(touched.folder / "model.bin", ns=(0, 0))
@@ -255,27 +255,27 @@ def test_a_touched_or_longer_file_is_no_longer_unchanged(folder: Path) -> None:
     assert verify(touched) == touched
 
 
-def test_a_red_artefact_says_why_and_keeps_its_hashes(folder: Path) -> None:
-    artefact = find_artefact(made(folder / "some"))
-    assert artefact is not None
+def test_a_red_artifact_says_why_and_keeps_its_hashes(folder: Path) -> None:
+    artifact = find_artifact(made(folder / "some"))
+    assert artifact is not None
 
-    mark_red(artefact, "it differs")
+    mark_failed(artifact, "it differs")
 
-    red = find_artefact(folder / "some")
+    red = find_artifact(folder / "some")
     assert red is not None
     assert dict(red.facts) == {"format": "test", "red": "it differs"}
-    assert red.sha256 == artefact.sha256
+    assert red.sha256 == artifact.sha256
     assert verify(red) == red
 
 
 @pytest.mark.parametrize(
     "content", [b'{"name": "app"}', b'{"schema": 1, "fil', b"[]", b"\xff", b'{"schema": 2}']
 )
-def test_a_foreign_or_truncated_manifest_is_no_artefact(content: bytes, folder: Path) -> None:
+def test_a_foreign_or_truncated_manifest_is_no_artifact(content: bytes, folder: Path) -> None:
     path = made(folder / "some")
     (path / "manifest.json").write_bytes(content)
 
-    assert find_artefact(path) is None
+    assert find_artifact(path) is None
 
 
 def test_a_fingerprint_is_of_names_sizes_and_times_and_not_of_the_place(tmp_path: Path) -> None:
@@ -367,7 +367,7 @@ def test_a_process_may_enter_again(folder: Path) -> None:
     with locked(folder), locked(folder):
         made(folder / "cpu/some")
 
-    assert find_artefact(folder / "cpu/some") is not None
+    assert find_artifact(folder / "cpu/some") is not None
 
 
 def test_beside_a_run_a_notebook_stops_at_its_start_and_nothing_is_made(
@@ -429,7 +429,7 @@ def age(tmpdir: Path) -> None:
 
 
 def test_what_killed_processes_left_is_removed_and_nothing_else(folder: Path, tmpdir: Path) -> None:
-    for name in ("data/some", "cpu/artefacts/some"):
+    for name in ("data/some", "cpu/artifacts/some"):
         killed(folder / name, tmpdir)
     path = made(folder / "data/whole")
     kept = [folder / "data/.mine", tmpdir / "triton-of-somebody-else"]
@@ -441,7 +441,7 @@ def test_what_killed_processes_left_is_removed_and_nothing_else(folder: Path, tm
 
         assert sorted(tmpdir.iterdir()) == sorted([in_use, kept[1]])
     assert sorted((folder / "data").iterdir()) == [kept[0], path]
-    assert list((folder / "cpu/artefacts").iterdir()) == []
+    assert list((folder / "cpu/artifacts").iterdir()) == []
     assert list(tmpdir.iterdir()) == [kept[1]]
 
 

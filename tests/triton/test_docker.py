@@ -21,13 +21,13 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+from helpers.store.artifacts import Artifact
 
 from helpers.config.loading import resolve
 from helpers.config.schema import StageConfig as Config
 from helpers.errors import DeploymentError, ServerError
 from helpers.machine import checks, preflight
 from helpers.perf import background
-from helpers.store.artefacts import Artefact
 from helpers.store.paths import OUTPUTS_VARIABLE
 from helpers.triton import containers, docker, owner, process, serving
 from helpers.triton.server import Server
@@ -239,11 +239,12 @@ def test_the_precision_that_was_asked_for_is_the_one_that_computes(
 def test_engines_of_tensorrt_outlive_the_container_by_gpu_release_and_file(
     engine: StandIn, repository: Path, tmp_path: Path
 ) -> None:
-    from helpers.config.schema import artefact_folder
-    from helpers.store.artefacts import making
+    from helpers.store.artifacts import making
+
+    from helpers.config.schema import artifact_folder
 
     chosen = config(device="gpu", fields=FP16 | {"accelerator": "trt"})
-    with making(artefact_folder(chosen, "convert")) as (folder, _):
+    with making(artifact_folder(chosen, "convert")) as (folder, _):
         (folder / "model.onnx").write_text("a graph")
     found = []
     for _ in range(2):
@@ -738,28 +739,29 @@ def test_an_engine_of_another_release_is_an_error_before_anything_is_loaded(
         "resnet50 mine was built in release 22.11, which the server's 24.10 cannot load: convert "
         "it again, or set server.release to 22.11"
     )
-    artefact = Artefact(repository, {}, {"release": "22.11"})
-    with pytest.raises(ServerError) as raised, serving.serve(config(), artefact):
+    artifact = Artifact(repository, {}, {"release": "22.11"})
+    with pytest.raises(ServerError) as raised, serving.serve(config(), artifact):
         pass
     assert str(raised.value) == words
     assert engine.calls("run") == []
-    with serving.serve(config(), Artefact(repository, {}, {"release": "24.10"})) as server:
+    with serving.serve(config(), Artifact(repository, {}, {"release": "24.10"})) as server:
         assert server.is_live()
-    with serving.serve(config(), Artefact(repository, {}, {})) as server:
+    with serving.serve(config(), Artifact(repository, {}, {})) as server:
         assert server.is_live()
 
 
 def test_the_release_of_the_conversion_counts_where_the_repository_names_none(
     engine: StandIn, repository: Path
 ) -> None:
-    from helpers.config.schema import artefact_folder
-    from helpers.store.artefacts import making
+    from helpers.store.artifacts import making
 
-    with making(artefact_folder(config(), "convert")) as (_, facts):
+    from helpers.config.schema import artifact_folder
+
+    with making(artifact_folder(config(), "convert")) as (_, facts):
         facts["release"] = "21.02"
     with (
         pytest.raises(ServerError, match="was built in release 21.02, which the server's 24.10"),
-        serving.serve(config(), Artefact(repository, {}, {})),
+        serving.serve(config(), Artifact(repository, {}, {})),
     ):
         pass
 

@@ -292,4 +292,4 @@ def test_a_docker_target_goes_through_all_stages(
     stages = ["export", "convert", "deploy", "perf_offline", "perf_online"]
     assert answer.executed() == [f"dummy onnx-fp32 {stage}" for stage in stages] + ["dummy report"]
     rows = fresh.rows("onnx-fp32", "perf_offline")
-    assert all(row.served_bare_ratio for row in rows)
+    assert all(row.relative_throughput for row in rows)

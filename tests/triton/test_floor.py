@@ -86,7 +86,7 @@ def test_an_identity_model_that_sleeps_raises_the_floor_by_that(
     slow = session.replace("samples = prod", f"__import__('time').sleep({SLEEP}); samples = prod")
     assert slow != session
     (beside / "sleeps/1/runtime.py").write_text(slow)
-    overrides = {"pairs": 2, "request_count": 5, "point_seconds": 0.1}
+    overrides = {"pairs": 2, "request_count": 5, "measurement_seconds": 0.1}
     config = resolve("resnet50", "perf_offline", overrides=overrides)
     assert isinstance(config, OfflineConfig)
     config = config.model_copy(update={"model": "doubles"})
@@ -102,7 +102,9 @@ def test_an_identity_model_that_sleeps_raises_the_floor_by_that(
             offline.run_pairs(config, asked, None, batch, load, runs)
             rows.append(sweep.compared(config, runs))
 
-    plain, sleeping = (float(str(row["floor_ms"])) for row in rows)
+    plain, sleeping = (float(str(row["noop_latency_ms"])) for row in rows)
     assert plain < 1000 * SLEEP < sleeping
     assert sleeping - plain == pytest.approx(1000 * SLEEP, rel=0.6)  # others may use the cores
-    assert all(set(row) == {"floor_ms"} for row in rows)  # nothing bare, so nothing beyond it
+    assert all(
+        set(row) == {"noop_latency_ms"} for row in rows
+    )  # nothing bare, so nothing beyond it

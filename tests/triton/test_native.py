@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from google.protobuf import text_format
+from helpers.store.artifacts import Artifact, find_artifact, making
 from tritonclient.grpc import model_config_pb2 as pb
 
 from helpers.config import releases
@@ -17,7 +18,6 @@ from helpers.inference import ensemble
 from helpers.inference.datasets import request
 from helpers.machine import preflight
 from helpers.machine.preflight import obstacle
-from helpers.store.artefacts import Artefact, find_artefact, making
 from helpers.store.paths import ROOT
 from helpers.triton import native
 from helpers.triton.repository import SCENARIOS, model_config, write_repository
@@ -222,21 +222,21 @@ def test_engines_are_cached_from_the_release_on_that_can() -> None:
 
 
 @pytest.fixture
-def artefact(tmp_path: Path) -> Artefact:
+def artifact(tmp_path: Path) -> Artifact:
     with making(tmp_path / "made") as (made, _):
         (made / "model.onnx").write_text("weights")
         (made / "sparse").mkdir()
         (made / "sparse/tables.npy").write_text("tables")
-    found = find_artefact(tmp_path / "made")
+    found = find_artifact(tmp_path / "made")
     assert found
     return found
 
 
-def test_on_a_gpu_the_adapter_keeps_tensors_there(artefact: Artefact, tmp_path: Path) -> None:
+def test_on_a_gpu_the_adapter_keeps_tensors_there(artifact: Artifact, tmp_path: Path) -> None:
     chosen = config(kind="embedded", device="gpu", format="onnx", precision="fp32")
 
     lookup, graph = messages(chosen, "online")
-    write_repository(tmp_path / "served", chosen, artefact)
+    write_repository(tmp_path / "served", chosen, artifact)
 
     assert graph.parameters["FORCE_CPU_ONLY_INPUT_TENSORS"].string_value == "no"
     assert "FORCE_CPU_ONLY_INPUT_TENSORS" not in lookup.parameters
@@ -248,10 +248,10 @@ def test_on_a_gpu_the_adapter_keeps_tensors_there(artefact: Artefact, tmp_path: 
     ]
 
 
-def test_a_native_repository_holds_the_artefact_and_no_code(
-    artefact: Artefact, tmp_path: Path
+def test_a_native_repository_holds_the_artifact_and_no_code(
+    artifact: Artifact, tmp_path: Path
 ) -> None:
-    write_repository(tmp_path / "served", config(), artefact)
+    write_repository(tmp_path / "served", config(), artifact)
 
     files = {str(p.relative_to(tmp_path / "served")) for p in tmp_path.rglob("served/**/*.*")}
     configs = ("config.pbtxt", "configs/offline.pbtxt")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from google.protobuf import text_format
+from helpers.store.artifacts import find_artifact, making
 from tritonclient.grpc import model_config_pb2 as pb
 
 from helpers import formats
@@ -16,7 +17,6 @@ from helpers.config.schema import StageConfig as Config
 from helpers.inference import ensemble
 from helpers.inference.ensemble import Component
 from helpers.models import Part, Tensor
-from helpers.store.artefacts import find_artefact, making
 from helpers.store.paths import ROOT
 from helpers.triton.repository import SCENARIOS, model_config, write_repository
 from tests.conftest import run_time_code
@@ -61,14 +61,14 @@ def component(config: Config) -> Component:
 
 
 def repository(folder: Path, config: Config) -> Path:
-    """A repository whose artefact is one small file."""
+    """A repository whose artifact is one small file."""
     with making(folder / "made") as (made, _):
         (made / formats.get(config.format).FILE).write_text("weights")
-    artefact = find_artefact(folder / "made")
-    assert artefact
+    artifact = find_artifact(folder / "made")
+    assert artifact
     written = folder / "repository"
     written.mkdir()
-    write_repository(written, config, artefact)
+    write_repository(written, config, artifact)
     return written
 
 

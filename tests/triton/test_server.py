@@ -275,7 +275,7 @@ def test_the_end_of_the_block_leaves_nothing(doubles: Path, tmp_path: Path) -> N
 def test_a_repository_carried_away_is_served_without_this_package(
     finished: Project, tmp_path: Path
 ) -> None:
-    made = sorted((finished.target / "artefacts").glob("dummy-deploy-*"))
+    made = sorted((finished.target / "artifacts").glob("dummy-deploy-*"))
     repository = next(path for path in made if (path / "dummy/1/model.onnx").exists())
     shutil.copytree(repository, tmp_path / "away")
     assert not [p for p in (tmp_path / "away").rglob("*") if p.is_symlink()]

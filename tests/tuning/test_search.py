@@ -39,7 +39,7 @@ def throughput(choice: Choice) -> float:
 
 
 class Bench:
-    """Measures that function with 2 % of noise, a pair in five seconds of its own clock."""
+    """Measures that function with 2% of noise, a pair in five seconds of its own clock."""
 
     def __init__(self, throughput: Callable[[Choice], float] = throughput) -> None:
         self.throughput, self.random, self.now = throughput, Random(0), 0.0

@@ -8,7 +8,7 @@ import pytest
 from helpers.__main__ import main
 from helpers.config import (
     TuneConfig,
-    artefact_folder,
+    artifact_folder,
     changed,
     configure,
     read_file,
@@ -18,7 +18,7 @@ from helpers.config import (
 from helpers.errors import MeasurementError, ParameterError
 from helpers.pipeline.tuning import _with, experiments
 from helpers.results import Result, write
-from helpers.store import OUTPUTS_VARIABLE, ROOT, find_artefact, making, mark_red
+from helpers.store import OUTPUTS_VARIABLE, ROOT, find_artifact, making, mark_failed
 from helpers.tuning import (
     Space,
     Trial,
@@ -47,7 +47,7 @@ def config(model: str = "resnet50", experiment: str = "", **overrides: Any) -> T
 
 def make_ladder(of: TuneConfig) -> None:
     for stage in LADDER:
-        with making(artefact_folder(of, stage)) as (folder, _):
+        with making(artifact_folder(of, stage)) as (folder, _):
             (folder / "model").write_text(stage)
 
 
@@ -85,7 +85,7 @@ def test_the_search_looks_for_each_format_where_its_ladder_was_climbed(model: st
     for name, fields in candidates(chosen)[0].items():
         climbed = configure(wider, model, PREFIX + name, "deploy")
         sought = changed(chosen, {**fields, "experiment": PREFIX + name})
-        assert artefact_folder(sought, "deploy") == artefact_folder(climbed, "deploy"), name
+        assert artifact_folder(sought, "deploy") == artifact_folder(climbed, "deploy"), name
 
 
 def test_a_red_rung_excludes_a_format_with_its_reason() -> None:
@@ -94,9 +94,9 @@ def test_a_red_rung_excludes_a_format_with_its_reason() -> None:
     made = {name: changed(chosen, {**f, "experiment": PREFIX + name}) for name, f in found.items()}
     for name in ("onnx-fp32", "openvino-fp32", "openvino-bf16"):
         make_ladder(made[name])
-    red = find_artefact(artefact_folder(made["openvino-bf16"], "deploy"))
+    red = find_artifact(artifact_folder(made["openvino-bf16"], "deploy"))
     assert red
-    mark_red(red, "served bf16: OUTPUT__0 differs")
+    mark_failed(red, "served bf16: OUTPUT__0 differs")
     failed = made["ts-trace-fp32"]
     head = {"model": failed.model, "experiment": failed.experiment, "gpu": failed.gpu}
     export = failed.model_copy(update={"stage": "export"})

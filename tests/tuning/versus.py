@@ -1,4 +1,4 @@
-"""How many times as fast one experiment is served as another, in turn, with an interval of 95 %:
+"""How many times as fast one experiment is served as another, in turn, with an interval of 95%:
 
     python -m tests.tuning.versus PARAMS MODEL EXPERIMENT OTHER PAIRS BATCH_SIZE...
 

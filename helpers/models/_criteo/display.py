@@ -25,7 +25,7 @@ for logit, clicked in zip(answer.as_numpy("{OUTPUT}").ravel(), sample["clicked"]
 
 
 def show_tables(dataset: SplitBinary) -> "Image":
-    """Draw the rows of each table, and the share of lookups that its most frequent 1 % get."""
+    """Draw the rows of each table, and the share of lookups that its most frequent 1% get."""
     rows = np.array(dataset.spec.cardinalities)
     shares, lookups = _frequent(dataset)
     figure, (left, right) = subplots("The tables of the 26 categorical features", 2, 4.7)
@@ -33,19 +33,19 @@ def show_tables(dataset: SplitBinary) -> "Image":
     left.barh(places, rows, 0.7, color=COLOURS[0])
     left.set(xscale="log", xlim=(1, None), xlabel="rows of the table, log scale", ylabel="feature")
     mark_decades(left.xaxis)
-    large = rows >= 1 / SHARE  # of a smaller table, 1 % is not even a row
+    large = rows >= 1 / SHARE  # of a smaller table, 1% is not even a row
     style: dict[str, Any] = {"color": COLOURS[1], "marker": "o", "ls": ""}
     right.plot(100 * shares[large], places[large], label="of 100 rows or more", **style)
     style["mfc"] = "white"
     right.plot(100 * shares[~large], places[~large], label="smaller: one row", **style)
-    right.set(xlim=(0, 102), xlabel="lookups of the top 1 % of rows (%)")
+    right.set(xlim=(0, 102), xlabel="lookups of the top 1% of rows (%)")
     figure.legend(loc="outside lower right", ncols=2, frameon=False, fontsize=8)
     for axes in (left, right):
         axes.set(yticks=places[::5], ylim=(len(rows) - 0.4, -0.6))
     text = f"The 26 tables have {rows.min():,} to {rows.max():,} rows, {rows.sum():,} together."
     if large.any():
         text += (
-            f" In {lookups:,} samples the most frequent 1 % of the rows get "
+            f" In {lookups:,} samples the most frequent 1% of the rows get "
             f"{shares[large].min():.0%} to {shares[large].max():.0%} of the lookups of a table of "
             "100 rows or more."
         )
@@ -121,7 +121,7 @@ def _said(clicked: bool) -> str:
 
 
 def _frequent(dataset: SplitBinary) -> tuple[NDArray[np.float64], int]:
-    """Give the share of each table's lookups that its most frequent 1 % of rows (one at least) get,
+    """Give the share of each table's lookups that its most frequent 1% of rows (one at least) get,
     and in how many samples.
     """
     (samples,) = dataset.samples(COUNTED, COUNTED)

@@ -151,7 +151,7 @@ def json_of(config: Deployment, layout: Layout, folders: list[str]) -> dict[str,
 
 
 def load(path: Path, threads: int, device: str) -> Session:
-    """Open the store of a deployed folder; an artefact has no settings of one, and is mapped."""
+    """Open the store of a deployed folder; an artifact has no settings of one, and is mapped."""
     if (path / session.JSON).is_file():
         return session.load(path, threads, device, read_only=True)
     return Folders(path)

@@ -62,12 +62,12 @@ def describe_lookup(config: "Deployment") -> "Markdown":
     return Markdown(text)  # type: ignore[no-untyped-call]
 
 
-def plan_memory(config: "Deployment", artefact: Path) -> list[dict[str, object]]:
-    """Work out what each level of the lookup will take, before anything is loaded; `artefact` is
+def plan_memory(config: "Deployment", artifact: Path) -> list[dict[str, object]]:
+    """Work out what each level of the lookup will take, before anything is loaded; `artifact` is
     the folder of the converted model.
     """
     if config.lookup != "hps":
-        path = artefact / "sparse/tables.npy"
+        path = artifact / "sparse/tables.npy"
         table, taken = np.load(path, mmap_mode="r"), path.stat().st_size
         return [
             {
@@ -78,9 +78,9 @@ def plan_memory(config: "Deployment", artefact: Path) -> list[dict[str, object]]
                 "where": "disk, and what memory is free",
             }
         ]
-    layout = _layout(config, artefact / hierarchical.FOLDER)
+    layout = _layout(config, artifact / hierarchical.FOLDER)
     count = 1 if layout.fused else len(layout.cardinalities)
-    folders = [artefact / hierarchical.FOLDER / str(place) for place in range(count)]
+    folders = [artifact / hierarchical.FOLDER / str(place) for place in range(count)]
     rows = [files.rows(folder, DIMENSION) for folder in folders]
     content = hierarchical.json_of(config, layout, [str(place) for place in range(count)])
     found = settings.parse(content)

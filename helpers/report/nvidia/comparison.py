@@ -208,7 +208,7 @@ def reasons(ours: Row, settings: Mapping[str, Value], theirs: PublishedRow) -> t
             "of the data set" not in document.inputs
         ),
         "our checkpoint is fitted to generated data": settings.get("checkpoint") == "fitted",
-        f"our row is {ours.verdict}": ours.verdict != "stable",
+        f"our row is {ours.quality}": ours.quality != "stable",
         f"NVIDIA's row breaks Little's law ({theirs.littles_law or 0:.2f})": contradictory(theirs),
     }
     return (*filter(None, differences), *(text for text, holds in particular.items() if holds))

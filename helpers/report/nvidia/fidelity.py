@@ -27,7 +27,7 @@ class Line(NamedTuple):
     name: str
     theirs: list[Value]
     ours: list[Value]
-    verdict: str  # same, differs or unknown
+    quality: str  # same, differs or unknown
     note: str
 
 
@@ -41,9 +41,9 @@ class Fidelity:
     lines: tuple[Line, ...] = ()
     fault: str = ""  # why there is no experiment
 
-    def of(self, verdict: str) -> list[Line]:
-        """The settings of a verdict."""
-        return [line for line in self.lines if line.verdict == verdict]
+    def of(self, quality: str) -> list[Line]:
+        """The settings of a quality."""
+        return [line for line in self.lines if line.quality == quality]
 
 
 def fidelities() -> list[Fidelity]:
@@ -105,6 +105,6 @@ def _line(name: str, theirs: list[Value], ours: list[Value], note: str) -> Line:
     if name in LISTS and not same:
         both = {*theirs} & {*ours}
         theirs, ours = ([value for value in one if value not in both] for one in (theirs, ours))
-    verdict = "same" if same else "differs" if theirs or name in LISTS else "unknown"
-    notes = [note, NOTES.get(name, "") if verdict == "differs" else ""]
-    return Line(name, theirs, ours, verdict, "; ".join(filter(None, notes)))
+    quality = "same" if same else "differs" if theirs or name in LISTS else "unknown"
+    notes = [note, NOTES.get(name, "") if quality == "differs" else ""]
+    return Line(name, theirs, ours, quality, "; ".join(filter(None, notes)))

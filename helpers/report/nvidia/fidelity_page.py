@@ -29,7 +29,7 @@ def write_fidelity(outputs: Path, made_from: str) -> Path:
         dict(zip(("model", "gpu", "scenario", "dataset", "served"), each.row.table, strict=True))
         | {"experiments": " ".join(each.experiments), "setting": line.name}
         | {"nvidia": "; ".join(map(str, line.theirs)), "ours": "; ".join(map(str, line.ours))}
-        | {"verdict": line.verdict, "note": line.note}
+        | {"quality": line.quality, "note": line.note}
         for each in found
         for line in each.lines
     ]

@@ -95,21 +95,21 @@ def as_table(comparison: Comparison) -> Table:
 
 
 def _line(pair: Pair, known: list[str]) -> dict[str, Value]:
-    """Return a pair as a table row; below its verdict are the reasons that are not `known`."""
+    """Return a pair as a table row; below its quality are the reasons that are not `known`."""
     ours, theirs = pair.ours, pair.theirs
-    known = [*known, f"our row is {ours.verdict}"]
+    known = [*known, f"our row is {ours.quality}"]
     return {
         "experiment": ours.experiment,
         "scenario": ours.scenario,
         "batch x clients": f"{ours.batch_size:,} x {ours.concurrency:,}",
         "NVIDIA's": f"{theirs.batch_size:,} x {theirs.concurrency:,}",
         "ours (samples/s)": ours.throughput,
-        "95 % interval": interval(ours.throughput_low, ours.throughput_high),
+        "95% interval": interval(ours.throughput_low, ours.throughput_high),
         "NVIDIA's (samples/s)": theirs.throughput,
         "ratio": pair.ratio,
         "our p99 (ms)": ours.p99_latency_ms,
         "NVIDIA's p99 (ms)": theirs.p99_latency_ms,
-        "verdict": ours.verdict,
+        "quality": ours.quality,
         "reason": "; ".join(reason for reason in pair.reasons if reason not in known),
     }
 
