@@ -57,11 +57,11 @@ def write_new(name: str, found: Gpu) -> Path:
     """
     stem = name.removesuffix(".yaml") or "-".join(re.findall(r"[A-Za-z0-9._]+", found.name))
     if not NAME.fullmatch(stem):
-        raise ParameterError(f"NAME {name}: use letters, digits, '.', '_' and '-', and no folder")
+        raise ParameterError(f"Invalid NAME '{name}'. Use letters, digits, '.', '_' and '-'.")
     path = loading.FILES / f"{stem}.yaml"
     if path.exists():
         taken = display_path(path)
-        raise ParameterError(f"{taken} is there already: give another NAME than {stem}")
+        raise ParameterError(f"{taken} already exists. Choose another NAME than {stem}.")
     source = loading.FILES / f"{nearest(found).name}.yaml"
     loading.read_file(source)
     # the notebooks find a file by its GPU, so no two files may have the same
