@@ -1,7 +1,7 @@
 """The schema of a parameter file: its fields, their types, defaults and meaning.
 
 The text below a field is its meaning for users: `tests/config/documents.py` copies it to
-`params/README.md`.
+`params/FIELDS.md`.
 """
 
 import re
@@ -365,8 +365,8 @@ class SharedMemoryField(Strict):
     """How the load generator passes tensors on the server's host."""
 
     shared_memory: Literal["none", "system", "cuda"] = "system"
-    """How the load generator passes tensors to a server on the same host. `none` sends them over
-    HTTP."""
+    """How the load generator passes tensors to a server on the same host, offline. `none` sends them
+    over HTTP."""
 
 
 class RequestField(Strict):
