@@ -18,7 +18,7 @@ SAME = re.compile(  # true for all users: Linux on x86-64, CPython
     r"|platform_python_implementation != 'PyPy'|implementation_name != 'PyPy'"
 )
 HEADS = {
-    "requirements.lock": "# All packages except PyTorch and Triton's binaries, for Python 3.11 to 3.13.",
+    "requirements.lock": "# All but PyTorch and Triton's binaries, for Python 3.11 to 3.13.",
     "torch.lock": "# PyTorch's CPU build, the only package from this index.\n"
     "--index-url https://download.pytorch.org/whl/cpu",
     "gpu.lock": "# For a machine with an NVIDIA GPU, instead of torch.lock and onnxruntime.\n"
