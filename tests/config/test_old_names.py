@@ -35,7 +35,7 @@ CONTENT = {
 
 
 def test_a_parameter_file_with_an_old_name_is_refused_with_the_new_one() -> None:
-    with pytest.raises(ParameterError, match="'half_width'; it is now called margin_of_error"):
+    with pytest.raises(ParameterError, match="'half_width'. Its new name is margin_of_error"):
         parse(CONTENT, "mine", "mine.yaml").experiment("resnet50", "mine")
 
 
