@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import get_args
 
-from helpers.config.old_names import VALUES
+from helpers.config.old_names import QUALITIES
 from helpers.report import glossary, steps
 from helpers.results import Quality
 
@@ -34,10 +34,9 @@ def test_every_quality_is_defined_and_named_by_the_term_for_all() -> None:
 def test_the_values_of_old_results_are_found_in_the_glossary() -> None:
     formerly = {word: term.name for term in glossary.TERMS for word in term.formerly}
 
-    assert {old: formerly[old] for old in VALUES if old != "open loop"} == {
-        old: new for old, new in VALUES.items() if old != "open loop"
-    }
+    assert {old: formerly[old] for old in QUALITIES} == QUALITIES
     assert formerly["open loop"] == "request-rate mode"
+    assert formerly["agreement"] == "match rate"
 
 
 def test_a_definition_is_one_or_two_short_sentences() -> None:
