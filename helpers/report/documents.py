@@ -66,7 +66,11 @@ def body(path: Path, pages: dict[Path, str]) -> str:
             there = target(path, url, pages)
             return super().link(text, there, title) if there else text
 
-    renderer = Renderer(escape=False, embed_images=True, path=str(path.parent))
+        def image(self, text: str, url: str, title: str | None = None) -> str:
+            shown = super().image(text, os.path.relpath(path.parent / url, ROOT), title)
+            return shown if 'src="data:' in shown else text  # an image of Docker has no pictures
+
+    renderer = Renderer(escape=False, embed_images=True, path=str(ROOT))
     html = str(create_markdown(renderer=renderer, plugins=["table"])(path.read_text("utf-8")))
     return html.replace("<table>", '<table tabindex="0">')
 
