@@ -2,6 +2,7 @@
 
 import os
 import re
+from html import unescape
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -36,7 +37,7 @@ def anchor(title: str) -> str:
 def title_of(path: Path) -> str:
     """Return the first heading of a document."""
     found = re.search(r"^# (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
-    return found[1] if found else path.stem
+    return re.sub("[`*]", "", found[1]) if found else path.stem
 
 
 def target(path: Path, url: str, pages: dict[Path, str]) -> str:
@@ -59,8 +60,8 @@ def body(path: Path, pages: dict[Path, str]) -> str:
         """A document with the anchors of forges, whose links lead to the pages."""
 
         def heading(self, text: str, level: int, **_: Any) -> str:
-            plain = re.sub("<[^>]*>", "", text)
-            return f'<h{level} id="{anchor(plain)}">{text}</h{level}>\n'
+            own = anchor(unescape(re.sub("<[^>]*>", "", text)))
+            return f'<h{level} id="{own}">{text}</h{level}>\n'
 
         def link(self, text: str, url: str, title: str | None = None) -> str:
             there = target(path, url, pages)
