@@ -8,6 +8,7 @@ import pydantic
 from pydantic import Field
 
 from helpers import formats, models
+from helpers.config.old_names import PARAMETERS
 from helpers.hps import settings
 
 Value = pydantic.JsonValue  # a plain value, as YAML and JSON have it
@@ -66,7 +67,9 @@ class Strict(pydantic.BaseModel):
 
 
 def unknown_key(schema: type[pydantic.BaseModel], key: str) -> str:
-    """Say that `schema` has no such key."""
+    """Say that `schema` has no such key, and how it is called now if it had."""
+    if (name := PARAMETERS.get(key)) in schema.model_fields:
+        return f"unknown key '{key}'; it is now called {name}"
     return f"unknown key '{key}'; known keys are {', '.join(sorted(schema.model_fields))}"
 
 
