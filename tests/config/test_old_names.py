@@ -23,6 +23,9 @@ CONTENT = {
                     "export_precision": "fp32",
                     "format": "onnx",
                     "precision": "fp32",
+                    "max_batch_size": 8,
+                    "batch_sizes": [1],
+                    "concurrency": [1],
                     "point_seconds": 3.0,
                 }
             }
