@@ -44,7 +44,7 @@ FORMATS |= dict.fromkeys(("framework", "served"), ".4f")  # a metric: 0.9997 is 
 FORMATS |= dict.fromkeys(("max_difference", "mean_difference", "max_bound", "mean_bound"), ".1e")
 JUDGED = ("quality", "result")  # columns of badges, with the reason of each below it
 # Badges have their own background, so that they can be read in a light and in a dark theme.
-BADGES = dict.fromkeys(("passed", "stable", "agree"), "background:#dcf2e2;color:#14532d")
+BADGES = dict.fromkeys(("passed", "stable", "consistent"), "background:#dcf2e2;color:#14532d")
 BADGES |= dict.fromkeys(("failed", "differ"), "background:#fbdcd9;color:#7f1d1d")
 BADGES |= dict.fromkeys(
     ("imprecise", "noisy", "too few requests", "client-bound", "saturated", "unstable"),

@@ -191,7 +191,7 @@ def publish(
             *_neighbours(notebook, order, pending or {}),
             Link(href=f"{up}/index.html", text=target),
             Link(href=f"{up}/../index.html", text="All targets"),
-            Link(href=f"{up}/../{glossary.PAGE}", text="Words"),
+            Link(href=f"{up}/../{glossary.PAGE}", text="Glossary"),
         ]
         is_newer = _time(html) >= max(_time(notebook), _time(record))
         if only_changed and is_newer and has_links(html, links):

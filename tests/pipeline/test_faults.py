@@ -119,7 +119,7 @@ def test_the_command_killed_takes_everything_along(project: Project) -> None:
     wait_for(lambda: not processes(str(project.root), "nursery.py"), 30)
     process.communicate()
     page = (project.target / "index.html").read_text()
-    assert "A run is under way" in page
+    assert "A run is in progress" in page
     assert page.count('"state state-running"') == 2  # the count, and the stage
     assert 'href="dummy/onnx-fp32/deploy.html"' in page
     assert project.run("publish").code == 0
@@ -178,7 +178,7 @@ def test_a_second_run_says_that_there_is_one_and_a_signal_ends_the_first_with_on
     assert project.result("onnx-fp32", "perf_offline").reason == "the run was interrupted"
     page = (project.target / "index.html").read_text()
     assert "the run was interrupted" in page
-    assert "A run is under way" not in page
+    assert "A run is in progress" not in page
     require_to_be_run(project)
 
 
