@@ -22,7 +22,7 @@ from helpers.store import ROOT, display_path, write_atomic
 
 RESERVED = ("lessons", "data", "published")  # folders beside those of models
 MOST_CALIBRATED = 128
-AGREEMENT = "agreement"  # what is compared without labels
+AGREEMENT = "match_rate"  # what is compared without labels
 LONGEST_NAME = 40
 
 

@@ -42,7 +42,7 @@ SERVER_SECONDS, SERVER_CLIENTS = 8.0, 16
 SERVER_SHARE = 0.5  # of the requests that one client in a closed loop completes
 LOGGED = 0.1  # the share of answers that LoadGen keeps
 SEED = 14
-CLOSE = 0.10  # meters agree within this, or where their intervals overlap
+CLOSE = 0.10  # load generators are consistent within this, or where their 95% CIs overlap
 # in LoadGen's trace: the number of a sample, and the time from when it was due to its answer
 SAMPLE = re.compile(r'"sample_seq":(\d+),.*?"complete_ns":(\d+)')
 
@@ -268,7 +268,7 @@ def compare(
     rate = SERVER_SHARE * geometric_mean([each.throughput for each in one]) / size
     count = max(FEWEST, ceil(SERVER_SECONDS * rate))
     latencies = loadgen(Test("Server", count, rate=rate)).latencies_ms
-    reason = f"{rate:.3g} requests/s at random times"
+    reason = f"{rate:.3g} requests/s, Poisson arrivals"
     if budget_ms:
         within = (latencies <= budget_ms).mean()
         reason += f"; {within:.1%} of {len(latencies)} within the budget of {budget_ms:g} ms"
@@ -301,7 +301,9 @@ def _row(
 ) -> Row:
     one, two = ours.interval, theirs.interval
     overlap = one and two and one.low <= two.high and two.low <= one.high
-    agree = overlap or abs(ours.value / theirs.value - 1) <= CLOSE
-    quality = "agree" if agree else "differ"
-    head: Row = {"scenario": scenario, "batch_size": rows, "figure": figure, "LoadGen": str(ours)}
+    is_close = abs(ours.value / theirs.value - 1) <= CLOSE
+    why = "95% CIs overlap" if overlap else f"within {CLOSE:.0%}" if is_close else ""
+    quality = "consistent" if why else "differ"
+    head: Row = {"scenario": scenario, "batch_size": rows, "metric": figure, "LoadGen": str(ours)}
+    reason = "; ".join(filter(None, (why, reason)))
     return head | {"perf_analyzer": str(theirs), "quality": quality, "reason": reason}

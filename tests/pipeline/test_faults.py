@@ -71,7 +71,8 @@ def test_triton_killed_at_the_second_of_three_batches_leaves_the_row_of_the_firs
 
     assert process.returncode == 1
     assert (
-        "perf_offline: failed, batch 2, 1 clients: Triton ended while it was measured: " in output
+        "perf_offline: failed, batch size 2, 1 client: Triton ended while it was measured: "
+        in output
     )
     first, second, third = project.rows("onnx-fp32", "perf_offline")
     assert first.throughput is not None
@@ -95,7 +96,7 @@ def test_perf_analyzer_killed(project: Project) -> None:
     kill([*second])  # the second batch size
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert "failed, batch 1, 1 clients: perf_analyzer was killed by signal 9" in output
+    assert "failed, batch size 1, 1 client: perf_analyzer was killed by signal 9" in output
     rows = project.rows("onnx-fp32", "perf_offline")
     assert [row.quality for row in rows] == ["failed", "failed"]
     require_to_be_run(project)
@@ -118,7 +119,7 @@ def test_the_command_killed_takes_everything_along(project: Project) -> None:
     wait_for(lambda: not processes(str(project.root), "nursery.py"), 30)
     process.communicate()
     page = (project.target / "index.html").read_text()
-    assert "A run is under way" in page
+    assert "A run is in progress" in page
     assert page.count('"state state-running"') == 2  # the count, and the stage
     assert 'href="dummy/onnx-fp32/deploy.html"' in page
     assert project.run("publish").code == 0
@@ -177,7 +178,7 @@ def test_a_second_run_says_that_there_is_one_and_a_signal_ends_the_first_with_on
     assert project.result("onnx-fp32", "perf_offline").reason == "the run was interrupted"
     page = (project.target / "index.html").read_text()
     assert "the run was interrupted" in page
-    assert "A run is under way" not in page
+    assert "A run is in progress" not in page
     require_to_be_run(project)
 
 

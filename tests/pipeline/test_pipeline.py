@@ -222,14 +222,14 @@ def test_the_rungs_of_an_experiment_say_what_was_compared_with_what(finished: Pr
         found = finished.result(experiment, stage).checks
         return [(each.name, each.reference, each.samples, each.note) for each in found]
 
-    exported = "the exported file itself, not compared again"
-    assert checks("onnx-fp32", "convert") == [("converted", "framework", 0, exported)]
-    assert checks("openvino-fp32", "convert") == [("converted", "framework", 64, "")]
+    exported = "same file as the export, not compared again"
+    assert checks("onnx-fp32", "convert") == [("converted", "reference", 0, exported)]
+    assert checks("openvino-fp32", "convert") == [("converted", "reference", 64, "")]
     for experiment in ("onnx-fp32", "openvino-fp32"):
         assert checks(experiment, "deploy") == [
-            ("served", "framework", 64, ""),
+            ("served", "reference", 64, ""),
             ("served", "converted model", 64, ""),
-            ("served under load", "framework", 96, ""),
+            ("served under load", "reference", 96, ""),
         ]
         _, alone, _ = finished.result(experiment, "deploy").checks
         assert [each.max_difference for each in alone.differences] == [0.0]
@@ -262,10 +262,10 @@ def test_an_adapter_that_answers_wrongly_under_load_fails_deploy(project: Projec
     assert re.fullmatch(missing, reason("missing"))
     x = np.random.default_rng(1).standard_normal((96, 16)).astype(np.float32)
     logits = x @ weights().T
-    words = "served under load fp32: logits differs from the framework by .* and 1e-05; "
+    words = "served under load fp32: output logits differs from the reference by up to .*; "
     for fault in ("swapped", "wrong"):
         line = reason(fault)
-        found = re.fullmatch(words + r"sample (\d+) of 96 is (\S+), not (\S+)", line)
+        found = re.fullmatch(words + r"sample (\d+) of 96 is (\S+) instead of (\S+)", line)
         assert found, line
         sample, value, expected = int(found[1]), float(found[2]), float(found[3])
         assert np.isclose(logits[sample], expected).any()

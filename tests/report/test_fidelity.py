@@ -1,4 +1,4 @@
-"""For every published table the page says what our experiment does as NVIDIA did and what differs,
+"""For every published table the page compares the settings of our experiment with NVIDIA's,
 and it says what the parameter files and the code really do.
 """
 
@@ -52,7 +52,7 @@ def table(found: list[Fidelity], slug: str) -> Fidelity:
 
 def values(each: Fidelity, name: str) -> tuple[str, list[str | int], list[str | int]]:
     (line,) = (line for line in each.lines if line.name == name)
-    return line.quality, line.theirs, line.ours
+    return line.comparison, line.theirs, line.ours
 
 
 def config(gpu: str, model: str, name: str, stage: str) -> LoadConfig:
@@ -101,16 +101,17 @@ def test_what_a_table_itself_says_is_as_nvidia_or_has_a_note(found: list[Fidelit
 HPS = "offline-triton-ensemble-merlin-hps-tensorrt"
 DIFFERENT = {  # of some tables, beside what differs everywhere
     "resnet50-nvidia-a40-online-onnx-with-tensorrt-fp16": {"ONNX opset"},
-    "bert-nvidia-t4-offline-onnx-fp16": {"dynamic batching", "protocol", "runs of a point"},
+    "bert-nvidia-t4-offline-onnx-fp16": {"dynamic batching", "protocol", "runs per measurement"},
     "bert-nvidia-t4-offline-tensorrt-fp16": {
-        *("engine's smallest batch", "protocol", "runs of a point")
+        *("engine's smallest batch", "protocol", "runs per measurement")
     },
     "tft-nvidia-t4-online-electricity-tensorrt-fp16": {"/dev/shm"},
     "widedeep-nvidia-dgx-1-1x-v100-32gb-offline-tensorrt-fp16": {
-        *("dynamic batching", "runs of a point", "weights")
+        *("dynamic batching", "runs per measurement", "weights")
     },
     f"dcnv2-nvidia-t4-{HPS}-fp32": {
-        *("ONNX opset", "engine tuned for batch", "embedding lookup", "runs of a point", "weights")
+        *("ONNX opset", "engine tuned for batch", "embedding lookup", "runs per measurement"),
+        "weights",
     },
 }
 
@@ -226,7 +227,7 @@ def test_a_store_is_said_with_the_cache_that_it_is_deployed_with() -> None:
 
     assert "GPU cache of 10% of the rows" in str(ours(published)["embedding lookup"])
     share = hierarchical.json_of(example, hierarchical.Layout([], True), ["0"])["models"][0]
-    assert f"{100 * share['gpucacheper']:g} % of the rows" in str(ours(example)["embedding lookup"])
+    assert f"{100 * share['gpucacheper']:g}% of the rows" in str(ours(example)["embedding lookup"])
 
 
 def test_the_precision_of_tables_in_memory_is_said_if_it_is_not_fp32() -> None:
@@ -278,7 +279,7 @@ def test_a_changed_parameter_file_is_a_difference(files: Path) -> None:
     memories = (["in shared memory"], ["in CUDA's shared memory"])
     assert values(offline, "tensors") == ("differs", *memories)
     assert values(online, "dynamic batching")[2] == ["prefers 512, waits 1 us at most"]
-    assert values(online, "windows")[2] == ["by time: in all 9 requests or more"]
+    assert values(online, "windows")[2] == ["by time, at least 9 requests in all"]
 
 
 def test_a_parameter_file_that_is_wrong_or_missing_spoils_its_own_tables_only(files: Path) -> None:
@@ -290,7 +291,7 @@ def test_a_parameter_file_that_is_wrong_or_missing_spoils_its_own_tables_only(fi
 
     faults = {each.row.gpu: each.fault for each in found if each.fault}
     assert {*faults} == {A40, T4}
-    assert faults[A40] == "no parameter file of NVIDIA A40 makes it in a container"
+    assert faults[A40] == "no parameter file for NVIDIA A40 repeats it in a container"
     assert "NVIDIA-T4.yaml: models.tft.experiments" in faults[T4]
     assert all(each.lines for each in found if each.row.gpu in (A30, A100, V100))
 
@@ -354,7 +355,7 @@ def test_the_csv_holds_every_setting(folder: Path, found: list[Fidelity]) -> Non
         rows = list(csv.DictReader(file))
 
     assert len(rows) == sum(len(each.lines) for each in found)
-    assert {row["quality"] for row in rows} == {"same", "differs", "unknown"}
+    assert {row["comparison"] for row in rows} == {"same", "differs", "unknown"}
     first = next(row for row in rows if row["setting"] == "ONNX opset")
     assert first == {
         "model": "resnet50",
@@ -366,7 +367,7 @@ def test_the_csv_holds_every_setting(folder: Path, found: list[Fidelity]) -> Non
         "setting": "ONNX opset",
         "nvidia": "11",
         "ours": "13",
-        "quality": "differs",
+        "comparison": "differs",
         "note": "",
     }
 

@@ -161,9 +161,9 @@ def test_the_headline_of_a_measurement_is_a_throughput_that_is_known() -> None:
     def headline(*chosen: Row) -> str:
         return Measurement(rows=chosen, distinct_rows=1, background_before=None).headline
 
-    assert headline(*rows) == "1,045.7 samples/s at batch 1 with 8 clients"
-    assert headline(*rows[:2]) == "40.0 samples/s at batch 1 with 1 client"
-    assert headline(rows[1]) == "50.0 samples/s at batch 4 with 1 client, disturbed"
+    assert headline(*rows) == "1,045.7 samples/s at batch size 1, 8 clients"
+    assert headline(*rows[:2]) == "40.0 samples/s at batch size 1, 1 client"
+    assert headline(rows[1]) == "50.0 samples/s at batch size 4, 1 client (noisy)"
     assert headline(Row(batch_size=1, concurrency=1, quality="failed")) == (
         "no throughput was measured"
     )
