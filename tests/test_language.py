@@ -59,7 +59,7 @@ BANNED = {
     r"(?<!\ban\s)(?<!\ban\s\*)\bopen[- ]loops?\b": "request-rate mode",  # may be explained
     r"(?<!\ba\s)(?<!\ba\s\*)\bclosed[- ]loops?\b": "concurrency mode",
     r"\bmeters?\b": "load generator",
-    r"\bshares? of (?:the|its|a|that|this) (?:limit|peak)\b|\b(?:compute|memory|nearer) limit\b"
+    r"\bshares? of (?:the|its|a|that|this) (?:limit|peak)\b|\b(?:compute|nearer) limit\b"
     r"|\bthe limit of the (?:machine|memory)\b": "roofline bound, share of roofline",
     r"\bmatrix products?\b|\bproducts? of matrices\b|(?:^|[.:] )products (?:are|take|in)\b"
     r"|\b(?:the|and) products\b": "matrix multiplications",
@@ -85,7 +85,8 @@ BANNED = {
     r"|\bmeasured points?\b|\bringed point\b": "measurement",
     r"(?<!there\s)\bis no (?!longer|more|less|faster|slower|clear|other)[a-z]+": "is not a",
     r"\b(?:rows?|labels?|arrays?|ms|values?|requests?|workers?|bytes|kB|scores?|lines?|times?|s)"
-    r" an? (?:sample|request|host|point|second|client|line|step|month|class)\b": "per",
+    r" an? (?:sample|request|host|point|second|client|line|step|month|class)\b"
+    r"(?! (?:has|is|was|may|can|must|\w+s)\b)": "per",
     r"\d %": "95%",
     r"\+-(?=[\d{])|\+/-": "±",
 }
@@ -473,7 +474,8 @@ def blocks(path: Path) -> Iterator[Command]:
         is_run = not marked and "# not run" not in body
         for line in re.split(r"&&|\n", re.sub(r"(?:^|\s)#.*", "", body, flags=re.MULTILINE)):
             if line.strip():
-                yield Command(" ".join(line.removeprefix("$ ").split()), is_run)
+                words = re.sub(r"^\$ |^(?:[A-Z_]+=\S* )+", "", line.strip())
+                yield Command(" ".join(words.split()), is_run)
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
