@@ -365,8 +365,8 @@ class SharedMemoryField(Strict):
     """How the load generator passes tensors on the server's host."""
 
     shared_memory: Literal["none", "system", "cuda"] = "system"
-    """How the load generator passes tensors to a server on the same host, offline. `none` sends them
-    over HTTP."""
+    """How the load generator passes tensors to a server on the same host, offline. `none` sends
+    them over HTTP."""
 
 
 class RequestField(Strict):

@@ -171,7 +171,7 @@ BAD = {
     ),
     "a store's field that NVIDIA's JSON does not have": (
         file_with(", lookup: hps, hps: {gpu_cache: 0.1}").replace("resnet50", "dlrm"),
-        f"{PLACE.replace('resnet50', 'dlrm')}.hps: models[0].gpu_cache: is unknown.",
+        f"{PLACE.replace('resnet50', 'dlrm')}.hps: models[0].gpu_cache is unknown. Remove it.",
     ),
     "a store's field that its model decides": (
         file_with(", lookup: hps, hps: {sparse_files: [a]}").replace("resnet50", "dlrm"),
