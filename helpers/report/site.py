@@ -21,7 +21,7 @@ from helpers.config import LESSONS, STAGE, STAGES
 from helpers.display import digits, short
 from helpers.errors import WorkspaceError
 from helpers.report.answers import Answer
-from helpers.store import GRAMMARS, display_path, without, write_atomic
+from helpers.store import GRAMMARS, ROOT, display_path, without, write_atomic
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -33,6 +33,7 @@ REFRESH_SECONDS = 10  # after which an index reloads during a run
 HEAD_CHARACTERS = 2**16  # of a page, in which its navigation stands
 FEWEST_SECTIONS = 3  # of a page that lists them
 TEMPLATE = Path(__file__).parent / "template"
+GLOSSARY, DOCUMENTS = "glossary.html", "documentation.html"  # of the outputs folder
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,17 @@ class Link:
 
     href: str
     text: str
+
+
+def background(up: str = "") -> list[Link]:
+    """Link the pages that explain the others; `up` leads from a page to the outputs folder."""
+    found = [Link(f"{up}{GLOSSARY}", "Glossary")]
+    return [*found, Link(f"{up}{DOCUMENTS}", "Documentation")] if has_documents() else found
+
+
+def has_documents() -> bool:
+    """Whether the documents are here: an installed package lies apart from its repository."""
+    return (ROOT / "README.md").exists() and (ROOT / "notebooks/README.md").exists()
 
 
 @dataclass(frozen=True)
@@ -200,7 +212,7 @@ def target_index(folder: Path, target: Target, explored: Sequence[StageState] = 
     optional = tuple(stage for stage in STAGE if STAGE[stage].is_optional and stage in found)
     context = {
         "target": target,
-        "links": [Link("../index.html", "All targets"), Link("../glossary.html", "Glossary")],
+        "links": [Link("../index.html", "All targets"), *background("../")],
         "finished": max((each.finished for each in target.states), default=""),
         "counts": counts(target.states),
         "recommendations": _recommendations(target),
@@ -294,4 +306,5 @@ def _environment() -> "Environment":
         loader=FileSystemLoader(TEMPLATE), autoescape=True, undefined=StrictUndefined
     )
     environment.filters.update(digits=digits, short=short)
+    environment.globals["background"] = background
     return environment

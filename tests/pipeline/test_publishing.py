@@ -141,6 +141,7 @@ def test_pages_link_the_stages_before_and_after_theirs(outputs: Path) -> None:
     publish(outputs, "smoke", pending={deploy: "waiting"})
 
     up = ["../../index.html", "../../../index.html", "../../../glossary.html"]
+    up += ["../../../documentation.html"]
     assert links(export) == ["convert.html", *up]
     assert links(convert) == ["export.html", "deploy.html", *up]
     publish(outputs, "smoke", only_changed=True)  # the run has ended without it

@@ -289,6 +289,7 @@ def test_the_index_shows_every_stage_its_reason_and_its_page(tmp_path: Path) -> 
     assert links == [
         "../index.html",
         "../glossary.html",
+        "../documentation.html",
         "results.csv",
         "bert/report.html",
         "bert/onnx/export.html",
@@ -388,6 +389,7 @@ def test_the_first_page_has_each_targets_counts_and_what_to_deploy(tmp_path: Pat
         "published.html",
         "fidelity.html",
         "glossary.html",
+        "documentation.html",
         "cpu%20%3C1%3E/index.html",
         "cpu%20%3C1%3E/bert/report.html",
         "cpu%20%3C1%3E/bert/report.html",

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from helpers.config import Experiment, resolve
-from helpers.config.old_names import FIELDS, VALUES
+from helpers.config.old_names import FIELDS, QUALITIES
 from helpers.results import Measurement, Quality, Result, Row, read, read_requests
 from helpers.store import OUTPUTS_VARIABLE, ROOT
 from tests.conftest import Project
@@ -110,7 +110,7 @@ def test_every_new_name_is_one_of_today() -> None:
 
     assert set(FIELDS.values()) <= known
     assert not set(FIELDS) & known
-    assert set(VALUES.values()) - {"request rate", "too few pairs"} <= set(get_args(Quality))
+    assert set(QUALITIES.values()) - {"too few pairs"} <= set(get_args(Quality))
 
 
 def test_the_requests_of_a_row_are_read_run_by_run(
