@@ -250,7 +250,7 @@ class Submission:
                 self._settle(replace(self.runner, place=away), group, away)
         except Exception as error:  # of this package or Dask: the other groups go on
             line = " ".join(str(error).split())
-            self.say(f"{group.name}: failed, {type(error).__name__}: {line}")
+            self.say(f"{group.name}: failed: {type(error).__name__}: {line}")
             self._outcome["failed"] += 1
         finally:
             with self.turn:
@@ -277,7 +277,7 @@ class Submission:
         """Say of a job whose worker is gone that it did not run, unless its result holds."""
         if self.runner.pending.pop(job.result, None) is None:
             return "unchanged"
-        self.say(f"{name}: blocked, {reason}")
+        self.say(f"{name}: blocked: {reason}")
         write_status(job, "blocked", reason)
         return "blocked"
 

@@ -83,7 +83,7 @@ def test_a_worker_killed_in_mid_stage_fails_that_stage_and_others_go_on(held: Fl
 
     assert answer.code == 1
     assert reason(held).startswith("its worker ended while it ran (killed, out of memory or stop")
-    assert f"first: [1/1] dummy onnx-fp32 export: failed, {reason(held)}\n" in answer.output
+    assert f"first: [1/1] dummy onnx-fp32 export: failed: {reason(held)}\n" in answer.output
     assert reason(held, "second") == ""
     wait_for(lambda: not kernels(held.folder), 30)
     page = (held.home.root / "outputs/first/index.html").read_text()
@@ -96,7 +96,10 @@ def test_a_worker_killed_in_mid_stage_fails_that_stage_and_others_go_on(held: Fl
 @pytest.mark.parametrize(
     ("victim", "why"),
     [
-        ("kernel", "the notebook's kernel was killed: look for a lack of memory, then run again"),
+        (
+            "kernel",
+            "The kernel was killed, probably out of memory. Free some memory and run again.",
+        ),
         ("bench", "the process that ran it was killed: look for a lack of memory, then run again"),
     ],
 )

@@ -166,9 +166,9 @@ def test_a_stage_alone_finds_the_deployment_that_it_is_about_or_has_it_sent(flee
 
     for stage in STAGES[:3]:
         assert f"second dummy: second/artifacts/dummy-{stage}-" in answer.output
-    assert "second: [1/2] dummy onnx-fp32 export: unchanged, skipped" in answer.output
+    assert "second: [1/2] dummy onnx-fp32 export: unchanged\n" in answer.output
     assert "second: [2/2] dummy onnx-fp32 perf_online: done in" in answer.output
-    assert "first: [2/2] dummy onnx-fp32 perf_online: blocked by deploy" in answer.output
+    assert "first: [2/2] dummy onnx-fp32 perf_online: blocked: deploy " in answer.output
     there = result(fleet.outputs("second"), "second", "perf_online")
     assert there == result(fleet.home.root / "outputs", "second", "perf_online")
 

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.store.artifacts import Artifact, making
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from helpers import formats
@@ -25,6 +24,7 @@ from helpers.config.schema import StageConfig as Config
 from helpers.formats import Build, _tensorrt
 from helpers.inference import datasets
 from helpers.machine import gpu
+from helpers.store.artifacts import Artifact, making
 from helpers.store.paths import OUTPUTS_VARIABLE
 from helpers.triton import conversion_plan, convert, native
 

@@ -20,7 +20,7 @@ from helpers.triton.server import Server
     [
         (
             "failed to open shared memory region",
-            ": if the server runs as another user, set shared_memory to none",
+            ". If the server runs as another user, set shared_memory to none.",
         ),
         ("failed to open a socket", ""),
     ],

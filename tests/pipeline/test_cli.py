@@ -156,7 +156,7 @@ def test_run_with_nothing_after_it_runs_the_default_target(
     assert main(["run", "--dry-run", "--outputs", str(outputs)]) == 0
 
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("resnet50 onnx-fp32 export: would run, because there is no result")
+    assert lines[0].startswith("resnet50 onnx-fp32 export: would run (no previous result, about ")
     assert re.fullmatch(r"cpu\.yaml: about \d+ min", lines[-1])
     assert not outputs.exists()
 
@@ -226,7 +226,7 @@ def test_a_dry_run_says_what_would_run_and_about_how_long_and_writes_nothing(
     said = capsys.readouterr()
     *lines, last = said.out.splitlines()
     jobs = [line.partition(":")[0] for line in lines]
-    seconds = [int(found) for line in lines for found in re.findall(r"\(about (\d+) s\)", line)]
+    seconds = [int(found) for line in lines for found in re.findall(r", about (\d+) s\)", line)]
     first, second = read_file(path).experiments("resnet50")
     assert (code, said.err) == (0, "")
     assert jobs == [
@@ -235,7 +235,7 @@ def test_a_dry_run_says_what_would_run_and_about_how_long_and_writes_nothing(
         "resnet50 report",
         *(f"resnet50 {lesson}" for lesson in LESSONS),
     ]
-    assert all(": would run, because " in line for line in lines)
+    assert all(": would run (" in line for line in lines)
     assert len(seconds) == len(lines)
     assert last == f"smoke.yaml: about {sum(seconds) / 60:.0f} min"
     assert not outputs.exists()
@@ -251,8 +251,8 @@ def test_a_dry_run_of_one_stage_is_that_stage(
 
     assert code == 0
     line, last = capsys.readouterr().out.splitlines()
-    assert line.startswith("resnet50 ts-trace-fp32 export: would run, because there is no result ")
-    (seconds,) = re.findall(r"\(about (\d+) s\)$", line)
+    assert line.startswith("resnet50 ts-trace-fp32 export: would run (no previous result, about ")
+    (seconds,) = re.findall(r", about (\d+) s\)$", line)
     assert last == f"cpu.yaml: about {int(seconds) / 60:.0f} min"
     assert not outputs.exists()
 

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from helpers.store.artifacts import find_artifact, is_unchanged, making, mark_failed, verify
 
 from helpers.__main__ import main
 from helpers.config.loading import resolve
 from helpers.errors import ArtifactError, DataError, WorkspaceError
+from helpers.store.artifacts import find_artifact, is_unchanged, making, mark_failed, verify
 from helpers.store.files import link_or_copy, write_atomic
 from helpers.store.hashing import fingerprint
 from helpers.store.lock import LOCKED_VARIABLE, clear_leftovers, locked, temporary_folder

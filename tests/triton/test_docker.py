@@ -21,13 +21,13 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from helpers.store.artifacts import Artifact
 
 from helpers.config.loading import resolve
 from helpers.config.schema import StageConfig as Config
 from helpers.errors import DeploymentError, ServerError
 from helpers.machine import checks, preflight
 from helpers.perf import background
+from helpers.store.artifacts import Artifact
 from helpers.store.paths import OUTPUTS_VARIABLE
 from helpers.triton import containers, docker, owner, process, serving
 from helpers.triton.server import Server
@@ -239,9 +239,8 @@ def test_the_precision_that_was_asked_for_is_the_one_that_computes(
 def test_engines_of_tensorrt_outlive_the_container_by_gpu_release_and_file(
     engine: StandIn, repository: Path, tmp_path: Path
 ) -> None:
-    from helpers.store.artifacts import making
-
     from helpers.config.schema import artifact_folder
+    from helpers.store.artifacts import making
 
     chosen = config(device="gpu", fields=FP16 | {"accelerator": "trt"})
     with making(artifact_folder(chosen, "convert")) as (folder, _):
@@ -753,9 +752,8 @@ def test_an_engine_of_another_release_is_an_error_before_anything_is_loaded(
 def test_the_release_of_the_conversion_counts_where_the_repository_names_none(
     engine: StandIn, repository: Path
 ) -> None:
-    from helpers.store.artifacts import making
-
     from helpers.config.schema import artifact_folder
+    from helpers.store.artifacts import making
 
     with making(artifact_folder(config(), "convert")) as (_, facts):
         facts["release"] = "21.02"
@@ -817,7 +815,7 @@ def test_without_an_engine_every_docker_experiment_is_skipped_before_any_kernel(
     fresh.params.write_text(text)
     answer = fresh.run("run", "params/dummy.yaml", "--stage", "export", "--stage", "deploy")
     assert answer.code == 0, answer.output
-    assert answer.output.count("skipped, no Docker engine answers (Cannot connect") == 3
+    assert answer.output.count("skipped: no Docker engine answers (Cannot connect") == 3
     assert answer.executed() == []
 
 
@@ -861,5 +859,5 @@ def test_a_real_triton_that_dies_while_it_is_measured(engine: StandIn, real: Any
         (container,) = engine.containers()
         os.kill(container["pid"], signal.SIGKILL)
         wait_for(lambda: not server.is_alive(), 10)
-        with pytest.raises(ServerError, match="Triton ended while it was measured: ."):
+        with pytest.raises(ServerError, match="Triton ended during the measurement: ."):
             analyzer.run(point, server)

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 from google.protobuf import text_format
-from helpers.store.artifacts import Artifact, find_artifact, making
 from tritonclient.grpc import model_config_pb2 as pb
 
 from helpers.config import releases
@@ -18,6 +17,7 @@ from helpers.inference import ensemble
 from helpers.inference.datasets import request
 from helpers.machine import preflight
 from helpers.machine.preflight import obstacle
+from helpers.store.artifacts import Artifact, find_artifact, making
 from helpers.store.paths import ROOT
 from helpers.triton import native
 from helpers.triton.repository import SCENARIOS, model_config, write_repository
