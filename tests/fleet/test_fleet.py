@@ -160,7 +160,7 @@ def test_a_stage_alone_finds_the_deployment_that_it_is_about_or_has_it_sent(flee
     only = ("--stage", "export", "--stage", "perf_online", *ONE)
 
     running = fleet.submit("params/first.yaml", "params/second.yaml", *only)
-    running.wait_to_say("dummy onnx-fp32 perf_online waiting for other stages on its host to end")
+    running.wait_to_say("dummy onnx-fp32 perf_online waiting: other stages are running on its host")
     hold.unlink()
     answer = running.answer()
 
@@ -181,7 +181,7 @@ def test_a_stage_goes_to_its_worker_and_comes_home_and_what_no_worker_offers_wai
     only = ("--stage", "export", *ONE)
     running = fleet.submit("params/first.yaml", "params/second.yaml", *only)
 
-    running.wait_to_say("second dummy: waits, no worker offers second")
+    running.wait_to_say("second dummy: waiting: no worker offers second")
     running.wait_to_say("first: [1/1] dummy onnx-fp32 export: done in ")
     index = (fleet.home.root / "outputs/second/index.html").read_text()
     assert "no worker offers second" in index
@@ -191,7 +191,7 @@ def test_a_stage_goes_to_its_worker_and_comes_home_and_what_no_worker_offers_wai
 
     running.end()
     assert running.process.returncode == 130
-    assert running.said.splitlines()[-1].startswith("interrupted: the same command goes on")
+    assert running.said.splitlines()[-1].startswith("Interrupted. Run the same command again")
     again = fleet.run("params/first.yaml", *only)
     assert (again.code, again.executed()) == (0, [])
 

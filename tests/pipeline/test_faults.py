@@ -171,7 +171,7 @@ def test_a_second_run_says_that_there_is_one_and_a_signal_ends_the_first_with_on
     send(process.pid, number)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == code
-    assert output.splitlines()[-1].startswith("interrupted: the same command goes on")
+    assert output.splitlines()[-1].startswith("Interrupted. Run the same command again")
     assert "Traceback" not in output
     assert not server(project)
     assert project.result("onnx-fp32", "perf_offline").reason == "the run was interrupted"
@@ -248,7 +248,7 @@ def test_serve_answers_until_it_is_ended_and_a_taken_port_is_one_line(
     process = project.start("serve", "params/dummy.yaml", "--model", "dummy", "--port", port)
     assert process.stdout
     line = process.stdout.readline()
-    assert line == f"dummy (onnx-fp32) at http://127.0.0.1:{port}; Ctrl-C ends it\n"
+    assert line == f"dummy (onnx-fp32) at http://127.0.0.1:{port}; press Ctrl-C to stop\n"
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/v2/models/dummy/ready") as answered:
         assert answered.status == 200
     os.kill(process.pid, number)
