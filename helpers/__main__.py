@@ -360,7 +360,7 @@ def new(name: Name = "") -> None:
     It is based on the file of the most similar known GPU. No existing file is overwritten.
     """
     path = display_path(config.write_new(name, machine.this_gpu()))
-    say(f"wrote {path}. Next: triton-notebooks doctor {path}")
+    say(f"wrote {path}; next: triton-notebooks doctor {path}")
 
 
 def use_utf8() -> None:

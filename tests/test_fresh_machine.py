@@ -87,5 +87,5 @@ def test_a_stranger_installs_and_runs_it(name, engine, tmp_path):
 
     engine.docker("commit", f"{name}-run", f"{name}-installed")
     said = run_as_root(engine, f"{name}-doctor", WITHOUT_LIBRARY, image=f"{name}-installed")
-    assert "install the package libpython3." in said
+    assert "Install the package libpython3." in said
     assert "Traceback" not in said

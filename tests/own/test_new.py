@@ -517,7 +517,7 @@ def test_a_model_of_a_repository_has_the_notebooks_of_what_is_served(
 
 
 REPOSITORIES = {
-    "no configuration": ("max_batch_size", "no_such_field", "is no configuration of Triton's"),
+    "no configuration": ("max_batch_size", "no_such_field", "is not a Triton model configuration"),
     "no batch": ("max_batch_size: 8", "max_batch_size: 0", "give the model a dimension for"),
     "no tensors": ("input {", "parameters { key:", "config.pbtxt"),
     "free size": ("dims: [ 3 ] }\ndyn", "dims: [ -1 ] }\ndyn", "has a size that is free"),

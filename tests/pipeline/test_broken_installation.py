@@ -18,10 +18,10 @@ from tests.machine.test_packages import knowing
 
 TORN = fault("torch", "2.13.0", "lacks torch/nn.py")
 LINE = (
-    "the installation is broken: torch 2.13.0 lacks torch/nn.py: "
+    "the installation is broken: torch 2.13.0 lacks torch/nn.py. Run: "
     "pip install --force-reinstall --no-deps torch==2.13.0"
 )
-ABSENT = "it needs torch, which is not installed: pip install --no-deps -r docker/torch.lock"
+ABSENT = "torch is not installed. Run: pip install --no-deps -r docker/torch.lock"
 
 
 @pytest.fixture

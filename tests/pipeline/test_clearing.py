@@ -170,7 +170,7 @@ def test_during_a_run_nothing_is_removed(outputs: Path, capsys: pytest.CaptureFi
         holder.communicate()
 
     said = capsys.readouterr()
-    words = "error: outputs is in use by another run: wait for it, or give --outputs\n"
+    words = "error: outputs is in use by another run. Wait, or use another --outputs.\n"
     assert (code, said.out, said.err) == (1, "", words)
     assert find_artifact(old)
 

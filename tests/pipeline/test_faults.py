@@ -166,7 +166,8 @@ def test_a_second_run_says_that_there_is_one_and_a_signal_ends_the_first_with_on
     answer = project.run("run", "params/dummy.yaml")
     assert answer.code == 1
     assert (
-        answer.output == "error: outputs is in use by another run: wait for it, or give --outputs\n"
+        answer.output
+        == "error: outputs is in use by another run. Wait, or use another --outputs.\n"
     )
     send(process.pid, number)
     output, _ = process.communicate(timeout=60)
@@ -192,7 +193,7 @@ def test_an_artifact_changed_on_disk_is_noticed_and_made_again(project: Project)
     only = ("run", "params/dummy.yaml", "--experiment", "openvino-fp32", "--stage", "convert")
     answer = project.run(*only, "--force")
     assert answer.code == 1
-    assert "model.onnx changed after it was made: SHA-256 is" in answer.output
+    assert "model.onnx changed on disk: SHA-256 is" in answer.output
     everything = ("run", "params/dummy.yaml", "--stage", "export", "--stage", "convert")
     answer = project.run(*everything)
     assert answer.code == 0, answer.output
@@ -244,7 +245,7 @@ def test_serve_answers_until_it_is_ended_and_a_taken_port_is_one_line(
         port = str(taken.getsockname()[1])
         answer = project.run("serve", "params/dummy.yaml", "--model", "dummy", "--port", port)
         assert (answer.code, answer.output.count("\n")) == (1, 1)
-        assert answer.output.startswith(f"error: port {port} of 127.0.0.1 is taken")
+        assert answer.output.startswith(f"error: Port {port} of 127.0.0.1 is taken")
     process = project.start("serve", "params/dummy.yaml", "--model", "dummy", "--port", port)
     assert process.stdout
     line = process.stdout.readline()

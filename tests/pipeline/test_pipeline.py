@@ -258,7 +258,7 @@ def test_an_adapter_that_answers_wrongly_under_load_fails_deploy(project: Projec
         (line,) = [line for line in answer.output.splitlines() if "deploy: failed: " in line]
         return line.partition("failed: ")[2]
 
-    missing = r"sample (\d+) has no answer: Triton gave 0 values of logits for samples \1 to \1"
+    missing = r"sample (\d+) has no response: Triton sent 0 values of logits for samples \1 to \1"
     assert re.fullmatch(missing, reason("missing"))
     x = np.random.default_rng(1).standard_normal((96, 16)).astype(np.float32)
     logits = x @ weights().T
@@ -310,7 +310,7 @@ def test_what_the_machine_cannot_run_is_skipped_before_any_kernel_starts(fresh: 
     answer = fresh.run("run", "params/dummy.yaml", "--stage", "export", "--stage", "deploy")
     assert answer.code == 0
     assert (
-        answer.output.count("skipped: it needs CPU (dummy), and this machine has no NVIDIA driver")
+        answer.output.count("skipped: it needs CPU (dummy), but this machine has no NVIDIA driver")
         == 3
     )
     assert not list(fresh.target.rglob("*.ipynb"))

@@ -126,8 +126,8 @@ def test_a_part_of_a_core_is_one_core(tmp_path: Path) -> None:
         (2000, 4096, 2000, "no difference"),
         (
             *(64, 128, 128),
-            "error: only 128 files may be open at a time, and a run needs 256: raise the limit "
-            "(ulimit -n, or docker run --ulimit nofile=1024)",
+            "error: A process may open only 128 files, and a run needs 256. Raise the limit: "
+            "ulimit -n, or docker run --ulimit nofile=1024",
         ),
     ],
 )

@@ -157,7 +157,7 @@ def refused(chosen: DeployConfig, repository: Path, log: Path) -> str:
 
 def test_an_image_that_is_missing(image: str, doubles: Path, tmp_path: Path) -> None:
     assert refused(config("not-here:1"), doubles, tmp_path / "log") == (
-        "image not-here:1 is not on this machine: docker pull not-here:1"
+        "The image not-here:1 is not on this machine. Run: docker pull not-here:1"
     )
 
 
