@@ -25,7 +25,7 @@ TEXT = """\
 import numpy as np
 import tritonclient.http as http
 
-sample = np.load("{sample}")  # a file of the model repository
+sample = np.load("{sample}")  # it lies in the model repository
 client = http.InferenceServerClient("{address}")
 inputs = []
 for each in client.get_model_metadata("{model}")["inputs"]:
@@ -68,8 +68,8 @@ def show_client(config: DeployConfig, repository: Artifact, printed: str) -> Non
     program = (repository.folder / CLIENT).read_text()
     for title, kind, text in (
         ("On the other machine:", "bash", serve_elsewhere(config)),
-        (f"`{CLIENT}`, in the folder of `{SAMPLE}`:", "python", program),
-        ("Its output:", "text", printed),
+        (f"`{CLIENT}`, to be run beside `{SAMPLE}`:", "python", program),
+        ("What it printed:", "text", printed),
     ):
         block = f"{title}\n\n```{kind}\n{text.strip()}\n```"
         display(Markdown(block))  # type: ignore[no-untyped-call]

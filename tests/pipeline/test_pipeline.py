@@ -338,5 +338,5 @@ def test_status_prints_every_stage(finished: Project) -> None:
     assert answer.output.splitlines()[0] == "dummy: 10 done"
     assert "  dummy onnx-fp32              deploy        done     accuracy 1.0000" in answer.output
     online = next(line for line in answer.output.splitlines() if "perf_online" in line)
-    whole, measuring = map(int, re.findall(r"; (\d+) s, (\d+) s of them measuring$", online)[0])
+    whole, measuring = map(int, re.findall(r"; (\d+) s \((\d+) s of measurements\)$", online)[0])
     assert 0 < measuring < whole
