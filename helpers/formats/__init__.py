@@ -128,7 +128,7 @@ def names() -> list[str]:
 def get(name: str) -> Format:
     """Import the format `name`; raise `ParameterError` if there is none."""
     if name not in names():
-        raise ParameterError(f"unknown format '{name}': this package has {', '.join(names())}")
+        raise ParameterError(f"Unknown format '{name}'. Known formats: {', '.join(names())}.")
     module = import_module(f"{__name__}.{name.replace('-', '_')}")
     known = Format.__dataclass_fields__
     return Format(**{each: getattr(module, each) for each in known if hasattr(module, each)})
@@ -157,7 +157,7 @@ def missing(name: str, device: str) -> str:
         if device == "gpu" and not found:
             return f"{name} on a gpu needs {wheel}, which is not installed"
         if device == "gpu" and found.endswith("+cpu"):
-            return f"{name} on a gpu needs {wheel} with CUDA, and {found} is installed"
+            return f"{name} on a gpu needs {wheel} with CUDA, but {found} is installed"
         if device == "gpu" and runtime == "onnxruntime" and installed_version(runtime):
             return f"{name} on a gpu needs {wheel} without {runtime}, which has the same files"
     return ""

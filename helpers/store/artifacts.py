@@ -111,8 +111,8 @@ def verify(artifact: Artifact) -> Artifact:
         if found != file.sha256:
             (artifact.folder / MANIFEST).unlink(missing_ok=True)
             raise ArtifactError(
-                f"{display_path(path)} changed after it was made: SHA-256 is {found[:12]}, was "
-                f"{file.sha256[:12]}; the next run makes it again"
+                f"{display_path(path)} changed on disk: SHA-256 is {found[:12]} instead of "
+                f"{file.sha256[:12]}. Run again to rebuild it."
             )
     return artifact
 

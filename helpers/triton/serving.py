@@ -67,9 +67,8 @@ def _require_same_release(config: DeployConfig, repository: Artifact) -> None:
         built = artifact.facts.get("release", serving) if artifact else serving
         if built != serving:
             raise ServerError(
-                f"{config.model} {config.experiment} was built in release {built}, which the "
-                f"server's {serving} cannot load: convert it again, or set server.release to "
-                f"{built}"
+                f"{config.model} {config.experiment} was built for release {built}, but the server "
+                f"is {serving}. Convert it again, or set server.release to {built}."
             )
 
 

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.store.artifacts import Artifact, making
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from helpers import formats
@@ -25,6 +24,7 @@ from helpers.config.schema import StageConfig as Config
 from helpers.formats import Build, _tensorrt
 from helpers.inference import datasets
 from helpers.machine import gpu
+from helpers.store.artifacts import Artifact, making
 from helpers.store.paths import OUTPUTS_VARIABLE
 from helpers.triton import conversion_plan, convert, native
 
@@ -391,7 +391,9 @@ def test_where_nothing_is_converted_the_plan_says_so() -> None:
     rows = conversion_plan(config(format="onnx", precision="fp32"))
 
     assert [row["field"] for row in rows] == ["from", "to"]
-    assert rows[1]["why"] == "The export's own format and precision: the file is taken as it is."
+    assert (
+        rows[1]["why"] == "Same format and precision as the export, so the file is used as it is."
+    )
 
 
 def test_an_int8_conversion_says_what_decides_its_scales() -> None:

@@ -78,7 +78,7 @@ def test_a_change_after_the_first_verification_is_noticed(deployed: ExportConfig
     path.write_bytes(b"tablet")
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
-    with pytest.raises(ArtifactError, match="tables.npy changed after it was made"):
+    with pytest.raises(ArtifactError, match="tables.npy changed on disk"):
         require(deployed, "convert")
 
 
@@ -87,7 +87,7 @@ def test_a_file_that_is_removed_after_the_first_verification_is_noticed(
 ) -> None:
     (require(deployed, "convert").folder / "model.onnx").unlink()
 
-    with pytest.raises(ArtifactError, match="model.onnx changed after it was made"):
+    with pytest.raises(ArtifactError, match="model.onnx changed on disk"):
         require(deployed, "convert")
 
 
