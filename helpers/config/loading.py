@@ -124,7 +124,8 @@ def resolve(
 ) -> StageConfig:
     """Give `stage` its configuration of one experiment: the first call of every notebook.
 
-    Without `models` the parameter file of `gpu` is read; without `experiment` its first is taken.
+    Without `models` the parameter file of `gpu` is read; without `experiment` one is chosen, see
+    `configure`.
     `overrides` replaces single fields, for exploring: the experiment then has another name, such as
     `onnx-fp32~threads=1`, by which its results lie apart and a later stage knows its overrides.
     Raises `ParameterError`, and `WorkspaceError` while a run of the batch command that did not
@@ -155,16 +156,24 @@ def resolve(
 def configure(
     parameters: Parameters, model: str, experiment: str, stage: str, overrides: Given = None
 ) -> StageConfig:
-    """Give `stage` its configuration of one experiment, by default the first of the model.
+    """Give `stage` its configuration of one experiment, by default the first of the model; `convert`
+    takes the first one that changes the precision.
 
     Only the fields that the stage reads are checked, and must be there; the others must be known.
     Raises `ParameterError`.
     """
     file, place, names = parameters.file, parameters.place, parameters.experiments(model)
+
+    def converts(name: str) -> bool:
+        fields = parameters.merged(model, name)
+        return fields.get("precision") != fields.get("export_precision")
+
     if not names:
         known = ", ".join(file.models)
         raise ParameterError(f"{place}: models.{model}: is missing; there are {known}")
-    name = exploring.experiment_of(experiment or names[0])
+    if not experiment:
+        experiment = next(filter(converts, names), names[0]) if stage == "convert" else names[0]
+    name = exploring.experiment_of(experiment)
     if name not in names:
         known = ", ".join(names)
         raise ParameterError(f"{place}: unknown experiment '{name}' of {model}: there are {known}")
