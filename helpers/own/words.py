@@ -137,19 +137,19 @@ def _ladder(found: Draft, framework: str) -> str:
 def _metric(found: Draft, metric: str) -> str:
     if found.origin.backend:
         scored = f" The metric `{metric}` shows how good the responses are." if metric else ""
-        return f"Of the decisions (*agreement*), 98% must match.{scored}"
+        return f"Of the predictions, 98% must match.{scored}"
     if metric:
         return (
             f"The metric `{metric}` must keep 99% of the reference's (MLPerf's rule), and 98% of "
-            "the decisions (*agreement*) must match."
+            "the predictions must match."
         )
     if found.decision == "class":
         return (
-            "There are no labels, so the metric is the match rate (*agreement*): 99% of the "
-            "samples must have the reference's class, the largest score of the first output."
+            "There are no labels, so the metric is the match rate: 99% of the samples must "
+            "have the reference's class, the largest score of the first output."
         )
     return (
-        "There are no labels, so the metric is *agreement*: 1 minus the relative difference of "
+        "There are no labels, so the match rate is 1 minus the relative difference of "
         "the first output from the reference's (Euclidean norm). It must be at least 99%."
     )
 

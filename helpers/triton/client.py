@@ -25,7 +25,7 @@ TEXT = """\
 import numpy as np
 import tritonclient.http as http
 
-sample = np.load("{sample}")  # it lies in the model repository
+sample = np.load("{sample}")  # a file of the model repository
 client = http.InferenceServerClient("{address}")
 inputs = []
 for each in client.get_model_metadata("{model}")["inputs"]:
@@ -66,12 +66,12 @@ def show_client(config: DeployConfig, repository: Artifact, server: Server) -> N
     """
     from IPython.display import Markdown, display
 
-    place = f"<code>{CLIENT}</code>, to be run beside <code>{SAMPLE}</code>"
+    place = f"<code>{CLIENT}</code>, in the folder of <code>{SAMPLE}</code>"
     elsewhere = "The command that serves a copy of the repository on another machine"
     program = (repository.folder / CLIENT).read_text()
     printed = _block("text", _printed(repository, server))
     for text in (
-        f"What it printed:\n\n{printed}",
+        f"Its output:\n\n{printed}",
         f"<details><summary>{place}</summary>\n\n{_block('python', program)}\n\n</details>",
         f"<details><summary>{elsewhere}</summary>\n\n"
         f"{_block('bash', serve_elsewhere(config))}\n\n</details>",

@@ -124,6 +124,14 @@ def test_its_defaults_are_those_of_resolve(model: str, stage: str) -> None:
     assert resolve(model, stage, **given) == resolve(model, stage)
 
 
+@pytest.mark.parametrize("model", models.names())
+def test_convert_begins_with_an_experiment_that_changes_the_precision(model: str) -> None:
+    config: Any = resolve(model, "convert")
+
+    assert config.precision != config.export_precision
+    assert config.experiment != resolve(model, "deploy").experiment
+
+
 def test_it_defines_nothing_and_catches_nothing(book: Any) -> None:
     logic = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Try, ast.TryStar)
     found = [

@@ -43,6 +43,7 @@ MEASURED = re.compile(
     re.IGNORECASE,
 )
 GIB, GB = 2**30, 1e9
+MOST_WORDS = 300  # of a notebook
 P10, P50, P90 = QUANTILES
 
 
@@ -121,6 +122,15 @@ def test_a_figure_with_a_unit_has_a_source(model: str, stage: str) -> None:
 
     assert found <= set(SOURCES)
     assert MEASURED.findall(text) == []
+
+
+@pytest.mark.parametrize("stage", ["export", "convert", "deploy"])
+@pytest.mark.parametrize("model", models.names())
+def test_it_is_short(model: str, stage: str) -> None:
+    """Drawings and tags are left out, and code in a line counts as one word."""
+    text = re.sub(r"```.*?```|<[^>]*>", " ", prose(notebook_file(model, stage)), flags=re.DOTALL)
+
+    assert len(re.sub(r"`[^`\n]+`", "x", text).split()) <= MOST_WORDS
 
 
 @pytest.mark.parametrize("figure", SOURCES)
