@@ -47,10 +47,10 @@ def describe(path: Path) -> GraphFacts:
 
 
 def asks(build: Build) -> list[Asked]:
-    """Say in which precision the file asks to be executed."""
+    """Return the precision in which the file is to be executed."""
     whys = {
-        "fp32": "The processor computes in the precision of the weights.",
-        "bf16": "The weights stay fp32 in the file; the processor rounds them when it loads it.",
-        "int8": "What is not int8 runs in what the processor multiplies fastest, bf16 or fp32.",
+        "fp32": "The CPU computes in the precision of the weights.",
+        "bf16": "The file keeps fp32 weights. The CPU rounds them when it loads them.",
+        "int8": "The other layers run in bf16 or fp32, whichever the CPU multiplies faster.",
     }
     return [Asked("INFERENCE_PRECISION_HINT", _HINTS[build.precision], whys[build.precision])]
