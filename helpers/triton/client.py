@@ -32,7 +32,7 @@ for each in client.get_model_metadata("{model}")["inputs"]:
     array = sample[each["name"]]
     inputs.append(http.InferInput(each["name"], list(array.shape), each["datatype"]))
     inputs[-1].set_data_from_numpy(array)
-answer = client.infer("{model}", inputs)
+response = client.infer("{model}", inputs)
 
 {reading}"""
 
