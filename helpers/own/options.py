@@ -36,6 +36,11 @@ class Option:
     name: str
     fields: dict[str, str]
 
+    @property
+    def changes_precision(self) -> bool:
+        """Whether `convert` has something to show: see `config.loading.configure`."""
+        return self.fields["precision"] != self.fields["export_precision"]
+
 
 def options(
     found: Draft, device: str, calibrated: int, asked: float

@@ -17,6 +17,7 @@ from helpers.store.lock import locked
 from helpers.store.paths import display_path, outputs
 
 MANIFEST = "manifest.json"
+SHOWN_APART = ("operators", "calls")  # facts that the summary leaves out
 
 
 class FileRecord(BaseModel, frozen=True):
@@ -57,8 +58,7 @@ class Artifact:
         """What a reader should know of it."""
         return {
             "folder": display_path(self.folder),
-            # what has a table of its own
-            **{name: value for name, value in self.facts.items() if name != "operators"},
+            **{name: value for name, value in self.facts.items() if name not in SHOWN_APART},
             "size_mb": self.size_mb,
             "files": {name: f"{file.size:,} bytes" for name, file in self.files.items()},
             "sha256": self.sha256,

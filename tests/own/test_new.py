@@ -182,10 +182,10 @@ def test_the_prose_says_shapes_samples_and_metric(books: dict[str, Any]) -> None
         for stage, book in books.items()
     }
 
-    takes = "It takes `features` (float32, 16) and answers `logits` (float32, 4)."
+    takes = "It takes `features` (float32, 16) and returns `logits` (float32, 4)."
     assert takes in text["export"]
     assert "The samples come from `samples.npz`." in text["export"]
-    assert "The metric `accuracy` of these answers must keep 99%" in text["deploy"]
+    assert "The metric `accuracy` must keep 99% of the reference's" in text["deploy"]
 
 
 def test_without_samples_every_stage_says_that_they_were_drawn(
