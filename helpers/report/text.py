@@ -200,7 +200,7 @@ def _peak_memory_mb(stages: Mapping[str, Result]) -> float | None:
     return max((peak for peak in peaks if peak is not None), default=None)
 
 
-def ladder(found: Results) -> list[dict[str, Value]]:
+def parity(found: Results) -> list[dict[str, Value]]:
     """One row for each output of each check: differences in deviations of the framework's output.
     Equal checks of an experiment share a row, and experiments whose rows are equal.
     """
