@@ -62,24 +62,25 @@ def test_without_a_batcher_there_are_as_many_instances_and_threads_as_with_one()
 
 
 @pytest.mark.parametrize(
-    ("cores", "names"),
+    ("cores", "pairs"),
     [
-        (1, ["1 x 1", "2 x 1"]),
-        (2, ["1 x 1", "1 x 2", "2 x 1", "2 x 2"]),
-        (8, ["1 x 1", "1 x 8", "2 x 4", "2 x 8"]),
+        (1, [(1, 1), (2, 1)]),
+        (2, [(1, 1), (1, 2), (2, 1), (2, 2)]),
+        (8, [(1, 1), (1, 8), (2, 4), (2, 8)]),
     ],
 )
 def test_instances_share_the_cores_in_each_way(
-    cores: int, names: list[str], monkeypatch: pytest.MonkeyPatch
+    cores: int, pairs: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(choices, "physical_cores", lambda: cores)
 
     found = lessons.sharings(config("instances"))
 
-    assert [each.name for each in found] == names
-    for each in found:
-        own = f"{each.config.instances.online} x {each.config.threads}"
-        assert own == each.name
+    assert [(each.config.instances.online, each.config.threads) for each in found] == pairs
+    for pair, each in zip(pairs, found, strict=True):
+        assert re.findall(r"\d+", each.name) == [str(count) for count in pair]
+    assert found[0].name == "1 instance × 1 thread"
+    assert found[-1].name.startswith("2 instances × ")
 
 
 def test_precisions_are_those_of_one_format_and_the_others_have_a_reason() -> None:

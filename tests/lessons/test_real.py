@@ -130,7 +130,11 @@ def test_a_lesson_is_done_in_time_with_a_page_a_chart_and_its_data(
 
 @pytest.mark.parametrize(
     ("lesson", "of"),
-    [("dynamic_batching", "no batcher"), ("instances", "1 x 1"), ("precision", "fp32")],
+    [
+        ("dynamic_batching", "no batcher"),
+        ("instances", "1 instance × 1 thread"),
+        ("precision", "fp32"),
+    ],
 )
 def test_what_to_notice_is_what_was_measured(lesson: str, of: str, outputs: Path) -> None:
     noticed = unescape(re.sub("<[^>]*>", "", section(page(outputs, lesson), "What to notice")))
