@@ -61,8 +61,8 @@ def draw(rows: "DataFrame") -> "Figure":
     axes.axvline(0, color=INK, lw=1)
     axes.grid(visible=False, axis="y")
     handles, labels = axes.get_legend_handles_labels()
-    below = "outside lower left"
-    figure.legend(handles, labels, loc=below, ncols=7, frameon=False, fontsize=8)
+    look = {"ncols": 7, "frameon": False, "fontsize": 8}
+    figure.legend(handles, labels, loc="outside lower left", **look)
     return figure
 
 
