@@ -45,11 +45,15 @@ def sharings(config: LessonConfig) -> list[Variant]:
     pairs = dict.fromkeys([(1, 1), (1, cores), (2, max(1, cores // 2)), (2, cores)])
     return [
         Variant(
-            f"{instances} instance{'s' * (instances > 1)} × {count} thread{'s' * (count > 1)}",
-            changed(config, {"instances": instances, "threads": count}),
+            _sharing(instances, count), changed(config, {"instances": instances, "threads": count})
         )
         for instances, count in pairs
     ]
+
+
+def _sharing(instances: int, count: int) -> str:
+    words = f"{instances} instance{'s' * (instances > 1)}"
+    return f"{words} × {count} thread{'s' * (count > 1)}"
 
 
 def precisions(config: LessonConfig) -> tuple[list[Variant], dict[str, str]]:

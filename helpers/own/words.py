@@ -40,7 +40,7 @@ def words(
         "file_words": FILES[kind],
         "framework": framework,
         "backend": found.origin.backend,
-        "ladder": _ladder(found, framework),
+        "checks": _checks(found, framework),
         "inputs": tensors(found.inputs),
         "outputs": tensors(found.outputs),
         "layers": "operators of the graph" if kind == "onnx" else "layers",
@@ -120,17 +120,15 @@ def _export(found: Draft, options: Sequence[Option]) -> str:
     return f"`export_format` chooses the format: {names}."
 
 
-def _ladder(found: Draft, framework: str) -> str:
+def _checks(found: Draft, framework: str) -> str:
     if found.origin.backend:
         return (
-            "The *parity checks* has one check: what many clients get at once is compared with "
-            "what one client gets alone, in units of the output's standard deviation."
+            "The responses to many clients are compared with the responses to one client, in "
+            "units of the output's standard deviation."
         )
     return (
-        "The *parity checks* has a check for each step: exported, converted, served, and served "
-        f"under load. Every check is compared with {framework} in fp32; differences are in units of "
-        "the output's standard deviation. What is served is also compared with the converted "
-        "model, where this process has the runtime that serves."
+        f"Each step is compared with {framework} in fp32: exported, converted, served, and served "
+        "under load."
     )
 
 

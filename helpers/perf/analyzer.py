@@ -152,9 +152,7 @@ def _open_loop(point: LoadPoint, folder: Path) -> list[str]:
     one thread, as perf_analyzer's may sleep through the start: without a lock it says that it
     begins, sometimes before a thread waits to hear that.
     """
-    schedule = folder / "gaps"
-    schedule.write_text("".join(f"{gap}\n" for gap in gaps_us(point)))
-    every = ("--request-intervals", str(schedule), "--request-count", str(point.requests))
+    every = ("--request-intervals", str(folder / "gaps"), "--request-count", str(point.requests))
     return [*every, "--async", "--max-threads", "1"]
 
 
@@ -199,6 +197,8 @@ def _perform(point: LoadPoint, server: Server, folder: Path) -> int | None:
     paths = ":".join(filter(None, (str(folder), os.environ.get("LD_LIBRARY_PATH"))))
     # libcurl takes a proxy from the environment, even for 127.0.0.1
     env = {**os.environ, "LD_LIBRARY_PATH": paths, "no_proxy": "*", "NO_PROXY": "*"}
+    if point.rate:
+        (folder / "gaps").write_text("".join(f"{gap}\n" for gap in gaps_us(point)))
     command = arguments(point, server.url, folder)
     before = server.statistics(point.model)["inference_count"] if point.rate else 0
     with (

@@ -77,10 +77,10 @@ def test_instances_share_the_cores_in_each_way(
     found = lessons.sharings(config("instances"))
 
     assert [(each.config.instances.online, each.config.threads) for each in found] == pairs
+    for pair, each in zip(pairs, found, strict=True):
+        assert re.findall(r"\d+", each.name) == [str(count) for count in pair]
     assert found[0].name == "1 instance × 1 thread"
-    for each in found:
-        numbers = int(each.name.split()[0]), int(each.name.split()[3])
-        assert numbers == (each.config.instances.online, each.config.threads)
+    assert found[-1].name.startswith("2 instances × ")
 
 
 def test_precisions_are_those_of_one_format_and_the_others_have_a_reason() -> None:
