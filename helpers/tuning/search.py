@@ -238,8 +238,8 @@ class Search:
                 return Winner(choice=best.choice, final=final, why=why, passed_over=passed_over)
             passed_over[trial.number] = wrong
         none = f"none of {len(trials)} meets the latency budget"
-        why = next(iter(passed_over.values()), none)
-        raise MeasurementError(f"No configuration can be recommended: {why}")
+        cause = next(iter(passed_over.values()), none)
+        raise MeasurementError(f"No configuration can be recommended: {cause}")
 
     def _explained(self, best: Trial) -> tuple[Trial, dict[str, Trial]]:
         """Compare it, field by field, with itself with the experiment's own value."""

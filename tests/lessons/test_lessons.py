@@ -88,7 +88,7 @@ def test_precisions_are_those_of_one_format_and_the_others_have_a_reason() -> No
 
     assert [each.config.precision for each in found] == ["fp32", "bf16", "int8"]
     assert {each.config.format for each in found} == {"openvino"}
-    assert left == {"fp16": "openvino has no fp16 on a cpu: it has fp32, bf16, int8"}
+    assert left == {"fp16": "openvino does not support fp16 on a cpu. Use one of fp32, bf16, int8."}
 
 
 def test_a_precision_shares_the_artifact_of_an_experiment_with_it() -> None:
