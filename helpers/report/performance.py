@@ -31,7 +31,7 @@ def show_offline(measurement: Measurement) -> None:
     """
     rows = measurement.frame()
     show_passes(measurement)
-    _display(table(with_intervals(rows, OFFLINE), "Offline, with 95% intervals"))
+    _display(table(with_intervals(rows, OFFLINE), "Offline, with 95% CIs"))
     if rows["in_process_throughput"].notna().any():
         caption = "Compared with the same model in-process, without a server"
         _display(table(with_intervals(rows, IN_PROCESS), caption))
@@ -41,7 +41,7 @@ def show_offline(measurement: Measurement) -> None:
 def show_online(measurement: Measurement) -> None:
     """Display the numbers of clients, and the conditions, which are folded."""
     rows = clients(measurement)
-    _display(table(with_intervals(rows, ONLINE), "Concurrency mode, with 95% intervals"))
+    _display(table(with_intervals(rows, ONLINE), "Concurrency mode, with 95% CIs"))
     _conditions(measurement, rows, "concurrency")
 
 
@@ -50,7 +50,7 @@ def show_rates(measurement: Measurement) -> None:
     rows = measurement.frame()
     rows = rows[rows["rate"].notna()]
     if len(rows):
-        _display(table(with_intervals(rows, RATES), "Request-rate mode, with 95% intervals"))
+        _display(table(with_intervals(rows, RATES), "Request-rate mode, with 95% CIs"))
     else:
         print("This experiment has no `rates`, so nothing was measured in request-rate mode.")
 

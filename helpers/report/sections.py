@@ -66,7 +66,7 @@ def show_offline(config: ReportConfig, results: Results, rows: "DataFrame") -> N
     """Display the measurements offline, and three charts over the batch size."""
     offline, folder = rows[rows["scenario"] == "offline"], results_folder(config)
     stores.show(results)
-    _display(table(with_intervals(offline, OFFLINE), "Offline, with 95% intervals"))
+    _display(table(with_intervals(offline, OFFLINE), "Offline, with 95% CIs"))
     for draw, describe, name in (
         (plots.throughput_over_batch, findings.describe_throughput, "throughput_over_batch"),
         (plots.latency_over_batch, findings.describe_latency, "latency_over_batch"),
@@ -90,7 +90,7 @@ def show_roofline(config: ReportConfig, results: Results, rows: "DataFrame") -> 
 def show_online(config: ReportConfig, rows: "DataFrame") -> None:
     """Display the measurements in concurrency mode, and where the latency of each goes."""
     online = rows[rows["scenario"] == "online"]
-    _display(table(with_intervals(online, ONLINE), "Concurrency mode, with 95% intervals"))
+    _display(table(with_intervals(online, ONLINE), "Concurrency mode, with 95% CIs"))
     for name, one in online.groupby("experiment", sort=False):
         plots.show(
             plots.latency_components(one),
@@ -106,7 +106,7 @@ def show_rates(config: ReportConfig, results: Results) -> None:
     if rows.empty:
         _display(text.markdown("No experiment was measured in request-rate mode."))
         return
-    _display(table(with_intervals(rows, RATES), "Request-rate mode, with 95% intervals"))
+    _display(table(with_intervals(rows, RATES), "Request-rate mode, with 95% CIs"))
     plots.show(
         plots.latency_over_rate(rows, limit),
         findings.describe_rates(rows, limit),
@@ -131,7 +131,7 @@ def show_published(config: ReportConfig, results: Results) -> None:
 
 def show_origin(config: ReportConfig, results: Results) -> None:
     """Display what a second load generator measured, and the origin of all numbers."""
-    _display(table(text.meters(config, results), "Two load generators, with 95% intervals"))
+    _display(table(text.meters(config, results), "Two load generators, with 95% CIs"))
     _display(table(text.provenance(results), "Provenance"))
 
 

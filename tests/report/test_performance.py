@@ -42,7 +42,7 @@ def test_offline_is_compared_with_the_baseline_only_where_there_is_one(shown: li
     shown.clear()
     performance.show_offline(measurement(BASELINE, BASELINE | {"batch_size": 4}))
 
-    assert without == ["Offline, with 95% intervals", "Conditions of the measurement"]
+    assert without == ["Offline, with 95% CIs", "Conditions of the measurement"]
     assert captions(shown) == [
         without[0],
         "Compared with the same model in-process, without a server",
@@ -148,7 +148,7 @@ def test_every_section_of_a_report_is_shown_and_its_data_written(
     sections.show_origin(config, results)
 
     assert "**Deploy onnx-fp32**: 100 samples/s" in shown[0].data
-    assert {"Offline, with 95% intervals", "The parity checks", "Provenance"} <= {*captions(shown)}
+    assert {"Offline, with 95% CIs", "The parity checks", "Provenance"} <= {*captions(shown)}
     assert "No experiment was measured in request-rate mode." in [
         getattr(each, "data", "") for each in shown if not isinstance(each, dict)
     ]
