@@ -245,15 +245,19 @@ def _by_server(config: ConvertConfig, artifact: Artifact) -> Arrays:
 def evaluate(
     config: DeployConfig, server: "Server"
 ) -> tuple[tuple[ParityCheck, ...], tuple[Score, ...]]:
-    """Compare and score Triton's outputs, for one request at a time and under load.
+    """Compare and score Triton's outputs, for one request at a time and under load."""
+    alone = evaluate_alone(config, server)
+    loaded, found = evaluate_under_load(config, server)
+    return (*alone, loaded), found
 
-    One at a time, the 64 samples are compared with the reference and, where this process has the
-    runtime that serves, with the converted model. Under load the whole evaluation set is compared
-    with the reference, and scored.
+
+def evaluate_alone(config: DeployConfig, server: "Server") -> tuple[ParityCheck, ...]:
+    """Send the 64 samples one request at a time, and compare them with the reference and, where
+    this process has the runtime that serves, with the converted model; nothing without a reference.
     """
     model, dataset = config.model, open_dataset(config)
     if models.get(model).BACKEND:
-        return _against_itself(config, server, dataset)
+        return ()
     precision = served_precision(config)
     alone = list(requests(config, dataset, min(BATCH, config.max_batch_size), SAMPLES))
     expected = None
@@ -268,22 +272,34 @@ def evaluate(
         is_same = config.server.kind == "embedded" and config.device == "cpu"
         bounds = (0.0, 0.0) if is_same else models.get(model).BOUNDS[precision]
         checks.append(check("served", config, precision, found, expected, bounds))
+    return tuple(checks)
+
+
+def evaluate_under_load(
+    config: DeployConfig, server: "Server"
+) -> tuple[ParityCheck, tuple[Score, ...]]:
+    """Send the whole evaluation set from many clients at once, compare it with the reference, and
+    score it.
+    """
+    model, dataset = config.model, open_dataset(config)
+    if models.get(model).BACKEND:
+        return _against_itself(config, server, dataset)
     # twice as many clients as fill the largest preferred batch: while one runs, the next one fills
     filled = max(config.preferred_batch_sizes, default=config.max_batch_size)
     size = ceil(filled / MOST_REQUESTS)
     found = server.infer_all(model, requests(config, dataset, size), 2 * ceil(filled / size))
     right, metrics = _reference(config, EVALUATION_FILE)
-    checks.append(check("served under load", config, precision, found, right))
+    result = check("served under load", config, served_precision(config), found, right)
     kept = scores(config, metrics, dataset.score(found))
     # without a metric of the task, the rule of the metrics is that of the decisions
     share = AGREED_SHARE if kept else KEPT_SHARE
     decided = agreement(dataset.decisions(right), dataset.decisions(found), share)
-    return tuple(checks), (*kept, decided)
+    return result, (*kept, decided)
 
 
 def _against_itself(
     config: DeployConfig, server: "Server", dataset: Dataset
-) -> tuple[tuple[ParityCheck, ...], tuple[Score, ...]]:
+) -> tuple[ParityCheck, tuple[Score, ...]]:
     """Judge a model without a reference: many clients at once must get the outputs that one client
     gets. A metric of the task shows how good they are, with nothing to compare it with.
     """
@@ -295,4 +311,4 @@ def _against_itself(
     alone = under_load.model_copy(update={"reference": "same model, one client"})
     kept = scores(config, dataset.score(right), dataset.score(found))
     decided = agreement(dataset.decisions(right), dataset.decisions(found))
-    return (alone,), (*kept, decided)
+    return alone, (*kept, decided)

@@ -21,6 +21,9 @@ NAMES = {
     "noop_latency_ms": "no-op model latency (ms)",
     "machine_gflops": "machine speed (GFLOP/s)",
     "rate": "rate (requests/s)",
+    "p50_sent_ms": "p50 since sent (ms)",
+    "p99_sent_ms": "p99 since sent (ms)",
+    "send_delay_p99_ms": "p99 send delay (ms)",
     "gflops": "GFLOP/s",
     "intensity": "FLOP/byte",
     "roofline_share": "share of roofline",
@@ -40,7 +43,7 @@ UNITS |= {"bytes": "bytes", "percent": "%", "mhz": "MHz", "w": "W", "c": "°C"}
 FORMATS = {"margin_of_error": ".1%", "littles_law": ".3f"}
 SHARES = ("client_overhead", "gpu_utilisation", "gpu_utilisation_max", "roofline_share")
 FORMATS |= dict.fromkeys(SHARES, ".0%") | {"share": ".1%"}
-FORMATS |= dict.fromkeys(("framework", "served"), ".4f")  # a metric: 0.9997 is not 1.000
+FORMATS |= dict.fromkeys(("framework", "served", "bound"), ".4f")  # a metric: 0.9997 is not 1.000
 FORMATS |= dict.fromkeys(("max_difference", "mean_difference", "max_bound", "mean_bound"), ".1e")
 JUDGED = ("quality", "result")  # columns of badges, with the reason of each below it
 # Badges have their own background, so that they can be read in a light and in a dark theme.

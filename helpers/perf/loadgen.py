@@ -176,13 +176,13 @@ def wrong_answer(trial: Trial, right: Sequence[Values], bounds: Values) -> str:
     for index, found in trial.answers:
         expected = right[index]
         if found.shape != expected.shape:
-            return f"sample {index} has {found.size} values, the framework {expected.size}"
+            return f"sample {index} has {found.size} values, the reference {expected.size}"
         apart = np.abs(found - expected) / bounds
         if not apart.max() <= 1:  # or it is not a number
             worst = int(apart.argmax())
             return (
-                f"value {worst} of sample {index} is {found[worst]:.6g}, the framework's "
-                f"{expected[worst]:.6g}; they may differ by {bounds[worst]:.2g}"
+                f"value {worst} of sample {index} is {found[worst]:.6g}, the reference is "
+                f"{expected[worst]:.6g} (tolerance {bounds[worst]:.2g})"
             )
     return ""
 
@@ -195,8 +195,8 @@ def crosscheck(given: Parameters, model: str, experiment: str) -> list[Row]:
     `MeasurementError` without LoadGen.
     """
     if not find_spec("mlperf_loadgen"):
-        words = "pip install 'mlcommons-loadgen>=6.0.17,<7'"
-        raise MeasurementError(f"crosscheck needs LoadGen: {words}")
+        command = "pip install 'mlcommons-loadgen>=6.0.17,<7'"
+        raise MeasurementError(f"LoadGen is not installed. Run: {command}")
     config = configure(given, model, experiment, "deploy")
     assert isinstance(config, DeployConfig)
     repository, fields = require(config, "deploy"), given.experiment(model, config.experiment)
@@ -220,7 +220,9 @@ def crosscheck(given: Parameters, model: str, experiment: str) -> list[Row]:
             trial = run(server, model, samples, outputs, test)
             if wrong := wrong_answer(trial, right, bounds):
                 name = f"{model} {config.experiment}"
-                raise AccuracyError(f"{name}: wrong answer in LoadGen's {test.scenario}: {wrong}")
+                raise AccuracyError(
+                    f"{name}: wrong response in LoadGen's scenario {test.scenario}: {wrong}"
+                )
             checked.append(len(trial.answers))
             return trial
 
@@ -268,10 +270,10 @@ def compare(
     rate = SERVER_SHARE * geometric_mean([each.throughput for each in one]) / size
     count = max(FEWEST, ceil(SERVER_SECONDS * rate))
     latencies = loadgen(Test("Server", count, rate=rate)).latencies_ms
-    reason = f"{rate:.3g} requests/s, Poisson arrivals"
+    reason = f"{rate:.3g} requests/s (Poisson arrivals)"
     if budget_ms:
         within = (latencies <= budget_ms).mean()
-        reason += f"; {within:.1%} of {len(latencies)} within the budget of {budget_ms:g} ms"
+        reason += f"; {within:.1%} of {len(latencies)} requests within {budget_ms:g} ms"
     due = open_loop(rate, count).latencies_ms
     rates = [1000 * size * len(each.latencies_ms) / max(each.latencies_ms) for each in offline]
     closed = [each.throughput for each in many]

@@ -1,4 +1,12 @@
 from .answers import Answer, answers_of
+from .performance import (
+    notice_offline,
+    notice_online,
+    show_offline,
+    show_online,
+    show_rates,
+    show_request,
+)
 from .site import (
     Link,
     StageState,
@@ -20,7 +28,13 @@ __all__ = [
     "background",
     "counts",
     "has_links",
+    "notice_offline",
+    "notice_online",
     "outputs_index",
     "page",
+    "show_offline",
+    "show_online",
+    "show_rates",
+    "show_request",
     "target_index",
 ]

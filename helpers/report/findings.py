@@ -115,9 +115,14 @@ def describe_frontier(rows: "DataFrame", latency_budget_ms: float = UNLIMITED) -
     """Return the caption of throughput against latency: the fastest of each workload within the
     budget.
     """
-    tops = _tops(rows, latency_budget_ms)
     limit = "" if latency_budget_ms == UNLIMITED else f" within {latency_budget_ms:g} ms (p99)"
-    return f"Highest throughput{limit}: {tops}." if tops else _none(latency_budget_ms)
+    tops = [
+        f"{f'{workload}: ' * bool(workload)}{top['experiment']}, "
+        f"{digits(top['throughput'])} samples/s"
+        for workload, points in workloads(rows)
+        for _, top in leaders(points, latency_budget_ms).head(1).iterrows()
+    ]
+    return f"Fastest{limit}: {'; '.join(tops)}." if tops else _none(latency_budget_ms)
 
 
 def describe_fastest(rows: "DataFrame", latency_budget_ms: float = UNLIMITED) -> str:
@@ -222,7 +227,7 @@ def describe_limits(rows: "DataFrame", peaks: Peaks | None) -> str:
         for _, row in one.nlargest(1, "roofline_share").iterrows()
     ]
     lacking = sorted({*rows["experiment"]} - {*points["experiment"]})
-    lines += [f"{', '.join(lacking)} unknown"] if lacking else []
+    lines += [f"unknown for {', '.join(lacking)}"] if lacking else []
     return (
         "Highest share of the roofline (measured rates of matrix multiplication and memory): "
         f"{'; '.join(lines) or 'unknown'}."
@@ -248,11 +253,11 @@ def describe_qualities(rows: "DataFrame") -> str:
     return f"{total}: {', '.join(counts) or 'none'}. Findings use stable and imprecise ones."
 
 
-def _tops(rows: "DataFrame", latency_budget_ms: float = UNLIMITED) -> str:
-    """Name the fastest measurement of each workload within the budget; "" if none is known."""
+def _tops(rows: "DataFrame") -> str:
+    """Name the fastest measurement of each workload; "" if none is known."""
     tops = []
     for workload, points in workloads(rows):
-        found = leaders(points, latency_budget_ms)
+        found = leaders(points)
         for _, top in found.head(1).iterrows():
             head = f"{workload} " if workload else ""
             several = f"; no clear winner among {len(found)} measurements" * (len(found) > 1)
@@ -271,7 +276,7 @@ def _names(found: "DataFrame") -> str:
     shown = found if len(found) < 4 else found.drop_duplicates("experiment")
     first, *others = [_named(row) for _, row in shown.iterrows()]
     if len(found) > len(shown):
-        others.append(f"{len(found) - len(shown)} more")
+        others.append(f"{len(found) - len(shown)} more measurements")
     return f"{first}. No clear winner (95% CIs overlap): {'; '.join(others)}" if others else first
 
 

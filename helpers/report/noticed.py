@@ -86,7 +86,7 @@ def _growth(points: "DataFrame", name: Name) -> Iterator[str]:
             f"{_longer(enough, first)}"
         )
     if enough.name == last.name:
-        yield f"Throughput still grows at {name(last)}, the most that was measured."
+        yield f"Throughput still grows at {name(last)}, the last with a known throughput."
     else:
         yield (
             f"Beyond {name(enough)} throughput does not measurably grow: with {name(last)} it is "

@@ -78,14 +78,15 @@ def in_words(found: Results) -> str:
         )
     if rows := sorted(repeated_batches(found), key=lambda row: row["ratio"]):
         least, most = rows[0]["ratio"], rows[-1]
+        ratios = " to ".join(dict.fromkeys((f"{least:.2f}×", f"{most['ratio']:.2f}×")))
         hits = ""
         if most["hit rate"] is not None:
             own, other = most["hit rate, repeated"], most["hit rate"]
             hits = f" (hit rate {own:.1%} instead of {other:.1%})"
         lines.append(
-            f"Sending one batch again and again, as NVIDIA did, has {least:.2f} to "
-            f"{most['ratio']:.2f}× the throughput of different batches: the most with "
-            f"{most['experiment']} at batch size {most['batch_size']:,}{hits}."
+            f"Sending one batch again and again, as NVIDIA did, has {ratios} the throughput of "
+            f"different batches: the most with {most['experiment']} at batch size "
+            f"{most['batch_size']:,}{hits}."
         )
     return "\n".join(f"- {line}" for line in lines)
 

@@ -233,7 +233,12 @@ def metrics(found: Results) -> list[dict[str, Value]]:
     whose rows are equal share one.
     """
     rows = [
-        {"experiment": name, **score.model_dump(), "result": "failed" if score.fault else "passed"}
+        {
+            "experiment": name,
+            **score.model_dump(),
+            "metric": pretty(score.metric),
+            "result": "failed" if score.fault else "passed",
+        }
         for name, stages in found.items()
         if "deploy" in stages
         for score in stages["deploy"].scores

@@ -102,7 +102,7 @@ def explained(monkeypatch: pytest.MonkeyPatch) -> Any:
             Operator(kind=kind, kernel="k", precision="fp32", calls=calls, ms=1)
             for kind, calls in executed.items()
         )
-        config: Any = resolve("resnet50", "convert", overrides=fields)
+        config: Any = resolve("resnet50", "convert", experiment="onnx-fp32", overrides=fields)
         return changes.what_changed(config, made, Profile(operators=operators))
 
     return found

@@ -84,9 +84,8 @@ def test_tfts_answer_names_electricity_and_traffic_apart() -> None:
         "to 91.8), p99 20 ms: traffic-openvino, batch size 8, 1 client, online."
     )
     assert findings.describe_frontier(frame(*rows)) == (
-        "Highest throughput: electricity 150 samples/s (95% CI 147.1 to 153), p99 20 ms "
-        "(electricity-openvino, batch size 8, 1 client, online); traffic 90 samples/s (95% CI "
-        "88.24 to 91.8), p99 20 ms (traffic-openvino, batch size 8, 1 client, online)."
+        "Fastest: electricity: electricity-openvino, 150 samples/s; traffic: traffic-openvino, 90 "
+        "samples/s."
     )
     assert text.headline(frame(*rows)) == (
         "electricity 150.0 samples/s: electricity-openvino; "
@@ -115,7 +114,11 @@ def test_where_intervals_overlap_both_are_named_and_none_is_the_winner() -> None
         "onnx, batch size 8, 1 client, online. No clear winner (95% CIs overlap): openvino, batch "
         "size 8, 1 client, online." in answer(near)
     )
-    assert "no clear winner among 2 measurements" in findings.describe_frontier(frame(*near))
+    offline = [each.model_copy(update={"scenario": "offline"}) for each in near]
+    assert findings.describe_throughput(frame(*offline)) == (
+        "Highest offline throughput: 100 samples/s (95% CI 98.04 to 102), p99 20 ms (onnx, batch "
+        "size 8, 1 client, offline; no clear winner among 2 measurements)."
+    )
     assert text.headline(frame(*near)) == "100.0 samples/s: onnx or openvino (no clear winner)"
     assert "openvino" not in answer(far)
     assert "clear winner" not in answer(far)
@@ -141,7 +144,7 @@ def test_many_points_without_a_clear_winner_are_named_by_experiment() -> None:
 
     assert said.endswith(
         "a, batch size 8, 0 clients, online. No clear winner (95% CIs overlap): b, batch size 8, 1 "
-        "client, online; 2 more."
+        "client, online; 2 more measurements."
     )
     assert findings.describe_qualities(frame(*rows)).startswith("4 measurements: 4 stable.")
 
@@ -259,7 +262,7 @@ def test_the_answer_within_the_budget_is_known_from_the_requests_but_the_first(
     )
     assert "Not confirmed" not in findings.describe_fastest(table[2:3], 5.0)
     caption = findings.describe_frontier(table, 5.0)
-    assert caption.startswith("Highest throughput within 5 ms (p99): 100 samples/s (95% CI 98.04")
+    assert caption.startswith("Fastest within 5 ms (p99): onnx, 100 samples/s.")
     assert findings.describe_frontier(table[1:3], 5.0) == (
         "No configuration is confirmed to meet the p99 budget of 5 ms."
     )

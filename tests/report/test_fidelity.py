@@ -22,7 +22,7 @@ from helpers.config.schema import LoadConfig
 from helpers.errors import ServerError
 from helpers.formats._tensorrt import profile
 from helpers.models._criteo import hierarchical
-from helpers.report import nvidia
+from helpers.report import nvidia, site
 from helpers.report.nvidia import documents as facts
 from helpers.report.nvidia.fidelity import Fidelity, fidelities
 from helpers.report.nvidia.fidelity_page import PAGE, everywhere
@@ -341,8 +341,9 @@ def test_the_page_has_a_table_for_each_and_runs_no_script(
     assert "default-src 'none'" in text
     assert not re.search(r"https?://|@import|url\(|script-src", text)
     links = [str(tag["href"]) for tag in page.all("a")]
+    background = [link.href for link in site.background()]
     assert links == [
-        *("index.html", "published.html", "fidelity.csv"),
+        *("index.html", "published.html", *background, "fidelity.csv"),
         *(f"#{model}" for model in facts.documents()),
     ]
     assert {*facts.documents()} <= {str(tag.get("id")) for tag in page.all("h2")}

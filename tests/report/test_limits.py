@@ -50,9 +50,9 @@ def test_each_experiment_has_its_share_of_the_roofline(rows: list[Row]) -> None:
     assert findings.describe_limits(frame(rows), PEAKS) == (
         "Highest share of the roofline (measured rates of matrix multiplication and memory): "
         "onnx-fp32 50% (compute bound, fp32, batch size 8, offline); openvino-bf16 25% (memory "
-        "bound, bf16, batch size 8, offline); ts unknown."
+        "bound, bf16, batch size 8, offline); unknown for ts."
     )
-    assert findings.describe_limits(frame(rows[4:]), PEAKS).endswith("and memory): ts unknown.")
+    assert findings.describe_limits(frame(rows[4:]), PEAKS).endswith("and memory): unknown for ts.")
     assert findings.describe_limits(frame(rows), None) == "The roofline was not measured."
 
 

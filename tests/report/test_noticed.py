@@ -71,7 +71,7 @@ def test_throughput_that_still_grows_says_so() -> None:
     assert found[:2] == [
         "With batch size 512 throughput is 9,000 samples/s, 30× that with batch size 1. p50 is 10 "
         "ms instead of 3 ms (3.3×).",
-        "Throughput still grows at batch size 512, the most that was measured.",
+        "Throughput still grows at batch size 512, the last with a known throughput.",
     ]
 
 

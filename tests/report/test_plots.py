@@ -260,7 +260,9 @@ def test_findings_name_the_best_point_and_count_what_is_not_reliable(rows: DataF
     )
     assert "55.3 ms at batch size 64" in findings.describe_latency(t4)
     assert "; throughput is highest with " in findings.describe_components(t4)
-    assert "(p99): 4,630 samples/s" in findings.describe_frontier(rows, 20)
+    assert "(p99): NVIDIA DGX A100 (1x A100 80GB), 4,630 samples/s" in findings.describe_frontier(
+        rows, 20
+    )
     assert "reaches 90% of the in-process" in findings.describe_relative_throughput(rows)
 
 

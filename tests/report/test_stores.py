@@ -58,7 +58,7 @@ def test_a_repeated_batch_stands_beside_different_ones() -> None:
 
     (one,) = stores.repeated_batches(found)
     assert (one["ratio"], one["hit rate"], one["hit rate, repeated"]) == (1.5, 0.8, 1.0)
-    assert "has 1.50 to 1.50× the throughput of different batches" in stores.in_words(found)
+    assert "has 1.50× the throughput of different batches" in stores.in_words(found)
     assert "(hit rate 100.0% instead of 80.0%)" in stores.in_words(found)
 
 
