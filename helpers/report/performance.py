@@ -13,16 +13,15 @@ if TYPE_CHECKING:
 
 OFFLINE = ["batch_size", "repeated", "throughput", "p50_latency_ms", "p99_latency_ms"]
 OFFLINE += ["hit_rate", "default_share", "requests", "quality", "reason"]
-IN_PROCESS = ["batch_size", "repeated", "throughput", "in_process_throughput"]
+IN_PROCESS = ["batch_size", "repeated", "in_process_throughput"]
 IN_PROCESS += ["relative_throughput", "relative_quality", "serving_overhead_ms"]
 IN_PROCESS += ["noop_latency_ms", "residual_overhead_ms", "noop_reason"]
-ONLINE = ["concurrency", "throughput", "p50_latency_ms", "p90_latency_ms", "p95_latency_ms"]
-ONLINE += ["p99_latency_ms", "average_batch_size", "hit_rate", "default_share", "requests"]
-ONLINE += ["quality", "reason"]
+ONLINE = ["concurrency", "throughput", "p50_latency_ms", "p99_latency_ms", "average_batch_size"]
+ONLINE += ["hit_rate", "default_share", "requests", "quality", "reason"]
 RATES = ["rate", "p50_latency_ms", "p99_latency_ms", "p50_sent_ms", "p99_sent_ms"]
 RATES += ["send_delay_p99_ms", "average_batch_size", "requests", "quality", "reason"]
-CONDITIONS = ["margin_of_error", "average_batch_size", "client_overhead", "machine_gflops"]
-CONDITIONS += ["background_cpu_cores", "server_peak_memory_mb"]
+CONDITIONS = ["margin_of_error", "p90_latency_ms", "p95_latency_ms", "client_overhead"]
+CONDITIONS += ["machine_gflops", "background_cpu_cores", "server_peak_memory_mb"]
 
 
 def show_offline(measurement: Measurement) -> None:
