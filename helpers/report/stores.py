@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from helpers.config import Value
 from helpers.display import table
 from helpers.report.text import markdown
-from helpers.results import Measurement, Results
+from helpers.results import Measurement, Results, Row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,9 +47,19 @@ def repeated_batches(found: Results) -> list[dict[str, Any]]:
                         "throughput, repeated (samples/s)": row.throughput,
                         "hit rate, repeated": row.hit_rate,
                         "ratio": row.throughput / other.throughput,
+                        "95% CIs": _overlap(row, other),
                     }
                 )
     return rows
+
+
+def _overlap(row: Row, other: Row) -> str:
+    """Return whether the 95% CIs of two throughputs overlap; empty if one has none."""
+    ends = row.throughput_low, row.throughput_high, other.throughput_low, other.throughput_high
+    low, high, other_low, other_high = (each or 0.0 for each in ends)
+    if not (low and other_low):
+        return ""
+    return "overlap" if low <= other_high and other_low <= high else "do not overlap"
 
 
 def in_words(found: Results) -> str:
@@ -88,6 +98,8 @@ def in_words(found: Results) -> str:
             f"different batches: the most with {most['experiment']} at batch size "
             f"{most['batch_size']:,}{hits}."
         )
+        if any(row["95% CIs"] != "do not overlap" for row in rows):
+            lines[-1] += " Where 95% CIs overlap or are unknown, there is no clear winner."
     return "\n".join(f"- {line}" for line in lines)
 
 

@@ -60,6 +60,21 @@ def test_a_repeated_batch_stands_beside_different_ones() -> None:
     assert (one["ratio"], one["hit rate"], one["hit rate, repeated"]) == (1.5, 0.8, 1.0)
     assert "has 1.50× the throughput of different batches" in stores.in_words(found)
     assert "(hit rate 100.0% instead of 80.0%)" in stores.in_words(found)
+    assert one["95% CIs"] == "do not overlap"
+    assert "clear winner" not in stores.in_words(found)
+
+
+def test_a_repeated_batch_that_is_not_measurably_faster_is_said_to_be_no_winner() -> None:
+    found = of_store(0.0, cold=0.72, warm=0.72)
+    measured = found["hps"]["perf_offline"].measurement
+    assert measured
+    rows = [each.model_copy(update={"throughput_low": 90.0}) for each in measured.rows]
+    measured = measured.model_copy(update={"rows": tuple(rows)})
+    stage = found["hps"]["perf_offline"].model_copy(update={"measurement": measured})
+    alike = {"hps": {"perf_offline": stage}}
+
+    assert [each["95% CIs"] for each in stores.repeated_batches(alike)] == ["overlap"]
+    assert stores.in_words(alike).endswith("there is no clear winner.")
 
 
 def test_without_a_store_nothing_is_said() -> None:
