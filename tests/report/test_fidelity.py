@@ -147,7 +147,7 @@ def test_nvidias_values_are_those_of_its_documents(found: list[Fidelity]) -> Non
     torch = table(found, "tft-nvidia-t4-offline-traffic-torchscript")
     assert values(torch, "precision") == ("same", ["FP32"], ["FP32"])
     (line,) = (line for line in torch.lines if line.name == "precision")
-    assert line.note == "its tables say FP16; its TorchScript was exported in fp32"
+    assert line.note == "NVIDIA's tables say FP16, its TorchScript was exported in fp32"
     assert "ONNX opset" not in {line.name for line in torch.lines}
 
 
