@@ -130,7 +130,7 @@ def test_each_row_has_its_share_of_a_peak_that_its_stage_measured(finished: Proj
         converted = finished.result(name, "convert").profile
         assert converted
         assert len(converted.operators) >= 1
-        assert converted.findings[0].startswith("Products take ")
+        assert converted.findings[0].startswith("Matrix multiplications and ")
         for stage in ("perf_offline", "perf_online"):
             measurement = finished.result(name, stage).measurement
             assert measurement
