@@ -1,8 +1,4 @@
-"""The command line: `triton-notebooks`, or `python -m helpers`.
-
-Exit codes: 0 all done, 1 something failed or differs, 2 wrong usage or parameters; interrupted: 130
-by Ctrl-C, 143 by SIGTERM, 129 by SIGHUP.
-"""
+"""The command line: `triton-notebooks`, or `python -m helpers`."""
 
 import locale
 import os
@@ -34,16 +30,25 @@ try:
         writable_home,
     )
 except ImportError as error:
-    sys.exit(f"error: {error}: pip install --no-deps -r docker/requirements.lock")
+    sys.exit(f"error: {error}. Run: pip install --no-deps -r docker/requirements.lock")
 
+EXIT_CODES = """\b
+Exit codes:
+    0  everything is done
+    1  a stage failed, or a comparison found a difference
+    2  wrong usage or wrong parameters
+  129  interrupted by SIGHUP
+  130  interrupted by Ctrl-C
+  143  interrupted by SIGTERM"""
+EXAMPLE = "\b\nExample:\n  triton-notebooks {}"
 app = Typer(
-    help="Deploy models on Triton and measure them, reproducibly.",
-    epilog=(__doc__ or "").rpartition("\n\n")[2],
+    help="Deploy models on Triton, check their outputs, measure them and write reports.",
+    epilog=f"{EXIT_CODES}\n\n{EXAMPLE.format('run --model resnet50')}",
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-params = Typer(rich_markup_mode=None)
+params = Typer(rich_markup_mode=None, epilog=EXAMPLE.format("params new"))
 app.add_typer(params, name="params", help="Compare parameter files, or write one for this GPU.")
 say = Lines()
 TERMINAL = "PYTHONIOENCODING"  # the encoding of its characters
@@ -60,65 +65,73 @@ Stage = StrEnum(
     "export convert deploy perf_offline perf_online report tune "
     "dynamic_batching instances precision",
 )
-File = Annotated[Path, Argument(metavar="PARAMS", help="a parameter file", show_default=False)]
-Experiments = Annotated[list[str] | None, Option(metavar="E", help="only this experiment")]
+File = Annotated[Path, Argument(metavar="PARAMS", help="parameter file", show_default=False)]
+DEFAULT_FILE = "parameter file  [default: params/cpu.yaml]"
 SOURCES = (
-    "an .onnx, .keras, .pt2 or TorchScript file, the folder of a SavedModel or of a model in a "
-    "Triton repository, or module:function"
+    "model to import: an .onnx, .keras, .pt2 or TorchScript file, the folder of a SavedModel or of "
+    "a model in a Triton repository, or module:function"
 )
-SAMPLES = "an .npz with an array for each input  [default: drawn at random]"
-LABELS = "an .npz with one array, a label for each sample"
-METRIC = "accuracy, f1, auc, mae, or the name of a function for you to write"
-BATCH = "1: the batch is fixed at one sample; none: there is no batch dimension"
-SIZE = "the size of a dimension that is free"
-ONE_OF = f"only this stage: {', '.join(Stage)}"
-DryRun = Annotated[bool, Option("--dry-run", help="only say what would run and for how long")]
-ListOnly = Annotated[bool, Option("--dry-run", help="only say what would be removed")]
-Seconds = Annotated[int, Option(metavar="SECONDS", help="the longest time for a notebook cell")]
-Experiment = Annotated[str, Option(metavar="E", help="the experiment  [default: the first]")]
-Model = Annotated[str, Option(metavar="M", help="the model")]
-Minutes = Annotated[
-    float | None, Option(metavar="N", help="of measuring that the search may take", min=0.1)
+SAMPLES = ".npz file with one array per input  [default: random inputs]"
+LABELS = ".npz file with one array, one label per sample (needs --samples, --metric)"
+METRIC = "metric of the labels: accuracy, f1, auc, mae, or a name for a function that you write"
+BATCH = "batch dimension: 1 if its size is fixed at 1, none if the model has none"
+SIZE = "size of a free dimension of the inputs (repeatable)"
+ONE_OF = f"run only this stage (repeatable): {', '.join(Stage)}"
+WHAT_RUNS = "print what would run and how long it would take; run nothing"
+WHAT_GOES = "print what would be removed; remove nothing"
+WHERE = "run the stages on this cluster's workers  [default: on this machine]"
+SECRET = "TLS key file written by `scheduler` (required for tls:// addresses)"
+PLAIN = "disable TLS: anyone on the network can then read traffic and run code"
+Seconds = Annotated[int, Option(metavar="SECONDS", help="time limit of a cell, in seconds")]
+Experiment = Annotated[
+    str, Option(metavar="E", help="name of the experiment  [default: the model's first]")
 ]
-Port = Annotated[int | None, Option(metavar="P", help="the HTTP port  [default: a free one]")]
-First = Annotated[Path, Argument(metavar="A", help="a parameter file")]
-Second = Annotated[Path, Argument(metavar="B", help="the file to compare it with")]
-Name = Annotated[str, Argument(metavar="NAME", help="its name in params/  [default: the GPU's]")]
-FOLDER = "the folder of results  [default: outputs]"
+Model = Annotated[str, Option(metavar="M", help="name of the model")]
+LIMIT = "time limit of the search's measurements, in minutes  [default: tune_minutes]"
+Minutes = Annotated[float | None, Option(metavar="N", help=LIMIT, min=0.1)]
+Port = Annotated[int | None, Option(metavar="P", help="HTTP port  [default: a free port]")]
+First = Annotated[Path, Argument(metavar="A", help="first parameter file")]
+Second = Annotated[Path, Argument(metavar="B", help="second parameter file")]
+Name = Annotated[
+    str, Argument(metavar="NAME", help="name of the new file in params/  [default: the GPU's name]")
+]
+FOLDER = "folder of the results  [default: outputs]"
 Outputs = Annotated[
     Path, Option(metavar="DIR", help=FOLDER, show_default=False, callback=use_outputs)
 ]
 OUTPUTS = ROOT / "outputs"
-Scheduler = Annotated[
-    str, Option(metavar="ADDRESS", help="of a fleet, whose workers run the stages  [default: here]")
+Cluster = Annotated[str, Option("--scheduler", metavar="ADDRESS", help=WHERE)]
+Source = Annotated[
+    str, Option("--scheduler", metavar="ADDRESS", help="download the model from this cluster")
 ]
-Source = Annotated[str, Option("--scheduler", metavar="ADDRESS", help="bring it from a fleet")]
-Needed = Annotated[str, Option("--scheduler", metavar="ADDRESS", help="of the fleet")]
-Address = Annotated[str, Argument(metavar="SCHEDULER", help="the address that it printed")]
-Key = Annotated[Path | None, Option(metavar="FILE", help="that the scheduler wrote, for tls://")]
-Insecure = Annotated[
-    bool, Option("--insecure", help="let others read, and run code: not encrypted between machines")
+Needed = Annotated[
+    str, Option("--scheduler", metavar="ADDRESS", help="address of the cluster's scheduler")
 ]
-Fetch = Annotated[bool, Option("--fetch", help="bring artifacts home too, from --scheduler")]
-Offers = Annotated[
-    list[str] | None,
-    Option(metavar="T", help="offer this target only  [default: what this machine can run]"),
+Address = Annotated[str, Argument(metavar="SCHEDULER", help="address printed by `scheduler`")]
+Key = Annotated[Path | None, Option(metavar="FILE", help=SECRET)]
+Insecure = Annotated[bool, Option("--insecure", help=PLAIN)]
+Fetch = Annotated[
+    bool, Option("--fetch", help="download the workers' artifacts (with --scheduler)")
 ]
-Host = Annotated[str, Option(metavar="H", help="the address of this machine to listen at")]
+TARGET = "offer only this target (repeatable)  [default: all that this machine supports]"
+Offers = Annotated[list[str] | None, Option(metavar="T", help=TARGET)]
+Host = Annotated[str, Option(metavar="H", help="IP address to listen on")]
 
 
-@app.command()
+@app.command(epilog=EXAMPLE.format("run params/cpu.yaml --model resnet50 --stage export"))
 def run(
-    files: Annotated[
-        list[Path] | None, Argument(metavar="PARAMS", help="a file  [default: params/cpu.yaml]")
+    files: Annotated[list[Path] | None, Argument(metavar="PARAMS", help=DEFAULT_FILE)] = None,
+    model: Annotated[
+        list[str] | None, Option(metavar="M", help="run only this model (repeatable)")
     ] = None,
-    model: Annotated[list[str] | None, Option(metavar="M", help="only this model")] = None,
-    experiment: Experiments = None,
+    experiment: Annotated[
+        list[str] | None, Option(metavar="E", help="run only this experiment (repeatable)")
+    ] = None,
     stage: Annotated[list[Stage] | None, Option(metavar="S", help=ONE_OF)] = None,
-    force: Annotated[bool, Option("--force", help="also run what is up to date")] = False,
-    dry_run: DryRun = False,
+    force: Annotated[bool, Option("--force", help="rerun stages that are up to date")] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help=WHAT_RUNS)] = False,
     cell_timeout: Seconds = 7200,
-    scheduler: Scheduler = "",
+    scheduler: Cluster = "",
     key: Key = None,
     insecure: Insecure = False,
     fetch: Fetch = False,
@@ -126,7 +139,7 @@ def run(
 ) -> int:
     """Run the notebooks that are not up to date and write the pages.
 
-    --model, --experiment and --stage may be given several times.
+    Press Ctrl-C to stop. Run the same command again to resume: finished stages are kept.
     """
     do: Callable[..., Counter[str]] = partial(pipeline.run, say=lines_or_live())
     if scheduler:
@@ -148,7 +161,7 @@ def run(
     return 1 if set(+outcome) - {"executed", "unchanged", "skipped"} else 0
 
 
-@app.command()
+@app.command(epilog=EXAMPLE.format("worker tls://10.0.0.1:8786 --key fleet.pem"))
 def worker(
     address: Address,
     target: Offers = None,
@@ -156,28 +169,33 @@ def worker(
     insecure: Insecure = False,
     outputs: Outputs = OUTPUTS,
 ) -> None:
-    """Run the stages of a fleet's runs that this machine can run.
+    """Start a worker that runs the stages this machine supports.
 
-    It goes on until Ctrl-C. --target may be given several times.
+    It runs until you press Ctrl-C.
     """
     fleet.work(fleet.Access(address, key, insecure), outputs, target or (), say)
 
 
-@app.command()
+@app.command(epilog=EXAMPLE.format("scheduler --host 10.0.0.1"))
 def scheduler(
     host: Host = "127.0.0.1",
-    port: Port = 8786,
+    port: Annotated[int, Option(metavar="P", help="TCP port (0: a free port)")] = 8786,
     insecure: Insecure = False,
     outputs: Outputs = OUTPUTS,
 ) -> None:
-    """Bring the workers and the runs of a fleet together.
+    """Start the cluster scheduler.
 
-    It goes on until Ctrl-C. At another address than 127.0.0.1 everything is encrypted.
+    It runs until you press Ctrl-C. Connections from other machines use TLS.
     """
-    fleet.serve_scheduler(host, port or 0, outputs, insecure, say)
+    fleet.serve_scheduler(host, port, outputs, insecure, say)
 
 
-@app.command()
+@app.command(
+    epilog=EXAMPLE.format(
+        "prepare params/mine.yaml --model dlrm \\\n"
+        "    --scheduler tls://10.0.0.1:8786 --key fleet.pem"
+    )
+)
 def prepare(
     file: File,
     model: Model,
@@ -187,16 +205,16 @@ def prepare(
     insecure: Insecure = False,
     outputs: Outputs = OUTPUTS,
 ) -> None:
-    """Prepare large raw files on the workers of a fleet.
+    """Prepare large raw data files on a cluster's workers.
 
-    They are Criteo's or outbrain's, which the workers see, with the outputs folder, by the same
-    paths. What was interrupted goes on.
+    The files are those of Criteo or Outbrain. All machines must see them and the outputs folder
+    under the same paths. Run the same command again to resume: finished parts are kept.
     """
     access = fleet.Access(scheduler, key, insecure)
     fleet.prepare(file, outputs, model, access=access, experiment=experiment, say=say)
 
 
-@app.command()
+@app.command(epilog=EXAMPLE.format("publish"))
 def publish(outputs: Outputs = OUTPUTS) -> None:
     """Write all pages again from the saved results."""
     for target in pipeline.targets(outputs):
@@ -204,30 +222,33 @@ def publish(outputs: Outputs = OUTPUTS) -> None:
     say(str(pipeline.publish_front(outputs)))
 
 
-@app.command()
+@app.command(epilog=EXAMPLE.format("status"))
 def status(outputs: Outputs = OUTPUTS) -> None:
     """Print the state of every stage, and how long it took."""
     targets = pipeline.targets(outputs)
     if not targets:
-        raise WorkspaceError(f"{outputs} has no results: run triton-notebooks run")
+        raise WorkspaceError(f"{outputs} has no results. Run: triton-notebooks run")
     for target in targets:
         states = pipeline.stage_states(outputs, target)
         say(f"{target}: {', '.join(f'{n} {state}' for state, n in counts(states))}")
         for each in states:
             name = f"{each.model} {each.experiment}".strip()
             measuring = each.measuring_seconds
-            took = each.took + (f", {measuring:.0f} s of them measuring" if measuring else "")
+            took = each.took + (f" ({measuring:.0f} s of measurements)" if measuring else "")
             said = "; ".join(filter(None, (each.headline or each.reason, took)))
             say(f"  {name:28} {each.stage:13} {each.state:8} {said}")
 
 
-@app.command()
-def clear(dry_run: ListOnly = False, outputs: Outputs = OUTPUTS) -> None:
-    """Remove artifacts that nothing refers to any more."""
+@app.command(epilog=EXAMPLE.format("clear --dry-run"))
+def clear(
+    dry_run: Annotated[bool, Option("--dry-run", help=WHAT_GOES)] = False,
+    outputs: Outputs = OUTPUTS,
+) -> None:
+    """Remove artifacts that no result or experiment uses."""
     pipeline.clear(outputs, dry_run, say)
 
 
-@app.command()
+@app.command(epilog=EXAMPLE.format("tune params/cpu.yaml --model dlrm --minutes 20"))
 def tune(
     file: File,
     model: Model,
@@ -235,14 +256,14 @@ def tune(
     minutes: Minutes = None,
     outputs: Outputs = OUTPUTS,
 ) -> None:
-    """Search a model's fastest configuration within its bounds.
+    """Search for a model's fastest configuration within its limits.
 
-    It begins with the experiment, and goes on where an earlier search stopped.
+    The search starts from the experiment. Run the same command again to resume it.
     """
     pipeline.tune(file, outputs, model, experiment, minutes, say=lines_or_live())
 
 
-@app.command()
+@app.command(epilog=EXAMPLE.format("serve params/cpu.yaml --model resnet50 --port 8000"))
 def serve(
     file: File,
     model: Model,
@@ -263,19 +284,19 @@ def serve(
     repository = inference.require(chosen, "deploy")
     log = outputs / file.stem / "serve.log"
     with triton.serve(chosen, repository, "online", log=log, http_port=port) as server:
-        say(f"{model} ({chosen.experiment}) at http://{server.url}; Ctrl-C ends it")
+        say(f"{model} ({chosen.experiment}) at http://{server.url}; press Ctrl-C to stop")
         while server.is_alive():
             time.sleep(0.5)
         raise ServerError(f"Triton ended: {server.last_words()}")
 
 
-@app.command()
+@app.command(epilog=EXAMPLE.format("crosscheck params/cpu.yaml --model resnet50"))
 def crosscheck(
     file: File, model: Model, experiment: Experiment = "", outputs: Outputs = OUTPUTS
 ) -> int:
     """Measure a deployed model with a second load generator.
 
-    The exit code is 1 if the two load generators differ.
+    It compares MLPerf's LoadGen with perf_analyzer. The exit code is 1 if their results differ.
     """
     given = config.read_file(file)
     config.select(given, [model], [experiment] if experiment else [])
@@ -285,12 +306,13 @@ def crosscheck(
     return 1 if any(row["quality"] == "differ" for row in rows) else 0
 
 
-@app.command()
-def doctor(file: File = ROOT / "params/cpu.yaml", outputs: Outputs = OUTPUTS) -> int:
-    """Check this machine and say how to fix what is missing.
-
-    Without PARAMS, it looks for what params/cpu.yaml needs.
-    """
+@app.command(epilog=EXAMPLE.format("doctor params/NVIDIA-T4.yaml"))
+def doctor(
+    file: Annotated[Path, Argument(metavar="PARAMS", help=DEFAULT_FILE, show_default=False)] = ROOT
+    / "params/cpu.yaml",
+    outputs: Outputs = OUTPUTS,
+) -> int:
+    """Check this machine and say how to fix what is missing."""
     given = config.read_file(file)
     configs = [config.configure(given, *each, "convert") for each in config.select(given, [], [])]
     found = machine.examine([each for each in configs if isinstance(each, config.ConvertConfig)])
@@ -299,28 +321,27 @@ def doctor(file: File = ROOT / "params/cpu.yaml", outputs: Outputs = OUTPUTS) ->
     return 0 if all(check.ok for check in found) else 1
 
 
-@app.command("new")
+@app.command("new", epilog=EXAMPLE.format("new detector --from model.onnx --samples samples.npz"))
 def new_model(
-    name: Annotated[str, Argument(metavar="NAME", help="its name, a word of letters and digits")],
+    name: Annotated[str, Argument(metavar="NAME", help="name of the model: letters, digits and _")],
     source: Annotated[str, Option("--from", metavar="SOURCE", help=SOURCES)],
     samples: Annotated[Path | None, Option(metavar="FILE", help=SAMPLES)] = None,
     labels: Annotated[Path | None, Option(metavar="FILE", help=LABELS)] = None,
     metric: Annotated[str, Option(metavar="METRIC", help=METRIC)] = "",
     batch: Annotated[str, Option(metavar="B", help=BATCH)] = "",
     dimension: Annotated[list[str] | None, Option(metavar="D=SIZE", help=SIZE)] = None,
-    device: Annotated[str, Option(metavar="cpu|gpu", help="for which formats are listed")] = "cpu",
+    device: Annotated[str, Option(metavar="cpu|gpu", help="device to list formats for")] = "cpu",
 ) -> None:
-    """Make a model of your own ready to be run.
+    """Create notebooks and a parameter file for your own model.
 
-    It writes package, notebooks and parameter file, and overwrites nothing. --dimension may be
-    given several times.
+    It also creates a Python package in helpers/models. No existing file is overwritten.
     """
     own.create(
         name, source, own.Wishes(samples, labels, metric, batch, dimension or (), device), say
     )
 
 
-@params.command()
+@params.command(epilog=EXAMPLE.format("params diff params/cpu.yaml params/cpu-int8.yaml"))
 def diff(first: First, second: Second) -> int:
     """Compare two parameter files field by field.
 
@@ -332,14 +353,14 @@ def diff(first: First, second: Second) -> int:
     return 1 if found else 0
 
 
-@params.command()
+@params.command(epilog=EXAMPLE.format("params new my-gpu"))
 def new(name: Name = "") -> None:
     """Write a parameter file for this machine's GPU.
 
-    It is based on the file of the most similar known GPU. No file is overwritten.
+    It is based on the file of the most similar known GPU. No existing file is overwritten.
     """
     path = display_path(config.write_new(name, machine.this_gpu()))
-    say(f"{path} is written; next: triton-notebooks doctor {path}")
+    say(f"wrote {path}; next: triton-notebooks doctor {path}")
 
 
 def use_utf8() -> None:
@@ -390,13 +411,13 @@ def main(arguments: list[str] | None = None) -> int:
     except TyperException as error:
         where = getattr(getattr(error, "ctx", None), "command_path", "triton-notebooks")
         words = " ".join(error.format_message().replace("Value error, ", "").split()).rstrip(".")
-        print(f"error: {words}; see {where} --help", file=sys.stderr)
+        print(f"error: {words}. See: {where} --help", file=sys.stderr)
         return error.exit_code
     except DeploymentError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2 if isinstance(error, ParameterError) else 1
     except ImportError as error:  # of a package that the command itself imports
-        print("error: {} {}: {}".format(*machine.explained(error)), file=sys.stderr)
+        print("error: {} {}. Run: {}".format(*machine.explained(error)), file=sys.stderr)
         return 1
     except OSError:
         if not came:
@@ -404,7 +425,7 @@ def main(arguments: list[str] | None = None) -> int:
         code = 130  # the terminal was closed: nothing can be said there
     if code == 130:  # typer's answer to KeyboardInterrupt
         with suppress(OSError):
-            print("interrupted: the same command goes on where this one stopped", file=sys.stderr)
+            print("Interrupted. Run the same command again to resume.", file=sys.stderr)
         return 128 + came[0] if came else code
     return code or 0
 

@@ -1,8 +1,8 @@
-"""Every error that the package raises: one line each, what, where and what to do."""
+"""Every error that the package raises: one line that says what happened and what to do."""
 
 
 class DeploymentError(Exception):
-    """Base of the package's errors; its text is one line that a user can act on."""
+    """Base of the package's errors. Its text is one line that a user can act on."""
 
 
 class ParameterError(DeploymentError):
@@ -18,7 +18,7 @@ class InstallationError(DeploymentError):
 
 
 class DeviceError(DeploymentError):
-    """There is no GPU, or no driver that answers."""
+    """There is no GPU, or its driver does not respond."""
 
 
 class DataError(DeploymentError):
@@ -26,11 +26,11 @@ class DataError(DeploymentError):
 
 
 class CheckpointError(DeploymentError):
-    """A checkpoint does not fit its network, or tries to run code."""
+    """A checkpoint does not match its network, or tries to run code."""
 
 
 class ArtifactError(DeploymentError):
-    """A stage's input is not there, or changed on disk after its hash was taken."""
+    """A stage's input is missing, or changed on disk after its hash was taken."""
 
 
 class FormatError(DeploymentError):
@@ -42,11 +42,11 @@ class ServerError(DeploymentError):
 
 
 class MeasurementError(DeploymentError):
-    """A performance point could not be measured."""
+    """A load could not be measured."""
 
 
 class AccuracyError(DeploymentError):
-    """A check of the parity checks is red."""
+    """An output or a metric is outside its tolerance."""
 
 
 class StageError(DeploymentError):
@@ -54,4 +54,4 @@ class StageError(DeploymentError):
 
 
 class FleetError(DeploymentError):
-    """The machines of a fleet cannot be reached, or do not fit together."""
+    """The machines of a cluster cannot be reached, or have different software."""

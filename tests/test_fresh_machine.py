@@ -71,7 +71,7 @@ def test_a_stranger_installs_and_runs_it(name, engine, tmp_path):
     lines = said.splitlines()
     assert f"installing ended with {0 if has_wheel else 1}" in lines, said
     assert f"doctor ended with {0 if has_wheel else 1}" in lines, said
-    assert not [line for line in lines if "installation is broken" in line], said
+    assert not [line for line in lines if "broken installation" in line], said
     assert "run ended with 0" in lines, said
     if not has_wheel:
         assert "ERROR: No matching distribution found for torch==2.13.0" in lines
@@ -87,5 +87,5 @@ def test_a_stranger_installs_and_runs_it(name, engine, tmp_path):
 
     engine.docker("commit", f"{name}-run", f"{name}-installed")
     said = run_as_root(engine, f"{name}-doctor", WITHOUT_LIBRARY, image=f"{name}-installed")
-    assert "install the package libpython3." in said
+    assert "Install the package libpython3." in said
     assert "Traceback" not in said

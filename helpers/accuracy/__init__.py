@@ -1,4 +1,4 @@
-"""The parity checks: what each step must keep of what the framework computes."""
+"""The parity checks: each step computes what the reference (PyTorch or Keras) computes."""
 
 import lazy_loader
 

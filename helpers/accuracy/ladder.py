@@ -1,10 +1,10 @@
-"""The parity checks: framework -> exported -> converted -> served, and what each check must hold.
+"""The parity checks: reference -> exported -> converted -> served, each within its tolerances.
 
-Each check is compared with the fp32 framework on the same 64 real samples. Differences are given in
-units of the reference output's own standard deviation, so that one bound means the same for every
-network. What is served is also compared with the converted model in this process, and under load
-with the framework on the whole evaluation set. The task's metric over that set must keep 99% of
-the framework's: the rule of MLPerf Inference (github.com/mlcommons/inference_policies).
+Each step is compared with the reference, the framework in fp32, on the same 64 real samples.
+Differences are in standard deviations of the reference's output, so that one tolerance means the
+same for every network. The served model is also compared with the converted model in this process,
+and under load with the reference on the whole evaluation set. The task's metric over that set must
+keep 99% of the reference's: the rule of MLPerf Inference (github.com/mlcommons/inference_policies).
 """
 
 from collections.abc import Iterable
@@ -39,12 +39,12 @@ if TYPE_CHECKING:
 
 SAMPLES = 64
 KEPT_SHARE = 0.99
-AGREEMENT = "agreement"  # of the decisions
-AGREED_SHARE = 0.98  # twice as many may differ: some become right that were wrong
+AGREEMENT = "match_rate"  # share of predictions equal to the reference's
+AGREED_SHARE = 0.98  # twice as many may differ: some that were wrong become right
 BATCH = 8
-MOST_REQUESTS = 8  # of a batch under load: more clients would take the processor from the server
-SAMPLES_FILE = "samples.npz"  # what the framework computed of them
-EVALUATION_FILE = "evaluation.npz"  # and of the whole evaluation set
+MOST_REQUESTS = 8  # of a batch under load: more clients would take the CPU from the server
+SAMPLES_FILE = "samples.npz"  # the reference's outputs for them
+EVALUATION_FILE = "evaluation.npz"  # and for the whole evaluation set
 
 _computed: dict[Path, Arrays] = {}  # by folder of an artifact: what it gave last in this process
 
@@ -77,10 +77,10 @@ def check(
     reference: Arrays,
     bounds: tuple[float, float] | None = None,
 ) -> ParityCheck:
-    """Compare `found` with the framework's outputs, within the model's bounds for `precision`; or
-    with the converted model's, within `bounds`.
+    """Compare `found` with the reference's outputs, within the model's tolerances for `precision`;
+    or with the converted model's, within `bounds`.
     """
-    against = "converted model" if bounds else "framework"
+    against = "converted model" if bounds else "reference"
     limits = bounds or models.get(config.model).BOUNDS[precision]
     differences = tuple(
         difference(output, found.get(output, np.empty(0)), reference[output], limits)
@@ -96,10 +96,8 @@ def check(
 
 
 def agreement(right: Array, got: Array, bound: float = AGREED_SHARE) -> Score:
-    """Compare decisions one by one: 98% of them must be the framework's; numbers by their relative
-    difference, in the Euclidean norm.
-
-    `bound` is what must be kept.
+    """Return the match rate: the share of predictions equal to the reference's, at least `bound`;
+    for numbers 1 less the relative difference, in the Euclidean norm.
     """
     if right.shape != got.shape:
         share = 0.0
@@ -114,7 +112,7 @@ def agreement(right: Array, got: Array, bound: float = AGREED_SHARE) -> Score:
 def scores(
     config: ExportConfig, framework: dict[str, float], served: dict[str, float]
 ) -> tuple[Score, ...]:
-    """Hold the served metrics against the framework's: 99% of them must be kept."""
+    """Compare the served metrics with the reference's: 99% of them must be kept."""
     found = []
     for name, better in models.get(config.model).METRICS.items():
         right, got = framework[name], served[name]
@@ -150,42 +148,42 @@ def compute_reference(config: ExportConfig, prepared: Prepared) -> Artifact:
 
 
 def served_precision(config: DeployConfig) -> str:
-    """Name the precision whose bounds hold for what is served."""
+    """Name the precision whose tolerances hold for what is served."""
     # an accelerator computes in a precision of its own: "amp" is fp16 within an fp32 graph
     precision = "fp16" if config.accelerator == "amp" else config.precision
     return _coarsest(config, config.accelerator_precision or precision)
 
 
 def _coarsest(config: ExportConfig, precision: str) -> str:
-    """Name the coarser precision of a graph and of the tables before it: that with wider bounds."""
+    """Name the coarser precision of a graph and of the tables before it, by their tolerances."""
     bounds = models.get(config.model).BOUNDS
     return max(precision, config.table_precision, key=lambda each: bounds[each])
 
 
 def reference_outputs(config: ExportConfig) -> Arrays:
-    """Load what the framework computed of the ladder's samples; `ArtifactError` if it has not."""
+    """Load the reference's outputs for the 64 samples; `ArtifactError` if there are none."""
     return _reference(config)[0]
 
 
 def evaluation_outputs(config: ExportConfig) -> Arrays:
-    """Load what the framework computed of the whole evaluation set, in its order; `ArtifactError`
-    if it has not.
+    """Load the reference's outputs for the whole evaluation set, in its order; `ArtifactError` if
+    there are none.
     """
     return _reference(config, EVALUATION_FILE)[0]
 
 
 def _reference(config: ExportConfig, file: str = SAMPLES_FILE) -> tuple[Arrays, dict[str, float]]:
-    """Load what the framework computed: the outputs on the samples of `file`, and the metrics."""
+    """Load the reference's outputs for the samples of `file`, and its metrics."""
     artifact = find_artifact(recipe_folder(config, "reference"))
     if artifact is None or file not in artifact.files:
-        raise ArtifactError(f"{config.model} has no framework reference yet: run its export stage")
+        raise ArtifactError(f"{config.model} has no reference outputs. Run its export stage first.")
     metrics = {name: value for name, value in artifact.facts.items() if isinstance(value, float)}
     with np.load(artifact.folder / file) as arrays:
         return dict(arrays), metrics
 
 
 def outputs_of(config: ExportConfig, artifact: Artifact, device: str) -> Arrays:
-    """Compute the ladder's samples by an export or a conversion in this process."""
+    """Compute the 64 samples by an export or a conversion in this process."""
     name = str(artifact.facts["format"])
     session = ensemble.load(config, name, lambda _: artifact.folder, physical_cores(), device)
     size = models.at_once(config.model, BATCH)
@@ -193,13 +191,13 @@ def outputs_of(config: ExportConfig, artifact: Artifact, device: str) -> Arrays:
 
 
 def compare(config: ExportConfig, artifact: Artifact) -> ParityCheck:
-    """Run an export or a conversion on the ladder's samples: here, or by a server's own backend. A
+    """Run an export or a conversion on the 64 samples: here, or by Triton's native backend. A
     conversion to the exported file itself is not run again on the CPU, where that was compared.
     """
     precision = _coarsest(config, str(artifact.facts["precision"]))
     found = _outputs(config, artifact)
     if not found:
-        note = "the exported file itself, not compared again"
+        note = "same file as the export, not compared again"
         return ParityCheck(
             name="converted", precision=precision, samples=0, differences=(), note=note
         )
@@ -209,8 +207,8 @@ def compare(config: ExportConfig, artifact: Artifact) -> ParityCheck:
 
 
 def artifact_outputs(config: ExportConfig, artifact: Artifact) -> Arrays:
-    """Give what `compare` found of the ladder's samples, computed now if it did not yet; nothing
-    for the exported file itself.
+    """Return the outputs that `compare` computed, or compute them now; none for the exported file
+    itself.
     """
     found = _computed.get(artifact.folder)
     return _outputs(config, artifact) if found is None else found
@@ -227,7 +225,7 @@ def _outputs(config: ExportConfig, artifact: Artifact) -> Arrays:
 
 
 def _by_server(config: ConvertConfig, artifact: Artifact) -> Arrays:
-    """Serve an artifact just as it is, one instance without a batcher, for the ladder's samples."""
+    """Compute the 64 samples by one instance of an artifact on Triton, without a batcher."""
     from helpers.triton import serve, write_repository
 
     largest = models.at_once(config.model, BATCH)
@@ -247,15 +245,19 @@ def _by_server(config: ConvertConfig, artifact: Artifact) -> Arrays:
 def evaluate(
     config: DeployConfig, server: "Server"
 ) -> tuple[tuple[ParityCheck, ...], tuple[Score, ...]]:
-    """Compare and score what Triton answers, asked for one request at a time and under load.
+    """Compare and score Triton's outputs, for one request at a time and under load."""
+    alone = evaluate_alone(config, server)
+    loaded, found = evaluate_under_load(config, server)
+    return (*alone, loaded), found
 
-    Alone, the ladder's samples are compared with the framework and, where this process has the
-    runtime that serves, with the converted model. Under load the whole evaluation set is compared
-    with the framework, and scored.
+
+def evaluate_alone(config: DeployConfig, server: "Server") -> tuple[ParityCheck, ...]:
+    """Send the 64 samples one request at a time, and compare them with the reference and, where
+    this process has the runtime that serves, with the converted model; nothing without a reference.
     """
     model, dataset = config.model, open_dataset(config)
     if models.get(model).BACKEND:
-        return _against_itself(config, server, dataset)
+        return ()
     precision = served_precision(config)
     alone = list(requests(config, dataset, min(BATCH, config.max_batch_size), SAMPLES))
     expected = None
@@ -270,32 +272,43 @@ def evaluate(
         is_same = config.server.kind == "embedded" and config.device == "cpu"
         bounds = (0.0, 0.0) if is_same else models.get(model).BOUNDS[precision]
         checks.append(check("served", config, precision, found, expected, bounds))
+    return tuple(checks)
+
+
+def evaluate_under_load(
+    config: DeployConfig, server: "Server"
+) -> tuple[ParityCheck, tuple[Score, ...]]:
+    """Send the whole evaluation set from many clients at once, compare it with the reference, and
+    score it.
+    """
+    model, dataset = config.model, open_dataset(config)
+    if models.get(model).BACKEND:
+        return _against_itself(config, server, dataset)
     # twice as many clients as fill the largest preferred batch: while one runs, the next one fills
     filled = max(config.preferred_batch_sizes, default=config.max_batch_size)
     size = ceil(filled / MOST_REQUESTS)
     found = server.infer_all(model, requests(config, dataset, size), 2 * ceil(filled / size))
     right, metrics = _reference(config, EVALUATION_FILE)
-    checks.append(check("served under load", config, precision, found, right))
+    result = check("served under load", config, served_precision(config), found, right)
     kept = scores(config, metrics, dataset.score(found))
     # without a metric of the task, the rule of the metrics is that of the decisions
     share = AGREED_SHARE if kept else KEPT_SHARE
     decided = agreement(dataset.decisions(right), dataset.decisions(found), share)
-    return tuple(checks), (*kept, decided)
+    return result, (*kept, decided)
 
 
 def _against_itself(
     config: DeployConfig, server: "Server", dataset: Dataset
-) -> tuple[tuple[ParityCheck, ...], tuple[Score, ...]]:
-    """Judge a model whose framework is not known: what many clients get at once must be what one
-    client gets alone. A metric of the task says how good the answers are, and there is none to
-    hold it against.
+) -> tuple[ParityCheck, tuple[Score, ...]]:
+    """Judge a model without a reference: many clients at once must get the outputs that one client
+    gets. A metric of the task shows how good they are, with nothing to compare it with.
     """
     right = server.infer_all(config.model, requests(config, dataset, 1))
     clients = 2 * max(config.preferred_batch_sizes, default=config.max_batch_size)
     found = server.infer_all(config.model, requests(config, dataset, 1), clients)
     limits = models.get(config.model).BOUNDS[config.precision]
     under_load = check("served under load", config, config.precision, found, right, limits)
-    alone = under_load.model_copy(update={"reference": "same model, asked by one client"})
+    alone = under_load.model_copy(update={"reference": "same model, one client"})
     kept = scores(config, dataset.score(right), dataset.score(found))
     decided = agreement(dataset.decisions(right), dataset.decisions(found))
-    return (alone,), (*kept, decided)
+    return alone, (*kept, decided)

@@ -1,4 +1,4 @@
-"""How the outputs of a converted model lie about the framework's, drawn."""
+"""A chart of a converted model's outputs over the reference's."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -21,12 +21,12 @@ MARKERS = ("o", "s", "^", "D")
 
 
 def show_parity(config: ConvertConfig, artifact: Artifact) -> None:
-    """Display what the converted model computes of the ladder's samples over what the framework
-    does, or say that there is nothing to draw.
+    """Display the converted model's outputs for the 64 samples over the reference's, or print that
+    there is nothing to draw.
     """
     found = artifact_outputs(config, artifact)
     if not found:
-        print("The exported file is served as it is: the export notebook has compared it.")
+        print("The exported file is served unchanged: the export notebook has compared it.")
         return
     reference = reference_outputs(config)
     drawn, total = points(reference, found), sum(each.size for each in reference.values())
@@ -39,7 +39,7 @@ def points(reference: Arrays, found: Arrays, most: int = POINTS) -> "DataFrame":
     """Choose up to `most` values, evenly spread, and the one that is furthest off of each output.
 
     The columns are the output's name, the sample, the value's place in it (counted through all of
-    its dimensions), the framework's value and the converted model's.
+    its dimensions), the reference's value and the converted model's.
     """
     from pandas import DataFrame, concat
 
@@ -51,17 +51,17 @@ def points(reference: Arrays, found: Arrays, most: int = POINTS) -> "DataFrame":
         chosen = np.union1d(np.arange(count) * pairs.shape[1] // count, furthest)
         sample, place = np.divmod(chosen, right[0].size)
         columns = {"sample": sample, "place": place}
-        columns |= {"framework": pairs[0, chosen], "converted": pairs[1, chosen]}
+        columns |= {"reference": pairs[0, chosen], "converted": pairs[1, chosen]}
         parts.append(DataFrame({"output": output, **columns}))
     return concat(parts, ignore_index=True)
 
 
 def scatter(drawn: "DataFrame", name: str) -> "Figure":
-    """Draw converted over framework with the line on which both are equal, and beside it by how
-    much they differ.
+    """Draw converted over reference with the line on which both are equal, and next to it their
+    difference.
     """
-    figure, (axes, apart) = subplots(f"{name} against the framework", 2, tall=3.2)
-    ends = drawn[["framework", "converted"]]
+    figure, (axes, apart) = subplots(f"{name} compared with the reference", 2, tall=3.2)
+    ends = drawn[["reference", "converted"]]
     line = [ends.min(axis=None), ends.max(axis=None)]
     axes.plot(line, line, color=INK, lw=0.8, label="equal", zorder=1)
     apart.axhline(0, color=INK, lw=0.8, zorder=1)
@@ -71,10 +71,10 @@ def scatter(drawn: "DataFrame", name: str) -> "Figure":
             "marker": MARKERS[place % len(MARKERS)],
         }
         look |= {"s": 9, "alpha": 0.5, "linewidths": 0}
-        axes.scatter(one["framework"], one["converted"], label=str(output), **look)
-        apart.scatter(one["framework"], one["converted"] - one["framework"], **look)
-    axes.set(xlabel="framework, fp32", ylabel="converted")
-    apart.set(xlabel="framework, fp32", ylabel="converted - framework")
+        axes.scatter(one["reference"], one["converted"], label=str(output), **look)
+        apart.scatter(one["reference"], one["converted"] - one["reference"], **look)
+    axes.set(xlabel="reference (fp32)", ylabel="converted")
+    apart.set(xlabel="reference (fp32)", ylabel="converted - reference")
     axes.legend(frameon=False, fontsize=8)
     for each in (axes, apart):
         each.xaxis.set_major_formatter(number)
@@ -83,13 +83,12 @@ def scatter(drawn: "DataFrame", name: str) -> "Figure":
 
 
 def describe(drawn: "DataFrame", name: str, total: int) -> str:
-    """Say what the figure shows: how far the values are from the line on which both are equal."""
-    apart = (drawn["converted"] - drawn["framework"]).abs()
+    """Return the chart's caption: how far the values are from the reference's."""
+    apart = (drawn["converted"] - drawn["reference"]).abs()
     worst = drawn.loc[apart.idxmax()]
-    low, high = drawn["framework"].min(), drawn["framework"].max()
     return (
-        f"{len(drawn):,} of {total:,} output values of {name} over the framework's, which lie "
-        f"between {short(low)} and {short(high)}. They differ by {short(apart.mean())} on average, "
-        f"and by {short(apart.max())} at most: sample {worst['sample']} is "
-        f"{short(worst['converted'])} where the framework gives {short(worst['framework'])}."
+        f"{len(drawn):,} of {total:,} output values of {name} over the reference's: the mean "
+        f"difference is {short(apart.mean())}, the largest {short(apart.max())} "
+        f"({short(worst['converted'])} instead of {short(worst['reference'])}, sample "
+        f"{worst['sample']})."
     )

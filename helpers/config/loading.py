@@ -124,7 +124,8 @@ def resolve(
 ) -> StageConfig:
     """Return the configuration of `stage` for one experiment: the first call of every notebook.
 
-    Without `models` the parameter file of `gpu` is read; without `experiment` its first is taken.
+    Without `models` the parameter file of `gpu` is read; without `experiment` one is chosen, see
+    `configure`.
     `overrides` replaces single fields, for exploring. The experiment then has another name, such as
     `onnx-fp32~threads=1`: its results are kept apart, and a later stage finds its overrides by it.
     Raises `ParameterError`, and `WorkspaceError` while a run of the batch command that did not
@@ -157,16 +158,24 @@ def resolve(
 def configure(
     parameters: Parameters, model: str, experiment: str, stage: str, overrides: Given = None
 ) -> StageConfig:
-    """Return the configuration of `stage` for one experiment, by default the model's first.
+    """Return the configuration of `stage` for one experiment, by default the first of the model;
+    `convert` takes the first one that changes the precision.
 
     Only the fields that the stage reads are validated; the others have to be known names.
     Raises `ParameterError`.
     """
     file, place, names = parameters.file, parameters.place, parameters.experiments(model)
+
+    def converts(name: str) -> bool:
+        fields = parameters.merged(model, name)
+        return fields.get("precision") != fields.get("export_precision")
+
     if not names:
         known = ", ".join(file.models)
         raise ParameterError(f"{place} has no model '{model}'. Use one of {known}.")
-    name = exploring.experiment_of(experiment or names[0])
+    if not experiment:
+        experiment = next(filter(converts, names), names[0]) if stage == "convert" else names[0]
+    name = exploring.experiment_of(experiment)
     if name not in names:
         known = ", ".join(names)
         raise ParameterError(f"{place}: {model} has no experiment '{name}'. Use one of {known}.")

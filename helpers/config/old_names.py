@@ -26,15 +26,20 @@ FIELDS = PARAMETERS | {  # of `<stage>.json`, and so the columns of results.csv
     "limit": "roofline_bound",
     "limit_share": "roofline_share",
 }
-VALUES = {  # of a quality, or of a scenario
+QUALITIES = {
     "wide": "imprecise",
     "disturbed": "noisy",
     "few requests": "too few requests",
     "few pairs": "too few pairs",
     "overloaded": "saturated",
-    "open loop": "request rate",
 }
-WITH_VALUES = ("quality", "relative_quality", "scenario")
+VALUES = {  # by the field that has them
+    "quality": QUALITIES,
+    "relative_quality": QUALITIES,
+    "scenario": {"open loop": "request rate"},
+    "metric": {"agreement": "match_rate"},
+    "reference": {"framework": "reference"},
+}
 
 
 def renamed_parameters(content: Any) -> Any:
@@ -55,7 +60,7 @@ def _renamed(content: Any, names: dict[str, str]) -> Any:
     if not isinstance(content, dict):
         return content
     found = {names.get(key, key): _renamed(each, names) for key, each in content.items()}
-    for key in found.keys() & WITH_VALUES if names is FIELDS else ():
-        if isinstance(found[key], str):
-            found[key] = VALUES.get(found[key], found[key])
+    for key, values in VALUES.items() if names is FIELDS else ():
+        if key in found:
+            found[key] = values.get(str(found[key]), found[key])
     return found

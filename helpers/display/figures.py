@@ -1,4 +1,4 @@
-"""How figures look: palette, white figures of one or several subplots, bars, legends and ticks."""
+"""How charts look: palette, white figures of one or several subplots, bars, legends and ticks."""
 
 from collections.abc import Mapping
 from html import escape
@@ -93,8 +93,7 @@ def picture(figure: "Figure", text: str) -> "Image":
 
 
 def show(figure: "Figure", sentence: str, data: "DataFrame", path: Path) -> None:
-    """Display `figure`, the sentence that says what it shows, and a link to `data`, written to
-    `path`.
+    """Display `figure`, its caption, and a link to `data`, written to `path`.
 
     The link is relative to the folder of `path`, which is the page's. The figure is emptied.
     """
@@ -103,7 +102,7 @@ def show(figure: "Figure", sentence: str, data: "DataFrame", path: Path) -> None
     write_atomic(path, data.to_csv(index=False))
     bundle = {"image/png": png(figure), "text/plain": sentence}
     about = {"image/png": {"alt": sentence, "width": round(WIDTH * 96)}}
-    link = f'<a href="{escape(quote(path.name))}">data of this figure (CSV)</a>'
+    link = f'<a href="{escape(quote(path.name))}">data of this chart (CSV)</a>'
     # a screen reader has read the sentence as the figure's alternative text
     said = f'<span aria-hidden="true">{escape(sentence)}</span> {link}'
     display(bundle, raw=True, metadata=about)  # type: ignore[no-untyped-call]

@@ -44,7 +44,7 @@ class Lines:
             if isinstance(error, BrokenPipeError):
                 raise SystemExit(1) from None
             with suppress(OSError):
-                print(f"nothing more is printed: {error.strerror}", file=sys.stderr)
+                print(f"cannot print any more: {error.strerror}", file=sys.stderr)
 
     def _print(self, line: str) -> None:
         print(line, flush=True)
@@ -61,7 +61,7 @@ class Lines:
     @contextmanager
     def stage(self, name: str, why: str, seconds: float) -> Iterator[None]:
         """Follow one stage of the run, and say why it runs; it will probably take `seconds`."""
-        self(f"{name}: running, because {why} (about {seconds:.0f} s)")
+        self(f"{name}: running ({why}, about {seconds:.0f} s)")
         yield
 
 
@@ -101,7 +101,7 @@ class LiveView(Lines):
 
     @contextmanager
     def stage(self, name: str, why: str, seconds: float) -> Iterator[None]:
-        self._name, self._stage = f"{name}, because {why}", _Share(seconds)
+        self._name, self._stage = f"{name} ({why})", _Share(seconds)
         self._tail.clear()
         try:
             yield

@@ -1,4 +1,4 @@
-"""How rows and configurations are shown: HTML tables that read well in JupyterLab and on a page.
+"""How measurements and configurations are shown: HTML tables for JupyterLab and for pages.
 
 Styles are inline because JupyterLab does not load the page's style sheet. pandas' Styler was tried:
 its tables are larger, and take a hundred times as long for 240 rows.
@@ -18,17 +18,23 @@ NAMES = {
     "gpu": "GPU",
     "throughput": "throughput (samples/s)",
     "in_process_throughput": "in-process throughput (samples/s)",
-    "relative_throughput": "relative throughput",
-    "serving_overhead_ms": "serving overhead (ms)",
     "noop_latency_ms": "no-op model latency (ms)",
-    "residual_overhead_ms": "residual overhead (ms)",
-    "average_batch_size": "average batch size",
     "machine_gflops": "machine speed (GFLOP/s)",
     "rate": "rate (requests/s)",
+    "p50_sent_ms": "p50 since sent (ms)",
+    "p99_sent_ms": "p99 since sent (ms)",
+    "send_delay_p99_ms": "p99 send delay (ms)",
     "gflops": "GFLOP/s",
     "intensity": "FLOP/byte",
     "roofline_share": "share of roofline",
     "littles_law": "Little's law",
+    "framework": "reference",
+    "bound": "required",
+    "max_bound": "max tolerance",
+    "mean_bound": "mean tolerance",
+    "default_share": "default vectors",
+    "background_cpu_cores": "CPU cores used by others",
+    "distinct_rows": "different samples",
     "sha256": "SHA-256",
     "cuda_graph": "CUDA graph",
 }
@@ -37,17 +43,18 @@ UNITS |= {"bytes": "bytes", "percent": "%", "mhz": "MHz", "w": "W", "c": "°C"}
 FORMATS = {"margin_of_error": ".1%", "littles_law": ".3f"}
 SHARES = ("client_overhead", "gpu_utilisation", "gpu_utilisation_max", "roofline_share")
 FORMATS |= dict.fromkeys(SHARES, ".0%") | {"share": ".1%"}
-FORMATS |= dict.fromkeys(("framework", "served"), ".4f")  # a metric: 0.9997 is not 1.000
+FORMATS |= dict.fromkeys(("framework", "served", "bound"), ".4f")  # a metric: 0.9997 is not 1.000
 FORMATS |= dict.fromkeys(("max_difference", "mean_difference", "max_bound", "mean_bound"), ".1e")
+JUDGED = ("quality", "result")  # columns of badges, with the reason of each below it
 # Badges have their own background, so that they can be read in a light and in a dark theme.
-BADGES = dict.fromkeys(("passed", "stable", "agree"), "background:#dcf2e2;color:#14532d")
+BADGES = dict.fromkeys(("passed", "stable", "consistent"), "background:#dcf2e2;color:#14532d")
 BADGES |= dict.fromkeys(("failed", "differ"), "background:#fbdcd9;color:#7f1d1d")
 BADGES |= dict.fromkeys(
     ("imprecise", "noisy", "too few requests", "client-bound", "saturated", "unstable"),
     "background:#fdecc8;color:#6b4000",
 )
 ABSENT = "–"
-NAME = "Table"  # of one without a caption
+NAME = "Table"  # if it has no caption
 LEFT = ' style="text-align:left"'
 SHORT = ' style="text-align:left;white-space:nowrap"'
 # a sentence, which a narrow page would break after each word
@@ -76,8 +83,8 @@ def table(
 ) -> Table:
     """Show rows as a table, or one mapping as keys and values.
 
-    `formats` maps a column to a format specification such as '.2e'. A column `quality` becomes a
-    coloured word with the row's `reason` below it. Everything is escaped.
+    `formats` maps a column to a format specification such as '.2e'. A column `quality` or `result`
+    becomes a badge with the row's `reason` below it. Everything is escaped.
     """
     formats = {**FORMATS, **(formats or {})}
     head = f"<caption{LEFT}>{escape(caption)}</caption>" if caption else ""
@@ -126,14 +133,14 @@ def _columns(
 
     frame = data if isinstance(data, DataFrame) else DataFrame(list(data))
     for name, values in frame.items():
-        if name == "reason" and "quality" in frame:
+        if name == "reason" and frame.columns.isin(JUDGED).any():
             continue
         is_number = is_numeric_dtype(values) and not is_bool_dtype(values)
         spec = formats.get(str(name)) or (_spec(values) if is_number else None)
         texts = [escape(_text(value, spec)) for value in values]
         is_short = max(map(len, texts), default=0) <= 24
         style = ' class="number"' if is_number else SHORT if is_short else WRAPPED
-        if name == "quality":
+        if name in JUDGED:
             reasons = frame["reason"] if "reason" in frame else [None] * len(frame)
             texts, style = list(map(_badge, values, reasons)), LEFT
         header = f'<th scope="col"{style}>{escape(pretty(str(name)))}</th>'
@@ -169,7 +176,7 @@ def _text(value: object, spec: str | None = None) -> str:
 
 
 def _badge(quality: object, reason: object) -> str:
-    """Return a quality as a coloured word, and its reason below."""
+    """Return a quality or a result as a badge, and its reason below."""
     word, why = escape(_text(quality)), _text(reason)
     look = f"{BADGES.get(word, '')};padding:.1em .6em;border-radius:1em;white-space:nowrap"
     text = f'<span class="quality quality-{word.replace(" ", "-")}" style="{look}">{word}</span>'

@@ -55,7 +55,9 @@ class Access:
             parts = urlsplit(self.address)
             if parts.scheme in ("tls", "tcp") and parts.hostname and parts.port is not None:
                 return parts.hostname
-        raise ParameterError(f"{self.address}: give tls://HOST:PORT, as the scheduler printed it")
+        raise ParameterError(
+            f"invalid address {self.address}. Use tls://HOST:PORT, as the scheduler printed it."
+        )
 
     @property
     def security(self) -> "Security":
@@ -68,13 +70,15 @@ class Access:
 
         if self.address.startswith("tcp:"):
             if not is_loopback(self.host) and not self.insecure:
-                plain = "is not encrypted, and whoever reaches it can run code on the workers"
-                raise ParameterError(f"{self.address} {plain}: use tls://, or give --insecure")
+                plain = "is not encrypted: anyone who reaches it can run code on the workers"
+                raise ParameterError(f"{self.address} {plain}. Use tls://, or add --insecure.")
             return Security()
         if self.key is None:
-            raise ParameterError(f"{self.address} needs --key, the file that the scheduler wrote")
+            raise ParameterError(
+                f"{self.address} needs a key. Add --key with the scheduler's file."
+            )
         if not self.key.is_file():
-            raise ParameterError(f"--key {display_path(self.key)}: there is no such file")
+            raise ParameterError(f"--key {display_path(self.key)}: the file does not exist")
         parts = {f"tls_{role}_{part}": str(self.key) for role in ROLES for part in ("cert", "key")}
         return Security(require_encryption=True, tls_ca_file=str(self.key), **parts)
 

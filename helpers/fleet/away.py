@@ -21,7 +21,7 @@ from helpers.results import Result
 if TYPE_CHECKING:
     from helpers.fleet.submission import Submission
 
-LOST = "its worker is lost: start it, then run again"
+LOST = "Lost its worker. Start the worker and run again."
 COMMAND = "triton-notebooks run params/{}.yaml --scheduler ADDRESS"  # results name no machine
 
 
@@ -54,7 +54,7 @@ class Away:
     def stale(self, job: Job) -> str:
         """Ask why the stage must run there, or say that its result is not home yet."""
         at_home = stale(job, away=True)
-        return self.check(job) or (at_home and "its result has not come home yet")
+        return self.check(job) or (at_home and "its result has not been downloaded yet")
 
     def check(self, job: Job) -> str:
         """Ask why the stage must run there, and tell what is known of it here."""
@@ -99,7 +99,7 @@ class Away:
         if bundle.state in ("failed", "refused", "blocked"):
             raise StageError(bundle.reason)
         if found is None or found.state != "done":
-            raise StageError(f"it came home as {bundle.state}, without its result")
+            raise StageError(f"the worker returned the stage as {bundle.state}, without a result")
         return found
 
     def _bundle(self, future: Any) -> Bundle:
@@ -110,11 +110,12 @@ class Away:
         if future.status == "cancelled":
             if self.run.client.status != "running":
                 raise Ended  # with the scheduler, which the run says
-            raise StageError("the scheduler or the worker gave it up: run it again")
+            raise StageError("The scheduler or the worker canceled the stage. Run again.")
         error = future.exception(timeout=silence())
         if type(error).__name__ == "KilledWorker":  # Dask says a paragraph
             raise StageError(self.machine.fault)
-        raise StageError(f"on its worker: {type(error).__name__}: {' '.join(str(error).split())}")
+        line = " ".join(str(error).split())
+        raise StageError(f"the worker failed: {type(error).__name__}: {line}")
 
     def _notify(self) -> None:
         with self.run.turn:
@@ -135,7 +136,7 @@ class Away:
             if job.result in pending and pending[job.result] != state:
                 pending[job.result] = state
                 if state.startswith("waiting"):
-                    self.run.say(f"{self.group.target}: {job.name} {state.replace(':', ' for')}")
+                    self.run.say(f"{self.group.target}: {job.name} {state}")
                 publish_indexes(self.run.outputs, self.group.target, pending)
 
     def _order(self, job: Job) -> Order:

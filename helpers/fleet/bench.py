@@ -71,7 +71,7 @@ def main() -> None:
                 with nullcontext() if is_shared else locked(outputs()):
                     answer = perform(order, place, wire)
             except WorkspaceError as error:
-                answer = {"state": "refused", "reason": f"on the worker {error}"}
+                answer = {"state": "refused", "reason": f"on the worker: {error}"}
             wire.send(**answer)
 
 

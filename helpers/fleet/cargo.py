@@ -48,7 +48,7 @@ def read(outputs: Path, place: str, name: str, offset: int) -> bytes:
     """Read a piece of one of an artifact's files."""
     folder = _folder(outputs, place)
     if name not in _required(folder, place).files:
-        raise FleetError(f"{place} has no file {name}")
+        raise FleetError(f"the artifact {place} has no file {name}")
     with (folder / name).open("rb") as file:
         file.seek(offset)
         return file.read(PIECE)
@@ -81,7 +81,7 @@ def finish(outputs: Path, place: str, token: str, manifest: bytes) -> None:
         path = gathered / _inside(name)
         if not path.is_file() or file_digest(path) != record.sha256:
             abandon(outputs, place, token)
-            raise FleetError(f"{place}/{name} did not come as it was sent: run it again")
+            raise FleetError(f"{place}/{name} was damaged in transfer. Run again.")
         os.utime(path, ns=(record.mtime_ns, record.mtime_ns))
     shutil.rmtree(folder, ignore_errors=True)
     os.replace(gathered, folder)
@@ -94,14 +94,14 @@ def abandon(outputs: Path, place: str, token: str) -> None:
 
 def _folder(outputs: Path, place: str) -> Path:
     if not PLACE.fullmatch(place) or ".." in PurePosixPath(place).parts:
-        raise FleetError(f"{place} is no artifact's folder")
+        raise FleetError(f"{place} is not the folder of an artifact")
     return outputs / place
 
 
 def _inside(name: str) -> PurePosixPath:
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts:
-        raise FleetError(f"{name} is no file of an artifact")
+        raise FleetError(f"{name} is not a file of an artifact")
     return path
 
 
@@ -113,5 +113,5 @@ def _gathered(folder: Path, token: str) -> Path:
 def _required(folder: Path, place: str) -> Artifact:
     artifact = find_artifact(folder)
     if artifact is None:
-        raise FleetError(f"{place} is not there any more")
+        raise FleetError(f"the artifact {place} is missing")
     return artifact

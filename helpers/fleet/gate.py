@@ -24,7 +24,7 @@ def entered(
     """Be inside for the time of the block, alone or with others; yield whether that came true: it
     did not if the stage `is_wanted` no more. `tell` is told once why it takes long.
     """
-    why = "other stages on its host to end" if alone else "a measurement on its host to end"
+    why = f"{'other stages are' if alone else 'a measurement is'} running on its host"
     told, began = False, time.monotonic()
 
     def taken(descriptor: int, kind: int) -> bool:

@@ -25,7 +25,7 @@ def work(access: Access, outputs: Path, targets: Sequence[str], say: Lines) -> N
     say(f"offers {', '.join(offered) or 'nothing'}: {offers.description()}")
     while True:
         asyncio.run(_work(access, Station(outputs, offered), say))
-        say(f"cut off from {access.address}: joining again")
+        say(f"lost the connection to {access.address}; reconnecting")
 
 
 async def _work(access: Access, station: Station, say: Lines) -> None:
@@ -56,11 +56,11 @@ async def _work(access: Access, station: Station, say: Lines) -> None:
             except (OSError, TimeoutError, RuntimeError) as error:
                 await worker.close()
                 if not told:
-                    reason = " ".join(str(error.__cause__ or error).split()) or "no answer"
-                    say(f"waits for a scheduler at {address}: {reason[:200]}")
+                    reason = " ".join(str(error.__cause__ or error).split()) or "no response"
+                    say(f"waiting for a scheduler at {address}: {reason[:200]}")
                 told = True
                 await asyncio.sleep(AGAIN_SECONDS)
-        say(f"joined {address}; Ctrl-C ends it")
+        say(f"joined {address}; press Ctrl-C to stop")
         try:
             await worker.finished()
         finally:

@@ -45,9 +45,9 @@ def difference(ours: Software, theirs: Software) -> str:
         if names:
             first, more = names[0], f" and {len(names) - 1} more" if len(names) > 1 else ""
             if kind == "source":
-                return f"another source of {first}{more}"
+                return f"a different version of {first}{more}"
             has, wanted = other.get(first) or "none", own.get(first) or "none"
-            return f"{first} {has}{more}, not {wanted}"
+            return f"{first} {has} instead of {wanted}{more}"
     return ""
 
 

@@ -127,7 +127,7 @@ def fetch(roster: Roster, outputs: Path, places: Sequence[str], say: Lines) -> N
             say(road.send(end_at(roster, machine), home, place))
             missing.discard(place)
     for place in sorted(missing):
-        say(f"{display_path(outputs / place)}: no worker has it")
+        say(f"{display_path(outputs / place)}: not found on any worker")
 
 
 def bring(config: DeployConfig, outputs: Path, access: Access, say: Lines) -> None:

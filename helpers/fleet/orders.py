@@ -85,13 +85,13 @@ def receive(base: Path, job: Job, bundle: Bundle) -> None:
     """
     own, manifest = job.result.parent.relative_to(base), ""
     if hashed(bundle.files) != dict(bundle.hashes):
-        raise FleetError("what came home is not what was sent: run it again")
+        raise FleetError("The stage's files were damaged in transfer. Run again.")
     for name in bundle.files:
         path = PurePosixPath(name)
         is_own = path.parent == PurePosixPath(own) and path.name.startswith(job.result.stem)
         is_manifest = path.parts[0] == "artifacts" and len(path.parts) == 3
         if ".." in path.parts or not (is_own or (is_manifest and path.name == MANIFEST)):
-            raise FleetError(f"{name} came home and is no file of {job.name}")
+            raise FleetError(f"the worker sent {name}, which is not a file of {job.name}")
         manifest = name if is_manifest else manifest
     for name, content in bundle.files.items():
         place = base / name

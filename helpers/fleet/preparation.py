@@ -92,11 +92,11 @@ def prepare(
     if parts is None or raw is None or place.made is None or not raw.holds_raw(source):
         known = ", ".join(name for name in models.names() if models.get(name).raw_parts)
         raise ParameterError(
-            f"{model}'s dataset '{config.dataset}' holds no raw files that are prepared in parts: "
-            f"those of {known} are"
+            f"The dataset '{config.dataset}' of {model} has no raw files to prepare on a cluster. "
+            f"Set the dataset to a folder of raw files; the models are {known}."
         )
     if not place.is_missing:
-        say(f"{display_path(place.made)} is there already")
+        say(f"{display_path(place.made)} is already prepared")
         return
     scratch = place.made.with_name(f"{place.made.name}.parts")
     configure_dask()
@@ -127,5 +127,7 @@ def _seeing(roster: Roster, paths: Sequence[Path]) -> list[str]:
     ]
     if not found:
         places = " and ".join(str(path) for path in paths)
-        raise FleetError(f"no worker sees {places}: both must be on a disk that all machines share")
+        raise FleetError(
+            f"No worker can read {places}. Put both on a disk that all machines share."
+        )
     return found

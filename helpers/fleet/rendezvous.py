@@ -34,11 +34,11 @@ async def _serve(protocol: str, host: str, port: int, key: Path | None, say: Lin
         )
     except (OSError, RuntimeError) as error:
         line = " ".join(str(error).split())
-        raise FleetError(f"no scheduler at {host}:{port}: {line}") from error
+        raise FleetError(f"the scheduler cannot listen on {host}:{port}: {line}") from error
     async with scheduler:
         given = f" --key {key}" if key else ""
-        say(f"scheduler at {scheduler.address}; Ctrl-C ends it")
+        say(f"scheduler at {scheduler.address}; press Ctrl-C to stop")
         if key:
-            say(f"copy {key} to every machine, and keep it secret: who has it can run code there")
-        say(f"on each machine: triton-notebooks worker {scheduler.address}{given}")
+            say(f"Copy {key} to every machine. Keep it secret: it lets anyone run code there.")
+        say(f"On each machine, run: triton-notebooks worker {scheduler.address}{given}")
         await scheduler.finished()

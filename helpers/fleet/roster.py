@@ -17,9 +17,9 @@ from helpers.store import write_atomic
 if TYPE_CHECKING:
     from distributed import Client
 
-ENDED = "its worker ended while it ran (killed, out of memory or stopped): start it, then run again"
+ENDED = "The worker ended (killed, out of memory or stopped). Start it and run again."
 PROBE = ".fleet-{}"  # a file by which a worker finds that it shares the outputs folder
-CUT_OFF = "its worker is not heard of any more (its network was cut): run again"
+CUT_OFF = "Lost the connection to the worker. Check its network and run again."
 
 
 @contextmanager
@@ -36,7 +36,7 @@ def joined(access: Access) -> "Iterator[Client]":
             direct_to_workers=False,
         )
     except (OSError, TimeoutError, RuntimeError) as error:
-        line = " ".join(str(error).split()) or "no answer"
+        line = " ".join(str(error).split()) or "no response"
         raise FleetError(f"no scheduler at {access.address}: {line[:200]}") from error
     try:
         yield client
@@ -113,8 +113,8 @@ class Roster:
 
     def _workers(self) -> dict[str, dict[str, Any]]:
         """List the workers by address and identity: an address may be used again."""
-        gone = f"the scheduler at {self._address} is gone: what was done is kept; start it and "
-        gone += "its workers again, and the same command goes on"
+        gone = f"Lost the scheduler at {self._address}. Results so far are kept. "
+        gone += "Restart scheduler and workers, then run the same command."
         if self._client.status != "running":
             raise FleetError(gone)
         try:
@@ -163,7 +163,7 @@ class Roster:
             raise
         except Exception as error:  # of Dask, or what the question raised there
             line = " ".join(str(error).split()) or type(error).__name__
-            raise FleetError(f"the worker at {address} does not answer: {line[:200]}") from error
+            raise FleetError(f"the worker at {address} does not respond: {line[:200]}") from error
 
     def refuse_others(self, wanted: Iterable[Sequence[str]]) -> None:
         """Raise `FleetError` if a worker that offers what is wanted has other software."""
@@ -171,8 +171,8 @@ class Roster:
             for machine in self:
                 if machine.difference and (name := machine.fits(names)):
                     raise FleetError(
-                        f"the worker of {name} ({machine.words}) has {machine.difference}: install "
-                        "the same commit and docker/requirements.lock there, and start it again"
+                        f"The worker for {name} ({machine.words}) has {machine.difference}. "
+                        "Install the same commit and docker/requirements.lock, and restart it."
                     )
 
     def why_none(self, wanted: Sequence[str]) -> str:
@@ -182,5 +182,5 @@ class Roster:
         if not fitting:
             return f"no worker offers {' or '.join(wanted)}"
         if not alike:
-            return f"its worker has {fitting[0].difference}"
-        return f"its machine runs {alike[0].busy}"
+            return f"the worker has {fitting[0].difference}"
+        return f"the worker is running {alike[0].busy}"

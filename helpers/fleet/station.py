@@ -24,8 +24,8 @@ from helpers.pipeline import stale
 from helpers.store import LOCKED_VARIABLE, content_name, write_atomic
 
 POLL_SECONDS = 0.1
-KILLED = "the process that ran it was killed: look for a lack of memory, then run again"
-NOT_WANTED = "the run that asked for it has ended"
+KILLED = "The worker process was killed, probably out of memory. Run again."
+NOT_WANTED = "the run that requested this stage has ended"
 
 
 @dataclass
@@ -80,7 +80,9 @@ class Station:
         Ends the stage when it `is_wanted` no more. `tell` gets what is to be said meanwhile.
         """
         if order.worker != self.identity or order.ticket in self.begun:
-            return Bundle("refused", "it was begun before, and is not run twice: run it again")
+            return Bundle(
+                "refused", "The stage was started before and never runs twice. Run again."
+            )
         self.begun.add(order.ticket)
         with gate.entered(order.measures, is_wanted, lambda why: tell({"waits": why})) as inside:
             if not inside:

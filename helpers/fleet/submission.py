@@ -70,7 +70,7 @@ def run(
     """
     say, options = say or Lines(), Options(force, cell_seconds, fetch)
     if "tune" in stages:
-        raise ParameterError("--stage tune is not for a fleet: run it where the GPU is")
+        raise ParameterError("--stage tune cannot run on a cluster. Run it on the GPU's machine.")
     configure()
     _ = access.security  # an error before anything else
     plans = read_plans(files, models, experiments, stages, ask=lambda _: "")
@@ -216,7 +216,7 @@ class Submission:
         said = {(each.name, each.reason) for each in self._groups if each.state == "waiting"}
         group.reason, pending = reason, self.runner.pending
         if (group.name, reason) not in said:  # for another group of the model
-            self.say(f"{group.name}: waits, {reason}")
+            self.say(f"{group.name}: waiting: {reason}")
         told = set[str]()  # experiments: each says once why it waits
         for _, job in group.jobs:
             if job.result in pending:
@@ -236,7 +236,7 @@ class Submission:
         try:
             with suppress(Ended), self.turn:
                 try:
-                    self.say(f"{group.name}: goes to {machine.words}")
+                    self.say(f"{group.name}: assigned to {machine.words}")
                     obstacles = self.turn.outside(away.obstacles)
                     self.supply.bring(group, machine, partial(self._wait_for_data, group))
                     for job in group.before:
@@ -250,7 +250,7 @@ class Submission:
                 self._settle(replace(self.runner, place=away), group, away)
         except Exception as error:  # of this package or Dask: the other groups go on
             line = " ".join(str(error).split())
-            self.say(f"{group.name}: failed, {type(error).__name__}: {line}")
+            self.say(f"{group.name}: failed: {type(error).__name__}: {line}")
             self._outcome["failed"] += 1
         finally:
             with self.turn:
@@ -277,7 +277,7 @@ class Submission:
         """Say of a job whose worker is gone that it did not run, unless its result holds."""
         if self.runner.pending.pop(job.result, None) is None:
             return "unchanged"
-        self.say(f"{name}: blocked, {reason}")
+        self.say(f"{name}: blocked: {reason}")
         write_status(job, "blocked", reason)
         return "blocked"
 

@@ -61,7 +61,7 @@ class Supply:
             if not (made := sorted(data & self._making.keys())):
                 self._making |= dict.fromkeys(data, machine)
                 return
-            wait(f"{made[0]} is being made on {self._making[made[0]].words}")
+            wait(f"{self._making[made[0]].words} is making {made[0]}")
 
     def made(self, machine: Machine) -> None:
         """Note that a machine makes no data any more: they are there, or failed."""

@@ -54,7 +54,7 @@ def call(do: Callable[..., object], arguments: Sequence[object]) -> object:
 
     with gate.entered(False, is_wanted, lambda _: None) as inside:
         if not inside:
-            raise FleetError("the preparation that asked for it has ended")
+            raise FleetError("the preparation that requested this part has ended")
         return do(*arguments)
 
 

@@ -44,11 +44,11 @@ class FleetView(Lines):
         self._seconds = self._done = 0.0
 
     def __call__(self, line: str) -> None:
-        name, _, reason = line.partition(": waits, ")
+        name, _, reason = line.partition(": waiting: ")
         if reason:
             self._waits[name] = reason
-        elif ": goes to " in line:
-            self._waits.pop(line.partition(": goes to ")[0], None)
+        elif ": assigned to " in line:
+            self._waits.pop(line.partition(": assigned to ")[0], None)
         self._console.print(line)
 
     def printed(self, line: str) -> None:
@@ -85,12 +85,12 @@ class FleetView(Lines):
 
         share = min(1.0, self._done / max(self._seconds, 1.0))
         table = Table.grid(padding=(0, 1))
-        table.add_row("run", f"{share:.0%} of what was expected")
+        table.add_row("run", f"{share:.0%} of the expected time")
         for each in [*self._running.values()]:
             spent = time.monotonic() - each.began
             table.add_row(each.name, f"{spent:.0f} of about {each.seconds:.0f} s  {each.last}")
         for name, reason in [*self._waits.items()]:
-            table.add_row(name, f"waits, {reason}")
+            table.add_row(name, f"waiting: {reason}")
         return table
 
 

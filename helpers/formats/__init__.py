@@ -9,6 +9,7 @@ without this package, so it imports `helpers` below `TYPE_CHECKING` only.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from functools import cache
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
@@ -30,6 +31,8 @@ from helpers.formats._processor import instructions as instructions
 if TYPE_CHECKING:
     import keras
     import torch
+
+LONGEST_CALL, MOST_ITEMS = 88, 6  # characters of a line, items of a list, in a recorded call
 
 Array = NDArray[np.generic]
 Arrays = dict[str, Array]  # by the names of tensors; the first dimension is the batch
@@ -83,9 +86,26 @@ class Build:
     samples: int = 0  # in `inputs`, where they are flat; 0: as many as an input is long
     calibration: Sequence[Arrays] = ()  # int8: batches of training samples, as `inputs` are
     bounds: tuple[float, float] = (inf, inf)  # int8: the largest max and mean error, in deviations
+    calls: list[str] = field(default_factory=list)  # of the tools, as one would type them
     # Runs a command in the server's image: takes a folder, then the command's first word and names
     # of files in that folder. None: the artifact is made in this process.
     in_image: Callable[[Path, list[str]], None] | None = None
+
+    def record(self, function: str, *arguments: str, **options: object) -> None:
+        """Write down a call of a tool: `arguments` as code, `options` as values."""
+        given = [*arguments, *(f"{name}={_spelled(value)}" for name, value in options.items())]
+        line = f"{function}({', '.join(given)})"
+        if len(line) > LONGEST_CALL:
+            line = f"{function}(\n{''.join(f'    {each},{chr(10)}' for each in given)})"
+        self.calls.append(line)
+
+
+def _spelled(value: object) -> str:
+    if isinstance(value, list) and len(value) > MOST_ITEMS:
+        return f"[{value[0]!r}, ..., {value[-1]!r}]"
+    if isinstance(value, Enum):
+        return f"{type(value).__name__}.{value.name}"
+    return repr(value)
 
 
 @dataclass(frozen=True)
@@ -128,7 +148,7 @@ def names() -> list[str]:
 def get(name: str) -> Format:
     """Import the format `name`; raise `ParameterError` if there is none."""
     if name not in names():
-        raise ParameterError(f"unknown format '{name}': this package has {', '.join(names())}")
+        raise ParameterError(f"Unknown format '{name}'. Known formats: {', '.join(names())}.")
     module = import_module(f"{__name__}.{name.replace('-', '_')}")
     known = Format.__dataclass_fields__
     return Format(**{each: getattr(module, each) for each in known if hasattr(module, each)})
@@ -157,7 +177,7 @@ def missing(name: str, device: str) -> str:
         if device == "gpu" and not found:
             return f"{name} on a gpu needs {wheel}, which is not installed"
         if device == "gpu" and found.endswith("+cpu"):
-            return f"{name} on a gpu needs {wheel} with CUDA, and {found} is installed"
+            return f"{name} on a gpu needs {wheel} with CUDA, but {found} is installed"
         if device == "gpu" and runtime == "onnxruntime" and installed_version(runtime):
             return f"{name} on a gpu needs {wheel} without {runtime}, which has the same files"
     return ""

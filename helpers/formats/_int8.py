@@ -12,7 +12,7 @@ import io
 import logging
 import tempfile
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from math import ceil, inf
 from pathlib import Path
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import onnx
     import openvino
 
+Record = Callable[..., None]  # see `Build.record`
 Item = tuple[Arrays, tuple[Array, ...]]  # a batch, and what the fp32 graph computes of it
 
 # In a graph with convolutions every operator that can stays in int8. In others the rest loses more
@@ -49,6 +50,7 @@ def quantise_onnx(
     calibration: Sequence[Arrays],
     bounds: tuple[float, float] = UNLIMITED,
     symmetric: bool = False,
+    record: Record = lambda *_, **__: None,
 ) -> None:
     """Write the fp32 graph `source` with QuantizeLinear and DequantizeLinear around each tensor
     that is to be int8: ONNX Runtime computes in int8 what stands between two such pairs.
@@ -56,7 +58,7 @@ def quantise_onnx(
     An activation's range is what the samples reach. While the outputs of the samples are further
     from those in fp32 than `bounds`, as in `quantise_openvino`, the layer that costs most accuracy
     goes back to fp32. `symmetric` is what TensorRT reads: ranges with 0 in their middle, and biases
-    that stay in fp32.
+    that stay in fp32. `record` is told of the call.
     """
     import onnx
     from onnxruntime import quantization
@@ -77,29 +79,28 @@ def quantise_onnx(
         has_convolutions = bool(CONVOLUTIONS & {each.op_type for each in exact.graph.node})
         ranges = [False] if symmetric else _ranges(bounds)  # on a GPU nothing overflows
         for reduced in ranges:
-            quantization.quantize_static(
-                str(folded),
-                str(path),
-                Reader(),
-                op_types_to_quantize=None if has_convolutions else PRODUCTS,
-                per_channel=True,
-                reduce_range=reduced,
+            options = {
+                "op_types_to_quantize": None if has_convolutions else PRODUCTS,
+                "per_channel": True,
+                "reduce_range": reduced,
                 # unsigned by signed is what AVX512-VNNI multiplies
-                activation_type=kind.QInt8 if symmetric else kind.QUInt8,
-                weight_type=kind.QInt8,
-                extra_options={
+                "activation_type": kind.QInt8 if symmetric else kind.QUInt8,
+                "weight_type": kind.QInt8,
+                "extra_options": {
                     "ActivationSymmetric": symmetric,
                     "QuantizeBias": not symmetric,
                     # a product's result is rounded only where the next one takes it, logits not
                     "OpTypesToExcludeOutputQuantization": PRODUCTS,
                 },
-            )
+            }
+            quantization.quantize_static(str(folded), str(path), Reader(), **options)
             quantised = onnx.load(path)
             if not has_convolutions:  # whatever else takes a product's input takes it unrounded
                 others = [each.name for each in exact.graph.node if each.op_type not in PRODUCTS]
                 quantised = _restored(quantised, exact, others)
             if reduced == ranges[-1] or _share(bounds, exact, quantised, calibration) <= 1:
                 break
+        record("onnxruntime.quantization.quantize_static", "source", "target", "samples", **options)
         if bounds != UNLIMITED:
             quantised = _within(bounds, exact, quantised, calibration)
         onnx.save(quantised, path)
@@ -199,12 +200,16 @@ def _used(
 
 
 def quantise_openvino(
-    model: "openvino.Model", calibration: Sequence[Arrays], bounds: tuple[float, float]
+    model: "openvino.Model",
+    calibration: Sequence[Arrays],
+    bounds: tuple[float, float],
+    record: Record = lambda *_, **__: None,
 ) -> "openvino.Model":
     """Quantise by NNCF. While the outputs of the samples are further from those in fp32 than
     `bounds`, the layer that costs most accuracy goes back to fp32.
 
     `bounds` are the largest max and mean difference, in standard deviations of each output.
+    `record` is told of the call.
     """
     import openvino
 
@@ -231,6 +236,8 @@ def quantise_openvino(
         "preset": nncf.QuantizationPreset.MIXED,  # a zero point for activations of both signs
         "ignored_scope": nncf.IgnoredScope(types=ignored, validate=False),
     }
+    given = {"subset_size": len(calibration), "preset": options["preset"]}
+    scope = f"ignored_scope=nncf.IgnoredScope(types={ignored})"
     with _quiet():
         for reduced in _ranges(bounds):
             advanced = nncf.AdvancedQuantizationParameters(
@@ -239,8 +246,11 @@ def quantise_openvino(
             )
             quantised = nncf.quantize(model, samples, advanced_parameters=advanced, **options)
             if measure(openvino.Core().compile_model(quantised, "CPU"), items)[0] >= 0:
+                record("nncf.quantize", "model", "samples", scope, **given)
                 return quantised
         # this quantises once more, and runs the fp32 graph over all samples: seldom needed
+        of = "nncf.quantize_with_accuracy_control"
+        record(of, "model", "samples", "samples", "measure", scope, max_drop=1.0, **given)
         return nncf.quantize_with_accuracy_control(
             model,
             samples,

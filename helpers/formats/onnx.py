@@ -82,7 +82,7 @@ def _quantise(source: Source, path: Path, build: Build) -> None:
         if source.is_dir():
             full = Path(folder) / FILE
             make(source, full, replace(build, precision="fp32"))
-        _int8.quantise_onnx(full, path, build.calibration, build.bounds)
+        _int8.quantise_onnx(full, path, build.calibration, build.bounds, record=build.record)
 
 
 def _save(model: "onnx.ModelProto", path: Path, build: Build) -> None:
@@ -91,6 +91,7 @@ def _save(model: "onnx.ModelProto", path: Path, build: Build) -> None:
     if build.precision != "fp32":
         raise ValueError(f"an ONNX graph is exported as it is, in fp32, not in {build.precision}")
     onnx.save(model, path)
+    build.record("onnx.save", "model", f"'{FILE}'")
 
 
 def _export(network: "torch.nn.Module", path: Path, build: Build) -> None:
@@ -101,13 +102,16 @@ def _export(network: "torch.nn.Module", path: Path, build: Build) -> None:
     is_recurrent = any(isinstance(each, is_old) for each in module.modules())
     is_batched = len(next(iter(build.inputs.values()))) > 1  # else the batch of one is fixed
     if opset := build.opset or (RECURRENT_OPSET if is_recurrent else None):
-        names = (*build.inputs, *build.outputs) if is_batched else ()
-        dynamic_axes = {name: {0: "batch"} for name in names}
+        free = (*build.inputs, *build.outputs) if is_batched else ()
+        dynamic_axes = {name: {0: "batch"} for name in free}
         options = {"dynamo": False, "opset_version": opset, "dynamic_axes": dynamic_axes}
     else:
         batch = {0: torch.export.Dim("batch")} if is_batched else {}
         dynamic_shapes = tuple(batch for _ in build.inputs)
         options = {"dynamo": True, "dynamic_shapes": dynamic_shapes}
+    names = {"input_names": list(build.inputs), "output_names": list(build.outputs)}
+    half = ".half()" if build.precision == "fp16" else ""
+    build.record("torch.onnx.export", f"network{half}", "samples", **names, **options)
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it comments on torchvision
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PyTorch warns of its own deprecations while exporting
@@ -115,9 +119,8 @@ def _export(network: "torch.nn.Module", path: Path, build: Build) -> None:
             module,
             tuple(torch.from_numpy(array) for array in build.inputs.values()),
             str(path) if opset else None,
-            input_names=list(build.inputs),
-            output_names=list(build.outputs),
             verbose=False,
+            **names,
             **options,
         )
         if program:
@@ -193,12 +196,10 @@ def _convert(source: Path, path: Path, build: Build) -> None:
     inputs, results = ([t.name for t in tensors] for tensors in (fed, signature.outputs))
     named = (signature.structured_input_signature[1], signature.structured_outputs)
     names = dict(zip([*inputs, *results], chain(*map(sorted, named)), strict=True))
+    options = {"output_names": results, "opset": build.opset or TF2ONNX_OPSET}
+    build.record("tf2onnx.convert.from_graph_def", "graph", input_names=inputs, **options)
     model, _ = from_graph_def(
-        graph,
-        input_names=[*inputs, *weights],
-        output_names=results,
-        opset=build.opset or TF2ONNX_OPSET,
-        tensors_to_rename=names,
+        graph, input_names=[*inputs, *weights], tensors_to_rename=names, **options
     )
     for each in [each for each in model.graph.input if each.name in weights]:
         model.graph.input.remove(each)

@@ -28,10 +28,13 @@ def make(source: Source, path: Path, build: Build) -> None:
     import openvino
 
     model = openvino.convert_model(source)
+    build.record("openvino.convert_model", f"'{Path(str(source)).name}'")
     if build.precision == "int8":
-        model = _int8.quantise_openvino(model, build.calibration, build.bounds)
+        model = _int8.quantise_openvino(model, build.calibration, build.bounds, build.record)
     model.set_rt_info(_HINTS[build.precision], _openvino.PRECISION)
+    build.record("model.set_rt_info", repr(_HINTS[build.precision]), repr(_openvino.PRECISION))
     openvino.save_model(model, path, compress_to_fp16=False)
+    build.record("openvino.save_model", "model", f"'{FILE}'", compress_to_fp16=False)
 
 
 def describe(path: Path) -> GraphFacts:
@@ -44,10 +47,10 @@ def describe(path: Path) -> GraphFacts:
 
 
 def asks(build: Build) -> list[Asked]:
-    """Say in which precision the file asks to be executed."""
+    """Return the precision in which the file is to be executed."""
     whys = {
-        "fp32": "The processor computes in the precision of the weights.",
-        "bf16": "The weights stay fp32 in the file; the processor rounds them when it loads it.",
-        "int8": "What is not int8 runs in what the processor multiplies fastest, bf16 or fp32.",
+        "fp32": "The CPU computes in the precision of the weights.",
+        "bf16": "The file keeps fp32 weights. The CPU rounds them when it loads them.",
+        "int8": "The other layers run in bf16 or fp32, whichever the CPU multiplies faster.",
     }
     return [Asked("INFERENCE_PRECISION_HINT", _HINTS[build.precision], whys[build.precision])]

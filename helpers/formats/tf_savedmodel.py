@@ -137,6 +137,8 @@ def make(source: Source, path: Path, build: Build) -> None:
         _save_frozen(signature, path, build)
     else:
         tf.saved_model.save(module, str(path), signatures={SIGNATURE: signature})
+        given = f"signatures={{'{SIGNATURE}': signature}}"
+        build.record("tf.saved_model.save", "module", f"'{FILE}'", given)
 
 
 def _save_frozen(
@@ -175,6 +177,8 @@ def _save_frozen(
             {SIGNATURE: v1.saved_model.predict_signature_def(inputs, outputs)},
             strip_default_attrs=True,
         )
+        given = f"['{v1.saved_model.tag_constants.SERVING}']", f"{{'{SIGNATURE}': signature}}"
+        build.record("builder.add_meta_graph_and_variables", "session", *given)
         file = Path(os.fsdecode(builder.save()))
     saved = SavedModel.FromString(file.read_bytes())
     for node in saved.meta_graphs[0].graph_def.node:

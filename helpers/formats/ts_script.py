@@ -16,4 +16,5 @@ def make(source: Source, path: Path, build: Build) -> None:
     """Save the network's own code, compiled."""
     import torch
 
+    build.record("torch.jit.script", "network")
     ts_trace.save(source, path, build, lambda module, _: torch.jit.script(module))

@@ -92,6 +92,7 @@ def make(source: Source, path: Path, build: Build) -> None:
     """Save the operations of one run; control flow that depends on the inputs is fixed."""
     import torch
 
+    build.record("torch.jit.trace", "network", "samples")
     save(source, path, build, torch.jit.trace)
 
 
@@ -113,6 +114,8 @@ def save(source: Source, path: Path, build: Build, compiled: Compile) -> None:
         wrapped = _wrapped(graph, names["inputs"], is_bf16)
         frozen = torch.jit.freeze(torch.jit.trace(wrapped, arguments).eval())
         torch.jit.save(frozen, str(path), _extra_files={_TENSORS: json.dumps(names)})
+    build.record("torch.jit.freeze", "module")
+    build.record("torch.jit.save", "module", f"'{FILE}'")
 
 
 def _to_bf16(tensors: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:

@@ -1,4 +1,4 @@
-from .anatomy import counted, layers, operators, signature
+from .anatomy import counted, layers, operators, show_calls, signature
 from .artifacts import asked, build, convert, export, inputs, is_as_exported, require
 from .datasets import (
     Prepared,
@@ -40,6 +40,7 @@ __all__ = [
     "requests",
     "require",
     "served_dtype",
+    "show_calls",
     "signature",
     "some",
     "threads",

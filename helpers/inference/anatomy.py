@@ -5,11 +5,15 @@ of tables.
 from collections import Counter
 from collections.abc import Iterator
 from math import prod
+from typing import TYPE_CHECKING
 
 from helpers.config import ExportConfig, Value
 from helpers.inference import ensemble
 from helpers.models import Graph, Network, Tensor
 from helpers.store import Artifact
+
+if TYPE_CHECKING:
+    from IPython.display import Markdown
 
 Rows = list[dict[str, Value]]
 MOST = 12  # rows of operators
@@ -90,6 +94,16 @@ def _facts(tensor: Tensor, flat: int | None) -> dict[str, Value]:
     elif -1 in tensor.shape:
         shape = ["any" if size < 0 else str(size) for size in tensor.shape]
     return {"dtype": tensor.dtype, "shape": " x ".join(shape), "what it is": tensor.meaning}
+
+
+def show_calls(artifact: Artifact) -> "Markdown":
+    """Show the calls of tools that made an artifact, as one would type them."""
+    from IPython.display import Markdown
+
+    found = artifact.facts.get("calls")
+    lines = found if isinstance(found, list) and found else ["# none: the file is taken as it is"]
+    block = "\n".join(["```python", *map(str, lines), "```"])
+    return Markdown(block)  # type: ignore[no-untyped-call]
 
 
 def operators(artifact: Artifact) -> Rows:

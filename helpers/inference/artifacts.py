@@ -29,9 +29,12 @@ def require(config: ExportConfig, stage: str) -> Artifact:
     """Find the artifact of an earlier stage and verify its files.
 
     Files are hashed once per process, and again if one has changed since. Raises `ArtifactError`
-    that names the command which makes the artifact.
+    that names the command which makes the artifact. What is served as it was exported needs no
+    `convert` before.
     """
     artifact = find_artifact(artifact_folder(config, stage))
+    if artifact is None and stage == "convert":
+        artifact = _as_exported(config)
     name = f"{config.model} {config.experiment}"
     if artifact is None:
         raise ArtifactError(f"{name} has no result of {stage} yet: run {command(config, stage)}")
@@ -93,7 +96,7 @@ def _make(
             line = " ".join(str(error).split())[:300]
             raise FormatError(f"{what} failed: {type(error).__name__}: {line}") from error
         facts.update(format=name, precision=precision, seconds=round(time.monotonic() - started, 1))
-        facts.update(_described(temporary / fmt.FILE, fmt))
+        facts.update(_described(temporary / fmt.FILE, fmt), calls=list(build.calls))
         if config.stage == "export":
             facts["work"] = _work(temporary / fmt.FILE, build)
     return _made(folder)
@@ -114,20 +117,20 @@ def _build(config: ExportConfig, fmt: Format, precision: str, inputs: Arrays) ->
 
 
 def asked(config: ConvertConfig) -> list[Asked]:
-    """Say what the conversion asks for beside format and precision; nothing if there is none."""
+    """Return the settings of the conversion beside format and precision."""
     if is_as_exported(config):
         return []
     found, fmt = list[Asked](), formats.get(config.format)
     if config.calibration:
         (count, seed), (most, mean) = config.calibration, models.get(config.model).BOUNDS["int8"]
-        why = "What they reach decides the scales of the 8-bit integers; none of them is evaluated."
+        why = "Their range decides the scales of the 8-bit integers. None of them is evaluated."
         found.append(Asked("calibration", f"{count:,} training samples, seed {seed}", why))
         if config.device == "cpu":
             why = (
-                "Standard deviations that an output may be off, at most and on average: while the "
-                "samples are further off, the layer that costs most goes back to fp32."
+                "The largest and the mean difference, in standard deviations of an output. Beyond "
+                "them, the layer that costs most accuracy goes back to fp32."
             )
-            found.append(Asked("bounds", f"{most:.2g} and {mean:.2g}", why))
+            found.append(Asked("tolerances", f"{most:.2g} and {mean:.2g}", why))
     if fmt.asks:
         inputs = ensemble.example_inputs(config, EXAMPLE_BATCH)
         found += fmt.asks(_build(config, fmt, config.precision, inputs))
@@ -189,6 +192,17 @@ def convert(config: ConvertConfig, run_in_image: RunInImage) -> Artifact:
     if not is_as_exported(config):
         source = exported.folder / formats.get(config.export_format).FILE
         return _make(config, source, exported, datasets.open_dataset(config), run_in_image)
+    return _taken(config, exported)
+
+
+def _as_exported(config: ExportConfig) -> Artifact | None:
+    """Take the export as what is served, if it is there and nothing is to be converted."""
+    is_served = isinstance(config, ConvertConfig) and is_as_exported(config)
+    exported = find_artifact(artifact_folder(config, "export")) if is_served else None
+    return _taken(config, require(config, "export")) if exported else None  # type: ignore[arg-type]
+
+
+def _taken(config: ConvertConfig, exported: Artifact) -> Artifact:
     folder = artifact_folder(config, "convert")
     with making(folder) as (temporary, facts):
         ensemble.link_files(exported, temporary, exported.files)

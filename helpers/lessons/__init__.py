@@ -1,4 +1,4 @@
-"""What the lessons compare, how it is drawn, and what a reader should notice in it."""
+"""What the lessons compare, its charts, and what a reader should notice in it."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""Configurations side by side as a chart: latency and throughput, for each number of clients."""
+"""A chart of configurations: latency and throughput, for each number of clients."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from helpers.display import COLOURS, GREY, digits, legend_below, show, subplots
 from helpers.lessons.noticed import frame
 from helpers.perf import Point
+from helpers.results import clients_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,34 +23,33 @@ ROW = 0.27  # inches, of a configuration
 
 
 def show_points(points: Sequence[Point], title: str, path: Path) -> None:
-    """Display what was measured as a chart with its sentence, and a link to its data in `path`."""
+    """Display the measurements as a chart with its caption, and a link to its data in `path`."""
     rows = frame(points)
     show(draw(rows, title), in_words(rows), rows, path)
 
 
 def draw(rows: "DataFrame", title: str) -> "Figure":
-    """Draw what was measured, with 95% intervals where they are known."""
+    """Draw the measurements, with 95% CIs where they are known."""
     counts = rows["clients"].unique()
     tall = 0.9 + ROW * len(rows) / len(counts)
     figure, found = subplots(title, 2 * len(counts), tall)
     for place, count in enumerate(counts):
         left, right = found[2 * place : 2 * place + 2]
         some = rows[rows["clients"] == count].iloc[::-1]  # the first on top
-        clients = f"{count} client{'s' if count > 1 else ''}"
         for axes, series, label in (
             (left, SERIES[:2], "latency (ms)"),
             (right, SERIES[2:], "throughput (samples/s)"),
         ):
             for each in series:
                 _draw(axes, some, *each)
-            axes.set_title(clients, loc="left", fontsize="medium")
+            axes.set_title(clients_of(count), loc="left", fontsize="medium")
             axes.set_xlabel(label)
             axes.set_xlim(0, None)
         left.set_yticks(range(len(some)), some["configuration"])
         right.set_yticks(range(len(some)), [""] * len(some))
     for each in SERIES[2:]:  # the legend is that of the first subplot
         _draw(found[0], rows.iloc[:0], *each)
-    found[0].plot([], [], color=GREY, lw=1.5, label="95% interval")
+    found[0].plot([], [], color=GREY, lw=1.5, label="95% CI")
     legend_below(figure, found[0])
     return figure
 
@@ -71,7 +71,7 @@ def _draw(
 
 
 def in_words(rows: "DataFrame") -> str:
-    """Say where each figure is lowest and highest: the chart's alternative text."""
+    """Return where each number is lowest and highest: the chart's caption."""
     said = []
     for count, some in rows.groupby("clients", sort=False):
         ends = []
@@ -81,8 +81,9 @@ def in_words(rows: "DataFrame") -> str:
         ):
             least, most = some.loc[some[column].idxmin()], some.loc[some[column].idxmax()]
             ends.append(
-                f"{name} is from {digits(least[column])} {unit} ({least['configuration']}) to "
+                f"{name} is {digits(least[column])} {unit} ({least['configuration']}) to "
                 f"{digits(most[column])} {unit} ({most['configuration']})"
             )
-        said.append(f"With {count} client{'s' if count > 1 else ''}, {' and '.join(ends)}.")
-    return " ".join(said)
+        said.append(f"with {clients_of(count)} {' and '.join(ends)}")
+    found = "; ".join(said)
+    return f"{found[:1].upper()}{found[1:]}."

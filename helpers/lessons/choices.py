@@ -1,4 +1,4 @@
-"""Which configurations a lesson compares: each differs from the experiment in one respect."""
+"""The configurations that a lesson compares: each differs from the experiment in one respect."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from helpers.perf import Variant
 DELAYS_US = (0, 1000, 10_000)
 PRECISIONS = ("fp32", "bf16", "fp16", "int8")
 CALIBRATION_SAMPLES = 32  # int8: enough for a lesson, and a small set has no more
-MOST_CLIENTS = 16  # each sends in turn, and more would take the processor from the server
+MOST_CLIENTS = 16  # more would take the CPU from the server
 
 
 def clients(config: LessonConfig) -> tuple[int, int]:
@@ -22,7 +22,7 @@ def clients(config: LessonConfig) -> tuple[int, int]:
 
 
 def batchers(config: LessonConfig) -> list[Variant]:
-    """No batcher, then each delay, then the longer delays with preferred sizes."""
+    """Return no batcher, then each delay, then the longer delays with preferred sizes."""
     same = {"instances": config.instances.online, "threads": threads(config, "online")}
     own = changed(config, same)  # offline too, where there is no batcher
     found = [Variant("no batcher", own, "offline")]
@@ -38,20 +38,27 @@ def batchers(config: LessonConfig) -> list[Variant]:
 
 
 def sharings(config: LessonConfig) -> list[Variant]:
-    """One and two instances, each with one thread, or a share of the cores, or all of them."""
+    """Return one and two instances, named by instances × threads: with one thread, a share of the
+    cores, or all of them.
+    """
     cores = physical_cores()
     pairs = dict.fromkeys([(1, 1), (1, cores), (2, max(1, cores // 2)), (2, cores)])
     return [
         Variant(
-            f"{instances} x {count}", changed(config, {"instances": instances, "threads": count})
+            _sharing(instances, count), changed(config, {"instances": instances, "threads": count})
         )
         for instances, count in pairs
     ]
 
 
+def _sharing(instances: int, count: int) -> str:
+    words = f"{instances} instance{'s' * (instances > 1)}"
+    return f"{words} × {count} thread{'s' * (count > 1)}"
+
+
 def precisions(config: LessonConfig) -> tuple[list[Variant], dict[str, str]]:
-    """The precisions of one format, that with the most that the experiment's export leads to; and
-    why the others cannot run here.
+    """Return the precisions of one format, the format with most precisions for the experiment's
+    export; and why the others cannot run here.
     """
     name = formats.richest(config.export_format, config.device)
     found, left = list[Variant](), dict[str, str]()

@@ -1,5 +1,5 @@
-"""What a lesson measured, as a table and in sentences: a difference has its interval, and one that
-is not known is said to be so.
+"""A lesson's measurements as a table and in sentences: a difference has its 95% CI, and where that
+contains no difference, the sentence says so.
 """
 
 import json
@@ -10,6 +10,7 @@ from pydantic import JsonValue
 
 from helpers.display import ABSENT, short
 from helpers.perf import Point, interval, with_intervals
+from helpers.results import clients_of
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -23,11 +24,11 @@ ENDS = [
     for name, unit in (("throughput", ""), ("times", ""), ("p50", "_ms"), ("p99", "_ms"))
     for end in (f"low{unit}", f"high{unit}")
 ]
-TIMES = "times the first's throughput, 95%"
+TIMES = "throughput relative to the first"
 
 
 def frame(points: Sequence[Point]) -> "DataFrame":
-    """All that was measured, one row for each configuration and number of clients."""
+    """All measurements, one row for each configuration and number of clients."""
     from pandas import DataFrame
 
     rows: list[dict[str, object]] = []
@@ -42,12 +43,12 @@ def frame(points: Sequence[Point]) -> "DataFrame":
 
 
 def shown(points: Sequence[Point]) -> "DataFrame":
-    """What a reader compares: the figures with their intervals."""
+    """What a reader compares: the numbers with their 95% CIs."""
     rows = frame(points)
-    chosen = with_intervals(rows, COLUMNS).drop(columns="reason")  # told once: see `_conditions`
+    chosen = with_intervals(rows, COLUMNS).drop(columns="reason")  # shown once: see `_conditions`
     chosen["times"] = [each.throughput_over(_first(points, each)).in_words for each in points]
     texts = [interval(*each) for each in zip(rows["p50_low_ms"], rows["p50_high_ms"], strict=True)]
-    chosen.insert(chosen.columns.get_loc("p50_latency_ms") + 1, "p50, 95%", texts)
+    chosen.insert(chosen.columns.get_loc("p50_latency_ms") + 1, "p50, 95% CI", texts)
     return chosen.rename(columns={"times": TIMES})
 
 
@@ -57,18 +58,18 @@ def facts(points: Sequence[Point]) -> dict[str, JsonValue]:
 
 
 def headline(points: Sequence[Point]) -> str:
-    """The fastest configuration with many clients beside the first, in one line."""
+    """The fastest configuration with many clients compared with the first, in one line."""
     _, many = _counts(points)
     loaded = [point for point in points if point.row.concurrency == many]
     best = max(loaded, key=lambda point: point.row.throughput or 0.0)
     first = _first(points, best)
     if best is first:
-        return f"{_clients(best)}: none measured faster than {first.variant}"
+        return f"{_clients(best)}: none was faster than {first.variant}"
     return f"{_clients(best)}: {_throughput(first, best)}".rstrip(".")
 
 
 def notice_batching(points: Sequence[Point]) -> list[str]:
-    """What the delay and the preferred sizes did."""
+    """Return what the delay and the preferred sizes did."""
     few, many = _counts(points)
     none, zero, *delays = dict.fromkeys(point.variant for point in points)
     longest = delays[len(delays) // 2 - 1]  # the other half prefers sizes
@@ -82,21 +83,21 @@ def notice_batching(points: Sequence[Point]) -> list[str]:
         for name in (none, zero, longest, preferring)
     )
     return [
-        f"{_clients(at(zero, few))}, whom nobody joins: "
+        f"{_clients(at(zero, few))}, so there is nothing to batch: "
         + _latency(at(zero, few), at(longest, few)),
-        f"{_clients(at(zero, many))}, samples in an execution: {joined}.",
-        f"{_clients(at(zero, many))}, what joining requests is worth: "
+        f"{_clients(at(zero, many))}, average batch size: {joined}.",
+        f"{_clients(at(zero, many))}, effect of batching: "
         + _throughput(at(none, many), at(zero, many)),
-        f"{_clients(at(zero, many))}, what waiting for more of them is worth: "
+        f"{_clients(at(zero, many))}, effect of the delay: "
         + _throughput(at(zero, many), at(longest, many)),
-        f"{_clients(at(zero, many))}, what preferred sizes change: "
+        f"{_clients(at(zero, many))}, effect of preferred sizes: "
         + _latency(at(longest, many), at(preferring, many)),
         _conditions(points),
     ]
 
 
 def notice_sharing(points: Sequence[Point]) -> list[str]:
-    """What instances and threads did."""
+    """Return what instances and threads did."""
     few, many = _counts(points)
     first, *others = dict.fromkeys(point.variant for point in points)
     found = [
@@ -116,7 +117,7 @@ def notice_sharing(points: Sequence[Point]) -> list[str]:
 
 
 def notice_precision(points: Sequence[Point]) -> list[str]:
-    """What lower precisions did to the speed."""
+    """Return what lower precisions did to the speed."""
     first, *others = dict.fromkeys(point.variant for point in points)
     found = [
         f"{_clients(_at(points, name, count))}: "
@@ -133,7 +134,7 @@ def _at(points: Sequence[Point], variant: str, clients: int) -> Point:
 
 
 def _first(points: Sequence[Point], point: Point) -> Point:
-    """What the point is compared with: the first configuration with as many clients."""
+    """Return what the point is compared with: the first configuration with as many clients."""
     return _at(points, points[0].variant, point.row.concurrency)
 
 
@@ -142,27 +143,32 @@ def _counts(points: Sequence[Point]) -> list[int]:
 
 
 def _clients(point: Point) -> str:
-    return f"{point.row.concurrency} client{'s' if point.row.concurrency > 1 else ''}"
+    return clients_of(point.row.concurrency)
 
 
 def _throughput(first: Point, second: Point) -> str:
-    """Say how many times the first one's throughput the second one has, as far as it is known."""
+    """Return the second one's throughput relative to the first one's."""
     times = second.throughput_over(first)
     if times.is_known:
-        return f"{second.variant} has {times.in_words} times the throughput of {first.variant}."
-    return f"{second.variant} is not told apart from {first.variant}: {times.in_words} times."
+        return f"{second.variant} has {times.in_words} the throughput of {first.variant}."
+    return (
+        f"no measurable difference between {second.variant} and {first.variant}: {times.in_words}."
+    )
 
 
 def _latency(first: Point, second: Point) -> str:
-    """Say how p50 differs, as far as it is known."""
+    """Return how p50 differs."""
     one, other = (short(each.row.p50_latency_ms or 0.0) for each in (first, second))
     times = second.latency_over(first)
-    known = f"{times.in_words} times" + ("" if times.is_known else ", which tells no difference")
-    return f"p50 is {one} ms with {first.variant} and {other} ms with {second.variant}: {known}."
+    none = "" if times.is_known else ", no measurable difference"
+    return (
+        f"p50 is {one} ms with {first.variant} and {other} ms with {second.variant}: "
+        f"{times.in_words}{none}."
+    )
 
 
 def _memory(points: Sequence[Point], first: str, others: Iterable[str]) -> list[str]:
-    """Say what the servers took, where that could be measured."""
+    """Return the memory of the servers, where that could be measured."""
     found = [(name, _at(points, name, points[0].row.concurrency).row) for name in (first, *others)]
     known = [
         f"{row.server_peak_memory_mb:,.0f} MB with {name}"
@@ -173,15 +179,16 @@ def _memory(points: Sequence[Point], first: str, others: Iterable[str]) -> list[
 
 
 def _conditions(points: Sequence[Point]) -> str:
-    """Say what else used the machine, and how far the rows are to be believed."""
+    """Return what else used the machine, and how many measurements are not stable."""
     busy = points[0].row.background_cpu_cores
     others = ABSENT if busy is None else f"{busy:.2f}"
     doubted = [point for point in points if point.row.quality != "stable"]
     said = (
-        f"Other processes used {others} cores meanwhile, and {len(doubted)} of {len(points)} rows"
+        f"Other processes used {others} CPU cores. {len(points) - len(doubted)} of {len(points)} "
+        "measurements are stable."
     )
     if not doubted:
-        return f"{said} are not stable."
+        return said
     first = doubted[0]
     named = f"{first.variant} with {_clients(first)} is {first.row.quality}"
-    return f"{said} are not stable: {named} ({first.row.reason})."
+    return f"{said} For example, {named} ({first.row.reason})."

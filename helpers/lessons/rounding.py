@@ -1,4 +1,4 @@
-"""What a precision does to a model's outputs: by how much, and whether decisions change."""
+"""What a precision does to a model's outputs: by how much they and the predictions change."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,13 +36,13 @@ MARKS = ("o", "s", "^", "D")
 
 @dataclass(frozen=True)
 class Rounded:
-    """A model in one precision beside the framework in fp32, on the ladder's samples."""
+    """A model in one precision compared with the reference in fp32, on 64 samples."""
 
     precision: str
     artifact: Artifact
     check: ParityCheck
     errors: NDArray[np.float64]  # of all outputs, in their standard deviations, sorted
-    agreed: int  # decisions that are the framework's
+    agreed: int  # predictions equal to the reference's
     gap: float  # the median over samples between the two highest outputs, in deviations
 
     @property
@@ -50,20 +50,20 @@ class Rounded:
         """What a table shows of it."""
         return {
             "precision": self.precision,
-            "quality": "red" if self.check.fault else "green",
+            "result": "failed" if self.check.fault else "passed",
             "reason": self.check.note,
             "size_mb": self.artifact.size_mb,
             "median difference": f"{np.median(self.errors):.1e}",
             "largest difference": f"{self.errors[-1]:.1e}",
-            "decisions that agree": f"{self.agreed} of {self.check.samples}",
+            "equal predictions": f"{self.agreed} of {self.check.samples}",
         }
 
 
 def outputs_in(variants: Sequence[Variant]) -> list[Rounded]:
-    """Compare each precision's outputs with the framework's; what is not converted yet is.
+    """Compare each precision's outputs with the reference's; convert the missing ones.
 
-    Differences are in units of the standard deviation of the framework's outputs. Raises
-    `ArtifactError` if the export or the framework's reference is missing.
+    Differences are in standard deviations of the reference's outputs. Raises `ArtifactError` if the
+    export or the reference is missing.
     """
     found = []
     for variant in variants:
@@ -92,47 +92,47 @@ def outputs_in(variants: Sequence[Variant]) -> list[Rounded]:
 
 
 def draw_errors(found: Sequence[Rounded]) -> "Image":
-    """Draw for each precision which share of the outputs differs by how much at most."""
-    title = "How far outputs are from the framework's in fp32"
+    """Draw for each precision the share of outputs that differ by at most so much."""
+    title = "Difference of outputs from the reference (fp32)"
     figure, axes = canvas(title, "difference in standard deviations, log scale", "share of outputs")
     shares = np.linspace(0.01, 1, 100)
     for each, colour, mark in zip(found, COLOURS, MARKS, strict=False):
         errors = np.quantile(each.errors, shares)
         errors[errors == 0] = np.nan  # which have no logarithm
         axes.plot(errors, shares, color=colour, marker=mark, markevery=12, label=each.precision)
-    axes.axvline(found[0].gap, color=COLOURS[6], ls="--", label="median gap of the two best")
+    gap = "median gap between the two best classes"
+    axes.axvline(found[0].gap, color=COLOURS[6], ls="--", label=gap)
     axes.set_xscale("log")
     mark_decades(axes.xaxis)
     axes.set_ylim(0, 1.02)
     legend_below(figure, axes)
     said = ", ".join(
-        f"{each.precision} by {np.median(each.errors):.1e} and {each.errors[-1]:.1e}"
-        for each in found
+        f"{each.precision} {np.median(each.errors):.1e} and {each.errors[-1]:.1e}" for each in found
     )
     return picture(
         figure,
-        f"Outputs differ from the framework's at the median and at most, in standard deviations: "
-        f"{said}; the median gap of an image's two best classes is {found[0].gap:.2g}.",
+        f"Median and largest difference from the reference, in standard deviations: {said}; the "
+        f"median gap between an image's two best classes is {found[0].gap:.2g}.",
     )
 
 
 def notice_outputs(found: Sequence[Rounded]) -> list[str]:
-    """What the precisions did to the outputs."""
+    """Return what the precisions did to the outputs."""
     lines = []
     for each in found:
         share = float(np.mean(each.errors > each.gap / 2))
         lines.append(
-            f"{each.precision}: outputs differ by {np.median(each.errors):.1e} deviations at the "
-            f"median and {each.errors[-1]:.1e} at most; {share:.1%} of them by more than half the "
-            f"median gap. {each.agreed} of {each.check.samples} decisions agree, and it is "
-            f"{each.check.fault or 'within its bounds'}."
+            f"{each.precision}: the median difference is {np.median(each.errors):.1e} standard "
+            f"deviations, the largest {each.errors[-1]:.1e}; {share:.1%} are over half the median "
+            f"gap. {each.agreed} of {each.check.samples} predictions are equal. "
+            + (f"Failed: {each.check.fault}." if each.check.fault else "The parity check passed.")
             + (f" It was {each.check.note}." if each.check.note else "")
         )
     first = found[0]
     sizes = [f"{each.precision} {short(each.artifact.size_mb)} MB" for each in found]
     return [
         *lines,
-        f"The two best classes of an image are {short(first.gap)} deviations apart at the median: "
-        "a decision changes only where a difference is as large as the gap.",
-        f"Files: {', '.join(sizes)}. A file may keep fp32 weights and compute in less.",
+        f"The median gap between an image's two best classes is {short(first.gap)} standard "
+        "deviations. A prediction changes only where a difference is as large as the gap.",
+        f"File sizes: {', '.join(sizes)}. A file may keep fp32 weights and compute in less.",
     ]

@@ -16,17 +16,18 @@ from helpers.config import ConvertConfig, Gpu, releases
 from helpers.errors import DeploymentError, DeviceError
 from helpers.machine import gpu, packages, preflight, processor
 from helpers.store import core_quota, outputs, usable_cores
-from helpers.triton import binaries, containers
+from helpers.triton import binaries, containers, process
 
 GLIBC = (2, 35)
 SHM_GB, DISK_GB, GPU_GB = 1.0, 5.0, 4.0
 SHM_LEAST_GB = 0.016  # the Python backend begins with 1 MB for each instance of a model
 INSTALL_GPU = (
-    "install docker/gpu.lock in an environment without onnxruntime; TensorFlow computes on a "
-    "GPU in containers only"
+    "Install docker/gpu.lock in an environment without onnxruntime. TensorFlow uses a GPU in "
+    "containers only."
 )
-INSTALL_TOOLKIT = "install the NVIDIA Container Toolkit, which gives containers a GPU"
-NO_DRIVER = "install NVIDIA's driver, or use params/cpu.yaml"
+INSTALL_TOOLKIT = "Install the NVIDIA Container Toolkit, which gives containers a GPU."
+NO_DRIVER = "Install NVIDIA's driver, or use params/cpu.yaml."
+NOISY = "Measurements taken meanwhile are marked noisy."
 NAMES = {  # what NVML says, without the maker's name -> as published and in params/
     "V100-SXM2-32GB": "NVIDIA DGX-1 (1x V100 32GB)",
     "A100-SXM4-80GB": "NVIDIA DGX A100 (1x A100 80GB)",
@@ -55,7 +56,7 @@ class Check:
     @property
     def line(self) -> str:
         """What to print: the fix only if one is needed."""
-        fix = f"; {self.fix}" if self.fix and self.word != "ok" else ""
+        fix = f". {self.fix}" if self.fix and self.word != "ok" else ""
         return f"{self.name}: {self.found}{fix}"
 
 
@@ -76,21 +77,21 @@ def examine(configs: Sequence[ConvertConfig]) -> list[Check]:
 
 def _host() -> Iterator[Check]:
     known = sys.version_info[:2] in ((3, 11), (3, 12), (3, 13))
-    yield Check("Python", known, platform.python_version(), "use Python 3.11, 3.12 or 3.13")
+    yield Check("Python", known, platform.python_version(), "Use Python 3.11, 3.12 or 3.13.")
     glibc = platform.libc_ver()[1]
-    fix = "perf_analyzer and Triton need 2.35: use Ubuntu 22.04 or Debian 12, or newer"
+    fix = "perf_analyzer and Triton need 2.35. Use Ubuntu 22.04, Debian 12 or newer."
     yield Check("glibc", preflight.numbers(glibc) >= GLIBC, glibc or "unknown", fix)
     for name in binaries.BINARIES:
         yield _asked(name, "installed", partial(binaries.require, name))
     yield _python_library()
-    yield Check("processor", True, processor.in_words())
+    yield Check("CPU", True, processor.in_words())
     quota, cores = core_quota(), os.cpu_count() or 1
-    fix = "a quota pauses processes for up to 0.1 s: give whole cores (docker run --cpuset-cpus)"
+    fix = "A quota pauses processes for up to 0.1 s. Use whole cores: docker run --cpuset-cpus"
     text = f"{min(quota, usable_cores()):g} of {cores} usable"
     yield Check("cores", True, text, fix, warn=quota < cores)
-    fix = "large requests need more: mount -o remount,size=2G /dev/shm, or docker run --shm-size=2g"
+    fix = f"Large requests need more. Run: {process.MORE_SHM}"
     yield _space("/dev/shm", Path("/dev/shm"), SHM_GB, fix, least_gb=SHM_LEAST_GB)
-    yield _space("disk", outputs(), DISK_GB, "free some, or give --outputs on another disk")
+    yield _space("disk", outputs(), DISK_GB, "Free some, or use --outputs on another disk.")
 
 
 def _python_library() -> Check:
@@ -98,8 +99,7 @@ def _python_library() -> Check:
     try:
         binaries.python_library()
     except DeploymentError as error:
-        reason, _, fix = str(error).partition(": ")
-        return Check("Python's library", False, reason, fix)
+        return Check("Python's library", False, str(error))
     return Check("Python's library", True, "found")
 
 
@@ -110,7 +110,7 @@ def _packages(configs: Sequence[ConvertConfig]) -> Iterator[Check]:
     if not faults:
         yield Check("packages", True, f"{len(names)} can be imported")
     for package, found, fix in dict.fromkeys(faults.values()):
-        yield Check(package, False, found.removeprefix("is "), fix)
+        yield Check(package, False, found.removeprefix("is "), f"Run: {fix}")
 
 
 def _space(
@@ -135,11 +135,11 @@ def _docker(configs: Sequence[ConvertConfig]) -> Iterator[Check]:
     servers = {each.server.image or each.server.release: each.server for each in configs}
     for name, server in servers.items() if engine.ok else ():
         image = partial(containers.require_image, server)
-        yield _asked(f"image {name}", "{} is here", image)
+        yield _asked(f"image {name}", "{}", image)
     if engine.ok and any(each.device == "gpu" for each in configs):
         # an engine of a virtual machine gives GPUs without telling how
         has = "nvidia" in containers.docker("info", "--format={{json .Runtimes}}").stdout
-        text = "NVIDIA's runtime" if has else "the engine does not name NVIDIA's runtime"
+        text = "NVIDIA's runtime" if has else "the engine does not list NVIDIA's runtime"
         yield Check("GPU containers", True, text, INSTALL_TOOLKIT, warn=not has)
 
 
@@ -154,8 +154,7 @@ def _asked(name: str, found: str, ask: Callable[[], object]) -> Check:
     try:
         return Check(name, True, found.format(ask()))
     except DeploymentError as error:
-        reason, _, fix = str(error).rpartition(": ")
-        return Check(name, False, reason, fix)
+        return Check(name, False, str(error))
 
 
 def matches_target(name: str, target: str) -> bool:
@@ -178,14 +177,14 @@ def this_gpu() -> Gpu:
     Raises `DeviceError` where there is no driver, no GPU, or not the package that asks.
     """
     if not gpu.has_driver():
-        raise DeviceError(f"no NVIDIA driver here: {NO_DRIVER}")
+        raise DeviceError(f"This machine has no NVIDIA driver. {NO_DRIVER}")
     with gpu.opened() as device:
         if device.absent:
-            raise DeviceError(": ".join(device.absent))
+            raise DeviceError(". ".join(device.absent))
         name, memory_mb = (device.ask(gpu.QUERIES[each]) for each in ("name", "memory_total_mb"))
         architecture = device.ask(lambda nvml, handle: nvml.nvmlDeviceGetArchitecture(handle))
     if not isinstance(memory_mb, int) or isinstance(architecture, str):
-        raise DeviceError(f"the driver does not tell what GPU this is: {NO_DRIVER}")
+        raise DeviceError(f"The driver does not report which GPU this is. {NO_DRIVER}")
     return Gpu(str(name), architecture, memory_mb * 1e6 / 2**30)
 
 
@@ -208,34 +207,35 @@ def gpu_checks(configs: Sequence[ConvertConfig]) -> Iterator[Check]:
     text = f"{driver}, CUDA {found['cuda']}"
     yield Check("NVIDIA driver", not reason, text, reason or doubt, warn=bool(doubt))
     fix = (
-        f"the parameter file is for {wanted}, whose results are not comparable: triton-notebooks "
-        "params new writes a file for this GPU"
+        f"The parameter file is for {wanted}, so results are not comparable. "
+        "Run: triton-notebooks params new"
     )
     yield Check("GPU", True, name, fix, warn=not matches_target(name, wanted))
     total, used = found["memory_total_mb"], found["memory_used_mb"]
     if isinstance(total, int) and isinstance(used, int):
         free = (total - used) / 1000
         text = f"{free:.1f} of {total / 1000:.1f} GB free, {GPU_GB:.0f} needed"
-        fix = "stop the processes that use it: nvidia-smi lists them"
+        fix = "Stop the processes that use it. List them: nvidia-smi"
         yield Check("GPU memory", free >= GPU_GB, text, fix)
     others, memory = found["other_processes"], found["other_memory_mb"]
-    text = _text(others, f"{others} of others, using {memory} MB")
-    fix = "stop them: rows measured meanwhile are marked as disturbed"
+    text = _text(others, f"{others} other, using {memory} MB")
+    fix = f"Stop them. {NOISY}"
     yield Check("GPU processes", True, text, fix, warn=isinstance(others, int) and others > 0)
     throttled = found["throttle_reasons"]
     words = [str(each) for each in throttled] if isinstance(throttled, list) else []
-    text = _text(throttled, f"reduced by {', '.join(words) or 'nothing'}")
-    fix = "check its cooling and power supply: rows measured meanwhile are marked as disturbed"
+    text = _text(throttled, f"limited by {', '.join(words)}" if words else "not throttled")
+    fix = f"Check its cooling and power supply. {NOISY}"
     yield Check("GPU clocks", True, text, fix, warn=bool(gpu.SLOWED & set(words)))
     limit, default = found["power_limit_w"], found["power_limit_default_w"]
     low = isinstance(limit, float) and isinstance(default, float) and limit < default
-    fix = f"the default is {default} W: nvidia-smi --power-limit={default} as root sets it"
+    fix = f"The default is {default} W. Run as root: nvidia-smi --power-limit={default}"
     text = f"{limit:g} W" if isinstance(limit, float) else str(limit)
     yield Check("GPU power limit", True, text, fix, warn=low)
     mig, ecc = str(found["mig"]), str(found["ecc"])
-    fix = "results are of one slice of the GPU: nvidia-smi --multi-instance-gpu=0 as root ends it"
+    fix = "Only a slice of the GPU is used. Run as root: nvidia-smi --multi-instance-gpu=0"
     yield Check("MIG", True, mig, fix, warn=mig == "on")
-    fix = "the default is on, and costs bandwidth: nvidia-smi --ecc-config=1 as root, then restart"
+    fix = "The default is on, which costs bandwidth. Run as root and restart: "
+    fix += "nvidia-smi --ecc-config=1"
     yield Check("ECC", True, ecc, fix, warn=ecc == "off")
 
 

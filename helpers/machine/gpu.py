@@ -25,23 +25,26 @@ DRIVER_FILES = ("/proc/driver/nvidia/version", "/dev/nvidiactl")
 NOT_SUPPORTED = "not supported"
 UNANSWERED = ("NVMLError_NotSupported", "NVMLError_FunctionNotFound")  # by device, by old driver
 OWN_NOT_LISTED = "unknown: the driver does not list our own processes"
-NOT_INSTALLED = ("nvidia-ml-py is not installed", "pip install nvidia-ml-py")
-HIDDEN = ("CUDA_VISIBLE_DEVICES hides every GPU", "unset it, or set it to the index of a GPU")
+NOT_INSTALLED = ("nvidia-ml-py is not installed", "Run: pip install nvidia-ml-py")
+HIDDEN = ("CUDA_VISIBLE_DEVICES hides every GPU", "Unset it, or set it to the index of a GPU.")
 FAULTS = {  # pynvml's error when no query is possible -> what it means, and how to fix it
     "NVMLError_LibraryNotFound": (
         "the driver's library libnvidia-ml.so.1 is missing",
-        "install NVIDIA's driver; in a container, start it with --gpus",
+        "Install NVIDIA's driver, or start the container with --gpus.",
     ),
-    "NVMLError_DriverNotLoaded": ("the driver's kernel module is not loaded", "modprobe nvidia"),
+    "NVMLError_DriverNotLoaded": (
+        "the driver's kernel module is not loaded",
+        "Run: modprobe nvidia",
+    ),
     "NVMLError_LibRmVersionMismatch": (
         "the driver's library and its kernel module have different versions",
-        "restart the machine, as after every update of the driver",
+        "Restart the machine, as after every update of the driver.",
     ),
     "NVMLError_NoPermission": (
         "this user may not query the driver",
-        "give the user access to /dev/nvidia*",
+        "Give the user access to /dev/nvidia*.",
     ),
-    "NVMLError_GpuIsLost": ("the GPU has fallen off the bus", "restart the machine"),
+    "NVMLError_GpuIsLost": ("the GPU has fallen off the bus", "Restart the machine."),
 }
 # Why clocks are lower than they could be -> our words. Those in SLOWED are faults; a power cap is
 # normal under load and only noted.
@@ -203,5 +206,5 @@ def _open(own: Collection[int] | None) -> Device:
             return Device(nvml, absent=HIDDEN)
         return Device(nvml, nvml.nvmlDeviceGetHandleByIndex(int(name)), own)
     except nvml.NVMLError as error:
-        other = (f"the driver reports no GPU: {error}", "list its GPUs with nvidia-smi -L")
+        other = (f"the driver reports no GPU: {error}", "List its GPUs: nvidia-smi -L")
         return Device(nvml, absent=FAULTS.get(type(error).__name__, other))

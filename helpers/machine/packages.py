@@ -60,8 +60,8 @@ def require(*names: str) -> None:
 def words(name: str, fault: Fault) -> str:
     """Return one line that says what is wrong with a module, and what mends it."""
     is_absent = name not in COMMON and fault == probe.fault(name.partition(".")[0])
-    text = "it needs {}, which {}: {}" if is_absent else f"{BROKEN}{{}} {{}}: {{}}"
-    return text.format(*fault)
+    text = f"{{}}{fault.package} {fault.found}. Run: {fault.fix}"
+    return text.format("" if is_absent else BROKEN)
 
 
 def faults(names: Sequence[str]) -> dict[str, Fault]:
@@ -69,7 +69,7 @@ def faults(names: Sequence[str]) -> dict[str, Fault]:
     folders, known = _known()
     if new := [name for name in names if name not in known]:
         if sys.stderr.isatty():
-            print("importing each package once, to see whether it is whole", file=sys.stderr)
+            print("checking that each package can be imported", file=sys.stderr)
         for name, fault, read in _imported(new):
             known[name] = fault
             folders |= {path: time for path, time in read.items() if not _is_own(path)}
@@ -121,4 +121,4 @@ def _imported(names: Sequence[str]) -> Iterator[tuple[str, Fault | None, dict[st
         if left and not answers:  # it is this one, and not what was imported before it
             name, code = left.pop(0), done.returncode
             how = Signals(-code).name if code < 0 else f"exit code {code}"
-            yield name, probe.blamed(name, f"ends Python by {how} when it is imported"), {}
+            yield name, probe.blamed(name, f"ends Python with {how} when it is imported"), {}

@@ -34,10 +34,10 @@ def gpu_obstacle(config: StageConfig) -> str:
     if config.device != "gpu":
         return ""
     if not gpu.has_driver():
-        return f"it needs {config.gpu}, and this machine has no NVIDIA driver"
+        return f"it needs {config.gpu}, but this machine has no NVIDIA driver"
     version, reason = _driver()
     if blocks_cuda(reason) and config.server.kind == "embedded":  # Docker may run elsewhere
-        return f"it needs {config.gpu}, and NVIDIA's driver does not answer: {reason}"
+        return f"it needs {config.gpu}, but NVIDIA's driver does not respond: {reason}"
     return driver_obstacle(config.server, version)
 
 
@@ -49,8 +49,8 @@ def driver_obstacle(server: Server, version: str) -> str:
         return releases.driver_obstacle(server.release, version)
     if server.kind == "embedded" and numbers(version) < numbers(LOWEST_FOR_EMBEDDED):
         return (
-            f"driver {version} is too old: Triton {server.release}, embedded, needs "
-            f"{LOWEST_FOR_EMBEDDED} or newer"
+            f"Driver {version} is too old. The embedded Triton {server.release} needs "
+            f"{LOWEST_FOR_EMBEDDED} or newer."
         )
     return ""
 
@@ -111,8 +111,8 @@ def contest_obstacle(config: StageConfig) -> str:
     """
     if isinstance(config, ContestConfig) and config.server.kind == "remote":
         return (
-            "it starts a server for each configuration that it compares, and a remote one is there "
-            "already: use a target of another server.kind"
+            "The stage starts one server per configuration, which is impossible with a remote "
+            "server. Use another server.kind."
         )
     return ""
 
@@ -121,23 +121,23 @@ def _format_obstacle(config: ConvertConfig) -> str:
     """Say what the formats or the server's backends for them do not have; empty if nothing."""
     if backend := models.get(config.model).BACKEND:
         lacks = config.server.kind == "embedded" and backend != "python"
-        how = "set server.kind to docker, or remote"
-        return f"the embedded server has no backend {backend}: {how}" if lacks else ""
+        how = "Set server.kind to docker or remote."
+        return f"The embedded server has no backend {backend}. {how}" if lacks else ""
     for name, precision in (
         (config.export_format, config.export_precision),
         (config.format, config.precision),
     ):
         known = formats.get(name).PRECISIONS.get(config.device, ())
         if precision not in known:
-            has = f"it has {', '.join(known)}" if known else "it does not run there at all"
-            return f"{name} has no {precision} on a {config.device}: {has}"
+            has = f"Use one of {', '.join(known)}." if known else "Use another format."
+            return f"{name} does not support {precision} on a {config.device}. {has}"
     if config.precision not in models.get(config.model).BOUNDS:
-        return f"{config.model} has no bounds for the differences of {config.precision}"
+        return f"{config.model} has no tolerances for {config.precision}"
     if config.server.is_native:
         return native.obstacle(config)
     if config.accelerator != "none":
         return (
-            f"accelerator {config.accelerator} needs a native backend, which the embedded server "
-            "does not have"
+            f"The embedded server does not support accelerator {config.accelerator}. "
+            "Set server.kind to docker or remote."
         )
     return formats.missing(config.format, "gpu") if config.device == "gpu" else ""

@@ -9,5 +9,5 @@ def in_words() -> str:
     named = [f"{precision} by {names}" for precision, names in found.items() if names]
     lacking = [precision for precision, names in found.items() if not names]
     if lacking:
-        named.append(f"no {', '.join(lacking)}: not faster than fp32 here")
+        named.append(f"no {', '.join(lacking)} (not faster than fp32)")
     return "; ".join(named)

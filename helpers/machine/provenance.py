@@ -116,5 +116,5 @@ def source() -> dict[str, str]:
     """Return the commit and the command that make a result."""
     return {
         "git_commit": git_commit(),
-        "command": os.environ.get(COMMAND_VARIABLE, "a notebook run by hand"),
+        "command": os.environ.get(COMMAND_VARIABLE, "run in JupyterLab"),
     }

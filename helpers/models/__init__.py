@@ -98,7 +98,7 @@ class Example:
 
     batch: Arrays  # samples that a person understands, as the data set gives them
     beside: Arrays  # what the answer is read with: the true label, names, units
-    # lines of Python that print it: `answer.as_numpy(name)` is an output, and `sample` has the
+    # lines of Python that print it: `response.as_numpy(name)` is an output, and `sample` has the
     # arrays of both by name; they import numpy and nothing else
     reading: str
 
@@ -283,7 +283,7 @@ class Model(ABC):
         """
         (batch,) = dataset.batches(1, 1)
         names = [tensor.name for tensor in self.outputs(config)]
-        reading = f"for name in {names}:\n    print(name, answer.as_numpy(name).ravel()[:8])\n"
+        reading = f"for name in {names}:\n    print(name, response.as_numpy(name).ravel()[:8])\n"
         return Example(batch, {}, reading)
 
     @abstractmethod

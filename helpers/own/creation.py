@@ -22,7 +22,7 @@ from helpers.store import ROOT, display_path, write_atomic
 
 RESERVED = ("lessons", "data", "published")  # folders beside those of models
 MOST_CALIBRATED = 128
-AGREEMENT = "agreement"  # what is compared without labels
+AGREEMENT = "match_rate"  # what is compared without labels
 LONGEST_NAME = 40
 
 
@@ -47,7 +47,7 @@ def create(name: str, source: str, wishes: Wishes, say: Callable[[str], None]) -
     _check_name(name)
     _check_metric(wishes)
     if wishes.device not in ("cpu", "gpu"):
-        raise ParameterError(f"--device {wishes.device}: give cpu or gpu")
+        raise ParameterError(f"Invalid --device {wishes.device}. Use cpu or gpu.")
     if wishes.samples:
         origins.require_memory(wishes.samples, _size(wishes.samples))
     origin = origins.read(source)
@@ -89,32 +89,36 @@ def _check_name(name: str) -> None:
         or keyword.iskeyword(name)
         or name[0] == "_"
     ):
-        how = f"use up to {LONGEST_NAME} letters, digits and _, and no word of Python's"
-        raise ParameterError(f"NAME {name}: it becomes a Python package: {how}")
+        how = f"Use letters, digits and _ (at most {LONGEST_NAME}), starting with a letter. "
+        how += "Python keywords are not allowed."
+        raise ParameterError(f"Invalid name '{name}'. {how}")
     if name in RESERVED:
-        raise ParameterError(f"NAME {name}: it is the name of another folder: choose another")
+        raise ParameterError(f"Invalid name '{name}'. Another folder has it.")
     places = (f"helpers/models/{name}", f"notebooks/{name}", f"params/{name}.yaml")
     if taken := [place for place in places if (ROOT / place).exists()]:
-        raise ParameterError(f"NAME {name} is taken: {taken[0]} is there already")
+        raise ParameterError(f"{taken[0]} already exists. Choose another name.")
 
 
 def _check_metric(wishes: Wishes) -> None:
     known = ", ".join(metrics.NAMES)
     if wishes.metric and wishes.metric != AGREEMENT and not wishes.labels:
-        raise ParameterError(f"--metric {wishes.metric} needs --labels FILE.npz, a label a sample")
+        need = "--labels: an .npz file with one label per sample"
+        raise ParameterError(f"--metric {wishes.metric} also needs {need}.")
     if wishes.labels and not wishes.metric:
-        raise ParameterError(f"--labels needs --metric: {known}, or a name for one of your own")
+        raise ParameterError(f"--labels also needs --metric: {known}, or a name for your own.")
     if wishes.labels and not wishes.samples:
-        raise ParameterError("--labels needs --samples FILE.npz, whose rows they are of")
+        raise ParameterError("--labels also needs --samples: labels belong to its rows.")
     if wishes.metric and not wishes.metric.isidentifier():
-        raise ParameterError(f"--metric {wishes.metric}: give {known}, or a name for your own")
+        raise ParameterError(
+            f"Invalid --metric {wishes.metric}. Use {known}, or a name for your own."
+        )
 
 
 def _size(path: Path) -> int:
     try:
         return path.stat().st_size
     except OSError as error:
-        raise DataError(f"{path}: {error.strerror}: give an .npz file") from None
+        raise DataError(f"{path}: {error.strerror}. Use an .npz file.") from None
 
 
 def _kept(name: str, found: Draft, wishes: Wishes) -> int:
@@ -155,12 +159,11 @@ def _tell(
     for dimension, size in found.dimensions.items():
         say(f"dimension {dimension}: {size}")
     if not found.is_batched:
-        say("batch: one sample a request")
-    rows = "drawn at random, from type and shape" if not wishes.samples else wishes.samples
-    say(f"samples: {rows}")
+        say("batch: one sample per request")
+    say(f"samples: {wishes.samples or 'random inputs'}")
     say(f"experiments: {', '.join(chosen)}")
     for option, reason in left_out.items():
-        say(f"left out: {option}, {reason}")
+        say(f"left out: {option}: {reason}")
     path = display_path(ROOT / f"params/{name}.yaml")
-    say(f"written: helpers/models/{name}, notebooks/{name}, {path}")
+    say(f"wrote: helpers/models/{name}, notebooks/{name}, {path}")
     say(f"next: triton-notebooks run {path}")

@@ -29,7 +29,7 @@ BYTES, MOST = 2e6, 16  # of the samples of which it is seen what rounding does, 
 SAME = 0.05  # how far a sample's output may be from the same, computed beside another
 TRIED = 6  # samples of a trace and of what it is compared on
 TWO = 2  # samples that show whether there is a batch
-ADVICE = ", drawn at random: give --samples if it takes only some values"
+ADVICE = " (random inputs; use --samples if the model accepts only some values)"
 
 
 @dataclass(frozen=True)
@@ -128,8 +128,8 @@ def _run(title: str, found: Draft, samples: Path | None, precisions: Collection[
     source.own = drafted(title, found)
     if found.scalars and found.origin.kind == "savedmodel":
         raise ParameterError(
-            f"'{found.scalars[0]}' has no dimension but the batch's, and Triton wants one more: "
-            "save the model with a shape of batch x 1"
+            f"'{found.scalars[0]}' has only a batch dimension, and Triton needs one more. Save "
+            "the model with the shape batch x 1."
         )
     if found.origin.framework == "torch" and found.has_batch and not found.scalars:
         found = replace(found, is_plain=source.is_plain(one))
@@ -164,7 +164,7 @@ def _unseen(title: str, found: Draft, samples: Path | None) -> Draft:
         assert each.sizes is not None
         if "" in each.sizes[1:]:
             raise ParameterError(
-                f"the output '{each.name}' has a size that is free: write it into config.pbtxt"
+                f"The output '{each.name}' has a free size. Set the size in config.pbtxt."
             )
         outputs.append(Axes(each.name, each.dtype, each.sizes[1:]))
     decision = "class" if CLASS_WORDS.search(outputs[0].name) else "values"
@@ -212,23 +212,23 @@ def _require_batch(
     found: Draft, run: Callable[[Arrays], Arrays], two: Arrays, single: Arrays
 ) -> None:
     """Raise ParameterError if two samples at once are not answered as two samples."""
-    ask = "give --batch 1 if it takes one sample at once, --batch none if it has no batch"
+    ask = "Use --batch 1 if the model takes one sample at a time, --batch none if it has no batch."
     try:
         both = run(two)
     except Exception as error:  # runtimes raise anything
         reason = " ".join(str(error).split())[:150]
-        raise ParameterError(f"two samples at once are refused ({reason}): {ask}") from None
+        raise ParameterError(f"The model rejects two samples at once ({reason}). {ask}") from None
     for name, one in single.items():
         rows = np.asarray(both[name])
         if one.shape[:1] != (1,) or rows.shape != (TWO, *one.shape[1:]):
             shape = samples_file.spell(rows.shape)
             raise ParameterError(
-                f"the output '{name}' of two samples is {shape}, which has no row for each: {ask}"
+                f"The output '{name}' of two samples has the shape {shape}, not a row each. {ask}"
             )
         if not np.allclose(rows[0], one[0], rtol=SAME, atol=SAME * float(np.abs(one).max())):
             raise ParameterError(
-                f"the output '{name}' of a sample is another one beside a second sample, so they "
-                f"cannot share a batch: {ask}"
+                f"Output '{name}' changes when another sample is in the batch, so samples cannot "
+                f"be batched. {ask}"
             )
 
 
@@ -236,11 +236,12 @@ def _output(found: Draft, name: str, array: NDArray[Any]) -> Axes:
     """Describe an output: sizes that are a free dimension of an input, or part of one, by name."""
     check_name(found.origin.path, name, "output")
     if array.dtype.kind not in "fiub":
-        raise ParameterError(f"{found.origin.path}: the output '{name}' is no number")
+        unsupported = f"the output '{name}' has the type {array.dtype}, which is not numeric"
+        raise ParameterError(f"{found.origin.path}: {unsupported}")
     if array.shape[:1] != (1,):
         raise ParameterError(
-            f"the output '{name}' of one sample is {samples_file.spell(array.shape)}: give --batch "
-            "none if it has no dimension for the batch"
+            f"The output '{name}' of one sample has the shape {samples_file.spell(array.shape)}. "
+            "Use --batch none if the model has no batch dimension."
         )
     told = _told_sizes(found, name)
     shape = [

@@ -38,7 +38,9 @@ def sizes_of(given: Sequence[str]) -> dict[str, int]:
     for each in given:
         name, _, size = each.partition("=")
         if not size.isdigit() or int(size) < 1 or not name:
-            raise ParameterError(f"--dimension {each}: give a name and a size, as height=320")
+            raise ParameterError(
+                f"Invalid --dimension {each}. Use a name and a size, such as height=320."
+            )
         found[name] = int(size)
     return found
 
@@ -64,14 +66,14 @@ def _check_arrays(path: Path, arrays: Arrays, ports: Sequence[Port]) -> None:
     names = [port.name for port in ports]
     for name in (*names, *arrays):
         if name not in arrays:
-            raise DataError(f"{path} has no array for the input '{name}': give one row a sample")
+            raise DataError(f"{path} has no array '{name}'. Add it, with one row per sample.")
         if name not in names:
-            raise DataError(f"{path} has '{name}': the inputs are {', '.join(names)}")
+            raise DataError(f"{path} has '{name}'. The model's inputs are {', '.join(names)}.")
     for port in ports:
         found = arrays[port.name].dtype
         if port.dtype and str(found) != port.dtype:
             place = f"{path}: the array '{port.name}'"
-            raise DataError(f"{place} is {found}: the input takes {port.dtype}")
+            raise DataError(f"{place} is {found}, but the input takes {port.dtype}")
 
 
 def _as_rows(arrays: Arrays, batch: str, are_samples: bool) -> Arrays:
@@ -89,8 +91,8 @@ def _said(port: Port, arrays: Arrays, batch: str, origin: Origin) -> Port:
         return port
     if port.name not in arrays:
         raise ParameterError(
-            f"{origin.path} does not say type and shape of its input '{port.name}': give --samples "
-            "FILE.npz with one row a sample"
+            f"{origin.path} does not declare type and shape of its input '{port.name}'. Use "
+            "--samples, with one row per sample."
         )
     array = arrays[port.name]
     sizes: tuple[int | str, ...] = array.shape[1:] if batch == "none" else ("", *array.shape[1:])
@@ -107,7 +109,7 @@ def _check_rank(port: Port, array: NDArray[Any], batch: str) -> None:
     if not fits:
         wanted = " x ".join(["rows", *(str(size or "any") for size in own)])
         shape = samples_file.spell(array.shape)
-        raise DataError(f"the array '{port.name}' of the samples is {shape}: it takes {wanted}")
+        raise DataError(f"the samples of '{port.name}' are {shape}, but the input takes {wanted}")
 
 
 def _batch(origin: Origin, ports: Sequence[Port], batch: str) -> tuple[bool, bool]:
@@ -119,25 +121,25 @@ def _batch(origin: Origin, ports: Sequence[Port], batch: str) -> tuple[bool, boo
             if not port.sizes or (port.sizes[0] not in (1, "") and isinstance(port.sizes[0], int)):
                 size = port.sizes[0] if port.sizes else "missing"
                 raise ParameterError(
-                    f"--batch 1: the first dimension of the input '{port.name}' is {size}: give "
-                    "--batch none if that is no batch"
+                    f"--batch 1 does not match the input '{port.name}', whose first dimension is "
+                    f"{size}. Use --batch none if that is not a batch."
                 )
         return True, False
     if batch:
-        raise ParameterError(f"--batch {batch}: give 1 or none")
+        raise ParameterError(f"Invalid --batch {batch}. Use 1 or none.")
     for port in ports:
         assert port.sizes is not None
         shape = samples_file.spell([size or "any" for size in port.sizes])  # type: ignore[misc]
         if not port.sizes:
             raise ParameterError(
-                f"the input '{port.name}' has no dimension for a batch: give --batch none, and a "
-                "request will be one sample"
+                f"The input '{port.name}' has no batch dimension. Use --batch none: each request "
+                "is then one sample."
             )
         if isinstance(port.sizes[0], int) and origin.example is None:
             raise ParameterError(
-                f"the input '{port.name}' is {shape}, with a fixed first dimension: export it "
-                "again with a free one, or give --batch 1 if that is a batch of one sample, "
-                "--batch none if it is none"
+                f"The input '{port.name}' is {shape}, with a fixed first dimension. Export the "
+                "model with a free one. Or use --batch 1 for a batch of one sample, --batch none "
+                "for no batch."
             )
     return True, True
 
@@ -162,7 +164,7 @@ def _dimensions(
                 size_here = arrays[port.name].shape[place + 1]
                 if found.setdefault(name, size_here) != size_here:
                     one, other = found[name], size_here
-                    raise DataError(f"the samples have two sizes of '{name}': {one} and {other}")
+                    raise DataError(f"The samples have two sizes of '{name}', {one} and {other}")
             elif name in wanted:
                 found[name] = wanted[name]
             else:
@@ -174,12 +176,12 @@ def _dimensions(
         names = ", ".join(missing)
         options = " ".join(f"--dimension {name}=SIZE" for name in missing)
         raise ParameterError(
-            f"the sizes of {names} of the input '{free[0][0]}' are free: give --samples, whose "
-            f"shapes they then have, or {options}"
+            f"The input '{free[0][0]}' has free dimensions: {names}. Use --samples, whose shapes "
+            f"set them, or {options}"
         )
     if unknown := sorted(set(wanted) - set(found)):
         has = ", ".join(found) or "none"
-        raise ParameterError(f"--dimension {unknown[0]}: the free dimensions are {has}")
+        raise ParameterError(f"Unknown --dimension {unknown[0]}. The free dimensions are {has}.")
     return tuple(axes), found
 
 

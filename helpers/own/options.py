@@ -36,6 +36,11 @@ class Option:
     name: str
     fields: dict[str, str]
 
+    @property
+    def changes_precision(self) -> bool:
+        """Whether `convert` has something to show: see `config.loading.configure`."""
+        return self.fields["precision"] != self.fields["export_precision"]
+
 
 def options(
     found: Draft, device: str, calibrated: int, asked: float
@@ -66,14 +71,14 @@ def options(
             continue
         if device not in known.PRECISIONS:
             other = next(iter(known.PRECISIONS))
-            left_out[name] = f"it runs on a {other} alone: --device {other}"
+            left_out[name] = f"it runs only on a {other} (--device {other})"
         source = name if name in sources else sources[0]
         for precision in known.PRECISIONS.get(device, ()):
             called = f"{SHORT.get(name, name)}-{precision}"
             if precision == "int8" and not calibrated:
-                left_out[called] = "its scales are decided by real samples, 32 at least: --samples"
+                left_out[called] = "it needs at least 32 real samples (--samples)"
             elif name == source and precision == "fp16" and found.origin.kind in AS_IT_IS:
-                left_out[called] = "its file is exported as it is, in fp32"
+                left_out[called] = "the file is exported unchanged, in fp32"
             elif precision in coarse:
                 left_out[called] = coarse[precision]
             if {called, name, source} & set(left_out):
@@ -85,7 +90,7 @@ def options(
     if not options:
         why = "; ".join(dict.fromkeys(left_out[name] for name in left_out if name in exports))
         place = found.origin.function or found.origin.path
-        raise FormatError(f"nothing can be made of {place} here: {why}")
+        raise FormatError(f"{place} cannot be converted to any format: {why}")
     return options, left_out
 
 
@@ -108,7 +113,7 @@ def _left_out(found: Draft) -> dict[str, str]:
         try:
             openvino.convert_model(path)
         except Exception as error:  # front ends raise anything
-            return {"openvino": f"OpenVINO refuses it: {' '.join(str(error).split())[-200:]}"}
+            return {"openvino": f"OpenVINO rejects it: {' '.join(str(error).split())[-200:]}"}
         finally:
             logging.root.setLevel(level)  # after a failure it stays as OpenVINO set it
     return {}
@@ -128,7 +133,7 @@ def _of_torch(found: Draft) -> dict[str, str]:
         try:
             traced = torch.jit.trace(network, batches[0], check_trace=False)
         except Exception as error:  # the user's own code is run
-            left_out["ts-trace"] = f"it is not traced: {' '.join(str(error).split())[:200]}"
+            left_out["ts-trace"] = f"tracing failed: {' '.join(str(error).split())[:200]}"
     warned = [
         f"{Path(each.filename).name}, line {each.lineno}"
         for each in noticed
@@ -143,7 +148,7 @@ def _of_torch(found: Draft) -> dict[str, str]:
             torch.jit.script(network)
         except Exception as error:  # so says TorchScript's compiler
             reason = " ".join(str(error).split())[:120]
-            left_out["ts-script"] = f"TorchScript does not compile it: {reason}"
+            left_out["ts-script"] = f"TorchScript cannot compile it: {reason}"
     return left_out
 
 
@@ -169,13 +174,11 @@ def _fixed(
     except Exception as error:  # of a comparison, or of the user's own code
         if "data-dependent" not in str(error):
             reason = " ".join(str(error).split())[:150]
-            return (
-                f"a trace or a graph of it would answer other batches wrongly ({warned}): {reason}"
-            )
+            return f"a trace or a graph would be wrong for other batches ({warned}): {reason}"
         frames = traceback.extract_tb(error.__traceback__)
         last = [each for each in frames if not Path(each.filename).is_relative_to(inside)][-1]
         place = f"{Path(last.filename).name}, line {last.lineno}"
-        return f"its control flow depends on values ({place}), which a trace or a graph would fix"
+        return f"the control flow depends on values ({place}), and a trace or a graph would fix it"
     finally:
         logging.disable(logging.NOTSET)
     return ""

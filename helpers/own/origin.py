@@ -77,14 +77,14 @@ def kind_of(source: str) -> Kind:
     if not path.exists() and FUNCTION.fullmatch(source):
         return "function"
     if not path.exists():
-        raise ParameterError(f"--from {source}: there is no such file, folder or module:function")
+        raise ParameterError(f"--from {source}: no such file, folder or module:function")
     kinds: dict[str, Kind] = {".onnx": "onnx", ".keras": "keras", ".pt2": "exported"}
     kinds |= dict.fromkeys((".pt", ".ts", ".jit", ".pth", ".torchscript"), "torchscript")
     if path.is_file() and path.suffix.lower() in kinds:
         return kinds[path.suffix.lower()]
     known = "an .onnx, .keras, .pt2 or TorchScript file (.pt, .jit), the folder of a SavedModel or"
     known += " of a model in a Triton repository (with its config.pbtxt)"
-    raise ParameterError(f"--from {source} is no model: give {known}, or module:function")
+    raise ParameterError(f"Unsupported model source '{source}'. Use {known}, or module:function.")
 
 
 def read(source: str) -> Origin:
@@ -99,7 +99,7 @@ def read(source: str) -> Origin:
         return _of_function(source)
     path = Path(source).expanduser().resolve()
     if kind in ZIPPED and not zipfile.is_zipfile(path):
-        raise CheckpointError(f"{path} is not {NOUNS[kind]}: that would be a ZIP archive")
+        raise CheckpointError(f"{path} is not {NOUNS[kind]}, because it is not a ZIP archive")
     require(*READERS.get(kind, ()))
     require_memory(path, _bytes(path, kind))
     readers = {
@@ -119,8 +119,8 @@ def read(source: str) -> Origin:
 def check_name(path: object, name: str, what: str) -> None:
     """Raise ParameterError for a name of a tensor that the server or its clients do not take."""
     if not TENSOR_NAME.fullmatch(name):
-        takes = "Triton and its clients take letters, digits and _ . / : - [ ]"
-        raise ParameterError(f"{path}: the {what} is named {name!r}: {takes}, so rename it")
+        takes = "Rename it: Triton's clients accept letters, digits and _ . / : - [ ]."
+        raise ParameterError(f"{path} has the {what} name {name!r}. {takes}")
 
 
 def _bytes(path: Path, kind: Kind) -> int:
@@ -146,8 +146,8 @@ def require_memory(path: Path, size: int) -> None:
     free = free_memory()
     if COPIES * size > free:
         raise CheckpointError(
-            f"{path} has {size / 1e9:.1f} GB of weights: a stage needs about {COPIES} times that, "
-            f"and this machine has {free / 1e9:.1f} GB of free memory"
+            f"{path} has {size / 1e9:.1f} GB of weights. A stage needs about {COPIES} times that, "
+            f"but only {free / 1e9:.1f} GB of memory are free."
         )
 
 
@@ -161,21 +161,23 @@ def _of_onnx(path: Path) -> Origin:
     for each in graph.feeds(model):
         kind = each.type.tensor_type.elem_type
         if not each.type.HasField("tensor_type") or kind in (0, onnx.TensorProto.STRING):
-            what = "text" if kind else "no tensor"
-            raise ParameterError(f"{path}: the input '{each.name}' is {what}: give numbers instead")
+            what = "text" if kind else "not a tensor"
+            raise ParameterError(
+                f"The input '{each.name}' of {path} is {what}. Use numeric inputs."
+            )
         dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kind))
         inputs.append(Port(each.name, _numpy_name(path, each.name, dtype), (*graph.sizes(each),)))
     for each in model.graph.output:
         check_name(path, each.name, "output")
         if not each.type.HasField("tensor_type"):
-            raise ParameterError(f"{path}: the output '{each.name}' is no tensor: leave it out")
+            raise ParameterError(f"The output '{each.name}' of {path} is not a tensor. Remove it.")
     return Origin("onnx", path, "onnxruntime", tuple(inputs))
 
 
 def _numpy_name(path: object, name: str, dtype: np.dtype[Any]) -> str:
     """Name a type that Triton has and numpy too; raise ParameterError for another."""
     if dtype.kind not in "fiub" or str(dtype) not in np.sctypeDict:
-        raise ParameterError(f"{path}: '{name}' has the type {dtype}, which numpy's clients lack")
+        raise ParameterError(f"{path}: '{name}' has the type {dtype}, which numpy does not have")
     return str(dtype)
 
 
@@ -186,7 +188,7 @@ def _of_savedmodel(path: Path) -> Origin:
     inputs = []
     for name, spec in function.structured_input_signature[1].items():
         if spec.shape.rank is None:
-            raise ParameterError(f"{path}: the input '{name}' has no shape: save it with one")
+            raise ParameterError(f"The input '{name}' of {path} has no shape. Save it with one.")
         sizes = tuple(size or "" for size in spec.shape.as_list())
         inputs.append(
             Port(name, _numpy_name(path, name, np.dtype(spec.dtype.as_numpy_dtype)), sizes)
@@ -203,7 +205,7 @@ def _of_keras(path: Path) -> Origin:
 def _keras_ports(path: object, model: Any) -> tuple[Port, ...]:
     tensors = getattr(model, "inputs", None)
     if not tensors:
-        raise CheckpointError(f"{path} has no inputs of its own: build it with keras.Input first")
+        raise CheckpointError(f"{path} declares no inputs. Build the model with keras.Input.")
     return tuple(
         Port(each.name, str(each.dtype), tuple(size or "" for size in each.shape))
         for each in tensors
@@ -220,9 +222,9 @@ def _of_torchscript(path: Path) -> Origin:
         if str(each.type) != "Tensor":
             if each.has_default_value():
                 continue
-            fault = f"'{each.name}' is a {each.type} and no tensor"
             raise ParameterError(
-                f"{path}: the input {fault}: wrap it in a module that takes tensors"
+                f"The input '{each.name}' of {path} is a {each.type}. Wrap the model in a module "
+                "that takes only tensors."
             )
         ports.append(Port(each.name))
     return Origin("torchscript", path, "torch", tuple(ports))
@@ -238,7 +240,7 @@ def _of_exported(path: Path) -> Origin:
     for name in names:
         value = held.get(str(name))
         if value is None or not hasattr(value, "shape"):
-            raise ParameterError(f"{path}: the input '{name}' is no tensor: export it without")
+            raise ParameterError(f"The input '{name}' of {path} is not a tensor. Remove it.")
         sizes = tuple(size if isinstance(size, int) else str(size) for size in value.shape)
         ports.append(Port(str(name), _torch_name(value.dtype), sizes))
     return Origin("exported", path, "torch", tuple(ports))
@@ -252,14 +254,14 @@ def _of_repository(path: Path) -> Origin:
 
     message = read_configuration(path)
     if not message.input or not message.output:
-        raise ParameterError(f"{path}/config.pbtxt names no inputs or outputs: write them there")
+        raise ParameterError(f"{path}/config.pbtxt declares no inputs or no outputs. Add them.")
     if message.max_batch_size < 1:
         raise ParameterError(
-            f"{path}/config.pbtxt has max_batch_size {message.max_batch_size}: give the model a "
-            "dimension for the batch, max_batch_size 1 or more"
+            f"{path}/config.pbtxt has max_batch_size {message.max_batch_size}. Give the model a "
+            "batch dimension, with max_batch_size 1 or more."
         )
     if not any(each.is_dir() and each.name.isdigit() for each in path.iterdir()):
-        raise ParameterError(f"{path} has no version, a folder named by a number")
+        raise ParameterError(f"{path} has no version folder, such as 1")
 
     def port(tensor: Any) -> Port:
         kind = triton_to_np_dtype(pb.DataType.Name(tensor.data_type).removeprefix("TYPE_"))
@@ -291,16 +293,16 @@ def _of_function(source: str) -> Origin:
     except ImportError:
         spec = None
     if spec is None or not spec.origin or not Path(spec.origin).is_file():
-        raise ParameterError(f"--from {source}: there is no module '{module}' here")
+        raise ParameterError(f"--from {source}: the module '{module}' was not found")
     network, example = networks.call(source)
     is_keras = any(base.__module__.startswith("keras.") for base in type(network).__mro__)
     is_torch = any(base.__module__ == "torch.nn.modules.module" for base in type(network).__mro__)
     if not (is_keras or is_torch):
         what = type(network).__name__
-        raise CheckpointError(f"{source} returned a {what}: return a PyTorch or Keras model")
+        raise CheckpointError(f"{source} returned a {what}. Return a PyTorch or Keras model.")
     given = _arrays(source, example, _argument_names(network, is_keras))
     if not given:
-        raise CheckpointError(f"{source} returned no example inputs: return a batch of each")
+        raise CheckpointError(f"{source} returned no example inputs. Return a batch of each.")
     ports = tuple(Port(name, str(array.dtype), array.shape) for name, array in given.items())
     for port in ports:
         check_name(source, port.name, "input")
@@ -327,7 +329,7 @@ def _arrays(source: str, example: Any, names: Sequence[str]) -> Arrays:
     for name, value in example.items():
         array = np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
         if array.dtype.kind not in "fiub":
-            raise CheckpointError(f"{source}: the example of '{name}' is no tensor of numbers")
+            raise CheckpointError(f"{source}: the example of '{name}' is not numeric")
         found[str(name)] = array
     in_order = [name for name in names if name in found]
     return {name: found[name] for name in (in_order if len(in_order) == len(found) else found)}

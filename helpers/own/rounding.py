@@ -95,13 +95,13 @@ def too_coarse(seen: Mapping[str, Effect], apart: float, asked: float) -> dict[s
             continue
         if effect.mean > apart / COARSE:
             found[precision] = (
-                f"rounding to {precision} alone changes its outputs by {effect.mean:.2g} "
-                f"deviations on average, and two samples differ by {apart:.2g}"
+                f"rounding to {precision} changes the outputs by {effect.mean:.2g} standard "
+                f"deviations on average, and two samples differ by only {apart:.2g}"
             )
         elif effect.kept < asked:
             found[precision] = (
-                f"rounding to {precision} alone leaves an agreement of {effect.kept:.3f}, and "
-                f"{asked} is asked for"
+                f"rounding to {precision} lowers the match rate to {effect.kept:.3f}, and {asked} "
+                "is required"
             )
     return found
 

@@ -10,7 +10,7 @@ from helpers.own.options import Option
 from helpers.own.origin import NOUNS
 
 FRAMEWORKS = {"onnxruntime": "ONNX Runtime", "torch": "PyTorch", "tensorflow": "TensorFlow"}
-FRAMEWORKS |= {"triton": "the same model, asked by one client"}
+FRAMEWORKS |= {"triton": "the same model, with one client"}
 FILES = {
     "onnx": "the ONNX file",
     "savedmodel": "the SavedModel's folder",
@@ -40,7 +40,7 @@ def words(
         "file_words": FILES[kind],
         "framework": framework,
         "backend": found.origin.backend,
-        "ladder": _ladder(found, framework),
+        "checks": _checks(found, framework),
         "inputs": tensors(found.inputs),
         "outputs": tensors(found.outputs),
         "layers": "operators of the graph" if kind == "onnx" else "layers",
@@ -71,41 +71,40 @@ def tensors(axes: Sequence[Axes]) -> str:
 def _batch(found: Draft) -> str:
     if not found.has_batch:
         return (
-            "Its tensors have no dimension for a batch: here one of size 1 is put before them, so "
-            "a request is one sample and Triton has nothing to join."
+            "Its tensors have no batch dimension, so one of size 1 is added: a request is one "
+            "sample, and Triton has nothing to join."
         )
     if not found.is_batched:
         return "Its batch is fixed at one sample, so Triton has nothing to join."
-    return "The shapes are those of one sample; the batch dimension before them is free."
+    return "The shapes are those of one sample; a free batch dimension comes before them."
 
 
 def _samples(samples: Path | None) -> str:
     if samples:
         return (
-            f"The samples come from `{samples.name}`. If there are 32 or more, every fourth of "
-            "them is kept for the calibration of int8 and not evaluated."
+            f"The samples come from `{samples.name}`. If there are 32 or more, every fourth "
+            "calibrates int8 and is not evaluated."
         )
     return (
-        "The samples are *drawn at random* from type and shape, because no file was given: "
-        "standard normal numbers, and whole numbers as `below` in the package says. They show "
-        "whether what is served computes the same and how fast it is; they say nothing of real "
-        "data, and a model whose work depends on its input may take another time."
+        "The samples are *drawn at random* from type and shape, because no file was given. They "
+        "show whether the served model computes the same and how fast, but nothing about real "
+        "data."
     )
 
 
 def _dimensions(found: Draft) -> str:
     if not found.dimensions:
-        return "here there is none."
+        return "there are none."
     return ", ".join(f"`{name}` is {size}" for name, size in found.dimensions.items()) + "."
 
 
 def _reference(found: Draft) -> str:
     if found.origin.kind == "onnx":
         return (
-            "ONNX Runtime computes it with all optimisations of the graph switched off, so that "
-            "what fuses operators is judged by what does not."
+            "ONNX Runtime computes them without optimizing the graph, so that fused operators are "
+            "compared with plain ones."
         )
-    return "It is computed in the framework itself."
+    return ""
 
 
 def _export(found: Draft, options: Sequence[Option]) -> str:
@@ -113,78 +112,76 @@ def _export(found: Draft, options: Sequence[Option]) -> str:
     names = " or ".join(f"`{name}`" for name in exported)
     if found.origin.kind == "onnx":
         return (
-            "The graph is taken as it is: sizes that were free get those of `dimensions`, and "
-            "weights in files beside it come inside."
+            "The graph is taken as it is. Free sizes become those of `dimensions`, and weights in "
+            "other files come inside."
         )
     if found.origin.kind == "savedmodel":
         return "The SavedModel is taken as it is."
-    return f"`export_format` says what is written: {names}."
+    return f"`export_format` chooses the format: {names}."
 
 
-def _ladder(found: Draft, framework: str) -> str:
+def _checks(found: Draft, framework: str) -> str:
     if found.origin.backend:
         return (
-            "The *parity checks* has one check: what many clients get at once is compared with "
-            "what one client gets alone, in units of the output's standard deviation."
+            "The responses to many clients are compared with the responses to one client, in "
+            "units of the output's standard deviation."
         )
     return (
-        "The *parity checks* has a check for each step: exported, converted, served, and served "
-        f"under load. Every check is compared with {framework} in fp32; differences are in units of "
-        "the output's standard deviation. What is served is also compared with the converted "
-        "model, where this process has the runtime that serves."
+        f"Each step is compared with {framework} in fp32: exported, converted, served, and served "
+        "under load."
     )
 
 
 def _metric(found: Draft, metric: str) -> str:
     if found.origin.backend:
-        scored = f" The metric `{metric}` says how good the answers are." if metric else ""
-        return (
-            "*Agreement* compares what many clients get with what one client gets: 98% of the "
-            f"decisions must be the same.{scored}"
-        )
+        scored = f" The metric `{metric}` shows how good the responses are." if metric else ""
+        return f"Of the predictions, 98% must match.{scored}"
     if metric:
         return (
-            f"The metric `{metric}` of these answers must keep 99% of the reference's, the rule "
-            "of MLPerf Inference. *Agreement* compares single decisions: 98% of them must be "
-            "the reference's."
+            f"The metric `{metric}` must keep 99% of the reference's (MLPerf's rule), and 98% of "
+            "the predictions must match."
         )
     if found.decision == "class":
         return (
-            "There are no labels, so *agreement* is the metric: the share of samples whose class, "
-            "the largest score of the first output, is the reference's. It must be 99% at least."
+            "There are no labels, so the metric is the match rate: 99% of the samples must "
+            "have the reference's class, the largest score of the first output."
         )
     return (
-        "There are no labels, so *agreement* is the metric: 1 less the relative difference of the "
-        "first output from the reference's over all samples, in the Euclidean norm. It must be "
-        "99% at least."
+        "There are no labels, so the match rate is 1 minus the relative difference of "
+        "the first output from the reference's (Euclidean norm). It must be at least 99%."
     )
 
 
 def _variations(found: Draft, options: Sequence[Option], samples: Path | None) -> dict[str, str]:
     first = options[0].fields
     export = '{"dataset": "samples.npz"}'
-    why = "samples of a file of your own, one array for each input. Expect the same bounds to hold."
+    why, seen = "your own samples, one array for each input.", "The same tolerances hold."
     if samples:
         export = '{"dataset": "generated"}'
-        why = "samples that are drawn at random. Expect the same bounds to hold."
+        why = "samples that are drawn at random."
     others = [each for each in options if each.fields["export_format"] != first["export_format"]]
     if others:
         name = others[0].fields["export_format"]
         export = f'{{"export_format": "{name}", "format": "{name}"}}'
-        why = "another file of the model. Expect operators of other names, and the same bounds."
-    different = [each.fields for each in options if each.fields["format"] != first["format"]]
-    different += [each.fields for each in options[1:]]
-    other = first | (different[0] if different else {"format": "openvino"})
-    shown = formats.get(other["format"]).SHOWN[0]
-    changed = {name: value for name, value in other.items() if first[name] != value}
+        why, seen = "another file of the model.", "Other names of operators, the same tolerances."
+    shown = next((each.fields for each in options if each.changes_precision), first)
+    different = [each.fields for each in options if each.fields["format"] != shown["format"]]
+    different += [each.fields for each in options if each.fields != shown]
+    other = shown | (different[0] if different else {"format": "openvino"})
+    runtime = formats.get(other["format"]).SHOWN[0]
+    changed = {name: value for name, value in other.items() if shown[name] != value}
     convert = str(changed).replace("'", '"')
     return {
-        "try_export": f"`overrides = {export}`: {why} Where do the differences come from, if any "
-        "differ from those above?",
-        "try_convert": f"`overrides = {convert}`: the same model run by {shown}. Expect other "
-        "operators in the table, and differences within the bounds of that precision; see which "
-        "of them takes the most time.",
+        "try_export": f"`overrides = {export}`: {why} How do the differences change, and why? "
+        + _folded(seen),
+        "try_convert": f"`overrides = {convert}`: the same model run by {runtime}. Which operators "
+        "take the most time? "
+        + _folded("Other operators, and differences within that precision's tolerance."),
         "try_deploy": '`overrides = {"max_queue_delay_us": 0}`: a free instance takes what is '
-        "there and waits for nobody. Expect the same answers, because batching changes none of "
-        "them beyond rounding, and fewer samples in an execution while few clients ask.",
+        "there and waits for nobody. How do the batches change? "
+        + _folded("The same responses, and smaller batches while there are few clients."),
     }
+
+
+def _folded(text: str) -> str:
+    return f"<details><summary>What you should see</summary>{text}</details>"

@@ -254,6 +254,9 @@ def _filled(part: str, words: Mapping[str, str]) -> str:
         part = part.replace(f"{{{name}}}", value)
     blocks = []
     for block in part.strip().split("\n\n"):
+        if block.startswith("```"):  # a drawing
+            blocks.append(block)
+            continue
         items = re.split(r"\n(?=- )", block)
         indent = "  " if block.startswith("- ") else ""
         blocks.append("\n".join(fill(each, WIDTH, subsequent_indent=indent) for each in items))

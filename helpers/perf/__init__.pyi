@@ -1,5 +1,6 @@
 from .background import PATIENCE_VARIABLE, patience
 from .changes import what_changed
+from .command import command_line
 from .contest import Comparison, Contender, Contest, contest_of, served
 from .loadgen import crosscheck
 from .lookups import show_passes
@@ -21,6 +22,7 @@ __all__ = [
     "Point",
     "Variant",
     "Window",
+    "command_line",
     "contest_of",
     "crosscheck",
     "highest_peaks",

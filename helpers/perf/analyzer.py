@@ -42,7 +42,7 @@ OUTPUT_BYTES = 524288  # of an answer whose length Triton does not know; NVIDIA'
 TOO_SHORT = re.compile(
     "only one request|larger time window|stable measurement|find the requested model version"
 )
-NO_ACCESS = ": if the server runs as another user, set shared_memory to none"
+NO_ACCESS = ". If the server runs as another user, set shared_memory to none."
 OVERHEAD = re.compile(r"Avg client overhead: ([\d.]+)%")
 # What Triton counted of a model, at the end of the log: first of the one that is asked
 COUNTED = re.compile(
@@ -152,9 +152,7 @@ def _open_loop(point: LoadPoint, folder: Path) -> list[str]:
     one thread, as perf_analyzer's may sleep through the start: without a lock it says that it
     begins, sometimes before a thread waits to hear that.
     """
-    schedule = folder / "gaps"
-    schedule.write_text("".join(f"{gap}\n" for gap in gaps_us(point)))
-    every = ("--request-intervals", str(schedule), "--request-count", str(point.requests))
+    every = ("--request-intervals", str(folder / "gaps"), "--request-count", str(point.requests))
     return [*every, "--async", "--max-threads", "1"]
 
 
@@ -173,7 +171,7 @@ def run(point: LoadPoint, server: Server) -> Window:
             code = _perform(point, server, folder)
             was_set = abs(time.time() - time.monotonic() - clock) > CLOCK_SECONDS
             if not server.is_live():
-                raise ServerError(f"Triton ended while it was measured: {server.last_words()}")
+                raise ServerError(f"Triton ended during the measurement: {server.last_words()}")
             if code is None:  # it never began
                 continue
             if code:
@@ -183,12 +181,12 @@ def run(point: LoadPoint, server: Server) -> Window:
                     raise MeasurementError(f"perf_analyzer {exit_reason(code)}: {words}{advice}")
                 point = replace(point, interval_ms=2 * point.interval_ms)
             elif was_set:
-                failure = "this machine's clock was set while perf_analyzer measured by it"
+                failure = "the system clock was set during the measurement"
             elif window := _read(folder, point):
                 return window
             elif not has_room(folder):
-                raise OSError("perf_analyzer has no room for its record of requests")
-    raise MeasurementError(f"{failure}, {ATTEMPTS} times")
+                raise OSError("the disk has no space for perf_analyzer's record of requests")
+    raise MeasurementError(f"{failure} ({ATTEMPTS} attempts)")
 
 
 def _perform(point: LoadPoint, server: Server, folder: Path) -> int | None:
@@ -199,6 +197,8 @@ def _perform(point: LoadPoint, server: Server, folder: Path) -> int | None:
     paths = ":".join(filter(None, (str(folder), os.environ.get("LD_LIBRARY_PATH"))))
     # libcurl takes a proxy from the environment, even for 127.0.0.1
     env = {**os.environ, "LD_LIBRARY_PATH": paths, "no_proxy": "*", "NO_PROXY": "*"}
+    if point.rate:
+        (folder / "gaps").write_text("".join(f"{gap}\n" for gap in gaps_us(point)))
     command = arguments(point, server.url, folder)
     before = server.statistics(point.model)["inference_count"] if point.rate else 0
     with (
@@ -233,7 +233,7 @@ def _read(folder: Path, point: LoadPoint) -> Window | None:
     ends = [ends.split(b",") for start, ends in found if not start]
     times = [(s, int(e[-1])) for s, e in zip(starts, ends, strict=True) if e[-1]]
     if not times:
-        raise MeasurementError("perf_analyzer saw no request through: its windows are too short")
+        raise MeasurementError("perf_analyzer completed no request: its windows are too short")
     with (folder / "out.csv").open() as csv_file:
         row = next(csv.DictReader(csv_file))
     # its client's parts, in microseconds; of an ensemble it leaves the queue of the parts out
@@ -249,7 +249,7 @@ def _read(folder: Path, point: LoadPoint) -> Window | None:
     if point.rate:
         if len(requests) != point.requests:
             raise MeasurementError(
-                f"perf_analyzer saw {len(requests)} of {point.requests} requests through"
+                f"perf_analyzer completed {len(requests)} of {point.requests} requests"
             )
         due = np.cumsum(gaps_us(point) * 1000)
         places = np.argsort(np.argsort(requests[:, 0], kind="stable"))  # in the order of sending

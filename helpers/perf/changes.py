@@ -88,18 +88,18 @@ def what_changed(config: ConvertConfig, artifact: Artifact, profile: Profile) ->
     size, calls = _called(config, exported, artifact)
     findings = (_said(config, exported, artifact, executed), *_quicker(calls))
     caption = (
-        f"Calls with a batch of {size} in this process, {physical_cores()} threads, the two graphs "
-        "in turn: one rough timing; the performance stages measure"
+        f"Rough timing: batch size {size}, {physical_cores()} threads, alternating calls in this "
+        "process"
         if calls
-        else "No calls: there are not two graphs to time"
+        else "Not timed: there is only one graph"
     )
     return Changes(graphs, calls, tuple(filter(None, findings)), caption)
 
 
 def _column(counts: Counter[str]) -> list[str]:
     ordered = counts.most_common()
-    lines = [f"{counts.total():,} operators, {len(counts)} kinds"]
-    lines += [f"{count:,} x {kind}" for kind, count in ordered[:LINES]]
+    lines = [f"{counts.total():,} operators of {len(counts)} kind{'s' * (len(counts) != 1)}"]
+    lines += [f"{count:,} × {kind}" for kind, count in ordered[:LINES]]
     if rest := ordered[LINES:]:
         lines.append(f"{sum(count for _, count in rest):,} of {len(rest)} other kinds")
     return lines
@@ -108,30 +108,27 @@ def _column(counts: Counter[str]) -> list[str]:
 def _said(
     config: ConvertConfig, exported: Artifact, artifact: Artifact, executed: Counter[str]
 ) -> str:
-    """Say in what the file that is served differs from the exported one, or that it does not."""
+    """Return how the served file differs from the exported one, or that it does not."""
     before, after = (formats.get(each).SHOWN[1] for each in (config.export_format, config.format))
     runtime = formats.get(config.format).SHOWN[0]
     first, second = counted(exported).total(), counted(artifact).total()
     ran = f"{runtime} executes {executed.total():,} operators" if executed else ""
     if is_as_exported(config):
-        said = (
-            f"The exported file is served as it is: {after} in {config.precision} is what was "
-            "exported."
-        )
-        return f"{said} {ran} of the {first:,} in the file." if ran and first else said
-    sizes = f"{exported.size_mb:,.1f} MB became {artifact.size_mb:,.1f} MB"
+        said = f"The exported file is served unchanged: {after} in {config.precision}."
+        return f"{said} {ran}; the file has {first:,}." if ran and first else said
     said = (
-        f"{before} in {config.export_precision} became {after} in {config.precision}, and {sizes}."
+        f"{before} in {config.export_precision} ({exported.size_mb:,.1f} MB) was converted to "
+        f"{after} in {config.precision} ({artifact.size_mb:,.1f} MB)."
     )
     if first and second:
         said += f" The file has {second:,} operators instead of {first:,}."
     if marks := sum(counted(artifact)[kind] for kind in QUANTISED):
-        said += f" {marks:,} of them round to 8-bit integers or back."
+        said += f" {marks:,} of them convert to or from 8-bit integers."
     return f"{said} {ran}." if ran else said
 
 
 def _quicker(calls: Sequence[Call]) -> list[str]:
-    """Say which graph was quicker, if it was so in every pair of calls."""
+    """Return which graph was faster, if it was so in every pair of calls."""
     if len(calls) < 2 or not all(each.ms for each in calls):
         return []
     first, second = calls
@@ -139,15 +136,14 @@ def _quicker(calls: Sequence[Call]) -> list[str]:
     if min(ratios) <= 1 <= max(ratios):
         wins = sum(ratio > 1 for ratio in ratios)
         return [
-            f"The {second.graph} graph was quicker in {wins} of {len(ratios)} pairs of calls: they "
-            "do not tell which is quicker."
+            f"The {second.graph} graph was faster in {wins} of {len(ratios)} paired calls: "
+            "inconclusive."
         ]
     ratio, quick = median(ratios), second.graph
     if ratio < 1:
         ratio, quick = 1 / ratio, first.graph
     return [
-        f"The {quick} graph was quicker in all of {len(ratios)} pairs of calls, {ratio:.2g} times "
-        "in the median."
+        f"The {quick} graph was faster in all {len(ratios)} paired calls (median {ratio:.2g}×)."
     ]
 
 
@@ -189,11 +185,11 @@ def _called(
 
 
 def obstacle(config: ConvertConfig, name: str) -> str:
-    """Say in one line why this process cannot run a format on the device; empty if it can."""
+    """Return in one line why this process cannot run a format on the device; empty if it can."""
     if config.device not in formats.get(name).PRECISIONS:
-        return f"not timed: {name} does not run on a {config.device}"
+        return f"not timed: {name} does not run on a {config.device.upper()}"
     if ensemble.requires_native_backend(config, name):
-        return "not timed: only the server's own backend runs it"
+        return "not timed: only Triton's native backend runs it"
     missing = formats.missing(name, config.device)
     return f"not timed: {missing}" if missing else ""
 

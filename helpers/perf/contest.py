@@ -31,6 +31,7 @@ from helpers.store import Artifact
 from helpers.triton import Server, serve, write_repository
 
 MUCH = 0.85  # a drift between two runs is not as large
+NO_REQUESTS = "a run has only the first request of each client: increase measurement_seconds"
 RUN_SECONDS = 1.2  # of load; perf_analyzer takes about as long to begin and to end
 
 
@@ -129,7 +130,7 @@ class Contest:
         runs = in_turn(lambda: self.run(first), lambda: self.run(second), pairs, until_known)
         latencies = np.concatenate([run.latencies_ms for run in runs[1]])
         if not len(latencies):
-            raise MeasurementError("a run saw no request but each client's first")
+            raise MeasurementError(NO_REQUESTS)
         throughputs = [geometric_mean([run.throughput for run in each]) for each in runs]
         return Comparison(
             ratio=throughputs[1] / throughputs[0],

@@ -84,11 +84,11 @@ class GpuObservation:
     def disturbance(self) -> str:
         """Say in one line what disturbed the GPU, and what to do; empty if nothing did."""
         if slowed := sorted(self.held_by & gpu.SLOWED):
-            return f"the GPU was held back by {', '.join(slowed)}: check its cooling and power"
+            return f"The GPU was slowed by {', '.join(slowed)}. Check its cooling and power supply."
         if self.others:
             held = f" with {self.others_mb:,.0f} MB" if self.others_mb else ""
-            many = "process was" if self.others == 1 else "processes were"
-            return f"{self.others} other {many} on the GPU{held}: measure again without"
+            many, them = ("process", "it") if self.others == 1 else ("processes", "them")
+            return f"{self.others} other {many} used the GPU{held}. Stop {them} and run again."
         return ""
 
 
@@ -171,7 +171,7 @@ def changes(start: dict[str, Any], end: dict[str, Any], held_by: Collection[str]
         if start.get(name) != end.get(name)
     ]
     if limits := sorted(set(held_by) - HARMLESS):
-        found.append(f"clocks were held down by {', '.join(limits)}")
+        found.append(f"clocks were limited by {', '.join(limits)}")
     before, after = start.get("other_processes"), end.get("other_processes")
     if isinstance(before, int) and isinstance(after, int) and before != after:
         found.append(f"other processes on the GPU: {before} before, {after} after")

@@ -42,7 +42,7 @@ SERVER_SECONDS, SERVER_CLIENTS = 8.0, 16
 SERVER_SHARE = 0.5  # of the requests that one client in a closed loop completes
 LOGGED = 0.1  # the share of answers that LoadGen keeps
 SEED = 14
-CLOSE = 0.10  # meters agree within this, or where their intervals overlap
+CLOSE = 0.10  # load generators are consistent within this, or where their 95% CIs overlap
 # in LoadGen's trace: the number of a sample, and the time from when it was due to its answer
 SAMPLE = re.compile(r'"sample_seq":(\d+),.*?"complete_ns":(\d+)')
 
@@ -176,13 +176,13 @@ def wrong_answer(trial: Trial, right: Sequence[Values], bounds: Values) -> str:
     for index, found in trial.answers:
         expected = right[index]
         if found.shape != expected.shape:
-            return f"sample {index} has {found.size} values, the framework {expected.size}"
+            return f"sample {index} has {found.size} values, the reference {expected.size}"
         apart = np.abs(found - expected) / bounds
         if not apart.max() <= 1:  # or it is not a number
             worst = int(apart.argmax())
             return (
-                f"value {worst} of sample {index} is {found[worst]:.6g}, the framework's "
-                f"{expected[worst]:.6g}; they may differ by {bounds[worst]:.2g}"
+                f"value {worst} of sample {index} is {found[worst]:.6g}, the reference is "
+                f"{expected[worst]:.6g} (tolerance {bounds[worst]:.2g})"
             )
     return ""
 
@@ -195,8 +195,8 @@ def crosscheck(given: Parameters, model: str, experiment: str) -> list[Row]:
     `MeasurementError` without LoadGen.
     """
     if not find_spec("mlperf_loadgen"):
-        words = "pip install 'mlcommons-loadgen>=6.0.17,<7'"
-        raise MeasurementError(f"crosscheck needs LoadGen: {words}")
+        command = "pip install 'mlcommons-loadgen>=6.0.17,<7'"
+        raise MeasurementError(f"LoadGen is not installed. Run: {command}")
     config = configure(given, model, experiment, "deploy")
     assert isinstance(config, DeployConfig)
     repository, fields = require(config, "deploy"), given.experiment(model, config.experiment)
@@ -220,7 +220,9 @@ def crosscheck(given: Parameters, model: str, experiment: str) -> list[Row]:
             trial = run(server, model, samples, outputs, test)
             if wrong := wrong_answer(trial, right, bounds):
                 name = f"{model} {config.experiment}"
-                raise AccuracyError(f"{name}: wrong answer in LoadGen's {test.scenario}: {wrong}")
+                raise AccuracyError(
+                    f"{name}: wrong response in LoadGen's scenario {test.scenario}: {wrong}"
+                )
             checked.append(len(trial.answers))
             return trial
 
@@ -268,10 +270,10 @@ def compare(
     rate = SERVER_SHARE * geometric_mean([each.throughput for each in one]) / size
     count = max(FEWEST, ceil(SERVER_SECONDS * rate))
     latencies = loadgen(Test("Server", count, rate=rate)).latencies_ms
-    reason = f"{rate:.3g} requests/s at random times"
+    reason = f"{rate:.3g} requests/s (Poisson arrivals)"
     if budget_ms:
         within = (latencies <= budget_ms).mean()
-        reason += f"; {within:.1%} of {len(latencies)} within the budget of {budget_ms:g} ms"
+        reason += f"; {within:.1%} of {len(latencies)} requests within {budget_ms:g} ms"
     due = open_loop(rate, count).latencies_ms
     rates = [1000 * size * len(each.latencies_ms) / max(each.latencies_ms) for each in offline]
     closed = [each.throughput for each in many]
@@ -301,7 +303,9 @@ def _row(
 ) -> Row:
     one, two = ours.interval, theirs.interval
     overlap = one and two and one.low <= two.high and two.low <= one.high
-    agree = overlap or abs(ours.value / theirs.value - 1) <= CLOSE
-    quality = "agree" if agree else "differ"
-    head: Row = {"scenario": scenario, "batch_size": rows, "figure": figure, "LoadGen": str(ours)}
+    is_close = abs(ours.value / theirs.value - 1) <= CLOSE
+    why = "95% CIs overlap" if overlap else f"within {CLOSE:.0%}" if is_close else ""
+    quality = "consistent" if why else "differ"
+    head: Row = {"scenario": scenario, "batch_size": rows, "metric": figure, "LoadGen": str(ours)}
+    reason = "; ".join(filter(None, (why, reason)))
     return head | {"perf_analyzer": str(theirs), "quality": quality, "reason": reason}

@@ -55,8 +55,8 @@ def measure(config: DeployConfig, server: Server) -> tuple[LookupPass, ...]:
         )
         if found[-1].hit_rate is not None:
             print(
-                f"{name}: {found[-1].hit_rate:.1%} of the different keys were in the cache, "
-                f"{found[-1].default_share:.1%} of the vectors were defaults"
+                f"{name}: {found[-1].hit_rate:.1%} of the different keys in the cache, "
+                f"{found[-1].default_share:.1%} default vectors"
             )
         if found[-1].default_share != 0:
             time.sleep(INSERT_SECONDS)
@@ -71,13 +71,13 @@ def show_passes(measurement: Measurement) -> None:
         return
     from IPython.display import display
 
-    rows = [{"samples a request": each.batch_size, **each.row} for each in measurement.passes]
-    display(table(rows, "The whole test set, from the first request on"))  # type: ignore[no-untyped-call]
+    rows = [{"samples per request": each.batch_size, **each.row} for each in measurement.passes]
+    display(table(rows, "All requests of the evaluation set, from the first"))  # type: ignore[no-untyped-call]
     display(_course(measurement))  # type: ignore[no-untyped-call]
 
 
 def _course(measurement: Measurement) -> "Image":
-    figure, (shares, times) = subplots("From the first request on", 2, 3.3)
+    figure, (shares, times) = subplots("Cache warm-up", 2, 3.3)
     start = 0
     for each in measurement.passes:
         samples, hits, defaults, took = np.array(each.course, float).T
@@ -91,19 +91,19 @@ def _course(measurement: Measurement) -> "Image":
         start += samples[-1]
         for axes in (shares, times):
             axes.axvline(start / 1000, color=INK, lw=0.6, ls=":")
-    shares.set(xlabel="samples so far (thousands)", ylabel="share (%)", ylim=(-3, 103))
+    shares.set(xlabel="samples sent (thousands)", ylabel="share (%)", ylim=(-3, 103))
     shares.legend(frameon=False, fontsize=8)
-    times.set(xlabel="samples so far (thousands)", ylabel="latency of a request (ms)")
+    times.set(xlabel="samples sent (thousands)", ylabel="request latency (ms)")
     times.set_ylim(bottom=0)
     for axes in (shares, times):
         axes.yaxis.set_major_formatter(number)
     cold, *_, warm = measurement.passes
-    text = "The server counts no hits and defaults. "
+    text = "The server reports no hit rate. "
     if cold.hit_rate is not None:
         text = (
-            f"In the first pass over the evaluation set {cold.hit_rate:.1%} of the different keys "
-            f"of a request are in the cache and {cold.default_share:.2%} of the vectors are "
-            f"defaults; in the last one {warm.hit_rate:.1%} and {warm.default_share:.2%}. "
+            f"From the first to the last pass over the evaluation set, the hit rate goes from "
+            f"{cold.hit_rate:.1%} to {warm.hit_rate:.1%} and the share of default vectors from "
+            f"{cold.default_share:.2%} to {warm.default_share:.2%}. "
         )
-    took_ms = f"{cold.p50_latency_ms:.1f} and {warm.p50_latency_ms:.1f} ms"
-    return picture(figure, f"{text}The median request takes {took_ms}.")
+    took_ms = f"{cold.p50_latency_ms:.1f} ms, then {warm.p50_latency_ms:.1f} ms"
+    return picture(figure, f"{text}Median request latency: {took_ms}.")

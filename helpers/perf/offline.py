@@ -18,8 +18,8 @@ from helpers.perf.sweep import Point, batch
 from helpers.results import Measurement, Row
 from helpers.triton import Server, apply_settings
 
-NOT_SHARED = "inputs sent over HTTP: a remote host shares no memory with this one"
-NO_FLOOR = "only the embedded server has an identity model, of what this package deploys"
+NOT_SHARED = "inputs are sent over HTTP, because a remote host shares no memory with this one"
+NO_FLOOR = "the no-op model exists only on the embedded server, for models of this package"
 FLOOR_INTERVAL_MS = 50  # of the identity model, which answers in a millisecond or two
 BARE_SHARE = 0.6  # of a served run's time, for a bare one: it has no windows to fill
 NO_RATIO = dict.fromkeys(

@@ -1,5 +1,5 @@
 """Where the time of a converted model goes: by operator, kernel and precision, as its runtime's own
-profiler tells, and what is to be noticed in it.
+profiler reports, and what to notice in it.
 """
 
 import re
@@ -17,21 +17,22 @@ from helpers.store import Artifact
 # A run computes so many operations at least: enough to be timed, and a batch that a user would send
 OPERATIONS, MOST_SAMPLES, SAMPLES = 2e10, 2048, 8
 NOTICED = 0.1  # of the time, that conversions may take without a word
-KEPT = 0.9  # of the products' time, that is in the precision asked for, or it is said
+KEPT = 0.9  # of the time of HEAVY operators, in the requested precision, or it is reported
+HEAVY = "Matrix multiplications and convolutions"
 # Names of operators, in ONNX Runtime's and in OpenVINO's words
 PRODUCTS = re.compile(r"Conv(?!ert)|Gemm|MatMul|FullyConnected|Attention|Attn|LSTM|RNN")
 CONVERSIONS = re.compile(r"[Qq]uantize|Reorder|Convert|^Cast")
 
 
 def profile_operators(config: ConvertConfig, artifact: Artifact) -> Profile:
-    """Profile a converted model on this processor, with one thread for each physical core; or say
-    why that cannot be done.
+    """Profile a converted model on this CPU, with one thread for each physical core; or return why
+    that cannot be done.
     """
     fmt, threads = formats.get(config.format), physical_cores()
     if config.device == "gpu" or ensemble.requires_native_backend(config, config.format):
-        return Profile(reason="not profiled: this process does not run it on a processor")
+        return Profile(reason="not profiled: this process does not run the model on a CPU")
     if fmt.profile is None:
-        return Profile(reason=f"not profiled: {fmt.SHOWN[0]} does not tell how long operators take")
+        return Profile(reason=f"not profiled: {fmt.SHOWN[0]} does not report the time of operators")
     work = exported_work(config)
     size, inputs = graph_batch(config, artifact, OPERATIONS)
     with background.exclusive_lock():
@@ -83,11 +84,11 @@ def explain(
     operations: float = 0,
     peak: float = 0,
 ) -> tuple[str, ...]:
-    """Say what is to be noticed: where the time goes, and whether the products compute in the
-    `precision` that was asked for; `known` are the processor's instructions for it.
+    """Return what to notice: where the time goes, and whether matrix multiplications compute in the
+    requested `precision`; `known` are the CPU's instructions for it.
 
-    `operations` are those of the profiled batch and `peak` the machine's in that precision
-    (GFLOP/s), 0 if not known.
+    `operations` are those of the profiled batch and `peak` the machine's GEMM rate in that
+    precision (GFLOP/s), 0 if not known.
     """
     total = sum(each.ms for each in operators)
     products = [each for each in operators if PRODUCTS.search(each.kind)]
@@ -97,24 +98,25 @@ def explain(
         return ()
     rate = operations / (taken or 1) / 1e6  # GFLOP/s
     speed = f", at {rate:,.0f} GFLOP/s" if rate else ""
-    speed += f", {rate / peak:.0%} of the peak in {precision}" if rate and peak else ""
+    speed += f" ({rate / peak:.0%} of the measured {precision} GEMM rate)" if rate and peak else ""
     others = _shares(rest, total, lambda each: each.kind)
-    lines = [f"Products take {taken / total:.0%} of the time{speed}; the rest is {others}."]
+    others = f"The rest: {others}." if others else "No other operator takes 1% or more."
+    lines = [f"{HEAVY} take {taken / total:.0%} of the time{speed}. {others}"]
     shares = {
         name: sum(each.ms for each in products if each.precision == name) / (taken or 1)
         for name in {each.precision for each in products}
     }
     if shares.get(precision, 0) < KEPT:
         kinds = _shares(products, taken, lambda each: each.precision)
-        lacks = f"This processor has no instructions for {precision}: it is not faster than fp32."
-        has = "" if known else f" {lacks}"
-        lines.append(f"{precision} was asked for; the products' time is spent in {kinds}.{has}")
+        lines.append(f"The requested precision is {precision}, but they compute in {kinds}.")
+        if not known:
+            lines[-1] += f" This CPU has no instructions for {precision}: it gains no speed."
     converting = [each for each in rest if CONVERSIONS.search(each.kind)]
     if (share := sum(each.ms for each in converting) / total) > NOTICED:
         kinds = _shares(converting, total, lambda each: each.kind)
         lines.append(
-            f"{share:.0%} of the time converts between precisions and layouts: {kinds}. Keep what "
-            "lies between two products in one precision."
+            f"Conversions between precisions and layouts take {share:.0%} of the time: {kinds}. "
+            "Keep the operators between two matrix multiplications in one precision."
         )
     return tuple(lines)
 
@@ -128,4 +130,4 @@ def _shares(
         times[name(each)] = times.get(name(each), 0.0) + each.ms
     largest = sorted(times.items(), key=lambda each: each[1], reverse=True)[:most]
     named = [f"{key} {ms / whole:.0%}" for key, ms in largest if ms / whole >= 0.01]
-    return ", ".join(named) or "nothing of 1% or more"
+    return ", ".join(named)

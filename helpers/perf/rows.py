@@ -32,7 +32,7 @@ CLIENT_BOUND = 0.5  # of perf_analyzer's time, spent outside requests
 GROWTH = 0.05  # of latency in an open loop, in seconds per second: it is overloaded above
 LATE_SHARE = 0.1  # of the gap between requests, by which 99% of them may be sent late
 COUNT_BOUND = 0.01  # between the requests that Triton counted and those of perf_analyzer
-NO_COMPONENTS = "a part of the ensemble has no statistics, so no components"
+NO_COMPONENTS = "no latency components: a model of the ensemble has no statistics"
 QUANTILES = (50, 90, 95, 99)  # of latency, in percent
 
 
@@ -166,25 +166,26 @@ def quality(
         for each in (row.background_cpu_cores, row.client_overhead, row.margin_of_error)
     )
     if not (row.requests or 0) >= request_count:
-        reason = f"{row.requests} of {request_count} requests: measure again on a freer machine"
+        reason = f"{row.requests} of {request_count} requests: re-run on an idle machine"
         return "too few requests", reason
     if overhead > CLIENT_BOUND:
         return (
             "client-bound",
-            f"the client itself took {overhead:.0%} of the time: send more in a request",
+            f"the load generator itself took {overhead:.0%} of the time: increase the batch size",
         )
     if not others <= OTHERS_SHARE * cores:
-        return "noisy", f"other processes used {others:.2f} cores: end them and measure again"
+        return "noisy", f"other processes used {others:.2f} CPU cores: stop them and re-run"
     if disturbance:
         return "noisy", disturbance
     if row.margin_of_error is None:
         return (
             "imprecise",
-            f"fewer than {FEWEST_RUNS} runs bound nothing: raise pairs or request_count",
+            f"no 95% CI from fewer than {FEWEST_RUNS} runs: increase pairs or request_count",
         )
     if not half <= within:
-        what = "its p50 is known" if row.rate else "known"
-        reason = f"{what} to ±{half:.1%}, not to ±{within:.0%}: raise measurement_seconds"
+        of_p50 = " of p50" if row.rate else ""
+        reason = f"precision{of_p50} ±{half:.1%}, target ±{within:.0%}: "
+        reason += "increase measurement_seconds"
         return "imprecise", reason
     return "stable", ""
 
@@ -199,7 +200,10 @@ def miscounted(runs: Sequence[Window]) -> str:
         if run.counted is not None and not (
             -run.concurrency <= run.counted - seen <= COUNT_BOUND * seen + run.concurrency
         ):
-            return f"Triton counted {run.counted} requests, perf_analyzer {seen}: is it shared?"
+            return (
+                f"Triton counted {run.counted} requests, perf_analyzer {seen}: "
+                "stop other clients of the server"
+            )
     return ""
 
 
@@ -214,10 +218,13 @@ def open_loop_columns(run: Window, rate: float) -> tuple[dict[str, object], Qual
     columns: dict[str, object] = {"send_delay_p99_ms": late}
     columns |= {f"p{q}_sent_ms": float(np.percentile(sent, q)) for q in (50, 99)}
     if grew > GROWTH:
-        reason = f"latency grew by {grew * 1000:.0f} ms a second: it is a lower bound"
+        reason = f"latency grew by {grew * 1000:.0f} ms per second and is a lower bound"
         return columns, "saturated", reason
     if late > LATE_SHARE * 1000 / rate:
-        reason = f"1% of requests were sent {late:.2g} ms late or more, over a tenth of their gap"
+        reason = (
+            f"1% of requests were sent at least {late:.2g} ms late, more than "
+            f"{LATE_SHARE:.0%} of the time between two requests"
+        )
         return columns, "client-bound", reason
     return columns, None, ""
 

@@ -54,8 +54,8 @@ class Pace:
         """
         for value, other in ((after, before), ((before + after) / 2, self.usual)):
             if not abs(value / other - 1) <= self.within:
-                went = f"went from {other:.0f} to {value:.0f} GFLOP/s"
-                return f"the machine's own pace {went}: measure again"
+                speeds = f"reference kernel: {other:.0f}, then {value:.0f} GFLOP/s"
+                return f"The machine's speed changed ({speeds}). Run again on an idle machine."
         return ""
 
     def repeats(self, seconds: float) -> bool:

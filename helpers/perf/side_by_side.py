@@ -12,7 +12,7 @@ import numpy as np
 from helpers.config import LessonConfig
 from helpers.errors import MeasurementError
 from helpers.perf import background, memory
-from helpers.perf.contest import Contender, Contest, contest_of, served
+from helpers.perf.contest import NO_REQUESTS, Contender, Contest, contest_of, served
 from helpers.perf.rows import Window, measure_row
 from helpers.perf.statistics import FEWEST_RUNS, Interval, geometric_mean, log_interval
 from helpers.results import Row
@@ -45,9 +45,10 @@ class Ratio:
 
     @property
     def in_words(self) -> str:
-        """The ratio with its interval."""
+        """The ratio with its 95% CI."""
         ends = self.interval
-        return f"{self.value:.2f}" + (f" [{ends.low:.2f}, {ends.high:.2f}]" if ends else "")
+        bounds = f" (95% CI {ends.low:.2f} to {ends.high:.2f})" if ends else ""
+        return f"{self.value:.2f}×{bounds}"
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ def measure_interleaved(variants: Sequence[Variant], clients: Sequence[int]) -> 
             figures={"server_peak_memory_mb": memories[place]},
         )
         if not row.requests:
-            raise MeasurementError(f"{variant}: a run saw no request but each client's first")
+            raise MeasurementError(f"{variant}: {NO_REQUESTS}")
         steady = [window.steady for window in windows]
         throughputs = tuple(each.throughput for each in steady)
         medians_ms = tuple(float(np.median(each.latencies_ms)) for each in steady)

@@ -135,7 +135,7 @@ def run(
                 row = Row(**point.identity, quality="failed", reason=str(error))
             measuring += time.monotonic() - started - (pace.waited_seconds - slower)
             if row.quality == "failed":
-                ended = "" if server.is_live() else "the server had ended before"
+                ended = "" if server.is_live() else "the server ended in an earlier measurement"
             kept |= own
             rows.append(row)
             print(_in_words(row))
@@ -201,7 +201,7 @@ def _measure(
     except (MeasurementError, ServerError) as error:
         if not runs.served:
             raise
-        failure = f"{error} ({len(runs.served)} runs were whole)"
+        failure = f"{error} (complete runs: {len(runs.served)})"
     memory_mb, paces = peak_mb(), runs.paces or pace.seen
     figures = seen.figures([run.requests for run in runs.served]) | compared(config, runs)
     figures |= {"machine_gflops": float(np.mean(paces)), "repeated": point.repeated}
@@ -257,11 +257,12 @@ def compared(config: LoadConfig, runs: Runs) -> dict[str, object]:
 
 
 def _in_words(row: Row) -> str:
-    load = f"{row.rate:.4g} requests/s" if row.rate else f"{row.concurrency} clients"
-    head = f"batch {row.batch_size}, {load}"
+    clients = f"{row.concurrency} client{'' if row.concurrency == 1 else 's'}"
+    head = f"batch {row.batch_size}, {f'{row.rate:.4g} requests/s' if row.rate else clients}"
     if row.quality == "failed":
-        return f"{head}: failed, {row.reason}"
-    ratio = f", {row.relative_throughput:.3f} of bare" if row.relative_throughput else ""
+        return f"{head}: failed: {row.reason}"
     width = f" ±{row.margin_of_error:.1%}" if row.margin_of_error and not row.rate else ""
-    figures = f"{row.throughput:.1f} samples/s{width}, p99 {row.p99_latency_ms:.0f} ms{ratio}"
-    return f"{head}: {figures}, {row.quality}"
+    found = f"{head}: {row.throughput:.1f} samples/s{width} ({row.quality})"
+    ratio = row.relative_throughput
+    share = f", {ratio:.0%} of the in-process throughput" if ratio else ""
+    return f"{found}, p99 {row.p99_latency_ms:.0f} ms{share}"

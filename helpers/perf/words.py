@@ -11,8 +11,8 @@ from helpers.perf.statistics import requests_needed
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
-OF_SOME = {"repeated", "hit_rate", "default_share", "noop_reason"}  # shown where they say anything
-BOUNDS = {  # of columns that have an interval: its ends
+OF_SOME = {"repeated", "hit_rate", "default_share", "noop_reason"}  # shown if any row has a value
+BOUNDS = {  # the columns of an interval's ends, for each column that has one
     "throughput": ["throughput_low", "throughput_high"],
     "p99_latency_ms": ["p99_low_ms", "p99_high_ms"],
     "relative_throughput": ["relative_throughput_low", "relative_throughput_high"],
@@ -28,14 +28,14 @@ def interval(low: float | None, high: float | None) -> str:
 
 
 def _is_used(values: "Series[Any]") -> bool:
-    said = values[values.notna() & (values != "")]
-    return bool(len(said) and (values.dtype != bool or values.any()))
+    given = values[values.notna() & (values != "")]
+    return bool(len(given) and (values.dtype != bool or values.any()))
 
 
 def with_intervals(rows: "DataFrame", columns: list[str]) -> "DataFrame":
-    """Choose columns of rows, and put after each figure its interval as text. A p99 that has none
-    says how many requests it needs at least: "needs 299". Columns that only
-    some rows have are left out where none has.
+    """Choose columns, and put after each number its 95% CI as text. A p99 without a CI has the
+    number of requests that it needs: "needs 299 requests". Columns that only some rows have are
+    left out where none has.
     """
     kept = [each for each in columns if each not in OF_SOME or _is_used(rows[each])]
     chosen = rows[kept].copy()
@@ -44,11 +44,11 @@ def with_intervals(rows: "DataFrame", columns: list[str]) -> "DataFrame":
             continue
         values = np.asarray(rows[[name, lowest, highest, "requests"]], np.float64)
         texts = [
-            f"needs {max(requests_needed(0.99), requests + 1):,.0f}"
+            f"needs {max(requests_needed(0.99), requests + 1):,.0f} requests"
             if name == "p99_latency_ms" and isnan(low) and not isnan(value)
             else interval(low, high)
             for value, low, high, requests in values
         ]
-        title = lowest.partition("_low")[0].replace("_", " ") + ", 95%"
+        title = lowest.partition("_low")[0].replace("_", " ") + ", 95% CI"
         chosen.insert(chosen.columns.get_loc(name) + 1, title, texts)
     return chosen

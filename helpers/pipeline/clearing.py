@@ -28,7 +28,7 @@ def clear(outputs: Path, dry_run: bool, say: Lines) -> None:
     `WorkspaceError` during a run, and `ParameterError` if a target's parameters cannot be read.
     """
     if not outputs.exists():
-        raise WorkspaceError(f"{outputs}: there is no such folder")
+        raise WorkspaceError(f"the folder {outputs} does not exist")
     with locked(outputs):
         base = outputs.resolve()
         kept = set(_referenced(base))
@@ -39,8 +39,8 @@ def clear(outputs: Path, dry_run: bool, say: Lines) -> None:
         for path, size in sizes.items():
             if not dry_run:
                 discard(path)
-            say(f"{display_path(path)}: {'would be ' if dry_run else ''}removed, {size:,.1f} MB")
-        say(f"{len(sizes)} artifacts that nothing refers to, {sum(sizes.values()):,.1f} MB")
+            say(f"{'would remove' if dry_run else 'removed'} {display_path(path)} ({size:,.1f} MB)")
+        say(f"unused artifacts: {len(sizes)} ({sum(sizes.values()):,.1f} MB)")
 
 
 def _size_mb(folder: Path) -> float:

@@ -73,7 +73,7 @@ class Nursery:
         answer = b""
         while not answer.endswith(b"\n"):
             if not (part := self._channel.recv(64)):
-                raise StageError("the process that starts kernels has ended: run it again")
+                raise StageError("The process that starts kernels has ended. Run again.")
             answer += part
         if not answer[:1].isdigit():
             self.close()

@@ -40,7 +40,7 @@ class Here:
         with self._patience():
             found = execute(source, job.result, parameters(job), self.cell_seconds, said)
         if found.fingerprint and (changed := results.difference(before, found.fingerprint)):
-            raise StageError(f"{changed} while it ran: run it again")
+            raise StageError(f"{changed} while it ran. Run again.")
         if found.measurement:
             self.lost.append(found.measurement.lost_seconds)
         return found

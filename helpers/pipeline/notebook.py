@@ -95,20 +95,22 @@ def execute(
             name = "" if hasattr(errors, error.ename) else f"{error.ename}: "
             raise StageError(name + " ".join(str(error.evalue).split())) from error
         except CellTimeoutError as error:
-            line = f"a cell took longer than {cell_seconds} s: give --cell-timeout"
+            line = f"A cell took longer than {cell_seconds} s. Raise the limit by --cell-timeout."
             raise StageError(line) from error
         except DeadKernelError as error:
-            line = "the notebook's kernel was killed: look for a lack of memory, then run again"
+            line = "The kernel was killed, probably out of memory. Free some memory and run again."
             raise StageError(line) from error
         except (RuntimeError, OSError, ZMQError) as error:
             line = " ".join(str(error).split())
-            raise StageError(f"the notebook's kernel did not start: {line}") from error
+            raise StageError(f"the kernel did not start: {line}") from error
     code = [cell for cell in notebook.cells if cell.cell_type == "code" and cell.source]
     if pending := [cell for cell in code if not cell.execution_count]:
-        raise StageError(f"{len(pending)} cells were not executed: the notebook ended itself")
+        left = f"{len(pending)} {'cell' if len(pending) == 1 else 'cells'} did not run"
+        line = f"The notebook stopped early: {left}. Look for exit() or an interrupt."
+        raise StageError(line)
     found = read(result)
     if found is None or found == before:  # a new one has another time at least
-        raise StageError("the notebook ended without its result: its last code cell must call save")
+        raise StageError("The notebook saved no result. Its last code cell must call save().")
     if found.state != "done":
         raise StageError(found.reason)
     return found

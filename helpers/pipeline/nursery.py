@@ -42,7 +42,7 @@ def main() -> None:
     except Exception as error:  # packages raise anything when they are imported
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         channel.sendall(
-            f"no kernel can be started: {reason}; see triton-notebooks doctor\n".encode()
+            f"No kernel can be started: {reason}. Run: triton-notebooks doctor\n".encode()
         )
         return
     gc.freeze()

@@ -116,9 +116,9 @@ def stale(job: Job, digests: dict[str, str] | None = None, away: bool = False) -
     digests = {} if digests is None else digests
     found = results.read(job.result)
     if found is None:
-        return "there is no result"
+        return "no previous result"
     if found.state == "failed" or found.fingerprint is None:
-        return f"it {'' if found.state == 'failed' else 'was '}{found.state} before"
+        return f"{'' if found.state == 'failed' else 'was '}{found.state} before"
     if changed := results.difference(found.fingerprint, results.fingerprint(job.config)):
         return changed
     for name, digest in found.fingerprint.modules.items():
@@ -130,10 +130,10 @@ def stale(job: Job, digests: dict[str, str] | None = None, away: bool = False) -
     if STAGE[job.config.stage].makes_artifact:
         artifact = find_artifact(artifact_folder(job.config, job.config.stage))
         if artifact is None or not (is_unchanged(artifact) or (away and is_away(artifact))):
-            return "its artifact is gone or changed on disk"
+            return "its artifact is missing or changed on disk"
     if not away and _lacks_data(job.config):
-        return "its data set or checkpoint is gone"
-    return "" if job.result.with_suffix(".ipynb").exists() else "its executed notebook is gone"
+        return "its data set or checkpoint is missing"
+    return "" if job.result.with_suffix(".ipynb").exists() else "its executed notebook is missing"
 
 
 def _lacks_data(config: StageConfig) -> bool:
@@ -181,7 +181,7 @@ def due(jobs: Sequence[Job], force: bool, away: bool = False) -> dict[Path, str]
         if job.obstacle:
             continue
         is_upstream = job.needs in found or (config.stage == "report" and config.model in renewed)
-        why = "--force" if force else "its input will be made again" if is_upstream else ""
+        why = "--force" if force else "an earlier stage runs again" if is_upstream else ""
         why = why or stale(job, digests, away)
         if why:
             found[job.result] = why
@@ -216,9 +216,9 @@ def explain(
     expected = estimates(jobs)
     for job in jobs:
         if job.obstacle:
-            say(f"{job.name}: would be skipped, {job.obstacle}")
+            say(f"{job.name}: would be skipped: {job.obstacle}")
         elif why := reasons.get(job.result):
-            say(f"{job.name}: would run, because {why} (about {expected[job.result]:.0f} s)")
+            say(f"{job.name}: would run ({why}, about {expected[job.result]:.0f} s)")
         else:
-            say(f"{job.name}: unchanged, would be skipped")
+            say(f"{job.name}: unchanged")
     say(f"{path.name}: about {sum(expected[each] for each in reasons) / 60:.0f} min")

@@ -32,6 +32,8 @@ from helpers.report import (
     StageState,
     Target,
     answers_of,
+    background,
+    documents,
     glossary,
     has_links,
     nvidia,
@@ -191,7 +193,7 @@ def publish(
             *_neighbours(notebook, order, pending or {}),
             Link(href=f"{up}/index.html", text=target),
             Link(href=f"{up}/../index.html", text="All targets"),
-            Link(href=f"{up}/../{glossary.PAGE}", text="Words"),
+            *background(f"{up}/../"),
         ]
         is_newer = _time(html) >= max(_time(notebook), _time(record))
         if only_changed and is_newer and has_links(html, links):
@@ -259,8 +261,10 @@ def _target(outputs: Path, name: str, pending: Mapping[Path, str] | None) -> Tar
 
 def publish_front(outputs: Path) -> Path:
     """Write what belongs to no target: NVIDIA's rows, what our experiments do as NVIDIA did, the
-    words of the pages, and the index of all targets.
+    glossary, the index of all targets, and the documents.
     """
     nvidia.write_pages(outputs)
     glossary.write_page(outputs)
-    return outputs_index(outputs, [_target(outputs, name, None) for name in targets(outputs)])
+    index = outputs_index(outputs, [_target(outputs, name, None) for name in targets(outputs)])
+    documents.write_pages(outputs)
+    return index

@@ -38,7 +38,7 @@ RESERVED = ("data",)  # folders of outputs/ that are no target
 RAN = ("executed", "failed")
 # what frameworks compute in, unless told otherwise
 THREADS = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
-KEPT_BACK = "skipped, as the installation is broken"  # an outcome that is a failure
+KEPT_BACK = "skipped because of the broken installation"  # an outcome that is a failure
 TELLING_LOSS = 10.0  # seconds
 REPORT_SECONDS = 180.0  # between two reports, each of which takes about five
 
@@ -94,8 +94,8 @@ def read_plans(
     names = [path.stem for path in files]  # of the targets' folders
     for path in files:
         if path.stem in RESERVED or names.count(path.stem) > 1:
-            taken = f"outputs/{path.stem} is taken: give the file another name"
-            raise ParameterError(f"{path}: {taken}")
+            taken = f"{path}: its results folder outputs/{path.stem} is already in use"
+            raise ParameterError(f"{taken}. Rename the file.")
         given = read_file(path)
         chosen = select(given, models, experiments)
         plans.append((path, given, plan(given, chosen, stages, ask)))
@@ -114,7 +114,8 @@ def run_plans(
                 with kernel_environment(path.stem):
                     outcome += runner.run(path.stem, jobs)
         if place and (lost := sum(place.lost)) >= TELLING_LOSS:
-            say(f"the machine was not quiet: waiting and measuring again took {lost:.0f} s of it")
+            spent = f"{lost:.0f} s were spent waiting and measuring again"
+            say(f"Other load disturbed the measurements: {spent}.")
     return outcome
 
 
@@ -140,7 +141,7 @@ def opened(
         if pending:
             for path, _, _ in plans:
                 publish(outputs, path.stem, only_changed=True, pending=pending)
-            say(f"pages: {display_path(outputs / 'index.html')}, written again after every stage")
+            say(f"pages: {display_path(outputs / 'index.html')} (updated after every stage)")
         with say.run(sum(expected[each] for each in reasons)):
             yield pending, expected
 
@@ -211,7 +212,7 @@ class Runner:
         ]
         found = [results.read(path) for path in measured if path not in self.pending]
         done = sum(each is not None and each.state == "done" for each in found)
-        return f"so far: {done} of {len(measured)} measurements are in this report"
+        return f"so far: {done} of {len(measured)} performance stages are in this report"
 
     def step(self, target: str, job: Job, name: str) -> str:
         """Run one job, if it must, and write the pages; return what became of it."""
@@ -227,18 +228,18 @@ class Runner:
     def settle(self, job: Job, name: str, is_due: bool) -> str:
         """Run one job, if it must, and write its state; return what became of it."""
         if job.obstacle:
-            self.say(f"{name}: skipped, {job.obstacle}")
+            self.say(f"{name}: skipped: {job.obstacle}")
             write_status(job, "skipped", job.obstacle)
             return "skipped"
         if waits := blocker(job):
-            self.say(f"{name}: {waits}")
+            self.say(f"{name}: blocked: {waits}")
             write_status(job, "blocked", waits)
             return "blocked"
         try:
             place = self.place if is_due else None
             why = "" if place is None else "--force" if self.force else place.stale(job)
             if place is None or not why:
-                self.say(f"{name}: unchanged, skipped")
+                self.say(f"{name}: unchanged")
                 write_status(job, "done", "")
                 return "unchanged"
             started = time.monotonic()
@@ -246,7 +247,7 @@ class Runner:
             with self.say.stage(name, why, self.expected[job.result]):
                 found = place.execute(job, self.say.printed)
         except (DeploymentError, OSError) as error:
-            self.say(f"{name}: failed, {error}")
+            self.say(f"{name}: failed: {error}")
             write_status(job, "failed", str(error))
             return "failed"
         self.say(f"{name}: done in {time.monotonic() - started:.0f} s, {found.headline}")
@@ -279,7 +280,9 @@ def blocker(job: Job) -> str:
     found = results.read(job.needs) if job.needs else None
     if job.needs is None or (found and found.state == "done"):
         return ""
-    return f"blocked by {job.needs.stem}, which {'is ' + found.state if found else 'has not run'}"
+    if found is None:
+        return f"{job.needs.stem} has not run"
+    return f"{job.needs.stem} {'' if found.state == 'failed' else 'was '}{found.state}"
 
 
 def write_status(job: Job, state: results.State, reason: str) -> None:

@@ -42,12 +42,12 @@ def tune(
     run_plans([(path, given, jobs)], outputs, False, cell_seconds, say)
     result = results.read(jobs[-1].result)
     if result is None or result.state != "done":
-        raise StageError(result.reason if result else "the search left no result")
+        raise StageError(result.reason if result else "The search left no result. Run it again.")
     written, changes = (result.facts[each] for each in ("written", "differs"))
     assert isinstance(changes, dict)
     fields = (given.file.models[model].experiments[name] or {}) | changes
     line = yaml.safe_dump(fields, default_flow_style=True, sort_keys=False, width=1000).strip()
-    say(f"{written} has it; for your own file: {EXPERIMENT}: {line}")
+    say(f"wrote {written}. For your own parameter file: {EXPERIMENT}: {line}")
 
 
 def experiments(given: Parameters, config: TuneConfig) -> dict[str, dict[str, Value]]:

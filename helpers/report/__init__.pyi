@@ -1,8 +1,17 @@
 from .answers import Answer, answers_of
+from .performance import (
+    notice_offline,
+    notice_online,
+    show_offline,
+    show_online,
+    show_rates,
+    show_request,
+)
 from .site import (
     Link,
     StageState,
     Target,
+    background,
     counts,
     has_links,
     outputs_index,
@@ -16,9 +25,16 @@ __all__ = [
     "StageState",
     "Target",
     "answers_of",
+    "background",
     "counts",
     "has_links",
+    "notice_offline",
+    "notice_online",
     "outputs_index",
     "page",
+    "show_offline",
+    "show_online",
+    "show_rates",
+    "show_request",
     "target_index",
 ]

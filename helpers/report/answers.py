@@ -1,4 +1,4 @@
-"""What a report answers, as its result keeps it: indexes read it there and compute nothing."""
+"""What a report recommends, as its result keeps it: indexes read it and compute nothing."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,15 +9,15 @@ from pydantic import JsonValue, TypeAdapter, ValidationError
 from helpers.display import digits, short
 from helpers.results import Result
 
-KEY = "answers"  # among the facts of a report's result
+KEY = "answers"  # in the metadata of a report's result
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A configuration that is best for something, and why; or that none is known to be."""
+    """A configuration that is best for something, and why; or that none is confirmed to be."""
 
     best: str  # such as "for throughput"
-    experiment: str  # "" if none is known
+    experiment: str  # "" if none is confirmed
     why: str
     throughput: float | None = None  # samples/s
     p99_latency_ms: float | None = None
@@ -29,7 +29,7 @@ class Choice:
     def figures(self) -> str:
         """What was measured, in one line."""
         if self.throughput is None:
-            return "no point is known to keep it"
+            return "not confirmed"
         p99 = "" if self.p99_latency_ms is None else f", p99 {short(self.p99_latency_ms)} ms"
         kept = f"; accuracy {self.accuracy}" if self.accuracy else ""
         return f"{digits(self.throughput)} samples/s{p99}: {self.load}{kept}"
@@ -39,13 +39,13 @@ class Choice:
 class Answer:
     """What to deploy for one workload of a model: one variant of the network and one data set."""
 
-    workload: str  # what tells it from the model's others; "" if it is the only one
+    workload: str  # its name among the model's workloads; "" if it is the only one
     choices: tuple[Choice, ...]  # the one to deploy first
-    throughputs: dict[str, float]  # the highest that is known of each experiment (samples/s)
+    throughputs: dict[str, float]  # the highest of each experiment (samples/s)
 
     @property
     def recommended(self) -> Choice | None:
-        """What to deploy; None if no point is known."""
+        """What to deploy; None if no throughput is known."""
         return next((each for each in self.choices if each.experiment), None)
 
     @property
@@ -55,7 +55,7 @@ class Answer:
 
 
 def facts(answers: Iterable[Answer]) -> dict[str, JsonValue]:
-    """Give what a report's result keeps of its answers."""
+    """Return what a report's result keeps of its answers."""
     return {KEY: _schema().dump_python(tuple(answers), mode="json")}
 
 

@@ -1,10 +1,11 @@
 """What to deploy: the best configuration for throughput, for latency and within the budget, each
-with the reason and the line that serves it; and every format and precision beside fp32.
+with the reason and the command that serves it; and every format compared with fp32.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from html import escape
+from math import exp, hypot, log
 from typing import TYPE_CHECKING
 
 from helpers.config import ReportConfig, Value
@@ -12,7 +13,7 @@ from helpers.display import Table, short
 from helpers.report import findings, text
 from helpers.report.answers import Answer, Choice, facts
 from helpers.report.findings import UNLIMITED
-from helpers.results import Result, Results
+from helpers.results import Result, Results, clients_of
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
@@ -27,7 +28,7 @@ LINE = "white-space:pre-wrap;overflow-wrap:anywhere;margin:.4rem 0 0;font-size:.
 
 
 def choose(config: ReportConfig, found: Results, rows: "DataFrame") -> tuple[Answer, ...]:
-    """Choose for each workload, among the points whose throughput is known: the best within the
+    """Choose for each workload, among the rows whose throughput is known: the best within the
     budget if there is one, for throughput and for latency, in this order.
     """
     return tuple(
@@ -38,27 +39,55 @@ def choose(config: ReportConfig, found: Results, rows: "DataFrame") -> tuple[Ans
 
 def _choices(config: ReportConfig, found: Results, rows: "DataFrame") -> Iterator[Choice]:
     known, limit = findings.known(rows), config.latency_budget_ms or UNLIMITED
-    in_time = f"within the budget of {limit:g} ms at p99"
+    in_time = f"within {limit:g} ms (p99)"
     within = findings.leaders(findings.measured(rows, "online"), limit)
     if limit < UNLIMITED:
         for _, row in within.head(1).iterrows():
-            why = "The highest throughput of clients over HTTP that is known to keep the budget."
+            why = "The highest online throughput that is confirmed to meet the budget."
             yield _choice(config, found, in_time, row, why)
     for _, row in findings.leaders(rows).head(1).iterrows():
         yield _choice(config, found, "for throughput", row, _against_others(row, known))
-    answered = known.dropna(subset=["p50_latency_ms"])
-    for _, row in answered.sort_values("p50_latency_ms").head(1).iterrows():
-        why = (
-            f"Half of its requests take {short(row['p50_latency_ms'])} ms or less; no other point "
-        )
-        yield _choice(config, found, "for latency", row, f"{why}has a lower median.")
+    for _, row in _equal_sizes(known).head(1).iterrows():
+        best = f"for latency at batch size {row['batch_size']:,.0f}"
+        yield _choice(config, found, best, row, _lowest(row, known))
     if limit < UNLIMITED and within.empty:
-        few = "Too few requests were measured, or too many took longer: see the online table."
-        yield Choice(in_time, "", few)
+        yield Choice(in_time, "", _unconfirmed(findings.measured(rows, "online"), limit))
+
+
+def _equal_sizes(known: "DataFrame") -> "DataFrame":
+    """Return rows of one batch size by their p50: the smallest that several experiments have."""
+    rows = known.dropna(subset=["p50_latency_ms"]).sort_values("p50_latency_ms")
+    shared = rows.groupby("batch_size")["experiment"].nunique()
+    sizes = shared[shared > 1].index if (shared > 1).any() else shared.index
+    return rows[rows["batch_size"] == min(sizes, default=0)]
+
+
+def _lowest(row: "Series[float]", known: "DataFrame") -> str:
+    """Return why a row is best for latency: among how many experiments."""
+    same = known[known["batch_size"] == row["batch_size"]]["experiment"].nunique()
+    p50 = f"{short(row['p50_latency_ms'])} ms"
+    if same == 1:
+        return f"Its p50 is {p50}. No other experiment was measured at this batch size."
+    return f"Its p50 of {p50} is the lowest of {same} experiments at this batch size."
+
+
+def _unconfirmed(online: "DataFrame", limit: float) -> str:
+    """Return why no row is confirmed to meet the budget."""
+    known = findings.known(online).dropna(subset=["p99_latency_ms"])
+    below = known[(known["budget"] == "not known") & (known["p99_latency_ms"] <= limit)]
+    for _, row in below.sort_values("throughput").tail(1).iterrows():
+        return (
+            f"Not enough requests to confirm: {row['experiment']} has {row['requests']:,.0f} of at "
+            f"least {row['budget_needs']:,.0f}."
+        )
+    for _, row in known.sort_values("p99_latency_ms").head(1).iterrows():
+        p99 = short(row["p99_latency_ms"])
+        return f"The lowest p99 is {p99} ms ({row['experiment']}), the budget {limit:g} ms."
+    return "No online throughput is known."
 
 
 def _merged(choices: Iterable[Choice]) -> Iterator[Choice]:
-    """Name a point that is best for several things once."""
+    """Name a row that is best for several things once."""
     found: dict[tuple[str, str, float | None], Choice] = {}
     for choice in choices:
         key = choice.experiment, choice.load, choice.throughput
@@ -70,16 +99,14 @@ def _merged(choices: Iterable[Choice]) -> Iterator[Choice]:
 
 
 def _against_others(row: "Series[float]", known: "DataFrame") -> str:
-    """Compare the fastest point with the best of each other experiment."""
+    """Compare the fastest row with the best of the other experiments."""
     others = known[known["experiment"] != row["experiment"]]
     best = others.sort_values("throughput", ascending=False).drop_duplicates("experiment")
     for _, other in best.head(1).iterrows():
         share = row["throughput"] / other["throughput"]
         alike = other["throughput_high"] >= row["throughput_low"]
-        told = ", and the two are not told apart" if alike else ""
-        return (
-            f"Its throughput is {short(share)} times that of the next, {other['experiment']}{told}."
-        )
+        winner = " No clear winner: the 95% CIs overlap." if alike else ""
+        return f"{short(share)}× the throughput of the next, {other['experiment']}.{winner}"
     return "No other experiment has a known throughput."
 
 
@@ -88,8 +115,8 @@ def _choice(
 ) -> Choice:
     from pandas import isna
 
-    load = f"{row['concurrency']:,.0f} clients" if row["concurrency"] > 1 else "one client"
     name, p99 = str(row["experiment"]), row["p99_latency_ms"]
+    clients = clients_of(row["concurrency"])
     line = f"triton-notebooks serve params/{config.target}.yaml --model {config.model}"
     return Choice(
         best,
@@ -97,20 +124,20 @@ def _choice(
         why,
         throughput=float(row["throughput"]),
         p99_latency_ms=None if isna(p99) else float(p99),
-        load=f"batch size {row['batch_size']:,.0f}, {load}, {row['scenario']}",
+        load=f"batch size {row['batch_size']:,.0f}, {clients}, {row['scenario']}",
         accuracy=text.accuracy_kept(found[name]),
         command=f"{line} --experiment {name}",
     )
 
 
 def _throughputs(rows: "DataFrame") -> dict[str, float]:
-    """Give the highest known throughput of each experiment, in the order of the rows."""
+    """Return the highest known throughput of each experiment, in the order of the rows."""
     highest = findings.known(rows).groupby("experiment", sort=False)["throughput"].max()
     return {str(name): float(value) for name, value in highest.items() if value > 0}
 
 
 def card(answers: Iterable[Answer]) -> Table:
-    """Show the choices side by side; a sentence says so where nothing is known."""
+    """Show the choices next to each other, or that nothing is known."""
     cards = [
         f'<section style="{CARD}"><div>{escape(_purpose(answer, each))}</div>'
         f'<div style="font-size:1.25em;font-weight:600">{escape(each.experiment or "none")}</div>'
@@ -119,7 +146,7 @@ def card(answers: Iterable[Answer]) -> Table:
         for answer in answers
         for each in answer.choices
     ]
-    none = "<p>No point is known well enough to recommend a configuration.</p>"
+    none = "<p>No throughput is known well enough to recommend a configuration.</p>"
     body = "".join(cards) or none
     return Table(f'<div style="display:flex;flex-wrap:wrap;gap:.8rem">{body}</div>', CAPTION)
 
@@ -130,9 +157,9 @@ def _purpose(answer: Answer, choice: Choice) -> str:
 
 
 def against_fp32(config: ReportConfig, found: Results, rows: "DataFrame") -> list[dict[str, Value]]:
-    """One row for each experiment of each workload: what the server keeps of the framework's
-    accuracy, its throughput offline relative to the first experiment in fp32, and what it takes.
-    Batch sizes are the largest that most experiments of a workload have.
+    """One row for each experiment of each workload: its metrics, its offline throughput relative to
+    the first experiment in fp32, its latency, memory and size. Batch sizes are the largest that
+    most experiments of a workload have.
     """
     table: list[dict[str, Value]] = []
     for _, one in findings.workloads(rows):
@@ -143,12 +170,12 @@ def against_fp32(config: ReportConfig, found: Results, rows: "DataFrame") -> lis
         names = [name for name in config.experiments if name in set(one["experiment"])]
         plain = [name for name in names if name in points and points[name]["precision"] == "FP32"]
         base = points[plain[0]] if plain else None
-        table += [_beside(name, found[name], points.get(name), base) for name in names]
+        table += [_compared(name, found[name], points.get(name), base) for name in names]
     columns = dict.fromkeys(name for row in table for name in row)
     return [{name: row.get(name) for name in columns} for row in table]
 
 
-def _beside(
+def _compared(
     name: str,
     stages: Mapping[str, Result],
     point: "Series[float] | None",
@@ -161,7 +188,7 @@ def _beside(
     row |= {each.metric: f"{each.served:.4f}" for each in (deploy.scores if deploy else ())}
     if point is not None:
         row |= {"batch_size": int(point["batch_size"]), "throughput": float(point["throughput"])}
-        row["times fp32"] = _ratio(point, base)
+        row["× fp32 (95% CI)"] = _ratio(point, base)
         row["p50_latency_ms"] = float(point["p50_latency_ms"])
         row |= {each: str(point[each]) for each in ("quality", "reason")}
         row["server_peak_memory_mb"] = point["server_peak_memory_mb"]
@@ -170,11 +197,12 @@ def _beside(
 
 
 def _ratio(point: "Series[float]", base: "Series[float] | None") -> str | None:
-    """Write a throughput relative to that in fp32, between the ends of both intervals."""
+    """Return a throughput relative to fp32 with its 95% CI: the logarithms' variances add up."""
     if base is None or not (point["throughput_low"] > 0 and base["throughput_low"] > 0):
         return None
     if point["experiment"] == base["experiment"]:
         return "1"
-    low = point["throughput_low"] / base["throughput_high"]
-    high = point["throughput_high"] / base["throughput_low"]
-    return f"{point['throughput'] / base['throughput']:.2f} ({low:.2f} to {high:.2f})"
+    ratio = point["throughput"] / base["throughput"]
+    ends = (log(each["throughput_high"] / each["throughput_low"]) / 2 for each in (point, base))
+    reach = exp(hypot(*ends))
+    return f"{ratio:.2f} ({ratio / reach:.2f} to {ratio * reach:.2f})"

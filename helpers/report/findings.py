@@ -1,15 +1,16 @@
-"""What the measurements say: the best points, the Pareto front, and a text for each figure.
+"""What the measurements show: the best of them, the Pareto front, and a caption for each chart.
 
-A finding uses stable and wide rows with the 95% intervals of their throughputs, and compares only
-those of one workload: one variant of the network and one data set. Each text ends with the qualities
-of all its rows, because it is also the alternative text of a figure and must stand alone.
+A finding uses stable and imprecise measurements with the 95% CIs of their throughputs, and compares
+only those of one workload: one variant of the network and one data set. A caption is one sentence,
+and also the alternative text of its chart. Where 95% CIs overlap there is no clear winner: that is
+a convention, not a test.
 """
 
 from typing import TYPE_CHECKING
 
 from helpers.display import digits, short
 from helpers.perf import interval
-from helpers.results import LATENCY_COMPONENTS, Peaks
+from helpers.results import LATENCY_COMPONENTS, Peaks, clients_of
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
@@ -18,25 +19,25 @@ UNLIMITED = float("inf")
 
 
 def stable(rows: "DataFrame") -> "Series[bool]":
-    """Tell which rows are stable."""
+    """Return which rows are stable."""
     return rows["quality"] == "stable"
 
 
 def known(rows: "DataFrame") -> "DataFrame":
-    """Return the rows that take part in an answer: stable or wide, with an interval."""
+    """Return the rows that findings use: stable or imprecise, with a 95% CI."""
     return rows[rows["quality"].isin(("stable", "imprecise")) & rows["throughput_low"].notna()]
 
 
 def workloads(rows: "DataFrame") -> "list[tuple[str, DataFrame]]":
-    """Part rows by workload, each with its name: what tells it from the others, "" if alone."""
+    """Return the rows of each workload with its name, "" if there is only one."""
     different = [name for name in ("variant", "dataset") if rows[name].nunique() > 1]
     parts = rows.groupby(different, sort=False) if different else [((), rows)]
     return [(", ".join(filter(None, key)), one) for key, one in parts]
 
 
 def leaders(rows: "DataFrame", latency_budget_ms: float = UNLIMITED) -> "DataFrame":
-    """Return the row of the highest throughput that is known to be within the budget, then all
-    those whose intervals overlap with its own.
+    """Return the row of the highest throughput that is confirmed to meet the budget, then all whose
+    95% CIs overlap with its own.
     """
     rows = known(rows).sort_values("throughput", ascending=False)
     if latency_budget_ms < UNLIMITED:
@@ -45,8 +46,8 @@ def leaders(rows: "DataFrame", latency_budget_ms: float = UNLIMITED) -> "DataFra
 
 
 def keeps_budget(rows: "DataFrame", latency_budget_ms: float) -> bool:
-    """Tell whether the fastest point of every workload is one of clients over HTTP that is known
-    to keep the budget.
+    """Return whether the fastest row of every workload is an online one that is confirmed to meet
+    the budget.
     """
     found = [
         (leaders(one).index[:1], leaders(measured(one, "online"), latency_budget_ms).index[:1])
@@ -69,12 +70,13 @@ def measured(rows: "DataFrame", scenario: str, column: str = "throughput") -> "D
 
 
 def describe_throughput(rows: "DataFrame") -> str:
-    """Say which offline point is fastest."""
-    return f"Offline: {describe_frontier(rows[rows['scenario'] == 'offline'])}"
+    """Return the caption of offline throughput: the highest of each workload."""
+    tops = _tops(rows[rows["scenario"] == "offline"])
+    return f"Highest offline throughput: {tops}." if tops else "No offline throughput is known."
 
 
 def describe_latency(rows: "DataFrame") -> str:
-    """Say how p99 latency grows from the smallest to the largest batch."""
+    """Return the caption of offline p99 latency: at the smallest and at the largest batch size."""
     points = known(measured(rows, "offline", "p99_latency_ms"))
     lines = []
     for name, line in points.groupby("experiment", sort=False):
@@ -83,178 +85,212 @@ def describe_latency(rows: "DataFrame") -> str:
             for _, row in line.iloc[[0, -1]].iterrows()
         ]
         alone = len(line) == 1
-        lines.append(f"{name} {ends[0]}" if alone else f"{name} from {ends[0]} to {ends[1]}")
-    found = "; ".join(lines) or "none is known"
-    return f"Offline p99 latency: {found}. {_verdicts(rows, 'offline')}"
+        lines.append(f"{name} {ends[0]}" if alone else f"{name} {ends[0]} to {ends[1]}")
+    return f"Offline p99 latency: {'; '.join(lines)}." if lines else "No offline p99 is known."
 
 
 def describe_components(rows: "DataFrame") -> str:
-    """Say where the time goes at the highest concurrency, and where throughput peaks."""
+    """Return the caption of the latency's components: the largest, and where throughput peaks."""
     points = known(measured(rows, "online", "avg_latency_ms"))
     if points.empty:
-        return f"No online latency is known. {_verdicts(rows, 'online')}"
+        return "No online latency is known."
     last, peaks = points.iloc[-1], leaders(points)
     components = last[list(LATENCY_COMPONENTS)].dropna().astype(float).nlargest(1)
     largest = [
-        f"; its largest part is {LATENCY_COMPONENTS[str(name)]}, {ms / last['avg_latency_ms']:.0%}"
+        f" ({ms / last['avg_latency_ms']:.0%} of it {LATENCY_COMPONENTS[str(name)]})"
         for name, ms in components.items()
     ]
     low, high = peaks["concurrency"].min(), peaks["concurrency"].max()
-    clients = f"{low:,.0f}" if low == high else f"{low:,.0f} to {high:,.0f} (not told apart)"
+    clients = (
+        clients_of(low) if low == high else f"{low:,.0f} to {clients_of(high)} (no clear winner)"
+    )
     return (
-        f"At concurrency {last['concurrency']:,.0f} the average latency is "
-        f"{short(last['avg_latency_ms'])} ms{''.join(largest)}. Throughput peaks at concurrency "
-        f"{clients} with {_rate(peaks.iloc[0])}. {_verdicts(rows, 'online')}"
+        f"With {clients_of(last['concurrency'])} the average latency is "
+        f"{short(last['avg_latency_ms'])} ms{''.join(largest)}; throughput is highest with "
+        f"{clients}, {_rate(peaks.iloc[0])}."
     )
 
 
 def describe_frontier(rows: "DataFrame", latency_budget_ms: float = UNLIMITED) -> str:
-    """Say of each workload which point to choose within the budget, and which may be faster."""
-    limit = "" if latency_budget_ms == UNLIMITED else f" within {latency_budget_ms:g} ms"
+    """Return the caption of throughput against latency: the fastest of each workload within the
+    budget.
+    """
+    limit = "" if latency_budget_ms == UNLIMITED else f" within {latency_budget_ms:g} ms (p99)"
+    tops = [
+        f"{f'{workload}: ' * bool(workload)}{top['experiment']}, "
+        f"{digits(top['throughput'])} samples/s"
+        for workload, points in workloads(rows)
+        for _, top in leaders(points, latency_budget_ms).head(1).iterrows()
+    ]
+    return f"Fastest{limit}: {'; '.join(tops)}." if tops else _none(latency_budget_ms)
+
+
+def describe_fastest(rows: "DataFrame", latency_budget_ms: float = UNLIMITED) -> str:
+    """Return the fastest measurement of each workload within the budget, those that may be as fast,
+    and a faster one that needs more requests to be confirmed.
+    """
     said = []
     for workload, points in workloads(rows):
         found = leaders(points, latency_budget_ms)
         said.append(f"{workload}: " if workload else "")
         if found.empty:
-            said[-1] += f"No point{limit} is known."
+            said[-1] += _none(latency_budget_ms)
         else:
-            said[-1] += (
-                f"The highest throughput{limit} is {_rate(found.iloc[0])} at p99 latency "
-                f"{short(found['p99_latency_ms'].iloc[0])} ms: {_names(found)}."
-            )
+            top = found.iloc[0]
+            said[-1] += f"{_rate(top)}{_p99(top)}: {_names(found)}."
         unknown = known(points[points["budget"] == "not known"])
         faster = unknown[~(unknown["throughput"] <= found["throughput"].max())]
-        if limit and len(faster):
-            top = faster.nlargest(1, "throughput")
-            said.append(
-                f"Not known for {_names(top)}, {_rate(top.iloc[0])}: it would take "
-                f"{top['budget_needs'].iloc[0]:,.0f} requests if no more took longer."
-            )
-    return " ".join([*said, _verdicts(rows)])
+        if latency_budget_ms < UNLIMITED:
+            for _, top in faster.sort_values("throughput").tail(1).iterrows():
+                said.append(
+                    f"Not confirmed: {_named(top)}, {_rate(top)}. It has {top['requests']:,.0f} "
+                    f"requests and needs at least {top['budget_needs']:,.0f}."
+                )
+    return " ".join(said)
 
 
 def describe_rates(rows: "DataFrame", latency_budget_ms: float = UNLIMITED) -> str:
-    """Say of each workload the highest rate, of requests at random times, that is known to be
-    within the budget; without a budget the highest that was kept.
+    """Return the caption of latency over request rate: the highest rate of each workload that is
+    confirmed to meet the budget; without a budget the highest that the server kept up with.
     """
     if rows.empty:
-        return "No requests were sent at random times."
-    limit = "" if latency_budget_ms == UNLIMITED else f" within {latency_budget_ms:g} ms"
+        return "The request-rate mode was not measured."
+    is_free = latency_budget_ms == UNLIMITED
     said = []
     for workload, points in workloads(rows):
         kept = points[points["quality"].isin(("stable", "imprecise"))]
-        top = (kept[kept["budget"] == "met"] if limit else kept).sort_values("throughput").tail(1)
-        said.append(f"{workload}: " if workload else "")
-        if top.empty:
-            said[-1] += f"No rate{limit} is known."
+        top = (kept if is_free else kept[kept["budget"] == "met"]).sort_values("throughput").tail(1)
         for _, row in top.iterrows():
-            said[-1] += (
-                f"The highest rate of requests at random times{limit} that is known is "
-                f"{row['rate']:.4g}/s of {row['batch_size']:,.0f} samples, {row['experiment']}: "
-                f"p50 {short(row['p50_latency_ms'])} ms, p99 {short(row['p99_latency_ms'])} ms."
+            head = f"{workload}: " if workload else ""
+            said.append(
+                f"{head}{row['rate']:.4g} requests/s of {row['batch_size']:,.0f} samples with "
+                f"{row['experiment']} (p50 {short(row['p50_latency_ms'])} ms, p99 "
+                f"{short(row['p99_latency_ms'])} ms)"
             )
-    return " ".join([*said, _verdicts(rows)])
+    limit = "" if is_free else f" within {latency_budget_ms:g} ms (p99)"
+    none = f"No request rate is confirmed{limit}."
+    return f"Highest request rate{limit}: {'; '.join(said)}." if said else none
 
 
 def describe_relative_throughput(rows: "DataFrame") -> str:
-    """Say how much of the bare throughput is served: the median, and the worst point."""
+    """Return the caption of throughput relative to in-process: the median, and the lowest."""
     points = known(rows).dropna(subset=["relative_throughput", "relative_throughput_low"])
     if points.empty:
-        return f"No ratio of served to bare is known. {_verdicts(rows, 'offline')}"
+        return "No relative throughput is known."
     low = points.nsmallest(1, "relative_throughput").iloc[0]
-    wide = (points["relative_quality"] != "stable").sum()
+    ends = low["relative_throughput_low"], low["relative_throughput_high"]
+    none = ", no measurable difference" if ends[0] <= 1 <= ends[1] else ""
+    count = len(points)
     return (
-        f"Triton serves {points['relative_throughput'].median():.0%} of the bare throughput (median "
-        f"of {len(points)} points, {wide} of them wide); the lowest is "
-        f"{low['relative_throughput']:.0%} (95% interval {low['relative_throughput_low']:.0%} to "
-        f"{low['relative_throughput_high']:.0%}), {low['experiment']} at batch size "
-        f"{low['batch_size']:,.0f}. A request takes {short(points['serving_overhead_ms'].min())} to "
-        f"{short(points['serving_overhead_ms'].max())} ms more than bare. {_verdicts(rows, 'offline')}"
+        f"Triton reaches {points['relative_throughput'].median():.0%} of the in-process throughput "
+        f"(median of {count} measurement{'s' * (count > 1)}); the lowest is "
+        f"{low['relative_throughput']:.0%} (95% CI {ends[0]:.0%} to {ends[1]:.0%}{none}), "
+        f"{low['experiment']} at batch size {low['batch_size']:,.0f}."
     )
 
 
 def describe_floor(rows: "DataFrame") -> str:
-    """Say what Triton, the wire and the adapter cost for these inputs, and what serving costs more
-    than that.
-    """
+    """Return the latency of the no-op model, and where the residual overhead is largest."""
     points = known(rows).dropna(subset=["noop_latency_ms"])
     if points.empty:
         reasons = ", ".join(filter(None, rows["noop_reason"].dropna().unique()))
-        return f"The floor of serving is not known{f': {reasons}' * bool(reasons)}."
+        return f"The no-op model was not measured{f': {reasons}' * bool(reasons)}."
     floors = points.groupby("batch_size")["noop_latency_ms"].median()
     said = [f"{short(ms)} ms at batch size {size:,.0f}" for size, ms in floors.items()]
     ends = " to ".join(dict.fromkeys((said[0], said[-1])))
     lines = [
-        "What Triton, the wire and the adapter cost for these inputs: a request to a model with "
-        f"the same tensors that computes nothing takes {ends}."
+        f"A no-op model with the same tensors takes {ends}: the fixed overhead of Triton, "
+        "transport and adapter."
     ]
-    beyond = points.dropna(subset=["residual_overhead_ms"])
-    for _, row in beyond.sort_values("residual_overhead_ms").tail(1).iterrows():
+    bounded = points.dropna(subset=["residual_overhead_low_ms"])
+    above = bounded[bounded["residual_overhead_low_ms"] > 0]
+    for _, row in above.sort_values("residual_overhead_ms").tail(1).iterrows():
+        ci = interval(row["residual_overhead_low_ms"], row["residual_overhead_high_ms"])
         lines.append(
-            "Beyond this floor and a bare call a request takes "
-            f"{short(beyond['residual_overhead_ms'].median())} ms (median of {len(beyond)} points), and most "
-            f"at batch size {row['batch_size']:,.0f} of "
-            f"{row['experiment']}: {short(row['residual_overhead_ms'])} ms (95% interval "
-            f"{interval(row['residual_overhead_low_ms'], row['residual_overhead_high_ms'])})."
+            f"The residual overhead is largest for {row['experiment']} at batch size "
+            f"{row['batch_size']:,.0f}: {short(row['residual_overhead_ms'])} ms (95% CI {ci})."
         )
+    if len(bounded) and above.empty:
+        lines.append("There is no measurable residual overhead.")
     return " ".join(lines)
 
 
 def describe_limits(rows: "DataFrame", peaks: Peaks | None) -> str:
-    """Give the machine's peaks, and of each experiment how near it comes to the nearer one."""
+    """Return the caption of the roofline: the highest share of it for each experiment."""
     if peaks is None:
-        return f"The machine's peaks were not measured. {_verdicts(rows)}"
+        return "The roofline was not measured."
     points = known(rows).dropna(subset=["roofline_share"])
-    products = ", ".join(f"{name} {rate:,.0f}" for name, rate in peaks.gflops.items())
     lines = [
-        f"{name} reaches at most {row['roofline_share']:.0%} of the {row['roofline_bound']} limit of "
-        f"{row['precision'].lower()} (batch size {row['batch_size']:,.0f}, {row['scenario']})"
+        f"{name} {row['roofline_share']:.0%} ({row['roofline_bound']} bound, "
+        f"{row['precision'].lower()}, batch size {row['batch_size']:,.0f}, {row['scenario']})"
         for name, one in points.groupby("experiment", sort=False)
         for _, row in one.nlargest(1, "roofline_share").iterrows()
     ]
     lacking = sorted({*rows["experiment"]} - {*points["experiment"]})
-    lines += [f"no share is known of {', '.join(lacking)}"] if lacking else []
+    lines += [f"unknown for {', '.join(lacking)}"] if lacking else []
     return (
-        f"The machine's peaks are {products} GFLOP/s and {short(peaks.memory_gb_s)} GB/s: "
-        f"{'; '.join(lines)}. {_verdicts(rows)}"
+        "Highest share of the roofline (measured rates of matrix multiplication and memory): "
+        f"{'; '.join(lines) or 'unknown'}."
     )
 
 
 def describe_pace(rows: "DataFrame") -> str:
-    """State the noise floor: how much the machine's own pace moved from point to point."""
-    paces = rows["machine_gflops"].dropna()
-    if len(paces) < 2:
-        return "The machine's own pace was not measured."
-    low, high = (paces / paces.median()).quantile([0.025, 0.975])
+    """Return the run-to-run variation: how much the machine's speed moved between measurements."""
+    speeds = rows["machine_gflops"].dropna()
+    if len(speeds) < 2:
+        return "The machine's speed was not measured."
+    low, high = (speeds / speeds.median()).quantile([0.025, 0.975])
     return (
-        f"The machine's own pace, that of a fixed kernel before and after each run, was between "
-        f"{low:.1%} and {high:.1%} of its median at 95% of {len(paces)} points: smaller "
-        "differences between points are the machine's."
+        f"The speed of the machine (a reference kernel) was {low:.1%} to {high:.1%} of its median "
+        f"in 95% of {len(speeds)} measurements. Smaller differences may come from the machine."
     )
 
 
+def describe_qualities(rows: "DataFrame") -> str:
+    """Return how many measurements have each quality."""
+    counts = [f"{count} {word}" for word, count in rows["quality"].value_counts().items()]
+    total = "1 measurement" if len(rows) == 1 else f"{len(rows)} measurements"
+    return f"{total}: {', '.join(counts) or 'none'}. Findings use stable and imprecise ones."
+
+
+def _tops(rows: "DataFrame") -> str:
+    """Name the fastest measurement of each workload; "" if none is known."""
+    tops = []
+    for workload, points in workloads(rows):
+        found = leaders(points)
+        for _, top in found.head(1).iterrows():
+            head = f"{workload} " if workload else ""
+            several = f"; no clear winner among {len(found)} measurements" * (len(found) > 1)
+            tops.append(f"{head}{_rate(top)}{_p99(top)} ({_named(top)}{several})")
+    return "; ".join(tops)
+
+
+def _none(latency_budget_ms: float) -> str:
+    if latency_budget_ms == UNLIMITED:
+        return "No throughput is known."
+    return f"No configuration is confirmed to meet the p99 budget of {latency_budget_ms:g} ms."
+
+
 def _names(found: "DataFrame") -> str:
-    """Name points that are not told apart, or the only one; of many the best of each experiment."""
+    """Name the fastest, and those whose 95% CIs overlap; of many the best of each experiment."""
     shown = found if len(found) < 4 else found.drop_duplicates("experiment")
-    names = [
-        f"{row['experiment']} at batch size {row['batch_size']:,.0f} and concurrency "
-        f"{row['concurrency']:,.0f}, {row['scenario']}"
-        for _, row in shown.iterrows()
-    ]
+    first, *others = [_named(row) for _, row in shown.iterrows()]
     if len(found) > len(shown):
-        names.append(f"{len(found) - len(shown)} more points of them")
-    return "; not told apart from ".join(names)
+        others.append(f"{len(found) - len(shown)} more measurements")
+    return f"{first}. No clear winner (95% CIs overlap): {'; '.join(others)}" if others else first
+
+
+def _named(row: "Series[float]") -> str:
+    load = f"batch size {row['batch_size']:,.0f}, {clients_of(row['concurrency'])}"
+    return f"{row['experiment']}, {load}, {row['scenario']}"
+
+
+def _p99(row: "Series[float]") -> str:
+    p99 = row["p99_latency_ms"]
+    return f", p99 {short(p99)} ms" if p99 > 0 else ""
 
 
 def _rate(row: "Series[float]") -> str:
-    """Write a throughput with its interval."""
+    """Return a throughput with its 95% CI."""
     bounds = interval(row["throughput_low"], row["throughput_high"])
-    return f"{digits(row['throughput'])} samples/s (95% interval {bounds})"
-
-
-def _verdicts(rows: "DataFrame", scenario: str = "") -> str:
-    """Count the qualities of all rows, of which a finding uses only the first two kinds."""
-    rows = rows[rows["scenario"] == scenario] if scenario else rows
-    counts = [f"{count} {word}" for word, count in rows["quality"].value_counts().items()]
-    points = "1 point" if len(rows) == 1 else f"{len(rows)} points"
-    return f"Of {points}: {', '.join(counts) or 'none'}."
+    return f"{digits(row['throughput'])} samples/s (95% CI {bounds})"

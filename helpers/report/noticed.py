@@ -1,6 +1,7 @@
-"""What is to be noticed in the rows of one performance stage, computed from them, in sentences.
+"""What to notice in the measurements of one performance stage, computed from them, in sentences.
 
-As in `findings` a sentence uses stable and wide rows with the intervals of their throughputs.
+As in `findings` a sentence uses stable and imprecise measurements with the 95% CIs of their
+throughputs.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -11,14 +12,14 @@ from helpers.display import digits, short
 from helpers.inference import physical_cores
 from helpers.report.findings import known, leaders
 from helpers.report.text import escaped, markdown
-from helpers.results import LATENCY_COMPONENTS
+from helpers.results import LATENCY_COMPONENTS, clients_of
 
 if TYPE_CHECKING:
     from IPython.display import Markdown
     from pandas import DataFrame, Series
 
-Name = Callable[["Series[float]"], str]  # names a point
-JOINED = 1.01  # samples in an execution, relative to those of a request: above, some were joined
+Name = Callable[["Series[float]"], str]  # names a measurement
+JOINED = 1.01  # average batch size over that of a request: above it, requests were batched
 
 
 def in_words(said: Iterable[str]) -> "Markdown":
@@ -27,8 +28,8 @@ def in_words(said: Iterable[str]) -> "Markdown":
 
 
 def offline(rows: "DataFrame") -> list[str]:
-    """Say what a larger batch gains and costs, what serving adds to a bare call, and where the time
-    goes. A batch that is sent again and again is left out.
+    """Return what a larger batch gains and costs, what serving adds to an in-process call, and
+    where the time goes. A batch that is sent again and again is left out.
     """
     every = rows[~rows["repeated"].astype(bool)]
     points = known(every).sort_values("batch_size")
@@ -42,16 +43,15 @@ def offline(rows: "DataFrame") -> list[str]:
 
 
 def online(rows: "DataFrame", config: OnlineConfig, is_local: bool) -> list[str]:
-    """Say where throughput stops growing, what the batcher did, where the time goes, which clients
-    the budget allows, and whether the client shares the server's cores (`is_local`).
+    """Return where throughput stops growing, what the batcher did, where the time goes, how many
+    clients the budget allows, and whether the client shares the server's cores (`is_local`).
     """
     points = known(rows).sort_values("concurrency")
     if points.empty:
         return [_unknown(rows, "number of clients"), cores(config, is_local)]
 
     def name(row: "Series[float]") -> str:
-        count = f"{row['concurrency']:,.0f}"
-        return f"{count} client{'' if count == '1' else 's'}"
+        return clients_of(row["concurrency"])
 
     return [
         *_growth(points, name),
@@ -64,41 +64,40 @@ def online(rows: "DataFrame", config: OnlineConfig, is_local: bool) -> list[str]
 
 def _unknown(rows: "DataFrame", what: str) -> str:
     counts = [f"{count} {word}" for word, count in rows["quality"].value_counts().items()]
-    return (
-        f"No {what} has a throughput that is known with an interval ({', '.join(counts)}): the "
-        "table says why."
-    )
+    return f"No {what} has a known throughput ({', '.join(counts)}). The table has the reasons."
 
 
 def _growth(points: "DataFrame", name: Name) -> Iterator[str]:
-    """Say how much more the first point has whose throughput is not told apart from the highest,
+    """Return how much more throughput the first point has whose 95% CI overlaps with the highest's,
     and what those beyond it have.
     """
     first, last = points.iloc[0], points.iloc[-1]
     enough = points[points.index.isin(leaders(points).index)].iloc[0]
     if len(points) == 1:
-        yield f"Only {name(first)} is known: {_rate(first)}. What more of it gains needs others."
+        yield f"Only {name(first)} has a known throughput: {_rate(first)}."
         return
     if enough.name != first.name:
         ratio = enough["throughput"] / first["throughput"]
-        more = f"{ratio - 1:.0%} more than" if ratio < 2 else f"{short(ratio)} times that"
+        more = f"{ratio - 1:.0%} more than" if ratio < 2 else f"{short(ratio)}× that"
+        if enough["throughput_low"] <= first["throughput_high"]:
+            more = "not measurably more than"
         yield (
-            f"With {name(enough)} throughput is {_rate(enough)}, {more} with {name(first)}; "
-            f"{_longer(enough, first)}."
+            f"With {name(enough)} throughput is {_rate(enough)}, {more} with {name(first)}. "
+            f"{_longer(enough, first)}"
         )
     if enough.name == last.name:
-        yield f"It still grows at {name(last)}, the most that was measured: more may be faster."
+        yield f"Throughput still grows at {name(last)}, the last with a known throughput."
     else:
         yield (
-            f"From {name(enough)} on no higher throughput is told apart: it is {_rate(enough)} "
-            f"there and {_rate(last)} with {name(last)}, where {_longer(last, enough)}."
+            f"Beyond {name(enough)} throughput does not measurably grow: with {name(last)} it is "
+            f"{_rate(last)}. {_longer(last, enough)}"
         )
 
 
 def _longer(row: "Series[float]", other: "Series[float]") -> str:
     ratio = row["p50_latency_ms"] / other["p50_latency_ms"]
     before, now = short(other["p50_latency_ms"]), short(row["p50_latency_ms"])
-    return f"p50 is {now} ms instead of {before} ({ratio:.2g} times)"
+    return f"p50 is {now} ms instead of {before} ms ({ratio:.2g}×)."
 
 
 def _rate(row: "Series[float]") -> str:
@@ -106,26 +105,24 @@ def _rate(row: "Series[float]") -> str:
 
 
 def _serving(points: "DataFrame") -> Iterator[str]:
-    """Say what serving adds to a bare call at the smallest and at the largest batch size."""
+    """Return what serving adds to an in-process call at the smallest and largest batch size."""
     compared = points.dropna(subset=["relative_throughput", "serving_overhead_ms"])
     ends = compared.iloc[[0, -1]] if len(compared) > 1 else compared
     for place, (_, row) in enumerate(ends.iterrows()):
-        bare = 1000 * row["batch_size"] / row["in_process_throughput"]
+        call = 1000 * row["batch_size"] / row["in_process_throughput"]
         added, share = row["serving_overhead_ms"], row["relative_throughput"]
-        line = f"At batch size {row['batch_size']:,.0f} a bare call takes {short(bare)} ms"
-        if added <= 0:
-            yield f"{line}, and serving adds nothing that can be told ({share:.0%} of bare)."
+        line = f"At batch size {row['batch_size']:,.0f} an in-process call takes {short(call)} ms"
+        low, high = row["relative_throughput_low"], row["relative_throughput_high"]
+        if added <= 0 or (_is_positive(low) and low <= 1 <= high):
+            yield f"{line}. There is no measurable serving overhead (throughput {share:.0%})."
             continue
-        line += f" and serving adds {short(added)} ms: Triton serves {share:.0%} of the bare rate."
+        line += f", and serving adds {short(added)} ms: {share:.0%} of the in-process throughput."
         if place == 0 and _is_positive(row["noop_latency_ms"]):
-            line += (
-                " A request with these tensors to a model that computes nothing takes "
-                f"{short(row['noop_latency_ms'])} ms, the floor of serving"
-            )
-            if _is_positive(row["residual_overhead_ms"]):
+            line += f" The no-op model takes {short(row['noop_latency_ms'])} ms"
+            if _is_positive(row["residual_overhead_low_ms"]):
                 line += (
-                    f"; {short(row['residual_overhead_ms'])} ms are beyond it, where the copies between the "
-                    "parts of an ensemble count too"
+                    f"; the residual overhead is {short(row['residual_overhead_ms'])} ms, copies "
+                    "between the models of an ensemble included"
                 )
             line += "."
         yield line
@@ -139,56 +136,54 @@ def _largest_part(row: "Series[float]", name: Name) -> Iterator[str]:
     parts, whole = row[list(LATENCY_COMPONENTS)].dropna().astype(float), row["avg_latency_ms"]
     for part, ms in parts.nlargest(1).items():
         yield (
-            f"With {name(row)} the mean latency is {short(whole)} ms; its largest part is "
-            f"{LATENCY_COMPONENTS[str(part)]}, {ms / whole:.0%}."
+            f"With {name(row)} the average latency is {short(whole)} ms, {ms / whole:.0%} of it "
+            f"{LATENCY_COMPONENTS[str(part)]}."
         )
 
 
 def _batches(points: "DataFrame", name: Name) -> Iterator[str]:
-    """Say how many samples an execution had, with the fewest and the most clients."""
-    told = points.dropna(subset=["average_batch_size"])
-    if told.empty:
+    """Return the average batch size with the fewest and the most clients."""
+    counted = points.dropna(subset=["average_batch_size"])
+    if counted.empty:
         return
-    ends = [told.iloc[0], told.iloc[-1]][: len(told)]
+    ends = [counted.iloc[0], counted.iloc[-1]][: len(counted)]
     said = " and ".join(f"{short(row['average_batch_size'])} with {name(row)}" for row in ends)
-    line = f"An execution had {said}, in samples on average; a request has "
-    line += f"{ends[0]['batch_size']:,.0f}"
-    if (told["average_batch_size"] <= JOINED * told["batch_size"]).all():
-        line += ", so no requests were joined"
-    yield f"{line}."
+    line = f"The average batch size is {said}; that of a request is {ends[0]['batch_size']:,.0f}."
+    if (counted["average_batch_size"] <= JOINED * counted["batch_size"]).all():
+        line += " The batcher joined no requests."
+    yield line
 
 
 def _budget(points: "DataFrame", name: Name, limit: float | None) -> Iterator[str]:
-    """Say with which numbers of clients p99, as it was seen, is within the budget."""
-    told = points.dropna(subset=["p99_latency_ms"])
-    if not limit or told.empty:
+    """Return with which numbers of clients the measured p99 is within the budget."""
+    counted = points.dropna(subset=["p99_latency_ms"])
+    if not limit or counted.empty:
         return
-    within = told["p99_latency_ms"] <= limit
+    within = counted["p99_latency_ms"] <= limit
     kept, broken = (
         ", ".join(
             f"{name(row)} ({short(row['p99_latency_ms'])} ms)" for _, row in chosen.iterrows()
         )
-        for chosen in (told[within], told[~within])
+        for chosen in (counted[within], counted[~within])
     )
     said = [f"within the budget of {limit:g} ms with {kept}"] if kept else []
     said += [f"over {'it' if kept else f'the budget of {limit:g} ms'} with {broken}"] * bool(broken)
     yield (
-        f"p99 is {', and '.join(said)}. Whether the budget is kept with 95% confidence is said by "
-        "the report."
+        f"The measured p99 is {', and '.join(said)}. The report shows what is confirmed with 95% "
+        "confidence."
     )
 
 
 def cores(config: OnlineConfig, is_local: bool) -> str:
-    """Say whether the load generator takes cores from the server."""
+    """Return whether the load generator takes cores from the server."""
     if not is_local:
         return (
-            f"The server is on another host, {config.server.url}: the load generator takes none of "
-            "its cores, and latency includes the network between them."
+            f"The server is on another host ({config.server.url}), so the load generator takes "
+            "none of its cores. Latency includes the network."
         )
     count = physical_cores()
     own = "" if config.device == "cpu" else ", while the model computes on the GPU"
     return (
-        f"Client and server share the {count} core{'s' * (count > 1)} of this machine{own}: what "
-        "the load generator takes, the server does not have. Clients on other hosts would leave it "
-        "more, and add their network."
+        f"The load generator and the server share the {count} core{'s' * (count > 1)} of this "
+        f"machine{own}. Clients on other hosts would leave it more, and add network latency."
     )

@@ -1,4 +1,4 @@
-"""What a performance stage draws of its own rows: small figures side by side, for one experiment.
+"""The charts of a performance stage: small panels of one experiment's measurements.
 
 Their alternative text are the sentences of `noticed`. Points of more than one batch size or number
 of clients are needed: one point is a table.
@@ -21,14 +21,14 @@ FIRST, SECOND = (COLOURS[0], "o"), (COLOURS[4], "s")
 
 
 def show_offline(rows: "DataFrame", said: Iterable[str]) -> None:
-    """Display throughput, latency and what serving costs over batch size, if there are several."""
+    """Display throughput, latency and serving overhead over batch size, if there are several."""
     points = _points(rows[~rows["repeated"].astype(bool)], "batch_size")
     if len(points) > 1:
         _show(offline(points), said)
 
 
 def show_online(rows: "DataFrame", budget_ms: float | None, said: Iterable[str]) -> None:
-    """Display throughput, latency beside the budget, executed batches and the two largest parts of
+    """Display throughput, latency with the budget, average batch size and the two largest parts of
     the latency over the number of clients, if there are several.
     """
     points = _points(rows, "concurrency")
@@ -37,35 +37,35 @@ def show_online(rows: "DataFrame", budget_ms: float | None, said: Iterable[str])
 
 
 def offline(points: "DataFrame") -> "Figure":
-    """Draw two panels, and two more where there is a bare runtime."""
-    has_bare = points["relative_throughput"].notna().any()
-    figure, found = subplots("Over batch size, offline", 4 if has_bare else 2, TALL)
+    """Draw two panels, and two more where there is an in-process baseline."""
+    has_baseline = points["relative_throughput"].notna().any()
+    figure, found = subplots("Offline, by batch size", 4 if has_baseline else 2, TALL)
     _draw(found[0], points, "batch_size", {"throughput": ""}, "throughput (samples/s)")
     latencies = {"p50_latency_ms": "p50", "p99_latency_ms": "p99"}
     _draw(found[1], points, "batch_size", latencies, "latency (ms)")
-    if has_bare:
+    if has_baseline:
         trusted = points["quality"].isin(("stable", "imprecise"))
         qualities = points["relative_quality"].where(trusted, points["quality"])
         ratio = points.assign(quality=qualities)
-        _draw(
-            found[2], ratio, "batch_size", {"relative_throughput": ""}, "served / bare throughput"
-        )
+        _draw(found[2], ratio, "batch_size", {"relative_throughput": ""}, "relative throughput")
         found[2].axhline(1, color=INK, lw=1, zorder=1)
-        costs = {"serving_overhead_ms": "serving", "noop_latency_ms": "its floor"}
-        _draw(found[3], points, "batch_size", costs, "added to a bare call (ms)")
+        costs = {"serving_overhead_ms": "serving overhead", "noop_latency_ms": "no-op model"}
+        _draw(found[3], points, "batch_size", costs, "time per request (ms)")
     _name_x(found, "batch size")
     return figure
 
 
 def online(points: "DataFrame", budget_ms: float | None) -> "Figure":
     """Draw four panels; the budget is a line in that of the latency."""
-    figure, found = subplots("Over the number of clients, online", 4, TALL)
+    figure, found = subplots("Online, by number of clients", 4, TALL)
     _draw(found[0], points, "concurrency", {"throughput": ""}, "throughput (samples/s)")
     latencies = {"p50_latency_ms": "p50", "p99_latency_ms": "p99"}
     _draw(found[1], points, "concurrency", latencies, "latency (ms)", budget_ms)
     batches = {"average_batch_size": ""}
-    _draw(found[2], points, "concurrency", batches, "samples in an execution")
-    found[2].axhline(points["batch_size"].max(), color=GREY, lw=1, ls=":", label="of one request")
+    _draw(found[2], points, "concurrency", batches, "average batch size")
+    found[2].axhline(
+        points["batch_size"].max(), color=GREY, lw=1, ls=":", label="batch size of a request"
+    )
     found[2].legend(frameon=False, fontsize=8)
     parts = {"server_queue_ms": "server queue", "server_compute_infer_ms": "server inference"}
     _draw(found[3], points, "concurrency", parts, "mean time (ms)")

@@ -1,4 +1,4 @@
-"""What figures of measurements look like: each question is one function from rows to a figure.
+"""The charts of measurements: each question is one function from rows to a chart.
 
 Colours and markers come from `helpers.report.style`, captions from `helpers.report.findings`.
 """
@@ -29,20 +29,20 @@ def throughput_over_batch(rows: "DataFrame") -> "Figure":
 
 
 def latency_over_batch(rows: "DataFrame") -> "Figure":
-    """Draw offline p99 latency over batch size; too few requests have no bar."""
+    """Draw offline p99 latency over batch size; with too few requests there is no bar."""
     points, title = measured(rows, "offline", "p99_latency_ms"), "p99 latency over batch size"
     return _over_batch(rows, points, f"{title}, offline", LATENCY, "p99_latency_ms")
 
 
 def relative_throughput(rows: "DataFrame") -> "Figure":
-    """Draw served over bare throughput by batch size; hollow are ratios that are not stable."""
-    title, label = "Served throughput over the bare runtime's, offline", "served / bare throughput"
+    """Draw throughput relative to in-process by batch size; hollow: not stable."""
+    title, label = "Throughput relative to in-process, offline", "relative throughput"
     trusted = rows["quality"].isin(("stable", "imprecise"))
     rows = rows.assign(quality=rows["relative_quality"].where(trusted, rows["quality"]))
     points = measured(rows, "offline", "relative_throughput")
     figure = _over_batch(rows, points, title, label, "relative_throughput", apart=0.1)
     if not points.empty:
-        ratios = points.filter(regex="^served_bare_")
+        ratios = points.filter(regex="^relative_throughput")
         low, high = ratios.min(axis=None), ratios.max(axis=None)
         figure.axes[0].set_ylim(max(0, low - 0.1), max(1, high) + 0.03)
         figure.axes[0].axhline(1, color=INK, lw=1, zorder=1)
@@ -80,7 +80,7 @@ def latency_components(rows: "DataFrame") -> "Figure":
     """
     names = rows["experiment"].unique()
     if len(names) > 1:
-        raise ValueError(f"one experiment a figure, not {len(names)}: {', '.join(names)}")
+        raise ValueError(f"one experiment per chart, not {len(names)}: {', '.join(names)}")
     points = measured(rows, "online", "avg_latency_ms")
     title = f"Average latency and throughput online\n{', '.join(names)}"
     if points.empty:
@@ -116,8 +116,8 @@ def latency_components(rows: "DataFrame") -> "Figure":
 
 
 def latency_over_rate(rows: "DataFrame", latency_budget_ms: float = UNLIMITED) -> "Figure":
-    """Draw p50 and p99 latency of requests at random times over their rate."""
-    title = "Latency over rate, requests at random times"
+    """Draw p50 and p99 latency in request-rate mode over the rate."""
+    title = "Latency over request rate (Poisson arrivals)"
     points = rows.dropna(subset=["rate", "p99_latency_ms"])
     if points.empty:
         return style.empty_figure(title, rows)
@@ -148,7 +148,7 @@ def frontier(rows: "DataFrame", latency_budget_ms: float = UNLIMITED) -> "Figure
     """Draw throughput against p99 latency of all rows; Pareto points are ringed and joined, those
     of each workload apart.
 
-    The point of the highest throughput that is known to be within the budget carries its value.
+    The point of the highest throughput that is confirmed to meet the budget carries its value.
     """
     title = "Throughput against p99 latency"
     points = rows.dropna(subset=["throughput", "p99_latency_ms"])
@@ -189,10 +189,10 @@ def frontier(rows: "DataFrame", latency_budget_ms: float = UNLIMITED) -> "Figure
 
 
 def roofline(rows: "DataFrame", peaks: Peaks | None) -> "Figure":
-    """Draw the operations/s of all rows over their operations a byte, below the machine's peaks: by
-    the memory on the left, by the products of each precision on the right.
+    """Draw the operations/s of all rows over their operations per byte, below the machine's
+    measured rates: of memory on the left, of matrix multiplications in each precision on the right.
     """
-    title = "Roofline: how near to this machine's limits"
+    title = "Roofline"
     points = rows.dropna(subset=["intensity", "gflops"])
     if points.empty or peaks is None:
         return style.empty_figure(title, points)

@@ -1,4 +1,4 @@
-"""How results become web pages: a page for each notebook, an index for each target and one above.
+"""How results become web pages: a page for each notebook, an index for each target and one for all.
 
 Every page is one file that loads nothing: its style is inline, its figures are embedded, and its
 content security policy forbids requests and all scripts but the page's own. The same input gives
@@ -21,18 +21,19 @@ from helpers.config import LESSONS, STAGE, STAGES
 from helpers.display import digits, short
 from helpers.errors import WorkspaceError
 from helpers.report.answers import Answer
-from helpers.store import GRAMMARS, display_path, without, write_atomic
+from helpers.store import GRAMMARS, ROOT, display_path, without, write_atomic
 
 if TYPE_CHECKING:
     from jinja2 import Environment
     from nbformat import NotebookNode
 
 STATES = ("done", "failed", "blocked", "skipped", "running", "waiting", "missing")
-PENDING = ("running", "waiting")  # states of a run that is under way
-REFRESH_SECONDS = 10  # after which an index is loaded again, while a run is under way
+PENDING = ("running", "waiting")  # states of a run in progress
+REFRESH_SECONDS = 10  # after which an index reloads during a run
 HEAD_CHARACTERS = 2**16  # of a page, in which its navigation stands
 FEWEST_SECTIONS = 3  # of a page that lists them
 TEMPLATE = Path(__file__).parent / "template"
+GLOSSARY, DOCUMENTS = "glossary.html", "documentation.html"  # of the outputs folder
 
 
 @dataclass(frozen=True)
@@ -43,9 +44,20 @@ class Link:
     text: str
 
 
+def background(up: str = "") -> list[Link]:
+    """Link the pages that explain the others; `up` leads from a page to the outputs folder."""
+    found = [Link(f"{up}{GLOSSARY}", "Glossary")]
+    return [*found, Link(f"{up}{DOCUMENTS}", "Documentation")] if has_documents() else found
+
+
+def has_documents() -> bool:
+    """Whether the documents are here: an installed package lies apart from its repository."""
+    return (ROOT / "README.md").exists() and (ROOT / "notebooks/README.md").exists()
+
+
 @dataclass(frozen=True)
 class StageState:
-    """What an index says about one stage of one experiment; a report and a lesson have an empty
+    """What an index shows about one stage of one experiment; a report and a lesson have an empty
     `experiment`.
     """
 
@@ -82,7 +94,7 @@ def counts(states: Iterable[StageState]) -> list[tuple[str, int]]:
 
 @dataclass(frozen=True)
 class Target:
-    """What an index says about one target; `answers` are those of each model's report."""
+    """What an index shows about one target; `answers` are those of each model's report."""
 
     name: str
     gpu: str
@@ -91,13 +103,13 @@ class Target:
 
     @property
     def refresh(self) -> int:
-        """After how many seconds its index is loaded again; 0 if no run is under way."""
+        """After how many seconds its index reloads; 0 if no run is in progress."""
         return REFRESH_SECONDS if any(each.state in PENDING for each in self.states) else 0
 
 
 @dataclass(frozen=True)
 class Recommendation:
-    """A line of an index: what to deploy for one workload of a model, as its report says."""
+    """A line of an index: what to deploy for one workload of a model, from its report."""
 
     report: StageState
     answer: Answer | None
@@ -171,9 +183,7 @@ def has_links(html: Path, links: Sequence[Link]) -> bool:
 
 
 def _with_contents(body: str) -> str:
-    """Give the sections of a page, what follows its title, anchors, and a list of them before it
-    if there are several.
-    """
+    """Give the sections of a page anchors, and put a list of them first if there are several."""
     sections: dict[str, str] = {}  # title by anchor
 
     def anchored(found: re.Match[str]) -> str:
@@ -191,7 +201,7 @@ def _with_contents(body: str) -> str:
 
 
 def target_index(folder: Path, target: Target, explored: Sequence[StageState] = ()) -> Path:
-    """Write `folder/index.html` beside results.csv: what to deploy, then every stage, and what
+    """Write `folder/index.html` next to results.csv: what to deploy, then every stage, and what
     notebooks ran with overrides.
     """
     models: dict[str, dict[str, list[StageState]]] = {}
@@ -202,7 +212,7 @@ def target_index(folder: Path, target: Target, explored: Sequence[StageState] = 
     optional = tuple(stage for stage in STAGE if STAGE[stage].is_optional and stage in found)
     context = {
         "target": target,
-        "links": [Link("../index.html", "All targets"), Link("../glossary.html", "Words")],
+        "links": [Link("../index.html", "All targets"), *background("../")],
         "finished": max((each.finished for each in target.states), default=""),
         "counts": counts(target.states),
         "recommendations": _recommendations(target),
@@ -241,17 +251,17 @@ def _recommendations(target: Target) -> list[Recommendation]:
 
 
 def _note(report: StageState, stages: Sequence[StageState], has_answer: bool) -> str:
-    """Say how old an answer is, or why there is none yet."""
+    """Return how old a recommendation is, or why there is none yet."""
     if report.state not in PENDING:
         return report.reason or ("" if has_answer else report.headline or "no report yet")
     found = dict(counts(stages))
     progress = f"{found.get('done', 0)} of {sum(found.values())} stages are done"
-    before = (report.reason or "as the last report says") if has_answer else "no report yet"
-    return f"{before}; a run is under way, {progress}"
+    before = (report.reason or "from the last report") if has_answer else "no report yet"
+    return f"{before}; a run is in progress, {progress}"
 
 
 def script(name: str) -> dict[str, str]:
-    """Give a page's own script, and the hash by which its security policy allows it."""
+    """Return a page's own script, and the hash by which its security policy allows it."""
     text = (TEMPLATE / name).read_text()
     hashed = b64encode(hashlib.sha256(text.encode()).digest()).decode()
     return {"script": text, "script_hash": hashed}
@@ -296,4 +306,5 @@ def _environment() -> "Environment":
         loader=FileSystemLoader(TEMPLATE), autoescape=True, undefined=StrictUndefined
     )
     environment.filters.update(digits=digits, short=short)
+    environment.globals["background"] = background
     return environment

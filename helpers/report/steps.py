@@ -1,13 +1,13 @@
-"""The steps of a request, as NVIDIA's documents of these models list them, and where the time of
-each is found here.
+"""The steps of a request, as NVIDIA's documents of these models list them, and the columns with the
+time of each.
 
 Source: DeepLearningExamples, the section "Latency explanation" of each model's triton/README.md.
 """
 
-NETWORK = "network_server_send_recv_ms"  # what the other columns leave of the latency
+NETWORK = "network_server_send_recv_ms"  # the average latency minus the other columns
 STEPS = (  # step, what happens, columns of results.csv
     ("client send", "The client writes the request as a message.", ("client_send_ms",)),
-    ("network", "The message goes to the server; on one host over the loopback.", (NETWORK,)),
+    ("network", "The message goes to the server; on one host over loopback.", (NETWORK,)),
     ("server receive", "Triton reads the message.", (NETWORK,)),
     (
         "server queue",
@@ -16,23 +16,23 @@ STEPS = (  # step, what happens, columns of results.csv
     ),
     (
         "server compute",
-        "Inputs are collected for the backend, the backend runs the model, and its outputs are "
-        "taken over. With the Python backend, running includes the adapter around the runtime.",
+        "Triton collects the inputs, the backend runs the model, and Triton takes its outputs. "
+        "With the Python backend, running includes the adapter around the runtime.",
         (
             "server_compute_input_ms",
             "server_compute_infer_ms",
             "server_compute_output_ms",
         ),
     ),
-    ("server send", "Triton writes the answer as a message.", (NETWORK,)),
+    ("server send", "Triton writes the response as a message.", (NETWORK,)),
     ("network", "The message goes back to the client.", (NETWORK,)),
-    ("client receive", "The client reads the answer.", ("client_recv_ms",)),
+    ("client receive", "The client reads the response.", ("client_recv_ms",)),
 )
 
 
 def table_rows() -> list[dict[str, str]]:
-    """Give a row for each step: its place, what happens, and the columns that have its time, as
-    tables name them.
+    """Return a row for each step: its place, what happens, and the columns with its time, as tables
+    name them.
     """
     return [
         {

@@ -1,5 +1,5 @@
-"""What stores of embeddings met, in tables and words: cold and warm, and one batch sent again and
-again.
+"""Results of parameter servers in tables and text: cold and warm cache, and one batch sent again
+and again.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from helpers.config import Value
 from helpers.display import table
 from helpers.report.text import markdown
-from helpers.results import Measurement, Results
+from helpers.results import Measurement, Results, Row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,8 +20,8 @@ def _measured(found: Results) -> "Iterator[tuple[str, Measurement]]":
 
 
 def passes(found: Results) -> list[dict[str, Value]]:
-    """One row for each pass of a store over the evaluation set, cold and warm: what it met, what
-    its answers were worth, and how long they took.
+    """One row for each pass of the evaluation set, with a cold and a warm cache: hit rate, default
+    vectors, scores and latency.
     """
     return [
         {"experiment": name, **each.row}
@@ -31,7 +31,7 @@ def passes(found: Results) -> list[dict[str, Value]]:
 
 
 def repeated_batches(found: Results) -> list[dict[str, Any]]:
-    """One row for each batch size at which one batch was sent again and again, too."""
+    """One row for each batch size at which one batch was also sent again and again."""
     rows: list[dict[str, Any]] = []
     for name, measured in _measured(found):
         different = {row.batch_size: row for row in measured.rows if not row.repeated}
@@ -44,59 +44,72 @@ def repeated_batches(found: Results) -> list[dict[str, Any]]:
                         "batch_size": row.batch_size,
                         "throughput": other.throughput,
                         "hit rate": other.hit_rate,
-                        "repeated: throughput": row.throughput,
-                        "repeated: hit rate": row.hit_rate,
+                        "throughput, repeated (samples/s)": row.throughput,
+                        "hit rate, repeated": row.hit_rate,
                         "ratio": row.throughput / other.throughput,
+                        "95% CIs": _overlap(row, other),
                     }
                 )
     return rows
 
 
+def _overlap(row: Row, other: Row) -> str:
+    """Return whether the 95% CIs of two throughputs overlap; empty if one has none."""
+    ends = row.throughput_low, row.throughput_high, other.throughput_low, other.throughput_high
+    low, high, other_low, other_high = (each or 0.0 for each in ends)
+    if not (low and other_low):
+        return ""
+    return "overlap" if low <= other_high and other_low <= high else "do not overlap"
+
+
 def in_words(found: Results) -> str:
-    """Say what a cold cache costs in accuracy, and by how much a repeated batch flatters."""
+    """Return what a cold cache costs in accuracy, and how much faster a repeated batch is."""
     lines, exact = [], []
     for name, measured in _measured(found):
         if not measured.passes:
             continue
         cold, *_, warm = measured.passes
         scores = ", ".join(
-            f"{metric} {score:.4f}, {warm.scores[metric]:.4f} warm"
+            f"{metric} {score:.4f} cold, {warm.scores[metric]:.4f} warm"
             for metric, score in cold.scores.items()
         )
         if cold.default_share == 0:
             exact.append(name)
         elif cold.default_share is None:
-            lines.append(f"{name}: the server counts no default vectors; cold, {scores}.")
+            lines.append(f"{name}: {scores}. The server does not count default vectors.")
         else:
             share = f"{cold.default_share:.1%}"
             lines.append(
-                f"{name}: while the cache is cold {share} of the vectors are defaults ({scores})."
+                f"{name}: with a cold cache {share} of the vectors are defaults ({scores})."
             )
     if exact:
         lines.append(
-            f"{', '.join(exact)}: no vector is a default, so a cold cache costs time alone."
+            f"{', '.join(exact)}: no vector is a default, so a cold cache only costs time."
         )
     if rows := sorted(repeated_batches(found), key=lambda row: row["ratio"]):
         least, most = rows[0]["ratio"], rows[-1]
+        ratios = " to ".join(dict.fromkeys((f"{least:.2f}×", f"{most['ratio']:.2f}×")))
         hits = ""
         if most["hit rate"] is not None:
-            own, other = most["repeated: hit rate"], most["hit rate"]
-            hits = f", with {own:.1%} of its keys in the cache instead of {other:.1%}"
+            own, other = most["hit rate, repeated"], most["hit rate"]
+            hits = f" (hit rate {own:.1%} instead of {other:.1%})"
         lines.append(
-            f"One batch again and again, as NVIDIA measured, has {least:.2f} to "
-            f"{most['ratio']:.2f} times the throughput of different ones: the most in "
-            f"{most['experiment']} at batch size {most['batch_size']:,}{hits}."
+            f"Sending one batch again and again, as NVIDIA did, has {ratios} the throughput of "
+            f"different batches: the most with {most['experiment']} at batch size "
+            f"{most['batch_size']:,}{hits}."
         )
+        if any(row["95% CIs"] != "do not overlap" for row in rows):
+            lines[-1] += " Where 95% CIs overlap or are unknown, there is no clear winner."
     return "\n".join(f"- {line}" for line in lines)
 
 
 def show(found: Results) -> None:
-    """Display both tables and the words, where an experiment has a store."""
+    """Display both tables and the text, where an experiment has a parameter server."""
     from IPython.display import display
 
     for rows, caption in (
-        (passes(found), "The whole test set through a store, cold and warm"),
-        (repeated_batches(found), "One batch again and again beside different ones"),
+        (passes(found), "Evaluation set through the parameter server: cold and warm cache"),
+        (repeated_batches(found), "One repeated batch compared with different batches"),
     ):
         if rows:
             display(table(rows, caption))  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""How the points, lines and legends of measurements look in every figure.
+"""How the points, lines and legends of measurements look in every chart.
 
 Colour and marker name the experiment; a hollow marker is a point that is not stable. Rows without
 a measurement are not drawn but counted in the legend.
@@ -67,7 +67,7 @@ def legend_handles(rows: "DataFrame", points: "DataFrame") -> "list[Artist]":
 def add_legend(figure: "Figure", rows: "DataFrame", entries: "list[Artist]") -> None:
     """Put the legend below the axes; it also explains bars, hollow markers and missing rows."""
     if any(hasattr(each, "has_yerr") for axes in figure.axes for each in axes.containers):
-        entries = [*entries, marker("95% interval", GREY, "|", size=12)]
+        entries = [*entries, marker("95% CI", GREY, "|", size=12)]
     lost = rows["throughput"].isna()
     if (~stable(rows) & ~lost).any():
         entries = [*entries, marker("hollow: not stable", GREY, "o", face="white")]
@@ -79,11 +79,11 @@ def add_legend(figure: "Figure", rows: "DataFrame", entries: "list[Artist]") -> 
 
 
 def empty_figure(title: str, rows: "DataFrame") -> "Figure":
-    """Return a low figure which says that nothing was measured, and the first reason."""
+    """Return a low chart which says that nothing was measured, and the first reason."""
     figure, axes = canvas(title, height=1.6)
     axes.set_axis_off()
     reasons = [text for text in rows["reason"] if isinstance(text, str) and text]
-    why = f"\nThe first reason: {reasons[0]}" if reasons else ""
+    why = f"\nFirst reason: {reasons[0]}" if reasons else ""
     axes.text(0.5, 0.5, f"Nothing was measured.{why}", ha="center", va="center", wrap=True)
     return figure
 

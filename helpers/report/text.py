@@ -1,4 +1,4 @@
-"""What a report says in words and tables: answer, ladder, metrics, findings and provenance."""
+"""A report's texts and tables: answer, parity checks, metrics, findings and provenance."""
 
 import json
 import re
@@ -27,8 +27,8 @@ GPU_LOAD = {"gpu_utilisation": ".0%", "gpu_memory_mb": ",.0f", "gpu_power_w": ",
 
 
 def frame(config: ReportConfig, found: Results, open_loop: bool = False) -> "DataFrame":
-    """Put the measured rows of all experiments into one table, with what `judge_budget` says: those
-    of an open loop, or all others. Rows of one repeated batch: see `stores`.
+    """Put the measurements of all experiments into one table, with the result of `judge_budget`:
+    those of request-rate mode (`open_loop`), or all others. A repeated batch: see `stores`.
     """
     from pandas import DataFrame
 
@@ -65,46 +65,48 @@ def budget(config: ReportConfig) -> float:
 
 
 def answer(config: ReportConfig, found: Results, rows: "DataFrame") -> "Markdown":
-    """Give the answer: fastest point, best within the budget, cost of serving, and accuracy."""
+    """Return the answer: fastest, best within the budget, serving overhead, and accuracy."""
+    from pandas import concat
+
     offline, online = findings.measured(rows, "offline"), findings.measured(rows, "online")
+    rates = frame(config, found, open_loop=True)
     lines = [
         *_fastest(rows, online, config.latency_budget_ms),
-        "**At random times.** "
-        + escaped(findings.describe_rates(frame(config, found, open_loop=True), budget(config))),
-        f"**The cost of serving.** {escaped(findings.describe_relative_throughput(offline))}",
-        f"**The floor of serving.** {escaped(findings.describe_floor(offline))}",
-        f"**The noise floor.** {escaped(findings.describe_pace(rows))}",
+        f"**Request-rate mode.** {escaped(findings.describe_rates(rates, budget(config)))}",
+        f"**Relative throughput.** {escaped(findings.describe_relative_throughput(offline))}",
+        f"**Serving overhead.** {escaped(findings.describe_floor(offline))}",
+        f"**Run-to-run variation.** {escaped(findings.describe_pace(rows))}",
         f"**Accuracy.** {escaped(accuracy_in_words(found))}",
+        f"**Quality.** {escaped(findings.describe_qualities(concat([rows, rates])))}",
     ]
     if config.checkpoint == "fitted":
         lines.append(
-            f"**Note:** the checkpoint was fitted in minutes to the data set `{config.dataset}`, "
-            "which is generated. Its accuracy shows that deployment keeps what was trained; it "
-            "says nothing about the real task."
+            f"**Note.** The checkpoint was trained for minutes on generated data "
+            f"(`{config.dataset}`). The accuracy shows whether deployment preserved the model, not "
+            "how good the model is."
         )
     return markdown("\n\n".join(lines))
 
 
 def _fastest(rows: "DataFrame", online: "DataFrame", limit: float | None) -> list[str]:
-    """Name the fastest points and the best within the budget: once if they are the same."""
-    fastest = escaped(findings.describe_frontier(rows))
+    """Name the fastest, and the best within the budget: once if they are the same."""
+    fastest = escaped(findings.describe_fastest(rows))
     if limit is None:
         return [f"**Fastest.** {fastest}", "**No latency budget** is set for this model."]
-    within = f"within the budget of {limit:g} ms at p99"
     if findings.keeps_budget(rows, limit):
-        return [f"**Fastest, and {within}.** {fastest}"]
-    best = escaped(findings.describe_frontier(online, limit))
-    return [f"**Fastest.** {fastest}", f"**{within.capitalize()}.** {best}"]
+        return [f"**Fastest, and within {limit:g} ms (p99).** {fastest}"]
+    best = escaped(findings.describe_fastest(online, limit))
+    return [f"**Fastest.** {fastest}", f"**Within {limit:g} ms (p99).** {best}"]
 
 
 def peaks(found: Results) -> Peaks | None:
-    """Give the highest of each of the machine's peaks that any stage measured."""
+    """Return the highest of each of the machine's rates that any stage measured."""
     measurements = [each.measurement for stages in found.values() for each in stages.values()]
     return reduce(highest_peaks, [each.peaks for each in measurements if each], None)
 
 
 def reasons(found: Results) -> list[str]:
-    """Say of each experiment where its time goes, and what keeps it from the machine's limits."""
+    """Return for each experiment where its time goes, and what keeps it from the roofline."""
     lines = []
     for name, stages in found.items():
         if "convert" in stages and (profile := stages["convert"].profile):
@@ -112,14 +114,14 @@ def reasons(found: Results) -> list[str]:
             lines += [f"{name}: {' '.join(said)}"] if said else []
         exported = stages["export"].artifact if "export" in stages else None
         if exported and isinstance(why := exported.facts.get("work"), str):
-            lines.append(f"{name}: its operations are {why}")
+            lines.append(f"{name}: operations {why}")
         for stage in ("perf_offline", "perf_online"):
             lines += [f"{name}: {line}" for line in _surplus(stages.get(stage))]
     return lines
 
 
 def _surplus(result: Result | None) -> list[str]:
-    """Say that a measured experiment had more threads than the machine has physical cores."""
+    """Return whether a measured experiment had more threads than physical cores."""
     settings = result.fingerprint.config if result and result.fingerprint else {}
     cores = result.machine.get("host_processor_core_count") if result else None
     threads, instances = settings.get("threads"), settings.get("instances")
@@ -129,35 +131,36 @@ def _surplus(result: Result | None) -> list[str]:
     if not isinstance(cores, int) or not isinstance(count, int) or threads * count <= cores:
         return []
     return [
-        f"{result.stage} had {threads * count} threads for {cores} physical cores: more than one "
-        "for a core do not compute faster."
+        f"{result.stage} used {threads * count} threads on {cores} physical cores. More than one "
+        "thread per core does not compute faster."
     ]
 
 
 def where_time_goes(found: Results) -> "Markdown":
-    """Say of each experiment where its time goes, as far as that is known."""
-    lines = reasons(found) or ["It is not known where the time goes: nothing was profiled."]
+    """Return for each experiment where its time goes, as far as that is known."""
+    lines = reasons(found) or ["Nothing was profiled, so it is unknown where the time goes."]
     return markdown("".join(f"- {escaped(line)}\n" for line in lines))
 
 
 def accuracy_in_words(found: Results) -> str:
-    """Give the served metrics, and the checks that are out of bounds."""
+    """Return the served metrics, and the checks that failed."""
     served = {name: stages["deploy"] for name, stages in found.items() if "deploy" in stages}
     parts = [
-        f"{name}: " + ", ".join(f"{each.metric} {each.served:.4f}" for each in result.scores)
+        f"{name}: "
+        + ", ".join(f"{pretty(each.metric)} {each.served:.4f}" for each in result.scores)
         for name, result in served.items()
         if result.scores
     ]
-    checks = _rungs(found)
-    red = [f"{name} ({check.fault})" for name, check in checks if check.fault]
-    red += [f"{name} ({each.reason})" for name, each in served.items() if each.state == "failed"]
-    kept = "All checks that ran are within their bounds." if checks else "No check has run."
-    quality = f"Red: {'; '.join(dict.fromkeys(red))}." if red else kept
-    return f"{'; '.join(parts) or 'Nothing was served'}. {quality}"
+    checks = _checks(found)
+    failed = [f"{name} ({check.fault})" for name, check in checks if check.fault]
+    failed += [f"{name} ({each.reason})" for name, each in served.items() if each.state == "failed"]
+    passed = "All parity checks that ran passed." if checks else "No parity check has run."
+    result = f"Failed: {'; '.join(dict.fromkeys(failed))}." if failed else passed
+    return f"{'; '.join(parts) or 'Nothing was served'}. {result}"
 
 
 def accuracy_kept(stages: Mapping[str, Result]) -> str:
-    """Say in a word or two whether every check and every metric of an experiment is in bounds."""
+    """Return in a word or two whether every check and every metric of an experiment passed."""
     judged: list[ParityCheck | Score] = []
     for result in stages.values():
         judged += [*result.checks, *result.scores]
@@ -200,11 +203,11 @@ def _peak_memory_mb(stages: Mapping[str, Result]) -> float | None:
     return max((peak for peak in peaks if peak is not None), default=None)
 
 
-def ladder(found: Results) -> list[dict[str, Value]]:
-    """One row for each output of each check: differences in deviations of the framework's output.
+def parity(found: Results) -> list[dict[str, Value]]:
+    """One row for each output of each check: differences in standard deviations of the reference.
     Equal checks of an experiment share a row, and experiments whose rows are equal.
     """
-    rows = [{"experiment": name, **row} for name, check in _rungs(found) for row in check.rows()]
+    rows = [{"experiment": name, **row} for name, check in _checks(found) for row in check.rows()]
     return _folded(_folded(rows, "check"), "experiment")
 
 
@@ -219,18 +222,23 @@ def _folded(rows: Iterable[Mapping[str, Value]], column: str) -> list[dict[str, 
     return [row | {column: ", ".join(names[same])} for same, row in first.items()]
 
 
-def _rungs(found: Results) -> list[tuple[str, ParityCheck]]:
+def _checks(found: Results) -> list[tuple[str, ParityCheck]]:
     """Every check that ran with its experiment, in the order of the stages."""
     ran = [(name, stages[key]) for name, stages in found.items() for key in STAGES if key in stages]
     return [(name, check) for name, result in ran for check in result.checks]
 
 
 def metrics(found: Results) -> list[dict[str, Value]]:
-    """One row for each metric of each experiment: served, and by the framework. Experiments whose
-    rows are equal share one.
+    """One row for each metric of each experiment: as served, and of the reference. Experiments
+    whose rows are equal share one.
     """
     rows = [
-        {"experiment": name, **score.model_dump(), "quality": "red" if score.fault else "green"}
+        {
+            "experiment": name,
+            **score.model_dump(),
+            "metric": pretty(score.metric),
+            "result": "failed" if score.fault else "passed",
+        }
         for name, stages in found.items()
         if "deploy" in stages
         for score in stages["deploy"].scores
@@ -239,7 +247,7 @@ def metrics(found: Results) -> list[dict[str, Value]]:
 
 
 def meters(config: ReportConfig, found: Results) -> list[dict[str, Value]]:
-    """One row for each figure that two load generators measured, or which command does that."""
+    """One row for each number that two load generators measured, or the command that does that."""
     rows: list[dict[str, Value]] = []
     for name, stages in found.items():
         path, deploy = results_folder(config) / name / "crosscheck.json", stages.get("deploy")
@@ -247,12 +255,14 @@ def meters(config: ReportConfig, found: Results) -> list[dict[str, Value]]:
         current = deploy and deploy.artifact and deploy.artifact.sha256 == facts.get("deployed")
         every = f"triton-notebooks crosscheck params/{config.target}.yaml --model {config.model}"
         none = {"quality": "not measured", "reason": f"run {every} --experiment {name}"}
-        rows += [{"experiment": name, **row} for row in (facts["rows"] if current else [none])]
+        for row in facts["rows"] if current else [none]:
+            shown = {"result" if key == "quality" else key: value for key, value in row.items()}
+            rows.append({"experiment": name, **shown})
     return rows
 
 
 def provenance(found: Results) -> dict[str, Value]:
-    """Give the origin of the figures; the machine and source are those of the last stage."""
+    """Return the origin of the numbers; machine and source are those of the last stage."""
     ran = {
         f"{name} {stage}": result
         for name, stages in found.items()
@@ -284,7 +294,7 @@ def provenance(found: Results) -> dict[str, Value]:
 
 
 def gpu_in_words(ran: Mapping[str, Result]) -> dict[str, Value]:
-    """Give the GPU's state before, during and after what `ran` measured; empty on a CPU."""
+    """Return the GPU's state before, during and after what `ran` measured; empty on a CPU."""
     kept = {
         name: (result.finished, result.measurement.rows, result.measurement.gpu)
         for name, result in ran.items()
@@ -303,9 +313,9 @@ def gpu_in_words(ran: Mapping[str, Result]) -> dict[str, Value]:
     }
     return {
         "GPU before the first measurement": _pretty(in_order[0][2].start),
-        "GPU after the last": _pretty(in_order[-1][2].end),
-        "GPU under load, lowest to highest mean": load,
-        "GPU meanwhile": changes or "no change that matters",
+        "GPU after the last measurement": _pretty(in_order[-1][2].end),
+        "GPU under load (lowest to highest mean)": load,
+        "GPU changes": changes or "none",
     }
 
 
@@ -314,12 +324,13 @@ def _pretty(record: Mapping[str, Value]) -> dict[str, Value]:
 
 
 def headline(rows: "DataFrame") -> str:
-    """Give the key figure for an index."""
+    """Return the result of a report in one line, for an index."""
     parts = []
     for name, one in findings.workloads(rows):
         found = findings.leaders(one)
         for top in found["throughput"].head(1):
-            names = ", not told apart from ".join(found["experiment"].unique())
-            parts.append(f"{name} {top:,.1f} samples/s: {names}".strip())
+            names = found["experiment"].unique()
+            several = " (no clear winner)" * (len(names) > 1)
+            parts.append(f"{name} {top:,.1f} samples/s: {' or '.join(names)}{several}".strip())
     nothing = "no throughput is known" if len(rows) else "nothing was measured"
     return "; ".join(parts) or nothing

@@ -1,6 +1,6 @@
 from .files import Results, of_model, read, read_requests, rows, save, timestamp, write
 from .fingerprints import difference, fingerprint, notebook_digest
-from .row import LATENCY_COMPONENTS, Quality, Row, TableRow
+from .row import LATENCY_COMPONENTS, Quality, Row, TableRow, clients_of
 from .types import (
     Difference,
     GpuState,
@@ -32,6 +32,7 @@ __all__ = [
     "Score",
     "State",
     "TableRow",
+    "clients_of",
     "difference",
     "fingerprint",
     "notebook_digest",

@@ -18,7 +18,7 @@ from helpers.config import LoadConfig, StageConfig, keep, renamed_result, result
 from helpers.errors import AccuracyError, MeasurementError
 from helpers.machine import provenance
 from helpers.results.fingerprints import files_read, fingerprint
-from helpers.results.row import Row
+from helpers.results.row import Row, clients_of
 from helpers.results.types import (
     ArtifactFacts,
     Measurement,
@@ -53,7 +53,7 @@ def write(config: StageConfig, result: Result) -> None:
 
 
 def read(path: Path) -> Result | None:
-    """Read a result; None if there is none, or it was written by another release."""
+    """Read a result; None if there is none, or it cannot be understood."""
     try:
         status = path.stat()
         return _read(path, status.st_ino, status.st_mtime_ns, status.st_size)
@@ -111,18 +111,18 @@ def save(
 ) -> None:
     """Write the stage's result.
 
-    A red check or a point that was not measured is written too, as a failed stage, and then raised:
+    A failed check or measurement is written too, as a failed stage, and then raised:
     `AccuracyError` or `MeasurementError`.
     """
     checks, scores = tuple(checks), tuple(scores)
     judged: tuple[ParityCheck | Score, ...] = (*checks, *scores)
-    red = next((each.fault for each in judged if each.fault), "")
+    wrong = next((each.fault for each in judged if each.fault), "")
     lost = (
-        f"batch {row.batch_size}, {row.concurrency} clients: {row.reason}"
+        f"batch size {row.batch_size}, {clients_of(row.concurrency)}: {row.reason}"
         for row in (measurement.rows if measurement else ())
         if row.quality == "failed"
     )
-    broken = red or next(lost, "")
+    broken = wrong or next(lost, "")
     result = Result(
         model=config.model,
         experiment=config.experiment,
@@ -154,7 +154,7 @@ def save(
             keep(config.target, config.model, config.experiment, config.overrides)
         write(config, result)
     if broken:
-        raise (AccuracyError if red else MeasurementError)(broken)
+        raise (AccuracyError if wrong else MeasurementError)(broken)
     print(f"wrote {display_path(results_folder(config) / f'{config.stage}.json')}")
 
 

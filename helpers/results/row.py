@@ -6,11 +6,11 @@ from pydantic import BaseModel, ConfigDict
 
 Quality = Literal[
     "stable",
-    "imprecise",  # the interval of its throughput
+    "imprecise",  # the 95% CI of its throughput is too wide
     "noisy",
     "too few requests",
     "client-bound",
-    "saturated",  # more requests a second than it can take
+    "saturated",  # more requests per second than the server can take
     "failed",
     "unstable",  # in results of older schemas
 ]
@@ -27,6 +27,11 @@ LATENCY_COMPONENTS = {
 }
 
 
+def clients_of(concurrency: float) -> str:
+    """Return a number of clients in words: "1 client", "4 clients"."""
+    return f"{concurrency:,.0f} client{'' if concurrency == 1 else 's'}"
+
+
 class Record(BaseModel):
     """Plain data that does not change and has no other fields than these."""
 
@@ -36,12 +41,12 @@ class Record(BaseModel):
 
 
 class TableRow(Record):
-    """The columns of NVIDIA's published tables, which ours have too; None was not measured."""
+    """The columns of NVIDIA's published tables, which ours have too; None: not measured."""
 
     gpu: str = ""
     model: str = ""
     dataset: str = ""
-    scenario: str = ""  # offline, online or open loop
+    scenario: str = ""  # offline, online or request rate
     backend: str = ""
     backend_accelerator: str = ""
     precision: str = ""
@@ -49,9 +54,9 @@ class TableRow(Record):
     cuda_graph: bool | None = None
     max_batch_size: int | None = None
     instances: int | None = None
-    batch_size: int  # offline of a request, online the samples of a client's request
-    concurrency: int  # 0 in an open loop
-    throughput: float | None = None  # inferences (samples) per second
+    batch_size: int  # samples per request
+    concurrency: int  # clients; 0 in request-rate mode
+    throughput: float | None = None  # samples per second
     client_send_ms: float | None = None
     network_server_send_recv_ms: float | None = None
     server_queue_ms: float | None = None
@@ -68,9 +73,9 @@ class TableRow(Record):
 
 
 class Row(TableRow):
-    """A measured point. Its fields are the columns of `results.csv`, in their order: those of the
-    published tables, then ours. What identifies a row is filled in when it is saved. Intervals are
-    of 95%. Columns of older schemas that are gone are ignored.
+    """A measurement. Its fields are the columns of `results.csv`, in their order: those of the
+    published tables, then ours. What identifies it is filled in when it is saved. Intervals are
+    95% CIs. Unknown columns of older schemas are ignored.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -79,13 +84,12 @@ class Row(TableRow):
     experiment: str = ""
     variant: str = ""  # of the network
     quality: Quality
-    reason: str = ""  # what keeps the row from being believed, and what to do
+    reason: str = ""  # why the quality is not stable, and what to do
     throughput_low: float | None = None
     throughput_high: float | None = None
-    margin_of_error: float | None = (
-        None  # of the throughput's interval (open loop: p50's), relative
-    )
-    p50_low_ms: float | None = None  # None where so few requests bound nothing
+    # relative, of the throughput (request rate: of p50), from its 95% CI: sqrt(high / low) - 1
+    margin_of_error: float | None = None
+    p50_low_ms: float | None = None  # None with too few requests for an interval
     p50_high_ms: float | None = None
     p90_low_ms: float | None = None
     p90_high_ms: float | None = None
@@ -93,40 +97,42 @@ class Row(TableRow):
     p95_high_ms: float | None = None
     p99_low_ms: float | None = None
     p99_high_ms: float | None = None
-    rate: float | None = None  # requests/s that were sent, in an open loop; None in a closed one
-    # in an open loop latencies count from when a request was due; these from when it was sent
+    rate: float | None = None  # requests/s, in request-rate mode; None in concurrency mode
+    # in request-rate mode latencies count from when a request was due; these from when it was sent
     p50_sent_ms: float | None = None
     p99_sent_ms: float | None = None
     send_delay_p99_ms: float | None = None
-    requests: int | None = None  # without each client's first
-    average_batch_size: float | None = None  # samples in an execution, on average
-    client_overhead: float | None = None  # share of its time that the client spends on itself
-    machine_gflops: float | None = (
-        None  # GFLOP/s of a fixed kernel before and after each run, on average
-    )
-    distinct_rows: int | None = None  # different samples that were sent in turn
-    repeated: bool = False  # whether each request was the same one
-    hit_rate: float | None = None  # share of different keys that a store's cache had
-    default_share: float | None = None  # of vectors that were the default instead
-    background_cpu_cores: float | None = None  # processor time that other processes took
+    requests: int | None = None  # without the first of each client
+    average_batch_size: float | None = None  # Triton: inference count / execution count
+    client_overhead: float | None = None  # share of the load generator's time outside requests
+    # machine speed: mean GFLOP/s of a reference kernel before and after each run
+    machine_gflops: float | None = None
+    distinct_rows: int | None = None  # different samples that were sent, one after the other
+    repeated: bool = False  # whether each request was the same
+    hit_rate: float | None = None  # share of different keys found in the parameter server's cache
+    default_share: float | None = None  # share of default vectors
+    background_cpu_cores: float | None = None  # CPU cores used by other processes
     littles_law: float | None = None  # throughput x latency / (batch x concurrency)
     in_process_throughput: float | None = None
     relative_throughput: float | None = None
     relative_throughput_low: float | None = None
     relative_throughput_high: float | None = None
     relative_quality: str = ""
-    serving_overhead_ms: float | None = None  # latency of a request, less that of a bare call
-    # latency of a request to a model with the same tensors that computes nothing: what Triton, the
-    # wire and the adapter cost for them; and what serving takes more than this
+    # latency of a request minus that of an in-process call
+    serving_overhead_ms: float | None = None
+    # latency of the no-op model, which has the same tensors and computes nothing: the overhead of
+    # Triton, transport and adapter; the residual is what serving adds beyond it
     noop_latency_ms: float | None = None
     noop_reason: str = ""  # why there is none
     residual_overhead_ms: float | None = None
     residual_overhead_low_ms: float | None = None
     residual_overhead_high_ms: float | None = None
-    gflops: float | None = None  # 10^9 operations/s: throughput x what the graph needs for a sample
-    intensity: float | None = None  # operations for each byte that a sample must move at least
-    roofline_bound: Literal["", "compute", "memory"] = ""  # which of the machine's peaks is nearer
-    roofline_share: float | None = None  # of the throughput that this peak would allow
+    gflops: float | None = None  # 10^9 operations/s: throughput x operations per sample
+    intensity: float | None = (
+        None  # operations per byte, for the fewest bytes that a sample must move
+    )
+    roofline_bound: Literal["", "compute", "memory"] = ""  # which of the machine's peaks limits
+    roofline_share: float | None = None  # of the throughput at this peak
     # largest resident sets of the server's processes, added up: shared pages count once for each
     server_peak_memory_mb: float | None = None
     gpu_utilisation: float | None = None  # a share from 0 to 1

@@ -11,7 +11,7 @@ from pydantic import Field, JsonValue
 from pydantic.json_schema import SkipJsonSchema
 
 from helpers.config import Value
-from helpers.results.row import Record, Row
+from helpers.results.row import Record, Row, clients_of
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -20,10 +20,10 @@ State = Literal["done", "failed", "blocked", "skipped"]
 
 
 class Difference(Record):
-    """One output of one check against its reference, in standard deviations of the latter."""
+    """One output of a parity check: differences in standard deviations of the reference."""
 
     output: str
-    max_difference: float | None = None  # where shapes differ or a value is not finite
+    max_difference: float | None = None  # None where shapes differ or a value is not finite
     mean_difference: float | None = None
     max_bound: float
     mean_bound: float
@@ -34,44 +34,44 @@ class Difference(Record):
 
     @property
     def ok(self) -> bool:
-        """Whether both differences are within their bounds."""
+        """Whether both differences are within their tolerances."""
         if self.max_difference is None or self.mean_difference is None:
             return False
         return self.max_difference <= self.max_bound and self.mean_difference <= self.mean_bound
 
 
 class ParityCheck(Record):
-    """One check of the parity checks: exported, converted, served, or served under load."""
+    """One of the parity checks: exported, converted, served, or served under load."""
 
     name: str
     precision: str
-    reference: str = "framework"  # or the converted model
+    reference: str = "reference"  # PyTorch or Keras in fp32; or the converted model
     samples: int
     differences: tuple[Difference, ...]  # none if it is the file of the check before
     note: str = ""
 
     @property
     def fault(self) -> str:
-        """What is wrong, in one line; empty if every output is within its bounds."""
+        """What is wrong, in one line; empty if every output is within its tolerances."""
         for bad in (each for each in self.differences if not each.ok):
-            how = "has another shape" if bad.sample is None else "is not finite"
+            how = "has a different shape" if bad.sample is None else "is not finite"
             if bad.max_difference is not None:
                 how = (
-                    f"differs from the {self.reference} by {bad.max_difference:.2g} deviations at "
-                    f"most and {bad.mean_difference:.2g} on average; the bounds are "
-                    f"{bad.max_bound:.2g} and {bad.mean_bound:.2g}"
+                    f"differs from the {self.reference} by up to {bad.max_difference:.2g} standard "
+                    f"deviations (tolerance {bad.max_bound:.2g}) and {bad.mean_difference:.2g} on "
+                    f"average (tolerance {bad.mean_bound:.2g})"
                 )
             if bad.sample is not None:
-                values = f"{bad.value}, not {bad.reference_value}"
+                values = f"{bad.value} instead of {bad.reference_value}"
                 how += f"; sample {bad.sample} of {self.samples} is {values}"
-            return f"{self.name} {self.precision}: {bad.output} {how}"
+            return f"{self.name} {self.precision}: output {bad.output} {how}"
         return ""
 
     @property
     def headline(self) -> str:
-        """How far its outputs are from the reference's, at most."""
+        """The largest difference from the reference, in standard deviations."""
         largest = [each.max_difference or 0.0 for each in self.differences]
-        return f"within {max(largest):.1e}" if largest else self.note
+        return f"max difference {max(largest):.1e}" if largest else self.note
 
     def rows(self) -> list[dict[str, Value]]:
         """One row for each output, for a table."""
@@ -86,12 +86,12 @@ class ParityCheck(Record):
 
 
 class Score(Record):
-    """One of the task's metrics, as served and as the framework has it."""
+    """One of the task's metrics, as served and as the reference has it."""
 
     metric: str
-    framework: float
+    framework: float  # of the reference
     served: float
-    bound: float
+    bound: float  # required of what is served
     better: Literal["higher", "lower"]
 
     @property
@@ -99,14 +99,15 @@ class Score(Record):
         """What is wrong, in one line; empty if the metric is kept."""
         if self.served >= self.bound if self.better == "higher" else self.served <= self.bound:
             return ""
+        limit = "at least" if self.better == "higher" else "at most"
         return (
-            f"{self.metric} served is {self.served:.4f}; the framework's {self.framework:.4f} "
-            f"asks for {self.bound:.4f}"
+            f"{self.metric} is {self.served:.4f} as served, {limit} {self.bound:.4f} is required "
+            f"(reference: {self.framework:.4f})"
         )
 
 
 class Fingerprint(Record):
-    """All that a stage reads, taken before it runs: two equal fingerprints, one outcome."""
+    """All that a stage reads, taken before it runs: equal fingerprints mean an equal outcome."""
 
     config: dict[str, Value]  # the configuration fields that decide the outcome
     notebook: str  # SHA-256 of the notebook's cells
@@ -125,7 +126,7 @@ class Source(Record):
 
 
 class ArtifactFacts(Record):
-    """The artifact of a stage: its folder, hashes, and what its maker wrote down."""
+    """The artifact of a stage: its folder, hashes and metadata."""
 
     folder: str
     sha256: str
@@ -144,7 +145,7 @@ class GpuState(Record):
 
 
 class LookupPass(Record):
-    """The whole evaluation set sent once to a store, request after request."""
+    """One pass of the evaluation set through a parameter server, request after request."""
 
     name: str  # "cold" begins with an empty cache
     batch_size: int
@@ -152,12 +153,12 @@ class LookupPass(Record):
     default_share: float | None = None
     scores: dict[str, float]
     p50_latency_ms: float
-    # after each request: samples so far, hit rate, default share and milliseconds of this one
+    # after each request: samples so far, hit rate, default share and its latency in ms
     course: tuple[tuple[int, float | None, float | None, float], ...]
 
     @property
     def row(self) -> dict[str, Value]:
-        """What stands of it in a table."""
+        """Its row in a table."""
         return {
             "cache": self.name,
             "hit rate": self.hit_rate,
@@ -168,51 +169,52 @@ class LookupPass(Record):
 
 
 class Peaks(Record):
-    """The most that this machine did in short measurements before and after the rows."""
+    """The machine's highest measured rates, in short runs before and after the measurements."""
 
     threads: int  # 0 on a GPU
-    gflops: dict[str, float]  # 10^9 operations/s of matrix products, by precision
+    gflops: dict[str, float]  # 10^9 operations/s of matrix multiplications, by precision
     memory_gb_s: float  # 10^9 bytes/s, read and written
     library: str
     seconds: float  # that measuring them took
 
 
 class Measurement(Record):
-    """The rows of a scenario and the circumstances of measuring them."""
+    """The measurements of a scenario and their circumstances."""
 
     rows: tuple[Row, ...]
     distinct_rows: int
-    background_before: float | None  # processor cores that others used just before a point, at most
-    measuring_seconds: float | None = None  # of the stage, waiting for a quiet machine apart
-    again_seconds: float = 0.0  # of these, for runs that were measured once more
-    waited_seconds: float = 0.0  # beside these, for a quiet machine
-    server_samples: int | None = None  # that the server counted, warm-up included
+    # CPU cores that other processes used just before a measurement, at most
+    background_before: float | None
+    measuring_seconds: float | None = None  # of the stage, without waiting for an idle machine
+    again_seconds: float = 0.0  # of these, for repeated runs
+    waited_seconds: float = 0.0  # in addition, for an idle machine
+    server_samples: int | None = None  # counted by the server, warm-up included
     server_executions: int | None = None
     passes: tuple[LookupPass, ...] = ()
-    requests_file: str = ""  # beside the result, with all of `requests`
+    requests_file: str = ""  # next to the result, with all of `requests`
     gpu: GpuState | None = None
-    peaks: Peaks | None = None  # None where this process cannot compute on what serves
-    # of each run the start and end of every request (ns, [n, 2]), or bare throughputs
+    peaks: Peaks | None = None  # None where this process cannot compute on the device
+    # of each run the start and end of every request (ns, [n, 2]), or in-process throughputs
     requests: SkipJsonSchema[dict[str, NDArray[np.generic]]] = Field({}, exclude=True, repr=False)
 
     @property
     def lost_seconds(self) -> float:
-        """What waiting for a quiet machine and measuring again took."""
+        """Time spent waiting for an idle machine and measuring again."""
         return self.again_seconds + self.waited_seconds
 
     @property
     def headline(self) -> str:
-        """The highest throughput of a closed loop that is known, and where it was measured; the
-        highest of all, with its quality, if none is known.
+        """The highest throughput in concurrency mode that is stable or imprecise, and its load;
+        else the highest of all, with its quality.
         """
         closed = [row for row in self.rows if (row.throughput or 0) > 0 and not row.rate]
         known = [row for row in closed if row.quality in ("stable", "imprecise")]
         if not closed:
             return "no throughput was measured"
         best = max(known or closed, key=lambda row: row.throughput or 0)
-        clients = f"{best.concurrency} client{'s' if best.concurrency > 1 else ''}"
-        found = f"{best.throughput:,.1f} samples/s at batch {best.batch_size} with {clients}"
-        return found if known else f"{found}, {best.quality}"
+        clients = clients_of(best.concurrency)
+        found = f"{best.throughput:,.1f} samples/s at batch size {best.batch_size}, {clients}"
+        return found if known else f"{found} ({best.quality})"
 
     def frame(self) -> "DataFrame":
         """The rows as a table."""
@@ -232,18 +234,20 @@ class Operator(Record):
 
 
 class Profile(Record):
-    """Where the time of a converted model goes, as its runtime's own profiler tells."""
+    """Where the time of a converted model goes, by its runtime's own profiler."""
 
     batch_size: int = 0
     threads: int = 0
     operators: tuple[Operator, ...] = ()  # the longest first
-    findings: tuple[str, ...] = ()  # what is to be noticed, in sentences
+    findings: tuple[str, ...] = ()  # what to notice, in sentences
     reason: str = ""  # why there is none
 
     @property
     def caption(self) -> str:
-        """What it is of, in one line, or why there is none."""
-        return self.reason or f"A run of {self.batch_size} samples, with {self.threads} threads"
+        """What was profiled, in one line, or why nothing was."""
+        return (
+            self.reason or f"Profile of one run: {self.batch_size} samples, {self.threads} threads"
+        )
 
     def rows(self, most: int = 12) -> list[dict[str, Value]]:
         """One row for each of the longest, for a table, and one for all others together."""

@@ -17,6 +17,7 @@ from helpers.store.lock import locked
 from helpers.store.paths import display_path, outputs
 
 MANIFEST = "manifest.json"
+SHOWN_APART = ("operators", "calls")  # facts that the summary leaves out
 
 
 class FileRecord(BaseModel, frozen=True):
@@ -57,8 +58,7 @@ class Artifact:
         """What a reader should know of it."""
         return {
             "folder": display_path(self.folder),
-            # what has a table of its own
-            **{name: value for name, value in self.facts.items() if name != "operators"},
+            **{name: value for name, value in self.facts.items() if name not in SHOWN_APART},
             "size_mb": self.size_mb,
             "files": {name: f"{file.size:,} bytes" for name, file in self.files.items()},
             "sha256": self.sha256,
@@ -111,8 +111,8 @@ def verify(artifact: Artifact) -> Artifact:
         if found != file.sha256:
             (artifact.folder / MANIFEST).unlink(missing_ok=True)
             raise ArtifactError(
-                f"{display_path(path)} changed after it was made: SHA-256 is {found[:12]}, was "
-                f"{file.sha256[:12]}; the next run makes it again"
+                f"{display_path(path)} changed on disk: SHA-256 is {found[:12]} instead of "
+                f"{file.sha256[:12]}. Run again to rebuild it."
             )
     return artifact
 

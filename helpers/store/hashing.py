@@ -50,7 +50,7 @@ def fingerprint(path: Path) -> str:
     """
     try:
         if not path.exists():
-            raise DataError(f"{display_path(path)}: there is no such file or folder")
+            raise DataError(f"{display_path(path)}: no such file or folder")
         entries = sorted(path.rglob("*")) if path.is_dir() else [path]
         found = ((str(each.relative_to(path)), each.stat()) for each in entries if each.is_file())
         return digest([(name, status.st_size, status.st_mtime_ns) for name, status in found])

@@ -62,8 +62,8 @@ def require_open_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     if 0 <= hard < FEWEST_FILES:
         raise WorkspaceError(
-            f"only {hard} files may be open at a time, and a run needs {FEWEST_FILES}: raise the "
-            "limit (ulimit -n, or docker run --ulimit nofile=1024)"
+            f"A process may open only {hard} files, and a run needs {FEWEST_FILES}. Raise the "
+            "limit: ulimit -n, or docker run --ulimit nofile=1024"
         )
 
 

@@ -41,7 +41,7 @@ def locked(folder: Path) -> Iterator[None]:
             lock.acquire()
         except Timeout:
             raise WorkspaceError(
-                f"{display_path(folder)} is in use by another run: wait for it, or give --outputs"
+                f"{display_path(folder)} is in use by another run. Wait, or use another --outputs."
             ) from None
     try:
         yield
@@ -76,12 +76,12 @@ def temporary_folder() -> Iterator[Path]:
                 except Exception as error:
                     if isinstance(error, DeploymentError) or has_room(base):
                         raise
-                    full = f"{base} is full: make room, or set TMPDIR to a folder on another disk"
+                    full = f"{base} is full. Free some space, or set TMPDIR to another disk."
                     raise WorkspaceError(full) from None
             return
     raise WorkspaceError(
-        "a temporary folder is needed whose path is short and has only letters, digits and _ . / "
-        "-: set TMPDIR to one that you can write to and that has room"
+        "No folder for temporary files was found. Set TMPDIR to a short path of letters, digits "
+        "and _ . / -, with free space and write access."
     )
 
 

@@ -1,5 +1,5 @@
 from .binaries import libraries, perf_analyzer
-from .client import run_client, show_client
+from .client import show_client
 from .conversion import conversion_plan, convert
 from .existing import backend_of, read_configuration
 from .explained import show_configuration
@@ -7,25 +7,25 @@ from .guard import before_exec, sweep
 from .process import SETTINGS, apply_settings, exit_reason, guarded, last_lines
 from .repository import deploy, write_repository
 from .server import Server
-from .serving import asking, serve, serve_elsewhere
+from .serving import counting, predictor, serve, serve_elsewhere
 
 __all__ = [
     "SETTINGS",
     "Server",
     "apply_settings",
-    "asking",
     "backend_of",
     "before_exec",
     "conversion_plan",
     "convert",
+    "counting",
     "deploy",
     "exit_reason",
     "guarded",
     "last_lines",
     "libraries",
     "perf_analyzer",
+    "predictor",
     "read_configuration",
-    "run_client",
     "serve",
     "serve_elsewhere",
     "show_client",

@@ -27,7 +27,7 @@ def binaries() -> Path:
     """Return the folder of the binaries; raise `ServerError` if it is not there."""
     folder = Path(sys.prefix, "triton")
     if not folder.is_dir():
-        raise ServerError(f"Triton's binaries are not installed: {INSTALL}")
+        raise ServerError(f"Triton's binaries are not installed. Run: {INSTALL}")
     return folder
 
 
@@ -60,7 +60,7 @@ def require(name: str) -> Path:
     """Return the path of one of `BINARIES`; raise `ServerError` if it is not there."""
     path = binaries() / BINARIES[name]
     if not os.access(path, os.X_OK, effective_ids=True):
-        raise ServerError(f"{name} is not installed: {INSTALL}")
+        raise ServerError(f"{name} is not installed. Run: {INSTALL}")
     return path
 
 
@@ -72,5 +72,5 @@ def python_library() -> Path:
     for folder in (str(sysconfig.get_config_var("LIBDIR")), *SYSTEM_LIBRARIES):
         if (found := Path(folder, f"{name}.so.1.0")).exists():
             return found
-    missing = f"{name}.so.1.0: install the package {name}"
+    missing = f"{name}.so.1.0. Install the package {name}."
     raise ServerError(f"Triton's Python backend needs {missing}")

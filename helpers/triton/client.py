@@ -25,14 +25,14 @@ TEXT = """\
 import numpy as np
 import tritonclient.http as http
 
-sample = np.load("{sample}")  # it lies in the model repository
+sample = np.load("{sample}")  # a file of the model repository
 client = http.InferenceServerClient("{address}")
 inputs = []
 for each in client.get_model_metadata("{model}")["inputs"]:
     array = sample[each["name"]]
     inputs.append(http.InferInput(each["name"], list(array.shape), each["datatype"]))
     inputs[-1].set_data_from_numpy(array)
-answer = client.infer("{model}", inputs)
+response = client.infer("{model}", inputs)
 
 {reading}"""
 
@@ -49,10 +49,9 @@ def write_client(config: DeployConfig, repository: Path) -> None:
     (repository / CLIENT).write_text(TEXT.format(**fields, reading=found.reading))
 
 
-def run_client(repository: Artifact, server: Server) -> str:
-    """Have the client ask `server`, and give what it prints.
-
-    It runs in this process, because another one would take a second to start.
+def _printed(repository: Artifact, server: Server) -> str:
+    """Run the client in this process, since another one would take a second to start, and return
+    what it prints.
     """
     text = (repository.folder / CLIENT).read_text().replace(ADDRESS, server.url)
     printed = io.StringIO()
@@ -61,15 +60,24 @@ def run_client(repository: Artifact, server: Server) -> str:
     return printed.getvalue()
 
 
-def show_client(config: DeployConfig, repository: Artifact, printed: str) -> None:
-    """Display how to serve a copy of the repository, the program, and what it printed."""
+def show_client(config: DeployConfig, repository: Artifact, server: Server) -> None:
+    """Run the client, and display what it printed and, folded, the program and how to serve a copy
+    of the repository.
+    """
     from IPython.display import Markdown, display
 
+    place = f"<code>{CLIENT}</code>, in the folder of <code>{SAMPLE}</code>"
+    elsewhere = "The command that serves a copy of the repository on another machine"
     program = (repository.folder / CLIENT).read_text()
-    for title, kind, text in (
-        ("On the other machine:", "bash", serve_elsewhere(config)),
-        (f"`{CLIENT}`, to be run beside `{SAMPLE}`:", "python", program),
-        ("What it printed:", "text", printed),
+    printed = _block("text", _printed(repository, server))
+    for text in (
+        f"Its output:\n\n{printed}",
+        f"<details><summary>{place}</summary>\n\n{_block('python', program)}\n\n</details>",
+        f"<details><summary>{elsewhere}</summary>\n\n"
+        f"{_block('bash', serve_elsewhere(config))}\n\n</details>",
     ):
-        block = f"{title}\n\n```{kind}\n{text.strip()}\n```"
-        display(Markdown(block))  # type: ignore[no-untyped-call]
+        display(Markdown(text))  # type: ignore[no-untyped-call]
+
+
+def _block(language: str, text: str) -> str:
+    return f"```{language}\n{text.strip()}\n```"

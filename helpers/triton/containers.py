@@ -98,14 +98,14 @@ def docker(*arguments: str) -> "subprocess.CompletedProcess[str]":
             timeout=ANSWER_SECONDS,
         )
     except OSError as error:
-        why = (error.strerror or "it does not start").lower()
+        why = (error.strerror or "unknown reason").lower()
         raise ServerError(
-            f"there is no docker command ({why}): install Docker Engine, or set server.kind to "
-            "embedded"
+            f"The docker command does not start ({why}). Install Docker Engine, or set "
+            "server.kind to embedded."
         ) from None
     except subprocess.TimeoutExpired:
         raise ServerError(
-            f"the Docker engine gave no answer in {ANSWER_SECONDS} s: restart it"
+            f"The Docker engine did not respond within {ANSWER_SECONDS} s. Restart it."
         ) from None
 
 
@@ -115,13 +115,13 @@ def engine() -> str:
     said = " ".join(answer.stderr.split())
     if answer.returncode and "permission denied" in said:
         raise ServerError(
-            "this user may not use the Docker engine: add the user to the group docker, then log "
-            "in again"
+            "This user may not use the Docker engine. Add the user to the group docker, and log "
+            "in again."
         )
     if answer.returncode:
         raise ServerError(
-            f"no Docker engine answers ({said}): start it with systemctl start docker, or set "
-            "server.kind to embedded"
+            f"No Docker engine responds ({said}). Start it by systemctl start docker, or set "
+            "server.kind to embedded."
         )
     return answer.stdout.strip()
 
@@ -135,7 +135,7 @@ def require_image(server: Server) -> str:
     releases.number(server.release)
     name = server.image or f"nvcr.io/nvidia/tritonserver:{server.release}-py3"
     if docker("image", "inspect", "--format={{.Id}}", name).returncode:
-        raise ServerError(f"image {name} is not on this machine: docker pull {name}")
+        raise ServerError(f"The image {name} is not on this machine. Run: docker pull {name}")
     return name
 
 
@@ -148,8 +148,8 @@ def host_path(path: Path) -> Path:
         return path
     if not path.is_relative_to(outputs()):
         raise ServerError(
-            f"the engine's host does not know {path} of this container: keep it in {outputs()}, "
-            f"which {HOST_OUTPUTS_VARIABLE} places there"
+            f"The Docker engine's host cannot see {path} of this container. Move it into "
+            f"{outputs()}, which {HOST_OUTPUTS_VARIABLE} maps to the host."
         )
     return Path(outside) / path.relative_to(outputs())
 

@@ -21,9 +21,9 @@ def conversion_plan(config: ConvertConfig) -> list[dict[str, str]]:
         Asked(
             "to",
             f"{target.SHOWN[1]}, {config.precision}",
-            "The export's own format and precision: the file is taken as it is."
+            "Same format and precision as the export, so the file is used as it is."
             if taken
-            else f"What {target.SHOWN[0]} runs.",
+            else f"The format that {target.SHOWN[0]} runs.",
         ),
     ]
     if target.IMAGE and config.server.is_native:

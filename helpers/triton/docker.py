@@ -19,24 +19,24 @@ LARGEST_REQUEST = 2**31 - 1  # bytes
 READY_SECONDS = 1800  # TensorRT's accelerator builds its engines while the model loads
 # Messages of the engine and of Triton when they fail, and their causes.
 CAUSES = {
-    r"port is already allocated|address already in use": "a port was taken meanwhile, try again",
+    r"port is already allocated|address already in use": "A port was taken meanwhile. Run again.",
     r"bind source path does not exist": (
-        f"inside a container, {containers.HOST_OUTPUTS_VARIABLE} must say where the outputs folder "
-        "lies on the engine's host"
+        "The Docker engine's host cannot see the outputs folder of this container. Set "
+        f"{containers.HOST_OUTPUTS_VARIABLE} to its path on the host."
     ),
     r"failed to open (directory|text file for read) /models": (  # as an engine without root has it
-        "the container's user may not read the model's files, deploy it again with umask 022"
+        "The container's user may not read the model's files. Deploy it again with umask 022."
     ),
 }
 GPU_CAUSES = {  # only there: without a GPU the image warns of drivers too, harmlessly
     r"could not select device driver|nvidia-container-cli: init|runtime name: nvidia": (
-        "the engine cannot reach a GPU, install NVIDIA's container toolkit"
+        "The Docker engine cannot use a GPU. Install NVIDIA's container toolkit."
     ),
     r"unsatisfied condition: cuda|driver version is insufficient|unsupported toolchain": (
-        "the NVIDIA driver is too old for release {release}, update it"
+        "The NVIDIA driver is too old for release {release}. Update it."
     ),
     r"out of memory|out_of_memory|failed to allocate|insufficient memory": (
-        "the model is too large for the device, lower instances or max_batch_size"
+        "The model is too large for the GPU's memory. Lower instances or max_batch_size."
     ),
 }
 
@@ -93,7 +93,7 @@ def explained(error: ServerError, log: Path, config: StageConfig) -> ServerError
     said = log.read_text(errors="replace")
     for words, cause in (CAUSES | (GPU_CAUSES if config.device == "gpu" else {})).items():
         if re.search(words, said, re.IGNORECASE):
-            return ServerError(f"{cause.format(release=config.server.release)}: {error}")
+            return ServerError(f"{cause.format(release=config.server.release)} {error}")
     return error
 
 

@@ -46,7 +46,7 @@ def read_configuration(folder: Path) -> pb.ModelConfig:
     except (OSError, UnicodeDecodeError) as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from None
     except text_format.ParseError as error:
-        raise CheckpointError(f"{path} is no configuration of Triton's: {error}") from None
+        raise CheckpointError(f"{path} is not a Triton model configuration: {error}") from None
 
 
 def backend_of(message: pb.ModelConfig) -> str:

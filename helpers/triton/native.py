@@ -66,19 +66,20 @@ def obstacle(config: ConvertConfig) -> str:
     if config.format not in BACKENDS:
         # the OpenVINO backend fixes the batch at max_batch_size; another ends the server
         return (
-            f"no native backend serves {config.format} at any batch size: set server.backend to "
-            "adapter, or use the embedded server"
+            f"No native backend serves {config.format} at every batch size. Set server.backend "
+            "to adapter, or use the embedded server."
         )
     backend, release = BACKENDS[config.format], config.server.release
     if backend.name == "tensorflow" and not releases.has_tensorflow(release):
         return (
-            f"{config.format} needs Triton's TensorFlow backend, and {release} has none: "
-            f"set release to {releases.LAST_WITH_TENSORFLOW} or older"
+            f"{config.format} needs Triton's TensorFlow backend, which {release} does not have. "
+            f"Set release to {releases.LAST_WITH_TENSORFLOW} or older."
         )
     chosen, known = config.accelerator, backend.accelerators
     if chosen != "none" and not (chosen in known and ACCELERATORS[chosen][0] == config.device):
         has = ", ".join(f"{name} on a {ACCELERATORS[name][0]}" for name in known) or "none"
-        return f"{config.format} has no accelerator {chosen} on a {config.device}: it has {has}"
+        where = f"on a {config.device}. Available: {has}."
+        return f"{config.format} has no accelerator {chosen} {where}"
     return ""
 
 

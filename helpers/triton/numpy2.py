@@ -10,7 +10,7 @@ import ctypes
 import c_python_backend_utils as bindings
 import numpy as np
 
-TEXT = "text tensors need numpy 1: serve this model with kind docker or remote"
+TEXT = "Text tensors need numpy 1. Set server.kind to docker or remote."
 ON_CPU = (1, 0)  # kDLCPU and its number, as DLPack's header has them
 set_name = ctypes.pythonapi.PyCapsule_SetName
 set_name.argtypes = [ctypes.py_object, ctypes.c_char_p]

@@ -38,13 +38,11 @@ NOISE = re.compile(
 )
 # What Triton's Python backend says of it, in a sentence for each of its processes
 _IS_FULL = re.compile("shared memory .*No space left on device")
-FULL = (
-    "/dev/shm is full or too small: give it more by mount -o remount,size=2G /dev/shm, or by "
-    "docker run --shm-size=2g"
-)
+MORE_SHM = "mount -o remount,size=2G /dev/shm, or docker run --shm-size=2g"
+FULL = f"/dev/shm is full or too small. Enlarge it: {MORE_SHM}"
 MEANING = {
-    signal.SIGBUS: f" because {FULL}",
-    signal.SIGKILL: " by another process, or because memory ran out",
+    signal.SIGBUS: f". {FULL}",
+    signal.SIGKILL: ", by another process or because memory ran out",
 }
 
 
@@ -58,11 +56,11 @@ def apply_settings() -> str:
     missing = {name for name, value in SETTINGS.items() if f"{name}={value}" not in started}
     wanting = [f"{name}={value}" for name, value in OPENMP.items() if os.environ.get(name) != value]
     if wanting and _OPENMP.search(guard.read(Path("/proc/self/maps"))):
-        return f"OpenMP was loaded without {' '.join(wanting)}: set it where Jupyter is started"
+        return f"OpenMP was loaded without {' '.join(wanting)}. Set it before Jupyter starts."
     for name in missing:
         os.environ[name] = SETTINGS[name]
         if name in _MALLOPT and not ctypes.CDLL(None).mallopt(_MALLOPT[name], int(SETTINGS[name])):
-            return f"malloc does not take {name}={SETTINGS[name]}"
+            return f"malloc does not accept {name}={SETTINGS[name]}"
     return ""
 
 

@@ -30,8 +30,8 @@ def address(url: str) -> tuple[str, int]:
     host = re.sub(r"^\[(.*:.*)\]$", r"\1", host)
     if not (re.fullmatch(r"[^/:\[\]]+", host) or _is_ipv6(host)) or not port.isdecimal():
         raise ServerError(
-            f"server.url is '{url}': give host:port of Triton's HTTP endpoint, such as "
-            "127.0.0.1:8000"
+            f"server.url '{url}' is invalid. Set it to host:port of Triton's HTTP endpoint, such "
+            "as 127.0.0.1:8000."
         )
     return host, int(port)
 
@@ -54,9 +54,7 @@ def connect(url: str, log: Path) -> Server:
         create_connection((host, port), CONNECT_SECONDS).close()
         if server.is_live():
             return server
-    raise ServerError(
-        f"no Triton answers at {server.address}: start it, or set server.url to where it runs"
-    )
+    raise ServerError(f"No Triton responds at {server.address}. Start it, or change server.url.")
 
 
 @contextmanager
@@ -70,14 +68,14 @@ def serve(
     removed. Otherwise the model must be there already. `port` has no meaning here: it is the
     server's. Raises `ServerError`.
     """
-    log.write_text(f"the log of {config.server.url} is kept where it runs\n")
+    log.write_text(f"the log of {config.server.url} is on its own machine\n")
     found, model = connect(config.server.url, log), config.model
-    server = replace(found, end=lambda: "" if found.is_live() else "it gives no answer")
+    server = replace(found, end=lambda: "" if found.is_live() else "it does not respond")
     if not config.server.repository:
         if not server.is_ready(model):
             raise ServerError(
-                f"{server.url} has no model {model} ready: load it there, or name its folder on "
-                "this host as server.repository"
+                f"The model {model} is not ready on {server.url}. Load it there, or set "
+                "server.repository to the server's folder on this machine."
             )
         yield server
         return
@@ -126,8 +124,8 @@ def _claim(folder: Path) -> None:
     if mark.is_file() and owner.is_dead(mark.read_text()):
         shutil.rmtree(folder)
     if folder.exists():
-        raise ServerError(f"{folder} is there already: remove it, or give another repository")
+        raise ServerError(f"{folder} already exists. Remove it, or change server.repository.")
     if not folder.parent.is_dir():
-        raise ServerError(f"server.repository is {folder.parent}: there is no such folder")
+        raise ServerError(f"server.repository: the folder {folder.parent} does not exist")
     folder.mkdir()
     mark.write_text(owner.token())

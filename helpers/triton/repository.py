@@ -59,7 +59,7 @@ def write_repository(folder: Path, config: DeployConfig, artifact: Artifact) -> 
     components, served = ensemble.components(config, config.format), ensemble.served(config)
     is_fused, graph = len(served) < len(components), served[-1]
     if is_fused and config.server.is_native:
-        raise ServerError("a fused composition needs the Python adapter: server.backend: adapter")
+        raise ServerError("composition fused needs the adapter. Set server.backend to adapter.")
     modules: list[str] = []
     in_python = [each for each in served if each is not graph or not config.server.is_native]
     for component in served:

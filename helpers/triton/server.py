@@ -204,7 +204,7 @@ class Server:
         for name, (samples, answer) in product(names, in_order):
             if (found := len(answer.get(name, ()))) != len(samples):
                 raise ServerError(
-                    f"sample {samples[min(found, len(samples) - 1)]} has no answer: Triton gave "
+                    f"sample {samples[min(found, len(samples) - 1)]} has no response: Triton sent "
                     f"{found} values of {name} for samples {samples[0]} to {samples[-1]}"
                 )
         return {name: np.concatenate([answer[name] for _, answer in in_order]) for name in names}
@@ -248,10 +248,11 @@ class Server:
             yield
         except InferenceServerException as error:
             said = plain(error.message())
-            raise ServerError(f"Triton refused the request{request}: {said}") from error
+            raise ServerError(f"Triton rejected the request{request}: {said}") from error
         except (OSError, HTTPParseError) as error:  # the second in mid-answer
             state = f"has ended: {self.last_words()}" if self.end() else f"is running: {error}"
-            raise ServerError(f"no answer from Triton at {self.address}, which {state}") from error
+            where = f"Triton at {self.address}, which {state}"
+            raise ServerError(f"no response from {where}") from error
 
 
 def _infer(client: Any, model: str, inputs: Arrays) -> Arrays:
@@ -276,8 +277,8 @@ def free_ports(*wanted: int) -> list[int]:
     with socket() as probe:
         if probe.connect_ex(("127.0.0.1", 1)) in (ENETUNREACH, EADDRNOTAVAIL):
             raise ServerError(
-                "127.0.0.1 cannot be reached on this machine: set its loopback interface up ("
-                "ip address add 127.0.0.1/8 dev lo; ip link set lo up)"
+                "This machine cannot reach 127.0.0.1. Set up its loopback interface: "
+                "ip address add 127.0.0.1/8 dev lo; ip link set lo up"
             )
     with ExitStack() as opened:  # all at once, so that the ports differ
         return [_bind(opened, port, True) if port else _bind_any(opened) for port in wanted]
@@ -291,7 +292,7 @@ def _bind(opened: ExitStack, port: int, is_wanted: bool) -> int:
         each.bind(("127.0.0.1", port))
     except OSError as error:
         raise ServerError(
-            f"port {port} of 127.0.0.1 is taken ({error.strerror}): give another, or none"
+            f"Port {port} of 127.0.0.1 is taken ({error.strerror}). Use another port, or none."
         ) from None
     return port
 
@@ -305,4 +306,4 @@ def _bind_any(opened: ExitStack) -> int:
     for _ in range(TRIES):
         with suppress(ServerError):
             return _bind(opened, randrange(min(PORTS_FROM, clients - 1), clients), False)
-    raise ServerError(f"no free port of 127.0.0.1 below {clients}: end what listens there")
+    raise ServerError(f"No port of 127.0.0.1 below {clients} is free. Stop what listens there.")

@@ -1,5 +1,6 @@
 """Serving an experiment with the kind of server that its target names, and how to elsewhere."""
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
@@ -14,6 +15,8 @@ from helpers.models import Arrays
 from helpers.store import Artifact, find_artifact, temporary_folder
 from helpers.triton import embedded
 from helpers.triton.server import EXACT, Server
+
+COUNTED_SECONDS = 0.1  # Triton counts a request shortly after it has answered
 
 
 @contextmanager
@@ -67,13 +70,38 @@ def _require_same_release(config: DeployConfig, repository: Artifact) -> None:
         built = artifact.facts.get("release", serving) if artifact else serving
         if built != serving:
             raise ServerError(
-                f"{config.model} {config.experiment} was built in release {built}, which the "
-                f"server's {serving} cannot load: convert it again, or set server.release to "
-                f"{built}"
+                f"{config.model} {config.experiment} was built for release {built}, but the server "
+                f"is {serving}. Convert it again, or set server.release to {built}."
             )
 
 
-def asking(config: DeployConfig, server: Server) -> Callable[[Arrays], Arrays]:
+@contextmanager
+def counting(config: DeployConfig, server: Server) -> Iterator[list[dict[str, object]]]:
+    """Fill a list with what Triton counts of each model during the block: requests, samples and
+    executions (`/v2/models/NAME/stats`). Samples / executions is the average batch.
+    """
+    names = [each.part.name for each in ensemble.served(config)]
+    before = [server.statistics(name) for name in names]
+    rows: list[dict[str, object]] = []
+    yield rows
+    time.sleep(COUNTED_SECONDS)
+    for name, first in zip(names, before, strict=True):
+        last = server.statistics(name)
+        samples = int(last["inference_count"]) - int(first["inference_count"])
+        executions = int(last["execution_count"]) - int(first["execution_count"])
+        requests = (int(each["inference_stats"]["success"]["count"]) for each in (last, first))
+        rows.append(
+            {
+                "model": name,
+                "requests": next(requests) - next(requests),
+                "samples": samples,
+                "executions": executions,
+                "average_batch_size": samples / (executions or 1),
+            }
+        )
+
+
+def predictor(config: DeployConfig, server: Server) -> Callable[[Arrays], Arrays]:
     """Return a function that sends a batch of the data set to the model and returns its outputs."""
     return lambda batch: server.infer(config.model, request(config, batch))
 

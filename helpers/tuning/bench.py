@@ -1,4 +1,4 @@
-"""Measuring configurations on servers: the fastest one's keeps running while others come and go."""
+"""Measures configurations on servers: that of the fastest keeps running."""
 
 import json
 from contextlib import ExitStack
@@ -17,14 +17,14 @@ from helpers.tuning.search import Search, Trial, Winner, open_study
 from helpers.tuning.space import Choice, Space, clients
 from helpers.tuning.winner import differing
 
-MISSING = "tune needs Optuna: pip install 'optuna>=5,<6'"
+MISSING = "tune needs Optuna. Run pip install 'optuna>=5,<6'."
 SERVERS = 2  # at a time
-MANY_TRIALS = 20  # from which on the importances of fields are told
+MANY_TRIALS = 20  # from which on the importances of fields are shown
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """What a search found, and how right the answers of its winner are."""
+    """What a search found, with the parity checks and metrics of its winner."""
 
     trials: tuple[Trial, ...]
     winner: Winner
@@ -37,8 +37,8 @@ class Tuning:
         """The winner in one line."""
         final = self.winner.final
         return (
-            f"{final.throughput:,.1f} samples/s, {final.ratio_in_words} times the experiment's, "
-            f"of {len(self.trials)} trials"
+            f"{final.throughput:,.1f} samples/s, {final.ratio_in_words} the experiment's, "
+            f"{len(self.trials)} trials"
         )
 
     def rows(self) -> list[dict[str, Value]]:
@@ -47,10 +47,11 @@ class Tuning:
             {
                 "trial": trial.number,
                 **{name: str(value) for name, value in trial.choice.items()},
-                "against": trial.against,
+                "compared with": trial.against,
                 "ratio": trial.ratio_in_words,
-                **trial.model_dump(include={"gain", "throughput", "p99_latency_ms", "pairs"}),
-                "quality": trial.state,
+                "relative to trial 0": trial.gain,
+                **trial.model_dump(include={"throughput", "p99_latency_ms", "pairs"}),
+                "result": trial.state,
                 "reason": trial.reason,
             }
             for trial in self.trials
@@ -64,10 +65,10 @@ class Tuning:
                 "field": name,
                 "winner": str(winner.choice.get(name, "")),
                 "experiment": str(start.get(name, "")),
-                "times the throughput": found.ratio_in_words,
+                "contribution": found.ratio_in_words,
                 "pairs": found.pairs,
             }
-            for name, found in [*winner.why.items(), ("all", winner.final)]
+            for name, found in [*winner.why.items(), ("all fields", winner.final)]
         ]
 
     def facts(self, space: Space, written: Path) -> dict[str, Value]:
@@ -114,10 +115,10 @@ class ServerBench:
             self.running.pop(name)[1].close()
 
     def red(self, choice: Choice) -> str:
-        """Evaluate a configuration as the stage deploy does; say what is wrong.
+        """Evaluate a configuration as the deploy stage does; return what is wrong.
 
-        There a store of embeddings waits for all vectors; a server that is measured may answer with
-        default ones.
+        There a parameter server waits for all vectors; while it is measured it may return default
+        vectors.
         """
         contender = self.serve(choice, keep=choice)
         if contender.server.wire:
@@ -151,7 +152,7 @@ class ServerBench:
 def tune(config: TuneConfig, space: Space) -> Tuning:
     """Search the fastest configuration of an experiment for `tune_minutes`, and explain it.
 
-    A search that was interrupted goes on, and one that was not with what a longer time allows.
+    An interrupted search resumes; a finished one continues if it has more time.
     Raises `MeasurementError` without Optuna, or if no configuration is left.
     """
     if not find_spec("optuna"):

@@ -1,4 +1,4 @@
-"""A search as a chart: what each trial gained, with its interval."""
+"""A search as a chart: the gain of each trial with its 95% CI."""
 
 from typing import TYPE_CHECKING
 
@@ -12,8 +12,8 @@ MARKS = {"faster": "D", "measured": "o", "ended early": "v", "over budget": "x",
 
 
 def draw_search(found: Tuning) -> "Image":
-    """Draw the throughput of each trial in units of the first one's, and the fastest so far."""
-    figure, axes = canvas("The search", "trial", "throughput, in units of the first trial's")
+    """Draw each trial's throughput relative to trial 0, and the fastest so far."""
+    figure, axes = canvas("The search", "trial", "throughput relative to trial 0")
     for (state, mark), colour in zip(MARKS.items(), COLOURS, strict=False):
         some = [trial for trial in found.trials if trial.state == state and trial.gain]
         for trial in some:
@@ -35,6 +35,6 @@ def draw_search(found: Tuning) -> "Image":
     )
     return picture(
         figure,
-        f"Throughput of {len(found.trials)} trials in units of the first one's: {counts}; the "
-        f"fastest has {max(gains, default=1):.2f}.",
+        f"Throughput of {len(found.trials)} trials relative to trial 0: {counts}; the fastest "
+        f"reaches {max(gains, default=1):.2f}×.",
     )

@@ -1,5 +1,5 @@
-"""Looking for the fastest configuration by Optuna's TPE, comparison by comparison, within a time
-and with a journal from which an interrupted search goes on.
+"""Searches the fastest configuration by Optuna's TPE, comparison by comparison, within a time limit
+and with a journal from which an interrupted search resumes.
 
 Each candidate is compared with the fastest configuration so far, at nearly the same time, so that a
 machine that drifts does not decide. The gain of a trial is the product of the ratios that lead to
@@ -45,7 +45,7 @@ class Bench(Protocol):
         """Compare the second one with the first; raise `DeploymentError` if that fails."""
 
     def red(self, choice: Choice) -> str:
-        """Say what is wrong with a configuration's served answers; empty if nothing."""
+        """Return what is wrong with a configuration's served outputs; empty if nothing."""
 
 
 class Trial(BaseModel, frozen=True):
@@ -70,9 +70,9 @@ class Trial(BaseModel, frozen=True):
 
     @property
     def ratio_in_words(self) -> str:
-        """The ratio with its interval."""
-        bounds = f" [{self.low:.2f}, {self.high:.2f}]" if self.low and self.high else ""
-        return f"{self.ratio:.2f}{bounds}" if self.ratio else "not measured"
+        """The ratio with its 95% CI."""
+        bounds = f" (95% CI {self.low:.2f} to {self.high:.2f})" if self.low and self.high else ""
+        return f"{self.ratio:.2f}×{bounds}" if self.ratio else "not measured"
 
     @property
     def inverse(self) -> "Trial":
@@ -135,7 +135,7 @@ class Search:
         found = self._compare(best, choice, len(trials))
         found = found.model_copy(update={"is_proposed": not untried})
         if best is None and found.state == "failed":
-            raise MeasurementError(f"the experiment itself: {found.reason}")
+            raise MeasurementError(f"The experiment itself could not be measured: {found.reason}")
         asked.set_user_attr("trial", found.model_dump())
         if found.gain is None or found.state == "over budget":
             self.study.tell(asked, state=TrialState.PRUNED)  # to the sampler the worst there is
@@ -233,12 +233,13 @@ class Search:
             final = self._compare(alone, best.choice, trial.number, FINAL_PAIRS)
             wrong = final.reason or self.bench.red(best.choice)
             if final.state == "over budget":
-                wrong = f"p99 was {final.p99_latency_ms:.0f} ms, over the latency budget"
+                wrong = f"p99 is {final.p99_latency_ms:.0f} ms, over the latency budget"
             if not wrong:
                 return Winner(choice=best.choice, final=final, why=why, passed_over=passed_over)
             passed_over[trial.number] = wrong
-        said = next(iter(passed_over.values()), f"none of {len(trials)} keeps the latency budget")
-        raise MeasurementError(f"no configuration is left: {said}")
+        none = f"none of {len(trials)} meets the latency budget"
+        cause = next(iter(passed_over.values()), none)
+        raise MeasurementError(f"No configuration can be recommended: {cause}")
 
     def _explained(self, best: Trial) -> tuple[Trial, dict[str, Trial]]:
         """Compare it, field by field, with itself with the experiment's own value."""
@@ -261,10 +262,12 @@ def fastest(trials: Sequence[Trial]) -> Trial | None:
 
 
 def in_words(trial: Trial) -> str:
-    """Say in one line what a trial found."""
+    """Return the result of a trial in one line."""
     settings = ", ".join(f"{name} {value}" for name, value in trial.choice.items())
-    found = trial.reason or f"{trial.throughput:.1f}/s, {trial.ratio_in_words} of {trial.against}"
-    return f"{trial.number}: {settings}: {found}, {trial.state}"
+    found = trial.reason or (
+        f"{trial.throughput:.1f} samples/s, {trial.ratio_in_words} that of trial {trial.against}"
+    )
+    return f"trial {trial.number}: {settings}: {found}, {trial.state}"
 
 
 def _item(item: tuple[str, Value]) -> tuple[str, str]:

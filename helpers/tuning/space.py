@@ -1,4 +1,4 @@
-"""What a search may choose: the formats that kept their accuracy, and the values of each field."""
+"""What a search may choose: the formats that pass the parity checks, and the values of fields."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -27,7 +27,9 @@ Choice = dict[str, Value]  # a value of each field that is searched; "format" is
 PREFIX = "tune-"  # how the experiments of candidates are named
 CORES = ("instances", "threads")
 LADDER = ("export", "convert", "deploy")
-NOT_RUN = "its ladder has not run: run triton-notebooks tune params/{}.yaml --model {}"
+NOT_RUN = (
+    "its parity checks have not run. Run triton-notebooks tune params/{}.yaml --model {} first"
+)
 
 
 def clients(choice: Choice) -> int:
@@ -130,8 +132,8 @@ def _first_valid(config: DeployConfig, wanted: Iterable[Choice]) -> DeployConfig
 def choices(config: TuneConfig) -> Space:
     """Give what a search of the experiment may choose.
 
-    Raises `MeasurementError` if the experiment itself may not be chosen, because its ladder is not
-    green, and `ParameterError` for a wrong value in `tune_space`.
+    Raises `MeasurementError` if the experiment itself did not pass its parity checks, and
+    `ParameterError` for a wrong value in `tune_space`.
     """
     for name, given in config.tune_space.items():
         for value in given if name != "format" else ():
@@ -152,16 +154,17 @@ def choices(config: TuneConfig) -> Space:
     start |= config.model_dump(include=set(values) - {"threads", "instances", "concurrency"})
     values["concurrency"].sort(key=lambda each: -int(str(each)))
     start["concurrency"] = values["concurrency"][0]  # most clients: only the budget wants fewer
-    green = [name for name in found if name not in excluded]
+    passed = [name for name in found if name not in excluded]
     return Space(
-        {"format": tuple(green)} | {name: _unique([start[name], *values[name]]) for name in values},
-        {name: found[name] for name in green},
+        {"format": tuple(passed)}
+        | {name: _unique([start[name], *values[name]]) for name in values},
+        {name: found[name] for name in passed},
         excluded,
     )
 
 
 def fault(config: DeployConfig) -> str:
-    """Say which check of a configuration's ladder is not green, and why; empty if all are."""
+    """Return which parity check of a configuration did not pass, and why; empty if all did."""
     for stage in LADDER:
         result = results.read(results_folder(config) / f"{stage}.json")
         if result and result.state != "done":
@@ -169,8 +172,8 @@ def fault(config: DeployConfig) -> str:
         artifact = find_artifact(artifact_folder(config, stage))
         if artifact is None:
             return NOT_RUN.format(config.target, config.model)
-        if red := artifact.facts.get("red"):
-            return f"{stage} failed: {red}"
+        if reason := artifact.facts.get("red"):
+            return f"{stage} failed: {reason}"
     return ""
 
 

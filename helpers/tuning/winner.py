@@ -1,4 +1,4 @@
-"""The fastest configuration as an experiment: a parameter file that says why each field is so."""
+"""The fastest configuration as an experiment: a parameter file with the effect of each field."""
 
 import json
 from pathlib import Path
@@ -7,9 +7,10 @@ import yaml
 
 from helpers.config import Experiment, TuneConfig, results_folder
 from helpers.display import number
+from helpers.results import clients_of
 from helpers.store import outputs, write_atomic
 from helpers.tuning.search import Winner
-from helpers.tuning.space import Choice, Space
+from helpers.tuning.space import Choice, Space, clients
 
 EXPERIMENT = "tuned"
 
@@ -24,22 +25,22 @@ def write_experiment(config: TuneConfig, space: Space, winner: Winner) -> Path:
     """Write the winner as the only experiment of a parameter file.
 
     It is named after target and model, because a run names the folder of its results so: the files
-    of two models must not share one. A field that differs from the experiment's own has as a
-    comment what it is worth. That of an experiment with overrides lies with its results.
+    of two models must not share one. The comment of a field that differs from the experiment's own
+    is its contribution. That of an experiment with overrides lies with its results.
     """
     final, budget_ms, name = winner.final, config.latency_budget_ms, config.experiment
     own = config.model_dump(include=set(Experiment.model_fields), exclude_defaults=True)
     changes = differing(space, winner)
     fields = {field: own[field] for field in own if not field.startswith("tune_")} | changes
-    kept = f", within {number(budget_ms)} ms: {final.budget}" if budget_ms else ""
+    kept = f" (budget {number(budget_ms)} ms: {final.budget})" if budget_ms else ""
     server = config.server.model_dump(exclude_defaults=True) | {"release": config.server.release}
     text = (
-        f"# Found by triton-notebooks tune for {config.model}, beginning with {name}.\n"
-        f"# With {winner.choice['concurrency']} clients: {final.throughput:,.1f} samples/s, "
-        f"{final.ratio_in_words} times\n"
+        f"# Found by triton-notebooks tune for {config.model}, starting from {name}.\n"
+        f"# With {clients_of(clients(winner.choice))}: {final.throughput:,.1f} samples/s, "
+        f"{final.ratio_in_words}\n"
         f"# the throughput of {name}; p99 {final.p99_latency_ms:.3g} ms{kept}.\n"
-        "# Beside a field that differs stands what it is worth: times the throughput of the same\n"
-        f"# configuration with the value of {name}, with a 95% interval.\n"
+        "# The comment of a field that differs is its contribution: the throughput relative to\n"
+        f"# the same configuration with the value of {name}.\n"
     )
     text += yaml.safe_dump({"gpu": config.gpu, "device": config.device, "server": server})
     text += f"models:\n  {config.model}:\n    experiments:\n      {EXPERIMENT}:\n"

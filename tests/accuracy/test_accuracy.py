@@ -1,4 +1,4 @@
-"""A check's bounds pass a faithful output and fail a wrong one; the metric keeps 99%."""
+"""A check's tolerances pass a faithful output and fail a wrong one; the metric keeps 99%."""
 
 import sys
 from collections.abc import Iterator
@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
-from helpers.store.artifacts import Artifact, find_artifact, making
 from numpy.typing import NDArray
 
 from helpers import models
@@ -27,6 +26,7 @@ from helpers.config.loading import configure, read_file, resolve
 from helpers.config.schema import StageConfig as Config
 from helpers.config.schema import artifact_folder
 from helpers.models.resnet50 import MODEL as resnet50
+from helpers.store.artifacts import Artifact, find_artifact, making
 from helpers.store.paths import OUTPUTS_VARIABLE, ROOT
 
 Floats = NDArray[np.float32]
@@ -112,14 +112,14 @@ def test_a_difference_is_in_deviations_of_the_reference() -> None:
     assert found.ok
 
 
-def test_one_sample_far_off_is_red_though_the_mean_holds() -> None:
+def test_one_sample_far_off_fails_though_the_mean_holds() -> None:
     found = difference("OUT", with_value(100.0), reference(), (0.1, 0.1))
 
     assert found.mean_difference < 0.1
     assert not found.ok
 
 
-def test_a_rung_names_the_output_that_is_wrong_and_its_bounds(config: Config) -> None:
+def test_a_check_names_the_output_that_is_wrong_and_its_tolerances(config: Config) -> None:
     right = {"OUTPUT__0": reference()}
 
     green = check("served", config, "fp32", right, right)
@@ -127,21 +127,24 @@ def test_a_rung_names_the_output_that_is_wrong_and_its_bounds(config: Config) ->
     lost = check("served", config, "fp32", {"OTHER": reference()}, right)
 
     assert (green.fault, green.samples) == ("", SAMPLES)
-    assert red.fault.startswith("served fp32: OUTPUT__0 differs from the framework by ")
-    assert "; the bounds are 5.6e-05 and 1.4e-05; sample " in red.fault
-    assert red.rows()[0]["quality"] == "red"
-    assert lost.fault == "served fp32: OUTPUT__0 has another shape"
+    assert red.fault.startswith(
+        "served fp32: output OUTPUT__0 differs from the reference by up to "
+    )
+    assert " standard deviations (tolerance 5.6e-05) and " in red.fault
+    assert " on average (tolerance 1.4e-05); sample " in red.fault
+    assert red.rows()[0]["result"] == "failed"
+    assert lost.fault == "served fp32: output OUTPUT__0 has a different shape"
 
 
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("two samples swapped", ": OUTPUT__0 differs from the framework by 4.2 deviations at most"),
-        ("one NaN", ": OUTPUT__0 is not finite; sample 3 of 64 is nan, not "),
-        ("one infinity", ": OUTPUT__0 is not finite; sample 3 of 64 is inf, not "),
+        ("two samples swapped", ": output OUTPUT__0 differs from the reference by up to 4.2 stand"),
+        ("one NaN", ": output OUTPUT__0 is not finite; sample 3 of 64 is nan instead of "),
+        ("one infinity", ": output OUTPUT__0 is not finite; sample 3 of 64 is inf instead of "),
     ],
 )
-def test_a_red_rung_names_the_sample_that_differs_most_and_both_values(
+def test_a_failed_check_names_the_sample_that_differs_most_and_both_values(
     name: str, words: str, config: Config
 ) -> None:
     right, found = reference(), WRONG[name]
@@ -152,13 +155,13 @@ def test_a_red_rung_names_the_sample_that_differs_most_and_both_values(
     worst = np.abs(found[only.sample] - right[only.sample]).argmax()  # the place of a NaN
     assert words in red.fault
     assert red.fault.endswith(
-        f"; sample {only.sample} of 64 is {float(found[only.sample, worst])}, "
-        f"not {float(right[only.sample, worst])}"
+        f"; sample {only.sample} of 64 is {float(found[only.sample, worst])} "
+        f"instead of {float(right[only.sample, worst])}"
     )
     assert ParityCheck.model_validate_json(red.model_dump_json()).fault  # JSON has null for a NaN
 
 
-def test_a_16_bit_rung_as_near_as_fp32_says_so_on_its_page(config: Config) -> None:
+def test_a_16_bit_check_as_near_as_fp32_says_so_on_its_page(config: Config) -> None:
     right = {"OUTPUT__0": reference()}
     near = {"OUTPUT__0": reference() * np.float32(1 + 1e-6)}
     rounded = {"OUTPUT__0": reference() * np.float32(1 + 1e-3)}
@@ -171,7 +174,7 @@ def test_a_16_bit_rung_as_near_as_fp32_says_so_on_its_page(config: Config) -> No
     assert note("bf16", near, (0.1, 0.1)) == ""  # its own converted model should be as near
 
 
-def test_a_rung_is_red_when_any_of_its_outputs_is() -> None:
+def test_a_check_fails_when_any_of_its_outputs_does() -> None:
     right, bounds = reference(), (0.1, 0.1)
     good = difference("good", right, right, bounds)
     bad = difference("bad", np.zeros_like(right), right, bounds)
@@ -180,7 +183,7 @@ def test_a_rung_is_red_when_any_of_its_outputs_is() -> None:
         name, precision = "converted", "fp32"
         return ParityCheck(name=name, precision=precision, samples=1, differences=differences).fault
 
-    assert fault(good, bad).startswith("converted fp32: bad ")
+    assert fault(good, bad).startswith("converted fp32: output bad ")
     assert fault(good, good) == ""
 
 
@@ -208,10 +211,10 @@ def test_an_accelerator_is_held_to_the_bounds_of_its_own_precision(
 
     found = [(each.name, each.reference, each.precision, each.fault) for each in checks]
     assert found == [
-        ("served", "framework", precision, ""),
-        ("served under load", "framework", precision, ""),  # a native backend has its own runtime
+        ("served", "reference", precision, ""),
+        ("served under load", "reference", precision, ""),  # a native backend has its own runtime
     ]
-    assert (score.fault, decided.metric, decided.fault) == ("", "agreement", "")
+    assert (score.fault, decided.metric, decided.fault) == ("", "match_rate", "")
 
 
 def test_decisions_that_differ_in_more_than_two_of_a_hundred_are_a_fault() -> None:
@@ -219,7 +222,7 @@ def test_decisions_that_differ_in_more_than_two_of_a_hundred_are_a_fault() -> No
 
     assert ladder.agreement(right, np.where(right < 2, -1, right)).fault == ""
     assert ladder.agreement(right, np.where(right < 3, -1, right)).fault == (
-        "agreement served is 0.9700; the framework's 1.0000 asks for 0.9800"
+        "match_rate is 0.9700 as served, at least 0.9800 is required (reference: 1.0000)"
     )
     assert ladder.agreement(right, right[1:]).served == 0
 
@@ -250,15 +253,15 @@ def test_the_exported_file_is_compared_again_only_on_another_device(
             ladder.compare(chosen, artifact)
         return
     found = ladder.compare(chosen, artifact)
-    note = "the exported file itself, not compared again"
+    note = "same file as the export, not compared again"
     assert (found.headline, found.fault) == (note, "")
     assert found.rows() == [
         {
             "check": "converted",
             "precision": "fp32",
-            "compared with": "framework",
+            "compared with": "reference",
             "samples": 0,
-            "quality": "green",
+            "result": "passed",
             "reason": note,
         }
     ]
@@ -291,11 +294,11 @@ def test_the_metric_keeps_99_percent_in_both_directions(graded: Config) -> None:
     assert faults(0.7921, 0.0999) == ["", ""]
     assert faults(0.95, 0.01) == ["", ""]
     assert faults(0.7919, 0.1001) == [
-        "auc served is 0.7919; the framework's 0.8000 asks for 0.7920",
-        "risk served is 0.1001; the framework's 0.0990 asks for 0.1000",
+        "auc is 0.7919 as served, at least 0.7920 is required (reference: 0.8000)",
+        "risk is 0.1001 as served, at most 0.1000 is required (reference: 0.0990)",
     ]
 
 
 @pytest.mark.parametrize("better", ["higher", "lower"])
-def test_a_metric_that_is_not_a_number_is_red(better: Literal["higher", "lower"]) -> None:
+def test_a_metric_that_is_not_a_number_fails(better: Literal["higher", "lower"]) -> None:
     assert Score(metric="top1", framework=0.9, served=float("nan"), bound=0.89, better=better).fault

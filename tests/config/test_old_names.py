@@ -1,11 +1,12 @@
 """Files that were written by the names of before: what is read by them, and what says the new."""
 
+import json
 from pathlib import Path
 
 import pytest
 import yaml
 
-from helpers.config import parse
+from helpers.config import parse, renamed_result
 from helpers.errors import ParameterError
 from helpers.pipeline.publishing import last_parameters
 from helpers.store.lock import clear_leftovers
@@ -59,3 +60,17 @@ def test_the_artifacts_of_an_earlier_run_are_found_again(tmp_path: Path) -> None
         *("both/artefacts", "both/artifacts", "mine/artifacts")
     ]
     assert (tmp_path / "mine/artifacts/key").is_dir()
+
+
+def test_values_are_renamed_in_the_fields_that_have_them_and_only_in_old_results() -> None:
+    score = {"metric": "agreement", "headline": "agreement 1.0"}
+    check = {"name": "served", "reference": "framework", "wide": 2}
+    old = {"artefact": None, "scores": [score], "rungs": [check]}
+
+    assert json.loads(renamed_result(json.dumps(old).encode())) == {
+        "artifact": None,
+        "scores": [{"metric": "match_rate", "headline": "agreement 1.0"}],
+        "checks": [{"name": "served", "reference": "reference", "wide": 2}],
+    }
+    new = json.dumps({"artifact": None, "facts": {"limit": 3}}).encode()
+    assert renamed_result(new) == new

@@ -316,7 +316,7 @@ def test_a_new_file_says_what_the_nearest_says_of_a_gpu_of_another_name(
     path, source = folder / "mine.yaml", folder / f"{known.name}.yaml"
     said = capsys.readouterr()
     assert (code, said.err, calls) == (0, "", ["init", "shutdown"])
-    assert said.out == f"{path} is written; next: triton-notebooks doctor {path}\n"
+    assert said.out == f"wrote {path}; next: triton-notebooks doctor {path}\n"
     assert files(folder) == {**before, "mine.yaml": path.read_bytes()}
     assert read_file(path).file.gpu == "GeForce: 'Super' #1"
     gpu = read_file(source).file.gpu
@@ -415,18 +415,18 @@ def test_a_file_that_cannot_be_written_is_one_line_and_leaves_nothing(
     assert files(folder) == before
 
 
-MENDED = "install NVIDIA's driver, or use params/cpu.yaml"
+MENDED = "Install NVIDIA's driver, or use params/cpu.yaml."
 
 
 @pytest.mark.parametrize(
     ("state", "line"),
     [
-        ("nothing", f"no NVIDIA driver here: {MENDED}"),
-        ("no package", "nvidia-ml-py is not installed: pip install nvidia-ml-py"),
-        ("not loaded", "the driver's kernel module is not loaded: modprobe nvidia"),
+        ("nothing", f"This machine has no NVIDIA driver. {MENDED}"),
+        ("no package", "nvidia-ml-py is not installed. Run: pip install nvidia-ml-py"),
+        ("not loaded", "the driver's kernel module is not loaded. Run: modprobe nvidia"),
         (
             "no GPU",
-            "the driver reports no GPU: Invalid Argument: list its GPUs with nvidia-smi -L",
+            "the driver reports no GPU: Invalid Argument. List its GPUs: nvidia-smi -L",
         ),
     ],
 )

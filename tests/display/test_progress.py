@@ -55,7 +55,7 @@ def test_a_pipe_gets_every_line_and_no_control_characters() -> None:
 
     printed = "".join(f"      line {number}\n" for number in range(9))
     assert done.stderr == ""
-    running = "[1/2] a [b] export: running, because it is new (about 90 s)"
+    running = "[1/2] a [b] export: running (it is new, about 90 s)"
     assert done.stdout == f"{running}\n{printed}{DONE}\n"
 
 
@@ -68,7 +68,7 @@ def test_a_terminal_shows_the_run_the_stage_and_its_last_lines_and_then_keeps_wh
     plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", written)
     assert re.search(r"run +\S+ +1%, about 1:59 left\n", plain)
     assert re.search(r"stage +\S+ +0:01 of about 1:30 *\n", plain)
-    assert "[1/2] a [b] export, because it is new\n" in plain
+    assert "[1/2] a [b] export (it is new)\n" in plain
     assert "line 8" in plain
     assert "line 2" not in plain  # the last six lines only
     assert "75%, about 0:00 left" in plain  # at its pace: 90 seconds took one
@@ -118,7 +118,7 @@ def test_work_goes_on_where_nothing_can_be_printed(opened, why, view) -> None:
     done = subprocess.run([sys.executable, "-c", script], stdout=output, stderr=subprocess.PIPE)
 
     os.close(output)
-    assert (done.returncode, done.stderr) == (0, b"nothing more is printed: %s\n" % why)
+    assert (done.returncode, done.stderr) == (0, b"cannot print any more: %s\n" % why)
 
 
 def test_a_long_step_prints_a_line_only_now_and_then(

@@ -121,7 +121,7 @@ class Fleet:
     def schedule(self, *arguments: str) -> Running:
         """Start a scheduler, on this machine only unless `arguments` say otherwise."""
         running = self.start("scheduler", *(arguments or ("--port", "0")))
-        said = running.wait_to_say("on each machine: ")
+        said = running.wait_to_say("On each machine, run: ")
         line = re.findall(r"triton-notebooks worker (\S+)(?: --key (\S+))?$", said, re.M)[0]
         self.address, self.key = line[0], ("--key", line[1]) if line[1] else ()
         return running

@@ -82,12 +82,12 @@ def test_a_worker_killed_in_mid_stage_fails_that_stage_and_others_go_on(held: Fl
     answer = running.answer()
 
     assert answer.code == 1
-    assert reason(held).startswith("its worker ended while it ran (killed, out of memory or stop")
-    assert f"first: [1/1] dummy onnx-fp32 export: failed, {reason(held)}\n" in answer.output
+    assert reason(held).startswith("The worker ended (killed, out of memory or stopped). Start ")
+    assert f"first: [1/1] dummy onnx-fp32 export: failed: {reason(held)}\n" in answer.output
     assert reason(held, "second") == ""
     wait_for(lambda: not kernels(held.folder), 30)
     page = (held.home.root / "outputs/first/index.html").read_text()
-    assert "its worker ended while it ran" in page
+    assert "The worker ended (killed, out of memory or stopped)." in page
     held.work("first")
     require_completion(held)
 
@@ -96,8 +96,11 @@ def test_a_worker_killed_in_mid_stage_fails_that_stage_and_others_go_on(held: Fl
 @pytest.mark.parametrize(
     ("victim", "why"),
     [
-        ("kernel", "the notebook's kernel was killed: look for a lack of memory, then run again"),
-        ("bench", "the process that ran it was killed: look for a lack of memory, then run again"),
+        (
+            "kernel",
+            "The kernel was killed, probably out of memory. Free some memory and run again.",
+        ),
+        ("bench", "The worker process was killed, probably out of memory. Run again."),
     ],
 )
 def test_a_stage_that_is_out_of_memory_leaves_its_worker(
@@ -141,7 +144,7 @@ def test_a_scheduler_that_ends_is_one_line_and_what_was_done_is_kept(held: Fleet
 
     assert answer.code == 1
     last = answer.output.splitlines()[-1]
-    assert last.startswith(f"error: the scheduler at {held.address} is gone: what was done is kept")
+    assert last.startswith(f"error: Lost the scheduler at {held.address}. Results so far are kept.")
     assert "Traceback" not in answer.output
     assert reason(held) == "the run was interrupted"
     assert reason(held, "second") == ""
@@ -166,9 +169,9 @@ def test_a_cable_pulled_out_in_mid_stage_fails_it_and_the_worker_comes_back(
     answer = running.answer()
 
     assert answer.code == 1
-    assert reason(fleet) == ("its worker is not heard of any more (its network was cut): run again")
+    assert reason(fleet) == "Lost the connection to the worker. Check its network and run again."
     assert reason(fleet, "second") == ""
-    first.wait_to_say("cut off from tls://")
+    first.wait_to_say("lost the connection to tls://")
     wait_for(lambda: not kernels(fleet.folder), 30)
     there = read(fleet.outputs("first") / "first/dummy/onnx-fp32/export.json")
     assert there
@@ -196,16 +199,16 @@ def test_a_worker_with_other_software_is_refused_before_anything_runs(fleet: Fle
         fleet.work(name, project=project)
 
     for name, difference in (
-        ("first", "another source of helpers/perf/limits.py"),
-        ("second", "numpy 0.1, not "),
+        ("first", "a different version of helpers/perf/limits.py"),
+        ("second", "numpy 0.1 instead of "),
     ):
         answer = fleet.run(f"params/{name}.yaml", *ONLY)
 
         assert answer.code == 1
         (line,) = (each for each in answer.output.splitlines() if each.startswith("error: "))
-        assert line.startswith(f"error: the worker of {name} (")
+        assert line.startswith(f"error: The worker for {name} (")
         assert f" has {difference}" in line
         assert line.endswith(
-            "install the same commit and docker/requirements.lock there, and start it again"
+            "Install the same commit and docker/requirements.lock, and restart it."
         )
         assert not list((fleet.home.root / "outputs").glob(f"{name}/dummy/**/*.json"))

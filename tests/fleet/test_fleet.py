@@ -160,15 +160,15 @@ def test_a_stage_alone_finds_the_deployment_that_it_is_about_or_has_it_sent(flee
     only = ("--stage", "export", "--stage", "perf_online", *ONE)
 
     running = fleet.submit("params/first.yaml", "params/second.yaml", *only)
-    running.wait_to_say("dummy onnx-fp32 perf_online waiting for other stages on its host to end")
+    running.wait_to_say("dummy onnx-fp32 perf_online waiting: other stages are running on its host")
     hold.unlink()
     answer = running.answer()
 
     for stage in STAGES[:3]:
         assert f"second dummy: second/artifacts/dummy-{stage}-" in answer.output
-    assert "second: [1/2] dummy onnx-fp32 export: unchanged, skipped" in answer.output
+    assert "second: [1/2] dummy onnx-fp32 export: unchanged\n" in answer.output
     assert "second: [2/2] dummy onnx-fp32 perf_online: done in" in answer.output
-    assert "first: [2/2] dummy onnx-fp32 perf_online: blocked by deploy" in answer.output
+    assert "first: [2/2] dummy onnx-fp32 perf_online: blocked: deploy " in answer.output
     there = result(fleet.outputs("second"), "second", "perf_online")
     assert there == result(fleet.home.root / "outputs", "second", "perf_online")
 
@@ -181,7 +181,7 @@ def test_a_stage_goes_to_its_worker_and_comes_home_and_what_no_worker_offers_wai
     only = ("--stage", "export", *ONE)
     running = fleet.submit("params/first.yaml", "params/second.yaml", *only)
 
-    running.wait_to_say("second dummy: waits, no worker offers second")
+    running.wait_to_say("second dummy: waiting: no worker offers second")
     running.wait_to_say("first: [1/1] dummy onnx-fp32 export: done in ")
     index = (fleet.home.root / "outputs/second/index.html").read_text()
     assert "no worker offers second" in index
@@ -191,7 +191,7 @@ def test_a_stage_goes_to_its_worker_and_comes_home_and_what_no_worker_offers_wai
 
     running.end()
     assert running.process.returncode == 130
-    assert running.said.splitlines()[-1].startswith("interrupted: the same command goes on")
+    assert running.said.splitlines()[-1].startswith("Interrupted. Run the same command again")
     again = fleet.run("params/first.yaml", *only)
     assert (again.code, again.executed()) == (0, [])
 

@@ -32,8 +32,8 @@ def test_a_plain_connection_to_another_machine_needs_a_flag() -> None:
     with pytest.raises(ParameterError) as raised:
         _ = Access("tcp://10.0.0.1:8786").security
     assert str(raised.value) == (
-        "tcp://10.0.0.1:8786 is not encrypted, and whoever reaches it can run code on the workers: "
-        "use tls://, or give --insecure"
+        "tcp://10.0.0.1:8786 is not encrypted: anyone who reaches it can run code on the workers. "
+        "Use tls://, or add --insecure."
     )
     assert not Access("tcp://10.0.0.1:8786", insecure=True).security.require_encryption
 
@@ -41,10 +41,10 @@ def test_a_plain_connection_to_another_machine_needs_a_flag() -> None:
 @pytest.mark.parametrize(
     ("address", "line"),
     [
-        ("tls://10.0.0.1:8786", "needs --key, the file that the scheduler wrote"),
-        ("10.0.0.1:8786", "give tls://HOST:PORT, as the scheduler printed it"),
-        ("http://10.0.0.1:8786", "give tls://HOST:PORT"),
-        ("tcp://10.0.0.1:8786;", "give tls://HOST:PORT"),
+        ("tls://10.0.0.1:8786", "needs a key. Add --key with the scheduler's file"),
+        ("10.0.0.1:8786", "Use tls://HOST:PORT, as the scheduler printed it"),
+        ("http://10.0.0.1:8786", "Use tls://HOST:PORT"),
+        ("tcp://10.0.0.1:8786;", "Use tls://HOST:PORT"),
     ],
 )
 def test_an_address_that_cannot_be_joined_is_one_line(address: str, line: str) -> None:
@@ -68,10 +68,10 @@ def test_the_key_is_written_once_for_its_owner_and_encrypts_both_ways(tmp_path: 
     ("change", "line"),
     [
         ({}, ""),
-        ({"version": {"python": "3.11.1", "numpy": "1.0"}}, "numpy 1.0, not 2.0"),
-        ({"version": {"python": "3.11.1"}}, "numpy none, not 2.0"),
-        ({"source": {"a.py": "x", "b.py": "z"}}, "another source of b.py"),
-        ({"source": {}}, "another source of a.py and 1 more"),
+        ({"version": {"python": "3.11.1", "numpy": "1.0"}}, "numpy 1.0 instead of 2.0"),
+        ({"version": {"python": "3.11.1"}}, "numpy none instead of 2.0"),
+        ({"source": {"a.py": "x", "b.py": "z"}}, "a different version of b.py"),
+        ({"source": {}}, "a different version of a.py and 1 more"),
     ],
 )
 def test_software_that_differs_is_named(change: dict[str, dict[str, str]], line: str) -> None:
@@ -119,7 +119,7 @@ def test_an_order_is_for_one_process_and_runs_once(tmp_path: Path) -> None:
         order = Order(ticket, "run", worker, *words)
         bundle = station.perform(order, False, lambda: True, print)
         assert (bundle.state, bundle.files) == ("refused", {})
-        assert bundle.reason == "it was begun before, and is not run twice: run it again"
+        assert bundle.reason == "The stage was started before and never runs twice. Run again."
     assert list(tmp_path.iterdir()) == []
 
 
@@ -201,9 +201,9 @@ def test_one_view_has_what_runs_on_all_machines_and_what_waits_for_what() -> Non
 
     view = FleetView()
     view._console = Console(file=io.StringIO(), width=120)
-    view("NVIDIA-T4 bert: waits, no worker offers NVIDIA-T4 or NVIDIA T4")
-    view("cpu bert: waits, its machine runs smoke bert")
-    view("cpu bert: goes to a processor, 2 cores")
+    view("NVIDIA-T4 bert: waiting: no worker offers NVIDIA-T4 or NVIDIA T4")
+    view("cpu bert: waiting: the worker is running smoke bert")
+    view("cpu bert: assigned to a processor, 2 cores")
     with view.stage("cpu: [1/6] bert onnx-fp32 export", "--force", 40.0):
         view.printed("cpu bert onnx-fp32 export: fitting a small checkpoint to it")
         view.printed("smoke bert onnx-fp32 export: of another target")
@@ -211,9 +211,9 @@ def test_one_view_has_what_runs_on_all_machines_and_what_waits_for_what() -> Non
 
     said = view._console.file.getvalue().splitlines()[3:]  # type: ignore[attr-defined]
     assert [" ".join(line.split()) for line in said] == [
-        "run 0% of what was expected",
+        "run 0% of the expected time",
         "cpu: [1/6] bert onnx-fp32 export 0 of about 40 s fitting a small checkpoint to it",
-        "NVIDIA-T4 bert waits, no worker offers NVIDIA-T4 or NVIDIA T4",
+        "NVIDIA-T4 bert waiting: no worker offers NVIDIA-T4 or NVIDIA T4",
     ]
 
 
@@ -303,7 +303,7 @@ def test_what_comes_damaged_does_not_count(tmp_path: Path, monkeypatch: pytest.M
     cargo.write(two, place, token, "empty", 0, b"")
     cargo.write(two, place, token, "inner/a.bin", 0, b"other")
 
-    with pytest.raises(FleetError, match=r"inner/a\.bin did not come as it was sent"):
+    with pytest.raises(FleetError, match=r"inner/a\.bin was damaged in transfer\. Run again"):
         cargo.finish(two, place, token, manifest)
 
     assert list((two / "data").iterdir()) == []

@@ -51,10 +51,9 @@ def test_days_prepared_by_two_workers_are_those_of_one_machine(fleet: Fleet) -> 
     assert found == content(whole)
     assert not scratch.exists()
     again = fleet.start(*command).answer()
-    assert (again.code, "is there already" in again.output) == (0, True)
+    assert (again.code, "is already prepared" in again.output) == (0, True)
     generated = fleet.start("prepare", "params/smoke.yaml", *command[2:]).answer()
     assert generated.code == 2
-    assert "holds no raw files that are prepared in parts: those of dcnv2, dlrm, widedeep are" in (
-        generated.output
-    )
+    assert "has no raw files to prepare on a cluster. Set the dataset to a " in generated.output
+    assert "; the models are dcnv2, dlrm, widedeep." in generated.output
     assert wait_for(lambda: Path(made / "manifest.json").exists())

@@ -47,6 +47,29 @@ WORDS = {
 }
 
 
+# what each format's tools are called with
+CALLS = {
+    "onnx": ["torch.onnx.export", "opset_version=17", "dynamic_axes={'x': {0: 'batch'}"],
+    "ts-trace": ["torch.jit.trace(network, samples)", "torch.jit.save(module, 'model.pt')"],
+    "ts-script": ["torch.jit.script(network)", "torch.jit.freeze(module)"],
+    "openvino": ["openvino.convert_model('model.onnx')", "compress_to_fp16=False"],
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_the_calls_that_made_a_file_are_recorded(name: str, tmp_path: Path) -> None:
+    source: Any = network()
+    if name == "openvino":
+        source, _ = described("onnx", source, tmp_path, opset=OPSET)
+    fmt, build = formats.get(name), Build("fp32", INPUTS, ("y",), OPSET)
+
+    fmt.make(source, tmp_path / fmt.FILE, build)
+
+    text = "\n".join(build.calls)
+    assert all(each in text for each in CALLS[name]), text
+    assert str(tmp_path) not in text
+
+
 @pytest.mark.parametrize("name", WORDS)
 def test_a_file_has_an_operator_for_each_layer_of_the_network(name: str, tmp_path: Path) -> None:
     source: Any = network()

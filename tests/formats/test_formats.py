@@ -338,7 +338,7 @@ def test_an_unknown_format_is_named_with_what_there_is() -> None:
         formats.get("flatpack")
 
     assert str(raised.value) == (
-        f"unknown format 'flatpack': this package has {', '.join(formats.names())}"
+        f"Unknown format 'flatpack'. Known formats: {', '.join(formats.names())}."
     )
 
 

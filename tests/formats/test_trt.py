@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.store.artifacts import Artifact, making
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from helpers import formats
@@ -25,6 +24,7 @@ from helpers.config.schema import StageConfig as Config
 from helpers.formats import Build, _tensorrt
 from helpers.inference import datasets
 from helpers.machine import gpu
+from helpers.store.artifacts import Artifact, making
 from helpers.store.paths import OUTPUTS_VARIABLE
 from helpers.triton import conversion_plan, convert, native
 
@@ -293,7 +293,7 @@ def test_what_a_notebook_shows_of_an_engine_is_what_the_builder_is_given(
         "to": "NVIDIA TensorRT, fp16",
         "built in": "nvcr.io/nvidia/tensorrt:23.02-py3",
         "builder flags": "FP16",
-        f"optimisation profile, {name}": shown(image.asked["profile"][name]),
+        f"optimization profile, {name}": shown(image.asked["profile"][name]),
         "workspace": f"{_tensorrt.WORKSPACE_BYTES / 2**30:.0f} GiB",
         "CUDA graphs": "yes" if image.asked["cuda_graphs"] else "no",
     }
@@ -320,8 +320,8 @@ def test_flat_tensors_have_a_profile_of_the_elements_of_so_many_samples() -> Non
 
     rows = {row["field"]: row["value"] for row in conversion_plan(chosen)}
 
-    assert rows["optimisation profile, args_0"] == "min 13; opt 104; max 104"
-    assert rows["optimisation profile, args_1"] == "min 3328; opt 26624; max 26624"
+    assert rows["optimization profile, args_0"] == "min 13; opt 104; max 104"
+    assert rows["optimization profile, args_1"] == "min 3328; opt 26624; max 26624"
 
 
 FLAT = {
@@ -391,7 +391,9 @@ def test_where_nothing_is_converted_the_plan_says_so() -> None:
     rows = conversion_plan(config(format="onnx", precision="fp32"))
 
     assert [row["field"] for row in rows] == ["from", "to"]
-    assert rows[1]["why"] == "The export's own format and precision: the file is taken as it is."
+    assert (
+        rows[1]["why"] == "Same format and precision as the export, so the file is used as it is."
+    )
 
 
 def test_an_int8_conversion_says_what_decides_its_scales() -> None:
@@ -404,7 +406,7 @@ def test_an_int8_conversion_says_what_decides_its_scales() -> None:
     }
 
     assert rows["calibration"] == "96 training samples, seed 0"
-    assert {"calibration", "bounds"} < rows.keys()
+    assert {"calibration", "tolerances"} < rows.keys()
 
 
 CHANGES: list[tuple[dict[str, Any], dict[str, set[str]]]] = [

@@ -235,7 +235,7 @@ def test_no_native_backend_runs_two_parts_at_once(dlrm: Deployed, tmp_path: Path
     server = {"kind": "docker", "release": "24.10"}
     section = {dlrm.model: {"experiments": {"hps": dlrm.fields | {"composition": "fused"}}}}
     config = resolve(dlrm.model, "deploy", "test", "cpu", server, {}, section, "hps", {})
-    with pytest.raises(ServerError, match="needs the Python adapter: server.backend: adapter"):
+    with pytest.raises(ServerError, match="needs the adapter. Set server.backend to adapter."):
         write_repository(tmp_path, config, dlrm.repository)
 
 

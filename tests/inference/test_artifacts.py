@@ -58,6 +58,24 @@ def test_an_artifact_is_hashed_once_in_a_process(deployed: ExportConfig, hashed:
     assert hashed == ["model.onnx", "tables.npy"]
 
 
+def test_what_is_served_as_exported_needs_no_conversion_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(OUTPUTS_VARIABLE, str(tmp_path))
+    found: ExportConfig = config("deploy", {})
+    converted: ExportConfig = config("deploy", {}, format="openvino")
+    with making(artifact_folder(found, "export")) as (folder, facts):
+        (folder / "model.onnx").write_bytes(b"weights")
+        facts["opset"] = 13
+
+    taken = require(found, "convert")
+
+    assert (taken.folder / "model.onnx").read_bytes() == b"weights"
+    assert (taken.facts["note"], taken.facts["opset"]) == ("taken as exported", 13)
+    with pytest.raises(ArtifactError, match="no result of convert"):
+        require(converted, "convert")
+
+
 def test_an_artifact_that_is_made_again_is_hashed_again(
     deployed: ExportConfig, hashed: list[str]
 ) -> None:
@@ -78,7 +96,7 @@ def test_a_change_after_the_first_verification_is_noticed(deployed: ExportConfig
     path.write_bytes(b"tablet")
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
-    with pytest.raises(ArtifactError, match="tables.npy changed after it was made"):
+    with pytest.raises(ArtifactError, match="tables.npy changed on disk"):
         require(deployed, "convert")
 
 
@@ -87,7 +105,7 @@ def test_a_file_that_is_removed_after_the_first_verification_is_noticed(
 ) -> None:
     (require(deployed, "convert").folder / "model.onnx").unlink()
 
-    with pytest.raises(ArtifactError, match="model.onnx changed after it was made"):
+    with pytest.raises(ArtifactError, match="model.onnx changed on disk"):
         require(deployed, "convert")
 
 

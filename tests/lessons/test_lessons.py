@@ -62,24 +62,25 @@ def test_without_a_batcher_there_are_as_many_instances_and_threads_as_with_one()
 
 
 @pytest.mark.parametrize(
-    ("cores", "names"),
+    ("cores", "pairs"),
     [
-        (1, ["1 x 1", "2 x 1"]),
-        (2, ["1 x 1", "1 x 2", "2 x 1", "2 x 2"]),
-        (8, ["1 x 1", "1 x 8", "2 x 4", "2 x 8"]),
+        (1, [(1, 1), (2, 1)]),
+        (2, [(1, 1), (1, 2), (2, 1), (2, 2)]),
+        (8, [(1, 1), (1, 8), (2, 4), (2, 8)]),
     ],
 )
 def test_instances_share_the_cores_in_each_way(
-    cores: int, names: list[str], monkeypatch: pytest.MonkeyPatch
+    cores: int, pairs: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(choices, "physical_cores", lambda: cores)
 
     found = lessons.sharings(config("instances"))
 
-    assert [each.name for each in found] == names
-    for each in found:
-        own = f"{each.config.instances.online} x {each.config.threads}"
-        assert own == each.name
+    assert [(each.config.instances.online, each.config.threads) for each in found] == pairs
+    for pair, each in zip(pairs, found, strict=True):
+        assert re.findall(r"\d+", each.name) == [str(count) for count in pair]
+    assert found[0].name == "1 instance × 1 thread"
+    assert found[-1].name.startswith("2 instances × ")
 
 
 def test_precisions_are_those_of_one_format_and_the_others_have_a_reason() -> None:
@@ -87,7 +88,7 @@ def test_precisions_are_those_of_one_format_and_the_others_have_a_reason() -> No
 
     assert [each.config.precision for each in found] == ["fp32", "bf16", "int8"]
     assert {each.config.format for each in found} == {"openvino"}
-    assert left == {"fp16": "openvino has no fp16 on a cpu: it has fp32, bf16, int8"}
+    assert left == {"fp16": "openvino does not support fp16 on a cpu. Use one of fp32, bf16, int8."}
 
 
 def test_a_precision_shares_the_artifact_of_an_experiment_with_it() -> None:
@@ -146,17 +147,18 @@ def test_what_is_noticed_of_the_batcher_is_what_was_measured() -> None:
     found = lessons.notice_batching(batching())
 
     words = (
-        r"1 client, whom nobody joins: p50 is (\S+) ms with delay 0 ms and (\S+) ms with delay 10"
+        r"1 client, so there is nothing to batch: p50 is (\S+) ms with delay 0 ms and (\S+) ms "
+        r"with delay 10 ms: 1\.33× \(95% CI \S+ to \S+\)\.$"
     )
-    said = re.match(words + r" ms: 1\.33 \[\S+, \S+\] times\.$", found[0])
+    said = re.match(words, found[0])
     assert said
     assert [float(each) for each in said.groups()] == pytest.approx([25, 33.3], rel=0.02)
     assert found[1].endswith("2.5 with delay 10 ms; 2.5 with delay 10 ms, prefers 4.")
     assert "delay 0 ms has 1.5" in found[2]
-    assert "times the throughput of no batcher." in found[2]
-    assert "delay 10 ms is not told apart from delay 0 ms" in found[3]
-    assert "which tells no difference" in found[4]
-    assert found[5] == "Other processes used 0.00 cores meanwhile, and 0 of 12 rows are not stable."
+    assert ") the throughput of no batcher." in found[2]
+    assert "no measurable difference between delay 10 ms and delay 0 ms" in found[3]
+    assert ", no measurable difference" in found[4]
+    assert found[5] == ("Other processes used 0.00 CPU cores. 12 of 12 measurements are stable.")
 
 
 def test_a_row_that_is_not_stable_is_told_with_its_reason() -> None:
@@ -166,11 +168,14 @@ def test_a_row_that_is_not_stable_is_told_with_its_reason() -> None:
         row=points[3].row.model_copy(update={"quality": "imprecise", "reason": "too few"}),
     )
 
-    said = "1 of 12 rows are not stable: delay 10 ms with 1 client is wide (too few)."
+    said = (
+        "11 of 12 measurements are stable. For example, delay 10 ms with 1 client is imprecise "
+        "(too few)."
+    )
     assert lessons.notice_batching(points)[-1].endswith(said)
 
 
-def test_a_difference_within_the_noise_is_not_told() -> None:
+def test_a_difference_within_the_noise_is_not_measurable() -> None:
     quiet = [point(name, count, rate) for count in (1, 4) for name, rate in (("a", 40), ("b", 44))]
     noisy = [
         replace(each, throughputs=tuple(np.array(each.throughputs) * (1, 1.5, 0.6, 1.2)))
@@ -180,8 +185,8 @@ def test_a_difference_within_the_noise_is_not_told() -> None:
     ]
 
     assert "b has 1.1" in lessons.notice_precision(quiet)[0]
-    assert "b is not told apart from a" in lessons.notice_precision(noisy)[0]
-    assert "not told apart" in lessons.headline(noisy)
+    assert "no measurable difference between b and a" in lessons.notice_precision(noisy)[0]
+    assert "no measurable difference" in lessons.headline(noisy)
 
 
 def test_the_headline_is_the_fastest_with_many_clients() -> None:
@@ -189,7 +194,7 @@ def test_the_headline_is_the_fastest_with_many_clients() -> None:
 
     assert lessons.headline(points).startswith("4 clients: b has ")
     first = [point("a", 1, 50), point("b", 1, 90), point("a", 4, 80), point("b", 4, 40)]
-    assert lessons.headline(first) == "4 clients: none measured faster than a"
+    assert lessons.headline(first) == "4 clients: none was faster than a"
 
 
 def test_a_table_has_each_figure_with_its_interval_and_a_chart_says_its_ends() -> None:
@@ -198,24 +203,26 @@ def test_a_table_has_each_figure_with_its_interval_and_a_chart_says_its_ends() -
     shown = lessons.shown(points)
 
     assert list(shown["configuration"])[:2] == ["no batcher", "delay 0 ms"]
-    ratios = shown["times the first's throughput, 95%"]
-    assert ratios.iloc[0] == "1.00"
+    ratios = shown["throughput relative to the first"]
+    assert ratios.iloc[0] == "1.00×"
     assert ratios.iloc[7].startswith("1.5")
     assert len(shown) == 12
     alt = in_words(lessons.frame(points))
-    assert alt.startswith("With 1 client, p50 latency is from ")
-    assert "(no batcher)" in alt.partition("With 4 clients")[2]
+    assert alt.startswith("With 1 client p50 latency is ")
+    assert "(no batcher)" in alt.partition("with 4 clients")[2]
     facts = lessons.facts(points)["points"]
     assert isinstance(facts, list)
     assert len(facts) == 12
 
 
 def test_instances_name_the_memory_of_more_copies() -> None:
-    names = ("1 x 1", "1 x 2", "2 x 1", "2 x 2")
+    names = ("one by one", "one by two", "two by one", "two by two")
     points = [point(name, count, 40) for count in (1, 4) for name in names]
 
     found = lessons.notice_sharing(points)
 
-    assert "Peak memory of the server: 400 MB with 1 x 1, 400 MB with 2 x 2." in found
-    assert any(line.startswith("4 clients: 2 x 1 ") and "1 x 2" in line for line in found)
+    assert "Peak memory of the server: 400 MB with one by one, 400 MB with two by two." in found
+    assert any(
+        line.startswith("4 clients: ") and "two by one and one by two" in line for line in found
+    )
     assert sum(line.startswith("1 client: p50 is") for line in found) == 3

@@ -57,18 +57,18 @@ def test_a_gpu_target_names_what_is_missing_and_how_to_fix_it(
     assert code == 1
     assert lines["NVIDIA driver"] == (
         "FIX",
-        "not found; install NVIDIA's driver, or use params/cpu.yaml",
+        "not found. Install NVIDIA's driver, or use params/cpu.yaml.",
     )
     assert lines["Docker"][1] == (
-        "there is no docker command (no such file or directory); install Docker Engine, or set "
-        "server.kind to embedded"
+        "The docker command does not start (no such file or directory). Install Docker Engine, or "
+        "set server.kind to embedded."
     )
     word, contents = lines["release 22.02"]
     assert word == "ok"
     assert "Python 3.8 (inferred), CUDA 11.6.0, driver 510, TensorRT 8.2.3.0 (inferred)" in contents
     assert lines["resnet50 onnx-trt-fp16"] == (
         "FIX",
-        "it needs NVIDIA T4, and this machine has no NVIDIA driver",
+        "it needs NVIDIA T4, but this machine has no NVIDIA driver",
     )
     assert not outputs.exists()
 
@@ -95,9 +95,9 @@ def test_without_a_file_it_looks_at_the_cpu_target(
         ),
         (
             "fpu avx2 avx_vnni",
-            "fp32 by avx2; int8 by avx_vnni; no bf16: not faster than fp32 here",
+            "fp32 by avx2; int8 by avx_vnni; no bf16 (not faster than fp32)",
         ),
-        ("fpu avx2", "fp32 by avx2; no bf16, int8: not faster than fp32 here"),
+        ("fpu avx2", "fp32 by avx2; no bf16, int8 (not faster than fp32)"),
     ],
 )
 def test_it_says_which_precisions_the_processor_has(
@@ -107,7 +107,7 @@ def test_it_says_which_precisions_the_processor_has(
 
     main(["doctor"])
 
-    assert told(capsys)["processor"] == ("ok", said)
+    assert told(capsys)["CPU"] == ("ok", said)
 
 
 def test_it_looks_at_the_disk_of_the_given_outputs(capsys: pytest.CaptureFixture[str]) -> None:
@@ -132,15 +132,14 @@ def test_little_shared_memory_is_enough_for_small_models(
     """64 MB are what Docker gives a container, unless told otherwise."""
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=megabytes * 1e6))
     main(["doctor"])
-    fix = (
-        "; large requests need more: mount -o remount,size=2G /dev/shm, or docker run --shm-size=2g"
-    )
+    fix = ". Large requests need more. Run: mount -o remount,size=2G /dev/shm, or docker run "
+    fix += "--shm-size=2g"
     text = f"{found} GB free, 1 needed{fix if word != 'ok' else ''}"
     assert told(capsys)["/dev/shm"] == (word, text)
 
 
 def test_a_check_that_fails_is_one_line() -> None:
-    assert Check("glibc", False, "2.31", "use Debian 12").line == "glibc: 2.31; use Debian 12"
+    assert Check("glibc", False, "2.31", "Use Debian 12.").line == "glibc: 2.31. Use Debian 12."
 
 
 def test_a_machine_that_lacks_a_little_is_told_how_to_fix_it(
@@ -165,33 +164,35 @@ def test_a_machine_that_lacks_a_little_is_told_how_to_fix_it(
 
 
 def test_too_little_space_is_said_with_both_figures(tmp_path: Path) -> None:
-    check = checks._space("disk", tmp_path / "not/there/yet", 1e6, "free some")
+    check = checks._space("disk", tmp_path / "not/there/yet", 1e6, "Free some.")
 
     assert not check.ok
-    assert check.line.endswith(" GB free, 1000000 needed; free some")
+    assert check.line.endswith(" GB free, 1000000 needed. Free some.")
 
 
 OBSTACLES = {
     "none": ({}, ""),
     "bf16 in ONNX": (
         {"export_precision": "bf16", "precision": "bf16"},
-        "onnx has no bf16 on a cpu: it has fp32, int8",
+        "onnx does not support bf16 on a cpu. Use one of fp32, int8.",
     ),
     "the converted precision": (
         {"format": "openvino", "precision": "fp16"},
-        "openvino has no fp16 on a cpu: it has fp32, bf16, int8",
+        "openvino does not support fp16 on a cpu. Use one of fp32, bf16, int8.",
     ),
     "a format of GPUs": (
         {"format": "trt", "precision": "fp16"},
-        "trt has no fp16 on a cpu: it does not run there at all",
+        "trt does not support fp16 on a cpu. Use another format.",
     ),
     "a native accelerator": (
         {"accelerator": "openvino"},
-        "accelerator openvino needs a native backend, which the embedded server does not have",
+        "The embedded server does not support accelerator openvino. "
+        "Set server.kind to docker or remote.",
     ),
     "a remote server": (
         {"server": {"kind": "remote"}},
-        "server.url is '': give host:port of Triton's HTTP endpoint, such as 127.0.0.1:8000",
+        "server.url '' is invalid. Set it to host:port of Triton's HTTP endpoint, such as "
+        "127.0.0.1:8000.",
     ),
 }
 
@@ -205,4 +206,4 @@ def test_what_cannot_run_is_known_before_it_is_tried(changes: dict[str, Any], re
 def test_a_gpu_that_is_not_there_is_the_first_obstacle() -> None:
     found = obstacle(config(gpu="NVIDIA A30", device="gpu", server={"kind": "docker"}))
 
-    assert found == "it needs NVIDIA A30, and this machine has no NVIDIA driver"
+    assert found == "it needs NVIDIA A30, but this machine has no NVIDIA driver"

@@ -45,8 +45,8 @@ def test_a_gpu_that_matches_its_target_is_ok(card: Card) -> None:
         "NVIDIA driver": ("ok", "535.183.01, CUDA 12.2"),
         "GPU": ("ok", "NVIDIA A100-SXM4-80GB"),
         "GPU memory": ("ok", "83.0 of 85.0 GB free, 4 needed"),
-        "GPU processes": ("ok", "0 of others, using 0 MB"),
-        "GPU clocks": ("ok", "reduced by nothing"),
+        "GPU processes": ("ok", "0 other, using 0 MB"),
+        "GPU clocks": ("ok", "not throttled"),
         "GPU power limit": ("ok", "400 W"),
         "MIG": ("ok", "off"),
         "ECC": ("ok", "on"),
@@ -63,10 +63,10 @@ FAULTS: dict[str, tuple[dict[str, Any], str, str, str]] = {  # state, check, wor
         {"power_limit": 300_000},
         "GPU power limit",
         "WARN",
-        "--power-limit=400.0 as root",
+        "as root: nvidia-smi --power-limit=400.0",
     ),
-    "MIG": ({"mig": 1}, "MIG", "WARN", "--multi-instance-gpu=0 as root"),
-    "no ECC": ({"ecc": 0}, "ECC", "WARN", "--ecc-config=1 as root"),
+    "MIG": ({"mig": 1}, "MIG", "WARN", "as root: nvidia-smi --multi-instance-gpu=0"),
+    "no ECC": ({"ecc": 0}, "ECC", "WARN", "as root and restart: nvidia-smi --ecc-config=1"),
 }
 
 
@@ -80,7 +80,7 @@ def test_each_fault_is_named_alone_and_with_its_fix(
 
     assert {other: each.word for other, each in found.items() if each.word != "ok"} == {name: word}
     assert fix in found[name].fix
-    assert found[name].line == f"{name}: {found[name].found}; {found[name].fix}"
+    assert found[name].line == f"{name}: {found[name].found}. {found[name].fix}"
 
 
 @pytest.mark.parametrize("query", QUERIES)
@@ -99,12 +99,12 @@ def test_a_driver_that_is_missing_or_does_not_answer_is_named(
     card.refuses = {"nvmlInit": "LibRmVersionMismatch"}
     (check,) = checked().values()
     assert (check.name, check.word) == ("NVIDIA driver", "FIX")
-    assert "different versions; restart the machine" in check.line
+    assert "different versions. Restart the machine" in check.line
 
     monkeypatch.setitem(sys.modules, "pynvml", None)
     (check,) = checked().values()
     assert check.word == "WARN"
-    assert check.line.endswith("nvidia-ml-py is not installed; pip install nvidia-ml-py")
+    assert check.line.endswith("nvidia-ml-py is not installed. Run: pip install nvidia-ml-py")
 
     monkeypatch.setattr(gpu, "has_driver", lambda: False)
     (check,) = checked().values()
@@ -153,7 +153,7 @@ PACKAGES = {
     "the build of PyTorch for processors": (
         "ts-trace",
         {"torch": "2.13.0+cpu"},
-        "ts-trace on a gpu needs torch with CUDA, and 2.13.0+cpu is installed",
+        "ts-trace on a gpu needs torch with CUDA, but 2.13.0+cpu is installed",
     ),
     "the build with CUDA": ("ts-trace", {"torch": "2.13.0"}, ""),
     "both builds of ONNX Runtime": (
@@ -174,7 +174,7 @@ def test_packages_without_cuda_are_named(
 
     assert check
     assert (check.ok, check.found) == (not lacks, lacks or "installed")
-    assert check.fix.startswith("install docker/gpu.lock in an environment without onnxruntime")
+    assert check.fix.startswith("Install docker/gpu.lock in an environment without onnxruntime")
 
 
 def test_tensorrt_is_known_by_the_name_of_its_wheel(
@@ -246,14 +246,18 @@ DOCKER = {"server": {"kind": "docker", "release": "24.10"}}
 OBSTACLES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "a new driver": ({}, {}, ""),
     "the oldest for the embedded server": ({}, {"driver": "525.60.13"}, ""),
-    "one older": ({}, {"driver": "525.60.12"}, "driver 525.60.12 is too old: Triton 24.10"),
+    "one older": (
+        {},
+        {"driver": "525.60.12"},
+        "Driver 525.60.12 is too old. The embedded Triton 24.10",
+    ),
     "old, and in the image's list": (DOCKER, {"driver": "470.57.02"}, ""),
     "older than that list": (DOCKER, {"driver": "450.248.02"}, "Triton 24.10 needs 560 or newer"),
     "a server elsewhere": ({"server": {"kind": "remote"}}, {"driver": "410.129"}, ""),
     "no library": (
         {},
         {"refuses": {"nvmlInit": "LibraryNotFound"}},
-        f"it needs {TARGET}, and NVIDIA's driver does not answer: the driver's library",
+        f"it needs {TARGET}, but NVIDIA's driver does not respond: the driver's library",
     ),
     "no library here, but perhaps where Docker runs": (
         DOCKER,

@@ -60,46 +60,47 @@ BROKEN = {
     "PyTorch's CUDA build": (
         "torch==2.13.0",
         f"raise ImportError({CUDNN!r})",
-        f"torch 2.13.0 is the CUDA build without its libraries: {AGAIN} -r {TORCH}",
+        f"torch 2.13.0 is the CUDA build without its libraries. Run: {AGAIN} -r {TORCH}",
     ),
     "a library that PyTorch looks for itself": (
         "torch==2.13.0",
         "raise ValueError('libcublas.so.*[0-9] not found in the system path')",
-        f"torch 2.13.0 is the CUDA build without its libraries: {AGAIN} -r {TORCH}",
+        f"torch 2.13.0 is the CUDA build without its libraries. Run: {AGAIN} -r {TORCH}",
     ),
     "a file that is missing": (
         "seaborn==0.13.2",
         "import seaborn.lost",
-        "seaborn 0.13.2 cannot be imported (ModuleNotFoundError: No module named 'seaborn.lost'): "
-        f"{AGAIN} seaborn==0.13.2",
+        "seaborn 0.13.2 cannot be imported (ModuleNotFoundError: No module named 'seaborn.lost'). "
+        f"Run: {AGAIN} seaborn==0.13.2",
     ),
     "of PyTorch's build for processors": (
         "torch==2.13.0+cpu",
         "import torch._C",
-        "torch 2.13.0+cpu cannot be imported (ModuleNotFoundError: No module named 'torch._C'): "
-        f"{AGAIN} -r {TORCH}",
+        "torch 2.13.0+cpu cannot be imported (ModuleNotFoundError: No module named 'torch._C'). Run"
+        f": {AGAIN} -r {TORCH}",
     ),
     "an error with advice of many lines": (
         "pandas==3.0.6",
         "try:\n    import pandas.lost\n"
         "except ImportError as error:\n    raise ImportError('A\\n\\nB') from error",
-        "pandas 3.0.6 cannot be imported (ModuleNotFoundError: No module named 'pandas.lost'): "
-        f"{AGAIN} pandas==3.0.6",
+        "pandas 3.0.6 cannot be imported (ModuleNotFoundError: No module named 'pandas.lost'). Run"
+        f": {AGAIN} pandas==3.0.6",
     ),
     "a dependency that is not there": (
         "pandas==3.0.6",
         "import nowhere",
-        f"nowhere is not installed: pip install --no-deps -r {REQUIREMENTS}",
+        f"nowhere is not installed. Run: pip install --no-deps -r {REQUIREMENTS}",
     ),
     "an instruction that the processor lacks": (
         "openvino==2026.4.1",
         "import os\nos.kill(os.getpid(), 4)",
-        f"openvino 2026.4.1 ends Python by SIGILL when it is imported: {AGAIN} openvino==2026.4.1",
+        "openvino 2026.4.1 ends Python with SIGILL when it is imported. Run: "
+        f"{AGAIN} openvino==2026.4.1",
     ),
     "an end without a word": (
         "openvino==2026.4.1",
         "import os\nos._exit(3)",
-        "openvino 2026.4.1 ends Python by exit code 3 when it is imported: "
+        "openvino 2026.4.1 ends Python with exit code 3 when it is imported. Run: "
         f"{AGAIN} openvino==2026.4.1",
     ),
 }
@@ -126,11 +127,14 @@ def test_the_package_at_fault_may_be_another_one(install: Install) -> None:
 @pytest.mark.parametrize(
     ("name", "line"),
     [
-        ("tensorrt", "it needs tensorrt, which is not installed: docker/gpu.lock"),
-        ("nowhere", f"it needs nowhere, which is not installed: {REQUIREMENTS}"),
-        ("torch", f"it needs torch, which is not installed: {TORCH}"),
-        ("nowhere.inside", f"it needs nowhere, which is not installed: {REQUIREMENTS}"),
-        ("papermill", f"the installation is broken: papermill is not installed: {REQUIREMENTS}"),
+        ("tensorrt", "tensorrt is not installed. Run: docker/gpu.lock"),
+        ("nowhere", f"nowhere is not installed. Run: {REQUIREMENTS}"),
+        ("torch", f"torch is not installed. Run: {TORCH}"),
+        ("nowhere.inside", f"nowhere is not installed. Run: {REQUIREMENTS}"),
+        (
+            "papermill",
+            f"the installation is broken: papermill is not installed. Run: {REQUIREMENTS}",
+        ),
     ],
 )
 def test_what_is_absent_is_needed_and_what_everything_needs_is_broken(name: str, line: str) -> None:
@@ -151,7 +155,7 @@ def test_a_file_that_is_lost_is_noticed_though_it_was_there_before(install: Inst
 
     (folder / "late.py").unlink()  # which no import reads
 
-    line = f"the installation is broken: whole 1.2 lacks whole/late.py: {AGAIN} whole==1.2"
+    line = f"the installation is broken: whole 1.2 lacks whole/late.py. Run: {AGAIN} whole==1.2"
     assert said("whole") == [line]
     (folder / "late.py").touch()  # written as far as the disk had space
     assert said("whole") == [line]
@@ -181,7 +185,7 @@ def test_two_builds_of_one_package_are_told_apart(install: Install) -> None:
 
     assert said("onnxruntime") == [
         "the installation is broken: onnxruntime and onnxruntime-gpu are both installed, in one "
-        "folder: pip uninstall -y onnxruntime onnxruntime-gpu && "
+        "folder. Run: pip uninstall -y onnxruntime onnxruntime-gpu && "
         "pip install --no-deps onnxruntime==1.31.1"
     ]
 
@@ -230,7 +234,7 @@ def test_an_import_that_ends_the_process_hides_no_other(
 
     (line,) = said("first", "upset", "deadly", "last")
 
-    assert "deadly 1 ends Python by SIGABRT" in line
+    assert "deadly 1 ends Python with SIGABRT" in line
     assert started == [
         ["first", "upset", "deadly", "last"],
         ["upset", "deadly", "last"],
@@ -322,8 +326,8 @@ def test_doctor_names_each_package_once_and_what_it_keeps_from_running(
     lines = told(capsys)
     found = "2.13.0 is the CUDA build without its libraries"
     assert code == 1
-    assert lines["torch"] == ("FIX", f"{found}; {AGAIN} -r {TORCH}")
-    reason = f"the installation is broken: torch {found}: {AGAIN} -r {TORCH}"
+    assert lines["torch"] == ("FIX", f"{found}. Run: {AGAIN} -r {TORCH}")
+    reason = f"the installation is broken: torch {found}. Run: {AGAIN} -r {TORCH}"
     assert lines["bert onnx-fp32"] == ("FIX", reason)
     assert lines["dlrm onnx-fp32"] == ("ok", "can run here")
     assert "packages" not in lines
@@ -357,8 +361,8 @@ def test_each_of_tritons_binaries_is_looked_for(
     lines = told(capsys)
     preflight.server_obstacle.cache_clear()
 
-    assert lines[name] == ("FIX", f"{name} is not installed; {binaries.INSTALL}")
-    reason = f"the installation is broken: {name} is not installed: {binaries.INSTALL}"
+    assert lines[name] == ("FIX", f"{name} is not installed. Run: {binaries.INSTALL}")
+    reason = f"the installation is broken: {name} is not installed. Run: {binaries.INSTALL}"
     assert lines["bert onnx-fp32"] == ("FIX", reason)
     assert [each for each in binaries.BINARIES if lines[each][0] == "ok"] == [
         each for each in binaries.BINARIES if each != name
@@ -394,7 +398,7 @@ def test_new_names_the_package_that_reads_a_file_and_is_not_there(
     knowing(monkeypatch, **{package: packages.probe.fault(package)})
     with zipfile.ZipFile(tmp_path / file, "w") as archive:
         archive.writestr("any", "thing")
-    line = f"it needs {package}, which is not installed: pip install --no-deps -r {lock}"
+    line = f"{package} is not installed. Run: pip install --no-deps -r {lock}"
 
     with pytest.raises(InstallationError, match=f"^{line}$"):
         origin.read(str(tmp_path / file))
@@ -409,7 +413,7 @@ def test_a_package_that_a_command_lacks_is_one_line(
     monkeypatch.setattr("helpers.pipeline.targets", fails)
 
     assert main(["status"]) == 1
-    line = f"error: nowhere is not installed: pip install --no-deps -r {REQUIREMENTS}\n"
+    line = f"error: nowhere is not installed. Run: pip install --no-deps -r {REQUIREMENTS}\n"
     assert capsys.readouterr().err == line
 
 

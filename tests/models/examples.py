@@ -11,10 +11,11 @@ from helpers.models import Arrays, Example
 
 def said(example: Example, outputs: Arrays) -> list[str]:
     """The lines that the reading of an example prints of these outputs."""
-    answer = SimpleNamespace(as_numpy=outputs.__getitem__)
+    response = SimpleNamespace(as_numpy=outputs.__getitem__)
     printed = StringIO()
     with redirect_stdout(printed):
         exec(
-            example.reading, {"np": np, "answer": answer, "sample": example.beside | example.batch}
+            example.reading,
+            {"np": np, "response": response, "sample": example.beside | example.batch},
         )
     return printed.getvalue().splitlines()

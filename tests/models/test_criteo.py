@@ -635,7 +635,7 @@ def test_single_clicks_are_shown_with_what_happened(small: SplitBinary) -> None:
     truth = small.clicks(np.array(places))
     assert places == sorted(set(places))
     assert truth.sum() == 4
-    assert [row["truly"] == "clicked" for row in rows] == truth.tolist()
+    assert [row["actual"] == "clicked" for row in rows] == truth.tolist()
     assert [row["probability of a click"] for row in rows] == pytest.approx(
         expit(np.linspace(-2, 2, 8))
     )

@@ -471,7 +471,7 @@ def test_images_are_shown_with_their_classes_and_what_the_network_says(generated
 
     places = [place * len(dataset) // 4 for place in range(4)]
     said = "; ".join(f"{dataset.class_of(place)}: {dataset.name_of(3)} 100%" for place in places)
-    start = "4 images, by class and what the network finds likeliest"
+    start = "4 images, by class and likeliest class"
     assert picture.alt == asked == f"{start}: {said}."
     assert picture.data[:4] == b"\x89PNG"
 

@@ -926,7 +926,7 @@ def test_a_client_reads_a_forecast_in_the_units_of_the_data(tmp_path: Path) -> N
     actual = dataset.targets(dataset.spread(1))[0, 168:]
     assert quantity == f"series {dataset.series[0]}, power (kW)"
     assert hours == [
-        f"hour {place + 1}: {v} ({v} to {v}), came {v}"
+        f"hour {place + 1}: {v} ({v} to {v}), actual {v}"
         for place in range(0, 24, 4)
         for v in [f"{actual[place]:.4g}"]
     ]

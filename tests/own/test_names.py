@@ -321,14 +321,14 @@ def test_the_reference_does_not_depend_on_the_order_in_a_package(
     right = twisted.ordered()[0](**tensors).detach().numpy()
     np.testing.assert_allclose(reference.run(given)["output"], right, **NEAR)
     type(own).OUTPUTS = (own.OUTPUTS[0].__class__("other", "float32", (WIDTH,)),)
-    with pytest.raises(CheckpointError, match="has the outputs output, and not other"):
+    with pytest.raises(CheckpointError, match="has the outputs output, but not other"):
         reference.run(given)
 
 
 def test_two_outputs_of_one_name_are_an_error() -> None:
     from helpers.models._own.networks import by_name
 
-    with pytest.raises(CheckpointError, match="two of the outputs a_0, a_0 have one name"):
+    with pytest.raises(CheckpointError, match="Two of the outputs a_0, a_0 have the same name"):
         by_name({"a_0": np.zeros(1), "a": [np.ones(1)]})
 
 

@@ -94,7 +94,7 @@ def test_an_onnx_file_becomes_a_package_seven_notebooks_and_a_parameter_file(
     assert said[:4] == [
         "input features: float32, 16",
         "output logits: float32, 4",
-        "samples: drawn at random, from type and shape",
+        "samples: random inputs",
         "experiments: onnx-fp32, openvino-fp32, openvino-bf16",
     ]
     assert said[-1].startswith("next: triton-notebooks run ")
@@ -182,10 +182,10 @@ def test_the_prose_says_shapes_samples_and_metric(books: dict[str, Any]) -> None
         for stage, book in books.items()
     }
 
-    takes = "It takes `features` (float32, 16) and answers `logits` (float32, 4)."
+    takes = "It takes `features` (float32, 16) and returns `logits` (float32, 4)."
     assert takes in text["export"]
     assert "The samples come from `samples.npz`." in text["export"]
-    assert "The metric `accuracy` of these answers must keep 99%" in text["deploy"]
+    assert "The metric `accuracy` must keep 99% of the reference's" in text["deploy"]
 
 
 def test_without_samples_every_stage_says_that_they_were_drawn(
@@ -259,43 +259,51 @@ def newest(folder: Path) -> None:
 
 ONNX = ("--from", "model.onnx")
 BAD: dict[str, tuple[Callable[[Path], object], tuple[str, ...], str]] = {
-    "no such file": (lambda _: None, ("--from", "none.onnx"), "there is no such file"),
-    "a folder": (lambda f: (f / "it").mkdir(), ("--from", "it"), "it is no model: give an .onnx"),
-    "no ONNX": (junk("a.onnx"), ("--from", "a.onnx"), "a.onnx is no ONNX model"),
+    "no such file": (lambda _: None, ("--from", "none.onnx"), "--from none.onnx: no such file"),
+    "a folder": (lambda f: (f / "it").mkdir(), ("--from", "it"), "source 'it'. Use an .onnx"),
+    "no ONNX": (junk("a.onnx"), ("--from", "a.onnx"), "a.onnx is not an ONNX model"),
     "no Keras": (junk("a.keras"), ("--from", "a.keras"), "a.keras is not a Keras file"),
     "no TorchScript": (junk("a.pt"), ("--from", "a.pt"), "a.pt is not a TorchScript file"),
     "no program": (junk("a.pt2"), ("--from", "a.pt2"), "a.pt2 is not a program that torch.export"),
-    "another file": (junk("a.txt"), ("--from", "a.txt"), "a.txt is no model: give an .onnx"),
+    "another file": (junk("a.txt"), ("--from", "a.txt"), "source 'a.txt'. Use an .onnx"),
     "an operator": (custom, ONNX, "com.acme:Nope"),
-    "lost weights": (lost, ONNX, "has weights in files beside it, and one of them is missing"),
-    "a name": (tree(["n", 3], "x y"), ONNX, "the input is named 'x y': Triton and its clients"),
-    "text": (tree(["n"], kind=TensorProto.STRING), ONNX, "the input 'x' is text"),
-    "a batch of one": (tree([1, 3]), ONNX, "is 1 x 3, with a fixed first dimension: export"),
-    "no batch": (tree([]), ONNX, "the input 'x' has no dimension for a batch: give --batch none"),
+    "lost weights": (lost, ONNX, "has weights in other files, and one of them is missing"),
+    "a name": (
+        tree(["n", 3], "x y"),
+        ONNX,
+        "has the input name 'x y'. Rename it: Triton's clients accept",
+    ),
+    "text": (tree(["n"], kind=TensorProto.STRING), ONNX, " is text. Use numeric inputs."),
+    "a batch of one": (tree([1, 3]), ONNX, "is 1 x 3, with a fixed first dimension. Export"),
+    "no batch": (tree([]), ONNX, "The input 'x' has no batch dimension. Use --batch none"),
     "free sizes": (
         *(tree(["n", "height", "width"]), ONNX),
-        "the sizes of height, width of the input 'x' are free: give --samples",
+        "The input 'x' has free dimensions: height, width. Use --samples",
     ),
     "a size": (
         *(tree(["n", "height"]), (*ONNX, "--dimension", "height=tall")),
-        "--dimension height=tall: give a name and a size",
+        "Invalid --dimension height=tall. Use a name and a size",
     ),
     "another size": (
         *(tree(["n", 3]), (*ONNX, "--dimension", "height=3")),
-        "--dimension height: the free dimensions are none",
+        "Unknown --dimension height. The free dimensions are none.",
     ),
-    "mixed samples": (mixing, ONNX, "the output 'y' of two samples is 1 x 8, which has no row"),
-    "samples that meet": (meeting, ONNX, "is another one beside a second sample"),
+    "mixed samples": (mixing, ONNX, "The output 'y' of two samples has the shape 1 x 8, not a row"),
+    "samples that meet": (meeting, ONNX, "Output 'y' changes when another sample is in the batch"),
     "certain values": (
         picky,
         ONNX,
-        "k 1 x 1, drawn at random: give --samples if it takes only some",
+        "k 1 x 1 (random inputs; use --samples if the model accepts only",
     ),
-    "an opset": (newest, ONNX, "has opset 99, and ONNX Runtime here ends with opset "),
-    "a strange batch": (tree(["n", 3]), (*ONNX, "--batch", "2"), "--batch 2: give 1 or none"),
+    "an opset": (newest, ONNX, "has opset 99, but this ONNX Runtime supports opset "),
+    "a strange batch": (
+        tree(["n", 3]),
+        (*ONNX, "--batch", "2"),
+        "Invalid --batch 2. Use 1 or none.",
+    ),
     "a batch that is none": (
         *(tree([2, 3]), (*ONNX, "--batch", "1")),
-        "--batch 1: the first dimension of the input 'x' is 2",
+        "--batch 1 does not match the input 'x', whose first dimension is 2",
     ),
 }
 
@@ -323,10 +331,10 @@ def test_what_cannot_be_taken_is_one_clear_line(
 DRAWN = np.zeros((4, sources.FEATURES), np.float32)
 NOT_FINITE = np.where(np.arange(64).reshape(4, 16) == 37, np.nan, DRAWN)
 SAMPLES: dict[str, tuple[dict[str, Any], str]] = {
-    "another name": ({"points": DRAWN}, "has no array for the input 'features'"),
-    "one too many": ({"features": DRAWN, "x": DRAWN}, "has 'x': the inputs are features"),
-    "another type": ({"features": DRAWN.astype(float)}, "is float64: the input takes float32"),
-    "another shape": ({"features": DRAWN[:, :7]}, "is 4 x 7: it takes rows x 16"),
+    "another name": ({"points": DRAWN}, "has no array 'features'"),
+    "one too many": ({"features": DRAWN, "x": DRAWN}, "has 'x'. The model's inputs are features."),
+    "another type": ({"features": DRAWN.astype(float)}, "is float64, but the input takes float32"),
+    "another shape": ({"features": DRAWN[:, :7]}, "are 4 x 7, but the input takes rows x 16"),
     "not a number": (
         {"features": NOT_FINITE.astype(np.float32)},
         "the array 'features' has a number that is not finite in row 2",
@@ -352,17 +360,26 @@ def test_samples_that_do_not_fit_are_one_clear_line(
 
 
 LABELLED = {
-    "a metric alone": (("--metric", "f1"), "--metric f1 needs --labels FILE.npz"),
-    "labels alone": (("--samples", "samples.npz", "--labels", "labels.npz"), "needs --metric"),
-    "no samples": (("--labels", "labels.npz", "--metric", "f1"), "--labels needs --samples"),
+    "a metric alone": (("--metric", "f1"), "--metric f1 also needs --labels: an .npz file"),
+    "labels alone": (
+        ("--samples", "samples.npz", "--labels", "labels.npz"),
+        "also needs --metric: ",
+    ),
+    "no samples": (
+        ("--labels", "labels.npz", "--metric", "f1"),
+        "--labels also needs --samples: labels",
+    ),
     "too few": (
         ("--samples", "samples.npz", "--labels", "few.npz", "--metric", "f1"),
-        "few.npz has 3 labels: there are 64 samples",
+        "few.npz has 3 labels, but there are 64 samples",
     ),
-    "no file": (("--samples", "none.npz"), "none.npz: No such file or directory"),
+    "no file": (
+        ("--samples", "none.npz"),
+        "none.npz: No such file or directory. Use an .npz file.",
+    ),
     "no name": (
         ("--samples", "samples.npz", "--labels", "labels.npz", "--metric", "a-b"),
-        "--metric a-b: give accuracy, f1, auc, mae, or a name for your own",
+        "Invalid --metric a-b. Use accuracy, f1, auc, mae, or a name for your own.",
     ),
 }
 
@@ -390,7 +407,7 @@ def test_a_name_that_python_does_not_take_is_refused(
     sources.scores(place.parent / "model.onnx")
 
     assert new(name, *ONNX) == 2
-    assert capsys.readouterr().err.startswith(f"error: NAME {name}: ")
+    assert capsys.readouterr().err.startswith(f"error: Invalid name '{name}'. ")
     assert written(place) == []
 
 
@@ -402,7 +419,7 @@ def test_nothing_is_overwritten(
     (place / taken).mkdir(parents=True)
 
     assert new("mine", *ONNX) == 2
-    assert f"NAME mine is taken: {taken} is there already" in capsys.readouterr().err
+    assert f"error: {taken} already exists. Choose another name." in capsys.readouterr().err
     assert written(place) == []
 
 
@@ -415,7 +432,7 @@ def test_a_model_that_needs_more_memory_than_there_is_is_refused(
     monkeypatch.setattr(psutil, "virtual_memory", lambda: free)
 
     assert new("mine", *ONNX) == 1
-    assert "GB of weights: a stage needs about 4 times that, " in capsys.readouterr().err
+    assert "GB of weights. A stage needs about 4 times that, " in capsys.readouterr().err
     assert written(place) == []
 
     free.available += 1
@@ -471,7 +488,7 @@ def test_a_graph_without_a_batch_gets_one_of_a_sample(
 
     assert new("mine", *ONNX, "--batch", "none", "--dimension", "length=5") == 0
 
-    assert "batch: one sample a request" in capsys.readouterr().out
+    assert "batch: one sample per request" in capsys.readouterr().out
     text = (place / "helpers/models/mine/__init__.py").read_text()
     assert 'SCALARS = ("net/loud:0",)' in text
     assert "HAS_BATCH = False" in text
@@ -517,10 +534,10 @@ def test_a_model_of_a_repository_has_the_notebooks_of_what_is_served(
 
 
 REPOSITORIES = {
-    "no configuration": ("max_batch_size", "no_such_field", "is no configuration of Triton's"),
-    "no batch": ("max_batch_size: 8", "max_batch_size: 0", "give the model a dimension for"),
+    "no configuration": ("max_batch_size", "no_such_field", "is not a Triton model configuration"),
+    "no batch": ("max_batch_size: 8", "max_batch_size: 0", "Give the model a batch dimension"),
     "no tensors": ("input {", "parameters { key:", "config.pbtxt"),
-    "free size": ("dims: [ 3 ] }\ndyn", "dims: [ -1 ] }\ndyn", "has a size that is free"),
+    "free size": ("dims: [ 3 ] }\ndyn", "dims: [ -1 ] }\ndyn", "has a free size"),
 }
 
 
@@ -557,7 +574,7 @@ def test_a_format_whose_runtime_lacks_an_operator_is_left_out_with_the_reason(
 
     said = capsys.readouterr().out
     assert "experiments: onnx-fp32\n" in said
-    assert re.search("left out: openvino, OpenVINO refuses it: .*Det", said)
+    assert re.search("left out: openvino: OpenVINO rejects it: .*Det", said)
     assert logging.root.level == level
 
 
@@ -649,24 +666,24 @@ RARE, ODD = (
 TORCH_BAD = {
     "no shapes": (
         ("--from", "net.pt"),
-        "does not say type and shape of its input 'features': give --samples",
+        "does not declare type and shape of its input 'features'. Use --samples",
     ),
     "a state dict": (("--from", "state.pt"), "(a state dict has no network)"),
-    "no module": (("--from", "missing:plain"), "there is no module 'missing' here"),
+    "no module": (("--from", "missing:plain"), "the module 'missing' was not found"),
     "no function": (("--from", "nets:missing"), "has no attribute 'missing'"),
     "control flow": (
         ("--from", "nets:unclear"),
-        "nothing can be made of nets:unclear here: its control flow depends on values (nets.py",
+        "nets:unclear cannot be converted to any format: the control flow depends on values (nets",
     ),
     "a rare case": (
         ("--from", "nets:rare"),
-        f"control flow depends on values (nets.py, line {RARE}), which a trace or a graph would",
+        f"control flow depends on values (nets.py, line {RARE}), and a trace or a graph would",
     ),
     "a size of a batch": (
         ("--from", "nets:odd"),
-        f"a trace or a graph of it would answer other batches wrongly (nets.py, line {ODD}): ",
+        f"a trace or a graph would be wrong for other batches (nets.py, line {ODD}): ",
     ),
-    "a number": (("--from", "nets:number"), "nets:number returns no pair"),
+    "a number": (("--from", "nets:number"), "nets:number does not return a pair"),
     "an error": (("--from", "nets:fails"), "RuntimeError: there are no weights here"),
 }
 
@@ -760,7 +777,7 @@ def test_on_a_gpu_there_are_engines_of_tensorrt(
 
     said = capsys.readouterr().out
     assert "experiments: onnx-fp32, trt-fp32, trt-fp16\n" in said
-    assert "left out: onnx-fp16, its file is exported as it is, in fp32" in said
+    assert "left out: onnx-fp16: the file is exported unchanged, in fp32" in said
     content = yaml.safe_load((place / "params/mine.yaml").read_text())
     assert (content["gpu"], content["device"]) == ("GPU (mine)", "gpu")
 

@@ -99,7 +99,7 @@ def test_two_models_beside_each_other_become_reports_and_go_without_a_trace(tmp_
     assert answer.code == 0, answer.output
     expected = [f"{name} onnx-fp32 {stage}" for name in ("mine", "other") for stage in STAGES]
     assert set(answer.executed()) == {*expected, "mine report", "other report"}
-    for name, metrics in (("mine", ["accuracy", "agreement"]), ("other", ["agreement"])):
+    for name, metrics in (("mine", ["accuracy", "match_rate"]), ("other", ["match_rate"])):
         folder = project.root / f"outputs/{name}/{name}"
         deployed = read(folder / "onnx-fp32/deploy.json")
         assert deployed

@@ -20,7 +20,7 @@ from helpers.triton.server import Server
     [
         (
             "failed to open shared memory region",
-            ": if the server runs as another user, set shared_memory to none",
+            ". If the server runs as another user, set shared_memory to none.",
         ),
         ("failed to open a socket", ""),
     ],
@@ -74,7 +74,7 @@ def test_a_record_that_a_full_disk_cuts_off_is_one_line(monkeypatch, tmp_path: P
     monkeypatch.setattr("helpers.perf.analyzer._perform", lambda *_: 0)
     monkeypatch.setattr(Server, "is_live", lambda _: True)
 
-    with pytest.raises(WorkspaceError, match=f"^{tmp_path} is full: make room, or set TMPDIR to "):
+    with pytest.raises(WorkspaceError, match=f"^{tmp_path} is full. Free some space, or set "):
         run(LoadPoint("m", tmp_path, []), Server("", "", tmp_path / "log"))
 
 

@@ -35,7 +35,7 @@ def _texts(output: dict[str, Any]) -> list[str]:
 def test_a_converted_model_is_shown_beside_the_exported_one(finished: Project) -> None:
     shown = cells(finished, "openvino-fp32")
 
-    assert "ONNX in fp32 became OpenVINO IR in fp32" in shown
+    assert re.search(r"ONNX in fp32 \([\d.]+ MB\) was converted to OpenVINO IR in fp32", shown)
     for graph, runtime in (("exported", "ONNX Runtime"), ("converted", "OpenVINO")):
         row = re.search(rf"<td[^>]*>{graph}</td><td[^>]*>({runtime} [^<]*)</td>(.*?)</tr>", shown)
         assert row
@@ -66,7 +66,7 @@ def test_the_scatters_data_are_the_outputs_of_both(finished: Project) -> None:
 
     where = table["sample"], table["place"]
     assert len(table) == expected.size
-    np.testing.assert_allclose(table["framework"], expected[where], rtol=1e-6)
+    np.testing.assert_allclose(table["reference"], expected[where], rtol=1e-6)
     np.testing.assert_allclose(table["converted"], found["logits"][where], rtol=1e-4, atol=1e-5)
     assert 'href="convert_outputs.csv"' in (page / "convert.html").read_text()
     assert (
@@ -79,8 +79,8 @@ def test_the_scatters_data_are_the_outputs_of_both(finished: Project) -> None:
 def test_a_file_that_is_served_as_exported_is_said_to_be(finished: Project) -> None:
     shown = cells(finished, "onnx-fp32")
 
-    assert "The exported file is served as it is: ONNX in fp32 is what was exported." in shown
-    assert "No calls: there are not two graphs to time" in shown
+    assert "The exported file is served unchanged: ONNX in fp32." in shown
+    assert "Not timed: there is only one graph" in shown
     assert "converted: " not in shown
     assert not (finished.target / "dummy/onnx-fp32/convert_outputs.csv").exists()
 
@@ -102,7 +102,7 @@ def explained(monkeypatch: pytest.MonkeyPatch) -> Any:
             Operator(kind=kind, kernel="k", precision="fp32", calls=calls, ms=1)
             for kind, calls in executed.items()
         )
-        config: Any = resolve("resnet50", "convert", overrides=fields)
+        config: Any = resolve("resnet50", "convert", experiment="onnx-fp32", overrides=fields)
         return changes.what_changed(config, made, Profile(operators=operators))
 
     return found
@@ -118,23 +118,23 @@ def test_operators_stand_beside_one_another_the_most_frequent_first(explained: A
 
     assert found.operators() == [
         {
-            "exported: ONNX": "5 operators, 2 kinds",
-            "converted: OpenVINO IR": "7 operators, 3 kinds",
-            "executed: OpenVINO": "2 operators, 1 kinds",
+            "exported: ONNX": "5 operators of 2 kinds",
+            "converted: OpenVINO IR": "7 operators of 3 kinds",
+            "executed: OpenVINO": "2 operators of 1 kind",
         },
         {
-            "exported: ONNX": "3 x Relu",
-            "converted: OpenVINO IR": "3 x Relu",
-            "executed: OpenVINO": "2 x Convolution",
+            "exported: ONNX": "3 × Relu",
+            "converted: OpenVINO IR": "3 × Relu",
+            "executed: OpenVINO": "2 × Convolution",
         },
         {
-            "exported: ONNX": "2 x Conv",
-            "converted: OpenVINO IR": "2 x Convolution",
+            "exported: ONNX": "2 × Conv",
+            "converted: OpenVINO IR": "2 × Convolution",
             "executed: OpenVINO": changes.BLANK,
         },
         {
             "exported: ONNX": changes.BLANK,
-            "converted: OpenVINO IR": "2 x Add",
+            "converted: OpenVINO IR": "2 × Add",
             "executed: OpenVINO": changes.BLANK,
         },
     ]
@@ -157,15 +157,15 @@ def test_the_marks_of_a_quantised_file_are_counted(explained: Any) -> None:
 
     found = explained(artifact(Conv=2), quantised, {}, precision="int8")
 
-    assert "8 of them round to 8-bit integers or back." in found.findings[0]
+    assert "8 of them convert to or from 8-bit integers." in found.findings[0]
 
 
 def test_a_file_that_is_taken_as_it_is_says_what_the_runtime_makes_of_it(explained: Any) -> None:
     found = explained(artifact(Conv=2, Relu=3), artifact(Conv=2, Relu=3), {"FusedConv": 2})
 
     assert found.findings == (
-        "The exported file is served as it is: ONNX in fp32 is what was exported. ONNX Runtime "
-        "executes 2 operators of the 5 in the file.",
+        "The exported file is served unchanged: ONNX in fp32. ONNX Runtime executes 2 operators; "
+        "the file has 5.",
     )
     assert list(found.graphs) == ["exported: ONNX", "executed: ONNX Runtime"]
     assert found.times() == []
@@ -177,22 +177,21 @@ def test_a_file_that_is_taken_as_it_is_says_what_the_runtime_makes_of_it(explain
         (
             (4.0, 5.0, 9.0),
             (2.0, 2.5, 3.0),
-            "The converted graph was quicker in all of 3 pairs of calls, 2 times in the median.",
+            "The converted graph was faster in all 3 paired calls (median 2×).",
         ),
         (
             (2.0, 2.0, 2.0),
             (6.0, 6.0, 9.0),
-            "The exported graph was quicker in all of 3 pairs of calls, 3 times in the median.",
+            "The exported graph was faster in all 3 paired calls (median 3×).",
         ),
         (
             (2.0, 3.0, 2.0),
             (1.0, 4.0, 1.0),
-            "The converted graph was quicker in 2 of 3 pairs of calls: they do not tell which is "
-            "quicker.",
+            "The converted graph was faster in 2 of 3 paired calls: inconclusive.",
         ),
     ],
 )
-def test_which_graph_is_quicker_is_said_if_every_pair_says_it(
+def test_which_graph_is_faster_is_said_if_every_pair_says_it(
     exported: tuple[float, ...], converted: tuple[float, ...], said: str
 ) -> None:
     calls = [Call("exported", "A", exported), Call("converted", "B", converted)]
@@ -204,9 +203,9 @@ def test_which_graph_is_quicker_is_said_if_every_pair_says_it(
 @pytest.mark.parametrize(
     ("server", "device", "name", "said"),
     [
-        ({}, "cpu", "trt", "not timed: trt does not run on a cpu"),
-        ({}, "gpu", "openvino", "not timed: openvino does not run on a gpu"),
-        ({"kind": "docker"}, "gpu", "trt", "not timed: only the server's own backend runs it"),
+        ({}, "cpu", "trt", "not timed: trt does not run on a CPU"),
+        ({}, "gpu", "openvino", "not timed: openvino does not run on a GPU"),
+        ({"kind": "docker"}, "gpu", "trt", "not timed: only Triton's native backend runs it"),
         ({}, "cpu", "onnx", ""),
     ],
 )
@@ -252,7 +251,7 @@ def test_points_are_spread_evenly_and_have_the_one_furthest_off() -> None:
     a, b = drawn[drawn["output"] == "a"], drawn[drawn["output"] == "b"]
     assert len(b) == 50
     assert len(a) == 51
-    worst = a.loc[(a["converted"] - a["framework"]).idxmax()]
+    worst = a.loc[(a["converted"] - a["reference"]).idxmax()]
     assert (worst["sample"], worst["place"], worst["converted"]) == (7, 3 * 20 + 11, 5)
     steps = np.diff(b["sample"] * 3 + b["place"])
     assert set(steps) <= {2, 3}
@@ -264,9 +263,8 @@ def test_a_scatter_says_in_words_how_far_the_values_are_off() -> None:
     drawn = points(right, found)
 
     assert describe(drawn, "ONNX in int8", 4) == (
-        "4 of 4 output values of ONNX in int8 over the framework's, which lie between 0 and 3. "
-        "They differ by 0.125 on average, and by 0.5 at most: sample 1 is 3.5 where the framework "
-        "gives 3."
+        "4 of 4 output values of ONNX in int8 over the reference's: the mean difference is 0.125, "
+        "the largest 0.5 (3.5 instead of 3, sample 1)."
     )
     figure = scatter(drawn, "ONNX in int8")
     left, apart = figure.axes

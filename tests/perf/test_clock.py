@@ -59,7 +59,7 @@ def test_a_clock_that_is_set_again_and_again_is_an_error(
     with pytest.raises(MeasurementError) as raised:
         load()
     assert str(raised.value) == (
-        f"this machine's clock was set while perf_analyzer measured by it, {ATTEMPTS} times"
+        f"the system clock was set during the measurement ({ATTEMPTS} attempts)"
     )
 
 

@@ -260,10 +260,10 @@ def test_a_row_on_a_card_that_was_held_back_is_disturbed(
 
     row, words = row_of(point), list(BITS.values())[bit.bit_length() - 1]
     assert row.quality == "noisy"
-    assert row.reason == f"the GPU was held back by {words}: check its cooling and power"
+    assert row.reason == f"The GPU was slowed by {words}. Check its cooling and power supply."
     assert observer.record is not None
     assert observer.record.changes == (
-        f"clocks were held down by {', '.join(sorted(['power cap', words]))}",
+        f"clocks were limited by {', '.join(sorted(['power cap', words]))}",
     )
 
 
@@ -277,7 +277,7 @@ def test_a_row_on_a_shared_card_is_disturbed(card: Card, endpoint: Endpoint) -> 
 
     row = row_of(point)
     assert row.quality == "noisy"
-    assert row.reason == ("1 other process was on the GPU with 5,000 MB: measure again without")
+    assert row.reason == "1 other process used the GPU with 5,000 MB. Stop it and run again."
     assert observer.record is not None
     assert observer.record.start["other_processes"] == 0
     assert observer.record.end["other_processes"] == 1
@@ -290,7 +290,7 @@ def test_changes_are_those_that_matter() -> None:
     assert changes(RECORD, RECORD | {"ecc": "off", "power_limit_w": 300.0}, {"power cap"}) == [
         "power_limit_w changed from 400.0 to 300.0",
         "ecc changed from on to off",
-        "clocks were held down by power cap",
+        "clocks were limited by power cap",
     ]
     assert changes({"reason": "none"}, {"reason": "none"}, ()) == []
     assert changes(RECORD, {"reason": "lost"}, ())[0] == (

@@ -124,7 +124,7 @@ def test_answers_swapped_within_a_request_are_found() -> None:
 
     trial = Swapping().load(Task("Offline", 96, joined=8))
 
-    assert "the framework's" in wrong_answer(trial, RIGHT, BOUNDS)
+    assert "the reference is" in wrong_answer(trial, RIGHT, BOUNDS)
 
 
 @pytest.mark.parametrize(
@@ -132,13 +132,13 @@ def test_answers_swapped_within_a_request_are_found() -> None:
     [
         (
             np.array([6, 6, 6, 6, 6.2, 6]),
-            "value 4 of sample 3 is 6.2, the framework's 6; they may differ by 0.1",
+            "value 4 of sample 3 is 6.2, the reference is 6 (tolerance 0.1)",
         ),
         (
             np.array([6, np.nan, 6, 6, 6, 6]),
-            "value 1 of sample 3 is nan, the framework's 6; they may differ by 0.1",
+            "value 1 of sample 3 is nan, the reference is 6 (tolerance 0.1)",
         ),
-        (np.full(3, 6.0), "sample 3 has 3 values, the framework 6"),
+        (np.full(3, 6.0), "sample 3 has 3 values, the reference 6"),
         (np.array([6.09, 6, 6, 6, 6, 5.91]), ""),
     ],
 )
@@ -197,9 +197,10 @@ def loadgen_at(rate: float, noise: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("slower", "quality"), [(1.0, "agree"), (1.09, "agree"), (1.2, "differ"), (0.8, "differ")]
+    ("slower", "quality"),
+    [(1.0, "consistent"), (1.09, "consistent"), (1.2, "differ"), (0.8, "differ")],
 )
-def test_meters_agree_within_a_tenth(
+def test_load_generators_are_consistent_within_a_tenth(
     slower: float, quality: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loadgen.background, "wait_until_quiet", lambda *_: 0.0)
@@ -218,12 +219,15 @@ def test_meters_agree_within_a_tenth(
     assert [row["batch_size"] for row in (single, offline, server)] == [2, 8, 2]
     own, other = (float(str(single[name]).split()[0]) for name in ("LoadGen", "perf_analyzer"))
     assert own / other == pytest.approx(slower, rel=0.01)
-    assert server["reason"] == (
-        f"25 requests/s at random times; 100.0% of 200 within the budget of {30 * slower:g} ms"
+    assert str(server["reason"]).endswith(
+        f"25 requests/s (Poisson arrivals); 100.0% of 200 requests within {30 * slower:g} ms"
     )
+    assert bool(single["reason"]) == (quality == "consistent")
 
 
-def test_meters_agree_where_their_intervals_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_generators_are_consistent_where_their_intervals_overlap(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(loadgen.background, "wait_until_quiet", lambda *_: 0.0)
     noise = np.random.default_rng(0)
     paces = iter([60, 140, 90, 110, 80] * 2)
@@ -234,7 +238,7 @@ def test_meters_agree_where_their_intervals_overlap(monkeypatch: pytest.MonkeyPa
 
     single, *_ = compare(loadgen_at(130, noise), uneven, open_loop(noise), 2, 4, None)
 
-    assert single["quality"] == "agree"
+    assert (single["quality"], single["reason"]) == ("consistent", "95% CIs overlap")
     assert single["LoadGen"] == "15.5 (15.49 to 15.52)"
 
 
@@ -256,7 +260,7 @@ def test_without_loadgen_one_line_names_what_to_install(
 
     assert crosscheck(outputs) == 1
     assert capsys.readouterr().err == (
-        "error: crosscheck needs LoadGen: pip install 'mlcommons-loadgen>=6.0.17,<7'\n"
+        "error: LoadGen is not installed. Run: pip install 'mlcommons-loadgen>=6.0.17,<7'\n"
     )
     assert not outputs.exists()
 
@@ -331,12 +335,13 @@ def test_an_answer_unlike_the_frameworks_fails_with_both_values(project: Project
     answer = project.run(*COMMAND)
 
     line = answer.output.splitlines()[-1]
-    start = "error: dummy onnx-fp32: wrong answer in LoadGen's SingleStream: value 2 of sample "
+    start = "error: dummy onnx-fp32: wrong response in LoadGen's scenario SingleStream: "
+    start += "value 2 of sample "
     assert answer.code == 1
     assert line.startswith(start)
     sample = int(line.removeprefix(start).split()[0])
     assert f"is {before[sample]:.4g}"[:-1] in line
-    assert f"the framework's {logits[sample, 2]:.4g}"[:-1] in line
+    assert f"the reference is {logits[sample, 2]:.4g}"[:-1] in line
     assert not (project.target / "dummy/onnx-fp32/crosscheck.json").exists()
 
 

@@ -259,12 +259,18 @@ def test_each_batch_that_the_batcher_can_form_is_run_once_before_the_first_point
     assert sizes[: len({*asked})] == sorted({*asked})
 
 
+CHANGED = (
+    "The machine's speed changed (reference kernel: {}, then {} GFLOP/s). "
+    "Run again on an idle machine."
+)
+
+
 @pytest.mark.parametrize(
     ("paces", "reason"),
     [
         ((50.0, 52.0), ""),
-        ((50.0, 56.0), "the machine's own pace went from 50 to 56 GFLOP/s: measure again"),
-        ((40.0, 40.5), "the machine's own pace went from 50 to 40 GFLOP/s: measure again"),
+        ((50.0, 56.0), CHANGED.format(50, 56)),
+        ((40.0, 40.5), CHANGED.format(50, 40)),
     ],
 )
 def test_a_machine_that_changed_its_pace_disturbs_a_point(

@@ -115,7 +115,7 @@ def test_a_client_with_one_thread_that_waits_cannot_keep_the_schedule(
     _, row = measure(server, **point)
 
     assert row.quality == "client-bound"
-    assert "ms late or more, over a tenth of their gap" in row.reason
+    assert "ms late, more than 10% of the time between two requests" in row.reason
     assert row.p99_sent_ms
     assert row.p99_sent_ms < 1000 * STALL / 2  # one saw the stall, the others were sent after it
     truth = np.percentile(queued(point), 99)
@@ -147,7 +147,7 @@ def test_a_rate_above_capacity_is_overloaded(server: Server) -> None:
     row = measure(server, **open_loop(1.5 / SERVICE, 140))[1]  # before the stall
 
     assert row.quality == "saturated"
-    assert row.reason.endswith("it is a lower bound")
+    assert row.reason.endswith("ms per second and is a lower bound")
     assert row.throughput
     assert row.throughput < 1 / SERVICE
 

@@ -73,8 +73,8 @@ def test_what_computes_in_int8_is_told_from_what_was_asked_for(graph: Path) -> N
     products = [each for each in found if "Gemm" in each.kind or "MatMul" in each.kind]
     assert {each.precision for each in products} == {"int8"}
     lines = explain(found, "int8", instructions("int8"))
-    assert not any("was asked for" in line for line in lines)
-    assert any("was asked for" in line for line in explain(found, "fp32", ()))
+    assert not any("requested precision" in line for line in lines)
+    assert any("requested precision" in line for line in explain(found, "fp32", ()))
 
 
 def test_the_conversions_of_a_quantised_graph_are_among_its_operators(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_the_conversions_of_a_quantised_graph_are_among_its_operators(tmp_path: 
 
     assert {"DequantizeLinear", "QuantizeLinear"} < {each.kind for each in found}
     before = explain(grouped(profile(path, 1, inputs)), "fp32", ("avx2",))
-    assert not any("converts" in each for each in before)
+    assert not any("Conversions" in each for each in before)
 
 
 @pytest.mark.parametrize(("ms", "lines"), [(4.0, 1), (0.1, 0)])
@@ -100,9 +100,9 @@ def test_a_graph_full_of_conversions_is_noticed(ms: float, lines: int) -> None:
 
     found = explain(grouped([product, conversion]), "int8", ("avx512_vnni",))
 
-    assert [each for each in found if "converts" in each] == [
-        "40% of the time converts between precisions and layouts: DequantizeLinear 40%. Keep what "
-        "lies between two products in one precision."
+    assert [each for each in found if "Conversions" in each] == [
+        "Conversions between precisions and layouts take 40% of the time: DequantizeLinear 40%. "
+        "Keep the operators between two matrix multiplications in one precision."
     ] * lines
 
 
@@ -115,7 +115,7 @@ def test_openvino_tells_the_precision_of_the_execution_graph(graph: Path, precis
     assert [each["precision"] for each in products] == [computed] * 3
     assert all(each["kernel"] and each["ms"] >= 0 for each in products)
     lines = explain(grouped(found), precision, instructions(precision))
-    assert any("was asked for" in line for line in lines) == (computed != precision)
+    assert any("requested precision" in line for line in lines) == (computed != precision)
 
 
 def time_of(kind: str, precision: str, ms: float) -> OperatorTime:
@@ -137,11 +137,17 @@ def test_products_and_what_takes_the_rest_are_named_with_their_speed() -> None:
     found = grouped([time_of("Conv", "fp32", 8), time_of("MaxPool", "fp32", 2)])
 
     assert explain(found, "fp32", ("avx2",), operations=4e9) == (
-        "Products take 80% of the time, at 500 GFLOP/s; the rest is MaxPool 20%.",
+        "Matrix multiplications and convolutions take 80% of the time, at 500 GFLOP/s. The rest: "
+        "MaxPool 20%.",
     )
     assert explain(found, "fp32", ("avx2",), operations=4e9, peak=1000) == (
-        "Products take 80% of the time, at 500 GFLOP/s, 50% of the peak in fp32; the rest is "
-        "MaxPool 20%.",
+        "Matrix multiplications and convolutions take 80% of the time, at 500 GFLOP/s (50% of the "
+        "measured fp32 GEMM rate). The rest: MaxPool 20%.",
+    )
+    alone = grouped([time_of("Conv", "fp32", 8), time_of("MaxPool", "fp32", 0.01)])
+    assert explain(alone, "fp32", ("avx2",)) == (
+        "Matrix multiplications and convolutions take 100% of the time. No other operator takes 1% "
+        "or more.",
     )
 
 
@@ -150,10 +156,10 @@ def test_a_bf16_that_falls_back_is_said_with_the_processors_part_in_it() -> None
 
     _, line = explain(found, "bf16", ())
     assert line == (
-        "bf16 was asked for; the products' time is spent in fp32 90%, bf16 10%. This processor has "
-        "no instructions for bf16: it is not faster than fp32."
+        "The requested precision is bf16, but they compute in fp32 90%, bf16 10%. This CPU has no "
+        "instructions for bf16: it gains no speed."
     )
-    assert "This processor" not in explain(found, "bf16", ("amx_bf16",))[1]
+    assert "This CPU" not in explain(found, "bf16", ("amx_bf16",))[1]
 
 
 def test_an_int8_graph_full_of_dequantisations_is_noticed() -> None:
@@ -168,10 +174,11 @@ def test_an_int8_graph_full_of_dequantisations_is_noticed() -> None:
     )
 
     assert explain(found, "int8", ("avx512_vnni",)) == (
-        "Products take 75% of the time; the rest is DequantizeLinear 15%, QuantizeLinear 5%, "
-        "Reorder 5%.",
-        "25% of the time converts between precisions and layouts: DequantizeLinear 15%, "
-        "QuantizeLinear 5%, Reorder 5%. Keep what lies between two products in one precision.",
+        "Matrix multiplications and convolutions take 75% of the time. The rest: DequantizeLinear "
+        "15%, QuantizeLinear 5%, Reorder 5%.",
+        "Conversions between precisions and layouts take 25% of the time: DequantizeLinear 15%, "
+        "QuantizeLinear 5%, Reorder 5%. Keep the operators between two matrix multiplications in "
+        "one precision.",
     )
     few = [time_of("QLinearConv", "int8", 10), time_of("DequantizeLinear", "int8", 1)]
     assert len(explain(grouped(few), "int8", ("avx512_vnni",))) == 1
@@ -186,5 +193,5 @@ def test_a_table_has_the_longest_and_all_others_together() -> None:
     assert [row["operator"] for row in rows] == ["Op0", "Op1", "others"]
     assert [row["share"] for row in rows] == [10 / 34, 9 / 34, 15 / 34]
     assert rows[2]["calls"] == 2
-    assert profile.caption == "A run of 8 samples, with 2 threads"
+    assert profile.caption == "Profile of one run: 8 samples, 2 threads"
     assert Profile(reason="not profiled: x").caption == "not profiled: x"

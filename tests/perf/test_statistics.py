@@ -1,5 +1,5 @@
-"""Throughput, percentiles and qualities hold against closed forms, intervals hold the truth as often
-as they say, and NaN is never stable.
+"""Throughput, percentiles and qualities hold against closed forms, intervals hold the truth as
+often as they say, and NaN is never stable.
 """
 
 from itertools import pairwise
@@ -210,9 +210,9 @@ def test_swapping_each_served_run_with_its_bare_one_inverts_ratio_and_interval()
 
     one, other = compare(bare, served, 0.1), compare(served, bare, 0.1)
 
-    for name, inverse in (("ratio", "ratio"), ("low", "high"), ("high", "low")):
-        inverted = 1 / float(str(other[f"served_bare_{inverse}"]))
-        assert one[f"served_bare_{name}"] == pytest.approx(inverted, rel=1e-12)
+    for name, inverse in (("", ""), ("_low", "_high"), ("_high", "_low")):
+        inverted = 1 / float(str(other[f"relative_throughput{inverse}"]))
+        assert one[f"relative_throughput{name}"] == pytest.approx(inverted, rel=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -299,27 +299,27 @@ FAULTS: list[tuple[dict[str, Any], str, str]] = [
     (
         {"requests": 49},
         "too few requests",
-        "49 of 50 requests: measure again on a freer machine",
+        "49 of 50 requests: re-run on an idle machine",
     ),
     (
         {"client_overhead": 0.51},
         "client-bound",
-        "the client itself took 51% of the time: send more in a request",
+        "the load generator itself took 51% of the time: increase the batch size",
     ),
     (
         {"background_cpu_cores": 0.21},
         "noisy",
-        "other processes used 0.21 cores: end them and measure again",
+        "other processes used 0.21 CPU cores: stop them and re-run",
     ),
     (
         {"margin_of_error": None},
         "imprecise",
-        "fewer than 3 runs bound nothing: raise pairs or request_count",
+        "no 95% CI from fewer than 3 runs: increase pairs or request_count",
     ),
     (
         {"margin_of_error": 0.0512},
         "imprecise",
-        "known to ±5.1%, not to ±5%: raise measurement_seconds",
+        "precision ±5.1%, target ±5%: increase measurement_seconds",
     ),
 ]
 
@@ -375,9 +375,9 @@ def test_an_unknown_load_is_not_hidden() -> None:
     [
         (30, ""),
         (34, ""),  # four clients had a request under way
-        (35, "Triton counted 35 requests, perf_analyzer 30: is it shared?"),
+        (35, "Triton counted 35 requests, perf_analyzer 30: stop other clients of the server"),
         (26, ""),  # or an answer that was not counted yet
-        (25, "Triton counted 25 requests, perf_analyzer 30: is it shared?"),
+        (25, "Triton counted 25 requests, perf_analyzer 30: stop other clients of the server"),
         (None, ""),
     ],
 )

@@ -18,10 +18,10 @@ from tests.machine.test_packages import knowing
 
 TORN = fault("torch", "2.13.0", "lacks torch/nn.py")
 LINE = (
-    "the installation is broken: torch 2.13.0 lacks torch/nn.py: "
+    "the installation is broken: torch 2.13.0 lacks torch/nn.py. Run: "
     "pip install --force-reinstall --no-deps torch==2.13.0"
 )
-ABSENT = "it needs torch, which is not installed: pip install --no-deps -r docker/torch.lock"
+ABSENT = "torch is not installed. Run: pip install --no-deps -r docker/torch.lock"
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def run(tmp_path: Path, *models: str) -> int:
 @pytest.mark.parametrize(
     ("known", "code", "reason", "end"),
     [
-        (TORN, 1, LINE, "1 executed, 1 skipped, as the installation is broken"),
+        (TORN, 1, LINE, "1 executed, 1 skipped because of the broken installation"),
         (fault("torch"), 0, ABSENT, "1 executed, 1 skipped"),
     ],
 )
@@ -70,7 +70,7 @@ def test_what_lacks_its_framework_is_skipped_with_the_reason_and_all_else_runs(
 
     lines = capsys.readouterr().out.splitlines()
     assert ran == ["dlrm"]
-    assert f"[1/2] bert openvino-fp32 export: skipped, {reason}" in lines
+    assert f"[1/2] bert openvino-fp32 export: skipped: {reason}" in lines
     assert lines[-1].startswith(f"{end}; pages: ")
     (path,) = (tmp_path / "outputs").glob("smoke/bert/*/export.json")
     skipped = results.read(path)
@@ -110,10 +110,10 @@ def test_kernels_that_cannot_start_say_why(capfd: pytest.CaptureFixture[str]) ->
     """A package may break between the check and the kernel."""
     nursery = Nursery()
     nursery.preload("nowhere")
-    reason = "no kernel can be started: ModuleNotFoundError: No module named 'nowhere'"
+    reason = "No kernel can be started: ModuleNotFoundError: No module named 'nowhere'"
 
     for _ in range(2):
-        with pytest.raises(StageError, match=f"^{reason}; see triton-notebooks doctor$"):
+        with pytest.raises(StageError, match=f"^{reason}. Run: triton-notebooks doctor$"):
             nursery.fork([], {}, "/")
 
     assert nursery._process is None

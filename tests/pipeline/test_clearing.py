@@ -91,10 +91,10 @@ def test_only_what_nothing_refers_to_is_removed_and_said_with_its_size(
     assert main(["clear", "--outputs", str(outputs)]) == 0
     said = capsys.readouterr()
 
-    lines = [f"{name}: removed, {size:.1f} MB" for name, size in zip(names, sizes, strict=True)]
-    total = f"3 artifacts that nothing refers to, {sum(sizes):.1f} MB"
+    lines = [f"removed {name} ({size:.1f} MB)" for name, size in zip(names, sizes, strict=True)]
+    total = f"unused artifacts: 3 ({sum(sizes):.1f} MB)"
     assert said.out.splitlines() == [*lines, total]
-    assert dry.out == said.out.replace("removed", "would be removed")
+    assert dry.out == said.out.replace("removed", "would remove")
     assert said.err + dry.err == ""
     assert not [path for path in old if path.exists()]
     assert all(find_artifact(path) for path in kept)
@@ -113,7 +113,7 @@ def test_the_databases_of_a_repository_go_with_it(
 
     assert main(["clear", "--outputs", str(outputs)]) == 0
 
-    assert f"databases/dcnv2-deploy-{OLD}: removed, 2.0 MB" in capsys.readouterr().out
+    assert f"databases/dcnv2-deploy-{OLD} (2.0 MB)" in capsys.readouterr().out
     assert (kept.is_dir(), old.parent.exists()) == (True, False)
 
 
@@ -143,7 +143,7 @@ def test_nothing_behind_a_link_is_removed(
 
     assert main(["clear", "--outputs", str(outputs)]) == 0
 
-    assert capsys.readouterr().out.splitlines()[-1].startswith("1 artifacts that nothing refers to")
+    assert capsys.readouterr().out.splitlines()[-1].startswith("unused artifacts: 1 (")
     assert not inside.exists()
     assert (outputs / f"smoke/artifacts/bert-export-{OLD}").is_symlink()
     assert find_artifact(behind)
@@ -170,7 +170,7 @@ def test_during_a_run_nothing_is_removed(outputs: Path, capsys: pytest.CaptureFi
         holder.communicate()
 
     said = capsys.readouterr()
-    words = "error: outputs is in use by another run: wait for it, or give --outputs\n"
+    words = "error: outputs is in use by another run. Wait, or use another --outputs.\n"
     assert (code, said.out, said.err) == (1, "", words)
     assert find_artifact(old)
 
@@ -193,7 +193,7 @@ def test_a_folder_that_is_not_there_is_one_line_and_is_not_made(
     none = tmp_path / "none"
 
     assert main(["clear", "--outputs", str(none)]) == 1
-    assert capsys.readouterr().err == f"error: {none}: there is no such folder\n"
+    assert capsys.readouterr().err == f"error: the folder {none} does not exist\n"
     assert not none.exists()
 
 
@@ -205,7 +205,7 @@ def test_after_a_change_what_was_made_before_it_is_removed_and_no_stage_runs_aga
         return {*project.target.glob("artifacts/*"), *project.root.glob("outputs/data/*")}
 
     before = artifacts()
-    assert project.run("clear").output == "0 artifacts that nothing refers to, 0.0 MB\n"
+    assert project.run("clear").output == "unused artifacts: 0 (0.0 MB)\n"
     text = project.params.read_text()
     project.params.write_text(text.replace("max_batch_size: 4", "max_batch_size: 8"))
     command = ("run", "params/dummy.yaml", "--experiment", "onnx-fp32", "--stage", "deploy")

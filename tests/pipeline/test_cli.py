@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -77,6 +78,40 @@ def test_the_help_is_plain_text_with_a_whole_line_for_every_command(
     assert said.isascii()
 
 
+OPENING = re.compile(r"(an? |the |of |for |that |which |whose |if |in |to |its |also |only )", re.I)
+
+
+@pytest.mark.parametrize("name", ["", *HELP, "params"])
+def test_the_help_fits_a_screen_and_ends_with_an_example_that_can_be_run(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main([*name.split(), "--help"]) == 0
+
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 40
+    assert max(map(len, lines)) <= 80
+    *_, example = "\n".join(lines).partition("Example:\n")
+    program, *words = shlex.split(example.replace("\\\n", " "))
+    assert program == "triton-notebooks"
+    assert words[: len(name.split())] == name.split()
+    command = get_command(app)
+    while inner := getattr(command, "commands", {}):
+        command = inner[words.pop(0)]
+    command.make_context(name, words)  # parses them, and runs nothing
+
+
+@pytest.mark.parametrize("name", HELP)
+def test_the_help_of_every_argument_and_option_begins_with_a_noun_or_a_verb(name: str) -> None:
+    command = get_command(app)
+    for word in name.split():
+        command = command.commands[word]
+
+    for each in command.params:
+        assert each.help, each.name
+        assert not OPENING.match(each.help), each.help
+
+
 def test_the_help_names_the_stages_in_their_order() -> None:
     assert tuple(Stage) == tuple(STAGE)
 
@@ -92,17 +127,17 @@ def test_the_readmes_lines_name_files_and_options_that_exist() -> None:
 
 
 USAGE = {
-    "": "Missing command; see triton-notebooks --help",
-    "train": "No such command 'train'; see triton-notebooks --help",
-    "serve": "Missing argument 'PARAMS'; see triton-notebooks serve --help",
+    "": "Missing command. See: triton-notebooks --help",
+    "train": "No such command 'train'. See: triton-notebooks --help",
+    "serve": "Missing argument 'PARAMS'. See: triton-notebooks serve --help",
     "run params/cpu.yaml --stage train": (
         "Invalid value for '--stage': 'train' is not one of 'export', 'convert', 'deploy', "
         "'perf_offline', 'perf_online', 'report', 'tune', 'dynamic_batching', 'instances', "
-        "'precision'; see triton-notebooks run --help"
+        "'precision'. See: triton-notebooks run --help"
     ),
-    "serve params/cpu.yaml": "Missing option '--model'; see triton-notebooks serve --help",
-    "params": "Missing command; see triton-notebooks params --help",
-    "params diff params/cpu.yaml": "Missing argument 'B'; see triton-notebooks params diff --help",
+    "serve params/cpu.yaml": "Missing option '--model'. See: triton-notebooks serve --help",
+    "params": "Missing command. See: triton-notebooks params --help",
+    "params diff params/cpu.yaml": "Missing argument 'B'. See: triton-notebooks params diff --help",
 }
 
 
@@ -120,7 +155,7 @@ def test_run_with_nothing_after_it_runs_the_default_target(
     assert main(["run", "--dry-run", "--outputs", str(outputs)]) == 0
 
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("resnet50 onnx-fp32 export: would run, because there is no result")
+    assert lines[0].startswith("resnet50 onnx-fp32 export: would run (no previous result, about ")
     assert re.fullmatch(r"cpu\.yaml: about \d+ min", lines[-1])
     assert not outputs.exists()
 
@@ -160,7 +195,7 @@ def test_without_outputs_there_is_one_line_that_says_what_to_do(
 
     said = capsys.readouterr()
     assert (code, said.out) == (1, "")
-    assert said.err == (f"error: {outputs} has no results: run triton-notebooks run\n")
+    assert said.err == (f"error: {outputs} has no results. Run: triton-notebooks run\n")
     assert not outputs.exists()
 
 
@@ -190,7 +225,7 @@ def test_a_dry_run_says_what_would_run_and_about_how_long_and_writes_nothing(
     said = capsys.readouterr()
     *lines, last = said.out.splitlines()
     jobs = [line.partition(":")[0] for line in lines]
-    seconds = [int(found) for line in lines for found in re.findall(r"\(about (\d+) s\)", line)]
+    seconds = [int(found) for line in lines for found in re.findall(r", about (\d+) s\)", line)]
     first, second = read_file(path).experiments("resnet50")
     assert (code, said.err) == (0, "")
     assert jobs == [
@@ -199,7 +234,7 @@ def test_a_dry_run_says_what_would_run_and_about_how_long_and_writes_nothing(
         "resnet50 report",
         *(f"resnet50 {lesson}" for lesson in LESSONS),
     ]
-    assert all(": would run, because " in line for line in lines)
+    assert all(": would run (" in line for line in lines)
     assert len(seconds) == len(lines)
     assert last == f"smoke.yaml: about {sum(seconds) / 60:.0f} min"
     assert not outputs.exists()
@@ -215,8 +250,8 @@ def test_a_dry_run_of_one_stage_is_that_stage(
 
     assert code == 0
     line, last = capsys.readouterr().out.splitlines()
-    assert line.startswith("resnet50 ts-trace-fp32 export: would run, because there is no result ")
-    (seconds,) = re.findall(r"\(about (\d+) s\)$", line)
+    assert line.startswith("resnet50 ts-trace-fp32 export: would run (no previous result, about ")
+    (seconds,) = re.findall(r", about (\d+) s\)$", line)
     assert last == f"cpu.yaml: about {int(seconds) / 60:.0f} min"
     assert not outputs.exists()
 
@@ -281,7 +316,7 @@ def test_a_signal_interrupts_any_command_once_and_is_its_exit_code(
 ) -> None:
     script = [sys.executable, "-c", SIGNALS, str(int(number)), str(is_terminal_gone)]
     done = subprocess.run(script, cwd=ROOT, capture_output=True, text=True)
-    line = "interrupted: the same command goes on where this one stopped\n"
+    line = "Interrupted. Run the same command again to resume.\n"
     assert (done.returncode, done.stderr) == (code, line)
 
 
@@ -304,5 +339,5 @@ def test_what_a_terminal_cannot_show_is_replaced(tmp_path: Path) -> None:
 
     done = subprocess.run(command, capture_output=True, cwd=ROOT, env=os.environ | LATIN)
 
-    line = f"error: {tmp_path}/gr??e has no results: run triton-notebooks run\n"
+    line = f"error: {tmp_path}/gr??e has no results. Run: triton-notebooks run\n"
     assert (done.returncode, done.stderr) == (1, line.encode("ascii"))

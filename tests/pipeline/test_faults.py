@@ -35,8 +35,8 @@ def require_to_be_run(project: Project) -> None:
     project.params.write_text(text.replace("request_count: 4000", "request_count: 5"))
     answer = project.run(*OFFLINE, "--dry-run")
     assert answer.code == 0, answer.output
-    assert answer.output.count("would run, because") == 1
-    assert "dummy onnx-fp32 perf_offline: would run, because" in answer.output
+    assert answer.output.count("would run (") == 1
+    assert "dummy onnx-fp32 perf_offline: would run (" in answer.output
 
 
 def kill(pids: list[int], number: int = signal.SIGKILL) -> None:
@@ -71,13 +71,14 @@ def test_triton_killed_at_the_second_of_three_batches_leaves_the_row_of_the_firs
 
     assert process.returncode == 1
     assert (
-        "perf_offline: failed, batch 2, 1 clients: Triton ended while it was measured: " in output
+        "perf_offline: failed: batch size 2, 1 client: Triton ended during the measurement: "
+        in output
     )
     first, second, third = project.rows("onnx-fp32", "perf_offline")
     assert first.throughput is not None
     assert first.throughput > 0
     assert (second.quality, third.quality) == ("failed", "failed")
-    assert third.reason == "the server had ended before"
+    assert third.reason == "the server ended in an earlier measurement"
     assert (project.target / "dummy/onnx-fp32/perf_offline.ipynb").exists()
     require_to_be_run(project)
 
@@ -95,7 +96,7 @@ def test_perf_analyzer_killed(project: Project) -> None:
     kill([*second])  # the second batch size
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert "failed, batch 1, 1 clients: perf_analyzer was killed by signal 9" in output
+    assert "failed: batch size 1, 1 client: perf_analyzer was killed by signal 9" in output
     rows = project.rows("onnx-fp32", "perf_offline")
     assert [row.quality for row in rows] == ["failed", "failed"]
     require_to_be_run(project)
@@ -107,7 +108,7 @@ def test_the_kernel_killed_takes_its_server_along(project: Project) -> None:
     wait_for(lambda: not server(project) and not analyzer(project), 30)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert "perf_offline: failed, the notebook's kernel was killed" in output
+    assert "perf_offline: failed: The kernel was killed, probably out of memory. " in output
     require_to_be_run(project)
 
 
@@ -118,7 +119,7 @@ def test_the_command_killed_takes_everything_along(project: Project) -> None:
     wait_for(lambda: not processes(str(project.root), "nursery.py"), 30)
     process.communicate()
     page = (project.target / "index.html").read_text()
-    assert "A run is under way" in page
+    assert "A run is in progress" in page
     assert page.count('"state state-running"') == 2  # the count, and the stage
     assert 'href="dummy/onnx-fp32/deploy.html"' in page
     assert project.run("publish").code == 0
@@ -135,7 +136,7 @@ def test_a_report_that_was_written_meanwhile_says_how_much_is_in_it(project: Pro
     project.params.write_text(text.replace("openvino-fp32: {", slowly))
     command = ("run", "params/dummy.yaml", "--stage", "perf_offline", "--stage", "report")
     process = project.start(*command)
-    said = "so far: 1 of 2 measurements are in this report"
+    said = "so far: 1 of 2 performance stages are in this report"
     wait_for(lambda: said in page.read_text() or process.poll() is not None)
     process.kill()
     process.communicate()
@@ -166,18 +167,19 @@ def test_a_second_run_says_that_there_is_one_and_a_signal_ends_the_first_with_on
     answer = project.run("run", "params/dummy.yaml")
     assert answer.code == 1
     assert (
-        answer.output == "error: outputs is in use by another run: wait for it, or give --outputs\n"
+        answer.output
+        == "error: outputs is in use by another run. Wait, or use another --outputs.\n"
     )
     send(process.pid, number)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == code
-    assert output.splitlines()[-1].startswith("interrupted: the same command goes on")
+    assert output.splitlines()[-1].startswith("Interrupted. Run the same command again")
     assert "Traceback" not in output
     assert not server(project)
     assert project.result("onnx-fp32", "perf_offline").reason == "the run was interrupted"
     page = (project.target / "index.html").read_text()
     assert "the run was interrupted" in page
-    assert "A run is under way" not in page
+    assert "A run is in progress" not in page
     require_to_be_run(project)
 
 
@@ -192,7 +194,7 @@ def test_an_artifact_changed_on_disk_is_noticed_and_made_again(project: Project)
     only = ("run", "params/dummy.yaml", "--experiment", "openvino-fp32", "--stage", "convert")
     answer = project.run(*only, "--force")
     assert answer.code == 1
-    assert "model.onnx changed after it was made: SHA-256 is" in answer.output
+    assert "model.onnx changed on disk: SHA-256 is" in answer.output
     everything = ("run", "params/dummy.yaml", "--stage", "export", "--stage", "convert")
     answer = project.run(*everything)
     assert answer.code == 0, answer.output
@@ -244,11 +246,11 @@ def test_serve_answers_until_it_is_ended_and_a_taken_port_is_one_line(
         port = str(taken.getsockname()[1])
         answer = project.run("serve", "params/dummy.yaml", "--model", "dummy", "--port", port)
         assert (answer.code, answer.output.count("\n")) == (1, 1)
-        assert answer.output.startswith(f"error: port {port} of 127.0.0.1 is taken")
+        assert answer.output.startswith(f"error: Port {port} of 127.0.0.1 is taken")
     process = project.start("serve", "params/dummy.yaml", "--model", "dummy", "--port", port)
     assert process.stdout
     line = process.stdout.readline()
-    assert line == f"dummy (onnx-fp32) at http://127.0.0.1:{port}; Ctrl-C ends it\n"
+    assert line == f"dummy (onnx-fp32) at http://127.0.0.1:{port}; press Ctrl-C to stop\n"
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/v2/models/dummy/ready") as answered:
         assert answered.status == 200
     os.kill(process.pid, number)

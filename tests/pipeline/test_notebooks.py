@@ -25,6 +25,7 @@ with warnings.catch_warnings():
 
 NAMES = [*ParameterFile.model_fields, "experiment", "overrides"]
 TYPES = {"gpu": "str", "device": "str", "experiment": "str"}  # the others are dicts
+FOLDED = {"jupyter": {"source_hidden": True}}  # a first read leaves the parameters out
 OWN = [stage for stage in STAGE if stage not in LESSONS]  # that each model has a notebook of
 BOOKS = [(model, stage) for model in models.names() for stage in stages(model)]
 BOOKS += [(TAUGHT, lesson) for lesson in LESSONS]
@@ -61,7 +62,8 @@ def test_it_is_committed_stripped(book: Any) -> None:
         "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
         "language_info": {"name": "python"},
     }
-    assert [cell.metadata for cell in book.cells if cell.metadata] == [{"tags": ["parameters"]}]
+    (metadata,) = (cell.metadata for cell in book.cells if cell.metadata)
+    assert metadata in ({"tags": ["parameters"]}, {"tags": ["parameters"], **FOLDED})
     assert [(c.outputs, c.execution_count) for c in code_cells(book)] == [([], None)] * len(
         code_cells(book)
     )
@@ -120,6 +122,14 @@ def test_its_defaults_are_those_of_resolve(model: str, stage: str) -> None:
     }
 
     assert resolve(model, stage, **given) == resolve(model, stage)
+
+
+@pytest.mark.parametrize("model", models.names())
+def test_convert_begins_with_an_experiment_that_changes_the_precision(model: str) -> None:
+    config: Any = resolve(model, "convert")
+
+    assert config.precision != config.export_precision
+    assert config.experiment != resolve(model, "deploy").experiment
 
 
 def test_it_defines_nothing_and_catches_nothing(book: Any) -> None:

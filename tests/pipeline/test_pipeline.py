@@ -130,7 +130,7 @@ def test_each_row_has_its_share_of_a_peak_that_its_stage_measured(finished: Proj
         converted = finished.result(name, "convert").profile
         assert converted
         assert len(converted.operators) >= 1
-        assert converted.findings[0].startswith("Products take ")
+        assert converted.findings[0].startswith("Matrix multiplications and ")
         for stage in ("perf_offline", "perf_online"):
             measurement = finished.result(name, stage).measurement
             assert measurement
@@ -162,7 +162,7 @@ def test_a_changed_batch_size_runs_only_that_measurement_and_the_report(project:
     edit(project.params, "openvino-fp32: {", "openvino-fp32: {batch_sizes: [2], ")
     answer = project.run("run", "params/dummy.yaml")
     assert answer.executed() == ["dummy openvino-fp32 perf_offline", "dummy report"], answer.output
-    assert "because its configuration changed (batch_sizes)" in answer.output
+    assert "(its configuration changed (batch_sizes), about " in answer.output
     assert [row.batch_size for row in project.rows("openvino-fp32", "perf_offline")] == [2]
 
 
@@ -170,8 +170,8 @@ def test_a_change_in_plots_draws_only_the_report_again(project: Project) -> None
     with (project.root / "helpers/report/plots.py").open("a") as file:
         file.write("\n# changed\n")
     answer = project.run("run", "params/dummy.yaml", "--dry-run")
-    assert answer.output.count("would run, because") == 1
-    assert "dummy report: would run, because helpers/report/plots.py changed" in answer.output
+    assert answer.output.count("would run (") == 1
+    assert "dummy report: would run (helpers/report/plots.py changed, about " in answer.output
 
 
 def test_a_changed_notebook_runs_again_and_what_depends_on_its_output_only(
@@ -202,14 +202,14 @@ def test_a_red_rung_fails_its_stage_and_blocks_what_depends_on_it(project: Proje
     answer = project.run("run", "params/dummy.yaml", *stages)
     assert answer.code == 1
     first, *said = answer.output.splitlines()
-    assert first == "pages: outputs/index.html, written again after every stage"
+    assert first == "pages: outputs/index.html (updated after every stage)"
     lines = [line for line in said if "running" not in line]
     assert lines[0].startswith(
-        "[1/3] dummy onnx-fp32 export: failed, exported fp32: logits differs"
+        "[1/3] dummy onnx-fp32 export: failed: exported fp32: logits differs"
     )
     assert lines[1:3] == [
-        "[2/3] dummy onnx-fp32 convert: blocked by export, which is failed",
-        "[3/3] dummy onnx-fp32 deploy: blocked by convert, which is blocked",
+        "[2/3] dummy onnx-fp32 convert: blocked: export failed",
+        "[3/3] dummy onnx-fp32 deploy: blocked: convert was blocked",
     ]
     result = project.result("onnx-fp32", "export")
     assert result.state == "failed"
@@ -222,14 +222,14 @@ def test_the_rungs_of_an_experiment_say_what_was_compared_with_what(finished: Pr
         found = finished.result(experiment, stage).checks
         return [(each.name, each.reference, each.samples, each.note) for each in found]
 
-    exported = "the exported file itself, not compared again"
-    assert checks("onnx-fp32", "convert") == [("converted", "framework", 0, exported)]
-    assert checks("openvino-fp32", "convert") == [("converted", "framework", 64, "")]
+    exported = "same file as the export, not compared again"
+    assert checks("onnx-fp32", "convert") == [("converted", "reference", 0, exported)]
+    assert checks("openvino-fp32", "convert") == [("converted", "reference", 64, "")]
     for experiment in ("onnx-fp32", "openvino-fp32"):
         assert checks(experiment, "deploy") == [
-            ("served", "framework", 64, ""),
+            ("served", "reference", 64, ""),
             ("served", "converted model", 64, ""),
-            ("served under load", "framework", 96, ""),
+            ("served under load", "reference", 96, ""),
         ]
         _, alone, _ = finished.result(experiment, "deploy").checks
         assert [each.max_difference for each in alone.differences] == [0.0]
@@ -255,17 +255,17 @@ def test_an_adapter_that_answers_wrongly_under_load_fails_deploy(project: Projec
         edit(adapter, "        return responses\n", f"{code}        return responses\n")
         answer = project.run("run", "params/dummy.yaml", *only)
         assert answer.code == 1
-        (line,) = [line for line in answer.output.splitlines() if "deploy: failed, " in line]
-        return line.partition("failed, ")[2]
+        (line,) = [line for line in answer.output.splitlines() if "deploy: failed: " in line]
+        return line.partition("failed: ")[2]
 
-    missing = r"sample (\d+) has no answer: Triton gave 0 values of logits for samples \1 to \1"
+    missing = r"sample (\d+) has no response: Triton sent 0 values of logits for samples \1 to \1"
     assert re.fullmatch(missing, reason("missing"))
     x = np.random.default_rng(1).standard_normal((96, 16)).astype(np.float32)
     logits = x @ weights().T
-    words = "served under load fp32: logits differs from the framework by .* and 1e-05; "
+    words = "served under load fp32: output logits differs from the reference by up to .*; "
     for fault in ("swapped", "wrong"):
         line = reason(fault)
-        found = re.fullmatch(words + r"sample (\d+) of 96 is (\S+), not (\S+)", line)
+        found = re.fullmatch(words + r"sample (\d+) of 96 is (\S+) instead of (\S+)", line)
         assert found, line
         sample, value, expected = int(found[1]), float(found[2]), float(found[3])
         assert np.isclose(logits[sample], expected).any()
@@ -310,7 +310,7 @@ def test_what_the_machine_cannot_run_is_skipped_before_any_kernel_starts(fresh: 
     answer = fresh.run("run", "params/dummy.yaml", "--stage", "export", "--stage", "deploy")
     assert answer.code == 0
     assert (
-        answer.output.count("skipped, it needs CPU (dummy), and this machine has no NVIDIA driver")
+        answer.output.count("skipped: it needs CPU (dummy), but this machine has no NVIDIA driver")
         == 3
     )
     assert not list(fresh.target.rglob("*.ipynb"))
@@ -319,7 +319,7 @@ def test_what_the_machine_cannot_run_is_skipped_before_any_kernel_starts(fresh: 
 def test_a_dry_run_writes_nothing_and_says_what_would_run(fresh: Project) -> None:
     answer = fresh.run("run", "params/dummy.yaml", "--dry-run")
     assert answer.code == 0
-    assert answer.output.count("would run, because") == 10
+    assert answer.output.count("would run (") == 10
     assert "dummy.yaml: about" in answer.output
     assert not (fresh.root / "outputs").exists()
 
@@ -338,5 +338,5 @@ def test_status_prints_every_stage(finished: Project) -> None:
     assert answer.output.splitlines()[0] == "dummy: 10 done"
     assert "  dummy onnx-fp32              deploy        done     accuracy 1.0000" in answer.output
     online = next(line for line in answer.output.splitlines() if "perf_online" in line)
-    whole, measuring = map(int, re.findall(r"; (\d+) s, (\d+) s of them measuring$", online)[0])
+    whole, measuring = map(int, re.findall(r"; (\d+) s \((\d+) s of measurements\)$", online)[0])
     assert 0 < measuring < whole

@@ -89,7 +89,7 @@ def test_a_file_that_is_copied_or_started_and_not_imported_makes_stages_stale(
 
     answer = project.run("run", "params/dummy.yaml", "--dry-run", "--experiment", "onnx-fp32")
 
-    reason = f"would run, because helpers/triton/{name}.py changed"
+    reason = f"would run (helpers/triton/{name}.py changed, about "
     assert f"dummy onnx-fp32 deploy: {reason}" in answer.output
 
 
@@ -130,8 +130,8 @@ def test_what_follows_a_stage_that_must_run_must_run_too_and_data_are_made_once(
 
     assert set(reasons) == {job.result for job in jobs}
     first, *others = (job for job in jobs if job.config.stage == "export")
-    assert reasons[first.result] == "there is no result"
-    assert {reasons[job.result] for job in jobs if job.needs} == {"its input will be made again"}
+    assert reasons[first.result] == "no previous result"
+    assert {reasons[job.result] for job in jobs if job.needs} == {"an earlier stage runs again"}
     assert seconds[first.result] == DATA_SECONDS + FIRST_SECONDS["export"]
     assert {seconds[job.result] for job in others} == {FIRST_SECONDS["export"]}
 
@@ -172,13 +172,13 @@ def test_a_lesson_needs_the_deployment_of_the_experiment_that_it_is_about(
     (job,) = plan(given, [("resnet50", "onnx-fp32")], [lesson])
 
     assert job.result == tmp_path / f"smoke/resnet50/lessons/{lesson}.json"
-    assert blocker(job) == "blocked by deploy, which has not run"
+    assert blocker(job) == "deploy has not run"
     deploy, *_ = plan(given, [("resnet50", "onnx-fp32")], ["deploy"])
     write_status(deploy, "failed", "a red check")
-    assert blocker(job) == "blocked by deploy, which is failed"
+    assert blocker(job) == "deploy failed"
     write_status(deploy, "done", "")
     assert blocker(job) == ""
-    assert stale(job) == "there is no result"
+    assert stale(job) == "no previous result"
     assert set(due([deploy, job], force=False)) == {deploy.result, job.result}
 
 
@@ -193,7 +193,7 @@ def test_configurations_are_not_compared_on_a_server_that_is_there_already(tmp_p
     jobs = plan(given, [("resnet50", "onnx-fp32")], stages, lambda config: "")
 
     reasons = {job.config.stage: job.obstacle for job in jobs}
-    words = "it starts a server for each configuration that it compares, and a remote one is there"
+    words = "The stage starts one server per configuration, which is impossible with a remote "
     assert reasons.pop("perf_online") == ""
     assert len(reasons) == 1 + len(LESSONS)
     assert all(reason.startswith(words) for reason in reasons.values())

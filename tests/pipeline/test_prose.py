@@ -15,6 +15,7 @@ from helpers import models
 from helpers.accuracy.ladder import AGREED_SHARE, KEPT_SHARE
 from helpers.config import LESSONS, TAUGHT, notebook_file, stages
 from helpers.formats._tensorrt import WORKSPACE_BYTES
+from helpers.lessons.choices import DELAYS_US
 from helpers.models._criteo import network as criteo
 from helpers.models._criteo.tables import (
     CATEGORICAL,
@@ -33,7 +34,7 @@ from helpers.perf.statistics import BUDGET_SHARE, CONFIDENCE
 BOOKS = [(model, stage) for model in models.names() for stage in stages(model)]
 BOOKS += [(TAUGHT, lesson) for lesson in LESSONS]
 UNITS = "ms|µs|s|seconds?|minutes?|hours?|%|times|[kMGT]i?B|GFLOP/s|(?:images|samples)/s"
-FIGURE = re.compile(rf"(?<![\w.`-])(\d[\d,.]*)[ -]({UNITS})(?!\w)")
+FIGURE = re.compile(rf"(?<![\w.`-])(\d[\d,.]*)[ -]?({UNITS})(?!\w)")
 # what only a run can know
 MEASURED = re.compile(
     r"\b(?:twice|half|\w+ times) as (?:fast|slow|long|much time)\b|\bhalf the time\b"
@@ -42,6 +43,7 @@ MEASURED = re.compile(
     re.IGNORECASE,
 )
 GIB, GB = 2**30, 1e9
+MOST_WORDS = 300  # of a notebook
 P10, P50, P90 = QUANTILES
 
 
@@ -72,16 +74,16 @@ WIDE_DEEP = WIDE_DEEP_TABLES + WIDE_DEEP_DENSE + len(features.NUMERIC) + 1
 
 # figure -> what it is, by the package's own constants where there are such
 SOURCES = {
-    "95%": (100 * CONFIDENCE, "the intervals' confidence"),
-    "98%": (100 * AGREED_SHARE, "of decisions must be the framework's"),
-    "99%": (100 * KEPT_SHARE, "of a metric must be kept: the rule of MLPerf Inference"),
-    "1%": (100 * BUDGET_SHARE, "may exceed a budget at p99"),
-    "90%": (100 * (1 - P10), "P10's meaning"),
-    "50%": (100 * (1 - P50), "P50's meaning"),
-    "10%": (100 * (1 - P90), "P90's meaning"),
-    "0.4%": (100 * UNIT_ROUNDOFF["bf16"], "bf16's unit roundoff"),
-    "5%": (5, "ResNet v1.5's cost, as NVIDIA's model card states it"),
-    "94%": (100 * WIDE_DEEP_TABLES / WIDE_DEEP, "of Wide & Deep's parameters are tables"),
+    "95 %": (100 * CONFIDENCE, "the intervals' confidence"),
+    "98 %": (100 * AGREED_SHARE, "of decisions must be the framework's"),
+    "99 %": (100 * KEPT_SHARE, "of a metric must be kept: the rule of MLPerf Inference"),
+    "1 %": (100 * BUDGET_SHARE, "may exceed a budget at p99"),
+    "90 %": (100 * (1 - P10), "P10's meaning"),
+    "50 %": (100 * (1 - P50), "P50's meaning"),
+    "10 %": (100 * (1 - P90), "P90's meaning"),
+    "0.4 %": (100 * UNIT_ROUNDOFF["bf16"], "bf16's unit roundoff"),
+    "5 %": (5, "ResNet v1.5's cost, as NVIDIA's model card states it"),
+    "94 %": (100 * WIDE_DEEP_TABLES / WIDE_DEEP, "of Wide & Deep's parameters are tables"),
     "0.6 MB": (IMAGE * 4 / 1e6, "an image in fp32"),
     "0.3 MB": (IMAGE * 2 / 1e6, "an image in fp16"),
     "4.6 kB": (TOKENS * 3 * 4 / 1e3, "a window of BERT: three tensors of int32"),
@@ -98,6 +100,7 @@ SOURCES = {
     "367 MB": (WIDE_DEEP * 4 / 1e6, "Wide & Deep's parameters in fp32"),
     "192 hours": (LENGTH, "a window of TFT"),
     "24 hours": (HORIZON, "its forecast"),
+    "10 ms": (max(DELAYS_US) / 1000, "the longest delay of the lesson on dynamic batching"),
     "3 times": (THRESHOLDS["T3"], "that an id occurs at least to have a row of its own"),
     "6.5 times": (
         dense_half(VECTORS, CROSS) / dense_half(DLRM_TOP, DOT),
@@ -121,6 +124,15 @@ def test_a_figure_with_a_unit_has_a_source(model: str, stage: str) -> None:
     assert MEASURED.findall(text) == []
 
 
+@pytest.mark.parametrize("stage", ["export", "convert", "deploy"])
+@pytest.mark.parametrize("model", models.names())
+def test_it_is_short(model: str, stage: str) -> None:
+    """Drawings and tags are left out, and code in a line counts as one word."""
+    text = re.sub(r"```.*?```|<[^>]*>", " ", prose(notebook_file(model, stage)), flags=re.DOTALL)
+
+    assert len(re.sub(r"`[^`\n]+`", "x", text).split()) <= MOST_WORDS
+
+
 @pytest.mark.parametrize("figure", SOURCES)
 def test_a_figure_is_what_its_source_says(figure: str) -> None:
     number, (value, _) = figure.partition(" ")[0], SOURCES[figure]
@@ -130,6 +142,7 @@ def test_a_figure_is_what_its_source_says(figure: str) -> None:
 
 
 def test_a_figure_of_a_run_would_be_noticed() -> None:
-    assert FIGURE.findall("it took 12.5 ms, or 3 s") == [("12.5", "ms"), ("3", "s")]
+    figures = [("12.5", "ms"), ("3", "s"), ("40", "%")]
+    assert FIGURE.findall("it took 12.5 ms, or 3 s, which is 40%") == figures
     assert MEASURED.search("which is twice as fast")
     assert MEASURED.search("in about two minutes on two cores")

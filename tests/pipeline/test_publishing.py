@@ -111,13 +111,13 @@ def test_the_indexes_say_what_runs_and_what_waits_and_are_loaded_again_meanwhile
     assert states["", "report"] == "missing"
     for page in (outputs / "index.html", outputs / "smoke/index.html"):
         text = page.read_text()
-        assert "A run is under way" in text
+        assert "A run is in progress" in text
         assert '<meta http-equiv="refresh" content="10">' in text
         assert "1 running" in text
     publish(outputs, "smoke")
     for page in (outputs / "index.html", outputs / "smoke/index.html"):
         text = page.read_text()
-        assert "A run is under way" not in text
+        assert "A run is in progress" not in text
         assert 'http-equiv="refresh"' not in text
 
 
@@ -141,6 +141,7 @@ def test_pages_link_the_stages_before_and_after_theirs(outputs: Path) -> None:
     publish(outputs, "smoke", pending={deploy: "waiting"})
 
     up = ["../../index.html", "../../../index.html", "../../../glossary.html"]
+    up += ["../../../documentation.html"]
     assert links(export) == ["convert.html", *up]
     assert links(convert) == ["export.html", "deploy.html", *up]
     publish(outputs, "smoke", only_changed=True)  # the run has ended without it
@@ -181,11 +182,11 @@ def test_the_indexes_show_what_a_report_keeps_also_while_it_is_made_again(output
     pages = [outputs / "index.html", outputs / "smoke/index.html"]
     for page in pages:
         assert "<strong>openvino-fp32</strong>" in page.read_text()
-        assert "a run is under way" not in page.read_text()
+        assert "a run is in progress" not in page.read_text()
     publish_indexes(outputs, "smoke", {path: "waiting"})
     for page in pages:
         assert "<strong>openvino-fp32</strong>" in page.read_text()
-        assert "as the last report says; a run is under way, 0 of 5 stages" in page.read_text()
+        assert "from the last report; a run is in progress, 0 of 5 stages" in page.read_text()
 
 
 def test_a_stage_that_experiments_share_names_the_one_in_whose_name_it_runs(outputs: Path) -> None:

@@ -51,7 +51,7 @@ def test_run_from_the_top_in_its_own_folder_with_nothing_set(
     by_hand = project.result("onnx-fp32", "convert")
     assert without_time(by_hand) == without_time(by_batch)
     assert by_hand.source
-    assert by_hand.source.command == "a notebook run by hand"
+    assert by_hand.source.command == "run in JupyterLab"
 
 
 def test_papermill_with_a_parameter_file_gives_no_warning_and_the_same_result(

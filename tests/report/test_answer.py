@@ -1,4 +1,4 @@
-"""The answer compares what is comparable, and says what the measurements cannot tell."""
+"""The answer compares what is comparable, and says what the measurements cannot show."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -79,11 +79,13 @@ def test_tfts_answer_names_electricity_and_traffic_apart() -> None:
     fastest = answer(rows).split("\n\n")[0]
 
     assert fastest == (
-        "**Fastest.** electricity: The highest throughput is 150 samples/s (95% interval 147.1 to "
-        "153) at p99 latency 20 ms: electricity-openvino at batch size 8 and concurrency 1, "
-        "online. traffic: The highest throughput is 90 samples/s (95% interval 88.24 to 91.8) at "
-        "p99 latency 20 ms: traffic-openvino at batch size 8 and concurrency 1, online. Of 3 "
-        "points: 3 stable."
+        "**Fastest.** electricity: 150 samples/s (95% CI 147.1 to 153), p99 20 ms: "
+        "electricity-openvino, batch size 8, 1 client, online. traffic: 90 samples/s (95% CI 88.24 "
+        "to 91.8), p99 20 ms: traffic-openvino, batch size 8, 1 client, online."
+    )
+    assert findings.describe_frontier(frame(*rows)) == (
+        "Fastest: electricity: electricity-openvino, 150 samples/s; traffic: traffic-openvino, 90 "
+        "samples/s."
     )
     assert text.headline(frame(*rows)) == (
         "electricity 150.0 samples/s: electricity-openvino; "
@@ -104,20 +106,25 @@ def test_data_sets_are_workloads_of_their_own_and_each_has_its_front() -> None:
     assert notes == ["100 samples/s", "150 samples/s"]
 
 
-def test_where_intervals_overlap_both_are_named_and_not_told_apart() -> None:
+def test_where_intervals_overlap_both_are_named_and_none_is_the_winner() -> None:
     near = [row(100, experiment="onnx"), row(98, experiment="openvino")]
     far = [row(100, experiment="onnx"), row(95, experiment="openvino")]
 
     assert (
-        "onnx at batch size 8 and concurrency 1, online; not told apart from openvino at batch "
-        "size 8 and concurrency 1, online." in answer(near)
+        "onnx, batch size 8, 1 client, online. No clear winner (95% CIs overlap): openvino, batch "
+        "size 8, 1 client, online." in answer(near)
     )
-    assert text.headline(frame(*near)) == "100.0 samples/s: onnx, not told apart from openvino"
+    offline = [each.model_copy(update={"scenario": "offline"}) for each in near]
+    assert findings.describe_throughput(frame(*offline)) == (
+        "Highest offline throughput: 100 samples/s (95% CI 98.04 to 102), p99 20 ms (onnx, batch "
+        "size 8, 1 client, offline; no clear winner among 2 measurements)."
+    )
+    assert text.headline(frame(*near)) == "100.0 samples/s: onnx or openvino (no clear winner)"
     assert "openvino" not in answer(far)
-    assert "not told apart" not in answer(far)
+    assert "clear winner" not in answer(far)
 
 
-def test_a_wide_row_takes_part_with_its_interval_and_no_other_does() -> None:
+def test_an_imprecise_row_takes_part_with_its_interval_and_no_other_does() -> None:
     wide = row(120, relative=0.3, experiment="imprecise", quality="imprecise")
     others = [
         row(500, experiment=word, quality=word)
@@ -130,15 +137,16 @@ def test_a_wide_row_takes_part_with_its_interval_and_no_other_does() -> None:
     assert list(found["experiment"]) == ["imprecise", "stable"]
 
 
-def test_many_points_that_are_not_told_apart_are_named_by_experiment() -> None:
+def test_many_points_without_a_clear_winner_are_named_by_experiment() -> None:
     rows = [row(100 - i, experiment="ab"[i % 2], concurrency=i) for i in range(4)]
 
-    said = findings.describe_frontier(frame(*rows))
+    said = findings.describe_fastest(frame(*rows))
 
     assert said.endswith(
-        "a at batch size 8 and concurrency 0, online; not told apart from b at batch size 8 and "
-        "concurrency 1, online; not told apart from 2 more points of them. Of 4 points: 4 stable."
+        "a, batch size 8, 0 clients, online. No clear winner (95% CIs overlap): b, batch size 8, 1 "
+        "client, online; 2 more measurements."
     )
+    assert findings.describe_qualities(frame(*rows)).startswith("4 measurements: 4 stable.")
 
 
 @pytest.mark.slow
@@ -159,8 +167,8 @@ def test_one_artifact_under_two_names_is_told_apart_in_three_of_twenty_runs_at_m
         ]
         return text.headline(frame(*rows))
 
-    apart = ["not told apart" not in said(seed, 1.0) for seed in range(20)]
-    different = ["not told apart" not in said(seed, 1.2) for seed in range(20)]
+    apart = ["no clear winner" not in said(seed, 1.0) for seed in range(20)]
+    different = ["no clear winner" not in said(seed, 1.2) for seed in range(20)]
 
     assert sum(apart) <= 3
     assert sum(different) >= 17
@@ -239,18 +247,25 @@ def test_the_answer_within_the_budget_is_known_from_the_requests_but_the_first(
     assert list(table["budget"]) == ["met", "not known", "not met", "not known"]
     assert list(table["budget_needs"])[:2] == [368, 368]
     assert unlimited["budget"].isna().all()
-    said = findings.describe_frontier(table, 5.0)
-    assert said.startswith("The highest throughput within 5 ms is 100 samples/s")
-    assert (
-        "Not known for onnx at batch size 8 and concurrency 8, online, 800 samples/s "
-        "(95% interval 784.3 to 816): it would take 368 requests if no more took longer." in said
-    )
-    said = findings.describe_frontier(table[1:3], 5.0)
+    said = findings.describe_fastest(table, 5.0)
     assert said.startswith(
-        "No point within 5 ms is known. Not known for onnx at batch size 8 and "
-        "concurrency 2, online, 200 samples/s"
+        "100 samples/s (95% CI 98.04 to 102), p99 20 ms: onnx, batch size 8, 1 cl"
     )
-    assert "it" not in findings.describe_frontier(table[2:3], 5.0).split()
+    assert (
+        "Not confirmed: onnx, batch size 8, 8 clients, online, 800 samples/s (95% CI 784.3 to "
+        "816). It has 100 requests and needs at least 368." in said
+    )
+    said = findings.describe_fastest(table[1:3], 5.0)
+    assert said.startswith(
+        "No configuration is confirmed to meet the p99 budget of 5 ms. Not confirmed: onnx, batch "
+        "size 8, 2 clients, online, 200 samples/s"
+    )
+    assert "Not confirmed" not in findings.describe_fastest(table[2:3], 5.0)
+    caption = findings.describe_frontier(table, 5.0)
+    assert caption.startswith("Fastest within 5 ms (p99): onnx, 100 samples/s.")
+    assert findings.describe_frontier(table[1:3], 5.0) == (
+        "No configuration is confirmed to meet the p99 budget of 5 ms."
+    )
 
 
 # Intervals in words
@@ -269,23 +284,23 @@ def test_tables_show_intervals_and_how_many_requests_a_percentile_needs() -> Non
 
     assert list(shown) == [
         "throughput",
-        "throughput, 95%",
+        "throughput, 95% CI",
         "p50_latency_ms",
         "p99_latency_ms",
-        "p99, 95%",
+        "p99, 95% CI",
         "relative_throughput",
-        "served bare, 95%",
+        "relative throughput, 95% CI",
         "quality",
     ]
     rates = ["980.4 to 1,020", "9.804 to 10.2", "9.804 to 10.2", "–"]
-    assert list(shown["throughput, 95%"]) == rates
-    found = ["19.5 to 21.25", "needs 299", "needs 401", "–"]
-    assert list(shown["p99, 95%"]) == found
-    assert list(shown["served bare, 95%"]) == ["–"] * 4
+    assert list(shown["throughput, 95% CI"]) == rates
+    found = ["19.5 to 21.25", "needs 299 requests", "needs 401 requests", "–"]
+    assert list(shown["p99, 95% CI"]) == found
+    assert list(shown["relative throughput, 95% CI"]) == ["–"] * 4
     assert list(with_intervals(rows, ["quality"])) == ["quality"]
 
 
-def test_the_cost_of_serving_has_its_interval_and_is_told_in_milliseconds_too() -> None:
+def test_relative_throughput_has_its_interval() -> None:
     ratio = {
         "relative_throughput": 0.9,
         "relative_throughput_low": 0.88,
@@ -299,13 +314,22 @@ def test_the_cost_of_serving_has_its_interval_and_is_told_in_milliseconds_too() 
     )
 
     assert findings.describe_relative_throughput(rows) == (
-        "Triton serves 92% of the bare throughput (median of 2 points, 1 of them wide); the lowest "
-        "is 90% (95% interval 88% to 92%), onnx at batch size 8. A request takes 1.25 to 1.25 ms "
-        "more than bare. Of 3 points: 3 stable."
+        "Triton reaches 92% of the in-process throughput (median of 2 measurements); the lowest is "
+        "90% (95% CI 88% to 92%), onnx at batch size 8."
     )
 
 
-def test_the_floor_of_serving_is_told_for_the_smallest_and_the_largest_batch() -> None:
+def test_a_relative_throughput_whose_interval_contains_1_is_no_difference() -> None:
+    ends = {"relative_throughput_low": 0.9, "relative_throughput_high": 1.02}
+    rows = frame(row(100, scenario="offline", experiment="e", relative_throughput=0.96, **ends))
+
+    assert findings.describe_relative_throughput(rows) == (
+        "Triton reaches 96% of the in-process throughput (median of 1 measurement); the lowest is "
+        "96% (95% CI 90% to 102%, no measurable difference), e at batch size 8."
+    )
+
+
+def test_the_no_op_model_is_told_for_the_smallest_and_the_largest_batch() -> None:
     offline = {"scenario": "offline", "experiment": "onnx"}
     rows = frame(
         row(100, **offline, batch_size=1, noop_latency_ms=0.3, residual_overhead_ms=0.05),
@@ -322,33 +346,33 @@ def test_the_floor_of_serving_is_told_for_the_smallest_and_the_largest_batch() -
     )
 
     assert findings.describe_floor(rows) == (
-        "What Triton, the wire and the adapter cost for these inputs: a request to a model with "
-        "the same tensors that computes nothing takes 0.3 ms at batch size 1 to 2.5 ms at batch "
-        "size 64. Beyond this floor and a bare call a request takes 0.05 ms (median of 3 points), "
-        "and most at batch size 64 of openvino: 0.25 ms (95% interval 0.125 to 0.375)."
+        "A no-op model with the same tensors takes 0.3 ms at batch size 1 to 2.5 ms at batch size "
+        "64: the fixed overhead of Triton, transport and adapter. The residual overhead is largest "
+        "for openvino at batch size 64: 0.25 ms (95% CI 0.125 to 0.375)."
     )
-    assert "bare call" not in findings.describe_floor(rows.assign(residual_overhead_ms=None))
+    unbounded = rows.assign(residual_overhead_low_ms=None)
+    assert "residual" not in findings.describe_floor(unbounded)
+    around_zero = rows.assign(residual_overhead_low_ms=[None, None, -0.1])
+    said = findings.describe_floor(around_zero)
+    assert said.endswith("There is no measurable residual overhead.")
 
 
-def test_where_there_is_no_floor_the_report_says_why() -> None:
+def test_where_there_is_no_no_op_model_the_report_says_why() -> None:
     rows = frame(row(100, scenario="offline", noop_reason="no identity model"))
 
-    assert findings.describe_floor(rows) == (
-        "The floor of serving is not known: no identity model."
-    )
-    assert findings.describe_floor(frame(row(100))) == "The floor of serving is not known."
+    assert findings.describe_floor(rows) == ("The no-op model was not measured: no identity model.")
+    assert findings.describe_floor(frame(row(100))) == "The no-op model was not measured."
     shown = with_intervals(rows, ["throughput", "noop_latency_ms", "noop_reason"])
     assert "noop_reason" in shown
     assert "noop_reason" not in with_intervals(frame(row(100)), ["noop_reason"])
 
 
-def test_the_noise_floor_is_the_paces_95_percent_range() -> None:
+def test_run_to_run_variation_is_the_95_percent_range_of_the_machines_speed() -> None:
     rows = [row(100, experiment="e", machine_gflops=100.0 + i) for i in range(-20, 21)]
 
     assert findings.describe_pace(frame(*rows)) == (
-        "The machine's own pace, that of a fixed kernel before and after each run, was between "
-        "81.0% and 119.0% of its median at 95% of 41 points: smaller differences between points "
-        "are the machine's."
+        "The speed of the machine (a reference kernel) was 81.0% to 119.0% of its median in 95% of "
+        "41 measurements. Smaller differences may come from the machine."
     )
     assert "was not measured" in findings.describe_pace(frame(row(100, experiment="e")))
 
@@ -358,16 +382,15 @@ def test_results_of_the_older_schema_are_shown_without_intervals() -> None:
     assert old
     rows = text.frame(report("resnet50"), {"onnx-fp32": {"perf_offline": old}})
 
-    said = [findings.describe_frontier(rows), findings.describe_relative_throughput(rows)]
-
-    assert said[0] == "No point is known. Of 2 points: 1 stable, 1 unstable."
-    assert said[1].startswith("No ratio of served to bare is known.")
+    assert findings.describe_frontier(rows) == "No throughput is known."
+    assert findings.describe_qualities(rows).startswith("2 measurements: 1 stable, 1 unstable.")
+    assert findings.describe_relative_throughput(rows) == "No relative throughput is known."
     assert text.headline(rows) == "no throughput is known"
-    (found,) = set(with_intervals(rows, ["p99_latency_ms"])["p99, 95%"])
-    assert found == "needs 299"
+    (found,) = set(with_intervals(rows, ["p99_latency_ms"])["p99, 95% CI"])
+    assert found == "needs 299 requests"
     for draw in (plots.throughput_over_batch, plots.relative_throughput, plots.frontier):
         figure = draw(rows)
-        assert "95% interval" not in [t.get_text() for t in figure.legends[0].get_texts()]
+        assert "95% CI" not in [t.get_text() for t in figure.legends[0].get_texts()]
     assert interval(None, None) == "–"
 
 
@@ -377,7 +400,7 @@ def test_a_latency_of_one_batch_size_is_said_once_and_never_as_a_power_of_ten() 
 
     said = findings.describe_latency(rows)
 
-    assert said.startswith("Offline p99 latency: onnx 1,010 ms at batch size 8. ")
+    assert said == "Offline p99 latency: onnx 1,010 ms at batch size 8."
 
 
 def test_what_is_fastest_and_keeps_the_budget_is_said_once(
@@ -393,15 +416,13 @@ def test_what_is_fastest_and_keeps_the_budget_is_said_once(
 
     once, twice = answer(rows, budget=5.0), answer([*rows, offline], budget=5.0)
 
-    assert once.startswith("**Fastest, and within the budget of 5 ms at p99.** The highest thr")
+    assert once.startswith("**Fastest, and within 5 ms (p99).** 200 samples/s")
     assert once.count("200 samples/s") == 1
-    assert twice.startswith("**Fastest.** The highest throughput is 500 samples/s")
-    assert (
-        "**Within the budget of 5 ms at p99.** The highest throughput within 5 ms is 200" in twice
-    )
+    assert twice.startswith("**Fastest.** 500 samples/s")
+    assert "**Within 5 ms (p99).** 200 samples/s" in twice
 
 
-def test_equal_rungs_and_metrics_share_a_row_that_names_them_all() -> None:
+def test_equal_checks_and_metrics_share_a_row_that_names_them_all() -> None:
     def check(name: str, difference: float) -> ParityCheck:
         one = Difference(
             output="logits",
@@ -435,4 +456,4 @@ def test_equal_rungs_and_metrics_share_a_row_that_names_them_all() -> None:
 
 
 def test_where_nothing_was_profiled_the_report_says_so() -> None:
-    assert "nothing was profiled" in str(text.where_time_goes({}).data)  # type: ignore[attr-defined]
+    assert "Nothing was profiled" in str(text.where_time_goes({}).data)  # type: ignore[attr-defined]

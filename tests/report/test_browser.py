@@ -104,13 +104,14 @@ def test_the_index_is_filtered_with_the_keyboard(indexes: Path, browser: Browser
         walked.append(browser.evaluate(FOCUSED))
     states = ["checkbox"] * 5  # done, failed, blocked, skipped, not run
     assert [name for name, _ in walked] == [
-        *("All targets", "Words", "all measured rows (CSV)", "search", *states),
-        *("As the report of each model recommends", "bert", "bert", "Stages of bert"),
+        *("All targets", "Glossary", "Documentation", "all measurements (CSV)", "search"),
+        *states,
+        *("Recommended by the report of each model", "bert", "bert", "Stages of bert"),
     ]
     assert all(is_seen for _, is_seen in walked)
 
     browser.open((indexes / "cpu/index.html").as_uri())
-    for _ in range(4):
+    for _ in range(5):
         browser.press("Tab")
     browser.type("GPU bert")
     assert browser.evaluate(SHOWN) == ["onnx"]

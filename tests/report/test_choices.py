@@ -1,4 +1,4 @@
-"""What a report recommends, and how formats stand beside fp32."""
+"""What a report recommends, and how formats compare with fp32."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,6 +11,7 @@ from helpers.results import Result, Results, Row, Score
 from helpers.store import OUTPUTS_VARIABLE
 from tests.report.test_answer import kept, report, results_of, row
 
+RATIO = "× fp32 (95% CI)"
 LINE = "triton-notebooks serve params/cpu.yaml --model tft --experiment"
 
 
@@ -32,39 +33,81 @@ def offline(experiment: str, throughput: float, size: int = 8, **fields: object)
 
 
 def test_throughput_and_latency_may_be_different_experiments() -> None:
-    fastest, prompt = points(offline("slow", 50, 1), offline("fast", 200), offline("next", 100))
+    small = offline("slow", 50, 1), offline("fast", 40, 1)
+    fastest, prompt = points(*small, offline("fast", 200), offline("next", 100))
 
     assert (fastest.best, fastest.experiment) == ("for throughput", "fast")
     assert fastest.figures == (
-        "200 samples/s, p99 20 ms: batch size 8, one client, offline; accuracy not checked"
+        "200 samples/s, p99 20 ms: batch size 8, 1 client, offline; accuracy not checked"
     )
-    assert fastest.why == "Its throughput is 2 times that of the next, next."
+    assert fastest.why == "2× the throughput of the next, next."
     assert fastest.command == f"{LINE} fast"
-    assert (prompt.best, prompt.experiment) == ("for latency", "slow")
-    assert prompt.why.startswith("Half of its requests take 20 ms or less")
+    assert (prompt.best, prompt.experiment) == ("for latency at batch size 1", "slow")
+    assert prompt.why == "Its p50 of 20 ms is the lowest of 2 experiments at this batch size."
+
+
+def test_latency_is_compared_at_a_batch_size_that_several_experiments_have() -> None:
+    alone, both = offline("one", 100, 1), [offline("one", 200), offline("two", 300)]
+
+    *_, prompt = points(alone, *both)
+    *_, only = points(alone)
+
+    assert (prompt.best, prompt.experiment) == (
+        "for throughput, for latency at batch size 8",
+        "two",
+    )
+    assert only.why.endswith(
+        "Its p50 is 10 ms. No other experiment was measured at this batch size."
+    )
 
 
 def test_one_that_is_best_for_both_is_named_once() -> None:
     (only,) = points(offline("one", 100))
 
-    assert only.best == "for throughput, for latency"
-    assert only.why.startswith("No other experiment has a known throughput. Half of ")
+    assert only.best == "for throughput, for latency at batch size 8"
+    assert only.why.startswith("No other experiment has a known throughput. Its p50 is 80 ms.")
 
 
-def test_experiments_that_are_not_told_apart_are_said_to_be() -> None:
+def test_experiments_without_a_clear_winner_are_said_to_be() -> None:
     fastest, *_ = points(offline("one", 100), offline("two", 99))
 
-    assert "1.01 times that of the next, two, and the two are not told apart." in fastest.why
+    assert fastest.why.startswith(
+        "1.01× the throughput of the next, two. No clear winner: the 95% CIs overlap."
+    )
 
 
 def test_a_budget_that_no_point_is_known_to_keep_recommends_another() -> None:
     (answer,) = answers(offline("one", 100), budget=30)
 
     *_, within = answer.choices
-    assert (within.best, within.experiment) == ("within the budget of 30 ms at p99", "")
-    assert (within.command, within.figures) == ("", "no point is known to keep it")
+    assert (within.best, within.experiment) == ("within 30 ms (p99)", "")
+    assert (within.command, within.figures) == ("", "not confirmed")
+    assert within.why == "No online throughput is known."
     assert answer.recommended == answer.choices[0]
     assert answer.recommended.experiment == "one"
+
+
+def test_a_budget_that_is_not_confirmed_says_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(OUTPUTS_VARIABLE, str(tmp_path))
+    rows = [
+        row(100 * clients, experiment="onnx", source="onnx/perf_online.json", concurrency=clients)
+        for clients in (1, 2)
+    ]
+    kept(tmp_path, rows, {1: [1.0] * 100, 2: [100.0] * 400})
+    config = report(budget=30.0)
+
+    def why(*chosen: Row) -> str:
+        found = results_of(chosen)
+        (answer,) = choices.choose(config, found, text.frame(config, found))
+        return answer.choices[-1].why
+
+    assert why(*rows) == (
+        "Not enough requests to confirm: onnx has 100 of at least 368."  # 20 ms in its row
+    )
+    slow = rows[1].model_copy(update={"p99_latency_ms": 100.0})
+    assert why(slow) == "The lowest p99 is 100 ms (onnx), the budget 30 ms."
 
 
 def test_what_keeps_the_budget_is_recommended_before_what_is_fastest(
@@ -78,8 +121,8 @@ def test_what_keeps_the_budget_is_recommended_before_what_is_fastest(
     (answer,) = choices.choose(config, found, text.frame(config, found))
 
     assert [each.best for each in answer.choices] == [
-        "within the budget of 5 ms at p99",
-        "for throughput, for latency",
+        "within 5 ms (p99)",
+        "for throughput, for latency at batch size 8",
     ]
     assert answer.recommended
     assert answer.recommended.experiment == "onnx"
@@ -123,7 +166,7 @@ def test_a_report_keeps_its_answers_as_they_are() -> None:
 
 
 def test_without_a_known_point_the_card_says_so() -> None:
-    assert "No point is known well enough" in choices.card(answers(lost())).html
+    assert "No throughput is known well enough" in choices.card(answers(lost())).html
 
 
 def lost() -> Row:
@@ -133,7 +176,7 @@ def lost() -> Row:
 def test_without_any_row_the_card_says_so() -> None:
     config = report(budget=30)
 
-    assert "no point is known to keep it" in choices.card(answers(budget=30)).html
+    assert "not confirmed" in choices.card(answers(budget=30)).html
     assert choices.against_fp32(config, {}, text.frame(config, {})) == []
 
 
@@ -151,7 +194,7 @@ def against(rows: Iterable[Row]) -> list[dict[str, object]]:
     return [dict(each) for each in choices.against_fp32(config, found, text.frame(config, found))]
 
 
-def test_formats_stand_beside_the_first_in_fp32_with_an_interval() -> None:
+def test_formats_are_compared_with_the_first_in_fp32_with_an_interval() -> None:
     plain, other, unknown = against(
         [
             offline("plain", 100),
@@ -160,15 +203,15 @@ def test_formats_stand_beside_the_first_in_fp32_with_an_interval() -> None:
         ]
     )
 
-    assert plain["times fp32"] == "1"
-    # 2 times, from 200 / 1.02 over 100 * 1.02 to 200 * 1.02 over 100 / 1.02
-    assert other["times fp32"] == "2.00 (1.92 to 2.08)"
-    assert unknown["times fp32"] is None
+    assert plain[RATIO] == "1"
+    # both are known to 1.02 times: the square root of two times that, in logarithms
+    assert other[RATIO] == "2.00 (1.94 to 2.06)"
+    assert unknown[RATIO] is None
     assert (unknown["quality"], unknown["reason"]) == ("noisy", "a neighbour")
 
 
 def test_without_a_point_in_fp32_there_is_no_ratio() -> None:
     (only,) = against([offline("int8", 200, precision="INT8")])
 
-    assert only["times fp32"] is None
+    assert only[RATIO] is None
     assert only["throughput"] == 200

@@ -1,4 +1,4 @@
-"""For every published table the page says what our experiment does as NVIDIA did and what differs,
+"""For every published table the page compares the settings of our experiment with NVIDIA's,
 and it says what the parameter files and the code really do.
 """
 
@@ -22,7 +22,7 @@ from helpers.config.schema import LoadConfig
 from helpers.errors import ServerError
 from helpers.formats._tensorrt import profile
 from helpers.models._criteo import hierarchical
-from helpers.report import nvidia
+from helpers.report import nvidia, site
 from helpers.report.nvidia import documents as facts
 from helpers.report.nvidia.fidelity import Fidelity, fidelities
 from helpers.report.nvidia.fidelity_page import PAGE, everywhere
@@ -52,7 +52,7 @@ def table(found: list[Fidelity], slug: str) -> Fidelity:
 
 def values(each: Fidelity, name: str) -> tuple[str, list[str | int], list[str | int]]:
     (line,) = (line for line in each.lines if line.name == name)
-    return line.quality, line.theirs, line.ours
+    return line.comparison, line.theirs, line.ours
 
 
 def config(gpu: str, model: str, name: str, stage: str) -> LoadConfig:
@@ -101,16 +101,17 @@ def test_what_a_table_itself_says_is_as_nvidia_or_has_a_note(found: list[Fidelit
 HPS = "offline-triton-ensemble-merlin-hps-tensorrt"
 DIFFERENT = {  # of some tables, beside what differs everywhere
     "resnet50-nvidia-a40-online-onnx-with-tensorrt-fp16": {"ONNX opset"},
-    "bert-nvidia-t4-offline-onnx-fp16": {"dynamic batching", "protocol", "runs of a point"},
+    "bert-nvidia-t4-offline-onnx-fp16": {"dynamic batching", "protocol", "runs per measurement"},
     "bert-nvidia-t4-offline-tensorrt-fp16": {
-        *("engine's smallest batch", "protocol", "runs of a point")
+        *("engine's smallest batch", "protocol", "runs per measurement")
     },
     "tft-nvidia-t4-online-electricity-tensorrt-fp16": {"/dev/shm"},
     "widedeep-nvidia-dgx-1-1x-v100-32gb-offline-tensorrt-fp16": {
-        *("dynamic batching", "runs of a point", "weights")
+        *("dynamic batching", "runs per measurement", "weights")
     },
     f"dcnv2-nvidia-t4-{HPS}-fp32": {
-        *("ONNX opset", "engine tuned for batch", "embedding lookup", "runs of a point", "weights")
+        *("ONNX opset", "engine tuned for batch", "embedding lookup", "runs per measurement"),
+        "weights",
     },
 }
 
@@ -146,7 +147,7 @@ def test_nvidias_values_are_those_of_its_documents(found: list[Fidelity]) -> Non
     torch = table(found, "tft-nvidia-t4-offline-traffic-torchscript")
     assert values(torch, "precision") == ("same", ["FP32"], ["FP32"])
     (line,) = (line for line in torch.lines if line.name == "precision")
-    assert line.note == "its tables say FP16; its TorchScript was exported in fp32"
+    assert line.note == "NVIDIA's tables say FP16, its TorchScript was exported in fp32"
     assert "ONNX opset" not in {line.name for line in torch.lines}
 
 
@@ -226,7 +227,7 @@ def test_a_store_is_said_with_the_cache_that_it_is_deployed_with() -> None:
 
     assert "GPU cache of 10% of the rows" in str(ours(published)["embedding lookup"])
     share = hierarchical.json_of(example, hierarchical.Layout([], True), ["0"])["models"][0]
-    assert f"{100 * share['gpucacheper']:g} % of the rows" in str(ours(example)["embedding lookup"])
+    assert f"{100 * share['gpucacheper']:g}% of the rows" in str(ours(example)["embedding lookup"])
 
 
 def test_the_precision_of_tables_in_memory_is_said_if_it_is_not_fp32() -> None:
@@ -278,7 +279,7 @@ def test_a_changed_parameter_file_is_a_difference(files: Path) -> None:
     memories = (["in shared memory"], ["in CUDA's shared memory"])
     assert values(offline, "tensors") == ("differs", *memories)
     assert values(online, "dynamic batching")[2] == ["prefers 512, waits 1 us at most"]
-    assert values(online, "windows")[2] == ["by time: in all 9 requests or more"]
+    assert values(online, "windows")[2] == ["by time, at least 9 requests in all"]
 
 
 def test_a_parameter_file_that_is_wrong_or_missing_spoils_its_own_tables_only(files: Path) -> None:
@@ -290,7 +291,7 @@ def test_a_parameter_file_that_is_wrong_or_missing_spoils_its_own_tables_only(fi
 
     faults = {each.row.gpu: each.fault for each in found if each.fault}
     assert {*faults} == {A40, T4}
-    assert faults[A40] == "no parameter file of NVIDIA A40 makes it in a container"
+    assert faults[A40] == "no parameter file for NVIDIA A40 repeats it in a container"
     assert "NVIDIA-T4.yaml: models.tft.experiments" in faults[T4]
     assert all(each.lines for each in found if each.row.gpu in (A30, A100, V100))
 
@@ -340,8 +341,9 @@ def test_the_page_has_a_table_for_each_and_runs_no_script(
     assert "default-src 'none'" in text
     assert not re.search(r"https?://|@import|url\(|script-src", text)
     links = [str(tag["href"]) for tag in page.all("a")]
+    background = [link.href for link in site.background()]
     assert links == [
-        *("index.html", "published.html", "fidelity.csv"),
+        *("index.html", "published.html", *background, "fidelity.csv"),
         *(f"#{model}" for model in facts.documents()),
     ]
     assert {*facts.documents()} <= {str(tag.get("id")) for tag in page.all("h2")}
@@ -354,7 +356,7 @@ def test_the_csv_holds_every_setting(folder: Path, found: list[Fidelity]) -> Non
         rows = list(csv.DictReader(file))
 
     assert len(rows) == sum(len(each.lines) for each in found)
-    assert {row["quality"] for row in rows} == {"same", "differs", "unknown"}
+    assert {row["comparison"] for row in rows} == {"same", "differs", "unknown"}
     first = next(row for row in rows if row["setting"] == "ONNX opset")
     assert first == {
         "model": "resnet50",
@@ -366,7 +368,7 @@ def test_the_csv_holds_every_setting(folder: Path, found: list[Fidelity]) -> Non
         "setting": "ONNX opset",
         "nvidia": "11",
         "ours": "13",
-        "quality": "differs",
+        "comparison": "differs",
         "note": "",
     }
 

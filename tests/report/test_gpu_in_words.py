@@ -33,16 +33,16 @@ def test_the_report_has_the_gpus_state_before_during_and_after() -> None:
 
     said = gpu_in_words({"late perf_online": late, "early perf_online": early})
 
-    before, after = said["GPU before the first measurement"], said["GPU after the last"]
+    before, after = said["GPU before the first measurement"], said["GPU after the last measurement"]
     assert isinstance(before, dict)
     assert isinstance(after, dict)
     assert (before["temperature (°C)"], after["temperature (°C)"]) == (30, 70)
     assert after["sm clock (MHz)"] == 1155
-    assert said["GPU under load, lowest to highest mean"] == {
+    assert said["GPU under load (lowest to highest mean)"] == {
         "gpu utilisation": "50% to 75%",
         "gpu memory (MB)": "3,500 to 3,500",
     }
-    assert said["GPU meanwhile"] == {"late perf_online": "ecc changed; and more"}
+    assert said["GPU changes"] == {"late perf_online": "ecc changed; and more"}
 
 
 def test_on_a_cpu_the_report_has_nothing_of_a_gpu() -> None:

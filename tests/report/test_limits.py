@@ -1,4 +1,4 @@
-"""The roofline and its sentences: how near each experiment is to the machine's limits, and why."""
+"""The roofline and its captions: each experiment's share of the machine's rates, and why."""
 
 import pytest
 from pandas import DataFrame
@@ -18,7 +18,7 @@ PEAKS = Peaks(
 
 
 def near(share: float, experiment: str, precision: str, **fields: object) -> Row:
-    """A row at a share of the compute limit."""
+    """A row at a share of the compute bound."""
     columns = {
         "gflops": share * PEAKS.gflops[precision.lower()],
         "intensity": 500.0,
@@ -46,17 +46,14 @@ def frame(rows: list[Row]) -> DataFrame:
     return text.frame(report(), results_of(rows))
 
 
-def test_each_experiment_says_how_near_it_comes_to_which_limit(rows: list[Row]) -> None:
+def test_each_experiment_has_its_share_of_the_roofline(rows: list[Row]) -> None:
     assert findings.describe_limits(frame(rows), PEAKS) == (
-        "The machine's peaks are fp32 300, bf16 1,800, int8 3,200 GFLOP/s and 20 GB/s: "
-        "onnx-fp32 reaches at most 50% of the compute limit of fp32 (batch size 8, offline); "
-        "openvino-bf16 reaches at most 25% of the memory limit of bf16 (batch size 8, offline); "
-        "no share is known of ts. Of 5 points: 4 stable, 1 disturbed."
+        "Highest share of the roofline (measured rates of matrix multiplication and memory): "
+        "onnx-fp32 50% (compute bound, fp32, batch size 8, offline); openvino-bf16 25% (memory "
+        "bound, bf16, batch size 8, offline); unknown for ts."
     )
-    assert findings.describe_limits(frame(rows[4:]), PEAKS).endswith(
-        "GB/s: no share is known of ts. Of 1 point: 1 stable."
-    )
-    assert findings.describe_limits(frame(rows), None).startswith("The machine's peaks were not")
+    assert findings.describe_limits(frame(rows[4:]), PEAKS).endswith("and memory): unknown for ts.")
+    assert findings.describe_limits(frame(rows), None) == "The roofline was not measured."
 
 
 def test_the_roofline_has_a_roof_for_each_precision_that_was_measured(rows: list[Row]) -> None:
@@ -100,8 +97,8 @@ def test_a_thread_count_above_the_physical_cores_is_said() -> None:
     }
 
     assert text.reasons(found) == [
-        "many: perf_offline had 4 threads for 2 physical cores: more than one for a core do not "
-        "compute faster."
+        "many: perf_offline used 4 threads on 2 physical cores. More than one thread per core does "
+        "not compute faster."
     ]
 
 
@@ -119,7 +116,7 @@ def test_what_the_profile_shows_and_what_could_not_be_counted_is_said() -> None:
 
     assert text.reasons(found) == [
         "e: One. Two.",
-        "f: its operations are not counted: a loop",
+        "f: operations not counted: a loop",
         "g: not profiled: why",
     ]
 

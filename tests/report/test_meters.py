@@ -11,7 +11,7 @@ from helpers.results import Result
 from helpers.results.types import ArtifactFacts
 from helpers.store.paths import OUTPUTS_VARIABLE, ROOT
 
-ROW = {"scenario": "SingleStream", "LoadGen": "1.5", "perf_analyzer": "1.4", "quality": "agree"}
+ROW = {"scenario": "SingleStream", "LoadGen": "1.5", "perf_analyzer": "1.4"}
 
 
 def deployed(experiment: str, sha256: str) -> dict[str, Result]:
@@ -29,7 +29,8 @@ def test_an_earlier_deployments_meters_are_not_shown_and_the_command_is_named(
     for name in ("now", "before"):
         path = tmp_path / f"smoke/resnet50/{name}/crosscheck.json"
         path.parent.mkdir(parents=True)
-        path.write_text(json.dumps({"deployed": "12", "rows": [ROW]}))
+        row = {**ROW, "quality": "consistent"}
+        path.write_text(json.dumps({"deployed": "12", "rows": [row]}))
 
     found = {
         "now": deployed("now", "12"),
@@ -39,9 +40,9 @@ def test_an_earlier_deployments_meters_are_not_shown_and_the_command_is_named(
     }
     command = "run triton-notebooks crosscheck params/smoke.yaml --model resnet50 --experiment"
     assert meters(config, found) == [
-        {"experiment": "now", **ROW},
+        {"experiment": "now", **ROW, "result": "consistent"},
         *(
-            {"experiment": name, "quality": "not measured", "reason": f"{command} {name}"}
+            {"experiment": name, "result": "not measured", "reason": f"{command} {name}"}
             for name in ("before", "never", "nothing")
         ),
     ]

@@ -1,4 +1,4 @@
-"""A performance stage says what is to be noticed in its own rows, and draws them."""
+"""A performance stage says what to notice in its own measurements, and draws them."""
 
 from typing import Any
 
@@ -52,11 +52,11 @@ def test_a_batch_that_gains_and_one_that_only_takes_longer() -> None:
     )
 
     assert found == [
-        "With batch size 4 throughput is 34.2 samples/s, 14% more than with batch size 1; p50 is "
-        "117 ms instead of 33.3 (3.5 times).",
-        "From batch size 4 on no higher throughput is told apart: it is 34.2 samples/s there and "
-        "34.4 samples/s with batch size 8, where p50 is 233 ms instead of 117 (2 times).",
-        "With batch size 8 the mean latency is 10 ms; its largest part is server inference, 70%.",
+        "With batch size 4 throughput is 34.2 samples/s, 14% more than with batch size 1. p50 is "
+        "117 ms instead of 33.3 ms (3.5×).",
+        "Beyond batch size 4 throughput does not measurably grow: with batch size 8 it is 34.4 "
+        "samples/s. p50 is 233 ms instead of 117 ms (2×).",
+        "With batch size 8 the average latency is 10 ms, 70% of it server inference.",
     ]
 
 
@@ -69,20 +69,30 @@ def test_throughput_that_still_grows_says_so() -> None:
     )
 
     assert found[:2] == [
-        "With batch size 512 throughput is 9,000 samples/s, 30 times that with batch size 1; p50 "
-        "is 10 ms instead of 3 (3.3 times).",
-        "It still grows at batch size 512, the most that was measured: more may be faster.",
+        "With batch size 512 throughput is 9,000 samples/s, 30× that with batch size 1. p50 is 10 "
+        "ms instead of 3 ms (3.3×).",
+        "Throughput still grows at batch size 512, the last with a known throughput.",
     ]
 
 
-def test_why_a_small_batch_is_far_from_bare_is_computed() -> None:
-    """A bare call is short there, and what serving adds is mostly the floor."""
+def test_a_growth_whose_intervals_overlap_is_not_measurable() -> None:
+    wide = {"batch_size": 4, "throughput": 34.0, "throughput_low": 30.0, "throughput_high": 38.0}
+
+    found = noticed.offline(rows({"throughput": 30.0}, wide, {"batch_size": 8, "throughput": 36.0}))
+
+    assert found[0].startswith(
+        "With batch size 4 throughput is 34 samples/s, not measurably more th"
+    )
+
+
+def test_why_a_small_batch_is_far_from_in_process_is_computed() -> None:
+    """A call is short there, and what serving adds is mostly the overhead of the no-op model."""
     small = {
         "in_process_throughput": 625.0,
         "relative_throughput": 0.29,
         "serving_overhead_ms": 3.9,
     }
-    small |= {"noop_latency_ms": 3.1, "residual_overhead_ms": 0.8}
+    small |= {"noop_latency_ms": 3.1, "residual_overhead_ms": 0.8, "residual_overhead_low_ms": 0.5}
     large = {"batch_size": 500, "in_process_throughput": 5000.0, "relative_throughput": 0.96}
 
     found = noticed.offline(
@@ -94,17 +104,18 @@ def test_why_a_small_batch_is_far_from_bare_is_computed() -> None:
     )
 
     assert found[1:3] == [
-        "At batch size 1 a bare call takes 1.6 ms and serving adds 3.9 ms: Triton serves 29% of "
-        "the bare rate. A request with these tensors to a model that computes nothing takes 3.1 "
-        "ms, the floor of serving; 0.8 ms are beyond it, where the copies between the parts of an "
-        "ensemble count too.",
-        "At batch size 500 a bare call takes 100 ms and serving adds 4.2 ms: Triton serves 96% of "
-        "the bare rate.",
+        "At batch size 1 an in-process call takes 1.6 ms, and serving adds 3.9 ms: 29% of the "
+        "in-process throughput. The no-op model takes 3.1 ms; the residual overhead is 0.8 ms, "
+        "copies between the models of an ensemble included.",
+        "At batch size 500 an in-process call takes 100 ms, and serving adds 4.2 ms: 96% of the "
+        "in-process throughput.",
     ]
+    (line,) = noticed.offline(rows(small | {"residual_overhead_low_ms": -0.1}))[1:2]
+    assert line.endswith("The no-op model takes 3.1 ms.")
 
 
-def test_without_a_floor_only_what_serving_adds_is_said() -> None:
-    """Only the embedded server has a model that computes nothing."""
+def test_without_a_no_op_model_only_what_serving_adds_is_said() -> None:
+    """Only the embedded server has one."""
     (line,) = [
         each
         for each in noticed.offline(
@@ -116,26 +127,33 @@ def test_without_a_floor_only_what_serving_adds_is_said() -> None:
                 }
             )
         )
-        if "bare" in each
+        if "in-process" in each
     ]
 
-    assert line.endswith("serving adds 1.1 ms: Triton serves 90% of the bare rate.")
+    assert line.endswith("serving adds 1.1 ms: 90% of the in-process throughput.")
 
 
-def test_where_serving_adds_nothing_it_says_so() -> None:
+@pytest.mark.parametrize(
+    ("ratio", "added_ms", "ends"), [(1.01, -0.1, (None, None)), (0.97, 0.3, (0.9, 1.04))]
+)
+def test_where_serving_adds_nothing_measurable_it_says_so(
+    ratio: float, added_ms: float, ends: tuple[float | None, float | None]
+) -> None:
     found = noticed.offline(
         rows(
             {
                 "in_process_throughput": 100.0,
-                "relative_throughput": 1.01,
-                "serving_overhead_ms": -0.1,
+                "relative_throughput": ratio,
+                "relative_throughput_low": ends[0],
+                "relative_throughput_high": ends[1],
+                "serving_overhead_ms": added_ms,
             }
         )
     )
 
     assert found[1] == (
-        "At batch size 1 a bare call takes 10 ms, and serving adds nothing that can be told (101% "
-        "of bare)."
+        "At batch size 1 an in-process call takes 10 ms. There is no measurable serving overhead "
+        f"(throughput {ratio:.0%})."
     )
 
 
@@ -145,10 +163,9 @@ def test_a_repeated_batch_and_rows_that_are_not_known_take_no_part() -> None:
 
     found = noticed.offline(rows(known, repeated, disturbed))
 
-    assert found[0].startswith("Only batch size 4 is known: 100 samples/s.")
+    assert found[0].startswith("Only batch size 4 has a known throughput: 100 samples/s.")
     assert noticed.offline(rows(disturbed, disturbed)) == [
-        "No batch size has a throughput that is known with an interval (2 disturbed): the table "
-        "says why."
+        "No batch size has a known throughput (2 noisy). The table has the reasons."
     ]
 
 
@@ -165,16 +182,15 @@ def test_where_throughput_stops_growing_what_the_batcher_did_and_the_budget() ->
     found = noticed.online(rows(*given), config(latency_budget_ms=200.0), True)
 
     assert found == [
-        "With 4 clients throughput is 42 samples/s, 2.1 times that with 1 client; p50 is 10 ms "
-        "instead of 10 (1 times).",
-        "From 4 clients on no higher throughput is told apart: it is 42 samples/s there and 42.4 "
-        "samples/s with 16 clients, where p50 is 10 ms instead of 10 (1 times).",
-        "An execution had 1 with 1 client and 8 with 16 clients, in samples on average; a request "
-        "has 1.",
-        "With 16 clients the mean latency is 10 ms; its largest part is server inference, 70%.",
-        "p99 is within the budget of 200 ms with 1 client (52 ms), 4 clients (110 ms), and over it "
-        "with 16 clients (420 ms). Whether the budget is kept with 95% confidence is said by the "
-        "report.",
+        "With 4 clients throughput is 42 samples/s, 2.1× that with 1 client. p50 is 10 ms instead "
+        "of 10 ms (1×).",
+        "Beyond 4 clients throughput does not measurably grow: with 16 clients it is 42.4 "
+        "samples/s. p50 is 10 ms instead of 10 ms (1×).",
+        "The average batch size is 1 with 1 client and 8 with 16 clients; that of a request is 1.",
+        "With 16 clients the average latency is 10 ms, 70% of it server inference.",
+        "The measured p99 is within the budget of 200 ms with 1 client (52 ms), 4 clients (110 "
+        "ms), and over it with 16 clients (420 ms). The report shows what is confirmed with 95% "
+        "confidence.",
         noticed.cores(config(), True),
     ]
 
@@ -185,8 +201,8 @@ def test_a_batcher_that_joined_nothing_is_told() -> None:
     found = noticed.online(rows(*given), config(latency_budget_ms=None), True)
 
     assert (
-        "An execution had 64 with 1 client and 64 with 4 clients, in samples on average; a request "
-        "has 64, so no requests were joined."
+        "The average batch size is 64 with 1 client and 64 with 4 clients; that of a request is "
+        "64. The batcher joined no requests."
     ) in found
     assert not any("budget" in line for line in found)
 
@@ -198,12 +214,12 @@ def test_a_budget_that_all_or_none_keep(limit: float) -> None:
     (line,) = [
         each
         for each in noticed.online(rows(*given), config(latency_budget_ms=limit), True)
-        if each.startswith("p99")
+        if "p99" in each
     ]
 
     how = "within" if limit > 50 else "over"
-    said = f"p99 is {how} the budget of {limit:g} ms with 1 client (50 ms), 4 clients (50 ms). "
-    assert line.startswith(said)
+    said = f"is {how} the budget of {limit:g} ms with 1 client (50 ms), 4 clients (50 ms). "
+    assert line.startswith(f"The measured p99 {said}")
 
 
 def test_whether_client_and_server_share_the_cores_depends_on_where_the_server_is() -> None:
@@ -212,7 +228,7 @@ def test_whether_client_and_server_share_the_cores_depends_on_where_the_server_i
     elsewhere = noticed.cores(config(server=server), False)
 
     count = physical_cores()
-    assert here.startswith(f"Client and server share the {count} core")
+    assert here.startswith(f"The load generator and the server share the {count} core")
     assert "the load generator takes none of its cores" in elsewhere
     assert "10.0.0.5:8000" in elsewhere
     assert "on the GPU" in noticed.cores(config(device="gpu"), True)
@@ -248,20 +264,20 @@ def test_several_are_with_their_sentences_as_alternative_text(
     assert all(each.data[:4] == b"\x89PNG" for each in shown)
 
 
-def test_offline_has_what_serving_costs_only_where_there_is_a_bare_runtime() -> None:
-    bare = {"relative_throughput": 0.9, "serving_overhead_ms": -1.0, "noop_latency_ms": 0.5}
-    with_bare = panels.offline(rows(bare, bare | {"batch_size": 4}))
+def test_offline_has_the_serving_overhead_only_where_there_is_an_in_process_baseline() -> None:
+    served = {"relative_throughput": 0.9, "serving_overhead_ms": -1.0, "noop_latency_ms": 0.5}
+    compared = panels.offline(rows(served, served | {"batch_size": 4}))
     without = panels.offline(rows({}, {"batch_size": 4}))
 
-    labels = [axes.get_ylabel() for axes in with_bare.axes]
+    labels = [axes.get_ylabel() for axes in compared.axes]
     assert labels == [
         "throughput (samples/s)",
         "latency (ms)",
-        "served / bare throughput",
-        "added to a bare call (ms)",
+        "relative throughput",
+        "time per request (ms)",
     ]
-    assert {axes.get_xlabel() for axes in with_bare.axes} == {"batch size"}
-    assert with_bare.axes[3].get_ylim()[0] < -1
+    assert {axes.get_xlabel() for axes in compared.axes} == {"batch size"}
+    assert compared.axes[3].get_ylim()[0] < -1
     assert len(without.axes) == 2
 
 

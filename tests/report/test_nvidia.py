@@ -189,14 +189,15 @@ def test_a_file_without_rows_is_an_error(content: bytes, tmp_path: Path) -> None
 # Ours compared with theirs
 
 
-RANDOM = "NVIDIA sent random values, we send samples of a data set"
+RANDOM = "requests differ: ours samples of a data set, NVIDIA's random values"
+LOOKUP = "embedding lookup differs: ours in memory, NVIDIA's in its parameter server (HPS)"
 INHERENT = {
     "resnet50": {RANDOM},
     "bert": {"protocol differs: ours HTTP, NVIDIA's gRPC"},
-    "tft": {"NVIDIA sent one example over and over, we send samples of a data set"},
-    "widedeep": {"NVIDIA sent random ids, we send samples of a data set"},
-    "dlrm": {"NVIDIA looks embeddings up in its hierarchical parameter server, we in memory"},
-    "dcnv2": {"NVIDIA looks embeddings up in its hierarchical parameter server, we in memory"},
+    "tft": {"requests differ: ours samples of a data set, NVIDIA's one example over and over"},
+    "widedeep": {"requests differ: ours samples of a data set, NVIDIA's random ids"},
+    "dlrm": {LOOKUP},
+    "dcnv2": {LOOKUP},
 }
 
 
@@ -207,7 +208,7 @@ WITH_TF32 = {
     ("dlrm", "Triton Ensemble (Merlin HPS + TensorRT), FP32"),
     ("dcnv2", "Triton Ensemble (Merlin HPS + TensorRT), FP32"),
 }
-TF32 = "NVIDIA's fp32 presumably ran with TF32, its runtime's default"
+TF32 = "NVIDIA's fp32 presumably ran in TF32, its runtime's default"
 
 
 @pytest.mark.parametrize("model", documents())
@@ -230,7 +231,9 @@ def test_a_parameter_server_of_ours_is_said_not_to_be_nvidias() -> None:
 
     (reason,) = pair_of(row, settings_of(row, lookup="hps")).reasons
 
-    assert reason == "NVIDIA's parameter server is its own, which it has deleted; ours is a new one"
+    assert reason == (
+        "parameter server differs: ours this package's, NVIDIA's its HPS (now deprecated)"
+    )
 
 
 def test_tables_of_another_precision_than_nvidias_are_a_reason() -> None:
@@ -238,14 +241,16 @@ def test_tables_of_another_precision_than_nvidias_are_a_reason() -> None:
 
     reasons = pair_of(row, settings_of(row, table_precision="int8")).reasons
 
-    assert set(reasons) - INHERENT["dlrm"] == {"our embedding tables are in int8, NVIDIA's in fp32"}
+    assert set(reasons) - INHERENT["dlrm"] == {
+        "embedding tables differ: ours in int8, NVIDIA's in fp32"
+    }
 
 
 @pytest.mark.parametrize(
     ("model", "field", "same", "other", "reason"),
     [
-        ("resnet50", "crop_size", 224, 64, "our images have 64 pixels a side, NVIDIA's 224"),
-        ("bert", "max_seq_length", 384, 128, "our sequences have 128 tokens, NVIDIA's 384"),
+        ("resnet50", "crop_size", 224, 64, "image size differs: ours 64 pixels, NVIDIA's 224"),
+        ("bert", "max_seq_length", 384, 128, "sequence length differs: ours 128, NVIDIA's 384"),
     ],
 )
 def test_smaller_samples_than_nvidias_are_a_reason(
@@ -270,7 +275,7 @@ def test_smaller_samples_than_nvidias_are_a_reason(
         (
             {"backend": "ONNX Runtime (Triton Python backend)"},
             {},
-            "served by Triton's Python backend, not by a native one",
+            "served by Triton's Python backend instead of a native backend",
         ),
         ({"model_format": "OpenVINO IR"}, {}, "format differs: ours OpenVINO IR, NVIDIA's ONNX"),
         ({"precision": "BF16"}, {}, "precision differs: ours BF16, NVIDIA's FP16"),
@@ -278,9 +283,9 @@ def test_smaller_samples_than_nvidias_are_a_reason(
         ({"batch_size": 11}, {}, "batch size differs: ours 11, NVIDIA's 8 (the nearest published)"),
         ({"concurrency": 2}, {}, "number of clients differs: ours 2, NVIDIA's 1 (the nearest)"),
         ({"instances": 2}, {}, "number of instances differs: ours 2, NVIDIA's 1"),
-        ({"cuda_graph": True}, {}, "CUDA graphs: used, not used by NVIDIA"),
-        ({}, "fitted", "our checkpoint is fitted to generated data"),
-        ({"quality": "noisy"}, {}, "our row is disturbed"),
+        ({"cuda_graph": True}, {}, "CUDA graphs differ: ours used, NVIDIA's not used"),
+        ({}, "fitted", "our checkpoint is trained on generated data"),
+        ({"quality": "noisy"}, {}, "our measurement is noisy"),
     ],
 )
 def test_each_difference_is_a_reason(ours: dict[str, Any], settings: Any, reason: str) -> None:
@@ -298,9 +303,19 @@ def test_each_difference_is_a_reason(ours: dict[str, Any], settings: Any, reason
     [
         ("bert", {}, {"variant": "small"}, "variant of the network differs: ours small, "),
         ("resnet50", {"scenario": "online"}, {"instances": 1}, "NVIDIA's 2 (its table says 1)"),
-        ("widedeep", TENSORRT, {"cuda_graph": False}, "CUDA graphs: not used, used by NVIDIA"),
-        ("tft", TENSORRT, {"cuda_graph": False}, "CUDA graphs: not used, used by NVIDIA"),
-        ("tft", TORCH | WORST, {}, "NVIDIA's row breaks Little's law (0.72)"),
+        (
+            "widedeep",
+            TENSORRT,
+            {"cuda_graph": False},
+            "CUDA graphs differ: ours not used, NVIDIA's used",
+        ),
+        (
+            "tft",
+            TENSORRT,
+            {"cuda_graph": False},
+            "CUDA graphs differ: ours not used, NVIDIA's used",
+        ),
+        ("tft", TORCH | WORST, {}, "NVIDIA's row contradicts Little's law (ratio 0.72)"),
         ("tft", TORCH, {"precision": "FP16"}, "precision differs: ours FP16, NVIDIA's FP32"),
     ],
 )
@@ -417,12 +432,12 @@ def test_a_report_says_the_ratio_and_first_what_is_unfair_to_all(
 ) -> None:
     text = text_of(on_a_processor)
 
-    assert "NVIDIA published no rows of bert for this target's CPU" in text
+    assert "NVIDIA published no rows of bert for CPU, so" in text
     assert "ours are compared with its rows for NVIDIA T4" in text
     assert "(../../published.html#model=bert&gpu=NVIDIA+T4)" in text
     # 10/40 and 22.2/44.4
-    assert "0.25 to 0.5 times NVIDIA's; the median of 2 rows is 0.375" in text
-    for reason in ("ours CPU, NVIDIA's T4", "served by Triton's", "fitted to", "gRPC"):
+    assert "0.25× to 0.5× NVIDIA's (median of 2 measurements: 0.375×)" in text
+    for reason in ("ours CPU, NVIDIA's T4", "served by Triton's", "trained on", "gRPC"):
         assert text.count(reason) == 1
     assert "- **mine**, compared with ONNX, FP16\n" in text
     assert "NVIDIA published no online rows of bert." in text
@@ -435,11 +450,11 @@ def test_its_table_holds_each_pair_and_what_is_unfair_to_it_alone(
     html = unescape(nvidia.as_table(on_a_processor).html)
 
     assert html.count("<tr>") == 3
-    assert ">7 x 1<" in html
-    assert ">8 x 1<" in html
+    assert ">7 × 1<" in html
+    assert ">8 × 1<" in html
     assert ">0.25<" in html
     assert "batch size differs: ours 7, NVIDIA's 8 (the nearest published)" in html
-    assert "quality-wide" in html
+    assert "quality-imprecise" in html
     assert "GPU differs" not in html
 
 
@@ -449,11 +464,11 @@ def test_without_a_row_of_ours_the_gpus_published_rows_are_shown() -> None:
 
     assert "Nothing was measured on NVIDIA T4, so only" in text_of(comparison)
     assert html.count("<tr>") == 1 + 172
-    assert html.count("breaks Little's law") == 10
+    assert html.count("contradicts Little's law") == 10
     assert ">caveat<" in html
     assert ">TensorRT, FP16<" in html
     assert len(comparison.drawn("online")) == 4 * 32
-    assert "Nothing of ours was measured." in nvidia.describe(comparison, "online")
+    assert "ours was not measured." in nvidia.describe(comparison, "online")
 
 
 def test_a_model_without_published_rows_says_so_and_draws_nothing() -> None:
@@ -492,8 +507,10 @@ def test_on_nvidias_own_gpu_the_figure_names_the_tables() -> None:
         "mine",
         "NVIDIA's TorchScript Trace, FP16",
     ]
-    assert "Compared with NVIDIA's own rows for NVIDIA A30." in text_of(comparison)
-    assert "Ours are 1 to 1 times as fast" in nvidia.describe(comparison, "offline")
+    assert "Compared with NVIDIA's rows for NVIDIA A30." in text_of(comparison)
+    assert "ours is 1× to 1× the nearest rows of NVIDIA A30." in nvidia.describe(
+        comparison, "offline"
+    )
 
 
 def test_a_scenario_without_published_rows_is_said_and_not_drawn() -> None:
@@ -564,10 +581,10 @@ def test_text_from_parameters_and_data_is_shown_as_it_is_and_is_never_markup(
     (link,) = page.all("a")
     assert str(link["href"]).startswith("../../published.html#model=bert&gpu=NVIDIA")
     for what in (
-        f"no rows of bert for this target's {HOSTILE}; ours",
+        f"no rows of bert for {HOSTILE}, so ours",
         f"{HOSTILE} , compared with ONNX, FP16",
-        f": {HOSTILE} at batch size 1 and concurrency 1, offline",
-        f"Red: {HOSTILE} ({HOSTILE}).",
+        f": {HOSTILE}, batch size 1, 1 client, offline",
+        f"Failed: {HOSTILE} ({HOSTILE}).",
     ):
         assert what in page.text
 
@@ -608,7 +625,7 @@ def test_publishing_without_a_run_writes_every_row_and_links_them(folder: Path) 
     assert [*re.findall('href="fidelity.html#(.*?)"', page)] == [*documents()]
     assert unescape(alt).startswith("A batch of 81,920 has 62.5% of the samples")
     assert 'href="index.html"' in page
-    assert "1,218 rows of 84 tables" in page
+    assert "1,218 rows from 84 tables" in page
     assert len(body(page)) == 1218
     assert cells(body(page)[0]) == [
         *("resnet50", "NVIDIA A40", "offline", "–", "ONNX with TensorRT", "FP16"),
@@ -661,8 +678,8 @@ def test_a_batch_of_81920_costs_what_131072_costs() -> None:
 
     assert latencies["TensorRT, FP16"].loc[[81920, 131072], A30].to_list() == [18.07, 18.36]
     # A100: 11.56 / 12.63
-    assert "TensorRT, FP16: 92% to 98%" in rows_page.describe(latencies)
-    assert "FP32: 62% to 67%" in rows_page.describe(latencies)
+    assert "TensorRT, FP16 92% to 98%" in rows_page.describe(latencies)
+    assert "FP32 62% to 67%" in rows_page.describe(latencies)
     figure = rows_page.draw(latencies)
     assert [round(float(y), 2) for y in figure.axes[0].lines[1].get_ydata()] == [  # type: ignore[union-attr]
         *(0.18, 0.29, 0.51, 0.53, 0.98, 0.99, 1.01, 1.0)

@@ -1,4 +1,4 @@
-"""What a report says of requests at random times: apart from those of waiting clients."""
+"""What a report says of request-rate mode: apart from concurrency mode."""
 
 from pathlib import Path
 
@@ -53,13 +53,16 @@ def test_the_answer_names_the_highest_rate_that_is_known_to_keep_the_budget(
     assert list(closed["scenario"]) == ["online"]
     assert list(opened["budget"]) == ["met", "met", "not met", "not known"]
     assert findings.describe_rates(opened, 10.0) == (
-        "The highest rate of requests at random times within 10 ms that is known is 20.5/s of 8 "
-        "samples, onnx: p50 2.25 ms, p99 9 ms. Of 4 points: 3 stable, 1 overloaded."
+        "Highest request rate within 10 ms (p99): 20.5 requests/s of 8 samples with onnx (p50 2.25 "
+        "ms, p99 9 ms)."
     )
-    assert "that is known is 30/s of 8 samples" in findings.describe_rates(opened)
+    assert "Highest request rate: 30 requests/s of 8 samples" in findings.describe_rates(opened)
+    assert findings.describe_rates(opened[2:3], 10.0) == (
+        "No request rate is confirmed within 10 ms (p99)."
+    )
     said = str(text.answer(config, found, closed).data)  # type: ignore[attr-defined]
-    assert "**At random times.** The highest rate of requests at random times within 10 ms" in said
-    assert "Of 1 point: 1 stable." in said.split("\n\n")[0]
+    assert "**Request-rate mode.** Highest request rate within 10 ms (p99): 20.5" in said
+    assert "**Quality.** 5 measurements: 4 stable, 1 saturated." in said
 
 
 def test_without_such_requests_it_says_so() -> None:
@@ -67,7 +70,7 @@ def test_without_such_requests_it_says_so() -> None:
 
     nothing = text.frame(report(), found, open_loop=True)
 
-    assert findings.describe_rates(nothing) == "No requests were sent at random times."
+    assert findings.describe_rates(nothing) == "The request-rate mode was not measured."
     assert words(plots.latency_over_rate(nothing)) == "Nothing was measured."
 
 

@@ -33,7 +33,7 @@ PUBLISHED = Path(__file__).parents[2] / "params" / "published" / "resnet50.csv"
 
 @pytest.fixture
 def rows() -> DataFrame:
-    """NVIDIA's rows of ResNet50, each GPU as an experiment; one is wide and one failed."""
+    """NVIDIA's rows of ResNet50, each GPU as an experiment; one is imprecise and one failed."""
     rows = read_csv(PUBLISHED)
     rows["experiment"] = rows["gpu"]
     rows["quality"], rows["reason"], rows["variant"], rows["dataset"] = "stable", "", "", "sent"
@@ -52,7 +52,9 @@ def rows() -> DataFrame:
     rows["machine_gflops"], rows["requests"] = 50.0, 20
     offline = rows.index[(rows["scenario"] == "offline") & (rows["gpu"] == "NVIDIA T4")]
     rows.loc[offline[3], ["quality", "reason"]] = "imprecise", "known to ±18%"
-    figures = [name for name in map(str, rows) if name.endswith("_ms") or name.startswith("served")]
+    figures = [
+        name for name in map(str, rows) if name.endswith("_ms") or "relative_throughput" in name
+    ]
     figures += [name for name in map(str, rows) if name.startswith("throughput")]
     rows.loc[offline[7], figures] = float("nan")
     rows.loc[offline[7], ["quality", "reason"]] = "failed", "no memory for <script>"
@@ -152,7 +154,7 @@ def test_a_negative_rest_hangs_below_zero_and_the_rest_of_the_bar_is_higher(
 def test_components_that_were_not_measured_are_no_zeros(rows: DataFrame) -> None:
     empty = of(rows, "NVIDIA A40").assign(**dict.fromkeys(LATENCY_COMPONENTS, np.nan))
     assert plots.latency_components(empty).axes[0].get_ylim()[1] > 0
-    assert "average latency is 59.4 ms. Throughput" in findings.describe_components(empty)
+    assert "average latency is 59.4 ms; throughput" in findings.describe_components(empty)
 
 
 @pytest.mark.parametrize(
@@ -170,7 +172,7 @@ def test_error_bars_are_the_95_percent_intervals(
     ends = [segment[:, 1].tolist() for segment in bars.lines[2][0].get_segments()]
     values = findings.measured(of(rows, "NVIDIA A40"), "offline")[column]
     assert ends == [pytest.approx([0.98 * value, 1.02 * value]) for value in values]
-    assert "95% interval" in words(figure)
+    assert "95% CI" in words(figure)
 
 
 def test_a_figure_without_intervals_explains_no_bars(rows: DataFrame) -> None:
@@ -178,7 +180,7 @@ def test_a_figure_without_intervals_explains_no_bars(rows: DataFrame) -> None:
     assert "95%" not in words(plots.latency_over_batch(few))
 
 
-def test_a_ratio_is_hollow_by_its_own_verdict(rows: DataFrame) -> None:
+def test_a_ratio_is_hollow_by_its_own_quality(rows: DataFrame) -> None:
     one = of(rows, "NVIDIA A40")
     wide = one["batch_size"].isin((1, 2)) & (one["scenario"] == "offline")
     one.loc[wide, "relative_quality"] = "imprecise"
@@ -187,7 +189,7 @@ def test_a_ratio_is_hollow_by_its_own_verdict(rows: DataFrame) -> None:
 
 
 def test_components_of_several_experiments_are_refused(rows: DataFrame) -> None:
-    with pytest.raises(ValueError, match="one experiment a figure, not 4"):
+    with pytest.raises(ValueError, match="one experiment per chart, not 4"):
         plots.latency_components(rows)
 
 
@@ -201,7 +203,7 @@ def test_the_frontier_labels_the_budget_and_the_best_point_within_it(rows: DataF
     assert "budget" not in words(plots.frontier(rows))
 
 
-def test_no_row_beats_a_pareto_point_and_no_disturbed_row_is_one(rows: DataFrame) -> None:
+def test_no_row_beats_a_pareto_point_and_no_noisy_row_is_one(rows: DataFrame) -> None:
     fastest = rows["throughput"].idxmax()
     rows.loc[fastest, "quality"] = "noisy"
     front = findings.pareto(rows)
@@ -229,7 +231,7 @@ def test_without_data_a_figure_says_that_nothing_was_measured_and_why(
 ) -> None:
     failed = rows[rows["quality"] == "failed"]
     figure = draw(failed)
-    assert "Nothing was measured.\nThe first reason: no memory" in words(figure)
+    assert "Nothing was measured.\nFirst reason: no memory" in words(figure)
     assert figure.get_figheight() < canvas("measured")[0].get_figheight() / 2
     assert words(draw(rows.head(0))) == "Nothing was measured."
 
@@ -248,24 +250,31 @@ def test_a_wide_range_of_batch_sizes_is_readable() -> None:
 
 def test_findings_name_the_best_point_and_count_what_is_not_reliable(rows: DataFrame) -> None:
     t4 = of(rows, "NVIDIA T4")
-    assert findings.describe_throughput(t4).startswith(
-        "Offline: The highest throughput is 1,203 samples/s (95% interval 1,179 to 1,227) at p99 "
-        "latency 55.3 ms: NVIDIA T4 at batch size 64 and concurrency 1, offline. "
+    assert findings.describe_throughput(t4) == (
+        "Highest offline throughput: 1,203 samples/s (95% CI 1,179 to 1,227), p99 55.3 ms (NVIDIA "
+        "T4, batch size 64, 1 client, offline)."
     )
-    assert findings.describe_throughput(t4).endswith("Of 8 points: 6 stable, 1 wide, 1 failed.")
+    offline = t4[t4["scenario"] == "offline"]
+    assert findings.describe_qualities(offline).startswith(
+        "8 measurements: 6 stable, 1 imprecise, 1 failed."
+    )
     assert "55.3 ms at batch size 64" in findings.describe_latency(t4)
-    assert "Throughput peaks at concurrency" in findings.describe_components(t4)
-    assert "within 20 ms is 4,630 samples/s" in findings.describe_frontier(rows, 20)
-    assert "Triton serves 90% of the bare throughput" in findings.describe_relative_throughput(rows)
+    assert "; throughput is highest with " in findings.describe_components(t4)
+    assert "(p99): NVIDIA DGX A100 (1x A100 80GB), 4,630 samples/s" in findings.describe_frontier(
+        rows, 20
+    )
+    assert "reaches 90% of the in-process" in findings.describe_relative_throughput(rows)
 
 
 def test_findings_of_no_data_say_so(rows: DataFrame) -> None:
     failed = rows[rows["quality"] == "failed"]
-    assert findings.describe_throughput(failed).startswith("Offline: No point is known.")
-    assert findings.describe_latency(failed).startswith("Offline p99 latency: none is known.")
-    assert findings.describe_components(failed).startswith("No online latency is known.")
-    assert findings.describe_frontier(failed, 5).startswith("No point within 5 ms is known.")
-    assert findings.describe_relative_throughput(failed).startswith("No ratio of served to bare is")
+    assert findings.describe_throughput(failed) == "No offline throughput is known."
+    assert findings.describe_latency(failed) == "No offline p99 is known."
+    assert findings.describe_components(failed) == "No online latency is known."
+    assert findings.describe_frontier(failed, 5) == (
+        "No configuration is confirmed to meet the p99 budget of 5 ms."
+    )
+    assert findings.describe_relative_throughput(failed) == "No relative throughput is known."
 
 
 def test_a_shown_figure_has_its_sentence_and_its_data_below_it(
@@ -323,10 +332,11 @@ def test_small_numbers_keep_their_digits() -> None:
     assert ">1.2e-06<" in tables.table([{"d": 1.234e-6}], formats={"d": ".1e"}).html
 
 
-def test_a_metric_that_is_almost_the_framework_s_is_not_shown_as_equal() -> None:
+def test_a_metric_that_is_almost_the_reference_s_is_not_shown_as_equal() -> None:
     html = tables.table([{"framework": 1.0, "served": 0.9997}, {"served": 0.5}]).html
 
     assert ">1.0000<" in html
+    assert ">reference<" in html
     assert ">0.9997<" in html
     assert ">ONNX, FP32<" in tables.table([{"served": "ONNX, FP32"}]).html
 
@@ -387,7 +397,7 @@ def test_experiments_show_the_precision_of_their_tables_their_size_and_the_peak_
     ]
 
 
-def test_the_answer_says_whether_rungs_are_red_kept_or_did_not_run() -> None:
+def test_the_answer_says_whether_checks_failed_passed_or_did_not_run() -> None:
     def stages(state: State, *differences: float, reason: str = "") -> Results:
         checks = [
             ParityCheck(
@@ -424,13 +434,13 @@ def test_the_answer_says_whether_rungs_are_red_kept_or_did_not_run() -> None:
     def said(found: Results) -> str:
         return text.accuracy_in_words(found).removeprefix("Nothing was served. ")
 
-    assert said(stages("done", 0.05)) == "All checks that ran are within their bounds."
-    assert said({"mine": {}}) == "No check has run."
-    assert said(stages("skipped", reason="no GPU")) == "No check has run."
+    assert said(stages("done", 0.05)) == "All parity checks that ran passed."
+    assert said({"mine": {}}) == "No parity check has run."
+    assert said(stages("skipped", reason="no GPU")) == "No parity check has run."
     assert said(stages("blocked", 0.05, 0.5)) == (
-        "Red: mine (export FP32: y differs from the framework by 0.5 deviations at most and 0 on "
-        "average; the bounds are 0.1 and 0.1)."
+        "Failed: mine (export FP32: output y differs from the reference by up to 0.5 standard "
+        "deviations (tolerance 0.1) and 0 on average (tolerance 0.1))."
     )
     assert said(stages("failed", reason="the server stopped")) == (
-        "Red: mine (the server stopped)."
+        "Failed: mine (the server stopped)."
     )

@@ -289,6 +289,7 @@ def test_the_index_shows_every_stage_its_reason_and_its_page(tmp_path: Path) -> 
     assert links == [
         "../index.html",
         "../glossary.html",
+        "../documentation.html",
         "results.csv",
         "bert/report.html",
         "bert/onnx/export.html",
@@ -305,7 +306,7 @@ def test_the_index_shows_every_stage_its_reason_and_its_page(tmp_path: Path) -> 
 def answers() -> Answers:
     """BERT's, of two workloads: one has two choices, and of the other no point is known."""
     within = Choice(
-        "within the budget of 9 ms at p99",
+        "within 9 ms (p99)",
         "onnx <fp32>",
         "why",
         throughput=50.0,
@@ -324,10 +325,10 @@ def test_the_index_says_what_to_deploy_above_the_stages(tmp_path: Path) -> None:
 
     said = Page(text.partition('id="bert"')[0]).text
     assert (
-        "bert small onnx <fp32> within the budget of 9 ms at p99: batch size 1, 4 clients, online "
+        "bert small onnx <fp32> within 9 ms (p99): batch size 1, 4 clients, online "
         "for throughput: int8, 200 samples/s: batch size 8, offline; accuracy kept 50 8.25 kept"
     ) in said
-    assert "bert large no point is known well enough" in said
+    assert "bert large no throughput is known well enough" in said
     bars = re.findall(r"<li.*?><span>(.*?)</span><span class=\"bar\" style=\"--share: (\d+)%", text)
     assert bars == [("onnx &lt;fp32&gt;", "25"), ("int8", "100")]
     assert '<li class="best"><span>onnx' in text
@@ -340,10 +341,10 @@ def noted(state: str, reason: str, found: Answers, tmp_path: Path) -> str:
 
 
 def test_the_index_says_how_old_an_answer_is_or_why_there_is_none(tmp_path: Path) -> None:
-    progress = "a run is under way, 2 of 8 stages are done"
+    progress = "a run is in progress, 2 of 8 stages are done"
 
     assert f"no report yet; {progress}" in noted("waiting", "", {}, tmp_path)
-    assert f"as the last report says; {progress}" in noted("running", "", answers(), tmp_path)
+    assert f"from the last report; {progress}" in noted("running", "", answers(), tmp_path)
     assert f"so far: 1 of 2; {progress}" in noted("waiting", "so far: 1 of 2", answers(), tmp_path)
     assert "so far: 1 of 2" in noted("done", "so far: 1 of 2", answers(), tmp_path)
     assert "no report yet" in noted("missing", "", {}, tmp_path)
@@ -388,12 +389,13 @@ def test_the_first_page_has_each_targets_counts_and_what_to_deploy(tmp_path: Pat
         "published.html",
         "fidelity.html",
         "glossary.html",
+        "documentation.html",
         "cpu%20%3C1%3E/index.html",
         "cpu%20%3C1%3E/bert/report.html",
         "cpu%20%3C1%3E/bert/report.html",
     ]
     assert "cpu <1> NVIDIA A30 ✓ 3 done ✗ 1 failed ■ 2 blocked" in said
-    assert "small onnx <fp32> within the budget" in said
+    assert "small onnx <fp32> within 9 ms" in said
     assert len(Page(text).all("script")) == 1
 
 

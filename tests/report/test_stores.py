@@ -42,12 +42,12 @@ def test_a_cold_cache_costs_accuracy_where_vectors_are_defaults() -> None:
 
     assert [each["cache"] for each in stores.passes(found)] == ["cold", "warm"]
     said = stores.in_words(found)
-    assert "25.0% of the vectors are defaults (auc 0.6100, 0.7200 warm)" in said
+    assert "25.0% of the vectors are defaults (auc 0.6100 cold, 0.7200 warm)" in said
 
 
 @pytest.mark.parametrize(
     ("share", "words"),
-    [(0.0, "a cold cache costs time alone."), (None, "counts no default vectors; ")],
+    [(0.0, "a cold cache only costs time."), (None, "The server does not count default vectors.")],
 )
 def test_where_no_vector_is_known_to_be_a_default(share: float | None, words: str) -> None:
     assert words in stores.in_words(of_store(share, cold=0.72, warm=0.72))
@@ -57,9 +57,24 @@ def test_a_repeated_batch_stands_beside_different_ones() -> None:
     found = of_store(0.0, cold=0.72, warm=0.72)
 
     (one,) = stores.repeated_batches(found)
-    assert (one["ratio"], one["hit rate"], one["repeated: hit rate"]) == (1.5, 0.8, 1.0)
-    assert "has 1.50 to 1.50 times the throughput of different ones" in stores.in_words(found)
-    assert "with 100.0% of its keys in the cache instead of 80.0%" in stores.in_words(found)
+    assert (one["ratio"], one["hit rate"], one["hit rate, repeated"]) == (1.5, 0.8, 1.0)
+    assert "has 1.50× the throughput of different batches" in stores.in_words(found)
+    assert "(hit rate 100.0% instead of 80.0%)" in stores.in_words(found)
+    assert one["95% CIs"] == "do not overlap"
+    assert "clear winner" not in stores.in_words(found)
+
+
+def test_a_repeated_batch_that_is_not_measurably_faster_is_said_to_be_no_winner() -> None:
+    found = of_store(0.0, cold=0.72, warm=0.72)
+    measured = found["hps"]["perf_offline"].measurement
+    assert measured
+    rows = [each.model_copy(update={"throughput_low": 90.0}) for each in measured.rows]
+    measured = measured.model_copy(update={"rows": tuple(rows)})
+    stage = found["hps"]["perf_offline"].model_copy(update={"measurement": measured})
+    alike = {"hps": {"perf_offline": stage}}
+
+    assert [each["95% CIs"] for each in stores.repeated_batches(alike)] == ["overlap"]
+    assert stores.in_words(alike).endswith("there is no clear winner.")
 
 
 def test_without_a_store_nothing_is_said() -> None:

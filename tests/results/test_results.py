@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from helpers.config import Experiment, resolve
-from helpers.config.old_names import FIELDS, VALUES
+from helpers.config.old_names import FIELDS, QUALITIES
 from helpers.results import Measurement, Quality, Result, Row, read, read_requests
 from helpers.store import OUTPUTS_VARIABLE, ROOT
 from tests.conftest import Project
@@ -110,7 +110,7 @@ def test_every_new_name_is_one_of_today() -> None:
 
     assert set(FIELDS.values()) <= known
     assert not set(FIELDS) & known
-    assert set(VALUES.values()) - {"request rate", "too few pairs"} <= set(get_args(Quality))
+    assert set(QUALITIES.values()) - {"too few pairs"} <= set(get_args(Quality))
 
 
 def test_the_requests_of_a_row_are_read_run_by_run(
@@ -161,9 +161,9 @@ def test_the_headline_of_a_measurement_is_a_throughput_that_is_known() -> None:
     def headline(*chosen: Row) -> str:
         return Measurement(rows=chosen, distinct_rows=1, background_before=None).headline
 
-    assert headline(*rows) == "1,045.7 samples/s at batch 1 with 8 clients"
-    assert headline(*rows[:2]) == "40.0 samples/s at batch 1 with 1 client"
-    assert headline(rows[1]) == "50.0 samples/s at batch 4 with 1 client, disturbed"
+    assert headline(*rows) == "1,045.7 samples/s at batch size 1, 8 clients"
+    assert headline(*rows[:2]) == "40.0 samples/s at batch size 1, 1 client"
+    assert headline(rows[1]) == "50.0 samples/s at batch size 4, 1 client (noisy)"
     assert headline(Row(batch_size=1, concurrency=1, quality="failed")) == (
         "no throughput was measured"
     )

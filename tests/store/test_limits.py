@@ -80,7 +80,7 @@ def test_the_tightest_limit_of_all_groups_around_holds(
     found = provenance.machine("CPU")
     assert found["host_processor_core_count"] == found["host_processor_vcpu_count"] == 2
     assert found["host_memory_capacity"] == "4 GiB"
-    with pytest.raises(CheckpointError, match=r"this machine has 3\.0 GB of free memory"):
+    with pytest.raises(CheckpointError, match=r"only 3\.0 GB of memory are free"):
         require_memory(tmp_path, GB)
     (line,) = [each for each in checks.examine([]) if each.name == "cores"]
     assert (line.word, line.found) == ("WARN", "1.5 of 64 usable")
@@ -126,8 +126,8 @@ def test_a_part_of_a_core_is_one_core(tmp_path: Path) -> None:
         (2000, 4096, 2000, "no difference"),
         (
             *(64, 128, 128),
-            "error: only 128 files may be open at a time, and a run needs 256: raise the limit "
-            "(ulimit -n, or docker run --ulimit nofile=1024)",
+            "error: A process may open only 128 files, and a run needs 256. Raise the limit: "
+            "ulimit -n, or docker run --ulimit nofile=1024",
         ),
     ],
 )

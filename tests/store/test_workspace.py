@@ -10,11 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from helpers.store.artifacts import find_artifact, is_unchanged, making, mark_failed, verify
 
 from helpers.__main__ import main
 from helpers.config.loading import resolve
 from helpers.errors import ArtifactError, DataError, WorkspaceError
+from helpers.store.artifacts import find_artifact, is_unchanged, making, mark_failed, verify
 from helpers.store.files import link_or_copy, write_atomic
 from helpers.store.hashing import fingerprint
 from helpers.store.lock import LOCKED_VARIABLE, clear_leftovers, locked, temporary_folder
@@ -224,8 +224,8 @@ def test_a_changed_byte_of_the_same_size_and_time_is_caught(folder: Path) -> Non
 
     with pytest.raises(
         ArtifactError,
-        match="^outputs/some/model.bin changed after it was made: SHA-256 is [0-9a-f]{12}, was "
-        "[0-9a-f]{12}; the next run makes it again$",
+        match="^outputs/some/model.bin changed on disk: SHA-256 is [0-9a-f]{12} instead of "
+        "[0-9a-f]{12}. Run again to rebuild it.$",
     ):
         verify(artifact)
 
@@ -239,7 +239,9 @@ def test_a_file_that_is_gone_is_caught(folder: Path) -> None:
     (path / "assets/labels.txt").unlink()
 
     assert not is_unchanged(artifact)
-    with pytest.raises(ArtifactError, match="^outputs/some/assets/labels.txt .* SHA-256 is gone,"):
+    with pytest.raises(
+        ArtifactError, match="^outputs/some/assets/labels.txt .* SHA-256 is gone instead"
+    ):
         verify(artifact)
     assert find_artifact(path) is None
 
@@ -298,7 +300,7 @@ def test_a_fingerprint_is_of_names_sizes_and_times_and_not_of_the_place(tmp_path
 
 
 def test_a_path_that_cannot_be_looked_at_is_one_line(tmp_path: Path) -> None:
-    for name, words in (("none", "there is no such file or folder"), ("x" * 300, "cannot be read")):
+    for name, words in (("none", "no such file or folder"), ("x" * 300, "cannot be read")):
         with pytest.raises(DataError, match=f"^{tmp_path / name}: {words}"):
             fingerprint(tmp_path / name)
 
@@ -330,7 +332,7 @@ def test_one_run_at_a_time_and_a_killed_one_frees_the_folder(folder: Path) -> No
             with (
                 pytest.raises(
                     WorkspaceError,
-                    match="^outputs is in use by another run: wait for it, or give --outputs$",
+                    match="^outputs is in use by another run. Wait, or use another --outputs.$",
                 ),
                 locked(folder),
             ):
@@ -373,7 +375,7 @@ def test_a_process_may_enter_again(folder: Path) -> None:
 def test_beside_a_run_a_notebook_stops_at_its_start_and_nothing_is_made(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = "^outputs is in use by another run: wait for it, or give --outputs$"
+    words = "^outputs is in use by another run. Wait, or use another --outputs.$"
     with subprocess.Popen(python(HOLD, folder), stdout=subprocess.PIPE, text=True) as holder:
         try:
             assert holder.stdout is not None
@@ -498,7 +500,7 @@ def test_a_full_temporary_folder_is_one_line_and_another_place_is_taken_later(
     done = on_a_small_disk(tmpdir, "64k", sys.executable, "-c", FULL, str(tmpdir))
 
     assert done.stdout.splitlines() == [
-        f"WorkspaceError {tmpdir} is full: make room, or set TMPDIR to a folder on another disk",
+        f"WorkspaceError {tmpdir} is full. Free some space, or set TMPDIR to another disk.",
         "DataError of a user",
         "False",
     ]

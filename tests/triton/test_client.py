@@ -32,6 +32,6 @@ def answer_to_client(repository: Path, url: str, elsewhere: Path) -> str:
 def test_its_page_shows_it_and_what_it_printed(finished: Project) -> None:
     page = (finished.target / "dummy/onnx-fp32/deploy.html").read_text()
 
-    assert "to be run beside <code>sample.npz</code>" in page
-    assert "What it printed" in page
+    assert "in the folder of <code>sample.npz</code>" in page
+    assert "Its output" in page
     assert "logits [" in page

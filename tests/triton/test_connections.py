@@ -91,13 +91,13 @@ def test_a_request_that_is_answered_in_part_is_not_sent_again() -> None:
     with closing("part") as (server, read), pytest.raises(ServerError) as raised:
         ask(server)
     reason = str(raised.value)
-    assert reason.startswith(f"no answer from Triton at {server.address}, which is running: ")
+    assert reason.startswith(f"no response from Triton at {server.address}, which is running: ")
     assert "\n" not in reason
     assert read == [0, 1, 2]
 
 
 def test_a_request_that_nobody_answers_is_an_error_after_two_tries() -> None:
-    with closing("instead") as (server, read), pytest.raises(ServerError, match="no answer from"):
+    with closing("instead") as (server, read), pytest.raises(ServerError, match="no response from"):
         ask(server)
     assert read[:3] == [0, 1, 2]
     assert read == [0, 1, 2, 2]
@@ -114,8 +114,8 @@ def test_a_machine_without_a_loopback_interface_is_one_line() -> None:
                 [*inside, sys.executable, "-c", command], capture_output=True, text=True
             )
             assert done.stdout == (
-                "ServerError 127.0.0.1 cannot be reached on this machine: set its loopback "
-                "interface up (ip address add 127.0.0.1/8 dev lo; ip link set lo up)\n"
+                "ServerError This machine cannot reach 127.0.0.1. Set up its loopback interface: "
+                "ip address add 127.0.0.1/8 dev lo; ip link set lo up\n"
             )
             return
     pytest.skip("no network namespace can be made here")

@@ -21,13 +21,13 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from helpers.store.artifacts import Artifact
 
 from helpers.config.loading import resolve
 from helpers.config.schema import StageConfig as Config
 from helpers.errors import DeploymentError, ServerError
 from helpers.machine import checks, preflight
 from helpers.perf import background
+from helpers.store.artifacts import Artifact
 from helpers.store.paths import OUTPUTS_VARIABLE
 from helpers.triton import containers, docker, owner, process, serving
 from helpers.triton.server import Server
@@ -239,9 +239,8 @@ def test_the_precision_that_was_asked_for_is_the_one_that_computes(
 def test_engines_of_tensorrt_outlive_the_container_by_gpu_release_and_file(
     engine: StandIn, repository: Path, tmp_path: Path
 ) -> None:
-    from helpers.store.artifacts import making
-
     from helpers.config.schema import artifact_folder
+    from helpers.store.artifacts import making
 
     chosen = config(device="gpu", fields=FP16 | {"accelerator": "trt"})
     with making(artifact_folder(chosen, "convert")) as (folder, _):
@@ -378,8 +377,8 @@ def test_from_inside_the_lab_container_paths_are_the_hosts(
     (mount,) = options(call)["--mount"]
     assert mount == f"type=bind,source={outside}/served,target=/models,readonly"
     assert refused(tmp_path, config()) == (
-        f"the engine's host does not know {tmp_path} of this container: keep it in {inside}, "
-        "which TRITON_NOTEBOOKS_HOST_OUTPUTS places there"
+        f"The Docker engine's host cannot see {tmp_path} of this container. Move it into {inside}, "
+        "which TRITON_NOTEBOOKS_HOST_OUTPUTS maps to the host."
     )
 
 
@@ -494,8 +493,8 @@ def test_no_docker_command(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     words = (
-        "there is no docker command (no such file or directory): install Docker Engine, or set "
-        "server.kind to embedded"
+        "The docker command does not start (no such file or directory). Install Docker Engine, or "
+        "set server.kind to embedded."
     )
     assert refused(repository, config()) == words
     assert preflight.obstacle(config("convert")) == words
@@ -506,14 +505,14 @@ def test_no_docker_command(
     [
         (
             "no engine",
-            "no Docker engine answers (Cannot connect to the Docker daemon at "
-            "unix:///var/run/docker.sock. Is the docker daemon running?): start it with systemctl "
-            "start docker, or set server.kind to embedded",
+            "No Docker engine responds (Cannot connect to the Docker daemon at "
+            "unix:///var/run/docker.sock. Is the docker daemon running?). Start it by systemctl "
+            "start docker, or set server.kind to embedded.",
         ),
         (
             "no permission",
-            "this user may not use the Docker engine: add the user to the group docker, then log "
-            "in again",
+            "This user may not use the Docker engine. Add the user to the group docker, and log "
+            "in again.",
         ),
     ],
 )
@@ -530,7 +529,7 @@ def test_an_engine_that_hangs(
     (tmp_path / "bin/docker").write_text("#!/bin/sh\nexec sleep 9\n")
     monkeypatch.setattr(containers, "ANSWER_SECONDS", 0.2)
     assert refused(repository, config()) == (
-        "the Docker engine gave no answer in 0.2 s: restart it"
+        "The Docker engine did not respond within 0.2 s. Restart it."
     )
 
 
@@ -539,10 +538,13 @@ def test_an_engine_that_hangs(
     [
         (
             {"release": "25.01"},
-            "image nvcr.io/nvidia/tritonserver:25.01-py3 is not on this machine: docker pull "
-            "nvcr.io/nvidia/tritonserver:25.01-py3",
+            "The image nvcr.io/nvidia/tritonserver:25.01-py3 is not on this machine. Run: docker "
+            "pull nvcr.io/nvidia/tritonserver:25.01-py3",
         ),
-        ({"image": "other:2"}, "image other:2 is not on this machine: docker pull other:2"),
+        (
+            {"image": "other:2"},
+            "The image other:2 is not on this machine. Run: docker pull other:2",
+        ),
         (
             {"release": "24.13"},
             "Unknown release '24.13'. Triton's names are YY.MM, such as 24.10.",
@@ -566,7 +568,8 @@ def test_a_port_that_is_taken(engine: StandIn, repository: Path, tmp_path: Path)
     with docker.serve(repository, config=config(), log=tmp_path / "log") as server:
         port = int(server.url.rpartition(":")[2])
         assert refused(repository, config(), port=port) == (
-            f"port {port} of 127.0.0.1 is taken (Address already in use): give another, or none"
+            f"Port {port} of 127.0.0.1 is taken (Address already in use). "
+            "Use another port, or none."
         )
     with docker.serve(repository, config=config(), log=tmp_path / "log", port=port) as server:
         assert server.url == f"127.0.0.1:{port}"
@@ -583,40 +586,40 @@ STARTS = {
         "cpu",
         "docker: Error response from daemon: driver failed programming external connectivity: Bind "
         "for 127.0.0.1:1 failed: port is already allocated.",
-        "a port was taken meanwhile, try again: Triton ended while it started: it failed (exit "
+        "A port was taken meanwhile. Run again. Triton ended while it started: it failed (exit "
         "code 125): docker: Error",
     ),
     "a folder that the engine's host does not have": (
         "cpu",
         "docker: Error response from daemon: invalid mount config for type bind: bind source path "
         "does not exist: /models",
-        "inside a container, TRITON_NOTEBOOKS_HOST_OUTPUTS must say where the outputs folder lies "
-        "on the engine's host: Triton ended while it started: it failed (exit code 125): docker: ",
+        "The Docker engine's host cannot see the outputs folder of this container. Set "
+        "TRITON_NOTEBOOKS_HOST_OUTPUTS to its path on the host. Triton ended while it started: ",
     ),
     "files of a user that it is not": (
         "cpu",
         "E1 model_repository_manager.cc:1460] \"Poll failed for model directory 'dummy': failed to "
         'open text file for read /models/dummy/config.pbtxt: Permission denied"',
-        "the container's user may not read the model's files, deploy it again with umask 022: "
+        "The container's user may not read the model's files. Deploy it again with umask 022. "
         "Triton ended while it started: it failed (exit code ",
     ),
     "no container toolkit": (
         "gpu",
         "docker: Error response from daemon: could not select device driver with capabilities: "
         "[[gpu]].",
-        "the engine cannot reach a GPU, install NVIDIA's container toolkit: Triton ended while it",
+        "The Docker engine cannot use a GPU. Install NVIDIA's container toolkit. Triton ended ",
     ),
     "an old driver": (
         "gpu",
         "docker: nvidia-container-cli: requirement error: unsatisfied condition: cuda>=12.6, "
         "please update your driver",
-        "the NVIDIA driver is too old for release 24.10, update it: Triton ended while it started",
+        "The NVIDIA driver is too old for release 24.10. Update it. Triton ended while it started",
     ),
     "a model too large": (
         "gpu",
         "E1 model_lifecycle.cc:642] failed to load 'resnet50': CUDA out of memory.",
-        "the model is too large for the device, lower instances or max_batch_size: Triton ended "
-        "while it started: it failed (exit code 1): E1 model_lifecycle.cc:642] failed to load",
+        "The model is too large for the GPU's memory. Lower instances or max_batch_size. Triton "
+        "ended while it started: it failed (exit code 1): E1 model_lifecycle.cc:642] failed to",
     ),
     "a CPU's harmless word about drivers": (
         "cpu",
@@ -647,7 +650,7 @@ def test_a_container_that_dies_while_it_is_used(
         wait_for(lambda: not server.is_alive(), 10)
         with pytest.raises(
             ServerError,
-            match="no answer from Triton at .*, which has ended: it was killed by signal 9",
+            match="no response from Triton at .*, which has ended: it was killed by signal 9",
         ):
             server.infer("resnet50", {"INPUT__0": np.zeros((1, 3), dtype=np.float32)})
 
@@ -717,8 +720,8 @@ def test_a_command_runs_in_the_image_and_may_write(engine: StandIn, tmp_path: Pa
         ("exit 4", f"sh failed (exit code 4) in {IMAGE}: its log is empty"),
         (
             "echo Error: out of memory; exit 1",
-            "the model is too large for the device, lower instances or max_batch_size: sh failed "
-            f"(exit code 1) in {IMAGE}: Error: out of memory",
+            "The model is too large for the GPU's memory. Lower instances or max_batch_size. sh "
+            f"failed (exit code 1) in {IMAGE}: Error: out of memory",
         ),
     ],
 )
@@ -736,8 +739,8 @@ def test_an_engine_of_another_release_is_an_error_before_anything_is_loaded(
     engine: StandIn, repository: Path
 ) -> None:
     words = (
-        "resnet50 mine was built in release 22.11, which the server's 24.10 cannot load: convert "
-        "it again, or set server.release to 22.11"
+        "resnet50 mine was built for release 22.11, but the server is 24.10. Convert "
+        "it again, or set server.release to 22.11."
     )
     artifact = Artifact(repository, {}, {"release": "22.11"})
     with pytest.raises(ServerError) as raised, serving.serve(config(), artifact):
@@ -753,14 +756,13 @@ def test_an_engine_of_another_release_is_an_error_before_anything_is_loaded(
 def test_the_release_of_the_conversion_counts_where_the_repository_names_none(
     engine: StandIn, repository: Path
 ) -> None:
-    from helpers.store.artifacts import making
-
     from helpers.config.schema import artifact_folder
+    from helpers.store.artifacts import making
 
     with making(artifact_folder(config(), "convert")) as (_, facts):
         facts["release"] = "21.02"
     with (
-        pytest.raises(ServerError, match="was built in release 21.02, which the server's 24.10"),
+        pytest.raises(ServerError, match="was built for release 21.02, but the server is 24.10"),
         serving.serve(config(), Artifact(repository, {}, {})),
     ):
         pass
@@ -771,16 +773,16 @@ def test_doctor_names_the_engine_and_every_image(engine: StandIn) -> None:
     found = {check.name: (check.ok, check.line) for check in checks.examine(chosen)}
     missing = "nvcr.io/nvidia/tritonserver:22.02-py3"
     assert found["Docker"] == (True, "Docker: engine 28.2.2")
-    assert found["image 24.10"] == (True, f"image 24.10: {IMAGE} is here")
+    assert found["image 24.10"] == (True, f"image 24.10: {IMAGE}")
     assert found["image 22.02"] == (
         False,
-        f"image 22.02: image {missing} is not on this machine; docker pull {missing}",
+        f"image 22.02: The image {missing} is not on this machine. Run: docker pull {missing}",
     )
     engine.say("fault", "no engine")
     found = {check.name: (check.ok, check.line) for check in checks.examine(chosen)}
     ok, line = found["Docker"]
     assert not ok
-    assert line.endswith("; start it with systemctl start docker, or set server.kind to embedded")
+    assert line.endswith(". Start it by systemctl start docker, or set server.kind to embedded.")
     assert "image 24.10" not in found
 
 
@@ -791,8 +793,8 @@ def test_doctor_names_the_engine_and_every_image(engine: StandIn) -> None:
         (
             '{"runc":{"path":"runc"}}',
             "WARN",
-            "the engine does not name NVIDIA's runtime; install the NVIDIA Container Toolkit, "
-            "which gives containers a GPU",
+            "the engine does not list NVIDIA's runtime. Install the NVIDIA Container Toolkit, "
+            "which gives containers a GPU.",
         ),
     ],
 )
@@ -817,7 +819,7 @@ def test_without_an_engine_every_docker_experiment_is_skipped_before_any_kernel(
     fresh.params.write_text(text)
     answer = fresh.run("run", "params/dummy.yaml", "--stage", "export", "--stage", "deploy")
     assert answer.code == 0, answer.output
-    assert answer.output.count("skipped, no Docker engine answers (Cannot connect") == 3
+    assert answer.output.count("skipped: No Docker engine responds (Cannot connect") == 3
     assert answer.executed() == []
 
 
@@ -861,5 +863,5 @@ def test_a_real_triton_that_dies_while_it_is_measured(engine: StandIn, real: Any
         (container,) = engine.containers()
         os.kill(container["pid"], signal.SIGKILL)
         wait_for(lambda: not server.is_alive(), 10)
-        with pytest.raises(ServerError, match="Triton ended while it was measured: ."):
+        with pytest.raises(ServerError, match="Triton ended during the measurement: ."):
             analyzer.run(point, server)

@@ -55,6 +55,6 @@ def test_a_python_without_its_library_takes_the_system_s_or_says_what_to_install
         assert check.line == "Python's library: found"
         return
     reason = f"Triton's Python backend needs lib{VERSION}.so.1.0"
-    with pytest.raises(ServerError, match=f"^{reason}: install the package lib{VERSION}$"):
+    with pytest.raises(ServerError, match=f"^{reason}. Install the package lib{VERSION}.$"):
         binaries.python_library()
-    assert check.line == f"Python's library: {reason}; install the package lib{VERSION}"
+    assert check.line == f"Python's library: {reason}. Install the package lib{VERSION}."

@@ -157,7 +157,7 @@ def refused(chosen: DeployConfig, repository: Path, log: Path) -> str:
 
 def test_an_image_that_is_missing(image: str, doubles: Path, tmp_path: Path) -> None:
     assert refused(config("not-here:1"), doubles, tmp_path / "log") == (
-        "image not-here:1 is not on this machine: docker pull not-here:1"
+        "The image not-here:1 is not on this machine. Run: docker pull not-here:1"
     )
 
 
@@ -195,7 +195,7 @@ def test_a_container_that_ends_while_it_is_measured(
         script = f"sleep 0.5; exec docker {' '.join(command)} {name}"
         with (
             subprocess.Popen(["sh", "-c", script], stdout=subprocess.DEVNULL),
-            pytest.raises(ServerError, match="Triton ended while it was measured: "),
+            pytest.raises(ServerError, match="Triton ended during the measurement: "),
         ):
             measure_to_the_end(server)
 
@@ -258,7 +258,7 @@ def test_an_engine_that_is_killed_is_one_line_and_the_next_run_cleans_up(
         with pytest.raises(ServerError) as raised:
             load(server)
     assert "\n" not in str(raised.value)
-    assert str(raised.value).startswith("Triton ended while it was measured: it failed (exit code")
+    assert str(raised.value).startswith("Triton ended during the measurement: it failed (exit code")
     engine.start()
     with docker.serve(doubles, config=config(image), log=tmp_path / "log") as server:
         assert doubled(server)

@@ -43,7 +43,7 @@ def test_the_batcher_is_explained_where_there_is_none() -> None:
 
     assert lines["dynamic_batching"] == (
         "none",
-        "Each request is executed alone, as the batch that it is.",
+        "No dynamic batcher. Each request is executed alone.",
     )
     assert lines["max_batch_size"][0] == "0"
 

@@ -31,7 +31,7 @@ W1122 07:32:30.349118 30269 metrics.cc:798] "DCGM unable to start"
         (-signal.SIGBUS, f"was killed by signal 7 (SIGBUS) because {FULL}"),
         (
             128 + signal.SIGKILL,
-            "was killed by signal 9 (SIGKILL) by another process, or because memory ran out",
+            "was killed by signal 9 (SIGKILL), by another process or because memory ran out",
         ),
     ],
 )

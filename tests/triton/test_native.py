@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 from google.protobuf import text_format
-from helpers.store.artifacts import Artifact, find_artifact, making
 from tritonclient.grpc import model_config_pb2 as pb
 
 from helpers.config import releases
@@ -18,6 +17,7 @@ from helpers.inference import ensemble
 from helpers.inference.datasets import request
 from helpers.machine import preflight
 from helpers.machine.preflight import obstacle
+from helpers.store.artifacts import Artifact, find_artifact, making
 from helpers.store.paths import ROOT
 from helpers.triton import native
 from helpers.triton.repository import SCENARIOS, model_config, write_repository
@@ -307,34 +307,35 @@ OBSTACLES = {
     "none": ({"format": "trt", "precision": "fp16"}, ""),
     "TensorFlow after its last release": (
         {"format": "tf-savedmodel", "accelerator": "amp", "release": "25.03"},
-        "tf-savedmodel needs Triton's TensorFlow backend, and 25.03 has none: "
-        "set release to 25.02 or older",
+        "tf-savedmodel needs Triton's TensorFlow backend, which 25.03 does not have. "
+        "Set release to 25.02 or older.",
     ),
     "TensorFlow in its last release": ({"format": "tf-savedmodel", "release": "25.02"}, ""),
     "TF-TRT likewise": (
         {"format": "tf-trt", "precision": "fp16", "release": "25.03"},
-        "tf-trt needs Triton's TensorFlow backend, and 25.03 has none: "
-        "set release to 25.02 or older",
+        "tf-trt needs Triton's TensorFlow backend, which 25.03 does not have. "
+        "Set release to 25.02 or older.",
     ),
     "another format's accelerator": (
         {"accelerator": "amp"},
-        "onnx has no accelerator amp on a gpu: it has trt on a gpu, openvino on a cpu",
+        "onnx has no accelerator amp on a gpu. Available: trt on a gpu, openvino on a cpu.",
     ),
     "another device's accelerator": (
         {"accelerator": "openvino"},
-        "onnx has no accelerator openvino on a gpu: it has trt on a gpu, openvino on a cpu",
+        "onnx has no accelerator openvino on a gpu. Available: trt on a gpu, openvino on a cpu.",
     ),
     "an accelerator of an engine": (
         {"format": "trt", "accelerator": "trt"},
-        "trt has no accelerator trt on a gpu: it has none",
+        "trt has no accelerator trt on a gpu. Available: none.",
     ),
     "a precision": (
         {"format": "tf-trt", "precision": "fp32"},
-        "tf-trt has no fp32 on a gpu: it has fp16",
+        "tf-trt does not support fp32 on a gpu. Use one of fp16.",
     ),
     "a server without backends": (
         {"kind": "embedded", "accelerator": "trt"},
-        "accelerator trt needs a native backend, which the embedded server does not have",
+        "The embedded server does not support accelerator trt. "
+        "Set server.kind to docker or remote.",
     ),
     "no TensorRT for the embedded server": (
         {"kind": "embedded", "format": "trt", "precision": "fp16"},
@@ -358,8 +359,8 @@ def test_openvinos_backend_which_fixes_the_batch_is_refused_and_the_adapter_is_n
     chosen = config("convert", device="cpu", format="openvino")
 
     assert native.obstacle(chosen) == (
-        "no native backend serves openvino at any batch size: set server.backend to adapter, or "
-        "use the embedded server"
+        "No native backend serves openvino at every batch size. Set server.backend to adapter, or "
+        "use the embedded server."
     )
     *_, graph = messages(config(device="cpu", format="openvino", backend="adapter"), "online")
     assert (graph.backend, graph.max_batch_size) == ("python", 8)
@@ -368,7 +369,7 @@ def test_openvinos_backend_which_fixes_the_batch_is_refused_and_the_adapter_is_n
 def test_a_repository_is_not_written_for_a_backend_that_is_gone() -> None:
     gone = config(format="tf-savedmodel", release="25.03")
 
-    with pytest.raises(ServerError, match="25.03 has none: set release to 25.02 or older"):
+    with pytest.raises(ServerError, match="25.03 does not have. Set release to 25.02 or older"):
         messages(gone, "online")
 
 

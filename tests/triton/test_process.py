@@ -48,12 +48,12 @@ def test_a_process_that_was_started_with_them_is_left_alone() -> None:
     [
         (
             {},
-            "OpenMP was loaded without OMP_WAIT_POLICY=PASSIVE GOMP_SPINCOUNT=1000: "
-            "set it where Jupyter is started",
+            "OpenMP was loaded without OMP_WAIT_POLICY=PASSIVE GOMP_SPINCOUNT=1000. "
+            "Set it before Jupyter starts.",
         ),
         (
             {"OMP_WAIT_POLICY": "PASSIVE"},
-            "OpenMP was loaded without GOMP_SPINCOUNT=1000: set it where Jupyter is started",
+            "OpenMP was loaded without GOMP_SPINCOUNT=1000. Set it before Jupyter starts.",
         ),
         (OPENMP | {SPIN: "7"}, ""),
     ],

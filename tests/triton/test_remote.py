@@ -118,7 +118,8 @@ def refused(repository: Path, chosen: Config) -> str:
 )
 def test_an_address_is_host_and_port(url: str) -> None:
     words = (
-        f"server.url is '{url}': give host:port of Triton's HTTP endpoint, such as 127.0.0.1:8000"
+        f"server.url '{url}' is invalid. Set it to host:port of Triton's HTTP endpoint, such as "
+        "127.0.0.1:8000."
     )
     assert preflight.obstacle(config("convert", url=url)) == words
 
@@ -144,7 +145,7 @@ def test_an_ipv6_address_may_have_brackets(form: str, repository: Path, tmp_path
 def test_nobody_answers(repository: Path) -> None:
     (port,) = free_ports(0)
     assert refused(repository, config(url=f"127.0.0.1:{port}")) == (
-        f"no Triton answers at 127.0.0.1:{port}: start it, or set server.url to where it runs"
+        f"No Triton responds at 127.0.0.1:{port}. Start it, or change server.url."
     )
 
 
@@ -157,12 +158,12 @@ def test_without_its_folder_the_model_must_be_there(
         assert server.is_alive()
         assert server.processes == (os.getpid(),)
     assert {path.rpartition("/")[2] for path in asked} == {"live", "ready"}  # nothing is changed
-    assert (tmp_path / "log").read_text() == f"the log of {url} is kept where it runs\n"
+    assert (tmp_path / "log").read_text() == f"the log of {url} is on its own machine\n"
     assert preflight.obstacle(config("convert", url=url)) == ""
     other = config(url=url).model_copy(update={"model": "other"})
     assert refused(repository, other) == (
-        f"{url} has no model other ready: load it there, or name its folder on this host as "
-        "server.repository"
+        f"The model other is not ready on {url}. Load it there, or set "
+        "server.repository to the server's folder on this machine."
     )
 
 
@@ -171,7 +172,7 @@ def test_a_model_that_cannot_be_loaded_is_taken_away_again(
 ) -> None:
     url, asked = stand_in
     chosen = config(url=url, repository=str(tmp_path / "served"))
-    assert refused(repository, chosen) == ("Triton refused the request: it cannot be loaded")
+    assert refused(repository, chosen) == ("Triton rejected the request: it cannot be loaded")
     assert list((tmp_path / "served").iterdir()) == []
     assert asked[-1] == "/v2/repository/models/resnet50/unload"
 
@@ -183,7 +184,7 @@ def test_a_folder_that_is_somebody_elses_is_left_alone(
     taken = tmp_path / "served/resnet50"
     taken.mkdir()
     chosen = config(url=url, repository=str(tmp_path / "served"))
-    words = f"{taken} is there already: remove it, or give another repository"
+    words = f"{taken} already exists. Remove it, or change server.repository."
     assert refused(repository, chosen) == words
     (taken / remote.MARK).write_text(owner.token())  # another experiment of a living run
     assert refused(repository, chosen) == words
@@ -200,7 +201,7 @@ def test_a_folder_that_is_not_there(
 ) -> None:
     chosen = config(url=stand_in[0], repository=str(tmp_path / "nowhere"))
     assert refused(repository, chosen) == (
-        f"server.repository is {tmp_path}/nowhere: there is no such folder"
+        f"server.repository: the folder {tmp_path}/nowhere does not exist"
     )
 
 
@@ -269,7 +270,7 @@ def test_a_host_that_drops_packets_is_asked_once_and_not_for_long(silent: str) -
     started = time.monotonic()
     found = {preflight.obstacle(config("convert", {"threads": n}, url=url)) for n in range(1, 6)}
     assert time.monotonic() - started < 2 * remote.CONNECT_SECONDS
-    assert found == {f"no Triton answers at {url}: start it, or set server.url to where it runs"}
+    assert found == {f"No Triton responds at {url}. Start it, or change server.url."}
 
 
 @pytest.mark.slow

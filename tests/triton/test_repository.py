@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from google.protobuf import text_format
-from helpers.store.artifacts import find_artifact, making
 from tritonclient.grpc import model_config_pb2 as pb
 
 from helpers import formats
@@ -17,6 +16,7 @@ from helpers.config.schema import StageConfig as Config
 from helpers.inference import ensemble
 from helpers.inference.ensemble import Component
 from helpers.models import Part, Tensor
+from helpers.store.artifacts import find_artifact, making
 from helpers.store.paths import ROOT
 from helpers.triton.repository import SCENARIOS, model_config, write_repository
 from tests.conftest import run_time_code

@@ -130,7 +130,7 @@ def test_a_sample_without_an_answer_is_one_line_with_its_number(tmp_path: Path) 
     ):
         server.infer_all("doubles", batches_of([2, 2, 2]))
     assert str(raised.value) == (
-        "sample 5 has no answer: Triton gave 1 values of doubled for samples 4 to 5"
+        "sample 5 has no response: Triton sent 1 values of doubled for samples 4 to 5"
     )
 
 
@@ -295,7 +295,7 @@ def test_a_repository_carried_away_is_served_without_this_package(
 
 def test_a_bad_request_fails_alone_and_the_server_goes_on(doubles: Path, tmp_path: Path) -> None:
     requests = [ids(1, number) for number in (1, 2, -3, 4, 5, -6)]
-    refused = "Triton refused the request: IndexError: no such id"
+    refused = "Triton rejected the request: IndexError: no such id"
     with embedded.serve(doubles, log=tmp_path / "log") as server:
         for _ in range(5):
             assert ask_at_once(server, requests) == [
@@ -422,7 +422,7 @@ def test_a_guard_that_is_killed_leaves_neither_a_stub_nor_its_memory(
             os.kill(server.processes[0], signal.SIGKILL)
             wait_for(lambda: not server.is_alive(), 10)
             assert server.end() == (
-                "it was killed by signal 9 (SIGKILL) by another process, or because memory ran out"
+                "it was killed by signal 9 (SIGKILL), by another process or because memory ran out"
             )
         assert stub not in processes("/doubles/1/model.py")
 

@@ -1,4 +1,4 @@
-"""What may be chosen: what climbed the ladder; and the winner as a parameter file."""
+"""What may be chosen: what passed the parity checks; and the winner as a parameter file."""
 
 from pathlib import Path
 from typing import Any
@@ -88,7 +88,7 @@ def test_the_search_looks_for_each_format_where_its_ladder_was_climbed(model: st
         assert artifact_folder(sought, "deploy") == artifact_folder(climbed, "deploy"), name
 
 
-def test_a_red_rung_excludes_a_format_with_its_reason() -> None:
+def test_a_failed_check_excludes_a_format_with_its_reason() -> None:
     chosen = config(tune_space={"format": ["openvino-fp32", "openvino-bf16", "ts-trace-fp32"]})
     found, _ = candidates(chosen)
     made = {name: changed(chosen, {**f, "experiment": PREFIX + name}) for name, f in found.items()}
@@ -111,8 +111,8 @@ def test_a_red_rung_excludes_a_format_with_its_reason() -> None:
     }
 
 
-def test_an_experiment_without_its_ladder_is_not_tuned() -> None:
-    with pytest.raises(MeasurementError, match=r"run triton-notebooks tune params/cpu.yaml"):
+def test_an_experiment_without_its_parity_checks_is_not_tuned() -> None:
+    with pytest.raises(MeasurementError, match=r"Run triton-notebooks tune params/cpu.yaml"):
         choices(config())
 
 
@@ -206,12 +206,12 @@ def test_the_winner_is_a_parameter_file_that_says_what_each_field_is_worth() -> 
         "threads": 1,
     }
     text = path.read_text()
-    assert '\n        format: "openvino"  # 1.50 [1.40, 1.60]\n' in text
-    assert "\n        calibration_samples: 128  # 1.50 [1.40, 1.60]\n" in text
+    assert '\n        format: "openvino"  # 1.50× (95% CI 1.40 to 1.60)\n' in text
+    assert "\n        calibration_samples: 128  # 1.50× (95% CI 1.40 to 1.60)\n" in text
     assert "\n        max_batch_size: 8\n" in text
-    assert "\n        instances: 2  # 1.12 [1.02, 1.22]\n" in text
-    assert "71.5 samples/s, 1.90 [1.80, 2.00] times" in text
-    assert "p99 90 ms, within 200 ms: met" in text
+    assert "\n        instances: 2  # 1.12× (95% CI 1.02 to 1.22)\n" in text
+    assert "71.5 samples/s, 1.90× (95% CI 1.80 to 2.00)\n# the throughput of" in text
+    assert "p99 90 ms (budget 200 ms: met)" in text
     calibration = {"calibration_samples", "calibration_seed"}
     fields = {"format", "precision", "instances", "threads"} | calibration
     assert set(differing(space, winner)) == fields

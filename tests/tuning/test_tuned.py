@@ -25,7 +25,8 @@ def test_tune_measures_on_real_servers_and_its_winner_is_an_experiment(project: 
     assert 'href="dummy/onnx-fp32/tune.html"' in (project.target / "index.html").read_text()
 
     path = project.target / "dummy/dummy-dummy-tuned.yaml"
-    assert f"outputs/dummy/dummy/{path.name} has it; for your own file: tuned: {{" in answer.output
+    line = f"outputs/dummy/dummy/{path.name}. For your own parameter file: tuned: {{"
+    assert line in answer.output
     assert "\n      tuned:\n" in path.read_text()
     dry = project.run("run", str(path), "--dry-run")
     assert dry.code == 0, dry.output

@@ -18,7 +18,7 @@ COUNTED, PREDICTED = 32_768, 4_096  # samples, spread over the set
 BATCH, GROUPS = 256, 10
 SHOWN = 8  # samples that are shown one by one, half of them clicks
 READING = f"""\
-for logit, clicked in zip(answer.as_numpy("{OUTPUT}").ravel(), sample["clicked"]):
+for logit, clicked in zip(response.as_numpy("{OUTPUT}").ravel(), sample["clicked"]):
     chance = 1 / (1 + np.exp(-logit))
     print(f"a click with {{chance:.1%}};", "clicked" if clicked else "not clicked")
 """
@@ -97,7 +97,7 @@ def show_clicks(dataset: SplitBinary, infer: Answers) -> list[dict[str, str | in
     (logits,) = answers(infer, samples.inputs, places).values()
     chances = 1 / (1 + np.exp(-np.asarray(logits, np.float64).reshape(-1)))
     return [
-        {"sample": int(place), "probability of a click": float(chance), "truly": _said(clicked)}
+        {"sample": int(place), "probability of a click": float(chance), "actual": _said(clicked)}
         for place, chance, clicked in zip(places, chances, samples.clicks, strict=True)
     ]
 

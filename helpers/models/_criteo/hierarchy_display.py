@@ -1,4 +1,4 @@
-"""What a lookup is made of and what it takes, for readers."""
+"""The parts of a lookup and the memory that they take, for readers."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,32 +15,33 @@ if TYPE_CHECKING:
     from helpers.models import Deployment
 
 MAPPED = """\
-The lookup maps one file with the rows of all tables: the system reads a page when one of its rows
-is first asked for, and keeps it as long as memory allows. Between the steps pass 3,328 values a
-sample, 13 kB, for the 26 ids that the client sent. Requests are joined before {joined}.
+The lookup maps one file with the rows of all tables into memory. The operating system reads a page
+when one of its rows is first used. For 26 ids per sample, the lookup returns 3,328 values (13 kB).
+The batcher joins requests before {joined}.
 """
 JOINED = {
-    "ensemble": "the dense half, where a larger batch pays; the lookup takes them as they come",
-    "fused": "both: one model looks up and computes, and nothing is copied in between",
+    "ensemble": "the dense network, where a larger batch pays",
+    "fused": "both, because one model looks up and computes. Nothing is copied between them",
 }
 STORE = """\
-The lookup is a hierarchical parameter server: {levels}. It has NVIDIA's files, JSON and tensors: a
-request is a flat list of {keys}, and the vectors come back table by table, which the dense half
-turns round. {threshold} {composition}
+The lookup is a hierarchical parameter server: {levels}. Choose it where tables do not fit into
+memory, where servers share them, or where vectors change while they are served. It has NVIDIA's
+files, JSON and tensors. A request is a flat list of {keys}, so Triton cannot join requests.
+{threshold} {composition}
 """
 COMPOSITION = {
-    "ensemble": "One process holds the store, whatever the number of instances behind it.",
-    "fused": "One process holds the store and the dense half: nothing is copied in between.",
+    "ensemble": "One process has the parameter server, for all instances of the dense network.",
+    "fused": "One process has the parameter server and the dense network.",
 }
-EXACT = "Every lookup waits for what its cache does not have, so every answer is exact."
+EXACT = "Every lookup waits for the vectors that are not in the cache, so every response is exact."
 LATER = """\
-Where the cache knows at least {share:.0%} of a request's different keys, the others get a default
-vector at once, and their own is fetched behind the answer: so accuracy depends on how warm it is.
+If the cache has at least {share:.0%} of a request's different keys, the others get a default vector
+and are fetched later, so accuracy depends on the hit rate. The checks below wait for every vector.
 """
 
 
 def describe_lookup(config: "Deployment") -> "Markdown":
-    """Say how the experiment looks its embeddings up."""
+    """Describe how the experiment looks up its embeddings."""
     from IPython.display import Markdown
 
     if config.lookup != "hps":
@@ -50,7 +51,7 @@ def describe_lookup(config: "Deployment") -> "Markdown":
     (model,) = content.models
     levels = [f"a cache of {model.gpucacheper:.0%} of the rows"] if model.gpucache else []
     names = {"redis_cluster": "Redis", "disabled": ""}
-    levels.append(names.get(content.volatile_db.type, "a hash map in its process"))
+    levels.append(names.get(content.volatile_db.type, "a hash map in memory"))
     levels.append("RocksDB" if content.persistent_db.type == "rocks_db" else "")
     exact = model.hit_rate_threshold >= 1
     text = STORE.format(
@@ -63,8 +64,8 @@ def describe_lookup(config: "Deployment") -> "Markdown":
 
 
 def plan_memory(config: "Deployment", artifact: Path) -> list[dict[str, object]]:
-    """Work out what each level of the lookup will take, before anything is loaded; `artifact` is
-    the folder of the converted model.
+    """Return the memory that each level of the lookup will take, before anything is loaded;
+    `artifact` is the folder of the converted model.
     """
     if config.lookup != "hps":
         path = artifact / "sparse/tables.npy"
@@ -75,7 +76,7 @@ def plan_memory(config: "Deployment", artifact: Path) -> list[dict[str, object]]
                 "kind": "NumPy's format",
                 "rows": len(table),
                 "MB": round(taken / 1e6, 1),
-                "where": "disk, and what memory is free",
+                "where": "disk, and free memory",
             }
         ]
     layout = _layout(config, artifact / hierarchical.FOLDER)

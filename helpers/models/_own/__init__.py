@@ -49,7 +49,7 @@ class Axes:
         name, _, divisor = given.partition("/")
         if name not in dimensions:
             fault = f"{self.name} has the free dimension '{name}'"
-            raise ParameterError(f"{fault}: give its size, dimensions: {{{name}: ...}}")
+            raise ParameterError(f"{fault}. Set its size: dimensions: {{{name}: ...}}")
         return dimensions[name] // int(divisor or 1)
 
 
@@ -132,7 +132,7 @@ class Own(Model):
         return take(samples.everything, places[draw(len(places), count, seed)])
 
     def prepare_checkpoint(self, config: Config, dataset: Path, path: Path) -> None:
-        raise CheckpointError(f"{self.TITLE} is not fitted here: give its file as checkpoint")
+        raise CheckpointError(f"{self.TITLE} cannot be fitted. Set checkpoint to its file.")
 
     def example(self, config: Config, dataset: Dataset, most: int) -> Example:
         found = super().example(config, dataset, most)
@@ -141,7 +141,7 @@ class Own(Model):
     def read(self, checkpoint: Path) -> "Source":
         """Load the file in its own runtime; raise CheckpointError if it cannot be."""
         if self.BACKEND:
-            raise CheckpointError(f"{self.TITLE} runs in Triton alone")
+            raise CheckpointError(f"{self.TITLE} runs only in Triton")
         module = "graph" if self.SOURCE in ("onnx", "savedmodel") else "networks"
         found: Source = import_module(f"helpers.models._own.{module}").source(self, checkpoint)
         return found

@@ -51,17 +51,17 @@ def read(path: Path, tensors: Sequence[Tensor]) -> Arrays:
     names = [each.name for each in tensors]
     for name in (*names, *arrays):
         if name not in arrays or name not in names:
-            fault = f"has no array for the input '{name}'" if name in names else f"has '{name}'"
-            raise DataError(f"{path} {fault}: the inputs are {', '.join(names)}")
+            fault = f"has {'no array' if name in names else 'the array'} '{name}'"
+            raise DataError(f"{path} {fault}. The model's inputs are {', '.join(names)}.")
     for each in tensors:
         array, place = arrays[each.name], f"{path}: the array '{each.name}'"
         if array.ndim == 1 and each.shape == (1,):  # a number for each sample
             array = arrays[each.name] = array[:, np.newaxis]
         if array.dtype != each.dtype:
-            raise DataError(f"{place} is {array.dtype}: the input takes {each.dtype}")
+            raise DataError(f"{place} is {array.dtype}, but the input takes {each.dtype}")
         if array.shape[1:] != each.shape or not array.ndim:
             wanted = " x ".join(map(str, ("rows", *each.shape)))
-            raise DataError(f"{place} is {spell(array.shape)}: the input takes {wanted}")
+            raise DataError(f"{place} is {spell(array.shape)}, but the input takes {wanted}")
         if not len(array):
             raise DataError(f"{place} has no rows")
         if array.dtype.kind == "f" and not np.isfinite(array).all():
@@ -79,7 +79,7 @@ def load(path: Path) -> Arrays:
         with np.load(path, allow_pickle=False) as arrays:
             return dict(arrays)
     except FileNotFoundError:
-        raise DataError(f"{path}: there is no such file") from None
+        raise DataError(f"{path}: no such file") from None
     except (OSError, ValueError, TypeError, EOFError, AttributeError, zipfile.BadZipFile) as error:
         reason = " ".join(str(error).split())[:100]
         raise DataError(f"{path} is not an .npz of plain arrays: {reason}") from None
@@ -89,15 +89,15 @@ def read_labels(path: Path, rows: int) -> Array:
     """Read the one array of the labels, a row for each sample; raise DataError if there is none."""
     arrays = load(path)
     if len(arrays) != 1:
-        raise DataError(f"{path} has {len(arrays)} arrays: expected one, of the labels")
+        raise DataError(f"{path} has {len(arrays)} arrays. Save one array with the labels.")
     (labels,) = arrays.values()
     if labels.ndim < 1 or len(labels) != rows:
         has = f"{len(labels) if labels.ndim else 1} labels"
-        raise DataError(f"{path} has {has}: there are {rows} samples")
+        raise DataError(f"{path} has {has}, but there are {rows} samples")
     if labels.dtype.kind not in "iufb" or (
         labels.dtype.kind == "f" and not np.isfinite(labels).all()
     ):
-        raise DataError(f"{path} has labels that are no finite numbers")
+        raise DataError(f"{path} has labels that are not finite numbers")
     return labels
 
 

@@ -29,7 +29,7 @@ def show_answers(dataset: Samples, infer: Callable[[Arrays], Arrays], count: int
     batch = take(dataset.everything, places)
     found = [infer(take(batch, slice(row, row + 1))) for row in range(len(places))]
     joined = {name: np.concatenate([each[name] for each in found]) for name in found[0]}
-    return table(_rows(dataset, places, batch, joined), "What the server answers")
+    return table(_rows(dataset, places, batch, joined), "Outputs of the served model")
 
 
 def _rows(

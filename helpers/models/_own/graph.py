@@ -58,8 +58,8 @@ class Onnx(Source):
         except Exception as error:  # ONNX Runtime raises classes of its own for each fault
             fault = " ".join(str(error).split())
             if known := re.search(r"till (opset \d+)", fault):
-                what = f"has opset {opset_of(model)}, and ONNX Runtime here ends with {known[1]}"
-                raise CheckpointError(f"{path} {what}: export it again with that") from None
+                what = f"has opset {opset_of(model)}, but this ONNX Runtime supports {known[1]}"
+                raise CheckpointError(f"{path} {what}. Export it again with that.") from None
             raise CheckpointError(f"{path}: {fault[:300]}") from None
 
     def build(self, inputs: Sequence[Tensor]) -> Graph:
@@ -78,7 +78,7 @@ class Onnx(Source):
 def check_names(path: Path, expected: Sequence[str], found: Sequence[str]) -> None:
     """Raise CheckpointError if a file has other inputs than its package says."""
     if sorted(expected) != sorted(found):
-        raise CheckpointError(f"{path} has the inputs {list(found)}, and not {list(expected)}")
+        raise CheckpointError(f"{path} has the inputs {list(found)} instead of {list(expected)}")
 
 
 def read_onnx(path: Path) -> "onnx.ModelProto":
@@ -91,20 +91,20 @@ def read_onnx(path: Path) -> "onnx.ModelProto":
     except FileNotFoundError as error:
         missing = Path(error.filename) if error.filename else path
         if missing == path:
-            raise CheckpointError(f"{path}: there is no such file") from None
+            raise CheckpointError(f"{path}: no such file") from None
         raise _lacks_data(path) from None
     except onnx.checker.ValidationError:
         raise _lacks_data(path) from None
     except (DecodeError, OSError, ValueError) as error:
         reason = " ".join(str(error).split())[:100]
-        raise CheckpointError(f"{path} is no ONNX model: {reason}") from None
+        raise CheckpointError(f"{path} is not an ONNX model: {reason}") from None
     if not model.graph.node:
-        raise CheckpointError(f"{path} is no ONNX model: its graph has no operator")
+        raise CheckpointError(f"{path} is not an ONNX model: its graph has no operator")
     return model
 
 
 def _lacks_data(path: Path) -> CheckpointError:
-    return CheckpointError(f"{path} has weights in files beside it, and one of them is missing")
+    return CheckpointError(f"{path} has weights in other files, and one of them is missing")
 
 
 def feeds(model: "onnx.ModelProto") -> "list[onnx.ValueInfoProto]":
@@ -265,7 +265,7 @@ def read_savedmodel(path: Path) -> TensorFlow:
     try:
         return TensorFlow(path)
     except KeyError:
-        raise CheckpointError(f"{path} has no signature '{SIGNATURE}': save it with one") from None
+        raise CheckpointError(f"{path} has no signature '{SIGNATURE}'. Save it with one.") from None
     except Exception as error:  # damaged bytes can fail in any way inside TensorFlow
         reason = " ".join(str(error).split())[:200]
-        raise CheckpointError(f"{path} is no SavedModel that TensorFlow reads: {reason}") from None
+        raise CheckpointError(f"{path} is not a readable SavedModel: {reason}") from None

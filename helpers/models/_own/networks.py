@@ -34,7 +34,7 @@ def read_torchscript(path: Path) -> "torch.jit.ScriptModule":
     """Read a TorchScript file; raise CheckpointError if it is none."""
     import torch
 
-    fault = "no TorchScript file that PyTorch reads (a state dict has no network)"
+    fault = "is not a TorchScript file that PyTorch can read (a state dict has no network)"
     with _explained(path, fault), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PyTorch deprecates TorchScript
         module = torch.jit.load(str(path), map_location="cpu")
@@ -45,7 +45,8 @@ def read_exported(path: Path) -> "torch.export.ExportedProgram":
     """Read a `.pt2` file; raise CheckpointError if it is none."""
     import torch
 
-    with _explained(path, "no exported program that PyTorch reads"), warnings.catch_warnings():
+    fault = "is not an exported program that PyTorch can read"
+    with _explained(path, fault), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return torch.export.load(str(path))
 
@@ -54,7 +55,7 @@ def read_keras(path: Path) -> Network:
     """Read a `.keras` file without running Python code that it holds; raise CheckpointError if it
     is none or has such code.
     """
-    with _explained(path, "no Keras model that can be read"):
+    with _explained(path, "is not a readable Keras model"):
         return keras().models.load_model(path, compile=False)
 
 
@@ -70,12 +71,14 @@ def call(function: str, path: Path | None = None) -> tuple[Network, object]:
         folder = str(path.resolve().parents[module.count(".") + (path.name == "__init__.py")])
         if folder not in sys.path:
             sys.path.insert(0, folder)
-    with _explained(function, "not imported"):
+    with _explained(function, "cannot be imported"):
         found = getattr(importlib.import_module(module), name)
-    with _explained(function, "no function that builds a model"):
+    with _explained(function, "failed"):
         made = found()
     if not isinstance(made, tuple) or len(made) != 2:
-        raise CheckpointError(f"{function} returns no pair: return a model and example inputs")
+        raise CheckpointError(
+            f"{function} does not return a pair. Return a model and example inputs."
+        )
     network, example = made
     return network, example
 
@@ -86,10 +89,10 @@ def _explained(place: object, fault: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise CheckpointError(f"{place}: there is no such file ({error.filename})") from None
+        raise CheckpointError(f"{place}: no such file ({error.filename})") from None
     except Exception as error:  # readers, and the user's own code, raise anything
         reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-        raise CheckpointError(f"{place} is {fault}: {reason}") from None
+        raise CheckpointError(f"{place} {fault}: {reason}") from None
 
 
 def source(own: Own, path: Path) -> Source:
@@ -217,8 +220,8 @@ def by_name(results: object, names: Sequence[str] = ()) -> dict[str, Any]:
         whole = [path if isinstance((*path, 0)[0], str) else ("output", *path) for path in paths]
         names = ["_".join(map(str, path)) for path in whole]
     if len(set(names)) < len(paths):
-        fault = f"two of the outputs {', '.join(names)} have one name"
-        raise CheckpointError(f"{fault}: return them by other keys")
+        fault = f"Two of the outputs {', '.join(names)} have the same name"
+        raise CheckpointError(f"{fault}. Return them under different keys.")
     return dict(zip(names, tensors, strict=True))
 
 

@@ -38,8 +38,8 @@ class Source:
         found = ask(given if own.HAS_BATCH else {name: a.squeeze(0) for name, a in given.items()})
         names = [each.name for each in own.OUTPUTS] or [*found]
         if missing := set(names) - set(found):
-            fault = f"{self.path} has the outputs {', '.join(found)}, and not {min(missing)}"
-            raise CheckpointError(f"{fault}: its package names them in OUTPUTS")
+            fault = f"{self.path} has the outputs {', '.join(found)}, but not {min(missing)}"
+            raise CheckpointError(f"{fault}. Correct OUTPUTS in its package.")
         results = {name: found[name] if own.HAS_BATCH else found[name][None] for name in names}
         self.lifted = tuple(name for name, a in results.items() if len(a.shape) == 1)
         return {name: a[:, None] if name in self.lifted else a for name, a in results.items()}

@@ -11,7 +11,7 @@ from helpers.models.bert.data import QuestionSet
 AROUND = 60  # characters of the paragraph on both sides of an answer
 READING = """\
 passage = slice(*sample["passage"])  # its tokens; those before are the question's
-start, end = (answer.as_numpy(name)[0, passage] for name in {outputs})
+start, end = (response.as_numpy(name)[0, passage] for name in {outputs})
 scores = np.add.outer(start, end)
 scores[np.tril_indices(len(scores), -1)] = -np.inf  # no answer ends before its start
 first, last = np.unravel_index(scores.argmax(), scores.shape)

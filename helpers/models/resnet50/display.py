@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 COLUMNS = 5  # of images
 TOP = 5  # classes that are shown
 READING = """\
-logits = answer.as_numpy("{output}")[0]
+logits = response.as_numpy("{output}")[0]
 for label in logits.argsort()[:-4:-1]:  # the three largest
     print(f"{{sample['classes'][label]}}: logit {{logits[label]:.2f}}")
 print("its label:", sample["label"])
@@ -31,7 +31,7 @@ def show_images(dataset: ImageFolder, given: Answers, count: int = 10) -> "displ
     places = spread(len(dataset), count)
     batch = dataset.take(places)
     (images,), shares = batch.values(), _shares(given, batch, places)
-    title = "Images, their classes and what the network says"
+    title = "Images with their classes and predictions"
     figure, drawn = subplots(title, len(places), tall=1.75, across=COLUMNS)
     said = []
     for axes, place, image, share in zip(drawn, places.tolist(), images, shares, strict=True):
@@ -43,7 +43,7 @@ def show_images(dataset: ImageFolder, given: Answers, count: int = 10) -> "displ
         colour = INK if named == right else COLOURS[4]
         axes.set_xlabel(f"{mark} {named} {share[best]:.0%}", fontsize=9, color=colour, loc="left")
         said.append(f"{right}: {named} {share[best]:.0%}")
-    text = f"{len(places)} images, by class and what the network finds likeliest"
+    text = f"{len(places)} images, by class and likeliest class"
     return picture(figure, f"{text}: {'; '.join(said)}.")
 
 
@@ -72,7 +72,7 @@ def show_predictions(
     chosen = spread(len(dataset), count)
     batch, places = dataset.take(chosen), chosen.tolist()
     (images,), shares = batch.values(), _shares(infer, batch, chosen)
-    figure, axes = subplots("Images, and what the model says", 2 * len(places), tall=1.7)
+    figure, axes = subplots("Images with their likeliest classes", 2 * len(places), tall=1.7)
     said = []
     for shown, bars, place, image, share in zip(
         axes[::2], axes[1::2], places, images, shares, strict=True
@@ -89,9 +89,7 @@ def show_predictions(
         bars.grid(visible=False, axis="y")
         said.append(f"{right}: {names[0]} {share[best[0]]:.0%}")
     text = "Four images" if len(places) == 4 else f"{len(places)} images"
-    return picture(
-        figure, f"{text}, by class and what the model finds likeliest: {'; '.join(said)}."
-    )
+    return picture(figure, f"{text}, by class and likeliest class: {'; '.join(said)}.")
 
 
 def example(dataset: ImageFolder, output: str) -> Example:

@@ -23,11 +23,12 @@ WEEK_TICKS, TAIL_TICKS = range(-6 * DAY, DAY + 1, 2 * DAY), range(-3 * DAY, DAY 
 SAMPLES = 64  # windows that weights are averaged over
 PAST: dict[str, Any] = {"color": COLOURS[0], "lw": 1.2, "label": "history"}
 READING = """\
-day = answer.as_numpy("{output}")[0] * sample["scale"] + sample["mean"]  # in units of the data
+day = response.as_numpy("{output}")[0] * sample["scale"] + sample["mean"]  # in units of the data
 print(sample["quantity"])
 for hour in range(0, {hours}, 4):
     low, middle, high = (f"{{value:.4g}}" for value in day[hour])
-    print(f"hour {{hour + 1}}: {{middle}} ({{low}} to {{high}}), came {{sample['came'][hour]:.4g}}")
+    actual = sample["actual"][hour]
+    print(f"hour {{hour + 1}}: {{middle}} ({{low}} to {{high}}), actual {{actual:.4g}}")
 """
 ACTUAL: dict[str, Any] = {"color": INK, "lw": 0.7, "marker": "o", "ms": 2.8}
 
@@ -60,7 +61,7 @@ def show_forecasts(dataset: Windows, infer: Answers, count: int = 4) -> "Image":
     (scaled,) = answers(infer, batch, chosen).values()
     forecasts = dataset.unscaled(np.asarray(scaled, dtype=np.float64), chosen)
     actual, ahead = dataset.targets(chosen), HOURS[HISTORY:]
-    figure, drawn = subplots("Forecasts of a day and what came", len(chosen))
+    figure, drawn = subplots("Forecasts of a day and actual values", len(chosen))
     panels = zip(drawn, dataset.series[chosen], actual, forecasts, strict=True)
     for axes, series, line, day in panels:
         low, median, high = day.T
@@ -88,7 +89,7 @@ def example(dataset: Windows, output: str) -> Example:
     beside = {
         "mean": np.array(mean),
         "scale": np.array(one - mean),
-        "came": dataset.targets(chosen)[0, HISTORY:],
+        "actual": dataset.targets(chosen)[0, HISTORY:],
         "quantity": np.array(f"series {dataset.series[chosen[0]]}, {dataset.variant.quantity}"),
     }
     reading = READING.format(output=output, hours=HORIZON)
@@ -113,7 +114,7 @@ def show_weights(config: Config, dataset: Windows, checkpoint: Path) -> "Image":
         f"Of the history the network weighs {names[int(history.argmax())]} most "
         f"({history.max():.0%}), of the future {names[int(future.argmax())]} ({future.max():.0%}). "
         f"{attention[:HISTORY].sum():.0%} of the attention goes to the history; the hour with most "
-        f"of it is {HOURS[attention.argmax()]}, counted from the first forecast one."
+        f"of it is {HOURS[attention.argmax()]}, counted from the first forecast hour."
     )
     return picture(figure, text)
 
@@ -132,7 +133,7 @@ def _explained(config: Config, dataset: Windows, checkpoint: Path) -> list[NDArr
 
 
 def _label(axes: "Axes", title: str, quantity: str, ticks: range) -> None:
-    axes.set(xlabel="hours from the first forecast one", ylabel=quantity, xticks=ticks)
+    axes.set(xlabel="hours from the first forecast hour", ylabel=quantity, xticks=ticks)
     axes.set_title(title, loc="left", fontsize=10)
     axes.yaxis.set_major_formatter(number)
     axes.axvline(-0.5, color=GREY, lw=0.8, ls=":")

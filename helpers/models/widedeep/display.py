@@ -28,7 +28,7 @@ COLUMNS = {  # of a table of ads -> the feature that it shows
 }
 ROWS = 5_000  # that a picture is drawn from
 READING = """\
-chances = answer.as_numpy("{output}")[:, 0]
+chances = response.as_numpy("{output}")[:, 0]
 for place in chances.argsort()[::-1]:  # the likeliest click first
     said = "clicked" if sample["clicked"][place] else ""
     print(f"ad {{sample['ad_id'][place, 0]}}: {{chances[place]:.1%}} {{said}}")

@@ -1,4 +1,4 @@
-"""Which published row a measured one is compared with, and every reason why that may be unfair."""
+"""Which published row a measurement is compared with, and the reasons why that may be unfair."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ PIXELS, TOKENS = 224, 384  # of a side of ResNet50's images, of BERT's sequences
 
 @dataclass(frozen=True)
 class Pair:
-    """A measured row and the published one that it is compared with."""
+    """A measurement and the published row that it is compared with."""
 
     ours: Row
     theirs: PublishedRow
@@ -103,7 +103,7 @@ def compare(config: ReportConfig, found: Results) -> Comparison:
 
 def choose_gpu(rows: Sequence[PublishedRow], gpu: str, device: str) -> str:
     """Name NVIDIA's GPU to compare with: the target's own if NVIDIA published it, otherwise the
-    slowest for a processor and the fastest for another GPU; "" if nothing is published.
+    slowest for a CPU and the fastest for another GPU; "" if nothing is published.
     """
     names = gpus(rows) or [""]
     if gpu in names:
@@ -157,7 +157,7 @@ def as_served(row: PublishedRow) -> tuple[str, str, str]:
 
 
 def reasons(ours: Row, settings: Mapping[str, Value], theirs: PublishedRow) -> tuple[str, ...]:
-    """List every reason why a measured and a published row may not be comparable."""
+    """List every reason why a measurement and a published row may not be comparable."""
     document, is_offline = theirs.document, theirs.scenario == "offline"
     server = Server.model_validate(settings.get("server") or {})
     # There is one release of the embedded server.
@@ -172,7 +172,9 @@ def reasons(ours: Row, settings: Mapping[str, Value], theirs: PublishedRow) -> t
         _differs("Triton release", release, document.release),
         _differs("protocol", PROTOCOL, document.protocol),
         _differs("shared memory", memory, document.shared_memory),
-        "served by Triton's Python backend, not by a native one" if ADAPTER in ours.backend else "",
+        "served by Triton's Python backend instead of a native backend"
+        if ADAPTER in ours.backend
+        else "",
         _differs("format", *model_format),
         _differs("precision", *precision),
         _differs("accelerator", *accelerator),
@@ -185,41 +187,43 @@ def reasons(ours: Row, settings: Mapping[str, Value], theirs: PublishedRow) -> t
         f"NVIDIA's row is labelled {theirs.precision}, but it is {precision[1].lower()}": (
             theirs.precision != precision[1]
         ),
-        "NVIDIA's fp32 presumably ran with TF32, its runtime's default": document.tf32,
-        f"CUDA graphs: {used[ours.cuda_graph]}, {used[document.cuda_graph]} by NVIDIA": (
+        "NVIDIA's fp32 presumably ran in TF32, its runtime's default": document.tf32,
+        f"CUDA graphs differ: ours {used[ours.cuda_graph]}, NVIDIA's {used[document.cuda_graph]}": (
             ours.cuda_graph != document.cuda_graph
         ),
-        "NVIDIA looks embeddings up in its hierarchical parameter server, we in memory": (
+        "embedding lookup differs: ours in memory, NVIDIA's in its parameter server (HPS)": (
             "embedding lookup" in document.settings and settings.get("lookup") != "hps"
         ),
-        f"our images have {settings.get('crop_size')} pixels a side, NVIDIA's {PIXELS}": (
+        f"image size differs: ours {settings.get('crop_size')} pixels, NVIDIA's {PIXELS}": (
             settings.get("crop_size") not in (None, PIXELS)
         ),
-        f"our sequences have {settings.get('max_seq_length')} tokens, NVIDIA's {TOKENS}": (
+        f"sequence length differs: ours {settings.get('max_seq_length')}, NVIDIA's {TOKENS}": (
             settings.get("max_seq_length") not in (None, TOKENS)
         ),
-        f"our embedding tables are in {settings.get('table_precision')}, NVIDIA's in fp32": (
+        f"embedding tables differ: ours in {settings.get('table_precision')}, NVIDIA's in fp32": (
             settings.get("table_precision", "fp32") != "fp32"
         ),
-        "NVIDIA's parameter server is its own, which it has deleted; ours is a new one": (
+        "parameter server differs: ours this package's, NVIDIA's its HPS (now deprecated)": (
             "embedding lookup" in document.settings and settings.get("lookup") == "hps"
         ),
-        f"NVIDIA sent {document.inputs}, we send samples of a data set": (
+        f"requests differ: ours samples of a data set, NVIDIA's {document.inputs}": (
             "of the data set" not in document.inputs
         ),
-        "our checkpoint is fitted to generated data": settings.get("checkpoint") == "fitted",
-        f"our row is {ours.quality}": ours.quality != "stable",
-        f"NVIDIA's row breaks Little's law ({theirs.littles_law or 0:.2f})": contradictory(theirs),
+        "our checkpoint is trained on generated data": settings.get("checkpoint") == "fitted",
+        f"our measurement is {ours.quality}": ours.quality != "stable",
+        f"NVIDIA's row contradicts Little's law (ratio {theirs.littles_law or 0:.2f})": (
+            contradictory(theirs)
+        ),
     }
     return (*filter(None, differences), *(text for text, holds in particular.items() if holds))
 
 
 def _differs(what: str, ours: Value, theirs: Value, note: str = "") -> str:
-    """Say in what the two sides differ; "" if they do not."""
+    """Return how the two sides differ; "" if they do not."""
     if ours == theirs:
         return ""
     one, other = (f"{v:,}" if isinstance(v, int) else str(v or "none") for v in (ours, theirs))
-    other = other.removeprefix("NVIDIA ")  # which the sentence says
+    other = other.removeprefix("NVIDIA ")  # the sentence has it
     return f"{what} differs: ours {one}, NVIDIA's {other}{f' ({note})' if note else ''}"
 
 

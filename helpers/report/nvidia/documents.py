@@ -1,4 +1,4 @@
-"""How NVIDIA measured what it published: what `params/published/documents.yaml` says of a row."""
+"""How NVIDIA measured its published rows, by `params/published/documents.yaml`."""
 
 from functools import cache
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ FOLDER = ROOT / "params" / "published"
 
 
 class Document(BaseModel):
-    """What one of NVIDIA's documents, its scripts and configurations say of a row."""
+    """The settings of a row in one of NVIDIA's documents, its scripts and configurations."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -1,5 +1,5 @@
-"""What the experiment that makes a published table does as NVIDIA did, and what differs: NVIDIA's
-settings by its documents, ours by the parameter files and by what the package passes on.
+"""Fidelity to NVIDIA's setup: the settings of the experiment that repeats a published table,
+compared with NVIDIA's. These come from its documents, ours from the parameter files and the code.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -15,9 +15,9 @@ from helpers.report.nvidia.settings import NO_TF32, Settings, Value, ours, serve
 
 LISTS = ("server flags", "environment")  # of which only the differences are shown
 NOTES = {  # on ours
-    "dynamic batching": "offline there is one client, so no requests that could be joined",
-    "network": "ours goes through published ports where this host cannot reach that address",
-    "stability": "our gate is open: every point is kept, and judged by its requests",
+    "dynamic batching": "offline there is one client, so there is nothing to batch",
+    "network": "ours uses published ports if this host cannot reach that address",
+    "stability": "ours keeps every measurement and judges its quality by the requests",
 }
 
 
@@ -27,13 +27,13 @@ class Line(NamedTuple):
     name: str
     theirs: list[Value]
     ours: list[Value]
-    quality: str  # same, differs or unknown
+    comparison: str  # same, differs or unknown
     note: str
 
 
 @dataclass(frozen=True)
 class Fidelity:
-    """A published table, the experiments that make it, and every setting of both."""
+    """A published table, the experiments that repeat it, and every setting of both."""
 
     row: PublishedRow  # the table's first
     target: str = ""  # the parameter file's name
@@ -41,13 +41,13 @@ class Fidelity:
     lines: tuple[Line, ...] = ()
     fault: str = ""  # why there is no experiment
 
-    def of(self, quality: str) -> list[Line]:
-        """The settings of a quality."""
-        return [line for line in self.lines if line.quality == quality]
+    def of(self, comparison: str) -> list[Line]:
+        """The settings that are the same, differ or are unknown."""
+        return [line for line in self.lines if line.comparison == comparison]
 
 
 def fidelities() -> list[Fidelity]:
-    """Compare the set-up of every published table, in the order of the documents."""
+    """Compare the setup of every published table, in the order of the documents."""
     read = cache(_parameters)  # for many tables each
     return [_fidelity(table, read) for table in tables(everything())]
 
@@ -58,7 +58,7 @@ def _parameters(gpu: str) -> Parameters | None:
 
 
 def _fidelity(table: Sequence[PublishedRow], read: Callable[[str], Parameters | None]) -> Fidelity:
-    """Compare the set-up of a table's rows with that of the experiments that make them."""
+    """Compare the setup of a table's rows with that of the experiments that repeat them."""
     row = table[0]
     try:
         parameters = read(row.gpu)
@@ -67,7 +67,7 @@ def _fidelity(table: Sequence[PublishedRow], read: Callable[[str], Parameters | 
     except DeploymentError as error:  # somebody's parameter file
         return Fidelity(row, fault=str(error))
     if not configs:
-        return Fidelity(row, fault=f"no parameter file of {row.gpu} makes it in a container")
+        return Fidelity(row, fault=f"no parameter file for {row.gpu} repeats it in a container")
     other = _joined(theirs(each) for each in table)
     if other["TF32"] == [NO_TF32]:  # and ours has the same precision on the same GPU
         own["TF32"] = [NO_TF32]
@@ -78,7 +78,7 @@ def _fidelity(table: Sequence[PublishedRow], read: Callable[[str], Parameters | 
 
 
 def makers(row: PublishedRow, parameters: Parameters) -> list[LoadConfig]:
-    """Configure the experiments that make the table of a row, in containers as NVIDIA."""
+    """Configure the experiments that repeat the table of a row, in containers as NVIDIA did."""
     names, stage = parameters.experiments(row.model), f"perf_{row.scenario}"
     configs = (configure(parameters, row.model, name, stage) for name in names)
     return [
@@ -105,6 +105,6 @@ def _line(name: str, theirs: list[Value], ours: list[Value], note: str) -> Line:
     if name in LISTS and not same:
         both = {*theirs} & {*ours}
         theirs, ours = ([value for value in one if value not in both] for one in (theirs, ours))
-    quality = "same" if same else "differs" if theirs or name in LISTS else "unknown"
-    notes = [note, NOTES.get(name, "") if quality == "differs" else ""]
-    return Line(name, theirs, ours, quality, "; ".join(filter(None, notes)))
+    comparison = "same" if same else "differs" if theirs or name in LISTS else "unknown"
+    notes = [note, NOTES.get(name, "") if comparison == "differs" else ""]
+    return Line(name, theirs, ours, comparison, "; ".join(filter(None, notes)))

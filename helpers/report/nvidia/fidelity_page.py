@@ -1,5 +1,5 @@
-"""The page of what our experiments do as NVIDIA did and what differs, table by table:
-`outputs/fidelity.html` and its CSV. It needs no run of ours, and no script.
+"""The page on fidelity to NVIDIA's setup, table by table: `outputs/fidelity.html` and its CSV. It
+needs no run of ours, and no script.
 """
 
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ def write_fidelity(outputs: Path, made_from: str) -> Path:
         dict(zip(("model", "gpu", "scenario", "dataset", "served"), each.row.table, strict=True))
         | {"experiments": " ".join(each.experiments), "setting": line.name}
         | {"nvidia": "; ".join(map(str, line.theirs)), "ours": "; ".join(map(str, line.ours))}
-        | {"quality": line.quality, "note": line.note}
+        | {"comparison": line.comparison, "note": line.note}
         for each in found
         for line in each.lines
     ]

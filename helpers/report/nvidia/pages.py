@@ -1,4 +1,4 @@
-"""The pages that need no run of ours: NVIDIA's rows, and what our experiments do as NVIDIA did."""
+"""The pages that need no run of ours: NVIDIA's rows, and the fidelity to NVIDIA's setup."""
 
 from pathlib import Path
 

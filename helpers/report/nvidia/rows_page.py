@@ -104,23 +104,21 @@ def power_of_two_latencies() -> "DataFrame":
 
 
 def describe(latencies: "DataFrame") -> str:
-    """Say what the figure shows: this is its alternative text too."""
+    """Return the chart's caption, which is also its alternative text."""
     shares = latencies.loc[STEP] / latencies.loc[TOP]
     parts = [
-        f"{served}: {each.min():.0%} to {each.max():.0%}"
+        f"{served} {each.min():.0%} to {each.max():.0%}"
         for served, each in shares.groupby(level=0, sort=False)
     ]
     return (
-        f"A batch of {STEP:,} has {STEP / TOP:.1%} of the samples of a batch of {TOP:,}. Its "
-        f"average latency, as a share of the larger batch's on {len(latencies[TENSORRT].columns)} "
-        f"GPUs: {'; '.join(parts)}. TensorRT's latency moves in powers of two, TensorFlow's with "
-        "the number of samples."
+        f"A batch of {STEP:,} has {STEP / TOP:.1%} of the samples of a batch of {TOP:,} and takes "
+        f"this share of its latency on {len(latencies[TENSORRT].columns)} GPUs: {'; '.join(parts)}."
     )
 
 
 def draw(latencies: "DataFrame") -> "Figure":
     """Draw latency over batch size, as a share of the largest batch's: steps or a straight line."""
-    title, share = "Wide & Deep offline: what a batch costs", f"share of batch {TOP:,}'s"
+    title, share = "Wide & Deep offline: latency by batch size", f"share of batch {TOP:,}'s"
     figure, axes = canvas(title, "batch size", f"average latency, {share}")
     looks = dict(zip(latencies[TENSORRT], zip(COLOURS, style.MARKERS, strict=True), strict=False))
     for (served, gpu), line in (latencies / latencies.loc[TOP]).items():

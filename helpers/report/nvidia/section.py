@@ -1,4 +1,4 @@
-"""What a report says about NVIDIA's rows: ours compared with them, or they alone without ours."""
+"""A report's section on NVIDIA's rows: ours compared with them, or they alone without ours."""
 
 from html import escape
 from statistics import median
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 PAGE = "../../published.html"  # from the folder of a model's report
 FIDELITY = "../../fidelity.html"
 MARKERS = ("x", "+", "1", "2", "3", "4")  # none of them an experiment's
-AXES = {"offline": "batch size", "online": "samples in flight (clients x samples of a request)"}
+AXES = {"offline": "batch size", "online": "samples in flight (clients × batch size)"}
 # Columns of a figure's data, ours and NVIDIA's
 SAMPLES = ("batch_size", "concurrency", "throughput")
 BOUNDS = ("throughput_low", "throughput_high")
@@ -33,21 +33,21 @@ MARKED = 12  # points of a grey line, at most about
 
 
 def in_words(comparison: Comparison) -> "Markdown":
-    """Say what is compared with what, the ratio, and why it may be unfair."""
+    """Return what is compared with what, the ratio, and why it may be unfair."""
     model, gpu, chosen = map(escaped, (comparison.model, comparison.gpu, comparison.chosen))
     if not comparison.published:
         return markdown(f"NVIDIA published nothing for {model}.")
     choice = (
-        f"Compared with NVIDIA's own rows for {gpu}."
+        f"Compared with NVIDIA's rows for {gpu}."
         if comparison.is_own
-        else f"NVIDIA published no rows of {model} for this target's {gpu}; ours are compared "
-        f"with its rows for {chosen}."
+        else f"NVIDIA published no rows of {model} for {gpu}, so ours are compared with its rows "
+        f"for {chosen}."
     )
     link = f"{PAGE}#{urlencode({'model': comparison.model, 'gpu': comparison.chosen})}"
     lines = [f"**{choice}** [Browse NVIDIA's rows]({link})."]
     if comparison.is_own:
         page = f"{FIDELITY}#{comparison.model}"
-        lines.append(f"[What these experiments do as NVIDIA did, and what differs]({page}).")
+        lines.append(f"[Fidelity to NVIDIA's setup]({page}).")
     if comparison.pairs:
         lines += _unfair(comparison.pairs)
     else:
@@ -58,7 +58,7 @@ def in_words(comparison: Comparison) -> "Markdown":
 
 
 def _unfair(pairs: tuple[Pair, ...]) -> list[str]:
-    """Give the ratio, and the reasons against it: those of all rows, then of each experiment."""
+    """Return the ratio, and why it may be unfair: for all measurements, then per experiment."""
     ratios, shared = [pair.ratio for pair in pairs], common(pairs)
     bullets = [f"- {escaped(reason)}\n" for reason in shared]
     for name, own in by_experiment(pairs).items():
@@ -67,13 +67,13 @@ def _unfair(pairs: tuple[Pair, ...]) -> list[str]:
         why = f": {escaped(more)}" if more else ""
         bullets.append(f"- **{escaped(name)}**, compared with {escaped(labels)}{why}\n")
     return [
-        f"**Ratio.** Our throughput is {min(ratios):.3g} to {max(ratios):.3g} times NVIDIA's; "
-        f"the median of {len(ratios)} rows is {median(ratios):.3g}.",
-        "**Why this may be unfair**, first for all rows, then for each experiment:",
+        f"**Ratio.** Our throughput is {min(ratios):.3g}× to {max(ratios):.3g}× NVIDIA's "
+        f"(median of {len(ratios)} measurements: {median(ratios):.3g}×).",
+        "**Why this may be unfair**, for all measurements, then per experiment:",
         "".join(bullets),
-        "Reasons that concern a single row are in the table. NVIDIA's rows must keep Little's law "
-        "within 0.8 and 1.2. Latencies are compared by p99, not by the average: where NVIDIA's "
-        "tables have components, their average is the sum of these, not a measured mean.",
+        "The table has the reasons of single measurements. A row contradicts Little's law outside "
+        "0.8 to 1.2. Latencies are compared by p99: in NVIDIA's tables with components, the "
+        "average is their sum, not a measured mean.",
     ]
 
 
@@ -97,14 +97,14 @@ def as_table(comparison: Comparison) -> Table:
 def _line(pair: Pair, known: list[str]) -> dict[str, Value]:
     """Return a pair as a table row; below its quality are the reasons that are not `known`."""
     ours, theirs = pair.ours, pair.theirs
-    known = [*known, f"our row is {ours.quality}"]
+    known = [*known, f"our measurement is {ours.quality}"]
     return {
         "experiment": ours.experiment,
         "scenario": ours.scenario,
-        "batch x clients": f"{ours.batch_size:,} x {ours.concurrency:,}",
-        "NVIDIA's": f"{theirs.batch_size:,} x {theirs.concurrency:,}",
+        "batch size × clients": f"{ours.batch_size:,} × {ours.concurrency:,}",
+        "NVIDIA's": f"{theirs.batch_size:,} × {theirs.concurrency:,}",
         "ours (samples/s)": ours.throughput,
-        "95% interval": interval(ours.throughput_low, ours.throughput_high),
+        "95% CI": interval(ours.throughput_low, ours.throughput_high),
         "NVIDIA's (samples/s)": theirs.throughput,
         "ratio": pair.ratio,
         "our p99 (ms)": ours.p99_latency_ms,
@@ -121,7 +121,7 @@ def _published_rows(rows: list[PublishedRow]) -> "DataFrame":
     columns = ["scenario", "dataset", "served", *SAMPLES, "p50_latency_ms", "p99_latency_ms"]
     frame = DataFrame([{name: getattr(row, name) for name in columns} for row in rows])
     broken = [row.littles_law if contradictory(row) else None for row in rows]
-    frame["caveat"] = [law and f"breaks Little's law ({law:.2f})" for law in broken]
+    frame["caveat"] = [law and f"contradicts Little's law (ratio {law:.2f})" for law in broken]
     return frame.replace("", None).dropna(axis=1, how="all")
 
 
@@ -155,30 +155,28 @@ def draw(comparison: Comparison, scenario: str) -> "Figure":
 
 
 def _in_flight(row: TableRow) -> int:
-    """The samples under way at once; offline that is the batch size."""
+    """The samples in flight; offline that is the batch size."""
     return row.batch_size * row.concurrency
 
 
 def describe(comparison: Comparison, scenario: str) -> str:
-    """Say what the figure shows: this is its alternative text."""
+    """Return the chart's caption, which is also its alternative text."""
     drawn, pairs = comparison.drawn(scenario), comparison.of(scenario)
     if not drawn:
         return f"NVIDIA published no {scenario} rows of {comparison.model} for {comparison.chosen}."
     top = max(drawn, key=lambda row: row.throughput)
     theirs = (
-        f"Throughput {scenario} on a log scale. NVIDIA's fastest row here reaches "
-        f"{top.throughput:,.0f} samples/s with {_in_flight(top):,} in flight: "
-        f"{top.gpu}, {top.served}."
+        f"Highest {scenario} throughput: NVIDIA's {top.throughput:,.0f} samples/s with "
+        f"{_in_flight(top):,} in flight ({top.gpu}, {top.served})"
     )
     if not pairs:
-        return f"{theirs} Nothing of ours was measured."
+        return f"{theirs}; ours was not measured."
     ratios = [pair.ratio for pair in pairs]
     best = max(pairs, key=lambda pair: pair.ours.throughput or 0).ours
     return (
-        f"{theirs} Ours reaches {best.throughput:,.0f} samples/s with "
-        f"{_in_flight(best):,} in flight: {best.experiment}. Ours are "
-        f"{min(ratios):.3g} to {max(ratios):.3g} times as fast as the nearest rows of "
-        f"{comparison.chosen}."
+        f"{theirs}, ours {best.throughput:,.0f} samples/s with {_in_flight(best):,} in flight "
+        f"({best.experiment}); ours is {min(ratios):.3g}× to {max(ratios):.3g}× the nearest rows "
+        f"of {comparison.chosen}."
     )
 
 

@@ -60,14 +60,14 @@ def served(config: LoadConfig) -> tuple[str, str, str]:
 
 
 def _rows(config: LoadConfig) -> str:
-    """Say where a lookup has its rows."""
+    """Return where a lookup has its rows."""
     if config.lookup != "hps":
         small = config.table_precision != "fp32"
         return f"all rows in memory{f', in {config.table_precision}' * small}"
     (model,) = stores.parse(stores.compose(config.hps, stores.ONE_TABLE)).models
     share = model.gpucacheper
     place = "GPU cache" if config.device == "gpu" else "cache"
-    return f"hierarchical parameter server with a {place} of {100 * share:g} % of the rows"
+    return f"hierarchical parameter server with a {place} of {100 * share:g}% of the rows"
 
 
 def ours(config: LoadConfig) -> Settings:
@@ -120,17 +120,17 @@ def ours(config: LoadConfig) -> Settings:
         "tensors": [SENT[passed.get("--shared-memory", "none")]],
         "batch sizes": [*sizes],
         "clients": [*clients],
-        "samples sent": [f"{config.distinct_rows} samples of the data set, in turn"],
+        "samples sent": [f"{config.distinct_rows} different samples of the data set"],
         "load generator": [f"{Path(program).name} {version('tritonclient')}"],
         "windows": [
-            f"{WINDOWS[passed['--measurement-mode']]}: in all {config.request_count:,} requests or "
-            "more"
+            f"{WINDOWS[passed['--measurement-mode']]}, at least {config.request_count:,} requests "
+            "in all"
         ],
         "stability": [
-            f"windows agree within {passed['--stability-percentage']} %, {passed['--max-trials']} "
-            "of them at most"
+            f"windows agree within {passed['--stability-percentage']}%, at most "
+            f"{passed['--max-trials']} of them"
         ],
-        "runs of a point": [runs],
+        "runs per measurement": [runs],
         "warm-up": [f"batches of {warmed} while Triton loads the model; a few single requests"],
         "data set": [config.dataset],
         "weights": [config.checkpoint],

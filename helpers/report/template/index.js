@@ -1,6 +1,6 @@
 "use strict";
 // Filters the lines of an index by words and by state, and loads the index again while a run is
-// under way. Without this script all lines are shown, and the browser loads it again.
+// in progress. Without this script all lines are shown, and the browser loads it again.
 const form = document.querySelector("form.filters");
 const words = form.querySelector("input[type=search]");
 const boxes = [...form.querySelectorAll("input[type=checkbox]")];

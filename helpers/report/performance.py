@@ -1,0 +1,108 @@
+"""What a performance notebook shows of its measurement: tables, charts and sentences."""
+
+from typing import TYPE_CHECKING
+
+from helpers.config import OnlineConfig
+from helpers.display import Table, table
+from helpers.perf import show_passes, with_intervals
+from helpers.report import noticed, panels, request
+from helpers.results import Measurement
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+OFFLINE = ["batch_size", "repeated", "throughput", "p50_latency_ms", "p99_latency_ms"]
+OFFLINE += ["hit_rate", "default_share", "requests", "quality", "reason"]
+IN_PROCESS = ["batch_size", "repeated", "in_process_throughput"]
+IN_PROCESS += ["relative_throughput", "relative_quality", "serving_overhead_ms"]
+IN_PROCESS += ["noop_latency_ms", "residual_overhead_ms", "noop_reason"]
+ONLINE = ["concurrency", "throughput", "p50_latency_ms", "p99_latency_ms", "average_batch_size"]
+ONLINE += ["hit_rate", "default_share", "requests", "quality", "reason"]
+RATES = ["rate", "p50_latency_ms", "p99_latency_ms", "p50_sent_ms", "p99_sent_ms"]
+RATES += ["send_delay_p99_ms", "average_batch_size", "requests", "quality", "reason"]
+CONDITIONS = ["margin_of_error", "p90_latency_ms", "p95_latency_ms", "client_overhead"]
+CONDITIONS += ["machine_gflops", "background_cpu_cores", "server_peak_memory_mb"]
+
+
+def show_offline(measurement: Measurement) -> None:
+    """Display the batch sizes, the comparison with the in-process baseline where there is one, and
+    the conditions, which are folded.
+    """
+    rows = measurement.frame()
+    show_passes(measurement)
+    _display(table(with_intervals(rows, OFFLINE), "Offline, with 95% CIs"))
+    if rows["in_process_throughput"].notna().any():
+        caption = "Compared with the same model in-process, without a server"
+        _display(table(with_intervals(rows, IN_PROCESS), caption))
+    _conditions(measurement, rows, "batch_size")
+
+
+def show_online(measurement: Measurement) -> None:
+    """Display the numbers of clients, and the conditions, which are folded."""
+    rows = clients(measurement)
+    _display(table(with_intervals(rows, ONLINE), "Concurrency mode, with 95% CIs"))
+    _conditions(measurement, rows, "concurrency")
+
+
+def show_rates(measurement: Measurement) -> None:
+    """Display the rates of request-rate mode, or say that the experiment has none."""
+    rows = measurement.frame()
+    rows = rows[rows["rate"].notna()]
+    if len(rows):
+        _display(table(with_intervals(rows, RATES), "Request-rate mode, with 95% CIs"))
+    else:
+        print("This experiment has no `rates`, so nothing was measured in request-rate mode.")
+
+
+def notice_offline(measurement: Measurement) -> None:
+    """Display charts over batch size, where there are several, and what to notice in sentences."""
+    rows = measurement.frame()
+    sentences = noticed.offline(rows)
+    panels.show_offline(rows, sentences)
+    _display(noticed.in_words(sentences))
+
+
+def notice_online(measurement: Measurement, config: OnlineConfig, is_local: bool) -> None:
+    """Display charts over the number of clients, where there are several, and what to notice in
+    sentences.
+    """
+    rows = clients(measurement)
+    sentences = noticed.online(rows, config, is_local)
+    panels.show_online(rows, config.latency_budget_ms, sentences)
+    _display(noticed.in_words(sentences))
+
+
+def show_request(measurement: Measurement) -> None:
+    """Display the steps of a request with the share of the mean latency that each takes."""
+    rows = clients(measurement)
+    if found := request.picture_of(rows):
+        _display(found)
+    else:
+        print("Triton reported no times of single steps for these measurements.")
+
+
+def clients(measurement: Measurement) -> "DataFrame":
+    """Return the rows of clients who wait for each response: all but those of request-rate mode."""
+    rows = measurement.frame()
+    return rows[rows["rate"].isna()]
+
+
+def _conditions(measurement: Measurement, rows: "DataFrame", axis: str) -> None:
+    """Display what else is known of the machine and the load generator, folded."""
+    whole = {
+        "different samples sent": measurement.distinct_rows,
+        "CPU cores used by others before a measurement, at most": measurement.background_before,
+        "samples counted by the server": measurement.server_samples,
+        "executions": measurement.server_executions,
+        "this machine's peaks": measurement.peaks and measurement.peaks.model_dump(),
+    }
+    caption = "Conditions of the measurement"
+    tables = table(rows[[axis, *CONDITIONS]]), table(whole)
+    body = "".join(each.html for each in tables)
+    _display(Table(f"<details><summary>{caption}</summary>{body}</details>", caption))
+
+
+def _display(found: object) -> None:
+    from IPython.display import display
+
+    display(found)  # type: ignore[no-untyped-call]

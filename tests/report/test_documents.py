@@ -1,0 +1,79 @@
+"""The documents as pages: where their links lead, and that a page is one file like the others."""
+
+import re
+from html import escape
+from pathlib import Path
+
+import pytest
+
+from helpers.report import documents, site
+from helpers.store import ROOT
+
+FRONT, BOOKS = ROOT / "README.md", ROOT / "notebooks/README.md"
+PAGES = {FRONT: "documentation.html", BOOKS: "documentation-notebooks.html"}
+
+
+@pytest.mark.parametrize(
+    ("path", "url", "there"),
+    [
+        (FRONT, "notebooks/README.md", "documentation-notebooks.html"),
+        (FRONT, "notebooks/README.md#columns", "documentation-notebooks.html#columns"),
+        (FRONT, "notebooks/", "documentation-notebooks.html"),
+        (BOOKS, "../README.md", "documentation.html"),
+        (BOOKS, "#columns", "#columns"),
+        (BOOKS, "https://example.org/a", "https://example.org/a"),
+        (BOOKS, "resnet50/export.ipynb", ""),  # it has no page here
+    ],
+)
+def test_a_link_leads_to_the_page_of_a_document(path: Path, url: str, there: str) -> None:
+    assert documents.target(path, url, PAGES) == there
+
+
+@pytest.mark.parametrize(
+    ("title", "anchor"),
+    [
+        ("Reading a report", "reading-a-report"),
+        ("Tested / not tested", "tested--not-tested"),
+        ("What `run` does, in order", "what-run-does-in-order"),
+    ],
+)
+def test_an_anchor_is_the_one_that_forges_give(title: str, anchor: str) -> None:
+    assert documents.anchor(title) == anchor
+
+
+def test_every_document_has_a_page_that_loads_nothing(tmp_path: Path) -> None:
+    documents.write_pages(tmp_path)
+
+    pages = documents.sources()
+    assert pages[FRONT] == site.DOCUMENTS
+    assert pages[ROOT / "notebooks/TROUBLESHOOTING.md"].endswith("notebooks-troubleshooting.html")
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(pages.values())
+    for path, page in pages.items():
+        text = (tmp_path / page).read_text()
+        assert f"<title>{escape(documents.title_of(path))}</title>" in text
+        assert not re.search(r'src="(?!data:)', text), page
+        anchors = set(re.findall(r'id="([^"]+)"', text))
+        assert set(re.findall(r'href="#([^"]+)"', text)) <= anchors, page
+        inner = [url for url in re.findall(r'href="([^"#:]+)', text) if url.endswith(".html")]
+        site_pages = {*pages.values(), "index.html", "glossary.html"}
+        assert set(inner) <= site_pages, page
+
+
+def test_pages_are_written_once_for_the_same_documents(tmp_path: Path) -> None:
+    documents.write_pages(tmp_path)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    documents.write_pages(tmp_path)
+
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == before
+
+
+def test_without_the_repository_there_are_no_documents(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (documents, site):
+        monkeypatch.setattr(module, "ROOT", tmp_path / "installed")
+
+    documents.write_pages(tmp_path)
+
+    assert list(tmp_path.iterdir()) == []
+    assert [link.text for link in site.background()] == ["Glossary"]
