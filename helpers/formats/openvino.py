@@ -46,8 +46,8 @@ def describe(path: Path) -> GraphFacts:
 def asks(build: Build) -> list[Asked]:
     """Say in which precision the file asks to be executed."""
     whys = {
-        "fp32": "The processor computes in the precision of the weights.",
-        "bf16": "The weights stay fp32 in the file; the processor rounds them when it loads it.",
-        "int8": "What is not int8 runs in what the processor multiplies fastest, bf16 or fp32.",
+        "fp32": "The CPU computes in the precision of the weights.",
+        "bf16": "The weights are fp32 in the file. OpenVINO rounds them to bf16 at load time.",
+        "int8": "Other layers run in bf16 or fp32, whichever this CPU multiplies faster.",
     }
     return [Asked("INFERENCE_PRECISION_HINT", _HINTS[build.precision], whys[build.precision])]

@@ -26,19 +26,19 @@ load = _tensorrt.load
 
 _FLAGS = {"fp32": "TF32 cleared", "fp16": "FP16", "int8": "FP16, INT8"}
 _WHY_FLAGS = {
-    "fp32": "TF32, the default of newer GPUs, would round the inputs of products to 10 bits.",
-    "fp16": "Each layer runs in fp16 or fp32, whichever was faster on this GPU.",
-    "int8": "Layers that have scales may run in int8, and all in fp16 or fp32.",
+    "fp32": "TF32, the default of newer GPUs, would round inputs of multiplications to 10 bits.",
+    "fp16": "Each layer runs in fp16 or fp32, whichever is faster on this GPU.",
+    "int8": "Layers with scales may run in int8, and all layers in fp16 or fp32.",
 }
 
 
 def asks(build: Build) -> list[Asked]:
     """Say what TensorRT's builder is given."""
     launches = (
-        f"The kernels of a batch are recorded and launched as one, for {MAX_GRAPHS} batch sizes at "
-        "most where this process runs the engine."
+        "The kernels of a batch are recorded and launched as one. Runs in this process record at "
+        f"most {MAX_GRAPHS} batch sizes."
         if build.capture_cuda_graph
-        else "Each kernel of a batch is launched on its own."
+        else "Each kernel of a batch is launched separately."
     )
     return [
         Asked("builder flags", _FLAGS[build.precision], _WHY_FLAGS[build.precision]),
@@ -52,14 +52,14 @@ def limits(build: Build) -> list[Asked]:
     profile = _tensorrt.profile(build.inputs, build.max_batch_size, build.samples)
     shapes = [
         Asked(
-            f"optimisation profile, {name}",
+            f"optimization profile, {name}",
             "; ".join(f"{end} {' x '.join(map(str, shape))}" for end, shape in ends.items()),
-            "Shapes from min to max are accepted; kernels are chosen by their time on opt.",
+            "Shapes from min to max are accepted. TensorRT selects kernels by their time on opt.",
         )
         for name, ends in profile.items()
     ]
     workspace = f"{_tensorrt.WORKSPACE_BYTES / 2**30:g} GiB"
-    why = "Scratch memory that the kernels may take at most: with less, some are ruled out."
+    why = "The limit of scratch memory. A lower limit rules out some kernels."
     return [*shapes, Asked("workspace", workspace, why)]
 
 

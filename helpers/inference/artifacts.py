@@ -34,12 +34,12 @@ def require(config: ExportConfig, stage: str) -> Artifact:
     artifact = find_artifact(artifact_folder(config, stage))
     name = f"{config.model} {config.experiment}"
     if artifact is None:
-        raise ArtifactError(f"{name} has no result of {stage} yet: run {command(config, stage)}")
+        raise ArtifactError(f"{name} has no {stage} result yet. Run: {command(config, stage)}")
     if reason := artifact.facts.get("red"):
-        raise ArtifactError(f"{stage} of {name} did not hold: {reason}")
+        raise ArtifactError(f"{name} failed its parity check in {stage}: {reason}")
     if is_away(artifact):
-        how = "give the --scheduler of its fleet, or run --fetch with it"
-        raise ArtifactError(f"{stage} of {name} was made on another machine: {how}")
+        how = "Add the cluster's --scheduler, or run with --fetch."
+        raise ArtifactError(f"The {stage} artifact of {name} is on another machine. {how}")
     state = artifact.sha256, _stamps(artifact)
     if _verified.get(artifact.folder) != state:
         verify(artifact)
@@ -89,9 +89,9 @@ def _make(
         except (DeploymentError, OSError):
             raise
         except Exception as error:  # exporters raise anything
-            what = f"{name} {precision} of {config.model}"
+            what = f"{config.model} cannot be built as {name} {precision}"
             line = " ".join(str(error).split())[:300]
-            raise FormatError(f"{what} failed: {type(error).__name__}: {line}") from error
+            raise FormatError(f"{what}: {type(error).__name__}: {line}") from error
         facts.update(format=name, precision=precision, seconds=round(time.monotonic() - started, 1))
         facts.update(_described(temporary / fmt.FILE, fmt))
         if config.stage == "export":
@@ -120,14 +120,14 @@ def asked(config: ConvertConfig) -> list[Asked]:
     found, fmt = list[Asked](), formats.get(config.format)
     if config.calibration:
         (count, seed), (most, mean) = config.calibration, models.get(config.model).BOUNDS["int8"]
-        why = "What they reach decides the scales of the 8-bit integers; none of them is evaluated."
+        why = "Their values decide the scales of the 8-bit integers. They are not evaluated."
         found.append(Asked("calibration", f"{count:,} training samples, seed {seed}", why))
         if config.device == "cpu":
             why = (
-                "Standard deviations that an output may be off, at most and on average: while the "
-                "samples are further off, the layer that costs most goes back to fp32."
+                "The largest and the mean difference of an output, in standard deviations. While "
+                "the samples exceed them, the layer with the largest effect goes back to fp32."
             )
-            found.append(Asked("bounds", f"{most:.2g} and {mean:.2g}", why))
+            found.append(Asked("tolerances", f"{most:.2g} and {mean:.2g}", why))
     if fmt.asks:
         inputs = ensemble.example_inputs(config, EXAMPLE_BATCH)
         found += fmt.asks(_build(config, fmt, config.precision, inputs))

@@ -61,7 +61,7 @@ def test_a_profile_reaches_from_one_sample_to_the_largest_batch() -> None:
 def test_without_a_driver_nothing_is_built_and_one_line_says_so(name: str, tmp_path: Path) -> None:
     fmt = formats.get(name)
 
-    with pytest.raises(RuntimeError, match="needs an NVIDIA driver, and none is loaded here"):
+    with pytest.raises(RuntimeError, match="needs an NVIDIA driver, but none is loaded"):
         fmt.make(tmp_path / "none", tmp_path / fmt.FILE, Build("fp16", INPUTS, ("A",)))
 
     assert list(tmp_path.iterdir()) == []
@@ -75,7 +75,7 @@ def test_without_a_driver_nothing_is_loaded_and_no_library_either(
     (tmp_path / _tensorrt.FACTS).write_text('{"tensorrt": "10.3.0", "cuda_graphs": false}')
     before = set(sys.modules)
 
-    with pytest.raises(RuntimeError, match="needs an NVIDIA driver, and none is loaded here"):
+    with pytest.raises(RuntimeError, match="needs an NVIDIA driver, but none is loaded"):
         formats.get(name).load(tmp_path / formats.get(name).FILE, 1, "gpu")
 
     assert not {"tensorrt", "tensorflow"} & (set(sys.modules) - before)
@@ -83,7 +83,7 @@ def test_without_a_driver_nothing_is_loaded_and_no_library_either(
 
 @pytest.mark.parametrize("name", BOTH)
 def test_a_processor_is_refused(name: str, tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match="runs on a GPU only"):
+    with pytest.raises(RuntimeError, match="runs only on a GPU"):
         formats.get(name).load(tmp_path / "model", 1, "cpu")
 
 
@@ -98,7 +98,7 @@ def test_alone_it_ends_with_one_line(tmp_path: Path) -> None:
     )
 
     assert done.returncode == 1
-    assert done.stderr == "TensorRT needs an NVIDIA driver, and none is loaded here\n"
+    assert done.stderr == "TensorRT needs an NVIDIA driver, but none is loaded\n"
 
 
 class Image:
@@ -293,7 +293,7 @@ def test_what_a_notebook_shows_of_an_engine_is_what_the_builder_is_given(
         "to": "NVIDIA TensorRT, fp16",
         "built in": "nvcr.io/nvidia/tensorrt:23.02-py3",
         "builder flags": "FP16",
-        f"optimisation profile, {name}": shown(image.asked["profile"][name]),
+        f"optimization profile, {name}": shown(image.asked["profile"][name]),
         "workspace": f"{_tensorrt.WORKSPACE_BYTES / 2**30:.0f} GiB",
         "CUDA graphs": "yes" if image.asked["cuda_graphs"] else "no",
     }
@@ -320,8 +320,8 @@ def test_flat_tensors_have_a_profile_of_the_elements_of_so_many_samples() -> Non
 
     rows = {row["field"]: row["value"] for row in conversion_plan(chosen)}
 
-    assert rows["optimisation profile, args_0"] == "min 13; opt 104; max 104"
-    assert rows["optimisation profile, args_1"] == "min 3328; opt 26624; max 26624"
+    assert rows["optimization profile, args_0"] == "min 13; opt 104; max 104"
+    assert rows["optimization profile, args_1"] == "min 3328; opt 26624; max 26624"
 
 
 FLAT = {
@@ -406,7 +406,7 @@ def test_an_int8_conversion_says_what_decides_its_scales() -> None:
     }
 
     assert rows["calibration"] == "96 training samples, seed 0"
-    assert {"calibration", "bounds"} < rows.keys()
+    assert {"calibration", "tolerances"} < rows.keys()
 
 
 CHANGES: list[tuple[dict[str, Any], dict[str, set[str]]]] = [

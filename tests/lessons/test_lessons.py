@@ -87,7 +87,7 @@ def test_precisions_are_those_of_one_format_and_the_others_have_a_reason() -> No
 
     assert [each.config.precision for each in found] == ["fp32", "bf16", "int8"]
     assert {each.config.format for each in found} == {"openvino"}
-    assert left == {"fp16": "openvino has no fp16 on a cpu: it has fp32, bf16, int8"}
+    assert left == {"fp16": "openvino does not support fp16 on a cpu. Use one of fp32, bf16, int8."}
 
 
 def test_a_precision_shares_the_artifact_of_an_experiment_with_it() -> None:
@@ -112,9 +112,9 @@ def test_a_lesson_without_the_model_names_the_command_that_makes_it() -> None:
     """In a notebook of JupyterLab: the batch command blocks it before."""
     command = "triton-notebooks run params/cpu.yaml --model resnet50 --experiment onnx-fp32"
 
-    with pytest.raises(ArtifactError, match=f"no result of convert yet: run {command} --stage con"):
+    with pytest.raises(ArtifactError, match=f"no convert result yet. Run: {command} --stage con"):
         measure_interleaved(lessons.sharings(config("instances")), (1, 2))
-    with pytest.raises(ArtifactError, match=f"no result of export yet: run {command} --stage exp"):
+    with pytest.raises(ArtifactError, match=f"no export result yet. Run: {command} --stage exp"):
         lessons.outputs_in(lessons.precisions(config("precision"))[0])
 
 

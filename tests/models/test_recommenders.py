@@ -488,7 +488,7 @@ def test_scales_that_do_not_fit_the_rows_are_an_error(
     np.save(tmp_path / "s/scales.npy", np.ones(5, np.float32))
 
     with pytest.raises(
-        ValueError, match=rf"scales.npy is float32 \[5\], and there are {sum(ROWS)}"
+        ValueError, match=rf"scales.npy is float32 \[5\], but there are {sum(ROWS)}"
     ):
         lookup.load(tmp_path / "s", 1, "cpu")
 
