@@ -44,10 +44,10 @@ def describe(path: Path) -> GraphFacts:
 
 
 def asks(build: Build) -> list[Asked]:
-    """Say in which precision the file asks to be executed."""
+    """Return the precision in which the file is to be executed."""
     whys = {
         "fp32": "The CPU computes in the precision of the weights.",
-        "bf16": "The weights are fp32 in the file. OpenVINO rounds them to bf16 at load time.",
-        "int8": "Other layers run in bf16 or fp32, whichever this CPU multiplies faster.",
+        "bf16": "The file keeps fp32 weights. The CPU rounds them when it loads them.",
+        "int8": "The other layers run in bf16 or fp32, whichever the CPU multiplies faster.",
     }
     return [Asked("INFERENCE_PRECISION_HINT", _HINTS[build.precision], whys[build.precision])]

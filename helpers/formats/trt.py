@@ -28,17 +28,17 @@ _FLAGS = {"fp32": "TF32 cleared", "fp16": "FP16", "int8": "FP16, INT8"}
 _WHY_FLAGS = {
     "fp32": "TF32, the default of newer GPUs, would round inputs of multiplications to 10 bits.",
     "fp16": "Each layer runs in fp16 or fp32, whichever is faster on this GPU.",
-    "int8": "Layers with scales may run in int8, and all layers in fp16 or fp32.",
+    "int8": "Layers with scales may run in int8, all layers in fp16 or fp32.",
 }
 
 
 def asks(build: Build) -> list[Asked]:
-    """Say what TensorRT's builder is given."""
+    """Return what TensorRT's builder is given."""
     launches = (
-        "The kernels of a batch are recorded and launched as one. Runs in this process record at "
-        f"most {MAX_GRAPHS} batch sizes."
+        "The kernels of a batch are recorded and launched as one, for at most "
+        f"{MAX_GRAPHS} batch sizes where this process runs the engine."
         if build.capture_cuda_graph
-        else "Each kernel of a batch is launched separately."
+        else "Each kernel of a batch is launched alone."
     )
     return [
         Asked("builder flags", _FLAGS[build.precision], _WHY_FLAGS[build.precision]),
@@ -48,18 +48,18 @@ def asks(build: Build) -> list[Asked]:
 
 
 def limits(build: Build) -> list[Asked]:
-    """Say which shapes and how much memory an engine, or TF-TRT's, is made for."""
+    """Return the shapes and the memory for which an engine, or TF-TRT's, is made."""
     profile = _tensorrt.profile(build.inputs, build.max_batch_size, build.samples)
     shapes = [
         Asked(
             f"optimization profile, {name}",
             "; ".join(f"{end} {' x '.join(map(str, shape))}" for end, shape in ends.items()),
-            "Shapes from min to max are accepted. TensorRT selects kernels by their time on opt.",
+            "The engine takes shapes from min to max. It is tuned for opt.",
         )
         for name, ends in profile.items()
     ]
     workspace = f"{_tensorrt.WORKSPACE_BYTES / 2**30:g} GiB"
-    why = "The limit of scratch memory. A lower limit rules out some kernels."
+    why = "The most scratch memory of a kernel. Less memory excludes some kernels."
     return [*shapes, Asked("workspace", workspace, why)]
 
 

@@ -114,18 +114,18 @@ def _build(config: ExportConfig, fmt: Format, precision: str, inputs: Arrays) ->
 
 
 def asked(config: ConvertConfig) -> list[Asked]:
-    """Say what the conversion asks for beside format and precision; nothing if there is none."""
+    """Return the settings of the conversion beside format and precision."""
     if is_as_exported(config):
         return []
     found, fmt = list[Asked](), formats.get(config.format)
     if config.calibration:
         (count, seed), (most, mean) = config.calibration, models.get(config.model).BOUNDS["int8"]
-        why = "Their values decide the scales of the 8-bit integers. They are not evaluated."
+        why = "Their range decides the scales of the 8-bit integers. None of them is evaluated."
         found.append(Asked("calibration", f"{count:,} training samples, seed {seed}", why))
         if config.device == "cpu":
             why = (
-                "The largest and the mean difference of an output, in standard deviations. While "
-                "the samples exceed them, the layer with the largest effect goes back to fp32."
+                "The largest and the mean difference, in standard deviations of an output. Beyond "
+                "them, the layer that costs most accuracy goes back to fp32."
             )
             found.append(Asked("tolerances", f"{most:.2g} and {mean:.2g}", why))
     if fmt.asks:
