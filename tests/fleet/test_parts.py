@@ -212,7 +212,8 @@ def test_one_view_has_what_runs_on_all_machines_and_what_waits_for_what() -> Non
     said = view._console.file.getvalue().splitlines()[3:]  # type: ignore[attr-defined]
     assert [" ".join(line.split()) for line in said] == [
         "run 0% of the expected time",
-        "cpu: [1/6] bert onnx-fp32 export 0 of about 40 s fitting a small checkpoint to the data set",
+        "cpu: [1/6] bert onnx-fp32 export 0 of about 40 s "
+        "fitting a small checkpoint to the data set",
         "NVIDIA-T4 bert waiting: no worker offers NVIDIA-T4 or NVIDIA T4",
     ]
 
