@@ -56,7 +56,7 @@ class Access:
             if parts.scheme in ("tls", "tcp") and parts.hostname and parts.port is not None:
                 return parts.hostname
         raise ParameterError(
-            f"invalid address {self.address}. Use tls://HOST:PORT, as the scheduler printed it."
+            f"Invalid address {self.address}. Use tls://HOST:PORT, as the scheduler printed it."
         )
 
     @property

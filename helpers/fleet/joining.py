@@ -22,7 +22,7 @@ def work(access: Access, outputs: Path, targets: Sequence[str], say: Lines) -> N
     configure()
     _ = access.security  # an error at once
     offered = list(targets) or offers.targets()
-    say(f"offers {', '.join(offered) or 'nothing'}: {offers.description()}")
+    say(f"targets offered: {', '.join(offered) or 'none'}; machine: {offers.description()}")
     while True:
         asyncio.run(_work(access, Station(outputs, offered), say))
         say(f"lost the connection to {access.address}; reconnecting")

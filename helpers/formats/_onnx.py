@@ -32,7 +32,7 @@ class OnnxSession:
         chosen = {"use_tf32": "0"} if device == "gpu" else {}  # fp32 is fp32
         self._session = onnxruntime.InferenceSession(str(path), options, [(provider, chosen)])
         if provider not in self._session.get_providers():
-            raise RuntimeError(f"ONNX Runtime has no {provider}: it would take the CPU instead")
+            raise RuntimeError(f"ONNX Runtime has no {provider} and would use the CPU instead")
         self._device = "cuda" if device == "gpu" else "cpu"
         self._outputs = [output.name for output in self._session.get_outputs()]
 

@@ -48,7 +48,7 @@ class Request(TypedDict):
 def require_driver() -> None:
     """Raise RuntimeError if there is no driver: without it TensorRT would end the process."""
     if not any(Path(file).exists() for file in DRIVER_FILES):
-        raise RuntimeError("TensorRT needs an NVIDIA driver, and none is loaded here")
+        raise RuntimeError("TensorRT needs an NVIDIA driver, but none is loaded")
 
 
 def profile(
@@ -135,7 +135,9 @@ def _set_precision(trt: Any, config: Any, precision: str) -> None:
     """Allow fp16 and int8, or forbid TF32, the default for fp32 on Ampere and newer."""
     if precision in ("fp16", "int8"):
         if not hasattr(trt.BuilderFlag, "FP16"):
-            raise RuntimeError(f"TensorRT {trt.__version__} makes no {precision} of fp32: use 10")
+            raise RuntimeError(
+                f"TensorRT {trt.__version__} cannot convert fp32 to {precision}. Use TensorRT 10."
+            )
         config.set_flag(trt.BuilderFlag.FP16)
         if precision == "int8":  # where the graph has scales for it
             config.set_flag(trt.BuilderFlag.INT8)
@@ -186,7 +188,7 @@ def _tensorflow() -> Any:
     if tuple(int(part) for part in tf.__version__.split(".")[:2]) > (2, 17):
         raise RuntimeError(f"TensorFlow {tf.__version__} has no TensorRT: 2.17 is the last")
     if not tf.config.list_physical_devices("GPU"):
-        raise RuntimeError("TensorFlow sees no GPU here: it would take the CPU instead")
+        raise RuntimeError("TensorFlow finds no GPU and would use the CPU instead")
     return tf
 
 
@@ -200,12 +202,12 @@ class TensorRtSession:
 
         if trt.__version__ != facts["tensorrt"]:
             made, here = facts["tensorrt"], trt.__version__
-            raise RuntimeError(f"TensorRT {made} built the engine, this is {here}: convert again")
+            raise RuntimeError(f"TensorRT {made} built the engine, but {here} runs. Convert again.")
         self._torch = torch
         self._runtime = trt.Runtime(trt.Logger(trt.Logger.ERROR))
         self._engine = self._runtime.deserialize_cuda_engine(path.read_bytes())
         if self._engine is None:
-            raise RuntimeError("TensorRT cannot load the engine: another kind of GPU built it")
+            raise RuntimeError("TensorRT cannot load an engine that another kind of GPU built")
         names = [self._engine.get_tensor_name(i) for i in range(self._engine.num_io_tensors)]
         modes = {name: self._engine.get_tensor_mode(name) for name in names}
         self._inputs = [name for name in names if modes[name] == trt.TensorIOMode.INPUT]
@@ -246,7 +248,7 @@ class TensorRtSession:
         """Enqueue one batch that is on the GPU; its outputs are there too."""
         for name, tensor in tensors.items():
             if not context.set_input_shape(name, tuple(tensor.shape)):
-                raise RuntimeError(f"the engine takes no {name} of shape {tuple(tensor.shape)}")
+                raise RuntimeError(f"the engine rejects {name} of shape {tuple(tensor.shape)}")
             context.set_tensor_address(name, tensor.data_ptr())
         results = {}
         for name in self._outputs:
@@ -285,7 +287,7 @@ class TfTrtSession:
 def load(path: Path, threads: int, device: str) -> TensorRtSession | TfTrtSession:
     """Load what `build` made; it works on the GPU, so `threads` has no effect."""
     if device != "gpu":
-        raise RuntimeError("TensorRT runs on a GPU only")
+        raise RuntimeError("TensorRT runs only on a GPU")
     require_driver()
     return TfTrtSession(path) if path.suffix == SAVED_MODEL else TensorRtSession(path)
 

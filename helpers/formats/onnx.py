@@ -89,7 +89,7 @@ def _save(model: "onnx.ModelProto", path: Path, build: Build) -> None:
     import onnx
 
     if build.precision != "fp32":
-        raise ValueError(f"an ONNX graph is exported as it is, in fp32, not in {build.precision}")
+        raise ValueError(f"an ONNX graph is exported unchanged, in fp32, not in {build.precision}")
     onnx.save(model, path)
     build.record("onnx.save", "model", f"'{FILE}'")
 

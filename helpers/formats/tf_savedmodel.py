@@ -41,7 +41,7 @@ class SavedModelSession:
     def __init__(self, path: Path, threads: int, device: str) -> None:
         tf = _tensorflow_alone()
         if device == "gpu" and not tf.config.list_physical_devices("GPU"):
-            raise RuntimeError("TensorFlow sees no GPU here: it would take the CPU instead")
+            raise RuntimeError("TensorFlow finds no GPU and would use the CPU instead")
         with suppress(RuntimeError):  # after TensorFlow's first operation it is too late
             tf.config.threading.set_intra_op_parallelism_threads(threads)
             tf.config.threading.set_inter_op_parallelism_threads(1)

@@ -26,4 +26,4 @@ def make(source: Source, path: Path, build: Build) -> NoReturn:
 
 def load(path: Path, threads: int, device: str) -> Session:
     """Refuse: only the server runs it."""
-    raise ValueError("a model of a Triton repository runs in Triton alone")
+    raise ValueError("a model of a Triton repository runs only in Triton")

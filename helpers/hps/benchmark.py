@@ -56,7 +56,7 @@ def others(rows: NDArray[np.float32]) -> dict[str, Way]:
             IntNBitTableBatchedEmbeddingBagsCodegen,
         )
     except (ImportError, OSError, RuntimeError) as error:
-        print(f"FBGEMM is not there: {' '.join(str(error).split())[:100]}")
+        print(f"FBGEMM is not installed: {' '.join(str(error).split())[:100]}")
         return found
     spec = ("", len(rows), rows.shape[1], SparseType.FP32, EmbeddingLocation.HOST)
     bags = IntNBitTableBatchedEmbeddingBagsCodegen(
@@ -90,11 +90,11 @@ def beside_insertion(databases: HashMap, draws: np.random.Generator) -> None:
     inserts them and with a thread that does so all the time.
     """
     keys, out = draws.integers(0, ROWS, (5 * RUNS, KEYS)), np.empty((KEYS, WIDTH), np.float32)
-    print("Asynchronous insertion of half of the keys, of each request:")
-    for name in ("nobody inserts", "a thread inserts"):
+    print("Half of the keys of each request are missing and inserted asynchronously:")
+    for name in ("no insertion", "insertion"):
         table = Table(name, WIDTH, [databases], Cache(ROWS // 2, WIDTH), threshold=0.0)
         table.insert(np.arange(0, ROWS, 2))
-        if name != "nobody inserts":
+        if name != "no insertion":
             Thread(target=table.insert_pending, daemon=True).start()
         taken = []
         for some in keys:
@@ -124,13 +124,13 @@ def main() -> None:
         (f"power law {ALPHA}", [power_law(draws, KEYS) for _ in range(5)]),
     ):
         print(f"{KEYS:,} keys of {ROWS:,} rows of {WIDTH}, all cached, {name}:")
-        compare({**plain, "the store": lambda k: table.lookup(k, out), **others(rows)}, keys)
+        compare({**plain, "parameter server": lambda k: table.lookup(k, out), **others(rows)}, keys)
     keys = [power_law(draws, KEYS) for _ in range(RUNS)]
     different = np.unique(np.concatenate(keys))
     gone = draws.permutation(different)[: int(MISSING * len(different))]
     known = np.setdiff1d(everything, gone)
     mostly = Table("mostly", WIDTH, [databases], threshold=1.1)
-    print(f"{1 - MISSING:.0%} of the different keys cached, the others from the hash map:")
+    print(f"{1 - MISSING:.0%} of the different keys in the cache, the others in the hash map:")
     taken, first = [], []
     for some in keys:
         mostly.cache = Cache(ROWS, WIDTH)
@@ -142,10 +142,10 @@ def main() -> None:
         first.append(middle - start)
         taken.append(time.perf_counter() - middle)
     ratios = np.array(first) / np.array(taken)
-    print(f"  the store {1000 * np.median(taken):.2f} ms  {np.median(ratios):.2f}")
+    print(f"  parameter server {1000 * np.median(taken):.2f} ms  {np.median(ratios):.2f}")
     print(f"  hit rate {mostly.counts.hit_rate:.4f}")
     beside_insertion(databases, draws)
-    print(f"the hash map takes {databases.nbytes / rows.nbytes:.2f} of its vectors' memory")
+    print(f"memory of the hash map: {databases.nbytes / rows.nbytes:.2f} times its vectors'")
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ CHUNK_BYTES = 64 * 2**20
 
 
 class BadTable(ValueError):
-    """A folder that is no embedding table, in one line."""
+    """A folder that is not an embedding table, in one line."""
 
 
 def rows(folder: Path, width: int) -> int:
@@ -37,11 +37,11 @@ def rows(folder: Path, width: int) -> int:
             raise BadTable(f"{path} is missing")
         whole, rest = divmod(path.stat().st_size, size)
         if rest:
-            raise BadTable(f"{path} has {path.stat().st_size} bytes, no multiple of {size}")
+            raise BadTable(f"{path} has {path.stat().st_size} bytes, not a multiple of {size}")
         sizes.append(whole)
     if sizes[0] != sizes[1]:
         raise BadTable(
-            f"{folder} has {sizes[0]} keys and {sizes[1]} vectors of {width}: another width?"
+            f"{folder} has {sizes[0]} keys and {sizes[1]} vectors of {width}. Check the width."
         )
     return sizes[0]
 

@@ -81,7 +81,7 @@ def connect(settings: VolatileDatabase) -> Any:
     except (redis.RedisError, OSError) as error:
         words = str(error)
         if isinstance(error, redis.AuthenticationError) or "AUTH" in words:
-            words = "user_name and password are not those that it asks for"
+            words = "it rejects user_name and password"
         raise Away(f"Redis at {settings.address}: {words}") from None
     return client
 
@@ -133,7 +133,7 @@ class RedisMap:
         try:
             yield
         except (redis.RedisError, OSError) as error:
-            self._why = f"{self._name}: Redis at {self._settings.address} is away: {error}"
+            self._why = f"{self._name}: no connection to Redis at {self._settings.address}: {error}"
             self._away_until = time.monotonic() + RETRY_SECONDS
             raise Away(self._why) from None
 

@@ -68,7 +68,7 @@ class Rocks:
         except Exception as error:  # rocksdict has one kind, with RocksDB's words
             words = " ".join(str(error).split())
             if ("lock" in words.lower() and "held" in words.lower()) or "LOCK" in words:
-                words = "another process has it open"
+                words = "another process is using it"
             raise Away(f"RocksDB at {self._path}: {words[:200]}") from None
 
     def clear(self) -> None:

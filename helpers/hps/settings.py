@@ -142,12 +142,12 @@ IGNORED = {
     "num_of_worker_buffer_in_pool": "buffers are made for each request",
     "num_of_refresher_buffer_in_pool": "buffers are made for each chunk",
     "num_threads": "RocksDB keeps its own threads",
-    "poll_timeout_ms": "a source is asked twice a second",
+    "poll_timeout_ms": "a source is polled twice per second",
     "max_receive_buffer_size": "Kafka's client keeps its own buffers",
     "failure_backoff_ms": "Kafka's client waits by itself",
     "max_commit_interval": "each server reads a topic from its beginning",
-    "deployed_device_list": "the instance groups of Triton say on which device",
-    "dense_file": "the graph is a model of its own",
+    "deployed_device_list": "Triton's instance groups set the device",
+    "dense_file": "the graph is a separate model",
 }
 
 

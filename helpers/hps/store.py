@@ -87,9 +87,9 @@ class Store:
         width]; on a GPU a tensor there. Raises ValueError for counts that do not fit.
         """
         if len(counts) != len(self.tables):
-            raise ValueError(f"NUMKEYS has {len(counts)} counts, and there are {len(self.tables)}")
+            raise ValueError(f"NUMKEYS has {len(counts)} counts for {len(self.tables)} tables")
         if min(counts) < 0 or sum(counts) != len(keys):
-            raise ValueError(f"NUMKEYS adds up to {sum(counts)}, and KEYS has {len(keys)}")
+            raise ValueError(f"NUMKEYS adds up to {sum(counts)}, but KEYS has {len(keys)}")
         out = self._empty(sum(count * table.width for count, table in zip(counts, self.tables)))
         jobs, start, end = [], 0, 0
         for table, count in zip(self.tables, counts):
@@ -223,7 +223,7 @@ class Store:
             levels.append(Rocks(path, width, read_only or own))
             self._open.append(levels[-1])
         if not levels:
-            LOG.warning("%s has no database: every vector is the default", name)
+            LOG.warning("%s has no database, so every vector is the default", name)
         return Table(
             name,
             width,
@@ -299,10 +299,10 @@ def _device_of(wanted: str) -> str:
     try:
         import torch
     except ImportError:
-        LOG.warning("PyTorch is not installed: caches lie in this host's memory")
+        LOG.warning("PyTorch is not installed, so the caches use this host's memory")
         return "cpu"
     if not torch.cuda.is_available():
-        LOG.warning("PyTorch sees no GPU: caches lie in this host's memory")
+        LOG.warning("PyTorch finds no GPU, so the caches use this host's memory")
         return "cpu"
     return "gpu"
 

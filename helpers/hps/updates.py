@@ -71,12 +71,12 @@ def _watch(store: Store, source: UpdateSource) -> None:
             if each.name in done or each.name.startswith("."):
                 continue
             try:
-                LOG.info("%s: %d rows are new", each.name, apply(store, each))
+                LOG.info("%s: %d rows updated", each.name, apply(store, each))
             except Away as error:  # it and those after it are applied when the database is back
-                LOG.warning("%s waits: %s", each.name, error)
+                LOG.warning("%s is delayed: %s", each.name, error)
                 break
             except (OSError, ValueError) as error:
-                LOG.warning("%s is left out: %s", each.name, error)
+                LOG.warning("%s was skipped: %s", each.name, error)
             done.add(each.name)
 
 
@@ -92,7 +92,7 @@ def _update(store: Store, name: str, keys: Keys, vectors: Vectors) -> None:
             store.update(name, keys, vectors)
             return
         except Away as error:
-            LOG.warning("an update of %s waits: %s", name, error)
+            LOG.warning("an update of %s is delayed: %s", name, error)
             store.closed.wait(POLL_SECONDS)
 
 
@@ -123,6 +123,6 @@ def _consume(store: Store, source: UpdateSource) -> None:
                     rows = np.frombuffer(message.value() or b"", row)
                     _update(store, table.name, rows["key"].copy(), rows["vector"].copy())
                 except ValueError as error:  # of no whole rows, or a vector that is not finite
-                    LOG.warning("a message of %s is left out: %s", message.topic(), error)
+                    LOG.warning("a message of %s was skipped: %s", message.topic(), error)
     finally:
         consumer.close()

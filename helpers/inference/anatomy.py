@@ -112,7 +112,7 @@ def operators(artifact: Artifact) -> Rows:
     """
     counts = counted(artifact)
     if not counts:
-        reason = artifact.facts.get("operators", "its format does not tell them")
+        reason = artifact.facts.get("operators", "not listed by this format")
         return [{"operator": str(reason), "count": None}]
     ordered = counts.most_common()
     rows: Rows = [{"operator": kind, "count": count} for kind, count in ordered[:MOST]]

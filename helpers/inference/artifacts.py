@@ -37,12 +37,12 @@ def require(config: ExportConfig, stage: str) -> Artifact:
         artifact = _as_exported(config)
     name = f"{config.model} {config.experiment}"
     if artifact is None:
-        raise ArtifactError(f"{name} has no result of {stage} yet: run {command(config, stage)}")
+        raise ArtifactError(f"{name} has no {stage} result yet. Run: {command(config, stage)}")
     if reason := artifact.facts.get("red"):
-        raise ArtifactError(f"{stage} of {name} did not hold: {reason}")
+        raise ArtifactError(f"{name} failed its parity check in {stage}: {reason}")
     if is_away(artifact):
-        how = "give the --scheduler of its fleet, or run --fetch with it"
-        raise ArtifactError(f"{stage} of {name} was made on another machine: {how}")
+        how = "Add the cluster's --scheduler, or run with --fetch."
+        raise ArtifactError(f"The {stage} artifact of {name} is on another machine. {how}")
     state = artifact.sha256, _stamps(artifact)
     if _verified.get(artifact.folder) != state:
         verify(artifact)
@@ -92,9 +92,9 @@ def _make(
         except (DeploymentError, OSError):
             raise
         except Exception as error:  # exporters raise anything
-            what = f"{name} {precision} of {config.model}"
+            what = f"{config.model} cannot be built as {name} {precision}"
             line = " ".join(str(error).split())[:300]
-            raise FormatError(f"{what} failed: {type(error).__name__}: {line}") from error
+            raise FormatError(f"{what}: {type(error).__name__}: {line}") from error
         facts.update(format=name, precision=precision, seconds=round(time.monotonic() - started, 1))
         facts.update(_described(temporary / fmt.FILE, fmt), calls=list(build.calls))
         if config.stage == "export":

@@ -90,8 +90,8 @@ def checkpoint_place(config: ExportConfig) -> Place:
     if config.checkpoint != "fitted":
         return Place(store.from_root(config.checkpoint))
     if not _is_generated(config):
-        found = f"a generated data set, and dataset is '{config.dataset}'"
-        raise ParameterError(f"checkpoint 'fitted' needs {found}: give the path of a checkpoint")
+        found = f"a generated data set, but dataset is '{config.dataset}'"
+        raise ParameterError(f"checkpoint 'fitted' needs {found}. Set the path of a checkpoint.")
     folder = recipe_folder(config, "checkpoint")
     return Place(folder / "checkpoint", made=folder)
 
@@ -110,7 +110,7 @@ def prepare(config: ExportConfig) -> Prepared:
                 raw.prepare_raw(config, store.from_root(config.dataset), temporary)
     dataset = model.open_dataset(config, data.path)
     if checkpoint.made and checkpoint.is_missing:
-        print("fitting a small checkpoint to it")
+        print("fitting a small checkpoint to the data set")
         with store.making(checkpoint.made) as (temporary, facts):
             started = time.monotonic()
             model.prepare_checkpoint(config, data.path, temporary / checkpoint.path.name)
@@ -123,7 +123,7 @@ def open_dataset(config: ExportConfig) -> Dataset:
     """Open the data set; raise `ArtifactError` if the export stage has yet to make it."""
     place = dataset_place(config)
     if place.is_missing:
-        raise ArtifactError(f"{config.model} has no data set yet: run {command(config, 'export')}")
+        raise ArtifactError(f"{config.model} has no data set yet. Run: {command(config, 'export')}")
     return models.get(config.model).open_dataset(config, place.path)
 
 

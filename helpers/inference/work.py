@@ -98,7 +98,7 @@ def _flop(node: "openvino.Node") -> float:
     """Count the operations of one, by the shapes of its inputs and its output."""
     kind, given = node.get_type_name(), [list(port.get_shape()) for port in node.inputs()]
     if kind in NOT_COUNTED:
-        raise ValueError(f"the operations of a {kind} are not counted")
+        raise ValueError(f"the cost of the operator {kind} is unknown")
     if kind in CONVOLUTIONS:  # a kernel is [groups if any, outputs, inputs, *size]
         terms = prod(given[1][1 + (kind == "GroupConvolution") :])
     elif kind == "MatMul":

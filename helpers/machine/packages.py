@@ -60,8 +60,7 @@ def require(*names: str) -> None:
 def words(name: str, fault: Fault) -> str:
     """Return one line that says what is wrong with a module, and what mends it."""
     is_absent = name not in COMMON and fault == probe.fault(name.partition(".")[0])
-    text = f"{{}}{fault.package} {fault.found}. Run: {fault.fix}"
-    return text.format("" if is_absent else BROKEN)
+    return f"{'' if is_absent else BROKEN}{fault.package} {fault.found}. Run: {fault.fix}"
 
 
 def faults(names: Sequence[str]) -> dict[str, Fault]:

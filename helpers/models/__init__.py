@@ -268,7 +268,7 @@ class Model(ABC):
 
         Raises `DataError` if the set has fewer, or none.
         """
-        raise DataError(f"{self.TITLE} has no training samples here")
+        raise DataError(f"{self.TITLE} has no training samples")
 
     @abstractmethod
     def prepare_checkpoint(self, config: Config, dataset: Path, path: Path) -> None:
@@ -338,7 +338,7 @@ def names() -> list[str]:
 def get(name: str) -> Model:
     """Import the model `name`; raise `ParameterError` if there is none."""
     if name not in names():
-        raise ParameterError(f"unknown model '{name}': this package has {', '.join(names())}")
+        raise ParameterError(f"Unknown model '{name}'. Known models: {', '.join(names())}.")
     return cast(Model, import_module(f"{__name__}.{name}").MODEL)
 
 

@@ -22,7 +22,7 @@ def spread(total: int, count: int | None = None) -> NDArray[np.int64]:
 def draw(total: int, count: int, seed: int) -> NDArray[np.int64]:
     """Draw `count` different places of `total`, rising; raise DataError if there are fewer."""
     if count > total:
-        raise DataError(f"{count:,} training samples are asked for, and the set has {total:,}")
+        raise DataError(f"{count:,} training samples are needed, but the set has {total:,}")
     return np.sort(np.random.default_rng(seed).choice(total, count, replace=False))
 
 

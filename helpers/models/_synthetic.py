@@ -15,14 +15,15 @@ def size_of(name: str, sets: Mapping[str, Found], otherwise: str) -> Found:
     and what else can be given (`otherwise`).
     """
     if name not in sets:
-        raise DataError(f"unknown data set '{name}': give one of {', '.join(sets)}{otherwise}")
+        raise DataError(f"Unknown data set '{name}'. Use one of {', '.join(sets)}{otherwise}.")
     return sets[name]
 
 
 def recipe_of(name: str, recipes: Mapping[str, Found]) -> Found:
     """Look up how a checkpoint is fitted to the set `name`; raise DataError if there is no way."""
     if name not in recipes:
-        raise DataError(f"no checkpoint can be fitted to '{name}', only to {', '.join(recipes)}")
+        known = ", ".join(recipes)
+        raise DataError(f"No checkpoint can be fitted to '{name}'. Use one of {known}.")
     return recipes[name]
 
 

@@ -101,9 +101,9 @@ def _course(measurement: Measurement) -> "Image":
     text = "The server reports no hit rate. "
     if cold.hit_rate is not None:
         text = (
-            f"From the first to the last pass over the evaluation set, the hit rate goes from "
-            f"{cold.hit_rate:.1%} to {warm.hit_rate:.1%} and the share of default vectors from "
-            f"{cold.default_share:.2%} to {warm.default_share:.2%}. "
+            f"First pass over the evaluation set: hit rate {cold.hit_rate:.1%}, default vectors "
+            f"{cold.default_share:.2%}. Last pass: {warm.hit_rate:.1%} and "
+            f"{warm.default_share:.2%}. "
         )
     took_ms = f"{cold.p50_latency_ms:.1f} ms, then {warm.p50_latency_ms:.1f} ms"
     return picture(figure, f"{text}Median request latency: {took_ms}.")

@@ -133,7 +133,7 @@ def test_three_machines_run_a_target_each_and_the_site_shows_all(
 
     assert (again.code, again.executed()) == (0, [])
     serve = ("serve", "params/first.yaml", "--model", "dummy")
-    assert "was made on another machine: give the --scheduler" in fleet.home.run(*serve).output
+    assert "is on another machine. Add the cluster's --scheduler" in fleet.home.run(*serve).output
     serving = fleet.start(*serve, "--scheduler", fleet.address, *fleet.key)
     serving.wait_to_say("dummy (onnx-fp32) at http://127.0.0.1:")
     assert "first/artifacts/dummy-deploy-" in serving.said

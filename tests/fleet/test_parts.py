@@ -205,14 +205,15 @@ def test_one_view_has_what_runs_on_all_machines_and_what_waits_for_what() -> Non
     view("cpu bert: waiting: the worker is running smoke bert")
     view("cpu bert: assigned to a processor, 2 cores")
     with view.stage("cpu: [1/6] bert onnx-fp32 export", "--force", 40.0):
-        view.printed("cpu bert onnx-fp32 export: fitting a small checkpoint to it")
+        view.printed("cpu bert onnx-fp32 export: fitting a small checkpoint to the data set")
         view.printed("smoke bert onnx-fp32 export: of another target")
         view._console.print(view._picture())
 
     said = view._console.file.getvalue().splitlines()[3:]  # type: ignore[attr-defined]
     assert [" ".join(line.split()) for line in said] == [
         "run 0% of the expected time",
-        "cpu: [1/6] bert onnx-fp32 export 0 of about 40 s fitting a small checkpoint to it",
+        "cpu: [1/6] bert onnx-fp32 export 0 of about 40 s "
+        "fitting a small checkpoint to the data set",
         "NVIDIA-T4 bert waiting: no worker offers NVIDIA-T4 or NVIDIA T4",
     ]
 

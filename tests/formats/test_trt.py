@@ -61,7 +61,7 @@ def test_a_profile_reaches_from_one_sample_to_the_largest_batch() -> None:
 def test_without_a_driver_nothing_is_built_and_one_line_says_so(name: str, tmp_path: Path) -> None:
     fmt = formats.get(name)
 
-    with pytest.raises(RuntimeError, match="needs an NVIDIA driver, and none is loaded here"):
+    with pytest.raises(RuntimeError, match="needs an NVIDIA driver, but none is loaded"):
         fmt.make(tmp_path / "none", tmp_path / fmt.FILE, Build("fp16", INPUTS, ("A",)))
 
     assert list(tmp_path.iterdir()) == []
@@ -75,7 +75,7 @@ def test_without_a_driver_nothing_is_loaded_and_no_library_either(
     (tmp_path / _tensorrt.FACTS).write_text('{"tensorrt": "10.3.0", "cuda_graphs": false}')
     before = set(sys.modules)
 
-    with pytest.raises(RuntimeError, match="needs an NVIDIA driver, and none is loaded here"):
+    with pytest.raises(RuntimeError, match="needs an NVIDIA driver, but none is loaded"):
         formats.get(name).load(tmp_path / formats.get(name).FILE, 1, "gpu")
 
     assert not {"tensorrt", "tensorflow"} & (set(sys.modules) - before)
@@ -83,7 +83,7 @@ def test_without_a_driver_nothing_is_loaded_and_no_library_either(
 
 @pytest.mark.parametrize("name", BOTH)
 def test_a_processor_is_refused(name: str, tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match="runs on a GPU only"):
+    with pytest.raises(RuntimeError, match="runs only on a GPU"):
         formats.get(name).load(tmp_path / "model", 1, "cpu")
 
 
@@ -98,7 +98,7 @@ def test_alone_it_ends_with_one_line(tmp_path: Path) -> None:
     )
 
     assert done.returncode == 1
-    assert done.stderr == "TensorRT needs an NVIDIA driver, and none is loaded here\n"
+    assert done.stderr == "TensorRT needs an NVIDIA driver, but none is loaded\n"
 
 
 class Image:

@@ -125,8 +125,8 @@ def test_redis_that_is_not_there_or_refuses_is_said_in_one_line(
     locked = start_redis("locked", "--requirepass", "secret")
     for server, fields, words in (
         (away, {}, "refused"),
-        (locked, {"password": "wrong"}, "user_name and password are not"),
-        (locked, {}, "user_name and password are not"),
+        (locked, {"password": "wrong"}, "it rejects user_name and password"),
+        (locked, {}, "it rejects user_name and password"),
     ):
         with pytest.raises(Away) as caught:
             redis_map(server, **fields)
@@ -320,7 +320,7 @@ def test_a_rocksdb_that_is_locked_or_damaged_is_said_and_can_be_read_beside_its_
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout
         assert holder.stdout.readline() == "open\n"
-        with pytest.raises(Away, match="another process has it open"):
+        with pytest.raises(Away, match="another process is using it"):
             Rocks(path, WIDTH)
         reader = Rocks(path, WIDTH, read_only=True)
         assert took(reader, keys)[1] == []

@@ -158,7 +158,7 @@ def test_one_model_in_place_of_three_gives_the_same(deployed: Deployed, tmp_path
         found = ask(server.url, deployed.model, **request).reshape(-1, 1)
         assert np.abs(found - right).max() <= bound
         assert server.counters("hps_")["hps_keys"] == 26 * 64
-        with pytest.raises(InferenceServerException, match="NUMKEYS adds up to 3, and KEYS has"):
+        with pytest.raises(InferenceServerException, match="NUMKEYS adds up to 3, but KEYS has"):
             ask(server.url, deployed.model, **request | {"EMB_N_KEY": np.array([[3]], np.int32)})
     with serve(config, repository, "online", log=tmp_path / "log") as server:
         cold = ask(server.url, deployed.model, **request).reshape(-1, 1)
@@ -265,12 +265,12 @@ def test_a_bad_request_ends_in_one_line_and_the_next_one_is_answered(
         for wrong, words in (
             (
                 {"EMB_N_KEY": np.array([[103]], np.int32)},
-                "NUMKEYS adds up to 103, and KEYS has 104",
+                "NUMKEYS adds up to 103, but KEYS has 104",
             ),
             ({"EMB_N_KEY": np.array([[-1]], np.int32)}, "NUMKEYS"),
             (
                 {"EMB_N_KEY": np.array([[52, 52]], np.int32)},
-                "NUMKEYS has 2 counts, and there are 1",
+                "NUMKEYS has 2 counts for 1 tables",
             ),
             ({"numerical_features": right["numerical_features"][:, :-1]}, "13"),
             ({"EMB_KEY": right["EMB_KEY"][:, :26], "EMB_N_KEY": np.array([[26]], np.int32)}, ""),
@@ -397,11 +397,11 @@ def test_a_database_that_cannot_be_used_ends_the_start_in_one_line(
     locked = start_redis("locked", "--requirepass", "secret")
     volatile = {"type": "redis_cluster", "address": locked.address, "password": "wrong"}
     guessed = served_with(dlrm, tmp_path / "guessed", volatile_db=volatile)
-    require_refused(dlrm, guessed, f"Redis at {locked.address}: user_name and password are not")
+    require_refused(dlrm, guessed, f"Redis at {locked.address}: it rejects user_name and password")
     persistent = {"type": "rocks_db", "path": "rocks"}
     repository = served_with(dlrm, tmp_path / "r", persistent_db=persistent)
     with serve(dlrm.config_of_deploy, repository, log=tmp_path / "log"):
-        require_refused(dlrm, repository, "RocksDB at .*: another process has it open")
+        require_refused(dlrm, repository, "RocksDB at .*: another process is using it")
     (tmp_path / "rocks/dlrm_sparse.sparse_embedding0/CURRENT").write_text("another")
     require_refused(dlrm, repository, "RocksDB at .*: Corruption: CURRENT")
 

@@ -83,9 +83,9 @@ def test_no_lookup_is_refused_that_fits_and_each_other_one_in_one_line(tmp_path:
         assert answer.shape == (1, 2 * 4 + 8)
         assert answer.dtype == np.float32
         for keys, counts, words in (
-            ([[1, 2, 3]], [[2, 2]], "NUMKEYS adds up to 4, and KEYS has 3"),
-            ([[1, 2, 3]], [[4, -1]], "NUMKEYS adds up to 3, and KEYS has 3"),
-            ([[1, 2, 3]], [[3]], "NUMKEYS has 1 counts, and there are 2"),
+            ([[1, 2, 3]], [[2, 2]], "NUMKEYS adds up to 4, but KEYS has 3"),
+            ([[1, 2, 3]], [[4, -1]], "NUMKEYS adds up to 3, but KEYS has 3"),
+            ([[1, 2, 3]], [[3]], "NUMKEYS has 1 counts for 2 tables"),
             ([[1], [2]], [[1, 0]], "KEYS is [2, 1] and NUMKEYS [1, 2]"),
         ):
             with pytest.raises(ValueError, match=re.escape(words.partition(" adds")[0])) as caught:
@@ -135,7 +135,7 @@ def test_without_a_database_every_vector_is_the_default(
         store(tmp_path, volatile_db={"type": "disabled"}) as found,
     ):
         assert (found.lookup(np.arange(5), [5, 0]) == 1).all()
-    assert "sparse_embedding0 has no database: every vector is the default" in caplog.text
+    assert "sparse_embedding0 has no database, so every vector is the default" in caplog.text
 
 
 def test_a_part_of_the_rows_is_loaded_if_the_settings_say_so(tmp_path: Path) -> None:
@@ -146,12 +146,12 @@ def test_a_part_of_the_rows_is_loaded_if_the_settings_say_so(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        (lambda f: (f / "0/key").write_bytes(b"123"), "key has 3 bytes, no multiple of 8"),
+        (lambda f: (f / "0/key").write_bytes(b"123"), "key has 3 bytes, not a multiple of 8"),
         (
             lambda f: (f / "0/emb_vector").write_bytes(b"123"),
-            "emb_vector has 3 bytes, no multiple of 16",
+            "emb_vector has 3 bytes, not a multiple of 16",
         ),
-        (lambda f: (f / "0/key").write_bytes(bytes(16)), "2 keys and 300 vectors of 4: another"),
+        (lambda f: (f / "0/key").write_bytes(bytes(16)), "2 keys and 300 vectors of 4. Check"),
         (lambda f: (f / "0/emb_vector").unlink(), "emb_vector is missing"),
         (lambda f: (f / "1/key").unlink(), "key is missing"),
         (
@@ -253,5 +253,5 @@ def test_a_folder_that_appears_reaches_all_levels_and_a_damaged_one_none(
             time.sleep(0.02)
     finally:
         session.close()
-    assert "0 is left out: " in caplog.text
-    assert "no multiple of 16" in caplog.text
+    assert "0 was skipped: " in caplog.text
+    assert "not a multiple of 16" in caplog.text

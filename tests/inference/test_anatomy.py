@@ -137,7 +137,7 @@ def test_operators_are_listed_by_how_many_there_are() -> None:
 
 def test_why_operators_are_not_counted_is_said() -> None:
     assert operators(artifact("not counted: x")) == [{"operator": "not counted: x", "count": None}]
-    assert operators(artifact(None))[0]["operator"] == "its format does not tell them"
+    assert operators(artifact(None))[0]["operator"] == "not listed by this format"
 
 
 def test_what_an_artifact_holds_is_told_or_why_not(tmp_path: Path) -> None:

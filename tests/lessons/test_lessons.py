@@ -113,9 +113,9 @@ def test_a_lesson_without_the_model_names_the_command_that_makes_it() -> None:
     """In a notebook of JupyterLab: the batch command blocks it before."""
     command = "triton-notebooks run params/cpu.yaml --model resnet50 --experiment onnx-fp32"
 
-    with pytest.raises(ArtifactError, match=f"no result of convert yet: run {command} --stage con"):
+    with pytest.raises(ArtifactError, match=f"no convert result yet. Run: {command} --stage con"):
         measure_interleaved(lessons.sharings(config("instances")), (1, 2))
-    with pytest.raises(ArtifactError, match=f"no result of export yet: run {command} --stage exp"):
+    with pytest.raises(ArtifactError, match=f"no export result yet. Run: {command} --stage exp"):
         lessons.outputs_in(lessons.precisions(config("precision"))[0])
 
 

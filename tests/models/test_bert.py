@@ -365,7 +365,7 @@ def test_safetensors_load_too(network: QuestionAnswering, tmp_path: Path) -> Non
     assert all(torch.equal(each, own[name]) for name, each in network.state_dict().items())
     path.write_bytes(path.read_bytes()[:5000])
     assert refusal(path).startswith("is not a whole safetensors file: ")
-    assert refusal(tmp_path / "no.safetensors") == "is not a file: give a checkpoint"
+    assert refusal(tmp_path / "no.safetensors") == "is not a file. Use a checkpoint."
 
 
 def refusal(path: Path) -> str:
@@ -401,7 +401,7 @@ def test_half_a_pooler_and_a_misshapen_one_are_refused(
 ) -> None:
     state = {**network.state_dict(), **pooler(256)}
     del state["bert.pooler.dense_act.bias"]
-    text = "holds half a pooler: bert.pooler.dense.bias [256] is missing"
+    text = "has an incomplete pooler: bert.pooler.dense.bias [256] is missing"
     assert refusal(saved(state, tmp_path)) == text
     wrong = {**network.state_dict(), **pooler(128)}
     text = "bert.pooler.dense.weight is [128, 128] and should be [256, 256]"
@@ -747,31 +747,31 @@ def error(folder: Path, rows: int = 1280) -> str:
 
 
 def test_folders_of_another_layout_are_errors_that_say_what_is_wrong(tmp_path: Path) -> None:
-    wanted = "give one that holds dev-v1.1.json and vocab.txt"
-    assert error(tmp_path / "absent") == f"F is not a folder: {wanted}"
-    assert error(tmp_path) == "F holds no dev-v1.1.json, in whatever folder below it"
+    wanted = "Use one that has dev-v1.1.json and vocab.txt."
+    assert error(tmp_path / "absent") == f"F is not a folder. {wanted}"
+    assert error(tmp_path) == "F has no dev-v1.1.json, nor have its subfolders"
     paragraphs = [("Ana sent", [("Who?", ["Ana"])])]
     write_set(tmp_path, paragraphs)
     (tmp_path / "vocab.txt").unlink()
-    assert error(tmp_path) == "F holds no vocab.txt, in whatever folder below it"
+    assert error(tmp_path) == "F has no vocab.txt, nor have its subfolders"
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "vocab.txt").touch()
     assert error(tmp_path) == (
-        "F holds 2 files vocab.txt, and one is needed: a/vocab.txt and b/vocab.txt"
+        "F has 2 files vocab.txt. Keep one of them: a/vocab.txt and b/vocab.txt"
     )
 
 
 def test_a_vocabulary_of_another_network_is_an_error(tmp_path: Path) -> None:
     paragraphs = [("Ana sent", [("Who?", ["Ana"])])]
     write_set(tmp_path, paragraphs, ["[PAD]", "[UNK]", "ana"])
-    assert error(tmp_path) == "F/vocab.txt is no vocabulary of BERT: it lacks [CLS], [SEP]"
+    assert error(tmp_path) == "F/vocab.txt is not a BERT vocabulary: it lacks [CLS], [SEP]"
     write_set(tmp_path, paragraphs, VOCABULARY)
     count = len(VOCABULARY)
     assert opened(tmp_path, rows=count).facts["questions"] == 1
     assert (
         error(tmp_path, count - 1)
-        == f"F/vocab.txt has {count} tokens, and the network {count - 1} rows"
+        == f"F/vocab.txt has {count} tokens, but the network has {count - 1} rows"
     )
     (tmp_path / "vocab.txt").write_bytes(b"\xff\xfe")
     assert error(tmp_path).startswith("F/vocab.txt is not UTF-8: ")
@@ -796,14 +796,14 @@ def document(*qas: Any) -> Any:
             {"data": [{"paragraphs": [{"qas": []}]}]},
             "is not in SQuAD's format: data[0].paragraphs[0].context: Field required",
         ),
-        (document(), "is not in SQuAD's format: it holds no question"),
+        (document(), "is not in SQuAD's format: it has no question"),
         (
             document(GOOD, {**GOOD, "id": 7}),
             "is not in SQuAD's format: data[0].paragraphs[0].qas[1].id: Input should be a valid",
         ),
         (
             document(GOOD, GOOD),
-            "is not in SQuAD's format: id 'q' is there twice",
+            "is not in SQuAD's format: id 'q' occurs twice",
         ),
         (
             document({**GOOD, "answers": []}),
@@ -975,9 +975,9 @@ def test_the_labels_of_training_mark_the_answers_or_the_first_token(dataset: Que
 
 def test_an_unknown_generated_set_is_an_error(tmp_path: Path) -> None:
     config = SimpleNamespace(**{**vars(SMALL), "dataset": "generated-huge"})
-    with pytest.raises(DataError, match=r"^unknown data set 'generated-huge': give one of "):
+    with pytest.raises(DataError, match=r"^Unknown data set 'generated-huge'. Use one of "):
         bert.prepare_dataset(config, tmp_path)
-    with pytest.raises(DataError, match=r"^no checkpoint can be fitted to 'generated-huge'"):
+    with pytest.raises(DataError, match=r"^No checkpoint can be fitted to 'generated-huge'"):
         bert.prepare_checkpoint(config, tmp_path, tmp_path / "c.pt")
     assert list(tmp_path.iterdir()) == []
 

@@ -210,14 +210,14 @@ def source(part: str, place: int, **values: Any) -> Change:
         (source("train", 3, files=[]), "source_spec.train.3.files: list should have at least 1"),
         (
             source("test", 3, features=["cat_1.bin", "cat_2.bin"]),
-            "test should have one file of cat_1.bin, and has 0",
+            "test should have one file of cat_1.bin, but has 0",
         ),
-        (source("test", 3, features=["cat_2.bin"]), "should have one file of cat_1.bin, and has 0"),
+        (source("test", 3, features=["cat_2.bin"]), "should have one file of cat_1.bin, but has 0"),
         (
             source("test", 0, features=["num_1"]),
             "should have one file of num_0, num_1, num_2, num_3",
         ),
-        (lambda c: c["source_spec"]["test"].pop(), "should have one file of cat_25.bin, and has 0"),
+        (lambda c: c["source_spec"]["test"].pop(), "should have one file of cat_25.bin, but has 0"),
     ],
 )
 def test_a_wrong_description_is_one_line_that_names_the_feature(
@@ -234,8 +234,8 @@ def test_a_wrong_description_is_one_line_that_names_the_feature(
     [
         (b"", "the whole: input should be"),
         (b"- 1\n", "the whole: input should be"),
-        (b"a: [1\n", "is no YAML: while parsing a flow sequence"),
-        (b"\x93NUMPY\xff", "is no YAML: "),
+        (b"a: [1\n", "is not YAML: while parsing a flow sequence"),
+        (b"\x93NUMPY\xff", "is not YAML: "),
     ],
 )
 def test_a_file_that_is_none_is_one_line(content: bytes, text: str, folder: Path) -> None:
@@ -246,8 +246,8 @@ def test_a_file_that_is_none_is_one_line(content: bytes, text: str, folder: Path
 def test_a_folder_without_a_description_says_what_was_expected(tmp_path: Path) -> None:
     for root in (tmp_path, tmp_path / "absent"):
         assert refusal(lambda root=root: SplitBinary(root, part="train")) == (  # type: ignore[misc]
-            f"{root} holds no feature_spec.yaml: expected a split-binary folder: "
-            "feature_spec.yaml, train and test"
+            f"{root} has no feature_spec.yaml. Use a split-binary folder, with "
+            "feature_spec.yaml, train and test."
         )
 
 
@@ -317,18 +317,18 @@ def cut(count: int) -> Callable[[bytes], bytes]:
 @pytest.mark.parametrize(
     ("name", "change", "text"),
     [
-        ("cat_4.bin", None, "is no file of int32 samples: [Errno 2] No such file"),
-        ("cat_4.bin", cut(4), "holds 22 samples, and label.bin 23"),
-        ("cat_4.bin", cut(3), "is no file of int32 samples: Size of available data is not a m"),
-        ("cat_0.bin", lambda c: c + c, "holds 46 samples, and label.bin 23"),
-        ("numerical.bin", cut(26), "holds 22 samples, and label.bin 23"),
-        ("numerical.bin", cut(2), "is no file of ('<f2', (13,)) samples: Size of available"),
-        ("label.bin", lambda c: b"", "label.bin is no file of uint8 samples: "),
-        ("cat_6.bin", lambda c: c[:9] + b"\x03" + c[10:], "holds the id 3, and its table has 3"),
-        ("cat_6.bin", lambda c: c[:9] + b"\xff" + c[10:], "holds the id -1, and its table has 3"),
-        ("numerical.bin", lambda c: c[:-2] + b"\x00\x7c", "holds a number that is not finite"),
-        ("numerical.bin", lambda c: b"\x01\x7e" + c[2:], "holds a number that is not finite"),
-        ("label.bin", lambda c: c[:-1] + b"\x02", "holds a label other than 0 and 1"),
+        ("cat_4.bin", None, "is not a file of int32 samples: [Errno 2] No such file"),
+        ("cat_4.bin", cut(4), "has 22 samples, but label.bin has 23"),
+        ("cat_4.bin", cut(3), "is not a file of int32 samples: Size of available data is not a m"),
+        ("cat_0.bin", lambda c: c + c, "has 46 samples, but label.bin has 23"),
+        ("numerical.bin", cut(26), "has 22 samples, but label.bin has 23"),
+        ("numerical.bin", cut(2), "is not a file of ('<f2', (13,)) samples: Size of available"),
+        ("label.bin", lambda c: b"", "label.bin is not a file of uint8 samples: "),
+        ("cat_6.bin", lambda c: c[:9] + b"\x03" + c[10:], "has the id 3, but its table has 3"),
+        ("cat_6.bin", lambda c: c[:9] + b"\xff" + c[10:], "has the id -1, but its table has 3"),
+        ("numerical.bin", lambda c: c[:-2] + b"\x00\x7c", "has a number that is not finite"),
+        ("numerical.bin", lambda c: b"\x01\x7e" + c[2:], "has a number that is not finite"),
+        ("label.bin", lambda c: c[:-1] + b"\x02", "has a label other than 0 and 1"),
     ],
 )
 def test_a_damaged_file_is_one_line_that_names_it(
@@ -350,8 +350,8 @@ def test_a_damaged_file_is_one_line_that_names_it(
 def test_a_network_with_other_tables_is_refused(folder: Path) -> None:
     tables = (*ROWS[:25], 23)
     assert refusal(lambda: SplitBinary(folder, tables)) == (
-        f"{folder / 'feature_spec.yaml'}: feature 25 has 22 ids and the network's table 23 rows; "
-        "variant 'own' takes the folder's"
+        f"{folder / 'feature_spec.yaml'}: feature 25 has 22 ids, but the network's table has "
+        "23 rows. Use variant 'own', which takes the folder's."
     )
 
 
@@ -441,7 +441,7 @@ def test_outputs_that_cannot_be_scored_are_refused_or_not_a_number(folder: Path)
     assert all(np.isnan(value) for value in dataset.score({OUTPUT: broken}).values())
     (folder / "test" / "label.bin").write_bytes(bytes(23))
     text = refusal(lambda: SplitBinary(folder).score({OUTPUT: np.zeros(23)}))
-    assert "are all clicks or all none" in text
+    assert "needs samples with and without clicks" in text
 
 
 # What is generated
@@ -571,9 +571,9 @@ def test_a_linear_model_of_the_frequent_ids_learns_from_one_part_about_the_other
 
 def test_another_name_and_tables_of_no_list_are_refused(tmp_path: Path) -> None:
     assert refusal(lambda: generate.write("other", "T15-10k", tmp_path)).startswith(
-        "unknown data set 'other': give one of generated, generated-small, "
+        "Unknown data set 'other'. Use one of generated, generated-small, "
     )
-    with pytest.raises(ParameterError, match="unknown tables 'own': this package has T15-10k, T15"):
+    with pytest.raises(ParameterError, match="Unknown tables 'own'. Known tables: T15-10k, T15"):
         generate.write("generated", "own", tmp_path)
 
 

@@ -191,8 +191,8 @@ def test_days_that_cannot_give_nvidias_tables_are_refused_before_they_are_read(
     with pytest.raises(DataError) as caught:
         prepared(source, folder, variant)
     assert str(caught.value) == (
-        f"{source} does not give the tables of variant '{variant}' with its {count} days: "
-        f"variant '{own}' takes those that it gives"
+        f"{source} does not give the tables of variant '{variant}' with its {count} days. "
+        f"Use variant '{own}', which takes the folder's tables."
     )
     assert not any(folder.iterdir())
 
@@ -204,8 +204,8 @@ def test_24_days_with_other_hashes_are_refused_before_a_sample_is_written(tmp_pa
     with pytest.raises(DataError) as caught:
         prepared(source, folder, "T3")
     assert str(caught.value) == (
-        f"{source} does not give the tables of variant 'T3', the one of C0 has {rows} rows instead "
-        "of 45,833,188: variant 'own-T3' takes those that it gives"
+        f"{source} does not give the tables of variant 'T3': the table of C0 has {rows} rows "
+        "instead of 45,833,188. Use variant 'own-T3', which takes the folder's tables."
     )
     assert not any(folder.iterdir())
 
@@ -313,14 +313,14 @@ def test_only_a_folder_of_days_is_taken_for_raw(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"day_1": None}, "lacks day_1: days have to follow one another"),
-        ({"day_0": None, "day_1": None}, "lacks day_0, day_1: days have to follow one another"),
-        ({"day_1": None, "day_2": None}, "holds only day_0: expected day_0 and day_1 at least"),
-        ({"day_0": None, "day_1": None, "day_2": None}, "holds no day files: expected day_0 and "),
-        ({"day_1.gz": b""}, "holds day_1 and day_1.gz: leave one of them"),
+        ({"day_1": None}, "lacks day_1. Use consecutive days."),
+        ({"day_0": None, "day_1": None}, "lacks day_0, day_1. Use consecutive days."),
+        ({"day_1": None, "day_2": None}, "has only day_0. Use day_0 and day_1 at least"),
+        ({"day_0": None, "day_1": None, "day_2": None}, "has no day files. Use day_0 and "),
+        ({"day_1.gz": b""}, "has day_1 and day_1.gz. Keep one of them."),
         ({"day_0": b""}, "day_0 is empty"),
         ({"day_2": b""}, "day_2 is empty"),
-        ({"day_2": text_of(days_of((1,))[0])}, "day_2 has 1 lines, and the last day gives two"),
+        ({"day_2": text_of(days_of((1,))[0])}, "day_2 has 1 lines, but the last day needs two"),
     ],
 )
 def test_days_that_are_missing_are_named(

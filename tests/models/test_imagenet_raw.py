@@ -30,7 +30,7 @@ from helpers.store.paths import OUTPUTS_VARIABLE
 
 ARCHIVE, DEVKIT = "ILSVRC2012_img_val.tar", "ILSVRC2012_devkit_t12.tar.gz"
 TRUTH, SYNSETS = "ILSVRC2012_validation_ground_truth.txt", "meta.mat"
-AGAIN = ": download it again from image-net.org"
+AGAIN = ". Download it again from image-net.org."
 
 # ILSVRC id, WordNet id and number of children, as unordered as in the public file
 ROWS = [
@@ -237,7 +237,7 @@ def test_other_bytes_than_the_published_ones_are_refused(tmp_path: Path) -> None
     (tmp_path / DEVKIT).write_bytes(kit)
     found = hashlib.md5(kit).hexdigest()
     assert refusal(tmp_path, tmp_path, DEVKIT) == (
-        f"has the MD5 {found} and should have fa75699e90414af021442c21a62c3abf{AGAIN}"
+        f"has the MD5 {found} instead of fa75699e90414af021442c21a62c3abf{AGAIN}"
     )
     assert files(tmp_path / "prepared") == {}
 
@@ -248,7 +248,7 @@ def test_an_archive_with_a_flipped_bit_is_refused(put: Callable[..., Path], tmp_
     changed = WHOLE[:place] + bytes([WHOLE[place] ^ 1]) + WHOLE[place + 1 :]
     (source / ARCHIVE).write_bytes(changed)
     found = hashlib.md5(changed).hexdigest()
-    assert refusal(source, tmp_path) == (f"has the MD5 {found} and should have {expected}{AGAIN}")
+    assert refusal(source, tmp_path) == (f"has the MD5 {found} instead of {expected}{AGAIN}")
 
 
 def test_the_published_sum_of_the_archive_is_what_it_is_compared_with(
@@ -258,7 +258,7 @@ def test_the_published_sum_of_the_archive_is_what_it_is_compared_with(
     source = put()
     monkeypatch.setitem(raw.MD5, ARCHIVE, published)
     assert refusal(source, tmp_path).endswith(
-        f" and should have 29b22e2961454d5413ddabcf34fc5622{AGAIN}"
+        f" instead of 29b22e2961454d5413ddabcf34fc5622{AGAIN}"
     )
 
 
@@ -275,8 +275,8 @@ def test_an_archive_that_is_missing_is_named(
     source = put()
     (source / absent).unlink()
     assert refusal(source, tmp_path, absent) == (
-        f"cannot be read (No such file or directory): put ImageNet's {ARCHIVE} and {DEVKIT} "
-        "into one folder"
+        f"cannot be read (No such file or directory). Put ImageNet's {ARCHIVE} and {DEVKIT} "
+        "into one folder."
     )
 
 
@@ -332,14 +332,14 @@ def test_a_name_that_the_devkit_does_not_list_is_refused_and_not_written(
     put: Callable[..., Path], tmp_path: Path, other: str
 ) -> None:
     source = put(tar([*SHUFFLED, (other, b"x")]))
-    assert refusal(source, tmp_path) == f"holds {other!r} and {DEVKIT} does not list it{AGAIN}"
+    assert refusal(source, tmp_path) == f"has {other!r}, which {DEVKIT} does not list{AGAIN}"
     assert {Path(path).name for path in files(tmp_path / "prepared")} == set(IMAGES)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["imagenet", "prepared"]
 
 
 def test_an_image_that_is_there_twice_is_refused(put: Callable[..., Path], tmp_path: Path) -> None:
     source = put(tar([*SHUFFLED[:5], (SHUFFLED[0][0], b"x")]))
-    assert refusal(source, tmp_path) == f"holds '{SHUFFLED[0][0]}' twice{AGAIN}"
+    assert refusal(source, tmp_path) == f"has '{SHUFFLED[0][0]}' twice{AGAIN}"
 
 
 def test_an_image_that_is_missing_is_named(put: Callable[..., Path], tmp_path: Path) -> None:
@@ -357,7 +357,7 @@ def test_a_link_or_a_folder_in_an_images_place_is_refused(
         member.type, member.linkname = kind, "../../secret"
         archive.addfile(member)
     assert refusal(put(buffer.getvalue()), tmp_path) == (
-        f"holds '{name(1)}' as something else than a plain file{AGAIN}"
+        f"has '{name(1)}', which is not a plain file{AGAIN}"
     )
     assert files(tmp_path / "prepared") == {}
 

@@ -83,7 +83,7 @@ def test_days_that_do_not_give_the_tables_are_refused_before_a_sample_is_written
 ) -> None:
     source = written(tmp_path / "days", days_of((5,) * 24))
     folder, scratch = tmp_path / "parts", tmp_path / "scratch"
-    with pytest.raises(DataError, match="instead of 45,833,188: variant 'own-T3' takes those"):
+    with pytest.raises(DataError, match="instead of 45,833,188. Use variant 'own-T3', which"):
         raw_parts.prepare_parts(config_of("T3"), source, folder, scratch, one_after_another)
     (source / "day_1").write_bytes(text_of(days_of((2,))[0])[:-3])
     with pytest.raises(DataError, match="day_1: line 2, column 40 is"):

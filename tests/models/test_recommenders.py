@@ -488,7 +488,7 @@ def test_scales_that_do_not_fit_the_rows_are_an_error(
     np.save(tmp_path / "s/scales.npy", np.ones(5, np.float32))
 
     with pytest.raises(
-        ValueError, match=rf"scales.npy is float32 \[5\], and there are {sum(ROWS)}"
+        ValueError, match=rf"scales.npy is float32 \[5\], but there are {sum(ROWS)}"
     ):
         lookup.load(tmp_path / "s", 1, "cpu")
 
@@ -870,7 +870,11 @@ def test_files_that_are_missing_surplus_or_damaged_are_named(own: Path) -> None:
             bytes_of((path / "dense/dense.data-00000-of-00001").read_bytes()[:-50_000]),
             "dense/dense.index and its data cannot be read at ",
         ),
-        ("dense/weights.h5", bytes_of(b"x"), "dense/weights.h5 is no part of a checkpoint of dlrm"),
+        (
+            "dense/weights.h5",
+            bytes_of(b"x"),
+            "dense/weights.h5 is not part of a checkpoint of dlrm",
+        ),
         ("dense/config.json", Path.unlink, "dense/config.json cannot be read (No such file"),
         ("sparse/config.json", bytes_of(b"{"), "sparse/config.json: the whole: invalid JSON: EOF "),
         (
@@ -1006,7 +1010,7 @@ def test_the_gradient_is_that_of_the_mean_cross_entropy(tmp_path: Path) -> None:
 
 def test_no_recipe_is_an_error(tmp_path: Path) -> None:
     config = config_of("dlrm", dataset="generated-huge")
-    with pytest.raises(DataError, match=r"^no checkpoint can be fitted to 'generated-huge', only"):
+    with pytest.raises(DataError, match=r"^No checkpoint can be fitted to 'generated-huge'. Use"):
         dlrm.prepare_checkpoint(config, tmp_path, tmp_path / "c")
 
 

@@ -283,20 +283,18 @@ def test_a_tensor_that_is_there_under_two_names_is_refused(
     network: ResNet50, tmp_path: Path
 ) -> None:
     state = {**network.state_dict(), "module.fc.bias": torch.zeros(1000)}
-    assert (
-        refusal(saved(state, tmp_path)) == "holds fc.bias twice, the second time as module.fc.bias"
-    )
+    assert refusal(saved(state, tmp_path)) == "has fc.bias twice, the second time as module.fc.bias"
 
 
 def test_a_file_that_holds_no_state_dict_is_refused(tmp_path: Path) -> None:
-    expected = "holds no state dict, neither bare nor as 'state_dict' or 'model'"
+    expected = "has no state dict, neither alone nor as 'state_dict' or 'model'"
     assert refusal(saved([1, 2], tmp_path)) == expected
     assert refusal(saved({}, tmp_path)) == expected
-    assert refusal(saved({"epoch": 3}, tmp_path)) == "holds no state dict: 'epoch' is a int"
+    assert refusal(saved({"epoch": 3}, tmp_path)) == "has no state dict: 'epoch' is a int"
 
 
 def test_a_path_that_is_no_file_is_refused(tmp_path: Path) -> None:
-    expected = "is not a file: give a checkpoint saved by torch.save"
+    expected = "is not a file. Use a checkpoint saved by torch.save."
     assert refusal(tmp_path / "absent.pt") == expected
     assert refusal(tmp_path) == expected
 
@@ -331,7 +329,10 @@ def test_a_checkpoint_that_tries_to_run_code_leaves_no_trace(
         path.write_bytes(pickle.dumps(content, protocol=way))
     else:
         torch.save(content, path)
-    assert refusal(path) == "was refused: it tries to run posix.system; save its state dict alone"
+    assert (
+        refusal(path)
+        == "was rejected, because it tries to run posix.system. Save only its state dict."
+    )
     assert sorted(tmp_path.iterdir()) == [path]
 
 
@@ -413,7 +414,9 @@ def test_a_class_folder_that_leads_to_a_folder_around_it_is_refused(tmp_path: Pa
     for target in (Path("/"), tmp_path, tmp_path / "images"):
         link = tmp_path / "images/1"
         link.symlink_to(target)
-        with pytest.raises(DataError, match=f"^{link} is a link to a folder around {tmp_path}"):
+        with pytest.raises(
+            DataError, match=f"^{link} is a link to a folder that contains {tmp_path}"
+        ):
             ImageFolder(tmp_path / "images", "INPUT__0", "OUTPUT__0")
         link.unlink()
 
@@ -545,15 +548,15 @@ def test_folders_of_another_layout_are_errors_that_say_what_is_expected(tmp_path
             ImageFolder(folder, "INPUT__0", "OUTPUT__0")
         return str(caught.value)
 
-    layout = "expected <folder>/<class>/<image>.JPEG, a class being a number from 0 or a name"
-    assert error(tmp_path / "absent") == f"{tmp_path / 'absent'} is not a folder: {layout}"
-    assert error(tmp_path) == f"{tmp_path} holds no class folders: {layout}"
+    layout = "Use <folder>/<class>/<image>.JPEG, where a class is a number from 0 on or a name."
+    assert error(tmp_path / "absent") == f"{tmp_path / 'absent'} is not a folder. {layout}"
+    assert error(tmp_path) == f"{tmp_path} has no class folders. {layout}"
     (tmp_path / "1").mkdir()
     assert error(tmp_path) == (
-        f"{tmp_path / '1'} holds no images (.gif, .jpeg, .jpg, .png): {layout}"
+        f"{tmp_path / '1'} has no images (.gif, .jpeg, .jpg, .png). {layout}"
     )
     (tmp_path / "1000").mkdir()
-    assert error(tmp_path) == f"{tmp_path / '1000'} is class 1000, and ResNet50 knows 0 to 999"
+    assert error(tmp_path) == f"{tmp_path / '1000'} is class 1000, but ResNet50 has 0 to 999"
 
 
 # The generated images
@@ -586,10 +589,10 @@ def test_training_images_have_the_asked_size_and_differ_between_steps() -> None:
 
 def test_an_unknown_generated_set_is_an_error(tmp_path: Path) -> None:
     config = SimpleNamespace(dataset="generated-huge", export_precision="fp32", crop_size=None)
-    with pytest.raises(DataError, match=r"^unknown data set 'generated-huge': give one of "):
+    with pytest.raises(DataError, match=r"^Unknown data set 'generated-huge'. Use one of "):
         resnet50.prepare_dataset(config, tmp_path)
     with pytest.raises(
-        DataError, match=r"^no checkpoint can be fitted to 'generated-huge', only to"
+        DataError, match=r"^No checkpoint can be fitted to 'generated-huge'. Use one of"
     ):
         resnet50.prepare_checkpoint(config, tmp_path, tmp_path / "c.pt")
     assert list(tmp_path.iterdir()) == []

@@ -715,11 +715,11 @@ def error(folder: Path, kind: str = "electricity") -> str:
 
 
 def test_folders_of_another_layout_are_errors_that_say_what_is_expected(tmp_path: Path) -> None:
-    layout = "expected NVIDIA's processed folder: test.csv and tgt_scalers.bin"
-    assert error(tmp_path / "absent").endswith(f"holds no test.csv: {layout}")
+    layout = "Use NVIDIA's processed folder, with test.csv and tgt_scalers.bin."
+    assert error(tmp_path / "absent").endswith(f"has no test.csv. {layout}")
     folder_of("traffic", tmp_path)
     assert error(tmp_path) == (
-        "test.csv lacks the column power_usage, hour; its columns are those of variant traffic"
+        "test.csv lacks the column power_usage, hour. Its columns are those of variant traffic."
     )
     (tmp_path / "tgt_scalers.bin").unlink()
     assert error(tmp_path, "traffic") == "tgt_scalers.bin is missing"
@@ -732,8 +732,8 @@ def test_folders_of_another_layout_are_errors_that_say_what_is_expected(tmp_path
     [
         ("power_usage", np.nan, "has a value in column power_usage that is not a finite number"),
         ("hour", "noon", "has a value in column hour that is not a finite number"),
-        ("categorical_id", 369, "holds categorical_id 369, and the network knows 0 to 368"),
-        ("categorical_id", -1, "holds categorical_id -1, and the network knows 0 to 368"),
+        ("categorical_id", 369, "has categorical_id 369, but the network has 0 to 368"),
+        ("categorical_id", -1, "has categorical_id -1, but the network has 0 to 368"),
         ("id", 0.5, "has a value in column id that is not a whole number"),
     ],
 )
@@ -755,7 +755,7 @@ def test_a_short_series_is_dropped_and_counted_and_short_ones_alone_are_an_error
     table.iloc[1:].to_csv(tmp_path / "test.csv")  # the first series has 192 hours
     assert opened("electricity", tmp_path).facts["series dropped"] == 1
     table.groupby("id").head(191).to_csv(tmp_path / "test.csv")
-    assert error(tmp_path) == "test.csv holds no series of 192 hours"
+    assert error(tmp_path) == "test.csv has no series of 192 hours"
 
 
 def test_a_missing_or_unfit_scaler_is_an_error(tmp_path: Path) -> None:
@@ -768,8 +768,11 @@ def test_a_missing_or_unfit_scaler_is_an_error(tmp_path: Path) -> None:
     for content, text in (
         ({0: scalers[0]}, "tgt_scalers.bin has no scaler of one target for id 1"),
         ({**scalers, 2: wide}, "tgt_scalers.bin has no scaler of one target for id 2"),
-        ({**scalers, 3: flat}, f"tgt_scalers.bin scales id 3 by 0.0 around {flat.mean_[0]}"),
-        ([1], "tgt_scalers.bin holds a list, not a dict of scalers"),
+        (
+            {**scalers, 3: flat},
+            f"tgt_scalers.bin has an invalid scaler for id 3: 0.0 around {flat.mean_[0]}",
+        ),
+        ([1], "tgt_scalers.bin is a list, not a dict of scalers"),
     ):
         path.write_bytes(pickle.dumps(content))
         assert error(tmp_path) == text
@@ -802,10 +805,10 @@ def test_a_pickle_that_names_anything_else_is_refused_and_leaves_no_trace(tmp_pa
         path.write_bytes(pickle.dumps(content, protocol=4))
         with pytest.raises(DataError) as caught:
             pickles.read(path)
-        assert str(caught.value) == f"{path} was refused: it names {name}"
+        assert str(caught.value) == f"{path} was rejected: it names {name}"
     for damaged in (b"", b"\x80\x04", os.urandom(100)):
         path.write_bytes(damaged)
-        with pytest.raises(DataError, match=f"^{re.escape(str(path))} was refused: "):
+        with pytest.raises(DataError, match=f"^{re.escape(str(path))} was rejected: "):
             pickles.read(path)
     assert sorted(tmp_path.iterdir()) == [path]
 
@@ -821,7 +824,7 @@ def test_splits_without_a_whole_series_and_too_many_series_are_errors(tmp_path: 
     with pytest.raises(DataError, match="^no series has 192 hours in the days 3 to 7 of valid$"):
         prepare(table, variant, ((0, 9), (3, 8), (0, 99)), tmp_path)
     many = table_of("electricity", {str(n): 192 for n in range(370)})
-    with pytest.raises(DataError, match="^370 series, and the network knows 369$"):
+    with pytest.raises(DataError, match="^it has 370 series, but the network has 369$"):
         prepare(many, variant, ((0, 9), (0, 9), (0, 9)), tmp_path)
 
 
@@ -879,9 +882,9 @@ def test_series_are_positive_and_last_week_is_a_poor_forecast(
 
 def test_an_unknown_generated_set_is_an_error(tmp_path: Path) -> None:
     config = config_of("traffic", dataset="generated-huge")
-    with pytest.raises(DataError, match=r"^unknown data set 'generated-huge': give one of "):
+    with pytest.raises(DataError, match=r"^Unknown data set 'generated-huge'. Use one of "):
         tft.prepare_dataset(config, tmp_path)
-    with pytest.raises(DataError, match=r"^no checkpoint can be fitted to 'generated-huge', only"):
+    with pytest.raises(DataError, match=r"^No checkpoint can be fitted to 'generated-huge'. Use"):
         tft.prepare_checkpoint(config, tmp_path, tmp_path / "c.pt")
     assert list(tmp_path.iterdir()) == []
 

@@ -236,13 +236,13 @@ def test_only_public_files_are_taken_for_raw(tmp_path: Path) -> None:
 def test_the_other_variants_file_is_named(tmp_path: Path) -> None:
     archive = Pems().write(tmp_path / "PEMS-SF.zip")
     power = written(*quarters(1), tmp_path / raw.POWER)
-    text = "holds the data of variant {}, and the experiment's is '{}'"
+    text = "has the data of variant {}, but the experiment's is '{}'"
     assert refusal("electricity", archive, tmp_path / "a") == text.format("traffic", "electricity")
     assert refusal("traffic", power, tmp_path / "b") == text.format("electricity", "traffic")
     with zipfile.ZipFile(tmp_path / "other.zip", "w") as other:
         other.writestr("readme", "x")
     assert refusal("traffic", tmp_path / "other.zip", tmp_path / "c") == (
-        "holds neither LD2011_2014.txt nor PEMS_train: it is another archive"
+        "is another archive: it has neither LD2011_2014.txt nor PEMS_train"
     )
 
 
@@ -282,15 +282,15 @@ def test_a_damaged_text_is_one_line(
 @pytest.mark.parametrize(
     ("member", "change", "text"),
     [
-        ("randperm", "[1 2 3]", "randperm is no order of the 12 days with labels"),
+        ("randperm", "[1 2 3]", "randperm is not an order of the 12 days with labels"),
         ("randperm", "1 2 3", "randperm has a line that is not in brackets"),
         (
             "stations_list",
             "[1 x 3]",
-            "stations_list has a line that is no table of numbers: could not",
+            "stations_list has a line that is not a table of numbers: could not",
         ),
-        ("stations_list", "[1 1 3]", "a station comes twice or a label is not 1 to 7"),
-        ("PEMS_testlabels", "[1 2 3 4 9]", "a station comes twice or a label is not 1 to 7"),
+        ("stations_list", "[1 1 3]", "a station occurs twice or a label is not 1 to 7"),
+        ("PEMS_testlabels", "[1 2 3 4 9]", "a station occurs twice or a label is not 1 to 7"),
         ("PEMS_train", "[1 2;3 4]\n", "a day of PEMS_train is not 3 x 144 numbers"),
         ("PEMS_test", "", "PEMS_test ends 5 days before its labels"),
         ("PEMS_test", None, "lacks PEMS_test"),
@@ -321,9 +321,7 @@ def test_more_days_than_labels_and_a_row_cut_short_are_found(tmp_path: Path) -> 
     )
     pems.members["PEMS_train"] = first[:-40] + "]\n"
     source = pems.write(tmp_path / "PEMS-SF.zip")
-    text = (
-        "PEMS_train has a line that is no table of numbers: the number of columns changed from 144"
-    )
+    text = "PEMS_train has a line that is not a table of numbers: the number of columns changed"
     assert text in refusal("traffic", source, tmp_path / "c")
 
 

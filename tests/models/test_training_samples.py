@@ -73,16 +73,16 @@ def test_the_seed_alone_decides_which_are_drawn(generated: tuple[Any, Path]) -> 
 def test_more_than_there_are_is_an_error(generated: tuple[Any, Path]) -> None:
     config, folder = generated
 
-    with pytest.raises(DataError, match=r"^1,000,000 training samples are asked for, and the set "):
+    with pytest.raises(DataError, match=r"^1,000,000 training samples are needed, but the set "):
         models.get(config.model).training_samples(config, folder, 1_000_000, seed=0)
 
 
 MISSING = {
-    "resnet50": ("train", "train is not a folder: "),
-    "bert": ("train-v1.1.json", "holds no train-v1.1.json, in whatever folder below it"),
-    "tft": ("train.csv", "holds no train.csv: "),
-    "widedeep": ("train", "holds no train/*.parquet: "),
-    "dlrm": ("train", "numerical.bin is no file of "),
+    "resnet50": ("train", "train is not a folder. "),
+    "bert": ("train-v1.1.json", "has no train-v1.1.json, nor have its subfolders"),
+    "tft": ("train.csv", "has no train.csv. "),
+    "widedeep": ("train", "has no train/*.parquet. "),
+    "dlrm": ("train", "numerical.bin is not a file of "),
 }
 
 

@@ -402,11 +402,11 @@ def test_another_models_checkpoint_is_refused_with_a_count(network: Any, tmp_pat
 def test_what_is_no_checkpoint_is_an_error(network: Any, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     assert refusal(tmp_path / "empty", network) == (
-        f"{tmp_path / 'empty'} is no TensorFlow checkpoint: give its folder or its prefix"
+        f"{tmp_path / 'empty'} is not a TensorFlow checkpoint. Use its folder or its prefix."
     )
     for absent in (tmp_path / "absent", Path(__file__)):
         assert refusal(absent, network) == (
-            f"{absent} is no TensorFlow checkpoint: give its folder or its prefix"
+            f"{absent} is not a TensorFlow checkpoint. Use its folder or its prefix."
         )
     (tmp_path / "a.index").write_bytes(b"")
     assert refusal(tmp_path / "a", network).startswith(
@@ -417,7 +417,7 @@ def test_what_is_no_checkpoint_is_an_error(network: Any, tmp_path: Path) -> None
         f"{tmp_path / 'b'}.index and its data cannot"
     )
     assert refusal(tmp_path, network) == (
-        f"{tmp_path} holds 2 checkpoints and no file 'checkpoint' that names the latest"
+        f"{tmp_path} has 2 checkpoints. Use the prefix of one of them."
     )
 
 
@@ -549,10 +549,10 @@ def error(folder: Path) -> str:
 
 
 def test_folders_of_another_layout_are_errors_that_say_what_is_expected(tmp_path: Path) -> None:
-    layout = "expected NVIDIA's prepared folder: valid/*.parquet"
-    assert error(tmp_path / "absent").endswith(f"holds no valid/*.parquet: {layout}")
+    layout = "Use NVIDIA's prepared folder, with valid/*.parquet."
+    assert error(tmp_path / "absent").endswith(f"has no valid/*.parquet. {layout}")
     (tmp_path / "valid").mkdir()
-    assert error(tmp_path) == f"it holds no valid/*.parquet: {layout}"
+    assert error(tmp_path) == f"it has no valid/*.parquet. {layout}"
     path = tmp_path / "valid/x.parquet"
     for content in (b"", b"PAR1" + bytes(99)):
         path.write_bytes(content)
@@ -571,9 +571,9 @@ def test_sets_without_rows_or_clicks_are_errors(tmp_path: Path) -> None:
     path = tmp_path / "valid/x.parquet"
     path.parent.mkdir()
     pl.DataFrame(schema=kinds).write_parquet(path)
-    assert error(tmp_path) == "valid holds no rows, so that there is nothing to score"
+    assert error(tmp_path) == "valid has no rows, so nothing can be scored"
     written(path, table | {"clicked": [0] * 8})
-    assert error(tmp_path) == "valid holds no click, so that there is nothing to score"
+    assert error(tmp_path) == "valid has no click, so nothing can be scored"
 
 
 @pytest.mark.parametrize(
@@ -592,18 +592,18 @@ def test_sets_without_rows_or_clicks_are_errors(tmp_path: Path) -> None:
         ("clicked", [0, 2] * 4, "has a value in column clicked that is not 0 or 1"),
         ("clicked", [0, None] * 4, "has a value in column clicked that is missing"),
         ("ad_id", [None, 3] * 4, "has a value in column ad_id that is missing"),
-        ("ad_id", [3, 250_000] * 4, "holds ad_id 250000, and its table has 0 to 249999"),
-        ("ad_id", [3, 2**40] * 4, f"holds ad_id {2**40}, and its table has 0 to 249999"),
-        ("platform", [0, -1] * 4, "holds platform -1, and its table has 0 to 3"),
-        ("topic_id_list", [[1], [350]] * 4, "holds topic_id_list 350, and its table has 0 to 349"),
-        ("topic_id_list", [[1], [-2]] * 4, "holds topic_id_list -2, and its table has 0 to 349"),
+        ("ad_id", [3, 250_000] * 4, "has ad_id 250000, but its table has 0 to 249999"),
+        ("ad_id", [3, 2**40] * 4, f"has ad_id {2**40}, but its table has 0 to 249999"),
+        ("platform", [0, -1] * 4, "has platform -1, but its table has 0 to 3"),
+        ("topic_id_list", [[1], [350]] * 4, "has topic_id_list 350, but its table has 0 to 349"),
+        ("topic_id_list", [[1], [-2]] * 4, "has topic_id_list -2, but its table has 0 to 349"),
         ("topic_id_list", [[1], None] * 4, "has a value in column topic_id_list that is missing"),
         (
             "topic_id_list",
             [[1], [2, None]] * 4,
             "has a value in column topic_id_list that is missing",
         ),
-        ("topic_id_list", [[1] * 4] * 8, "has 4 ids in a list of topic_id_list, and 3 fit"),
+        ("topic_id_list", [[1] * 4] * 8, "has 4 ids in a list of topic_id_list; 3 are allowed"),
         (
             "ad_id_ctr",
             [0.5, float("nan")] * 4,
@@ -772,9 +772,9 @@ def test_ids_cover_their_tables_by_a_power_law_and_belong_together(small: Path) 
 
 def test_an_unknown_generated_set_is_an_error(tmp_path: Path) -> None:
     config = config_of(dataset="generated-huge")
-    with pytest.raises(DataError, match=r"^unknown data set 'generated-huge': give one of "):
+    with pytest.raises(DataError, match=r"^Unknown data set 'generated-huge'. Use one of "):
         widedeep.prepare_dataset(config, tmp_path)
-    with pytest.raises(DataError, match=r"^no checkpoint can be fitted to 'generated-huge', only"):
+    with pytest.raises(DataError, match=r"^No checkpoint can be fitted to 'generated-huge'. Use"):
         widedeep.prepare_checkpoint(config, tmp_path, tmp_path / "c")
     assert list(tmp_path.iterdir()) == []
 

@@ -551,18 +551,18 @@ def line(place: int, new: str) -> Callable[[bytes], bytes]:
         ("clicks_train", line(5, "7,3.5,0"), "is damaged, at lines from 2: could not parse `3.5`"),
         ("clicks_train", line(5, "7,3,2"), "is damaged: line 5 has no valid clicked"),
         ("clicks_train", line(5, "\\N,3,0"), "is damaged: line 5 has no valid display_id"),
-        ("clicks_train", line(5, "7,999,0"), "holds ad_id 999, which promoted_content.csv lacks"),
+        ("clicks_train", line(5, "7,999,0"), "has ad_id 999, which promoted_content.csv lacks"),
         ("clicks_train", line(5, "1601,3,0"), "display_id 1601, which events.csv lacks"),
         ("clicks_train", line(5, "900000,3,0"), "display_id 900000, which events.csv lacks"),
         ("clicks_train", lambda text: text[:-4], "fields, expected 3"),
         ("events", lambda text: text[: text.rindex(b",")], "has 5 fields, expected 6"),
         ("events", line(3, "2,u,1,,1,US"), "is damaged: line 3 has no valid timestamp"),
         ("events", line(3, "2,u,1,noon,1,US"), "could not parse `noon`"),
-        ("events", line(3, "1600,u,1,5,1,US"), "is damaged: display_id 1600 comes twice"),
-        ("promoted_content", line(3, "3,1,1,1\n3,1,1,1"), "is damaged: ad_id 3 comes twice"),
+        ("events", line(3, "1600,u,1,5,1,US"), "is damaged: display_id 1600 occurs twice"),
+        ("promoted_content", line(3, "3,1,1,1\n3,1,1,1"), "is damaged: ad_id 3 occurs twice"),
         ("documents_meta", line(3, "5,1,1,noon"), "is damaged: publish_time 'noon'"),
         ("documents_meta", line(3, "5,1,1,2016-06-0"), "is damaged: publish_time '2016-06-0'"),
-        ("documents_meta", line(3, "5,1,1,\n5,1,1,"), "is damaged: document_id 5 comes twice"),
+        ("documents_meta", line(3, "5,1,1,\n5,1,1,"), "is damaged: document_id 5 occurs twice"),
         ("documents_entities", line(3, "5,abc,nan"), "line 3 has no valid confidence_level"),
         ("documents_entities", line(3, "5,abc,-1"), "line 3 has no valid confidence_level"),
         ("documents_entities", line(3, "5,,0.5"), "line 3 has no valid entity_id"),
@@ -620,7 +620,7 @@ def test_a_set_with_an_empty_part_is_refused(day: int, part: str, tmp_path: Path
     assert keep
     world.tables["clicks_train"] = clicks[clicks["display_id"] == clicks["display_id"][0]]
     found = refusal(world.write(tmp_path / "source"), tmp_path / "out")
-    assert found == f"clicks_train.csv holds no display of the {part} part"
+    assert found == f"clicks_train.csv has no display of the {part} part"
 
 
 def broken(content: bytes) -> bytes:

@@ -783,8 +783,11 @@ def test_on_a_gpu_there_are_engines_of_tensorrt(
 
 
 WRONG_FIELDS = {
-    "unknown": ({"dimensions": {"tall": 3}}, "unknown dimension 'tall'; this model has none"),
-    "labels": ({"labels": "labels.npz"}, "the labels of this model are in its data set"),
+    "unknown": (
+        {"dimensions": {"tall": 3}},
+        "Unknown dimension 'tall'. This model has no dimensions.",
+    ),
+    "labels": ({"labels": "labels.npz"}, "The data set of this model has its labels. Remove"),
 }
 
 

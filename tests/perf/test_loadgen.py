@@ -279,7 +279,7 @@ def test_what_is_not_deployed_yet_is_one_line(
 ) -> None:
     assert crosscheck(outputs) == 1
     assert capsys.readouterr().err == (
-        "error: resnet50 onnx-fp32 has no result of deploy yet: run triton-notebooks run "
+        "error: resnet50 onnx-fp32 has no deploy result yet. Run: triton-notebooks run "
         "params/smoke.yaml --model resnet50 --experiment onnx-fp32 --stage deploy\n"
     )
 

@@ -89,5 +89,5 @@ def test_a_budget_that_no_rate_keeps_takes_six_points_at_most() -> None:
 
 @pytest.mark.parametrize("shares", [[0], [-0.5], [2.1], [0.5, 3]])
 def test_a_share_of_the_peak_is_above_0_and_at_most_2(shares: list[float]) -> None:
-    with pytest.raises(ParameterError, match=r"rates\.\d is .*: should be (greater|less) than"):
+    with pytest.raises(ParameterError, match=r"rates\.\d is .*\. It should be (greater|less) than"):
         resolve("resnet50", "perf_online", overrides={"rates": shares})

@@ -127,8 +127,8 @@ def test_a_file_that_artifacts_share_is_counted_once(
 
     assert main(["clear", "--outputs", str(outputs)]) == 0
 
-    sizes = [line.rpartition(", ")[2] for line in capsys.readouterr().out.splitlines()]
-    assert sizes == ["4.0 MB", "4.0 MB", "8.0 MB"]
+    sizes = [line.rpartition("(")[2] for line in capsys.readouterr().out.splitlines()]
+    assert sizes == ["4.0 MB)", "4.0 MB)", "8.0 MB)"]
 
 
 def test_nothing_behind_a_link_is_removed(

@@ -209,7 +209,7 @@ def test_serving_what_is_not_deployed_names_the_command_that_deploys_it(
     said = capsys.readouterr()
     assert (code, said.out) == (1, "")
     assert said.err == (
-        "error: resnet50 onnx-fp32 has no result of deploy yet: run triton-notebooks run "
+        "error: resnet50 onnx-fp32 has no deploy result yet. Run: triton-notebooks run "
         "params/smoke.yaml --model resnet50 --experiment onnx-fp32 --stage deploy\n"
     )
     assert not outputs.exists()

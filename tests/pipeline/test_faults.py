@@ -267,6 +267,6 @@ def test_a_stage_without_its_input_names_the_command_that_makes_it(fresh: Projec
         [sys.executable, "-c", code], cwd=fresh.root, capture_output=True, text=True, timeout=60
     )
     assert ended.stderr.splitlines()[-1] == (
-        "helpers.errors.ArtifactError: dummy onnx-fp32 has no result of export yet: run "
+        "helpers.errors.ArtifactError: dummy onnx-fp32 has no export result yet. Run: "
         "triton-notebooks run params/dummy.yaml --model dummy --experiment onnx-fp32 --stage export"
     )

@@ -299,7 +299,7 @@ def test_a_new_format_is_one_module_and_one_failed_experiment_does_not_stop_it(
         "dummy dummy-fp32 convert",
         "dummy dummy-fp32 deploy",
     ]
-    assert "openvino bf16 of dummy failed: RuntimeError: on purpose" in answer.output
+    assert "dummy cannot be built as openvino bf16: RuntimeError: on purpose" in answer.output
     assert (fresh.target / "dummy/openvino-bf16/convert.ipynb").exists()
     assert "on purpose" in (fresh.target / "index.html").read_text()
     assert not fresh.result("dummy-fp32", "deploy").scores[0].fault

@@ -28,7 +28,7 @@ W1122 07:32:30.349118 30269 metrics.cc:798] "DCGM unable to start"
         (125, "failed (exit code 125)"),
         (255, "failed (exit code 255)"),
         (128 + signal.SIGSEGV, "was killed by signal 11 (SIGSEGV)"),
-        (-signal.SIGBUS, f"was killed by signal 7 (SIGBUS) because {FULL}"),
+        (-signal.SIGBUS, f"was killed by signal 7 (SIGBUS). {FULL}"),
         (
             128 + signal.SIGKILL,
             "was killed by signal 9 (SIGKILL), by another process or because memory ran out",

@@ -66,7 +66,7 @@ def load(model: str, variant: str, path: Path) -> "Model":
     tables(model, variant, path)
     for file in sorted((path / "dense").iterdir()):
         if not _DENSE_FILES.fullmatch(file.name):
-            raise CheckpointError(f"{file} is no part of a checkpoint of {model}")
+            raise CheckpointError(f"{file} is not part of a checkpoint of {model}")
     made = network.network(model)
     checkpoint.load(path / "dense/dense", model, _weights(made))
     return made
@@ -163,8 +163,8 @@ def _read(path: Path) -> dict[str, Any]:
         return _Config.model_validate_json(path.read_bytes()).model_dump()
     except OSError as error:
         raise CheckpointError(
-            f"{path} cannot be read ({error.strerror}): a checkpoint is a folder with dense/ and "
-            "sparse/, as NVIDIA's training saves it"
+            f"{path} cannot be read ({error.strerror}). Use a folder with dense/ and sparse/, as "
+            "NVIDIA's training saves it."
         ) from None
     except ValidationError as error:
         raise CheckpointError(f"{path}: {first_fault(error)}") from None

@@ -48,8 +48,8 @@ class SplitBinary:
         for place, (found, wanted) in enumerate(zip(own, tables or own, strict=True)):
             if found != wanted:
                 raise DataError(
-                    f"{folder / spec.FILE}: feature {place} has {found:,} ids and the network's "
-                    f"table {wanted:,} rows; variant 'own' takes the folder's"
+                    f"{folder / spec.FILE}: feature {place} has {found:,} ids, but the network's "
+                    f"table has {wanted:,} rows. Use variant 'own', which takes the folder's."
                 )
         self._files = numbers, label, *ids = self.spec.parts[part]
         self._numerical = _mapped(numbers, f"({NUMERICAL},)float16")
@@ -57,8 +57,8 @@ class SplitBinary:
         self._ids = list(map(_mapped, ids, self.spec.dtypes))
         for path, array in zip((numbers, *ids), (self._numerical, *self._ids), strict=True):
             if len(array) != len(self):
-                text = f"{len(array):,} samples, and {label.name} {len(self):,}"
-                raise DataError(f"{path} holds {text}")
+                text = f"{len(array):,} samples, but {label.name} has {len(self):,}"
+                raise DataError(f"{path} has {text}")
 
     @property
     def facts(self) -> dict[str, str | int]:
@@ -82,21 +82,21 @@ class SplitBinary:
         clicks, tables = self.clicks(rows), self.spec.cardinalities
         numerical = self._numerical[rows].astype(np.float32)
         if not np.isfinite(numerical).all():
-            raise DataError(f"{numbers} holds a number that is not finite")
+            raise DataError(f"{numbers} has a number that is not finite")
         columns = [column[rows] for column in self._ids]
         categorical: NDArray[np.int32] = np.stack(columns, axis=1, dtype=np.int32)
         wrong = (categorical < 0) | (categorical >= tables)
         if wrong.any():
             row, place = np.argwhere(wrong)[0]
-            text = f"{categorical[row, place]}, and its table has {tables[place]:,} rows"
-            raise DataError(f"{ids[place]} holds the id {text}")
+            text = f"{categorical[row, place]}, but its table has {tables[place]:,} rows"
+            raise DataError(f"{ids[place]} has the id {text}")
         return Samples(categorical, numerical, clicks)
 
     def clicks(self, rows: Rows = slice(None)) -> NDArray[np.bool_]:
         """Read the labels of the samples `rows`; raise DataError for one other than 0 and 1."""
         found = self._clicks[rows]
         if len(found) and found.max() > 1:
-            raise DataError(f"{self._files[1]} holds a label other than 0 and 1")
+            raise DataError(f"{self._files[1]} has a label other than 0 and 1")
         return np.asarray(found, dtype=np.bool_)
 
     def samples(self, batch_size: int, limit: int | None = None) -> Iterator[Samples]:
@@ -120,7 +120,7 @@ class SplitBinary:
         if logits.shape not in ((len(self),), (len(self), 1)):
             raise DataError(f"{OUTPUT} is {list(logits.shape)} and should be [{len(self)}]")
         if clicks.all() or not clicks.any():
-            raise DataError("the samples are all clicks or all none: there is no area under a ROC")
+            raise DataError("The area under the ROC curve needs samples with and without clicks.")
         values = logits.reshape(-1).astype(np.float64)
         return {"auc": auc(clicks, values), "bce": cross_entropy(clicks, values)}
 
@@ -166,5 +166,5 @@ def _mapped(path: Path, sample: str) -> NDArray[np.generic]:
     try:
         return np.memmap(path, sample, "r")
     except (OSError, ValueError) as error:
-        text = f"{path} is no file of {np.dtype(sample)} samples: {error}"
+        text = f"{path} is not a file of {np.dtype(sample)} samples: {error}"
         raise DataError(text) from None

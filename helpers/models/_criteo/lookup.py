@@ -71,7 +71,7 @@ class JoinedLookup(Lookup):
         mapped = np.load(path / TABLES, mmap_mode="r", allow_pickle=False)
         if mapped.dtype != dtype or mapped.ndim != 2 or len(mapped) != sum(cardinalities):
             raise ValueError(
-                f"{path / TABLES} is {mapped.dtype} {list(mapped.shape)}, and {LAYOUT} tells of "
+                f"{path / TABLES} is {mapped.dtype} {list(mapped.shape)}, but {LAYOUT} has "
                 f"{sum(cardinalities)} rows of {dtype}"
             )
         self._table, self._scales = np.asarray(mapped), None
@@ -79,7 +79,7 @@ class JoinedLookup(Lookup):
             self._scales = np.asarray(np.load(path / SCALES, mmap_mode="r", allow_pickle=False))
             if self._scales.dtype != np.float32 or self._scales.shape != (len(mapped),):
                 raise ValueError(
-                    f"{path / SCALES} is {self._scales.dtype} {list(self._scales.shape)}, and "
+                    f"{path / SCALES} is {self._scales.dtype} {list(self._scales.shape)}, but "
                     f"there are {len(mapped)} rows"
                 )
         ends = np.cumsum(cardinalities, dtype=np.int64)

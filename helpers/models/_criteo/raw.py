@@ -84,7 +84,7 @@ class Wanted:
 
     def __post_init__(self) -> None:
         if self.variant not in tables.THRESHOLDS or (self._published and len(self.days) != DAYS):
-            raise DataError(f"{self._wrong} with its {len(self.days)} days: {self._instead}")
+            raise DataError(f"{self._wrong} with its {len(self.days)} days. {self._instead}")
 
     @property
     def threshold(self) -> int:
@@ -118,8 +118,8 @@ class Wanted:
         published = self._published or rows
         for name, found, wanted in zip(self.features, rows, published, strict=True):
             if found != wanted:
-                table = f"the one of {name} has {found:,} rows instead of {wanted:,}"
-                raise DataError(f"{self._wrong}, {table}: {self._instead}")
+                table = f"the table of {name} has {found:,} rows instead of {wanted:,}"
+                raise DataError(f"{self._wrong}: {table}. {self._instead}")
 
     @property
     def _published(self) -> tuple[int, ...] | None:
@@ -132,7 +132,7 @@ class Wanted:
     @property
     def _instead(self) -> str:
         own = f"own-{self.variant}" if f"own-{self.variant}" in tables.OWN else "own"
-        return f"variant '{own}' takes those that it gives"
+        return f"Use variant '{own}', which takes the folder's tables."
 
 
 def prepare_raw(config: Config, source: Path, folder: Path) -> None:
@@ -171,7 +171,7 @@ def count_lines(last: Path) -> int:
     """Count the lines of the last day; raise `DataError` if they are too few."""
     lines = sum(map(len, _read(last, [])))
     if lines < 2:
-        raise DataError(f"{last} has {lines} lines, and the last day gives two parts")
+        raise DataError(f"{last} has {lines} lines, but the last day needs two at least")
     return lines
 
 
@@ -192,13 +192,13 @@ def days_of(source: Path) -> list[Path]:
         if matched := DAY.fullmatch(path.name):
             other = found.setdefault(int(matched[1]), path)
             if other is not path:
-                raise DataError(f"{source} holds {other.name} and {path.name}: leave one of them")
+                raise DataError(f"{source} has {other.name} and {path.name}. Keep one of them.")
     missing = [f"day_{day}" for day in range(max(found, default=0)) if day not in found]
     if missing:
-        raise DataError(f"{source} lacks {', '.join(missing)}: days have to follow one another")
+        raise DataError(f"{source} lacks {', '.join(missing)}. Use consecutive days.")
     if len(found) < 2:
         held = f"only {found[0].name}" if found else "no day files"
-        raise DataError(f"{source} holds {held}: expected day_0 and day_1 at least, of {DAYS} days")
+        raise DataError(f"{source} has {held}. Use day_0 and day_1 at least, of {DAYS} days.")
     return [found[day] for day in sorted(found)]
 
 
@@ -316,4 +316,4 @@ def _no_text(path: Path) -> DataError:
     """Say which line has bytes that are no text."""
     with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
         place = next(place for place, line in enumerate(file, 1) if not line.isascii())
-    return DataError(f"{path}: line {place} has bytes that are no text")
+    return DataError(f"{path}: line {place} has bytes that are not text")

@@ -109,14 +109,14 @@ def read(folder: Path) -> Spec:
     """
     path = folder / FILE
     if not path.is_file():
-        wanted = f"expected a split-binary folder: {FILE}, train and test"
-        raise DataError(f"{folder} holds no {FILE}: {wanted}")
+        wanted = f"Use a split-binary folder, with {FILE}, train and test."
+        raise DataError(f"{folder} has no {FILE}. {wanted}")
     try:
         content = _File.model_validate(yaml.safe_load(path.read_text()))
     except ValidationError as error:
         raise DataError(f"{path}: {first_fault(error)}") from None
     except (yaml.YAMLError, OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path} is no YAML: {' '.join(str(error).split())[:120]}") from None
+        raise DataError(f"{path} is not YAML: {' '.join(str(error).split())[:120]}") from None
     channels, features = content.channel_spec.model_dump(), content.feature_spec
     named = [name for names in channels.values() for name in names]
     for name in [*named, *features]:
@@ -152,7 +152,7 @@ def _files(path: Path, content: _File, part: str) -> list[Path]:
     for names in (channels.numerical, channels.label, *([name] for name in channels.categorical)):
         held = [each for each in getattr(content.source_spec, part) if each.features == names]
         if len(held) != 1:
-            text = f"should have one file of {', '.join(names)}, and has {len(held)}"
+            text = f"should have one file of {', '.join(names)}, but has {len(held)}"
             raise DataError(f"{path}: source_spec.{part} {text}")
         found.append(path.parent / held[0].files[0])
     return found

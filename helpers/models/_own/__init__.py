@@ -75,7 +75,7 @@ class Own(Model):
     GENERATED = (GENERATED,)
     TAKES_LABELS = True
     PACKAGES = ("sklearn",)  # the metrics
-    DRAWN = "drawn at random from type and shape: they say nothing of real data"
+    DRAWN = "drawn at random from type and shape, so they do not represent real data"
     RECIPE = ("_own/data", "_own/metrics", "_own/graph", "_own/networks", "_own/source")
     BATCH = 32
 

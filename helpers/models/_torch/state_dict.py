@@ -33,7 +33,7 @@ def read(path: Path, inert: Collection[str] = ()) -> Any:
     cannot be read or names anything else that is not a tensor.
     """
     if not path.is_file():
-        raise CheckpointError(f"{path} is not a file: give a checkpoint saved by torch.save")
+        raise CheckpointError(f"{path} is not a file. Use a checkpoint saved by torch.save.")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of a pickle protocol that the next lines judge
@@ -46,7 +46,7 @@ def read(path: Path, inert: Collection[str] = ()) -> Any:
         named = re.search(r"GLOBAL ([\w.]+)", reason)
         text = f"is not a whole PyTorch checkpoint: {reason[:120] or 'no content'}"
         if tried := named[1] if named else _imported(path):
-            text = f"was refused: it tries to run {tried}; save its state dict alone"
+            text = f"was rejected, because it tries to run {tried}. Save only its state dict."
         raise CheckpointError(f"{path} {text}") from None
 
 
@@ -73,9 +73,9 @@ def unwrap(content: Any, path: Path) -> dict[str, Tensor]:
         if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
             content = content[key]
             break
-    no_dict = f"{path} holds no state dict"
+    no_dict = f"{path} has no state dict"
     if not isinstance(content, Mapping) or not content:
-        raise CheckpointError(f"{no_dict}, neither bare nor as 'state_dict' or 'model'")
+        raise CheckpointError(f"{no_dict}, neither alone nor as 'state_dict' or 'model'")
     for name, value in content.items():
         if not isinstance(name, str) or not isinstance(value, Tensor):
             raise CheckpointError(f"{no_dict}: {name!r} is a {type(value).__name__}")
@@ -90,7 +90,7 @@ def rename(
     for name, tensor in tensors.items():
         plain = re.sub(pattern, replacement, name)
         if plain in renamed:
-            raise CheckpointError(f"{path} holds {plain} twice, the second time as {name}")
+            raise CheckpointError(f"{path} has {plain} twice, the second time as {name}")
         renamed[plain] = tensor
     return renamed
 

@@ -46,7 +46,7 @@ def _take_pooler(tensors: dict[str, Tensor], hidden: int, path: Path) -> None:
     found = {name: list(tensors.pop(name).shape) for name in shapes if name in tensors}
     for name, shape in shapes.items():
         if found and name not in found:
-            raise CheckpointError(f"{path} holds half a pooler: {name} {shape} is missing")
+            raise CheckpointError(f"{path} has an incomplete pooler: {name} {shape} is missing")
         if found and found[name] != shape:
             raise CheckpointError(f"{path}: {name} is {found[name]} and should be {shape}")
 
@@ -55,7 +55,7 @@ def _safetensors(path: Path) -> dict[str, Tensor]:
     from safetensors.torch import load_file
 
     if not path.is_file():
-        raise CheckpointError(f"{path} is not a file: give a checkpoint")
+        raise CheckpointError(f"{path} is not a file. Use a checkpoint.")
     try:
         tensors: dict[str, torch.Tensor] = load_file(path)
     except Exception as error:  # damaged bytes fail in several ways

@@ -130,13 +130,13 @@ class QuestionSet:
 def _only(folder: Path, name: str) -> Path:
     """Find the one file of that name below a folder."""
     if not folder.is_dir():
-        raise DataError(f"{folder} is not a folder: give one that holds {FILE} and {VOCABULARY}")
+        raise DataError(f"{folder} is not a folder. Use one that has {FILE} and {VOCABULARY}.")
     found = sorted(path for path in folder.rglob(name) if path.is_file())
     if not found:
-        raise DataError(f"{folder} holds no {name}, in whatever folder below it")
+        raise DataError(f"{folder} has no {name}, nor have its subfolders")
     if len(found) > 1:
         places = " and ".join(str(path.relative_to(folder)) for path in found[:2])
-        raise DataError(f"{folder} holds {len(found)} files {name}, and one is needed: {places}")
+        raise DataError(f"{folder} has {len(found)} files {name}. Keep one of them: {places}")
     return found[0]
 
 

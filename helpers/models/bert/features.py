@@ -53,9 +53,9 @@ class WordPiece:
             raise DataError(f"{path} is not UTF-8: {error}") from None
         vocabulary = {token.rstrip("\r"): row for row, token in enumerate(tokens) if token.strip()}
         if missing := [token for token in SPECIAL if token not in vocabulary]:
-            raise DataError(f"{path} is no vocabulary of BERT: it lacks {', '.join(missing)}")
+            raise DataError(f"{path} is not a BERT vocabulary: it lacks {', '.join(missing)}")
         if max(vocabulary.values()) >= rows:
-            raise DataError(f"{path} has {len(vocabulary)} tokens, and the network {rows} rows")
+            raise DataError(f"{path} has {len(vocabulary)} tokens, but the network has {rows} rows")
         self._tokenizer = BertWordPieceTokenizer(vocabulary, lowercase=True)
         self.pad, _, self.cls, self.sep = (vocabulary[token] for token in SPECIAL)
 

@@ -67,8 +67,8 @@ def parse(content: bytes, path: Path) -> tuple[list[str], list[Question]]:
         for entry in paragraph.qas
     ]
     if not questions:
-        raise DataError(f"{path} is not in SQuAD's format: it holds no question")
+        raise DataError(f"{path} is not in SQuAD's format: it has no question")
     name, count = Counter(question.id for question in questions).most_common(1)[0]
     if count > 1:
-        raise DataError(f"{path} is not in SQuAD's format: id '{name}' is there twice")
+        raise DataError(f"{path} is not in SQuAD's format: id '{name}' occurs twice")
     return [each.context for each in paragraphs], questions

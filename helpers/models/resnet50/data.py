@@ -19,7 +19,7 @@ from helpers.store import usable_cores
 
 MARKER = "generated.json"  # next to the class folders: marks a generated set
 SUFFIXES = {".gif", ".jpeg", ".jpg", ".png"}
-LAYOUT = "expected <folder>/<class>/<image>.JPEG, a class being a number from 0 or a name"
+LAYOUT = "Use <folder>/<class>/<image>.JPEG, where a class is a number from 0 on or a name."
 FORMATS = ("GIF", "JPEG", "PNG")  # no others: a decoder may start programs, such as Ghostscript
 OUTPUTS = 1000
 LONGEST = 16  # times the shorter side: the rest is cut off first, since resizing would enlarge it
@@ -136,17 +136,17 @@ def _centre(image: Image.Image, width: int, height: int) -> Image.Image:
 
 def _classes(folder: Path) -> dict[Path, int]:
     if not folder.is_dir():
-        raise DataError(f"{folder} is not a folder: {LAYOUT}")
+        raise DataError(f"{folder} is not a folder. {LAYOUT}")
     found = sorted(path for path in folder.iterdir() if path.is_dir() and path.name[0] != ".")
     if not found:
-        raise DataError(f"{folder} holds no class folders: {LAYOUT}")
+        raise DataError(f"{folder} has no class folders. {LAYOUT}")
     numbered = all(path.name.isascii() and path.name.isdecimal() for path in found)
     classes = {path: int(path.name) if numbered else rank for rank, path in enumerate(found)}
     for path, label in classes.items():
         if folder.resolve().is_relative_to(path.resolve()):
-            raise DataError(f"{path} is a link to a folder around {folder}: {LAYOUT}")
+            raise DataError(f"{path} is a link to a folder that contains {folder}. {LAYOUT}")
         if label >= OUTPUTS:
-            raise DataError(f"{path} is class {label}, and ResNet50 knows 0 to {OUTPUTS - 1}")
+            raise DataError(f"{path} is class {label}, but ResNet50 has 0 to {OUTPUTS - 1}")
     return classes
 
 
@@ -165,5 +165,5 @@ def _images(folder: Path) -> list[Path]:
         path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file()
     ]
     if not files:
-        raise DataError(f"{folder} holds no images ({', '.join(sorted(SUFFIXES))}): {LAYOUT}")
+        raise DataError(f"{folder} has no images ({', '.join(sorted(SUFFIXES))}). {LAYOUT}")
     return files

@@ -54,8 +54,8 @@ class _Hashed(FileIO):
             super().__init__(path)
         except OSError as error:
             raise DataError(
-                f"{path} cannot be read ({error.strerror}): put ImageNet's {ARCHIVE} and {DEVKIT} "
-                "into one folder"
+                f"{path} cannot be read ({error.strerror}). Put ImageNet's {ARCHIVE} and {DEVKIT} "
+                "into one folder."
             ) from None
         self._path, self._md5 = path, hashlib.md5(usedforsecurity=False)
 
@@ -70,7 +70,7 @@ class _Hashed(FileIO):
             pass
         found, expected = self._md5.hexdigest(), MD5[self._path.name]
         if found != expected:
-            raise _damaged(self._path, f"has the MD5 {found} and should have {expected}")
+            raise _damaged(self._path, f"has the MD5 {found} instead of {expected}")
 
 
 def _write(
@@ -80,11 +80,11 @@ def _write(
     missing, progress = dict(labels), Progress()
     for member in members:
         if member.name not in missing:
-            fault = "twice" if member.name in labels else f"and {DEVKIT} does not list it"
-            raise _damaged(archive, f"holds {member.name!r} {fault}")
+            fault = " twice" if member.name in labels else f", which {DEVKIT} does not list"
+            raise _damaged(archive, f"has {member.name!r}{fault}")
         image = members.extractfile(member) if member.isreg() else None
         if image is None:
-            raise _damaged(archive, f"holds {member.name!r} as something else than a plain file")
+            raise _damaged(archive, f"has {member.name!r}, which is not a plain file")
         with (folder / str(missing.pop(member.name)) / member.name).open("xb") as target:
             shutil.copyfileobj(image, target, CHUNK)
         progress.say(f"{len(labels) - len(missing):,} of {len(labels):,} images written")
@@ -113,4 +113,4 @@ def _labels(devkit: Path) -> dict[str, int]:
 
 
 def _damaged(path: Path, fault: str) -> DataError:
-    return DataError(f"{path} {fault}: download it again from image-net.org")
+    return DataError(f"{path} {fault}. Download it again from image-net.org.")

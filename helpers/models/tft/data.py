@@ -44,8 +44,8 @@ class Windows:
         self.variant, self._names = variant, names
         path, last = folder / f"{split}.csv", variant.cardinality - 1
         if not path.is_file():
-            layout = "expected NVIDIA's processed folder: test.csv and tgt_scalers.bin"
-            raise DataError(f"{folder} holds no {path.name}: {layout}")
+            layout = "Use NVIDIA's processed folder, with test.csv and tgt_scalers.bin."
+            raise DataError(f"{folder} has no {path.name}. {layout}")
         table = _read_table(path, variant)
         for name in (ID, CATEGORY):
             require(not (table[name] % 1).any(), path, name, "not a whole number")
@@ -53,13 +53,13 @@ class Windows:
         ids, self._categories = (table[name].astype(np.int64) for name in (ID, CATEGORY))
         if (unknown := self._categories[(self._categories < 0) | (self._categories > last)]).size:
             found = f"{CATEGORY} {unknown[0]}"
-            raise DataError(f"{path} holds {found}, and the network knows 0 to {last}")
+            raise DataError(f"{path} has {found}, but the network has 0 to {last}")
         known = [table[name] for name in variant.known]
         self._known = np.stack(known, axis=1).astype(np.float32)  # [rows, 3], scaled
         self._target = table[variant.target].astype(np.float32)  # [rows], scaled
         self._starts = np.flatnonzero(ids[LENGTH - 1 :] == ids[: 1 - LENGTH])  # first rows
         if not len(self):
-            raise DataError(f"{path} holds no series of {LENGTH} hours")
+            raise DataError(f"{path} has no series of {LENGTH} hours")
         self.series = ids[self._starts]  # [windows]: whose each window is
         codes, places = np.unique(self.series, return_inverse=True)
         self._scalers = _scalers(folder / "tgt_scalers.bin", codes)[places]  # mean and scale
@@ -142,7 +142,7 @@ def _read_table(path: Path, variant: Variant) -> dict[str, NDArray[np.float64]]:
         header = scan.collect_schema().names()
         if missing := ", ".join(name for name in numbers if name not in header):
             others = [n for n, v in VARIANTS.items() if v is not variant and v.target in header]
-            hint = f"; its columns are those of variant {others[0]}" if others else ""
+            hint = f". Its columns are those of variant {others[0]}." if others else ""
             raise DataError(f"{path} lacks the column {missing}{hint}")
         table = scan.select(*numbers).sort(ID, TIME, maintain_order=True).collect()
     for column in table:
@@ -157,7 +157,7 @@ def _scalers(path: Path, codes: Integers) -> NDArray[np.float64]:
     """
     scalers, found = pickles.read(path), np.empty((len(codes), 2))
     if not isinstance(scalers, dict):
-        raise DataError(f"{path} holds a {type(scalers).__name__}, not a dict of scalers")
+        raise DataError(f"{path} is a {type(scalers).__name__}, not a dict of scalers")
     for place, code in enumerate(codes):
         scaler: Any = scalers.get(code, scalers.get(""))
         try:
@@ -166,5 +166,5 @@ def _scalers(path: Path, codes: Integers) -> NDArray[np.float64]:
             raise DataError(f"{path} has no scaler of one target for id {code}") from None
         mean, scale = found[place]
         if not (np.isfinite([mean, scale]).all() and scale > 0):
-            raise DataError(f"{path} scales id {code} by {scale} around {mean}")
+            raise DataError(f"{path} has an invalid scaler for id {code}: {scale} around {mean}")
     return found

@@ -43,4 +43,4 @@ def read(path: Path) -> Any:
         raise DataError(f"{path} is missing") from None
     except Exception as error:  # damaged bytes can fail in any way inside the unpickler
         reason = " ".join(str(error).split())[:120] or type(error).__name__
-        raise DataError(f"{path} was refused: {reason}") from None
+        raise DataError(f"{path} was rejected: {reason}") from None

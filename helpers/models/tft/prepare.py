@@ -28,7 +28,7 @@ def prepare(table: pl.DataFrame, variant: Variant, days: Days, folder: Path) -> 
     splits = _split(table, variant, days)
     kept = splits["train"][ID].unique().sort().cast(pl.String)
     if len(kept) > variant.cardinality:
-        raise DataError(f"{len(kept)} series, and the network knows {variant.cardinality}")
+        raise DataError(f"it has {len(kept)} series, but the network has {variant.cardinality}")
     for file, column, series in (("id_encoders", ID, names), ("cat_encodings", CATEGORY, kept)):
         _store(folder / file, {column: preprocessing.LabelEncoder().fit(series.to_numpy())})
     places = pl.col(ID).cast(pl.String).cast(pl.Enum(kept)).to_physical()

@@ -48,7 +48,7 @@ def prepare_raw(config: Config, source: Path, folder: Path) -> None:
     paths = {_variant(path): path for path in reversed(_files(source))}
     if config.variant not in paths:
         held = f"the data of variant {next(iter(paths))}" if paths else "no public raw file"
-        raise DataError(f"{source} holds {held}, and the experiment's is '{config.variant}'")
+        raise DataError(f"{source} has {held}, but the experiment's is '{config.variant}'")
     path, variant = paths[config.variant], VARIANTS[config.variant]
     with reading(path, "is damaged"):
         table = _electricity(path) if config.variant == "electricity" else _traffic(path)
@@ -76,7 +76,7 @@ def _variant(path: Path) -> str:
     with reading(path, "is damaged"), ZipFile(path) as archive:
         members = {Path(name).name for name in archive.namelist()}
     if members.isdisjoint({POWER, *OCCUPANCY}):
-        raise DataError(f"{path} holds neither {POWER} nor {OCCUPANCY[0]}: it is another archive")
+        raise DataError(f"{path} is another archive: it has neither {POWER} nor {OCCUPANCY[0]}")
     return "electricity" if POWER in members else "traffic"
 
 
@@ -144,9 +144,9 @@ def _traffic(path: Path) -> "DataFrame":
     labels = [_integers(path, f"{name}labels") for name in OCCUPANCY]
     weekdays, count = np.concatenate(labels), len(order) * DAY
     if not np.array_equal(np.sort(order), np.arange(len(weekdays))):
-        raise ValueError(f"randperm is no order of the {len(weekdays)} days with labels")
+        raise ValueError(f"randperm is not an order of the {len(weekdays)} days with labels")
     if len(set(stations)) != len(stations) or not set(weekdays) <= set(range(1, 8)):
-        raise ValueError("a station comes twice or a label is not 1 to 7")
+        raise ValueError("a station occurs twice or a label is not 1 to 7")
     occupancy = _hourly_occupancy(path, np.split(order, [len(labels[0])]), len(stations))
     weekdays[order] = weekdays.copy()
     hourly = pl.from_numpy(occupancy.reshape(count, -1), schema=[str(each) for each in stations])
@@ -210,4 +210,4 @@ def _numbers(name: str, line: bytes) -> NDArray[np.float64]:
     try:
         return np.loadtxt(text[1:-1].decode().split(";"), ndmin=2, comments=None)
     except ValueError as error:
-        raise ValueError(f"{name} has a line that is no table of numbers: {error}") from None
+        raise ValueError(f"{name} has a line that is not a table of numbers: {error}") from None

@@ -64,7 +64,7 @@ def _prefix(path: Path) -> Path:
     indices = sorted(path.rglob("*.index"))
     if len(indices) == 1:
         return indices[0].with_suffix("")
-    found = "is no TensorFlow checkpoint: give its folder or its prefix"
+    found = "is not a TensorFlow checkpoint. Use its folder or its prefix."
     if indices:
-        found = f"holds {len(indices)} checkpoints and no file 'checkpoint' that names the latest"
+        found = f"has {len(indices)} checkpoints. Use the prefix of one of them."
     raise CheckpointError(f"{path} {found}")

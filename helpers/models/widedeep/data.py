@@ -35,14 +35,14 @@ class Displays:
         self._output, self._origin = output, origin(folder)
         self._files = sorted(path for path in (folder / part).glob("*.parquet") if path.is_file())
         if not self._files:
-            layout = "expected NVIDIA's prepared folder: valid/*.parquet"
-            raise DataError(f"{folder} holds no {part}/*.parquet: {layout}")
+            layout = "Use NVIDIA's prepared folder, with valid/*.parquet."
+            raise DataError(f"{folder} has no {part}/*.parquet. {layout}")
         displays, clicked = zip(*map(read_labels, self._files), strict=True)
         self._starts = np.cumsum([0, *map(len, displays)])
         self.displays, self.clicked = np.concatenate(displays), np.concatenate(clicked)  # [rows]
         if not self.clicked.any():
             what = "no click" if len(self) else "no rows"
-            raise DataError(f"{folder / part} holds {what}, so that there is nothing to score")
+            raise DataError(f"{folder / part} has {what}, so nothing can be scored")
 
     @property
     def facts(self) -> dict[str, str | int]:
@@ -126,7 +126,7 @@ def read_rows(path: Path, first: int, count: int) -> Arrays:
         least, column = (PAD, _padded(path, table[name])) if name in MULTI_HOT else (0, table[name])
         ids, last = column.to_numpy().reshape(len(table), -1), ROWS[name] - 1
         if (wrong := ids[(ids < least) | (ids > last)]).size:
-            raise DataError(f"{path} holds {name} {wrong[0]}, and its table has 0 to {last}")
+            raise DataError(f"{path} has {name} {wrong[0]}, but its table has 0 to {last}")
         arrays[name] = ids.astype(np.int32)
     return arrays
 
@@ -137,7 +137,9 @@ def _padded(path: Path, lists: "Series") -> "Series":
 
     lists = lists.cast(pl.List(pl.Int64))
     if (longest := lists.list.len().to_numpy().max(initial=0)) > HOTNESS:
-        raise DataError(f"{path} has {longest} ids in a list of {lists.name}, and {HOTNESS} fit")
+        raise DataError(
+            f"{path} has {longest} ids in a list of {lists.name}; {HOTNESS} are allowed"
+        )
     padding = pl.Series(lists.name, [[PAD] * HOTNESS], pl.List(pl.Int64))
     padded = lists.list.concat(padding).list.head(HOTNESS)
     _check_nulls(path, padded.explode().to_frame())

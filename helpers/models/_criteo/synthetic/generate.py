@@ -43,7 +43,7 @@ def write(name: str, variant: str, folder: Path) -> None:
     """
     counts = size_of(name, SIZES, ", a split-binary folder or the public day files")
     if variant not in TABLES:
-        raise ParameterError(f"unknown tables '{variant}': this package has {', '.join(TABLES)}")
+        raise ParameterError(f"Unknown tables '{variant}'. Known tables: {', '.join(TABLES)}.")
     tables = TABLES[variant]
     for place, (part, count) in enumerate(counts.items()):
         rng = np.random.default_rng([SEED, place, count])

@@ -63,7 +63,7 @@ class Files:
 def refuse_repeated(table: pl.DataFrame, key: str, path: Path) -> None:
     """Raise DataError if two rows of `table`, read from `path`, have the same key."""
     if len(twice := table[key].filter(table[key].is_duplicated())):
-        raise DataError(f"{path} is damaged: {key} {twice[0]} comes twice")
+        raise DataError(f"{path} is damaged: {key} {twice[0]} occurs twice")
 
 
 def _parsed(path: Path, text: bytes, columns: list[str], first: int) -> pl.DataFrame:

@@ -55,7 +55,7 @@ def check_parts(files: Files, counts: dict[str, int]) -> None:
     """Raise `DataError` if a part has no rows."""
     if lacking := [part for part, count in counts.items() if not count]:
         path = files.paths["clicks_train"]
-        raise DataError(f"{path} holds no display of the {lacking[0]} part")
+        raise DataError(f"{path} has no display of the {lacking[0]} part")
 
 
 def join_span(
@@ -127,7 +127,7 @@ def _read(
     ):
         if len(lost := clicks.join(table, on=key, how="anti", maintain_order="left")):
             path, other = files.paths["clicks_train"], files.paths[name].name
-            raise DataError(f"{path} holds {key} {lost[key][0]}, which {other} lacks")
+            raise DataError(f"{path} has {key} {lost[key][0]}, which {other} lacks")
     return clicks, events
 
 
