@@ -1,8 +1,8 @@
-"""Resolve pyproject.toml to the lock files beside this script: python docker/lock.py
+"""Resolve pyproject.toml to the lock files in this folder: python docker/lock.py
 
-It needs `uv` and PyPI. One resolution serves every Python that the project supports: a line that
-only some of them need has a marker. Only wheels are taken, so that nobody needs a compiler. Locked
-versions stay as long as they fit; remove a line to have it resolved again.
+It needs `uv` and PyPI. One resolution serves every Python that the project supports: a package that
+only some of them need has a marker. Only wheels are used, so that nobody needs a compiler. Locked
+versions stay as long as they fit; to resolve a package again, remove its line.
 """
 
 import re
@@ -12,25 +12,25 @@ from pathlib import Path
 FOLDER = Path(__file__).parent
 LOCK = FOLDER / "requirements.lock"
 EXTRAS = ("cpu", "hps", "kafka", "tune", "loadgen", "fleet", "test")
-CUDA = re.compile(r"(triton|cuda-[a-z]+|nvidia-(?!ml-py)[a-z0-9-]+)==")  # what PyPI's torch brings
-SAME = re.compile(  # true for all whom the locks serve: Linux on x86-64, CPython
+CUDA = re.compile(r"(triton|cuda-[a-z]+|nvidia-(?!ml-py)[a-z0-9-]+)==")  # needed by PyPI's torch
+SAME = re.compile(  # true for all users: Linux on x86-64, CPython
     r"platform_machine == 'x86_64'|sys_platform == 'linux'|python_full_version < '3\.14'"
     r"|platform_python_implementation != 'PyPy'|implementation_name != 'PyPy'"
 )
 HEADS = {
     "requirements.lock": "# All but PyTorch and Triton's binaries, for Python 3.11 to 3.13.",
-    "torch.lock": "# PyTorch's CPU build. Nothing else is looked for on this index.\n"
+    "torch.lock": "# PyTorch's CPU build, the only package from this index.\n"
     "--index-url https://download.pytorch.org/whl/cpu",
-    "gpu.lock": "# Instead of torch.lock and of onnxruntime, on a machine with an NVIDIA GPU.\n"
+    "gpu.lock": "# For a machine with an NVIDIA GPU, instead of torch.lock and onnxruntime.\n"
     "--extra-index-url https://pypi.nvidia.com",
 }
-TENSORRT = [  # not resolved: its libraries are on NVIDIA's index alone
+TENSORRT = [  # not resolved: only NVIDIA's index has its libraries
     f"tensorrt-cu13{part}==10.16.1.11" for part in ("", "-bindings", "-libs")
 ]
 
 
 def resolve() -> list[str]:
-    """Resolve the project for all its Pythons: lines `name==version` with a marker if need be."""
+    """Return lines `name==version` for all supported Pythons, with a marker if necessary."""
     command = ["uv", "pip", "compile", "--universal", "--python-version=3.11", "--no-build"]
     command += ["--no-header", "--no-annotate", *(f"--extra={extra}" for extra in EXTRAS)]
     command += [f"--output-file={LOCK}", "pyproject.toml"]

@@ -1,14 +1,14 @@
-"""Make and keep Python environments with the runtimes of Triton's releases, from PyPI.
+"""Install the runtimes of Triton's releases from PyPI, each in a Python environment of its own.
 
     python docker/old_runtimes.py [RELEASE[/RUNTIME] ...]
 
-The tests marked `old` load what the package exports for a release by the runtimes that these hold.
-Without a release those of all parameter files are made, 20 GB in a few minutes; of a release those
-that the files need. To make a RELEASE/RUNTIME, no package but lazy_loader must be installed.
-They are kept in $OLD_RUNTIMES, by default in the user's cache. Which versions an image holds is in
-helpers/config/releases.csv; where PyPI has another build or Python, the line of the environment
-says so. TensorRT is not among them: it needs a GPU. PyTorch from 1.13 on comes with gigabytes of
-CUDA unless PIP_EXTRA_INDEX_URL is https://download.pytorch.org/whl/cpu.
+The tests marked `old` use them to load the exports for a release. Without a release, the script
+installs the runtimes of all parameter files: 20 GB in a few minutes. With a release, it installs
+those that the files need. A RELEASE/RUNTIME needs no installed package except lazy_loader.
+The environments are in $OLD_RUNTIMES, by default in the user's cache. Their versions come from
+helpers/config/releases.csv; if PyPI has another build or Python, the environment's line says so.
+TensorRT needs a GPU and is not included. PyTorch from 1.13 on brings gigabytes of CUDA, unless
+PIP_EXTRA_INDEX_URL is https://download.pytorch.org/whl/cpu.
 """
 
 import os
@@ -47,7 +47,7 @@ CHECK = "import {0}, platform; print({0}.__version__, platform.python_version())
 
 
 class Unavailable(Exception):
-    """An environment that cannot be made on this machine, and why."""
+    """An environment cannot be made on this machine; the message has the reason."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ def find_python(version: str) -> str:
             done = subprocess.run([command, "-c", code], capture_output=True, text=True)
             if done.stdout.strip() == version:
                 return command
-    raise Unavailable(f"there is no Python {version}: pyenv install {version}, or install uv")
+    raise Unavailable(f"Python {version} is missing. Run pyenv install {version}, or install uv.")
 
 
 def packages(wanted: Environment) -> list[str]:
@@ -182,10 +182,10 @@ def main(chosen: list[str]) -> int:
     """Make the environments of the chosen releases, and say of each what it is."""
     failed = False
     if unknown := [each for each in chosen if not environments(each)]:
-        print(f"nothing to make for {unknown[0]}: releases are {', '.join(sorted(needed()))}")
+        print(f"Unknown release {unknown[0]}. Use one of {', '.join(sorted(needed()))}.")
         return 2
     FOLDER.mkdir(parents=True, exist_ok=True)
-    print(f"environments are kept in {FOLDER}")
+    print(f"environments: {FOLDER}")
     for choice in chosen or sorted(needed()):
         for each in environments(choice):
             started = time.monotonic()
@@ -194,7 +194,7 @@ def main(chosen: list[str]) -> int:
                 print(f"{each}: {time.monotonic() - started:.0f} s", flush=True)
             except Unavailable as reason:
                 failed = True
-                print(f"{each}: not made: {reason}", flush=True)
+                print(f"{each}: not installed. {reason}", flush=True)
     return int(failed)
 
 

@@ -70,7 +70,12 @@ def test_images_are_of_exact_releases(services: dict[str, Any]) -> None:
     assert build in (ROOT / "docker/Dockerfile").read_text()
     cpu = f"--target cpu --tag triton-notebooks:{helpers.__version__} ."
     assert cpu in (ROOT / "docker/Dockerfile").read_text()
-    assert cpu in (ROOT / "README.md").read_text()
+    lines = [
+        re.findall(r"^docker build .*", (ROOT / name).read_text(), re.MULTILINE)
+        for name in ("README.md", "docker/README.md")
+    ]
+    assert lines[0] == lines[1]
+    assert cpu in lines[0][0]
 
 
 def test_no_service_is_root_or_listens_to_others(services: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ from .loading import (
     resolve,
     select,
 )
+from .old_names import renamed_parameters, renamed_result
 from .parameter_file import TAUGHT, Experiment, Server, Value
 from .schema import (
     LESSONS,
@@ -77,6 +78,8 @@ __all__ = [
     "notebook_file",
     "parse",
     "read_file",
+    "renamed_parameters",
+    "renamed_result",
     "resolve",
     "results_folder",
     "select",

@@ -1,4 +1,4 @@
-"""Checking what a file says by a schema, and the one line on a fault in it."""
+"""Validation of a file's content by a schema, and the one-line error."""
 
 from typing import TYPE_CHECKING, TypeVar
 
@@ -10,18 +10,18 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 M = TypeVar("M", bound=pydantic.BaseModel)
-WORDS = {  # kinds of pydantic's errors whose own message speaks of Python or JSON
-    "missing": "is missing",
-    "too_short": "is empty; give at least one",
-    "model_type": "should be a mapping of keys to values",
-    "dict_type": "should be a mapping of keys to values",
-    "invalid-json-value": "should be text in quotes, a number, true, false, a list or a mapping",
+WORDS = {  # kinds of pydantic's errors whose own message mentions Python or JSON
+    "missing": "is missing. Add it.",
+    "too_short": "is empty. Add at least one entry.",
+    "model_type": "It should be a mapping of keys to values.",
+    "dict_type": "It should be a mapping of keys to values.",
+    "invalid-json-value": "It should be text in quotes, a number, true, false, a list or mapping.",
 }
 LONGEST = 100  # characters of a wrong value that are shown
 
 
 def validated(schema: type[M], value: object, place: str, model: str = "") -> M:
-    """Check `value`, a file or what it says of `model`; a `ParameterError` begins with `place`."""
+    """Validate `value`, a file or its part on `model`; a `ParameterError` begins with `place`."""
     try:
         return schema.model_validate(value, context={"model": model} if model else None)
     except pydantic.ValidationError as error:
@@ -34,10 +34,12 @@ def _line(place: str, error: "ErrorDetails") -> str:
     # keys follow a file's name after a colon, and other keys after a dot
     where = f"{place}{'.' if ': ' in place else ': '}{'.'.join(keys)}" if keys else place
     message = WORDS.get(kind) or error["msg"].removeprefix("Value error, ")
-    message = message.replace("Input should", "should")
+    message = message.replace("Input should", "It should").rstrip(".") + "."
     if kind == "string_type" and isinstance(value, int | float):
-        message += "; quote it as you wrote it, YAML drops a number's last zero"
-    if kind == "missing" or isinstance(value, dict) or error["loc"][-1:] == ("[key]",):
+        message += " Write it in quotes: YAML drops a number's last zero."
+    if kind in ("missing", "too_short"):
+        return f"{where} {message}"
+    if isinstance(value, dict) or error["loc"][-1:] == ("[key]",):
         return f"{where}: {message}"
     shown = repr(value)
-    return f"{where} is {shown[:LONGEST]}{'...' if len(shown) > LONGEST else ''}: {message}"
+    return f"{where} is {shown[:LONGEST]}{'...' if len(shown) > LONGEST else ''}. {message}"

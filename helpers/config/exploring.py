@@ -1,5 +1,5 @@
-"""An experiment with overrides: what it is called, and where its overrides are kept for the stages
-after it, so that exploring never touches the experiment's own results.
+"""An experiment with overrides: its name, and the file that keeps them for later stages, so that
+exploring never changes the experiment's own results.
 """
 
 import json
@@ -38,13 +38,13 @@ def experiment_of(name: str) -> str:
 
 
 def keep(target: str, model: str, name: str, overrides: Mapping[str, Value]) -> None:
-    """Keep the overrides by which later stages, given the name alone, know them."""
+    """Save the overrides for later stages, which get the name alone."""
     write_atomic(_path(target, model, name), json.dumps(dict(overrides), indent=1) + "\n")
 
 
 def kept(target: str, model: str, name: str) -> dict[str, Value]:
-    """Read the overrides of a name; empty for one without. Raises `ParameterError` if no stage has
-    left any.
+    """Return the overrides of a name; empty for a name without. Raises `ParameterError` if no stage
+    has saved them.
     """
     if MARK not in name:
         return {}
@@ -54,8 +54,8 @@ def kept(target: str, model: str, name: str) -> dict[str, Value]:
     except (OSError, ValueError):
         found = None
     if not isinstance(found, dict):
-        advice = f"set experiment to '{experiment_of(name)}', and overrides"
-        raise ParameterError(f"experiment {name}: there is no {display_path(path)}: {advice}")
+        advice = f"Set experiment to '{experiment_of(name)}', and set overrides."
+        raise ParameterError(f"{display_path(path)} of experiment {name} is missing. {advice}")
     return found
 
 

@@ -1,7 +1,7 @@
-"""Choosing an experiment from a parameter file and giving each stage its configuration.
+"""From a parameter file to an experiment, and to the configuration of each stage.
 
 A parameter file comes from disk (the batch command) or from a notebook's seven parameters
-(JupyterLab, papermill), and all meet in `configure`.
+(JupyterLab, papermill). All of them end in `configure`.
 """
 
 import os
@@ -54,12 +54,12 @@ class Parameters:
 
 
 def read_file(path: Path) -> Parameters:
-    """Read and check a parameter file; a `ParameterError` names file, key, value and fault."""
+    """Read and validate a parameter file; a `ParameterError` names file, key, value and fault."""
     content, place = yaml_file.load(path), display_path(path)
     if not isinstance(content, dict):
         found = "is empty" if content is None else f"holds a {type(content).__name__}"
         keys = ", ".join(ParameterFile.model_fields)
-        raise ParameterError(f"{place}: {found}; expected the keys {keys}")
+        raise ParameterError(f"{place}: The file {found}. It should be a mapping of {keys}.")
     parameters = parse(content, path.stem, place)
     for model in parameters.file.models:
         for name in parameters.experiments(model):
@@ -68,18 +68,18 @@ def read_file(path: Path) -> Parameters:
 
 
 def parse(content: object, target: str, place: str) -> Parameters:
-    """Check the five keys, but not yet the fields of each experiment."""
+    """Validate the five keys, but not yet the fields of each experiment."""
     return Parameters(validated(ParameterFile, content, place), target, place)
 
 
 def file_for(gpu: str, model: str = "") -> Path | None:
-    """Find the parameter file of this package whose `gpu` is this one. A model that it does not
-    have, one of the user's, has a file of its own name.
+    """Find the parameter file of this package with this `gpu`. A user's own model, which that file
+    lacks, has a file of its own name.
     """
     for path in sorted(FILES.glob("*.yaml")):
         try:
             status = path.stat()
-        except FileNotFoundError:  # it goes meanwhile
+        except FileNotFoundError:  # removed in the meantime
             continue
         own_gpu, models = _named(path, status.st_ino, status.st_mtime_ns, status.st_size)
         if own_gpu == gpu:
@@ -90,8 +90,8 @@ def file_for(gpu: str, model: str = "") -> Path | None:
 
 @cache
 def _named(path: Path, *_: int) -> tuple[object, frozenset[str]]:
-    """Give the `gpu` of a parameter file and its models; kept until its inode, time or size is
-    another. Of one that cannot be read there is neither.
+    """Return the `gpu` of a parameter file and its models, cached until its inode, time or size
+    changes. A file that cannot be read has neither.
     """
     try:
         content = yaml_file.load(path)
@@ -122,33 +122,35 @@ def resolve(
     experiment: str = "",
     overrides: Given = None,
 ) -> StageConfig:
-    """Give `stage` its configuration of one experiment: the first call of every notebook.
+    """Return the configuration of `stage` for one experiment: the first call of every notebook.
 
     Without `models` the parameter file of `gpu` is read; without `experiment` one is chosen, see
-    `configure`.
-    `overrides` replaces single fields, for exploring: the experiment then has another name, such as
-    `onnx-fp32~threads=1`, by which its results lie apart and a later stage knows its overrides.
+    `configure`. `overrides` replaces single fields, for exploring. The experiment then has another
+    name, such as `onnx-fp32~threads=1`: its results are kept apart, and a later stage finds its
+    overrides by it.
     Raises `ParameterError`, and `WorkspaceError` while a run of the batch command that did not
     start this notebook holds the outputs folder.
     """
     require_unlocked(outputs())
-    content_name.cache_clear()  # the user's files may be others than an hour ago
+    content_name.cache_clear()  # the user's files may have changed since an hour ago
     package_files()  # as they are now, before the stage runs
     if isinstance(overrides, str):
-        how = "give a dict, with papermill by -y 'overrides: {...}'"
-        raise ParameterError(f"overrides is the text {overrides!r}: {how}")
+        how = "Pass a dict; with papermill, use -y 'overrides: {...}'."
+        raise ParameterError(f"overrides is the text {overrides!r}. {how}")
     if models:
         content: dict[str, object] = {"gpu": gpu, "device": device, "models": models}
         content |= {"server": server or {}, "defaults": defaults or {}}
         parameters = parse(content, "", "parameters")
     elif defaults or server:
         given = "defaults" if defaults else "server"
-        raise ParameterError(f"{given} is given without models: use overrides")
+        raise ParameterError(f"{given} needs models too. To change single fields, use overrides.")
     elif path := file_for(gpu, model):
         parameters = read_file(path)
     else:
         files = display_path(FILES)
-        raise ParameterError(f"gpu is {gpu!r}, which no file in {files} has: give models too")
+        raise ParameterError(
+            f"No file in {files} has gpu {gpu!r}. Use another gpu, or pass models."
+        )
     parameters = replace(parameters, target=_target(gpu, model))
     return configure(parameters, model, experiment, stage, overrides)
 
@@ -156,10 +158,10 @@ def resolve(
 def configure(
     parameters: Parameters, model: str, experiment: str, stage: str, overrides: Given = None
 ) -> StageConfig:
-    """Give `stage` its configuration of one experiment, by default the first of the model; `convert`
-    takes the first one that changes the precision.
+    """Return the configuration of `stage` for one experiment, by default the model's first, or for
+    `convert` the first that changes the precision.
 
-    Only the fields that the stage reads are checked, and must be there; the others must be known.
+    Only the fields that the stage reads are validated; the others have to be known names.
     Raises `ParameterError`.
     """
     file, place, names = parameters.file, parameters.place, parameters.experiments(model)
@@ -170,13 +172,13 @@ def configure(
 
     if not names:
         known = ", ".join(file.models)
-        raise ParameterError(f"{place}: models.{model}: is missing; there are {known}")
+        raise ParameterError(f"{place} has no model '{model}'. Use one of {known}.")
     if not experiment:
         experiment = next(filter(converts, names), names[0]) if stage == "convert" else names[0]
     name = exploring.experiment_of(experiment)
     if name not in names:
         known = ", ".join(names)
-        raise ParameterError(f"{place}: unknown experiment '{name}' of {model}: there are {known}")
+        raise ParameterError(f"{place}: {model} has no experiment '{name}'. Use one of {known}.")
     place += f": models.{model}.experiments.{name}"
     fields = parameters.merged(model, name)
     given = exploring.kept(parameters.target, model, experiment) | dict(overrides or {})
@@ -209,7 +211,7 @@ def configure(
 def select(
     parameters: Parameters, models: Sequence[str], experiments: Sequence[str]
 ) -> list[tuple[str, str]]:
-    """Choose models and experiments, by default all; `ParameterError` if the file has none such."""
+    """Select models and experiments, by default all; `ParameterError` for an unknown name."""
     sections = parameters.file.models
     pairs = [
         (model, name)
@@ -223,5 +225,8 @@ def select(
     ):
         for name in wanted:
             if name not in names:
-                raise ParameterError(f"{option} {name}: {parameters.place} has {', '.join(names)}")
+                known = ", ".join(names)
+                raise ParameterError(
+                    f"{parameters.place} has no {option[2:]} '{name}'. Use one of {known}."
+                )
     return [pair for pair in pairs if not experiments or pair[1] in experiments]

@@ -1,6 +1,11 @@
-"""What a parameter file may say: its keys and the values of each."""
+"""The schema of a parameter file: its fields, their types, defaults and meaning.
+
+The text below a field is its meaning for users: `tests/config/documents.py` copies it to
+`params/FIELDS.md`.
+"""
 
 import re
+from collections.abc import Sequence
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
@@ -8,6 +13,7 @@ import pydantic
 from pydantic import Field
 
 from helpers import formats, models
+from helpers.config.old_names import PARAMETERS
 from helpers.hps import settings
 
 Value = pydantic.JsonValue  # a plain value, as YAML and JSON have it
@@ -17,22 +23,26 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 def _known_format(name: str) -> str:
     if name not in formats.names():
-        raise ValueError(f"unknown format; known are {', '.join(formats.names())}")
+        raise ValueError(f"Unknown format. Known formats: {', '.join(formats.names())}.")
     return name
 
 
 def _known_model(name: str) -> str:
     if name not in models.names():
-        raise ValueError(f"unknown model; known are {', '.join(models.names())}")
+        raise ValueError(f"Unknown model. Known models: {', '.join(models.names())}.")
     return name
 
 
 def _folder_name(name: str) -> str:
     if name == LESSONS_FOLDER:
-        raise ValueError("is the folder of the lessons' results: choose another name")
+        raise ValueError("The lessons' results use this name. Choose another one.")
     if not NAME.fullmatch(name):
-        raise ValueError("is the name of a folder too: use letters, digits, '.', '_' and '-'")
+        raise ValueError("Invalid name. Use letters, digits, '.', '_' and '-'.")
     return name
+
+
+def _known(what: str, names: Sequence[str]) -> str:
+    return f"Known {what}: {', '.join(names)}." if names else f"This model has no {what}."
 
 
 def _one_for_both(count: Value) -> Value:
@@ -41,18 +51,18 @@ def _one_for_both(count: Value) -> Value:
 
 Count = Annotated[int, Field(ge=1, strict=True)]
 Precision = Literal["fp32", "bf16", "fp16"]
-INT8 = "int8"  # which is calibrated, by `convert`, from an export in fp32
+INT8 = "int8"  # `convert` calibrates it from an fp32 export
 FormatName = Annotated[str, pydantic.AfterValidator(_known_format)]
 ModelName = Annotated[str, pydantic.AfterValidator(_known_model)]
 FolderName = Annotated[str, pydantic.AfterValidator(_folder_name)]
 Lesson = Literal["dynamic_batching", "instances", "precision"]
-TAUGHT = "resnet50"  # the model that the notebooks of the lessons are about
-LESSONS_FOLDER = "lessons"  # of their notebooks, and of their results beside the experiments'
+TAUGHT = "resnet50"  # the model of the lessons' notebooks
+LESSONS_FOLDER = "lessons"  # of their notebooks, and of their results next to the experiments'
 Milliseconds = Annotated[float, Field(gt=0, strict=False, allow_inf_nan=False)]
 
 
 class Strict(pydantic.BaseModel):
-    """Fields that are checked and do not change; an unknown key is an error."""
+    """Immutable, validated fields; an unknown key is an error."""
 
     model_config = pydantic.ConfigDict(strict=True, frozen=True)
 
@@ -66,28 +76,39 @@ class Strict(pydantic.BaseModel):
 
 
 def unknown_key(schema: type[pydantic.BaseModel], key: str) -> str:
-    """Say that `schema` has no such key."""
-    return f"unknown key '{key}'; known keys are {', '.join(sorted(schema.model_fields))}"
+    """Return the error text for a key that `schema` does not have, with its new name if any."""
+    if (name := PARAMETERS.get(key)) in schema.model_fields:
+        return f"Unknown key '{key}'. Its new name is {name}."
+    return f"Unknown key '{key}'. Known keys: {', '.join(sorted(schema.model_fields))}."
 
 
 class Instances(Strict):
     """Model instances per scenario: some published tables used more of them online."""
 
     offline: Count = 1
+    """Instances in the offline measurement."""
     online: Count = 1
+    """Instances in the online measurement."""
 
 
 class Server(Strict):
-    """Which server to use, and the release of Triton that the figures belong to."""
+    """Which server to use, and the release of Triton that the results belong to."""
 
     kind: Literal["embedded", "docker", "remote"] = "embedded"
+    """`embedded` starts Triton from PyPI. `docker` starts NVIDIA's image. `remote` uses a running
+    server."""
     release: str = "24.10"
-    # what runs the models: Triton's own backends, or the package's Python adapter, which needs a
-    # Python with the formats' packages there; empty: the adapter if embedded, else native
+    """Triton release. Write it in quotes."""
     backend: Literal["", "native", "adapter"] = ""
-    image: str = ""  # docker: another than NVIDIA's of this release
-    url: str = ""  # remote: host:port of its HTTP endpoint
-    repository: str = ""  # remote: the folder it serves from, where that is on this host
+    """`native` uses Triton's own backends. `adapter` uses the package's Python adapter, which needs
+    the formats' Python packages. Default: `adapter` for `embedded`, `native` for the others."""
+    image: str = ""
+    """`docker`: an image to use instead of NVIDIA's image of this release."""
+    url: str = ""
+    """`remote`: host and port of the HTTP endpoint, such as `127.0.0.1:8000`."""
+    repository: str = ""
+    """`remote`: the server's model repository, if it is a folder on this machine. Models are copied
+    there and removed afterwards."""
 
     @property
     def is_native(self) -> bool:
@@ -98,32 +119,33 @@ class Server(Strict):
     @classmethod
     def _check_backend(cls, backend: str, info: pydantic.ValidationInfo) -> str:
         if backend == "native" and info.data.get("kind") == "embedded":
-            raise ValueError("the embedded server has no native backends; expected 'adapter'")
+            raise ValueError("The embedded server has no native backends. Use 'adapter'.")
         return backend
 
     @pydantic.field_validator("url")
     @classmethod
     def _check_url(cls, url: str) -> str:
         if not url.isprintable():
-            raise ValueError("holds an unprintable character")
+            raise ValueError("It contains an unprintable character. Remove it.")
         urlsplit(f"http://{url.removeprefix('http://')}")  # ValueError: brackets that do not match
         return url
 
 
 class DataFields(Strict):
-    """What decides which samples there are."""
+    """The fields that decide which samples there are."""
 
-    dataset: str = "generated"  # a generated set's name, or the path of a real one
-    # of the network, where a model has several; the first of them if it is not given
+    dataset: str = "generated"
+    """Name of a generated data set, or path of a real one."""
     variant: Annotated[str, Field(validate_default=True)] = ""
-    # of a sample, where a model's has a size: the usual one if it is not given
-    max_seq_length: Annotated[Count | None, Field(validate_default=True)] = None  # tokens
-    # pixels of the sides of an image's centre crop
+    """Variant of the network and its data. Default: the model's first."""
+    max_seq_length: Annotated[Count | None, Field(validate_default=True)] = None
+    """BERT: tokens in a window. Default: 384."""
     crop_size: Annotated[Count | None, Field(validate_default=True)] = None
-    # of a model of your own: the size of each dimension that its graph leaves free, by name, and
-    # the file with a label for each sample
+    """ResNet50: side of an image's center crop, in pixels. Default: 224."""
     dimensions: Annotated[dict[str, Count], Field(validate_default=True)] = {}
+    """Your own model: sizes of the dimensions that its graph leaves free, by name."""
     labels: str = ""
+    """Your own model: file with one label per sample."""
 
     @pydantic.field_validator("max_seq_length", "crop_size")
     @classmethod
@@ -133,11 +155,11 @@ class DataFields(Strict):
         model = models.get(info.context["model"])
         if (known := model.SAMPLE_SIZES.get(info.field_name)) is None:
             if size is not None:
-                raise ValueError(f"{model.TITLE} has no such size")
+                raise ValueError(f"{model.TITLE} has no such field. Remove it.")
             return None
         if size is not None and not known.smallest <= size <= known.largest:
             takes = f"{known.smallest} to {known.largest} {known.unit}"
-            raise ValueError(f"{model.TITLE} takes {takes} here")
+            raise ValueError(f"{model.TITLE} takes {takes}.")
         return size or known.usual
 
     @pydantic.field_validator("dimensions")
@@ -147,17 +169,16 @@ class DataFields(Strict):
     ) -> dict[str, int]:
         known = models.get(info.context["model"]).dimensions if info.context else tuple(given)
         if unknown := [name for name in given if name not in known]:
-            has = f"known are {', '.join(known)}" if known else "this model has none"
-            raise ValueError(f"unknown dimension '{unknown[0]}'; {has}")
+            raise ValueError(f"Unknown dimension '{unknown[0]}'. {_known('dimensions', known)}")
         if missing := [name for name in known if name not in given]:
-            raise ValueError(f"the size of '{missing[0]}' is missing")
+            raise ValueError(f"The size of '{missing[0]}' is missing. Add it.")
         return given
 
     @pydantic.field_validator("labels")
     @classmethod
     def _check_labels(cls, path: str, info: pydantic.ValidationInfo) -> str:
         if path and info.context and not models.get(info.context["model"]).TAKES_LABELS:
-            raise ValueError("the labels of this model are in its data set")
+            raise ValueError("The data set of this model has its labels. Remove this field.")
         return path
 
     @pydantic.field_validator("variant")
@@ -167,19 +188,19 @@ class DataFields(Strict):
             return name
         known = models.get(info.context["model"]).VARIANTS
         if name and name not in known:
-            has = f"known are {', '.join(known)}" if known else "this model has none"
-            raise ValueError(f"unknown variant; {has}")
+            raise ValueError(f"Unknown variant. {_known('variants', known)}")
         return name or next(iter(known), "")
 
 
 class CheckpointField(Strict):
     """The weights."""
 
-    checkpoint: str = "fitted"  # "fitted" to the generated set, or the path of a real one
+    checkpoint: str = "fitted"
+    """`fitted`, which fits a network to the generated data set, or the path of a checkpoint."""
 
     @property
     def caveat(self) -> str:
-        """What must stand beside every accuracy; empty for a real checkpoint and real samples."""
+        """The note next to every accuracy; empty for a real checkpoint and real samples."""
         if self.checkpoint == "fitted":
             return " (checkpoint fitted to generated data)"
         drawn = getattr(self, "drawn", "")
@@ -187,16 +208,19 @@ class CheckpointField(Strict):
 
 
 class ExportFields(DataFields, CheckpointField):
-    """What the export stage reads."""
+    """The fields that the export stage reads."""
 
     export_format: FormatName
+    """Format to which the framework exports its network."""
     export_precision: Precision
-    # how a recommender's embeddings are looked up: "mapped" from files, or "hps", by a hierarchical
-    # parameter server; the first that the model has if it is not given
+    """Precision of the exported file."""
     lookup: Annotated[str, Field(validate_default=True)] = ""
-    fused: bool = True  # hps: whether all tables are one
-    # of the embedding tables of the lookup "mapped"; int8 has a scale for each row
+    """DLRM, DCNv2: `mapped` reads the embedding tables from files, `hps` uses a parameter server.
+    Default: `mapped`."""
+    fused: bool = True
+    """`lookup: hps`: join all embedding tables into one."""
     table_precision: Literal["fp32", "fp16", "int8"] = "fp32"
+    """`lookup: mapped`: precision of the embedding tables. `int8` has one scale per row."""
 
     @pydantic.field_validator("lookup")
     @classmethod
@@ -205,35 +229,41 @@ class ExportFields(DataFields, CheckpointField):
             return name
         known = models.lookups(info.context["model"])
         if name and name not in known:
-            has = f"known are {', '.join(known)}" if known else "this model has none"
-            raise ValueError(f"unknown lookup; {has}")
+            raise ValueError(f"Unknown lookup. {_known('lookups', known)}")
         return name or next(iter(known), "")
 
     @pydantic.field_validator("table_precision")
     @classmethod
     def _check_tables(cls, precision: str, info: pydantic.ValidationInfo) -> str:
         if info.context and precision != "fp32" and info.data.get("lookup", "mapped") != "mapped":
-            raise ValueError("only the lookup 'mapped' has tables of another precision than fp32")
+            raise ValueError("Only tables with lookup: mapped can differ from fp32. Use fp32.")
         return precision
 
 
 class ConvertFields(ExportFields):
-    """What the convert stage reads, whatever the format."""
+    """The fields that the convert stage reads, whatever the format."""
 
     format: FormatName
+    """Format that is served: the export format, or a format that is made from it."""
     precision: Precision | Literal["int8"]
-    # int8: how many training samples decide the scales, and the seed by which they are drawn
+    """Precision of the served file. `int8` is calibrated from an fp32 export."""
     calibration_samples: Annotated[Count | None, Field(validate_default=True)] = None
+    """`int8`: number of training samples that set the scales. Default: 128; 8,000 for DLRM and
+    DCNv2."""
     calibration_seed: Annotated[int | None, Field(validate_default=True)] = None
+    """`int8`: seed for drawing these samples. Default: 0."""
     accelerator: Literal["none", "trt", "openvino", "amp"] = "none"
+    """Accelerator inside the runtime: `trt` or `openvino` in ONNX Runtime, `amp` in TensorFlow."""
     accelerator_precision: Precision | None = None
+    """Precision in which the accelerator computes. Default: `precision`."""
 
     @pydantic.field_validator("format")
     @classmethod
     def _check_source(cls, name: str, info: pydantic.ValidationInfo) -> str:
         exported, sources = info.data.get("export_format", name), formats.get(name).SOURCES
         if name != exported and exported not in sources:
-            raise ValueError(f"is made from {' or '.join(sources)}, not from {exported}")
+            made = " or ".join(sources)
+            raise ValueError(f"It is made from {made}, not from {exported}.")
         return name
 
     @pydantic.field_validator("precision")
@@ -242,14 +272,14 @@ class ConvertFields(ExportFields):
         first = info.data.get("export_precision", precision)
         same = info.data.get("format") == info.data.get("export_format")
         if same and precision not in (first, INT8):
-            raise ValueError(f"differs from export_precision {first}, but the format is the same")
+            raise ValueError(f"The exported file is served as it is, so it has to be {first}.")
         if precision == INT8 and first != "fp32":
-            raise ValueError(f"is made from an export in fp32, not in {first}")
+            raise ValueError("int8 needs an fp32 export. Set export_precision to fp32.")
         return precision
 
     @property
     def calibration(self) -> tuple[int, int] | None:
-        """How many training samples, and the seed that draws them; None if none are needed."""
+        """Number of training samples and the seed that draws them; None if none are needed."""
         if self.calibration_samples is None or self.calibration_seed is None:
             return None
         return self.calibration_samples, self.calibration_seed
@@ -257,10 +287,10 @@ class ConvertFields(ExportFields):
     @pydantic.field_validator("calibration_samples", "calibration_seed")
     @classmethod
     def _check_calibration(cls, value: int | None, info: pydantic.ValidationInfo) -> int | None:
-        if "precision" not in info.data:  # which is wrong, and has its own error
+        if "precision" not in info.data:  # it is wrong and has its own error
             return value
         if info.data["precision"] != INT8:
-            return None  # whatever the defaults of all experiments say
+            return None  # defaults for all experiments may set it
         if value is not None or info.context is None:
             return value
         is_seed = info.field_name == "calibration_seed"
@@ -268,30 +298,38 @@ class ConvertFields(ExportFields):
 
 
 class DeployFields(ConvertFields):
-    """What the deploy stage reads."""
+    """The fields that the deploy stage reads."""
 
     capture_cuda_graph: bool = False
+    """TensorRT engines: capture CUDA graphs."""
     max_batch_size: Count
+    """Largest batch that the server accepts or forms."""
     preferred_batch_sizes: list[Count] = []
+    """Batch sizes that the dynamic batcher prefers."""
     max_queue_delay_us: Annotated[int, Field(ge=0)] = 0
+    """Longest time that the batcher holds a request to fill a batch, in microseconds."""
     instances: Annotated[Instances, pydantic.BeforeValidator(_one_for_both)] = Instances()
-    threads: Annotated[int, Field(ge=0)] = 0  # of an instance; 0 shares the cores out evenly
-    hps: dict[str, Value] = {}  # what NVIDIA's JSON says otherwise than its example does
-    # whether a lookup and the graph are two models of an ensemble, or one, by the Python adapter
+    """Model instances: one number, or one each for the offline and the online measurement."""
+    threads: Annotated[int, Field(ge=0)] = 0
+    """CPU threads per instance. 0 divides the cores evenly among the instances."""
+    hps: dict[str, Value] = {}
+    """`lookup: hps`: fields of NVIDIA's JSON whose values differ from its example."""
     composition: Literal["ensemble", "fused"] = "ensemble"
+    """DLRM, DCNv2: serve lookup and dense network as two models of an ensemble, or as one model of
+    the Python adapter."""
 
     @pydantic.field_validator("composition")
     @classmethod
     def _check_composition(cls, name: str, info: pydantic.ValidationInfo) -> str:
         if info.context and name == "fused" and not models.lookups(info.context["model"]):
-            raise ValueError("this model is one graph, and has nothing to fuse")
+            raise ValueError("This model is a single graph. Use ensemble, or remove the field.")
         return name
 
     @pydantic.field_validator("hps")
     @classmethod
     def _check_hps(cls, given: dict[str, Value]) -> dict[str, Value]:
         if own := [name for name in given if name in settings.ONE_TABLE]:
-            raise ValueError(f"{own[0]} is the model's, and no experiment's")
+            raise ValueError(f"The model sets {own[0]}. Remove it.")
         settings.compose(given, settings.ONE_TABLE)
         return given
 
@@ -305,112 +343,141 @@ class DeployFields(ConvertFields):
         largest = max([value] if isinstance(value, int) else value, default=0)
         limit = info.data.get("max_batch_size", largest)
         if largest > limit:
-            raise ValueError(f"{largest} is above max_batch_size {limit}")
+            raise ValueError(f"{largest} is above max_batch_size, which is {limit}.")
         return value
 
 
 class LoadFields(DeployFields):
-    """What both performance stages read."""
+    """The fields that both performance stages read."""
 
-    request_count: Count = 50  # requests a point, at least
-    margin_of_error: Annotated[float, Field(ge=0.01, le=0.5)] = 0.05  # to know a throughput within
-    measurement_seconds: Annotated[float, Field(gt=0)] = 20.0  # that a point may take for it
-    distinct_rows: Count = 64  # different real samples that are sent in turn, at most
+    request_count: Count = 50
+    """Smallest number of requests per measurement."""
+    margin_of_error: Annotated[float, Field(ge=0.01, le=0.5)] = 0.05
+    """Target for the relative margin of error of a throughput (95% CI). 0.05 is ±5%."""
+    measurement_seconds: Annotated[float, Field(gt=0)] = 20.0
+    """Time limit of a measurement, in seconds. It is three times as long while requests are
+    missing."""
+    distinct_rows: Count = 64
+    """Largest number of different samples that are sent one after the other."""
 
 
 class SharedMemoryField(Strict):
-    """How the load generator hands over tensors on the server's host."""
+    """How the load generator passes tensors on the server's host."""
 
     shared_memory: Literal["none", "system", "cuda"] = "system"
+    """How the load generator passes tensors to a server on the same host, offline. `none` sends
+    them over HTTP."""
 
 
 class RequestField(Strict):
-    """How much a client asks for at once."""
+    """The size of a client's request."""
 
-    online_batch_size: Count = 1  # samples in a client's request
+    online_batch_size: Count = 1
+    """Samples per request of a client."""
 
 
 class OfflineFields(SharedMemoryField, LoadFields):
-    """What the stage perf_offline reads."""
+    """The fields that the stage perf_offline reads."""
 
     batch_sizes: list[Count] = [1]
-    repeated_batch: bool = False  # whether one batch again and again is measured too
-    pairs: Count = 3  # bare and served runs that alternate at each point
+    """Batch sizes to measure, with one client."""
+    repeated_batch: bool = False
+    """Also measure with one batch that is sent again and again."""
+    pairs: Count = 3
+    """Interleaved pairs of an in-process run and a served run per measurement. Use 2 or more,
+    except with native backends."""
 
 
 class BudgetField(Strict):
-    """What a service promises. `perf_online` draws it, and measures the same without it."""
+    """The latency that a service promises. `perf_online` draws it; it changes no measurement."""
 
-    latency_budget_ms: Milliseconds | None = None  # at p99
+    latency_budget_ms: Milliseconds | None = None
+    """p99 latency that the service has to keep, in milliseconds. It changes no measurement."""
 
 
 class OnlineFields(BudgetField, RequestField, LoadFields):
-    """What the stage perf_online reads."""
+    """The fields that the stage perf_online reads."""
 
-    concurrency: list[Count] = [1]  # clients, each with one request at a time
-    # of the most requests per second that the clients got: sent at random times, whoever waits
+    concurrency: list[Count] = [1]
+    """Numbers of clients to measure in concurrency mode. Each has one request in flight."""
     rates: list[Annotated[float, Field(gt=0, le=2)]] = [0.5, 0.7, 0.9]
-    max_rate_budget_ms: Milliseconds | None = None  # look for the highest rate that keeps it at p99
+    """Request rates to measure in request-rate mode (Poisson arrivals). They are shares of the
+    highest rate in concurrency mode."""
+    max_rate_budget_ms: Milliseconds | None = None
+    """Search for the highest request rate whose p99 latency stays within these milliseconds."""
 
 
 class LessonFields(SharedMemoryField, RequestField, LoadFields):
-    """What a lesson reads: it chooses the clients itself, and what it varies."""
+    """The fields that a lesson reads. It chooses the clients and its variants itself."""
 
 
 class ReportFields(BudgetField, CheckpointField):
-    """What the report reads itself; the rest comes from the results of the other stages."""
+    """The fields that the report reads; the rest comes from the results of the other stages."""
 
     dataset: str = "generated"
 
 
-TUNED = (  # what a search chooses; "format" stands for a format with its precision
+TUNED = (  # the fields that a search varies; "format" is a format with its precision
     *("format", "threads", "instances", "preferred_batch_sizes", "max_queue_delay_us"),
     *("composition", "concurrency"),
 )
 
 
 class TuneFields(OfflineFields, OnlineFields, ReportFields):
-    """What the stage tune reads: all that the experiment which it writes has to say."""
+    """The fields that the stage tune reads: all fields of the experiment that it writes."""
 
-    tune_minutes: Annotated[float, Field(gt=0)] = 5.0  # of measuring that the search may take
-    # the values to try of single fields, where not the usual ones; formats as "openvino-bf16"
+    tune_minutes: Annotated[float, Field(gt=0)] = 5.0
+    """Time limit for the measurements of `tune`, in minutes."""
     tune_space: dict[str, Annotated[list[Value], Field(min_length=1)]] = {}
+    """Values that `tune` tries, by field. Write a format as `openvino-bf16`. Default: the usual
+    values."""
 
     @pydantic.field_validator("tune_space")
     @classmethod
     def _check_space(cls, space: dict[str, list[Value]]) -> dict[str, list[Value]]:
         if unknown := sorted(set(space) - set(TUNED)):
-            raise ValueError(f"{unknown[0]} is not searched; what is: {', '.join(TUNED)}")
+            raise ValueError(f"{unknown[0]} is not tuned. Use one of {', '.join(TUNED)}.")
         return space
 
 
 class Experiment(TuneFields):
     """One configuration of one model on a target, as a parameter file gives it."""
 
-    release: str = ""  # of Triton, where the model has another than the server section
+    release: str = ""
+    """Triton release of this model. Default: the server's."""
 
 
 class ModelSection(Strict):
+    """One model of a parameter file."""
+
     defaults: dict[str, Value] = {}
-    lessons: list[Lesson] = []  # that a run adds to the model's experiments, about the first
+    """Values for all experiments of the model."""
+    lessons: list[Lesson] = []
+    """Lessons that a run adds, for the model's first experiment. Only ResNet50 has them."""
     experiments: Annotated[dict[FolderName, dict[str, Value] | None], Field(min_length=1)]
+    """Experiments by name, each with the fields below."""
 
 
 class ParameterFile(Strict):
-    """The five top-level keys, which are also the parameters of every notebook.
+    """The five top-level keys, which are also parameters of every notebook.
 
     The fields of an experiment are checked when it is merged with its defaults: see `configure`.
     """
 
     gpu: str
+    """Name of the target. For a published GPU, use the name in NVIDIA's tables."""
     device: Literal["cpu", "gpu"]
+    """Device on which the models run."""
     server: Server = Server()
+    """Server that serves the models."""
     defaults: dict[str, Value] = {}
+    """Values for all experiments of the file."""
     models: Annotated[dict[ModelName, ModelSection], Field(min_length=1)]
+    """Models by name."""
 
     @pydantic.field_validator("models")
     @classmethod
     def _check_lessons(cls, sections: dict[str, ModelSection]) -> dict[str, ModelSection]:
         if wrong := [name for name in sections if sections[name].lessons and name != TAUGHT]:
-            raise ValueError(f"{wrong[0]} has no lessons: they are about {TAUGHT}")
+            raise ValueError(f"{wrong[0]} has no lessons. Only {TAUGHT} has them.")
         return sections

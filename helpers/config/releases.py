@@ -81,7 +81,7 @@ def number(release: str) -> Version:
     """Read a release's year and month; raise `ParameterError` for another name."""
     if found := _NAME.fullmatch(release):
         return int(found[1]), int(found[2])
-    raise ParameterError(f"unknown release '{release}': Triton's are named YY.MM, such as 24.10")
+    raise ParameterError(f"Unknown release '{release}'. Triton's names are YY.MM, such as 24.10.")
 
 
 def has_tensorflow(release: str) -> bool:

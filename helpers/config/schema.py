@@ -1,4 +1,4 @@
-"""The stages: the configuration that each gets from a parameter file, and where its files are."""
+"""The stages: the configuration of each stage, and the places of its files."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,19 +14,17 @@ from helpers.config.checking import validated
 from helpers.config.parameter_file import LESSONS_FOLDER, Value
 from helpers.store import ROOT, content_name, digest, outputs
 
-DRAWN = fields.BudgetField.model_fields  # by perf_online, whose rows do not depend on it
+DRAWN = fields.BudgetField.model_fields  # perf_online draws it; no row depends on it
 OF_LOOKUPS = ("lookup", "table_precision", "composition", "hps")  # fields of models that have them
 C = TypeVar("C", bound="StageConfig")
 
 
 class StageConfig(fields.Strict):
-    """Which stage of which experiment this is; each stage has a subclass with what it reads."""
+    """Which stage of which experiment this is; each stage has a subclass with its fields."""
 
     model: str
     experiment: str
-    overrides: dict[str, Value] = pydantic.Field(
-        {}
-    )  # fields that a notebook changed while exploring
+    overrides: dict[str, Value] = pydantic.Field({})  # fields that a notebook has changed
     stage: str
     target: str  # the folder under outputs/
     gpu: str
@@ -41,13 +39,13 @@ class StageConfig(fields.Strict):
 
     @property
     def drawn(self) -> str:
-        """What must stand beside all that comes of samples that nobody took; empty for others."""
+        """The note next to all results from random samples; empty for other samples."""
         model = models.get(self.model)
         return model.DRAWN if getattr(self, "dataset", "") in model.GENERATED else ""
 
     def summary(self) -> dict[str, Value]:
-        """What a reader should know: the experiment, and every field that the stage reads and that
-        means something for this model.
+        """Return what a reader should know: the experiment, and each field that the stage reads and
+        that applies to this model.
         """
         head: dict[str, Value] = {"model": self.model, "target": self.target, "gpu": self.gpu}
         if self.stage != "report":
@@ -66,7 +64,7 @@ class StageConfig(fields.Strict):
         return fields_for(stage, getattr(self, "format", ""))
 
     def cache_fields(self, stage: str) -> dict[str, Value]:
-        """Plain values of what decides the outcome of `stage`, this one or an earlier one."""
+        """Return the values that decide the result of `stage`, this one or an earlier one."""
         chosen: dict[str, Value] = {"model": self.model}
         if stage not in ("data", "export"):
             chosen["device"] = self.device
@@ -82,7 +80,7 @@ class StageConfig(fields.Strict):
         if stage == "perf_online":
             chosen = {name: value for name, value in chosen.items() if name not in DRAWN}
         for name in {"dataset", "checkpoint", "labels"} & set(chosen):
-            if chosen[name]:  # there may be no labels
+            if chosen[name]:  # labels may be empty
                 chosen[name] = content_name(str(chosen[name]))
         return chosen
 
@@ -117,7 +115,7 @@ class OfflineConfig(fields.OfflineFields, DeployConfig):
     @classmethod
     def _check_pairs(cls, pairs: int, info: pydantic.ValidationInfo) -> int:
         if pairs == 1 and "server" in info.data and not info.data["server"].is_native:
-            raise ValueError("one pair says nothing of served over bare: give 3, or at least 2")
+            raise ValueError("It should be 2 or more, to compare Triton with in-process runs.")
         return pairs
 
 
@@ -134,7 +132,7 @@ class LessonConfig(fields.LessonFields, DeployConfig):
 
 
 LoadConfig = OfflineConfig | OnlineConfig
-ContestConfig = TuneConfig | LessonConfig  # of stages that measure configurations in turn
+ContestConfig = TuneConfig | LessonConfig  # of stages that compare configurations
 
 
 class ReportConfig(fields.ReportFields, StageConfig):
@@ -143,12 +141,12 @@ class ReportConfig(fields.ReportFields, StageConfig):
 
 @dataclass(frozen=True)
 class Stage:
-    """What a stage reads and leaves."""
+    """What a stage reads and writes."""
 
     config: type[StageConfig]
     needs: str = ""  # the stage whose result it needs
-    makes_artifact: bool = False  # that later stages read
-    is_optional: bool = False  # whether a run leaves it out unless it is named
+    makes_artifact: bool = False  # for later stages
+    is_optional: bool = False  # whether a run skips it unless it is named
     of_model: bool = False  # whether a model has it once, and not each of its experiments
 
 
@@ -170,8 +168,8 @@ LESSONS = tuple(name for name, stage in STAGE.items() if stage.config is LessonC
 
 
 def stages(model: str) -> tuple[str, ...]:
-    """Name the stages of a model itself. One that is in a repository already has neither an export
-    nor a conversion, and its configuration is not searched for a faster one.
+    """Name the stages of a model, without lessons. A model of an existing repository has no export,
+    no conversion and no tuning.
     """
     own = [name for name in STAGE if name not in LESSONS]
     if models.get(model).BACKEND:
@@ -197,8 +195,8 @@ def fields_for(stage: str, format_name: str) -> set[str]:
 
 
 def results_folder(config: StageConfig) -> Path:
-    """Where the results of the experiment are. Those of a report and of lessons about the model's
-    first experiment are with the model, unless they have overrides.
+    """Return the folder of the experiment's results. Reports, and lessons for the model's first
+    experiment, are in the model's folder, unless they have overrides.
     """
     base = outputs() / config.target / config.model
     if not config.overrides and config.stage == "report":
@@ -209,14 +207,14 @@ def results_folder(config: StageConfig) -> Path:
 
 
 def notebook_file(model: str, stage: str) -> Path:
-    """Where the notebook of `stage` is."""
+    """Return the notebook of `stage`."""
     folder = LESSONS_FOLDER if stage in LESSONS else model
     return ROOT / "notebooks" / folder / f"{stage}.ipynb"
 
 
 def changed(config: C, given: Mapping[str, Value], place: str = "") -> C:
-    """Give the configuration with other fields; a `ParameterError` says of one that is wrong at
-    which `place`, by default the experiment.
+    """Return the configuration with other fields; a `ParameterError` begins with `place`, which is
+    the experiment by default.
     """
     values = {name: getattr(config, name) for name in type(config).model_fields} | dict(given)
     place = place or f"{config.model} {config.experiment}"
@@ -224,12 +222,12 @@ def changed(config: C, given: Mapping[str, Value], place: str = "") -> C:
 
 
 def artifact_folder(config: StageConfig, stage: str) -> Path:
-    """Where the artifact of `stage` is or will be."""
+    """Return the folder of the artifact of `stage`, made or not."""
     return outputs() / config.target / "artifacts" / config.key(stage)
 
 
 def command(config: StageConfig, stage: str) -> str:
-    """The command that runs `stage` of this experiment, or the notebook if it has overrides."""
+    """Return the command that runs `stage` of this experiment, or its notebook with overrides."""
     if config.overrides:
         return f"notebooks/{config.model}/{stage}.ipynb with overrides = {config.overrides}"
     only = f"--model {config.model} --experiment {config.experiment} --stage {stage}"

@@ -1,4 +1,4 @@
-"""Writing a parameter file for a GPU, from that of the nearest known one."""
+"""Writes a parameter file for a GPU from the file of the most similar known one."""
 
 import os
 import re
@@ -33,14 +33,14 @@ KNOWN = (  # those of one architecture with rising memory
     Gpu("NVIDIA-H100", HOPPER, 80),
     Gpu("NVIDIA-H200", HOPPER, 140),
 )
-SHARE = 0.9  # of a known GPU's memory is enough: ECC and drivers take different parts of it
+SHARE = 0.9  # of a known GPU's memory is enough: ECC and drivers reserve different parts
 
 
 def nearest(gpu: Gpu) -> Gpu:
-    """Choose the known GPU whose experiments are the likeliest to run on `gpu`.
+    """Return the known GPU whose experiments are the most likely to run on `gpu`.
 
-    Its architecture is the same, else the next newer one, as releases for that know older ones too,
-    else the newest. Of these it is the largest whose memory is there, else the smallest.
+    It has the same architecture, else the next newer one, whose releases support older GPUs too,
+    else the newest. Of these it is the largest with no more memory than `gpu`, else the smallest.
     """
     newer = [known.architecture for known in KNOWN if known.architecture >= gpu.architecture]
     architecture = min(newer, default=max(known.architecture for known in KNOWN))
@@ -50,34 +50,34 @@ def nearest(gpu: Gpu) -> Gpu:
 
 
 def write_new(name: str, found: Gpu) -> Path:
-    """Write the parameter file `name`, by default the GPU's, for the GPU that was found.
+    """Write the parameter file `name`, by default named after the GPU, for the GPU `found`.
 
-    It is a copy of the nearest known GPU's with another `gpu`; no file is ever overwritten. Raises
-    `ParameterError` for a name that cannot be taken.
+    It is a copy of the most similar GPU's file with another `gpu`. No file is overwritten. Raises
+    `ParameterError` for an invalid or existing name.
     """
     stem = name.removesuffix(".yaml") or "-".join(re.findall(r"[A-Za-z0-9._]+", found.name))
     if not NAME.fullmatch(stem):
-        raise ParameterError(f"NAME {name}: use letters, digits, '.', '_' and '-', and no folder")
+        raise ParameterError(f"Invalid NAME '{name}'. Use letters, digits, '.', '_' and '-'.")
     path = loading.FILES / f"{stem}.yaml"
     if path.exists():
         taken = display_path(path)
-        raise ParameterError(f"{taken} is there already: give another NAME than {stem}")
+        raise ParameterError(f"{taken} already exists. Choose another NAME than {stem}.")
     source = loading.FILES / f"{nearest(found).name}.yaml"
     loading.read_file(source)
     # the notebooks find a file by its GPU, so no two files may have the same
     spelled = f"{found.name} ({stem})" if loading.file_for(found.name) else found.name
     text = (
-        f"# {spelled}, {found.memory_gib:.0f} GiB. Written by `triton-notebooks params new`, from\n"
-        f"# {display_path(source)}, whose GPU is the nearest known one: adapt it. The largest\n"
-        "# batches may not fit into less memory; an old release may not know a new GPU.\n"
+        f"# {spelled}, {found.memory_gib:.0f} GiB. Written by `triton-notebooks params new` from\n"
+        f"# {display_path(source)}, the file of the most similar known GPU. Adapt it: large\n"
+        "# batches may not fit into less memory, and an old release may not support a new GPU.\n"
     )
     with explained(path), NamedTemporaryFile("w", dir=path.parent, prefix=f".{stem}.") as file:
-        # the source's text without the comment on top of it, with another `gpu`
+        # the source's text without its first comment, with another `gpu`
         line = yaml.safe_dump({"gpu": spelled}, width=1000).strip()
         copied = re.sub(r"(?ms)\A.*?^gpu:[^\n]*", lambda _: line, source.read_text(), count=1)
         file.write(text + copied)
         file.flush()
         loading.read_file(Path(file.name))
         os.chmod(file.name, 0o644)
-        os.link(file.name, path)  # an error if the file was written meanwhile
+        os.link(file.name, path)  # an error if the file exists by now
     return path

@@ -23,7 +23,7 @@ def load(path: Path) -> object:
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
         if len(content) > MAX_BYTES:
-            raise ParameterError(f"is larger than {MAX_BYTES / 1e6:.0f} MB")
+            raise ParameterError(f"The file is larger than {MAX_BYTES / 1e6:.0f} MB. Shorten it.")
         text = content.decode()
         _check_events(text)
         loader = yaml.CSafeLoader(text)
@@ -33,11 +33,11 @@ def load(path: Path) -> object:
         _check_node(node, {})
         return loader.construct_document(node)
     except FileNotFoundError:
-        reason = "there is no such file"
+        reason = "No such file. Check the path."
     except (OSError, UnicodeDecodeError) as error:
-        reason = f"cannot be read as text: {error}"
+        reason = f"The file cannot be read as text ({error})."
     except (yaml.YAMLError, ValueError) as error:  # ValueError: no such date or number
-        reason = f"is not YAML: {' '.join(str(error).split())}"
+        reason = f"The file is not valid YAML ({' '.join(str(error).split())})."
     except ParameterError as error:
         reason = str(error)
     raise ParameterError(f"{display_path(path)}: {reason}")
@@ -52,9 +52,9 @@ def _check_events(text: str) -> None:
         depth += isinstance(event, yaml.CollectionStartEvent)
         depth -= isinstance(event, yaml.CollectionEndEvent)
         if depth > MAX_DEPTH:
-            raise _error(event, f"is nested more than {MAX_DEPTH} levels deep")
+            raise _error(event, f"The file has more than {MAX_DEPTH} levels. Use fewer.")
         if tag := getattr(event, "tag", None):
-            raise _error(event, f"holds the tag '{tag}': tags are not allowed")
+            raise _error(event, f"The tag '{tag}' is not allowed. Remove it.")
 
 
 def _check_node(node: yaml.Node, known: dict[yaml.Node, tuple[int, int]]) -> tuple[int, int]:
@@ -65,25 +65,25 @@ def _check_node(node: yaml.Node, known: dict[yaml.Node, tuple[int, int]]) -> tup
     children: list[yaml.Node] = []
     if isinstance(node, yaml.ScalarNode):
         if len(node.value) > MAX_CHARACTERS:
-            raise _error(node, f"a key or value has more than {MAX_CHARACTERS:,} characters")
+            raise _error(node, f"The text has more than {MAX_CHARACTERS:,} characters. Shorten it.")
         if wrong := [each for each in node.value if not each.isprintable()]:
-            raise _error(node, f"a key or value holds the unprintable character {wrong[0]!r}")
+            raise _error(node, f"The text has the unprintable character {wrong[0]!r}. Remove it.")
     elif isinstance(node, yaml.SequenceNode):
         children = node.value
     else:
         keys: set[str] = set()
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                raise _error(key, f"a key is a {key.id}: expected a name")
+                raise _error(key, f"A key is a {key.id}. Use a name.")
             if key.value in keys:
-                raise _error(key, f"duplicate key {key.value!r}")
+                raise _error(key, f"The key {key.value!r} is there twice. Remove one.")
             keys |= {key.value} - {"<<"}  # several mappings may be merged into one
             children += (key, value)
     counts = [_check_node(child, known) for child in children]
     values = 1 + sum(count for count, _ in counts)
     levels = 1 + max((level for _, level in counts), default=0)
     if values > MAX_VALUES or levels > MAX_DEPTH:
-        raise _error(node, "has too many values once its aliases are replaced")
+        raise _error(node, "The aliases expand to too many values. Use fewer aliases.")
     known[node] = values, levels
     return values, levels
 

@@ -132,7 +132,7 @@ class Settings:
             if each.model == name:
                 return each
         known = ", ".join(each.model for each in self.models)
-        raise BadSettings(f"models: has {known}, and not '{name}'")
+        raise BadSettings(f"There is no model '{name}'. The file has {known}.")
 
 
 # Fields without a meaning here, and why.
@@ -165,17 +165,17 @@ def parse(content: object) -> Settings:
     """Check what a file holds; raise `BadSettings` naming the first field that is wrong."""
     found: Settings = _record(Settings, content, "", _nested)
     if not found.models:
-        raise BadSettings("models: is missing; give at least one")
+        raise BadSettings("models is empty. Add at least one.")
     if not found.supportlonglong:
-        raise BadSettings("supportlonglong: is false, and keys here have 64 bits")
+        raise BadSettings("supportlonglong is false. Set it to true: keys have 64 bits.")
     for kind, known in DATABASES.items():
         given = getattr(found, kind).type
         if given not in known:
-            raise BadSettings(f"{kind}.type: is '{given}'; known are {', '.join(known)}")
+            raise BadSettings(f"{kind}.type is '{given}'. Use one of {', '.join(known)}.")
     if found.volatile_db.overflow_policy not in POLICIES:
         given = found.volatile_db.overflow_policy
         raise BadSettings(
-            f"volatile_db.overflow_policy: is '{given}'; known are {', '.join(POLICIES)}"
+            f"volatile_db.overflow_policy is '{given}'. Use one of {', '.join(POLICIES)}."
         )
     _check_shares(found)
     for place, each in enumerate(found.models):
@@ -220,18 +220,18 @@ def _check_shares(found: Settings) -> None:
         )
     for name, value in shares.items():
         if not 0 <= value <= 1:
-            raise BadSettings(f"{name}: is {value}, and should be from 0 to 1")
+            raise BadSettings(f"{name} is {value}. It should be from 0 to 1.")
     for name in ("num_partitions", "max_batch_size", "overflow_margin"):
         if getattr(volatile, name) < 1:
-            raise BadSettings(f"volatile_db.{name}: is {getattr(volatile, name)}: less than 1")
+            raise BadSettings(f"volatile_db.{name} is {getattr(volatile, name)}. Use 1 or more.")
 
 
 def _check_model(place: str, each: ModelSettings) -> None:
     tables = len(each.sparse_files)
     if not each.model:
-        raise BadSettings(f"{place}model: is missing")
+        raise BadSettings(f"{place}model is missing. Add it.")
     if not tables:
-        raise BadSettings(f"{place}sparse_files: is missing; give a folder for each table")
+        raise BadSettings(f"{place}sparse_files is missing. Add a folder for each table.")
     for name in (
         "embedding_table_names",
         "embedding_vecsize_per_table",
@@ -239,23 +239,25 @@ def _check_model(place: str, each: ModelSettings) -> None:
     ):
         if len(getattr(each, name)) != tables:
             raise BadSettings(
-                f"{place}{name}: has {len(getattr(each, name))} entries for {tables} tables"
+                f"{place}{name} has {len(getattr(each, name))} entries for {tables} tables."
             )
     if len(set(each.embedding_table_names)) != tables:
-        raise BadSettings(f"{place}embedding_table_names: one is there twice")
+        raise BadSettings(f"{place}embedding_table_names has a name twice. Rename one.")
     if min(each.embedding_vecsize_per_table) < 1:
-        raise BadSettings(f"{place}embedding_vecsize_per_table: one is below 1")
+        raise BadSettings(f"{place}embedding_vecsize_per_table has a size below 1.")
 
 
 def _record(kind: Any, content: object, place: str, nested: Any) -> Any:
     """Make a record of the type `kind` of a mapping, field by field."""
     if not isinstance(content, dict):
-        raise BadSettings(f"{place.rstrip('.') or 'the file'}: is no mapping of names to values")
+        raise BadSettings(
+            f"{place.rstrip('.') or 'The file'} should be a mapping of names to values."
+        )
     known = {each.name: each for each in fields(kind)}
     values = {}
     for name, value in content.items():
         if name not in known:
-            raise BadSettings(f"{place}{name}: is unknown")
+            raise BadSettings(f"{place}{name} is unknown. Remove it.")
         values[name] = nested(known[name], value, f"{place}{name}")
     if kind is Settings:
         values.setdefault("models", ())
@@ -272,7 +274,7 @@ def _nested(known: Any, value: Any, place: str) -> Any:
         return _record(UpdateSource, value, f"{place}.", _nested)
     if known.type.startswith("tuple"):
         if not isinstance(value, list):
-            raise BadSettings(f"{place}: is {json.dumps(value)}, and should be a list")
+            raise BadSettings(f"{place} is {json.dumps(value)}. It should be a list.")
         if known.name == "models":
             return tuple(
                 _record(ModelSettings, each, f"{place}[{i}].", _nested)
@@ -288,5 +290,5 @@ def _plain(kind: str, value: Any, place: str) -> Any:
     wanted: Any = {"bool": bool, "int": int, "float": (int, float), "str": str}[kind]
     words = {"bool": "true or false", "int": "a whole number", "float": "a number", "str": "text"}
     if not isinstance(value, wanted) or (isinstance(value, bool) and kind != "bool"):
-        raise BadSettings(f"{place}: is {json.dumps(value)}, and should be {words[kind]}")
+        raise BadSettings(f"{place} is {json.dumps(value)}. It should be {words[kind]}.")
     return float(value) if kind == "float" else value

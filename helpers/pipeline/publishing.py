@@ -22,6 +22,7 @@ from helpers.config import (
     Value,
     configure,
     parse,
+    renamed_parameters,
     results_folder,
 )
 from helpers.errors import DeploymentError
@@ -62,7 +63,7 @@ def _parsed(path: Path, changed: int) -> Parameters:
 @cache
 def _content(path: Path, _: int) -> object:
     """Read a file of parameters without the models that are gone; nothing if none is left."""
-    content = yaml.load(path.read_text(), yaml.CSafeLoader)
+    content = renamed_parameters(yaml.load(path.read_text(), yaml.CSafeLoader))
     given = content.get("models") if isinstance(content, dict) else None
     if not isinstance(given, dict):
         return content or {"models": given}

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import JsonValue, ValidationError
+from pydantic import JsonValue
 
 from helpers import formats
-from helpers.config import LoadConfig, StageConfig, keep, results_folder
+from helpers.config import LoadConfig, StageConfig, keep, renamed_result, results_folder
 from helpers.errors import AccuracyError, MeasurementError
 from helpers.machine import provenance
 from helpers.results.fingerprints import files_read, fingerprint
@@ -57,13 +57,13 @@ def read(path: Path) -> Result | None:
     try:
         status = path.stat()
         return _read(path, status.st_ino, status.st_mtime_ns, status.st_size)
-    except (OSError, ValidationError):
+    except (OSError, ValueError):
         return None
 
 
 @cache
 def _read(path: Path, *_: int) -> Result:
-    return Result.model_validate_json(path.read_bytes())
+    return Result.model_validate_json(renamed_result(path.read_bytes()))
 
 
 def of_model(config: StageConfig) -> Results:

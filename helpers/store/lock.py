@@ -95,11 +95,15 @@ def _temporary_places() -> list[str]:
 
 
 def clear_leftovers(outputs: Path) -> None:
-    """Remove the temporary folders of processes that were killed; the caller holds `outputs`.
+    """Remove the temporary folders of processes that were killed, and give folders of artifacts
+    their name of today; the caller holds `outputs`.
 
     Those of `making` lie in `outputs`: only who holds it makes one. Those in TMPDIR may belong to a
     run on another outputs folder, which then holds a lock in each.
     """
+    for path in outputs.glob("*/artefacts"):
+        if not path.with_name("artifacts").exists():
+            path.rename(path.with_name("artifacts"))
     for path in (*outputs.glob("data/.*"), *outputs.glob("*/artifacts/.*")):
         if path.is_dir() and re.fullmatch(r"\..+\.[a-z0-9_]{8}", path.name):
             shutil.rmtree(path, ignore_errors=True)

@@ -59,7 +59,7 @@ def versions() -> dict[str, str]:
 def require(name: str) -> Path:
     """Return the path of one of `BINARIES`; raise `ServerError` if it is not there."""
     path = binaries() / BINARIES[name]
-    if not os.access(path, os.X_OK):
+    if not os.access(path, os.X_OK, effective_ids=True):
         raise ServerError(f"{name} is not installed: {INSTALL}")
     return path
 

@@ -77,212 +77,211 @@ def test_no_two_parameter_files_are_of_the_same_gpu() -> None:
 BAD = {
     "an unknown key": (
         file_with(", batches: [1]"),
-        f"{PLACE}: unknown key 'batches'; known keys are "
-        + ", ".join(sorted(Experiment.model_fields)),
+        f"{PLACE}: Unknown key 'batches'. Known keys: "
+        + ", ".join(sorted(Experiment.model_fields))
+        + ".",
     ),
     "an unknown key at the top": (
         file_with("") + "gpus: 2\n",
-        f"unknown key 'gpus'; known keys are {', '.join(sorted(ParameterFile.model_fields))}",
+        f"Unknown key 'gpus'. Known keys: {', '.join(sorted(ParameterFile.model_fields))}.",
     ),
     "an unknown key of the server": (
         file_with("") + "server: {imge: a}\n",
-        "server: unknown key 'imge'; known keys are backend, image, kind, release, repository, url",
+        "server: Unknown key 'imge'. Known keys: backend, image, kind, release, repository, url.",
     ),
     "a wrong type": (
         file_with(", batch_sizes: 8"),
-        f"{PLACE}.batch_sizes is 8: should be a valid list",
+        f"{PLACE}.batch_sizes is 8. It should be a valid list.",
     ),
     "a text for a number": (
         file_with(", threads: two"),
-        f"{PLACE}.threads is 'two': should be a valid integer",
+        f"{PLACE}.threads is 'two'. It should be a valid integer.",
     ),
     "a value that is not one of the choices": (
         file_with(", accelerator: turbo"),
-        f"{PLACE}.accelerator is 'turbo': should be 'none', 'trt', 'openvino' or 'amp'",
+        f"{PLACE}.accelerator is 'turbo'. It should be 'none', 'trt', 'openvino' or 'amp'.",
     ),
     "a batch above the largest": (
         file_with(", batch_sizes: [1, 16]"),
-        f"{PLACE}.batch_sizes is [1, 16]: 16 is above max_batch_size 8",
+        f"{PLACE}.batch_sizes is [1, 16]. 16 is above max_batch_size, which is 8.",
     ),
     "a preferred batch above the largest": (
         file_with(", preferred_batch_sizes: [4, 9]"),
-        f"{PLACE}.preferred_batch_sizes is [4, 9]: 9 is above max_batch_size 8",
+        f"{PLACE}.preferred_batch_sizes is [4, 9]. 9 is above max_batch_size, which is 8.",
     ),
     "a client's batch above the largest": (
         file_with(", online_batch_size: 10"),
-        f"{PLACE}.online_batch_size is 10: 10 is above max_batch_size 8",
+        f"{PLACE}.online_batch_size is 10. 10 is above max_batch_size, which is 8.",
     ),
     "a required field that is missing": (
         f"{HEAD}models: {{resnet50: {{experiments: {{mine: {{{FULL}}}}}}}}}\n",
-        f"{PLACE}.max_batch_size: is missing",
+        f"{PLACE}.max_batch_size is missing. Add it.",
     ),
     "a missing gpu": (
         file_with("", head="device: cpu\n"),
-        "gpu: is missing",
+        "gpu is missing. Add it.",
     ),
     "an unknown format": (
         file_with(", format: flatpack").replace("format: onnx, precision", "precision"),
-        f"{PLACE}.format is 'flatpack': unknown format; known are {FORMATS}",
+        f"{PLACE}.format is 'flatpack'. Unknown format. Known formats: {FORMATS}.",
     ),
     "a variant of a model that has none": (
         file_with(", variant: large"),
-        f"{PLACE}.variant is 'large': unknown variant; this model has none",
+        f"{PLACE}.variant is 'large'. Unknown variant. This model has no variants.",
     ),
     "an unknown variant": (
         file_with(", variant: huge").replace("resnet50", "bert"),
-        f"{PLACE.replace('resnet50', 'bert')}.variant is 'huge': unknown variant; "
-        "known are small, base, large",
+        f"{PLACE.replace('resnet50', 'bert')}.variant is 'huge'. Unknown variant. "
+        "Known variants: small, base, large.",
     ),
     "a crop that is too small": (
         file_with(", crop_size: 31"),
-        f"{PLACE}.crop_size is 31: ResNet50 v1.5 takes 32 to 256 pixels a side here",
+        f"{PLACE}.crop_size is 31. ResNet50 v1.5 takes 32 to 256 pixels a side.",
     ),
     "a crop that is larger than the image": (
         file_with(", crop_size: 257"),
-        f"{PLACE}.crop_size is 257: ResNet50 v1.5 takes 32 to 256 pixels a side here",
+        f"{PLACE}.crop_size is 257. ResNet50 v1.5 takes 32 to 256 pixels a side.",
     ),
     "a sequence that is too short for a question": (
         file_with(", max_seq_length: 127").replace("resnet50", "bert"),
-        f"{PLACE.replace('resnet50', 'bert')}.max_seq_length is 127: "
-        "BERT QA takes 128 to 512 tokens here",
+        f"{PLACE.replace('resnet50', 'bert')}.max_seq_length is 127. "
+        "BERT QA takes 128 to 512 tokens.",
     ),
     "a sequence that is longer than BERT's positions": (
         file_with(", max_seq_length: 513").replace("resnet50", "bert"),
-        f"{PLACE.replace('resnet50', 'bert')}.max_seq_length is 513: "
-        "BERT QA takes 128 to 512 tokens here",
+        f"{PLACE.replace('resnet50', 'bert')}.max_seq_length is 513. "
+        "BERT QA takes 128 to 512 tokens.",
     ),
     "a size that another model has": (
         file_with(", max_seq_length: 128"),
-        f"{PLACE}.max_seq_length is 128: ResNet50 v1.5 has no such size",
+        f"{PLACE}.max_seq_length is 128. ResNet50 v1.5 has no such field. Remove it.",
     ),
     "an unquoted release": (
         file_with(", release: 21.10"),
-        f"{PLACE}.release is 21.1: should be a valid string; "
-        "quote it as you wrote it, YAML drops a number's last zero",
+        f"{PLACE}.release is 21.1. It should be a valid string. "
+        "Write it in quotes: YAML drops a number's last zero.",
     ),
     "an unknown model": (
         file_with("").replace("resnet50", "resnet51"),
-        f"models.resnet51: unknown model; known are {MODELS}",
+        f"models.resnet51: Unknown model. Known models: {MODELS}.",
     ),
     "a format that the exported one does not become": (
         file_with("").replace("format: onnx, precision", "format: ts-trace, precision"),
-        f"{PLACE}.format is 'ts-trace': is made from torch, not from onnx",
+        f"{PLACE}.format is 'ts-trace'. It is made from torch, not from onnx.",
     ),
     "a store's field that NVIDIA's JSON does not have": (
         file_with(", lookup: hps, hps: {gpu_cache: 0.1}").replace("resnet50", "dlrm"),
-        f"{PLACE.replace('resnet50', 'dlrm')}.hps: models[0].gpu_cache: is unknown",
+        f"{PLACE.replace('resnet50', 'dlrm')}.hps: models[0].gpu_cache is unknown. Remove it.",
     ),
     "a store's field that its model decides": (
         file_with(", lookup: hps, hps: {sparse_files: [a]}").replace("resnet50", "dlrm"),
-        f"{PLACE.replace('resnet50', 'dlrm')}.hps: sparse_files is the model's, and no "
-        "experiment's",
+        f"{PLACE.replace('resnet50', 'dlrm')}.hps: The model sets sparse_files. Remove it.",
     ),
     "an unknown lookup": (
         file_with(", lookup: hash").replace("resnet50", "dlrm"),
-        f"{PLACE.replace('resnet50', 'dlrm')}.lookup is 'hash': unknown lookup; "
-        "known are mapped, hps",
+        f"{PLACE.replace('resnet50', 'dlrm')}.lookup is 'hash'. Unknown lookup. "
+        "Known lookups: mapped, hps.",
     ),
     "a lookup of a model that has none": (
         file_with(", lookup: hps"),
-        f"{PLACE}.lookup is 'hps': unknown lookup; this model has none",
+        f"{PLACE}.lookup is 'hps'. Unknown lookup. This model has no lookups.",
     ),
     "tables of a model that has none": (
         file_with(", table_precision: int8"),
-        f"{PLACE}.table_precision is 'int8': only the lookup 'mapped' has tables of another "
-        "precision than fp32",
+        f"{PLACE}.table_precision is 'int8'. Only tables with lookup: mapped can differ from "
+        "fp32. Use fp32.",
     ),
     "tables of a parameter server in int8": (
         file_with(", lookup: hps, table_precision: int8").replace("resnet50", "dlrm"),
-        f"{PLACE.replace('resnet50', 'dlrm')}.table_precision is 'int8': only the lookup 'mapped' "
-        "has tables of another precision than fp32",
+        f"{PLACE.replace('resnet50', 'dlrm')}.table_precision is 'int8'. Only tables with lookup: "
+        "mapped can differ from fp32. Use fp32.",
     ),
     "one graph that is to be fused": (
         file_with(", composition: fused"),
-        f"{PLACE}.composition is 'fused': this model is one graph, and has nothing to fuse",
+        f"{PLACE}.composition is 'fused'. This model is a single graph. Use ensemble, or remove "
+        "the field.",
     ),
     "a precision that comes too late": (
         file_with("").replace(", precision: fp32", ", precision: bf16"),
-        f"{PLACE}.precision is 'bf16': differs from export_precision fp32, "
-        "but the format is the same",
+        f"{PLACE}.precision is 'bf16'. The exported file is served as it is, so it has to be fp32.",
     ),
     "a calibration with no samples": (
         file_with(", calibration_samples: 0").replace(", precision: fp32", ", precision: int8"),
-        f"{PLACE}.calibration_samples is 0: should be greater than or equal to 1",
+        f"{PLACE}.calibration_samples is 0. It should be greater than or equal to 1.",
     ),
     "int8 of an export that has lost precision": (
         file_with("").replace(
             "_precision: fp32, format: onnx, precision: fp32",
             "_precision: fp16, format: onnx, precision: int8",
         ),
-        f"{PLACE}.precision is 'int8': is made from an export in fp32, not in fp16",
+        f"{PLACE}.precision is 'int8'. int8 needs an fp32 export. Set export_precision to fp32.",
     ),
     "an export in int8": (
         file_with("").replace("_precision: fp32", "_precision: int8"),
-        f"{PLACE}.export_precision is 'int8': should be 'fp32', 'bf16' or 'fp16'",
+        f"{PLACE}.export_precision is 'int8'. It should be 'fp32', 'bf16' or 'fp16'.",
     ),
     "an experiment whose name leaves its folder": (
         file_with("").replace("mine:", "../mine:"),
-        "models.resnet50.experiments.../mine: is the name of a folder too: "
-        "use letters, digits, '.', '_' and '-'",
+        "models.resnet50.experiments.../mine: Invalid name. Use letters, digits, '.', '_' and '-'.",
     ),
     "an unknown lesson": (
         f"{file_with('')}    lessons: [precision, batching]\n",
-        "models.resnet50.lessons.1 is 'batching': should be 'dynamic_batching', 'instances' or "
-        "'precision'",
+        "models.resnet50.lessons.1 is 'batching'. It should be 'dynamic_batching', 'instances' "
+        "or 'precision'.",
     ),
     "lessons of a model that they are not about": (
         f"{file_with('')}    lessons: [precision]\n".replace("resnet50", "bert"),
-        "models: bert has no lessons: they are about resnet50",
+        "models: bert has no lessons. Only resnet50 has them.",
     ),
     "an experiment named as the folder of the lessons": (
         file_with("").replace("mine:", "lessons:"),
-        "models.resnet50.experiments.lessons: is the folder of the lessons' results: choose "
-        "another name",
+        "models.resnet50.experiments.lessons: The lessons' results use this name. Choose "
+        "another one.",
     ),
     "an endless latency": (
         file_with(", latency_budget_ms: .inf"),
-        f"{PLACE}.latency_budget_ms is inf: should be a finite number",
+        f"{PLACE}.latency_budget_ms is inf. It should be a finite number.",
     ),
     "a date": (
         file_with(", dataset: 2001-02-03"),
-        f"{PLACE}.dataset is datetime.date(2001, 2, 3): should be text in quotes, a number, true, "
-        "false, a list or a mapping",
+        f"{PLACE}.dataset is datetime.date(2001, 2, 3). It should be text in quotes, a number, "
+        "true, false, a list or mapping.",
     ),
     "a section that is empty": (
         f"{HEAD}models: {{resnet50: }}\n",
-        "models.resnet50 is None: should be a mapping of keys to values",
+        "models.resnet50 is None. It should be a mapping of keys to values.",
     ),
     "an address whose bracket is not closed": (
         file_with("") + "server: {kind: remote, url: 'http://[::1'}\n",
-        "server.url is 'http://[::1': Invalid IPv6 URL",
+        "server.url is 'http://[::1'. Invalid IPv6 URL.",
     ),
     "no models": (
         f"{HEAD}models: {{}}\n",
-        "models: is empty; give at least one",
+        "models is empty. Add at least one entry.",
     ),
     "no experiments": (
         f"{HEAD}models: {{resnet50: {{experiments: {{}}}}}}\n",
-        "models.resnet50.experiments: is empty; give at least one",
+        "models.resnet50.experiments is empty. Add at least one entry.",
     ),
     "a duplicate key": (
         file_with("") + "device: gpu\n",
-        "line 7: duplicate key 'device'",
+        "line 7: The key 'device' is there twice. Remove one.",
     ),
     "a duplicate key in one line": (
         file_with(", threads: 1, 'threads': 2"),
-        "line 6: duplicate key 'threads'",
+        "line 6: The key 'threads' is there twice. Remove one.",
     ),
     "a list as a key": (
         file_with("") + "[1, 2]: 3\n",
-        "line 7: a key is a sequence: expected a name",
+        "line 7: A key is a sequence. Use a name.",
     ),
     "an empty file": (
         "",
-        "is empty; expected the keys gpu, device, server, defaults, models",
+        "The file is empty. It should be a mapping of gpu, device, server, defaults, models.",
     ),
     "a list": (
         "- gpu\n",
-        "holds a list; expected the keys gpu, device, server, defaults, models",
+        "The file holds a list. It should be a mapping of gpu, device, server, defaults, models.",
     ),
 }
 
@@ -307,50 +306,53 @@ BOMB = "gpu:\n- &a0 [x, x]\n" + "".join(
 HOSTILE = {
     "an alias bomb": (
         BOMB,
-        "line 7: has too many values once its aliases are replaced",
+        "line 7: The aliases expand to too many values. Use fewer aliases.",
     ),
     "an alias of itself": (
         "gpu: &a [*a]\n",
-        "line 1: has too many values once its aliases are replaced",
+        "line 1: The aliases expand to too many values. Use fewer aliases.",
     ),
     "a chain of aliases": (
         "- &a0 x\n" + "".join(f"- &a{i + 1} [*a{i}]\n" for i in range(2_000)),
-        "line 21: has too many values once its aliases are replaced",
+        "line 21: The aliases expand to too many values. Use fewer aliases.",
     ),
     "1,000 brackets": (
         "gpu: " + "[" * 1_000 + "]" * 1_000,
-        "line 1: is nested more than 20 levels deep",
+        "line 1: The file has more than 20 levels. Use fewer.",
     ),
-    "100,000 brackets": ("[" * 100_000, "line 1: is nested more than 20 levels deep"),
+    "100,000 brackets": ("[" * 100_000, "line 1: The file has more than 20 levels. Use fewer."),
     "a date that is none": (
         file_with(", dataset: 2001-02-30T10:00:00Z"),
-        "is not YAML: day is out of range for month",
+        "The file is not valid YAML (day is out of range for month).",
     ),
     "a tag with a wrong value": (
         "gpu: !!int foo\n",
-        "line 1: holds the tag 'tag:yaml.org,2002:int': tags are not allowed",
+        "line 1: The tag 'tag:yaml.org,2002:int' is not allowed. Remove it.",
     ),
     "a tag of another kind": (
         "gpu: A\nmodels: !!map [1]\n",
-        "line 2: holds the tag 'tag:yaml.org,2002:map': tags are not allowed",
+        "line 2: The tag 'tag:yaml.org,2002:map' is not allowed. Remove it.",
     ),
     "5,000 digits": (
         file_with(f", threads: {'1' * 5_000}"),
-        "line 6: a key or value has more than 1,000 characters",
+        "line 6: The text has more than 1,000 characters. Shorten it.",
     ),
     "an escape sequence in a key": (
         file_with("") + '"\\e[31mgpus": 2\n',
-        "line 7: a key or value holds the unprintable character '\\x1b'",
+        "line 7: The text has the unprintable character '\\x1b'. Remove it.",
     ),
     "an escape sequence in a name": (
         file_with("").replace("mine", '"\\e[31m"'),
-        "line 6: a key or value holds the unprintable character '\\x1b'",
+        "line 6: The text has the unprintable character '\\x1b'. Remove it.",
     ),
     "a null byte in the address": (
         file_with("") + 'server: {kind: remote, url: "a\\0:1"}\n',
-        "line 7: a key or value holds the unprintable character '\\x00'",
+        "line 7: The text has the unprintable character '\\x00'. Remove it.",
     ),
-    "10 MB": ("".join(f"k{i}: 1\n" for i in range(1_000_000)), "is larger than 1 MB"),
+    "10 MB": (
+        "".join(f"k{i}: 1\n" for i in range(1_000_000)),
+        "The file is larger than 1 MB. Shorten it.",
+    ),
 }
 
 
@@ -377,7 +379,7 @@ def test_a_null_byte_in_the_address_of_a_notebook_is_one_line() -> None:
         config("deploy", server={"kind": "remote", "url": "a\0:1"})
 
     assert str(raised.value) == (
-        "parameters: server.url is 'a\\x00:1': holds an unprintable character"
+        "parameters: server.url is 'a\\x00:1'. It contains an unprintable character. Remove it."
     )
 
 
@@ -405,10 +407,10 @@ def test_a_plan_of_300_experiments_resolves_each_stage_once(tmp_path: Path) -> N
 
 
 UNREADABLE = {
-    "not YAML": (b"gpu: [unclosed\n", "is not YAML: "),
+    "not YAML": (b"gpu: [unclosed\n", "The file is not valid YAML ("),
     "a template": (b"gpu: {{ name }}\n", ""),
-    "binary": (bytes(range(256)), "cannot be read as text: "),
-    "null bytes": (b"gpu: a\0b\n", "is not YAML: "),
+    "binary": (bytes(range(256)), "The file cannot be read as text ("),
+    "null bytes": (b"gpu: a\0b\n", "The file is not valid YAML ("),
 }
 
 
@@ -442,7 +444,7 @@ def test_an_unquoted_version_is_named_and_the_hint_does_not_lose_its_zero(
     said = capsys.readouterr()
     assert (code, said.out, len(said.err.splitlines())) == (2, "", 1)
     assert said.err.startswith(
-        f"error: {display_path(path)}: server.release is 24.1: should be a valid string"
+        f"error: {display_path(path)}: server.release is 24.1. It should be a valid string"
     )
     assert "quote" in said.err
     assert '"24.1"' not in said.err
@@ -460,8 +462,8 @@ def test_a_missing_file_and_a_folder_are_one_line_each(
     said = capsys.readouterr()
     assert (codes, said.out) == ([2, 2], "")
     missing, directory = said.err.splitlines()
-    assert missing == f"error: {display_path(path)}: there is no such file"
-    assert directory.startswith(f"error: {display_path(folder)}: cannot be read as text: ")
+    assert missing == f"error: {display_path(path)}: No such file. Check the path."
+    assert directory.startswith(f"error: {display_path(folder)}: The file cannot be read as text (")
     assert not outputs.exists()
 
 
@@ -476,7 +478,7 @@ def test_a_name_that_the_file_does_not_have_is_one_line(
 
     said = capsys.readouterr()
     assert (code, said.out) == (2, "")
-    assert said.err == f"error: {option} nope: {path} has {known}\n"
+    assert said.err == f"error: {path} has no {option[2:]} 'nope'. Use one of {known}.\n"
     assert not outputs.exists()
 
 
@@ -485,13 +487,13 @@ def test_overrides_as_a_text_say_how_to_give_them() -> None:
         resolve("resnet50", "deploy", overrides='{"threads": 1}')  # type: ignore[arg-type]
 
     assert str(raised.value) == (
-        "overrides is the text '{\"threads\": 1}': "
-        "give a dict, with papermill by -y 'overrides: {...}'"
+        "overrides is the text '{\"threads\": 1}'. "
+        "Pass a dict; with papermill, use -y 'overrides: {...}'."
     )
 
 
 def test_an_unknown_override_is_an_error() -> None:
-    with pytest.raises(ParameterError, match="unknown key 'cores'; known keys are "):
+    with pytest.raises(ParameterError, match="Unknown key 'cores'. Known keys: "):
         resolve("resnet50", "deploy", overrides={"cores": 1})
 
 

@@ -174,7 +174,7 @@ def test_a_file_that_is_missing_or_wrong_is_exit_code_2_and_one_line(
     said = capsys.readouterr()
     assert (codes, said.out) == ([2, 2], "")
     missing, broken = said.err.splitlines()
-    assert missing == f"error: {tmp_path / 'none.yaml'}: there is no such file"
+    assert missing == f"error: {tmp_path / 'none.yaml'}: No such file. Check the path."
     assert broken.startswith(f"error: {wrong}: models.resnet50.experiments.one.max_batch_size is")
 
 
@@ -364,7 +364,7 @@ def test_a_file_that_is_there_is_not_overwritten(
     said = capsys.readouterr()
     assert (code, said.out) == (2, "")
     assert said.err == (
-        f"error: {folder / stem}.yaml is there already: give another NAME than {stem}\n"
+        f"error: {folder / stem}.yaml already exists. Choose another NAME than {stem}.\n"
     )
     assert files(folder) == before
 
@@ -383,9 +383,7 @@ def test_a_name_that_is_no_file_of_that_folder_is_one_line(
 
     said = capsys.readouterr()
     assert (code, said.out) == (2, "")
-    assert said.err == (
-        f"error: NAME {name}: use letters, digits, '.', '_' and '-', and no folder\n"
-    )
+    assert said.err == (f"error: Invalid NAME '{name}'. Use letters, digits, '.', '_' and '-'.\n")
     assert files(folder.parent) == before
 
 

@@ -362,7 +362,7 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {  # one of each file;
     ),
     "another schema": (
         lambda f: replaced(f / "sparse.json", lambda b: b.replace(b'"gpucache"', b'"cache"')),
-        r"sparse.json: models\[0\].cache: is unknown",
+        r"sparse.json: models\[0\].cache is unknown",
     ),
     "no JSON": (lambda f: replaced(f / "sparse.json", lambda b: b[:-9]), "sparse.json: Expecting"),
 }

@@ -176,15 +176,15 @@ def test_a_damaged_table_is_refused_in_one_line(damage: Any, words: str, tmp_pat
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"gpu_cache": True}, "models[0].gpu_cache: is unknown"),
-        ({"gpucache": 1}, "models[0].gpucache: is 1, and should be true or false"),
-        ({"gpucacheper": 2}, "models[0].gpucacheper: is 2.0, and should be from 0 to 1"),
-        ({"sparse_files": "0"}, 'models[0].sparse_files: is "0", and should be a list'),
+        ({"gpu_cache": True}, "models[0].gpu_cache is unknown. Remove it."),
+        ({"gpucache": 1}, "models[0].gpucache is 1. It should be true or false."),
+        ({"gpucacheper": 2}, "models[0].gpucacheper is 2.0. It should be from 0 to 1."),
+        ({"sparse_files": "0"}, 'models[0].sparse_files is "0". It should be a list.'),
         ({"embedding_vecsize_per_table": [4]}, "has 1 entries for 2 tables"),
-        ({"volatile_db": {"type": "redis"}}, "volatile_db.type: is 'redis'; known are"),
-        ({"volatile_db": {"max_batch_size": 0}}, "volatile_db.max_batch_size: is 0: less than 1"),
-        ({"persistent_db": []}, "persistent_db: is no mapping of names to values"),
-        ({"update_source": {"type": "nats"}}, "update_source.type: is 'nats'; known are"),
+        ({"volatile_db": {"type": "redis"}}, "volatile_db.type is 'redis'. Use one of"),
+        ({"volatile_db": {"max_batch_size": 0}}, "volatile_db.max_batch_size is 0. Use 1 or more."),
+        ({"persistent_db": []}, "persistent_db should be a mapping of names to values."),
+        ({"update_source": {"type": "nats"}}, "update_source.type is 'nats'. Use one of"),
     ],
 )
 def test_a_setting_that_is_not_nvidia_s_is_named(

@@ -125,7 +125,7 @@ def test_every_format_equals_the_network_at_other_batch_sizes(
     # Whole tables take half a minute, and OpenVINO takes the longer the fuller the memory is.
     monkeypatch.setattr(module, "TABLES", few)
     network = module.wide_and_deep(seed=1)
-    network.get_layer("imprecise").numeric.assign(np.linspace(-1, 1, 13, dtype=np.float32)[:, None])
+    network.get_layer("wide").numeric.assign(np.linspace(-1, 1, 13, dtype=np.float32)[:, None])
     saved = tmp_path / formats.get("tf-savedmodel").FILE
     for name, precision in (
         ("tf-savedmodel", "fp32"),
@@ -174,7 +174,7 @@ def weights(network: Any) -> Weights:
 def test_it_has_the_published_number_of_parameters_in_each_part(network: Any) -> None:
     sizes = {layer.name: layer.count_params() for layer in network.layers if layer.weights}
     dense = sum(size for name, size in sizes.items() if name.startswith("dense"))
-    assert (sizes["columns"], sizes["imprecise"], dense) == (85_616_076, 682_768, 5_478_401)
+    assert (sizes["columns"], sizes["wide"], dense) == (85_616_076, 682_768, 5_478_401)
     assert network.count_params() == 91_777_245
     assert len(sizes) == 2 + 6
 
@@ -851,10 +851,10 @@ def test_the_fitted_network_ranks_far_better_than_chance(fitted: tuple[Any, Disp
     assert chance < 0.48
     assert dataset.score({OUTPUT: found})["map12"] > chance + 0.15
     assert found.std() > 0.05
-    for name in ("imprecise", "columns"):
+    for name in ("wide", "columns"):
         for table in network.get_layer(name).tables.values():
             moved = np.abs(np.asarray(table)).max()
-            assert moved > (1e-4 if name == "imprecise" else 0.051)
+            assert moved > (1e-4 if name == "wide" else 0.051)
 
 
 @pytest.mark.slow

@@ -266,7 +266,7 @@ def test_an_unknown_experiment_is_wrong_usage(
 ) -> None:
     assert crosscheck(outputs, "--experiment", "mine") == 2
     assert capsys.readouterr().err == (
-        "error: --experiment mine: params/smoke.yaml has onnx-fp32, openvino-bf16\n"
+        "error: params/smoke.yaml has no experiment 'mine'. Use one of onnx-fp32, openvino-bf16.\n"
     )
 
 

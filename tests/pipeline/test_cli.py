@@ -1,6 +1,5 @@
 """The batch command does what the README says, in lines that a user can act on."""
 
-import errno
 import os
 import re
 import signal
@@ -248,31 +247,42 @@ def test_a_run_into_a_file_is_one_line(tmp_path: Path, capsys: pytest.CaptureFix
     assert file.read_text() == "mine"
 
 
+SIGNALS = """
+import errno, signal, sys
+from helpers import pipeline
+from helpers.__main__ import main
+
+number, is_terminal_gone = int(sys.argv[1]), sys.argv[2] == "True"
+ended = []
+
+def interrupted(_):
+    try:
+        signal.raise_signal(number)
+    finally:
+        signal.raise_signal(signal.SIGTERM)  # as the manager of services sends another
+        ended.append(True)
+        if is_terminal_gone:
+            raise OSError(errno.EIO, "nothing can be written there")
+
+pipeline.targets = interrupted
+handlers = [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGHUP)]
+code = main(["status"])
+assert [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGHUP)] == handlers
+assert ended == [True]
+sys.exit(code)
+"""
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 @pytest.mark.parametrize("is_terminal_gone", [False, True])
 def test_a_signal_interrupts_any_command_once_and_is_its_exit_code(
-    number, code, is_terminal_gone, monkeypatch, capsys
+    number: int, code: int, is_terminal_gone: bool
 ) -> None:
-    ended = []
-
-    def interrupted(_: Path) -> None:
-        assert signal.getsignal(number) != signal.SIG_DFL  # it would end the tests
-        try:
-            signal.raise_signal(number)
-        finally:
-            signal.raise_signal(signal.SIGTERM)  # as the manager of services sends another
-            ended.append(True)
-            if is_terminal_gone:
-                raise OSError(errno.EIO, "nothing can be written there")
-
-    monkeypatch.setattr(pipeline, "targets", interrupted)
-    handlers = [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGHUP)]
-
-    assert main(["status"]) == code
-
+    script = [sys.executable, "-c", SIGNALS, str(int(number)), str(is_terminal_gone)]
+    done = subprocess.run(script, cwd=ROOT, capture_output=True, text=True)
     line = "interrupted: the same command goes on where this one stopped\n"
-    assert (capsys.readouterr().err, ended) == (line, [True])
-    assert [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGHUP)] == handlers
+    assert (done.returncode, done.stderr) == (code, line)
 
 
 def test_a_signal_that_is_ignored_stays_so(monkeypatch: pytest.MonkeyPatch) -> None:

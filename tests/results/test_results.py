@@ -3,14 +3,15 @@
 import json
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import jsonschema
 import numpy as np
 import pytest
 
-from helpers.config import resolve
-from helpers.results import Measurement, Result, Row, read, read_requests
+from helpers.config import Experiment, resolve
+from helpers.config.old_names import FIELDS, VALUES
+from helpers.results import Measurement, Quality, Result, Row, read, read_requests
 from helpers.store import OUTPUTS_VARIABLE, ROOT
 from tests.conftest import Project
 
@@ -78,11 +79,38 @@ def test_a_result_of_the_older_schema_is_read_as_without_intervals() -> None:
     assert result.measurement
     stable, unstable = result.measurement.rows
     assert (stable.throughput, stable.relative_throughput, stable.quality) == (21.5, 0.96, "stable")
-    assert (unstable.quality, unstable.reason) == ("unstable", "throughput varied by 18%")
+    assert (unstable.quality, unstable.reason) == ("unstable", "throughput varied by 18 %")
     bounds = [
         name for name in Row.model_fields if name.endswith(("_low", "_high", "margin_of_error"))
     ]
     assert {getattr(row, name) for row in result.measurement.rows for name in bounds} == {None}
+
+
+def test_a_result_with_the_names_of_before_is_read_by_those_of_today() -> None:
+    result = read(Path(__file__).parent / "data" / "schema_3_old_names.json")
+
+    assert result
+    assert result.fingerprint
+    assert result.measurement
+    asked = [result.fingerprint.config[name] for name in ("margin_of_error", "measurement_seconds")]
+    offline, online, rate = result.measurement.rows
+    assert asked == [0.5, 1.0]
+    assert [row.quality for row in (offline, online, rate)] == ["imprecise", "noisy", "stable"]
+    assert (offline.relative_quality, offline.roofline_bound) == ("too few pairs", "memory")
+    assert (online.scenario, rate.scenario) == ("online", "request rate")
+    measured = {name for name, value in offline.model_dump().items() if value is not None}
+    assert {new for new in FIELDS.values() if new in Row.model_fields} - measured == {
+        *("margin_of_error", "relative_throughput_low", "relative_throughput_high"),
+        *("residual_overhead_low_ms", "residual_overhead_high_ms"),  # two pairs bound nothing
+    }
+
+
+def test_every_new_name_is_one_of_today() -> None:
+    known = {*Row.model_fields, *Result.model_fields, *Experiment.model_fields}
+
+    assert set(FIELDS.values()) <= known
+    assert not set(FIELDS) & known
+    assert set(VALUES.values()) - {"request rate", "too few pairs"} <= set(get_args(Quality))
 
 
 def test_the_requests_of_a_row_are_read_run_by_run(

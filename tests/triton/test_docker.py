@@ -545,11 +545,11 @@ def test_an_engine_that_hangs(
         ({"image": "other:2"}, "image other:2 is not on this machine: docker pull other:2"),
         (
             {"release": "24.13"},
-            "unknown release '24.13': Triton's are named YY.MM, such as 24.10",
+            "Unknown release '24.13'. Triton's names are YY.MM, such as 24.10.",
         ),
         (
             {"release": "latest", "image": "mine:1"},
-            "unknown release 'latest': Triton's are named YY.MM, such as 24.10",
+            "Unknown release 'latest'. Triton's names are YY.MM, such as 24.10.",
         ),
     ],
 )

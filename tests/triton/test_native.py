@@ -421,5 +421,5 @@ def test_what_is_no_release_is_said(release: str) -> None:
         releases.number(release)
 
     assert str(raised.value) == (
-        f"unknown release '{release}': Triton's are named YY.MM, such as 24.10"
+        f"Unknown release '{release}'. Triton's names are YY.MM, such as 24.10."
     )

@@ -141,16 +141,16 @@ def test_near_is_one_field_apart_but_threads_and_instances_together() -> None:
 
 
 def test_a_field_that_is_not_searched_is_one_line() -> None:
-    with pytest.raises(ParameterError, match="batch_sizes is not searched; what is: format, thr"):
+    with pytest.raises(ParameterError, match="batch_sizes is not tuned. Use one of format, thr"):
         config(tune_space={"batch_sizes": [1]})
 
 
 @pytest.mark.parametrize(
     ("space", "words"),
     [
-        ({"threads": [1, "two"]}, r"tune_space\.threads is 'two': should be a valid integer"),
-        ({"preferred_batch_sizes": [[16]]}, r"preferred_batch_sizes is \[16\]: 16 is above max_"),
-        ({"concurrency": [0]}, r"concurrency\.0 is 0: should be greater than or equal to 1"),
+        ({"threads": [1, "two"]}, r"tune_space\.threads is 'two'. It should be a valid integer"),
+        ({"preferred_batch_sizes": [[16]]}, r"preferred_batch_sizes is \[16\]. 16 is above max_"),
+        ({"concurrency": [0]}, r"concurrency\.0 is 0. It should be greater than or equal to 1"),
     ],
 )
 def test_a_value_that_the_field_cannot_have_is_one_line(space: Any, words: str) -> None:
@@ -164,7 +164,8 @@ def test_an_unknown_model_is_one_line(capsys: pytest.CaptureFixture[str]) -> Non
     assert main(["tune", path, "--model", "resnet", "--minutes", "1"]) == 2
 
     said = "resnet50, bert, tft, widedeep, dlrm, dcnv2"
-    assert capsys.readouterr() == ("", f"error: --model resnet: params/smoke.yaml has {said}\n")
+    error = f"error: params/smoke.yaml has no model 'resnet'. Use one of {said}.\n"
+    assert capsys.readouterr() == ("", error)
 
 
 def test_without_optuna_a_line_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,9 +43,9 @@ class TFT(Model):
         """Name the three inputs that the network reads, of the eight of NVIDIA's deployment."""
         dtype = float_type(config)
         return (
-            Tensor("s_cat__0", "int64", (LENGTH, 1), "the number of the series, at each hour"),
-            Tensor("k_cont__3", dtype, (LENGTH, 3), "what is known of each hour, scaled"),
-            Tensor("target__6", dtype, (LENGTH, 1), "the series, scaled; the last day is not read"),
+            Tensor("s_cat__0", "int64", (LENGTH, 1), "index of the series, at each hour"),
+            Tensor("k_cont__3", dtype, (LENGTH, 3), "known inputs of each hour, scaled"),
+            Tensor("target__6", dtype, (LENGTH, 1), "the series, scaled; its last day is unused"),
         )
 
     def outputs(self, config: Config) -> tuple[Tensor, ...]:

@@ -100,7 +100,7 @@ def wide_and_deep(seed: int | None = None) -> Network:
     draws = keras.random.SeedGenerator(seed or 0)  # no two layers draw the same numbers
     tables = "zeros" if seed is None else keras.initializers.RandomUniform(-0.05, 0.05, draws)
     kernels = "zeros" if seed is None else keras.initializers.HeNormal(draws)
-    wide = Wide(name="imprecise")(numbers, ids, known)
+    wide = Wide(name="wide")(numbers, ids, known)
     x = Columns(tables, name="columns")(numbers, ids, known)
     for place in range(1, LAYERS + 1):
         x = keras.layers.Dense(UNITS, "relu", kernel_initializer=kernels, name=f"dense_{place}")(x)

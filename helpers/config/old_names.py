@@ -1,0 +1,61 @@
+"""The names that fields, columns and values had before the standard terms: old files are read by
+them.
+"""
+
+import json
+from typing import Any
+
+PARAMETERS = {"half_width": "margin_of_error", "point_seconds": "measurement_seconds"}
+FIELDS = PARAMETERS | {  # of `<stage>.json`, and so the columns of results.csv
+    "artefact": "artifact",
+    "rungs": "checks",
+    "verdict": "quality",
+    "executed_batch": "average_batch_size",
+    "pace": "machine_gflops",
+    "bare_throughput": "in_process_throughput",
+    "served_bare_ratio": "relative_throughput",
+    "served_bare_low": "relative_throughput_low",
+    "served_bare_high": "relative_throughput_high",
+    "ratio_verdict": "relative_quality",
+    "serving_ms": "serving_overhead_ms",
+    "floor_ms": "noop_latency_ms",
+    "floor_reason": "noop_reason",
+    "adapter_ms": "residual_overhead_ms",
+    "adapter_low_ms": "residual_overhead_low_ms",
+    "adapter_high_ms": "residual_overhead_high_ms",
+    "limit": "roofline_bound",
+    "limit_share": "roofline_share",
+}
+VALUES = {  # of a quality, or of a scenario
+    "wide": "imprecise",
+    "disturbed": "noisy",
+    "few requests": "too few requests",
+    "few pairs": "too few pairs",
+    "overloaded": "saturated",
+    "open loop": "request rate",
+}
+WITH_VALUES = ("quality", "relative_quality", "scenario")
+
+
+def renamed_parameters(content: Any) -> Any:
+    """Return the content of a parameter file with today's names of its fields."""
+    return _renamed(content, PARAMETERS)
+
+
+def renamed_result(text: bytes) -> bytes:
+    """Return the text of a `<stage>.json` with today's names, whenever it was written."""
+    if b'"artefact":' not in text:
+        return text
+    return json.dumps(_renamed(json.loads(text), FIELDS)).encode()
+
+
+def _renamed(content: Any, names: dict[str, str]) -> Any:
+    if isinstance(content, list):
+        return [_renamed(each, names) for each in content]
+    if not isinstance(content, dict):
+        return content
+    found = {names.get(key, key): _renamed(each, names) for key, each in content.items()}
+    for key in found.keys() & WITH_VALUES if names is FIELDS else ():
+        if isinstance(found[key], str):
+            found[key] = VALUES.get(found[key], found[key])
+    return found

@@ -1,0 +1,61 @@
+"""Files that were written by the names of before: what is read by them, and what says the new."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from helpers.config import parse
+from helpers.errors import ParameterError
+from helpers.pipeline.publishing import last_parameters
+from helpers.store.lock import clear_leftovers
+
+CONTENT = {
+    "gpu": "CPU",
+    "device": "cpu",
+    "server": {"kind": "embedded", "release": "24.10"},
+    "defaults": {"half_width": 0.2},
+    "models": {
+        "resnet50": {
+            "experiments": {
+                "mine": {
+                    "export_format": "onnx",
+                    "export_precision": "fp32",
+                    "format": "onnx",
+                    "precision": "fp32",
+                    "max_batch_size": 8,
+                    "batch_sizes": [1],
+                    "concurrency": [1],
+                    "point_seconds": 3.0,
+                }
+            }
+        }
+    },
+}
+
+
+def test_a_parameter_file_with_an_old_name_is_refused_with_the_new_one() -> None:
+    with pytest.raises(ParameterError, match="'half_width'. Its new name is margin_of_error"):
+        parse(CONTENT, "mine", "mine.yaml").experiment("resnet50", "mine")
+
+
+def test_the_parameters_of_an_earlier_run_are_read_by_their_old_names(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/parameters.yaml").write_text(yaml.safe_dump(CONTENT))
+
+    experiment = last_parameters(tmp_path, "mine").experiment("resnet50", "mine")
+
+    assert (experiment.margin_of_error, experiment.measurement_seconds) == (0.2, 3.0)
+
+
+def test_the_artifacts_of_an_earlier_run_are_found_again(tmp_path: Path) -> None:
+    (tmp_path / "mine/artefacts/key").mkdir(parents=True)
+    (tmp_path / "both/artefacts/key").mkdir(parents=True)
+    (tmp_path / "both/artifacts").mkdir()
+
+    clear_leftovers(tmp_path)
+
+    assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.glob("*/*")) == [
+        *("both/artefacts", "both/artifacts", "mine/artifacts")
+    ]
+    assert (tmp_path / "mine/artifacts/key").is_dir()
