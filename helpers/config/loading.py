@@ -125,9 +125,9 @@ def resolve(
     """Return the configuration of `stage` for one experiment: the first call of every notebook.
 
     Without `models` the parameter file of `gpu` is read; without `experiment` one is chosen, see
-    `configure`.
-    `overrides` replaces single fields, for exploring. The experiment then has another name, such as
-    `onnx-fp32~threads=1`: its results are kept apart, and a later stage finds its overrides by it.
+    `configure`. `overrides` replaces single fields, for exploring. The experiment then has another
+    name, such as `onnx-fp32~threads=1`: its results are kept apart, and a later stage finds its
+    overrides by it.
     Raises `ParameterError`, and `WorkspaceError` while a run of the batch command that did not
     start this notebook holds the outputs folder.
     """
@@ -158,8 +158,8 @@ def resolve(
 def configure(
     parameters: Parameters, model: str, experiment: str, stage: str, overrides: Given = None
 ) -> StageConfig:
-    """Return the configuration of `stage` for one experiment, by default the first of the model;
-    `convert` takes the first one that changes the precision.
+    """Return the configuration of `stage` for one experiment, by default the model's first, or for
+    `convert` the first that changes the precision.
 
     Only the fields that the stage reads are validated; the others have to be known names.
     Raises `ParameterError`.

@@ -5,6 +5,7 @@ and model_config.proto.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -143,8 +144,8 @@ def _optimization(message: "ModelConfig") -> Iterator[Line]:
 
 
 def show_configuration(repository: Artifact) -> None:
-    """Display what each model of a repository is configured to do, the model that clients ask
-    first, each with its file folded below.
+    """Display what each model of a repository is configured to do, and below it the file. The model
+    that clients ask comes first, and its file is not folded.
     """
     from google.protobuf import text_format
     from IPython.display import display
@@ -154,7 +155,10 @@ def show_configuration(repository: Artifact) -> None:
     paths = sorted(repository.folder.glob(f"*/{CONFIGURATION}"))
     for path in sorted(paths, key=lambda path: path.parent.name != asked):
         message = text_format.Parse(path.read_text(), ModelConfig())
-        display(configuration_table(message, path))  # type: ignore[no-untyped-call]
+        shown = configuration_table(message, path)
+        if path.parent.name == asked:
+            shown = replace(shown, html=shown.html.replace("<details>", "<details open>"))
+        display(shown)  # type: ignore[no-untyped-call]
 
 
 def configuration_table(message: "ModelConfig", path: Path) -> Table:
