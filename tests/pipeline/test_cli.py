@@ -18,7 +18,7 @@ from helpers.config.loading import read_file
 from helpers.config.schema import LESSONS, STAGE, STAGES
 from helpers.store.paths import OUTPUTS_VARIABLE, ROOT
 
-DOCUMENTS = (*ROOT.glob("*.md"), *ROOT.glob("*/*.md"))
+DOCUMENTS = (*ROOT.glob("*.md"), *ROOT.glob("[!.]*/*.md"))
 DOCS = "\n".join(path.read_text(encoding="utf-8") for path in DOCUMENTS)
 
 
