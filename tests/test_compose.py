@@ -108,7 +108,8 @@ def test_the_lab_reads_data_from_where_the_host_has_it(services: dict[str, Any])
     (mount,) = [each for each in services["lab"]["volumes"] if "DATA" in each["source"]]
     assert mount["source"] == "${DATA:-${PWD}/data}"
     assert (mount["target"], mount["read_only"]) == ("/lab/project/data", True)
-    assert "mkdir -p outputs/served data " in (ROOT / "README.md").read_text()
+    documents = [*ROOT.glob("*.md"), *ROOT.glob("docker/*.md")]
+    assert any("mkdir -p outputs/served data " in path.read_text() for path in documents)
 
 
 def test_the_lab_computes_with_the_settings_of_the_servers() -> None:

@@ -311,14 +311,15 @@ def serving(project: Project, name: str) -> Iterator[str]:
     options = ("--model", name, "--experiment", "onnx-fp32", "--port", str(port))
     process = project.start("serve", f"params/{name}.yaml", *options)
     try:
-        wait_for(lambda: _is_ready(f"127.0.0.1:{port}", name))
+        wait_for(lambda: is_ready(f"127.0.0.1:{port}", name))
         yield f"127.0.0.1:{port}"
     finally:
         process.send_signal(2)
         process.communicate(timeout=60)
 
 
-def _is_ready(url: str, name: str) -> bool:
+def is_ready(url: str, name: str) -> bool:
+    """Whether a model can be asked at an address; wait a little if not."""
     import tritonclient.http as http
 
     try:

@@ -1,4 +1,4 @@
-"""The batch command does what the README says, in lines that a user can act on."""
+"""The batch command does what the documents say, in lines that a user can act on."""
 
 import os
 import re
@@ -18,7 +18,8 @@ from helpers.config.loading import read_file
 from helpers.config.schema import LESSONS, STAGE, STAGES
 from helpers.store.paths import OUTPUTS_VARIABLE, ROOT
 
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+DOCUMENTS = (*ROOT.glob("*.md"), *ROOT.glob("[!.]*/*.md"))
+DOCS = "\n".join(path.read_text(encoding="utf-8") for path in DOCUMENTS)
 
 
 @pytest.fixture(autouse=True)
@@ -40,17 +41,17 @@ HELP = {name: text.splitlines()[0] for name, text in commands()}
 
 
 def documented() -> dict[str, tuple[str, str]]:
-    """The commands of the README's table: name -> what may follow it, and what it does."""
+    """The commands of the documents' table: name -> what may follow it, and what it does."""
     pattern = r"^\| `triton-notebooks ([a-z]+(?: [a-z]+)*) ?([^`]*)` \| (.*) \|$"
-    return {name: (usage, text) for name, usage, text in re.findall(pattern, README, re.MULTILINE)}
+    return {name: (usage, text) for name, usage, text in re.findall(pattern, DOCS, re.MULTILINE)}
 
 
-def test_the_readme_documents_every_command_and_no_other() -> None:
+def test_the_documents_have_every_command_and_no_other() -> None:
     assert set(documented()) == set(HELP)
 
 
 @pytest.mark.parametrize("name", HELP)
-def test_every_command_explains_itself_as_the_readme_does(
+def test_every_command_explains_itself_as_the_documents_do(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*name.split(), "--help"]) == 0
@@ -116,13 +117,13 @@ def test_the_help_names_the_stages_in_their_order() -> None:
     assert tuple(Stage) == tuple(STAGE)
 
 
-def test_the_readmes_lines_name_files_and_options_that_exist() -> None:
-    lines = re.findall(r"triton-notebooks run (params/[\w./-]+)", README)
+def test_the_documents_lines_name_files_and_options_that_exist() -> None:
+    lines = re.findall(r"triton-notebooks run (params/[\w./-]+)", DOCS)
 
     assert lines
-    own = {f"params/{name}.yaml" for name in re.findall(r"triton-notebooks new (\w+) ", README)}
+    own = {f"params/{name}.yaml" for name in re.findall(r"triton-notebooks new (\w+) ", DOCS)}
     assert [name for name in lines if name not in own and not (ROOT / name).exists()] == []
-    for name in re.findall(r"`((?:notebooks|params|helpers|docker)/[\w./-]+\.\w+)`", README):
+    for name in re.findall(r"`((?:notebooks|params|helpers|docker)/[\w./-]+\.\w+)`", DOCS):
         assert name in own or (ROOT / name).exists(), name
 
 
