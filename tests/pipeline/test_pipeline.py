@@ -144,7 +144,7 @@ def test_each_row_has_its_share_of_a_peak_that_its_stage_measured(finished: Proj
                     (row.throughput or 0) * flop / 1e9 / most
                 )
     report = (finished.target / "dummy/report.html").read_text()
-    assert 'alt="The machine' in report
+    assert 'alt="Highest share of the roofline' in report
     assert 'href="roofline.csv"' in report
 
 
@@ -205,7 +205,7 @@ def test_a_red_rung_fails_its_stage_and_blocks_what_depends_on_it(project: Proje
     assert first == "pages: outputs/index.html (updated after every stage)"
     lines = [line for line in said if "running" not in line]
     assert lines[0].startswith(
-        "[1/3] dummy onnx-fp32 export: failed: exported fp32: logits differs"
+        "[1/3] dummy onnx-fp32 export: failed: exported fp32: output logits differs"
     )
     assert lines[1:3] == [
         "[2/3] dummy onnx-fp32 convert: blocked: export failed",
