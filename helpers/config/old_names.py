@@ -42,7 +42,7 @@ VALUES = {  # by the field that has them
 }
 
 
-def renamed_parameters(content: Any) -> Any:
+def renamed_parameters(content: object) -> object:
     """Return the content of a parameter file with today's names of its fields."""
     return _renamed(content, PARAMETERS)
 

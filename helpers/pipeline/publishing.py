@@ -65,7 +65,7 @@ def _parsed(path: Path, changed: int) -> Parameters:
 @cache
 def _content(path: Path, _: int) -> object:
     """Read a file of parameters without the models that are gone; nothing if none is left."""
-    content = renamed_parameters(yaml.load(path.read_text(), yaml.CSafeLoader))
+    content: Any = renamed_parameters(yaml.load(path.read_text(), yaml.CSafeLoader))
     given = content.get("models") if isinstance(content, dict) else None
     if not isinstance(given, dict):
         return content or {"models": given}

@@ -67,6 +67,9 @@ def body(path: Path, pages: dict[Path, str]) -> str:
             there = target(path, url, pages)
             return super().link(text, there, title) if there else text
 
+        def codespan(self, text: str) -> str:
+            return super().codespan(text.replace("\\|", "|"))  # so escaped in a table
+
         def image(self, text: str, url: str, title: str | None = None) -> str:
             shown = super().image(text, os.path.relpath(path.parent / url, ROOT), title)
             return shown if 'src="data:' in shown else text  # an image of Docker has no pictures

@@ -59,6 +59,13 @@ def test_every_document_has_a_page_that_loads_nothing(tmp_path: Path) -> None:
         assert set(inner) <= site_pages, page
 
 
+def test_a_bar_in_a_table_is_written_without_its_escape(tmp_path: Path) -> None:
+    path = tmp_path / "table.md"
+    path.write_text("| a |\n|---|\n| `1\\|2` |\n")
+
+    assert "<code>1|2</code>" in documents.body(path, {})
+
+
 def test_pages_are_written_once_for_the_same_documents(tmp_path: Path) -> None:
     documents.write_pages(tmp_path)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
