@@ -32,7 +32,7 @@ def paste(code: str, project: Project) -> str:
     return done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.usefixtures("nothing_left")
 def test_a_reader_of_the_tutorial_gets_a_report_and_a_served_model(tmp_path: Path) -> None:
     project = copy_project(tmp_path / "project")
