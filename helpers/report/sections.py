@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 OFFLINE = ["experiment", "batch_size", "quality", "throughput", "p50_latency_ms"]
-OFFLINE += ["p99_latency_ms", "relative_throughput", "relative_quality", "serving_overhead_ms"]
-OFFLINE += ["noop_latency_ms", "residual_overhead_ms", "roofline_bound", "roofline_share"]
+OFFLINE += ["p99_latency_ms", "relative_throughput", "serving_overhead_ms"]
+OFFLINE += ["noop_latency_ms", "residual_overhead_ms", "roofline_share"]
 OFFLINE += ["requests", "reason"]
 ONLINE = ["experiment", "concurrency", "quality", "throughput", "p50_latency_ms"]
 ONLINE += ["p99_latency_ms", "budget", "average_batch_size", "requests", "reason"]

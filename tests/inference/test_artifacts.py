@@ -72,7 +72,7 @@ def test_what_is_served_as_exported_needs_no_conversion_before(
 
     assert (taken.folder / "model.onnx").read_bytes() == b"weights"
     assert (taken.facts["note"], taken.facts["opset"]) == ("taken as exported", 13)
-    with pytest.raises(ArtifactError, match="no result of convert"):
+    with pytest.raises(ArtifactError, match="no convert result"):
         require(converted, "convert")
 
 

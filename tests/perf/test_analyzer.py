@@ -139,7 +139,8 @@ def test_a_part_without_statistics_leaves_the_components_empty() -> None:
     assert found.components == {}
     row = measure_row([found], 20, 0.05, 2, cut=True)
     assert row.server_queue_ms is row.network_server_send_recv_ms is None
-    assert row.reason.endswith("a part of the ensemble has no statistics, so no components")
+    reason = "no latency components: a model of the ensemble has no statistics"
+    assert row.reason.endswith(reason)
 
 
 def test_the_components_are_columns_of_a_row_in_their_order() -> None:
