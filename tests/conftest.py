@@ -11,11 +11,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 from threading import Thread
@@ -25,6 +26,7 @@ import psutil
 import pytest
 from filelock import FileLock
 
+from helpers.machine import packages
 from helpers.perf.background import PATIENCE_VARIABLE
 from helpers.results import Result, Row, read
 from helpers.store import GRAMMARS, OUTPUTS_VARIABLE, without
@@ -54,7 +56,20 @@ class Framework:
             pytest.skip(f"{name} is not installed", allow_module_level=True)
 
 
+ABSENT = [name for name in ("torch", "tensorflow") if find_spec(name) is None]
 sys.meta_path.append(Framework)  # asked last, for what nobody else has found
+FAULTS = packages.faults
+
+
+def faults_of_present(names: Sequence[str]) -> dict[str, packages.Fault]:
+    """What is wrong with these modules; it skips a test that needs a framework that is absent."""
+    found = FAULTS(names)
+    for name in set(ABSENT) & set(found):
+        pytest.skip(f"{name} is not installed")
+    return found
+
+
+packages.faults = faults_of_present
 
 
 def pytest_configure(config: pytest.Config) -> None:
