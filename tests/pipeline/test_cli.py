@@ -253,6 +253,7 @@ from helpers import pipeline
 from helpers.__main__ import main
 
 number, is_terminal_gone = int(sys.argv[1]), sys.argv[2] == "True"
+signal.signal(number, signal.SIG_DFL)  # nohup has it ignored
 ended = []
 
 def interrupted(_):
