@@ -117,8 +117,9 @@ def pytest_runtest_setup() -> None:
 
 
 def interruptible() -> None:
-    """Let Ctrl-C end what is started, also where the tests run in a shell's background."""
+    """Let signals end what is started. A shell's background ignores SIGINT, and nohup SIGHUP."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 ONNX = {  # the fields of an experiment that says no more than it must

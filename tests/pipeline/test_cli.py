@@ -16,6 +16,7 @@ from helpers.__main__ import Stage, app, main
 from helpers.config.loading import read_file
 from helpers.config.schema import LESSONS, STAGE, STAGES
 from helpers.store.paths import OUTPUTS_VARIABLE, ROOT
+from tests.conftest import interruptible
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
@@ -253,7 +254,6 @@ from helpers import pipeline
 from helpers.__main__ import main
 
 number, is_terminal_gone = int(sys.argv[1]), sys.argv[2] == "True"
-signal.signal(number, signal.SIG_DFL)  # nohup has it ignored
 ended = []
 
 def interrupted(_):
@@ -281,7 +281,9 @@ def test_a_signal_interrupts_any_command_once_and_is_its_exit_code(
     number: int, code: int, is_terminal_gone: bool
 ) -> None:
     script = [sys.executable, "-c", SIGNALS, str(int(number)), str(is_terminal_gone)]
-    done = subprocess.run(script, cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(
+        script, cwd=ROOT, capture_output=True, text=True, preexec_fn=interruptible
+    )
     line = "interrupted: the same command goes on where this one stopped\n"
     assert (done.returncode, done.stderr) == (code, line)
 
