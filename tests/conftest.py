@@ -58,18 +58,17 @@ class Framework:
 
 ABSENT = [name for name in ("torch", "tensorflow") if find_spec(name) is None]
 sys.meta_path.append(Framework)  # asked last, for what nobody else has found
-FAULTS = packages.faults
+if ABSENT:
+    faults = packages.faults
 
+    def faults_or_skip(names: Sequence[str]) -> dict[str, packages.Fault]:
+        """Find what is wrong with these modules; skip the test if a framework is absent."""
+        for name in ABSENT:
+            if name in names:
+                pytest.skip(f"{name} is not installed")
+        return faults(names)
 
-def faults_of_present(names: Sequence[str]) -> dict[str, packages.Fault]:
-    """What is wrong with these modules; it skips a test that needs a framework that is absent."""
-    found = FAULTS(names)
-    for name in set(ABSENT) & set(found):
-        pytest.skip(f"{name} is not installed")
-    return found
-
-
-packages.faults = faults_of_present
+    packages.faults = faults_or_skip
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -118,8 +117,9 @@ def pytest_runtest_setup() -> None:
 
 
 def interruptible() -> None:
-    """Let Ctrl-C end what is started, also where the tests run in a shell's background."""
+    """Let signals end what is started. A shell's background ignores SIGINT, and nohup SIGHUP."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 ONNX = {  # the fields of an experiment that says no more than it must

@@ -27,10 +27,13 @@ export PIP_INDEX_URL={INDEX}/pypi
 {{ {INSTALL}; }} 2>&1; echo "installing ended with $?"
 triton-notebooks doctor params/smoke.yaml; echo "doctor ended with $?"
 triton-notebooks run params/smoke.yaml --model resnet50 --model dlrm; echo "run ended with $?"
+ls outputs/index.html outputs/smoke/*/report.html
 """
-WITHOUT_LIBRARY = """
-rm /usr/lib/x86_64-linux-gnu/libpython3.*
-su - stranger -c '. project/.venv/bin/activate; cd project; triton-notebooks doctor'
+AS_ROOT = """
+useradd --create-home --home-dir /srv/stranger --shell /bin/bash stranger
+su - stranger -c 'bash /script'
+rm /usr/lib/x86_64-linux-gnu/libpython3.* && echo without library
+su - stranger -c '. project/.venv/bin/activate; cd project; triton-notebooks doctor' 2>&1
 """
 
 
@@ -40,16 +43,6 @@ def engine():
         pytest.skip("FRESH_MACHINES names no folder of machines, which CI makes")
     with engines.engine(own=True) as found:
         yield found
-
-
-def run_as_root(engine, name, script, *options, image=""):
-    """Run a script in a container of the machine `name`; return what it printed."""
-    words = ["run", f"--name={name}", "--network=host", *options, image or name, "sh", "-c", script]
-    done = subprocess.run(
-        ["docker", f"--host={engine.host}", *words],
-        **{"capture_output": True, "text": True, "encoding": "utf-8", "timeout": 1200},
-    )
-    return done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("name", HAS_WHEEL)
@@ -63,9 +56,12 @@ def test_a_stranger_installs_and_runs_it(name, engine, tmp_path):
     subprocess.run([*git, "--quiet", str(bundle), "HEAD"], check=True)
     script.write_text(SCRIPT, encoding="utf-8")
     mounts = [f"--volume={bundle}:/bundle:ro", f"--volume={script}:/script:ro"]
-    user = "useradd --create-home --home-dir /srv/stranger --shell /bin/bash stranger"
-    user += " && exec su - stranger -c 'bash /script'"
-    said = run_as_root(engine, f"{name}-run", user, *mounts, "--cpus=1.5", image=name)
+    command = ["docker", f"--host={engine.host}", "run", "--rm", "--network=host", "--cpus=1.5"]
+    done = subprocess.run(
+        [*command, *mounts, name, "sh", "-c", AS_ROOT],
+        **{"capture_output": True, "text": True, "encoding": "utf-8", "timeout": 1200},
+    )
+    said = done.stdout + done.stderr
 
     has_wheel = HAS_WHEEL[name]
     lines = said.splitlines()
@@ -78,14 +74,7 @@ def test_a_stranger_installs_and_runs_it(name, engine, tmp_path):
         assert [line for line in lines if "torch" in line and "skipped" in line], said
     assert not [line for line in lines if "Traceback" in line], said
 
-    pages = tmp_path / "pages"
-    place = f"{name}-run:/srv/stranger/project/outputs"
-    engine.docker("cp", place, str(pages))
-    reports = {path.parent.name for path in pages.glob("smoke/*/report.html")}
+    reports = {line.split("/")[2] for line in lines if line.endswith("/report.html")}
     assert reports >= ({"resnet50", "dlrm"} if has_wheel else {"dlrm"})
-    assert (pages / "index.html").is_file()
-
-    engine.docker("commit", f"{name}-run", f"{name}-installed")
-    said = run_as_root(engine, f"{name}-doctor", WITHOUT_LIBRARY, image=f"{name}-installed")
-    assert "Install the package libpython3." in said
-    assert "Traceback" not in said
+    assert "outputs/index.html" in lines
+    assert "Install the package libpython3." in said.partition("without library")[2]

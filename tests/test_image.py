@@ -136,9 +136,9 @@ def test_the_batch_command_runs_as_any_user_and_its_files_are_theirs(
 
     assert engine.docker(*run, mount, "cpu", "clear").startswith("0 artifacts")
     assert [(each.name, each.stat().st_uid) for each in outputs.iterdir()] == [(".lock", 12345)]
-    assert (
-        engine.docker(*run, "cpu", "params", "diff", *["params/smoke.yaml"] * 2) == "no difference"
-    )
+    same = ["params/smoke.yaml"] * 2
+    compared = engine.docker(*run, "cpu", "params", "diff", *same)
+    assert compared == "no difference"
     assert engine.docker("run", "--rm", "--network=none", "cpu").startswith("Usage: ")
 
 

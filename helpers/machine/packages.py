@@ -36,7 +36,7 @@ def needed(config: ConvertConfig) -> tuple[str, ...]:
     """List the modules that the stages of an experiment import, the server's adapter included."""
     model, kinds = models.get(config.model), (config.export_format, config.precision)
     exported, served = formats.get(config.export_format), formats.get(config.format)
-    names = [*COMMON]  # a framework before what imports it, which would be called broken without it
+    names = [*COMMON]  # then the framework: without it, what imports it would be called broken
     names += () if model.BACKEND else (model.FRAMEWORK, *WITH.get(model.FRAMEWORK, ()))
     names += (*exported.RUNTIME, *model.PACKAGES)
     names += exported.TOOLS.get(model.FRAMEWORK, ())

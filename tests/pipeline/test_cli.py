@@ -17,6 +17,7 @@ from helpers.__main__ import Stage, app, main
 from helpers.config.loading import read_file
 from helpers.config.schema import LESSONS, STAGE, STAGES
 from helpers.store.paths import OUTPUTS_VARIABLE, ROOT
+from tests.conftest import interruptible
 
 DOCUMENTS = (*ROOT.glob("*.md"), *ROOT.glob("[!.]*/*.md"))
 DOCS = "\n".join(path.read_text(encoding="utf-8") for path in DOCUMENTS)
@@ -316,7 +317,9 @@ def test_a_signal_interrupts_any_command_once_and_is_its_exit_code(
     number: int, code: int, is_terminal_gone: bool
 ) -> None:
     script = [sys.executable, "-c", SIGNALS, str(int(number)), str(is_terminal_gone)]
-    done = subprocess.run(script, cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(
+        script, cwd=ROOT, capture_output=True, text=True, preexec_fn=interruptible
+    )
     line = "Interrupted. Run the same command again to resume.\n"
     assert (done.returncode, done.stderr) == (code, line)
 
