@@ -36,6 +36,7 @@ QUALITIES = {
 VALUES = {  # by the field that has them
     "quality": QUALITIES,
     "relative_quality": QUALITIES,
+    "budget": {"not known": "unconfirmed"},
     "scenario": {"open loop": "request rate"},
     "metric": {"agreement": "match_rate"},
     "reference": {"framework": "reference"},

@@ -54,7 +54,7 @@ class Comparison:
     pairs: int
     throughput: float  # samples/s
     p99_latency_ms: float
-    budget: str  # whether p99 is within it: "met", "not met", "not known"; empty without one
+    budget: str  # whether p99 is within it: "met", "not met", "unconfirmed"; empty without one
     background_cpu_cores: float = 0.0  # that other processes used meanwhile
 
     @property

@@ -98,7 +98,7 @@ def _send(load: LoadPoint, runs: Runs) -> None:
 
 def _narrowed(row: Row, budget_ms: float | None, kept: float, broken: float) -> tuple[float, float]:
     """Move the highest rate that keeps the budget up, or the lowest other one down: by the p99 that
-    was seen, as "not known" leads nowhere. The report says which rates are known to keep it.
+    was seen, as "unconfirmed" leads nowhere. The report says which rates are known to keep it.
     """
     assert row.rate
     late = row.p99_latency_ms is None or row.p99_latency_ms > (budget_ms or 0)

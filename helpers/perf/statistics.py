@@ -125,13 +125,13 @@ def share_interval(count: float, total: float) -> tuple[float, float]:
 
 def judge_budget(latencies_ms: NDArray[np.float64], budget_ms: float) -> tuple[str, int]:
     """Say whether at most 1% of requests, in sequence, take longer than a budget: "met", "not met"
-    or "not known". And how many requests it would take to meet it if no more took longer. They
+    or "unconfirmed". And how many requests it would take to meet it if no more took longer. They
     count for as many as their correlation leaves.
     """
     worth = independent_share(latencies_ms)
     late, total = worth * float((latencies_ms > budget_ms).sum()), worth * len(latencies_ms)
     low, high = share_interval(late, total)
-    found = "met" if high <= BUDGET_SHARE else "not met" if low > BUDGET_SHARE else "not known"
+    found = "met" if high <= BUDGET_SHARE else "not met" if low > BUDGET_SHARE else "unconfirmed"
     enough = bisect_left(
         range(10**9), True, key=lambda n: share_interval(late, max(n, late))[1] <= BUDGET_SHARE
     )

@@ -74,7 +74,7 @@ def _lowest(row: "Series[float]", known: "DataFrame") -> str:
 def _unconfirmed(online: "DataFrame", limit: float) -> str:
     """Return why no row is confirmed to meet the budget."""
     known = findings.known(online).dropna(subset=["p99_latency_ms"])
-    below = known[(known["budget"] == "not known") & (known["p99_latency_ms"] <= limit)]
+    below = known[(known["budget"] == "unconfirmed") & (known["p99_latency_ms"] <= limit)]
     for _, row in below.sort_values("throughput").tail(1).iterrows():
         return (
             f"Not enough requests to confirm: {row['experiment']} has {row['requests']:,.0f} of at "

@@ -138,7 +138,7 @@ def describe_fastest(rows: "DataFrame", latency_budget_ms: float = UNLIMITED) ->
         else:
             top = found.iloc[0]
             said[-1] += f"{_rate(top)}{_p99(top)}: {_names(found)}."
-        unknown = known(points[points["budget"] == "not known"])
+        unknown = known(points[points["budget"] == "unconfirmed"])
         faster = unknown[~(unknown["throughput"] <= found["throughput"].max())]
         if latency_budget_ms < UNLIMITED:
             for _, top in faster.sort_values("throughput").tail(1).iterrows():

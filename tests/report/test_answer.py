@@ -180,12 +180,12 @@ def test_one_artifact_under_two_names_is_told_apart_in_three_of_twenty_runs_at_m
 @pytest.mark.parametrize(
     ("late", "requests", "word"),
     [
-        (0, 0, "not known"),
-        (0, 367, "not known"),
+        (0, 0, "unconfirmed"),
+        (0, 367, "unconfirmed"),
         (0, 368, "met"),
-        (1, 368, "not known"),
+        (1, 368, "unconfirmed"),
         (4, 1022, "met"),
-        (8, 400, "not known"),
+        (8, 400, "unconfirmed"),
         (12, 400, "not met"),
     ],
 )
@@ -208,7 +208,7 @@ def test_correlated_requests_tell_less_of_the_budget() -> None:
 
     word, needed = judge_budget(latencies, 5.0)
 
-    assert word == "not known"
+    assert word == "unconfirmed"
     assert needed > 4 * 368
 
 
@@ -244,7 +244,7 @@ def test_the_answer_within_the_budget_is_known_from_the_requests_but_the_first(
     table = text.frame(report(budget=5.0), found)
     unlimited = text.frame(report(), found)
 
-    assert list(table["budget"]) == ["met", "not known", "not met", "not known"]
+    assert list(table["budget"]) == ["met", "unconfirmed", "not met", "unconfirmed"]
     assert list(table["budget_needs"])[:2] == [368, 368]
     assert unlimited["budget"].isna().all()
     said = findings.describe_fastest(table, 5.0)

@@ -51,7 +51,7 @@ def test_the_answer_names_the_highest_rate_that_is_known_to_keep_the_budget(
     opened = text.frame(config, found, open_loop=True)
 
     assert list(closed["scenario"]) == ["online"]
-    assert list(opened["budget"]) == ["met", "met", "not met", "not known"]
+    assert list(opened["budget"]) == ["met", "met", "not met", "unconfirmed"]
     assert findings.describe_rates(opened, 10.0) == (
         "Highest request rate within 10 ms (p99): 20.5 requests/s of 8 samples with onnx (p50 2.25 "
         "ms, p99 9 ms)."

@@ -47,7 +47,7 @@ def rows() -> DataFrame:
         1.5,
     )
     rows["relative_throughput_low"], rows["relative_throughput_high"] = 0.85, 0.95
-    rows["budget"], rows["budget_needs"] = "not known", 368
+    rows["budget"], rows["budget_needs"] = "unconfirmed", 368
     rows.loc[rows["p99_latency_ms"] <= 20, "budget"] = "met"
     rows["machine_gflops"], rows["requests"] = 50.0, 20
     offline = rows.index[(rows["scenario"] == "offline") & (rows["gpu"] == "NVIDIA T4")]

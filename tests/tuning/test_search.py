@@ -57,7 +57,7 @@ class Bench:
         done = 1 if until_known and interval.high < 1 else pairs
         self.now += 3 + 5 * done
         latency = self.latency_ms(second)
-        return Comparison(ratio, interval, done, self.throughput(second), latency, "not known")
+        return Comparison(ratio, interval, done, self.throughput(second), latency, "unconfirmed")
 
     def red(self, choice: Choice) -> str:
         return self.fault(choice)
