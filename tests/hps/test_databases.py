@@ -143,7 +143,7 @@ def test_a_redis_that_stops_is_said_and_one_that_comes_back_is_asked_again(
     level.put(keys, vectors_of(keys, WIDTH))
     redis_server.stop()
     for _ in range(2):
-        with pytest.raises(Away, match=f"t: Redis at {redis_server.address} is away"):
+        with pytest.raises(Away, match=f"t: no connection to Redis at {redis_server.address}"):
             took(level, keys)
     redis_server.start()
     time.sleep(1.1)

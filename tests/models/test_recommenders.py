@@ -378,7 +378,7 @@ def test_ids_that_have_no_row_are_errors(ids: Any, text: str, tmp_path: Path) ->
 def test_a_lookups_folder_that_does_not_agree_is_an_error(tmp_path: Path) -> None:
     folder_of(tmp_path, [3, 1, 7, 40])
     (tmp_path / "tables.json").write_text(json.dumps({"cardinalities": [3, 1, 7, 39]}))
-    with pytest.raises(ValueError, match=r"tables.npy is float32 \[51, 8\], and .* 50 rows of fl"):
+    with pytest.raises(ValueError, match=r"tables.npy is float32 \[51, 8\], but .* 50 rows of fl"):
         lookup.load(tmp_path, 1, "cpu")
     np.save(tmp_path / "tables.npy", np.zeros((50, 8)))
     with pytest.raises(ValueError, match=r"tables.npy is float64 \[50, 8\], and "):
