@@ -302,12 +302,12 @@ def test_both_meters_measure_one_server_and_the_report_shows_it(project: Project
 
     *_, single, offline, server = answer.output.splitlines()
     assert single.startswith(
-        "scenario SingleStream, batch_size 1, figure p90 latency (ms), LoadGen"
+        "scenario SingleStream, batch_size 1, metric p90 latency (ms), LoadGen"
     )
     assert offline.startswith(
-        "scenario Offline, batch_size 4, figure throughput (samples/s), LoadG"
+        "scenario Offline, batch_size 4, metric throughput (samples/s), LoadG"
     )
-    assert server.startswith("scenario Server, batch_size 1, figure p90 latency (ms), ")
+    assert server.startswith("scenario Server, batch_size 1, metric p90 latency (ms), ")
     # a request of tritonclient takes 0.3 ms longer than one of perf_analyzer, which is much here
     assert answer.code == int("quality differ" in answer.output), answer.output
     facts = json.loads((project.target / "dummy/onnx-fp32/crosscheck.json").read_text())
@@ -371,7 +371,7 @@ def test_an_end_in_the_middle_is_one_line_and_leaves_nothing(
     assert "Traceback" not in output
     line = output.splitlines()[-1]
     if name == signal.SIGINT:
-        assert (process.returncode, line.partition(":")[0]) == (130, "interrupted")
+        assert (process.returncode, line.partition(".")[0]) == (130, "Interrupted")
     else:
         assert process.returncode == 1
         assert line.startswith("error: ")
