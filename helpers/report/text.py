@@ -39,11 +39,13 @@ def frame(config: ReportConfig, found: Results, open_loop: bool = False) -> "Dat
 
 
 def _within_budget(config: ReportConfig, row: Row) -> dict[str, Value]:
-    """Judge a row by all its requests but each client's first."""
+    """Judge a row by all its requests but each client's first; return nothing without a budget."""
+    if not config.latency_budget_ms:
+        return {}
     runs = [Window(run, 1, row.concurrency) for run in results.read_requests(config, row)]
     latencies = np.concatenate([np.empty(0), *(run.steady.latencies_ms for run in runs)])
     word, needed = judge_budget(latencies, budget(config))
-    return {"budget": word, "budget_needs": needed} if config.latency_budget_ms else {}
+    return {"budget": word, "budget_needs": needed}
 
 
 def escaped(text: str) -> str:

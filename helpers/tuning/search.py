@@ -234,6 +234,8 @@ class Search:
             wrong = final.reason or self.bench.red(best.choice)
             if final.state == "over budget":
                 wrong = f"p99 is {final.p99_latency_ms:.0f} ms, over the latency budget"
+            elif best.choice != start and trials[0].state == "faster" and not (final.low or 0) > 1:
+                wrong = wrong or f"not faster than the experiment ({final.ratio_in_words})"
             if not wrong:
                 return Winner(choice=best.choice, final=final, why=why, passed_over=passed_over)
             passed_over[trial.number] = wrong

@@ -391,6 +391,14 @@ def test_what_was_not_measured_or_not_published_has_no_pair() -> None:
     assert pair(as_ours(row), settings, (), "") is None
 
 
+def test_a_repeated_batch_has_no_pair_because_no_figure_draws_it() -> None:
+    row = as_ours(row_of("dlrm"))
+
+    comparison = measured("dlrm", row.gpu, row, row.model_copy(update={"repeated": True}))
+
+    assert [found.ours for found in comparison.pairs] == [row]
+
+
 # What a report says
 
 

@@ -213,6 +213,21 @@ def test_without_any_that_keeps_the_budget_there_is_one_line() -> None:
         tried.winner()
 
 
+def test_what_is_not_faster_than_the_experiment_in_the_end_does_not_win() -> None:
+    bench = Bench()
+    tried = search(bench)
+    tried.run(1e9)
+    fastest = tried.winner().choice
+    start = {**SPACE.start, "concurrency": fastest["concurrency"]}
+    # by now the machine is another one, and no field can be set back alone
+    bench.throughput = lambda choice: {str(start): 30, str(fastest): 29}.get(str(choice), 10)
+
+    winner = tried.winner()
+
+    assert winner.choice == start
+    assert next(iter(winner.passed_over.values())).startswith("not faster than the experiment (0.9")
+
+
 def test_a_winner_whose_answers_are_wrong_is_passed_over() -> None:
     bench = Bench()
     bench.fault = lambda choice: "top1 is 0.1" if choice["format"] == "int8" else ""

@@ -84,7 +84,7 @@ class Comparison:
 
 
 def compare(config: ReportConfig, found: Results) -> Comparison:
-    """Compare every measured row of a model with the nearest of NVIDIA's.
+    """Compare the measured rows of a model, those of a repeated batch apart, with NVIDIA's nearest.
 
     Raises `DataError` if the published rows cannot be read.
     """
@@ -96,6 +96,7 @@ def compare(config: ReportConfig, found: Results) -> Comparison:
         for result in stages.values()
         if result.fingerprint and result.measurement
         for row in result.measurement.rows
+        if not row.repeated
     )
     kept = tuple(filter(None, pairs))
     return Comparison(config.model, config.gpu, chosen, text.frame(config, found), rows, kept)
