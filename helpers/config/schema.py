@@ -132,7 +132,7 @@ class LessonConfig(fields.LessonFields, DeployConfig):
 
 
 LoadConfig = OfflineConfig | OnlineConfig
-ContestConfig = TuneConfig | LessonConfig  # of stages that compare configurations
+CompareConfig = TuneConfig | LessonConfig  # of stages that compare configurations
 
 
 class ReportConfig(fields.ReportFields, StageConfig):

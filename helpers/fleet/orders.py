@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from helpers.config import STAGE, ContestConfig, LoadConfig
+from helpers.config import STAGE, CompareConfig, LoadConfig
 from helpers.errors import FleetError
 from helpers.pipeline import Job
 from helpers.results import read
@@ -35,7 +35,7 @@ class Order:
     @property
     def measures(self) -> bool:
         """Whether the stage needs the machine to itself."""
-        return issubclass(STAGE[self.stage].config, (LoadConfig, ContestConfig))
+        return issubclass(STAGE[self.stage].config, (LoadConfig, CompareConfig))
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pydantic import JsonValue
 
 from helpers.display import ABSENT, short
-from helpers.perf import Point, interval, with_intervals
+from helpers.perf import Point, interval, ratio_of, with_intervals
 from helpers.results import clients_of
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def frame(points: Sequence[Point]) -> "DataFrame":
 
     rows: list[dict[str, object]] = []
     for point in points:
-        times = point.throughput_over(_first(points, point))
+        times = ratio_of(points, point, _first(points, point))
         own = {"configuration": point.variant, "clients": point.row.concurrency}
         ends = times.interval
         own |= {"times": times.value, "times_low": ends and ends.low}
@@ -46,7 +46,7 @@ def shown(points: Sequence[Point]) -> "DataFrame":
     """What a reader compares: the numbers with their 95% CIs."""
     rows = frame(points)
     chosen = with_intervals(rows, COLUMNS).drop(columns="reason")  # shown once: see `_conditions`
-    chosen["times"] = [each.throughput_over(_first(points, each)).in_words for each in points]
+    chosen["times"] = [str(ratio_of(points, each, _first(points, each))) for each in points]
     texts = [interval(*each) for each in zip(rows["p50_low_ms"], rows["p50_high_ms"], strict=True)]
     chosen.insert(chosen.columns.get_loc("p50_latency_ms") + 1, "p50, 95% CI", texts)
     return chosen.rename(columns={"times": TIMES})
@@ -65,7 +65,7 @@ def headline(points: Sequence[Point]) -> str:
     first = _first(points, best)
     if best is first:
         return f"{_clients(best)}: none was faster than {first.variant}"
-    return f"{_clients(best)}: {_throughput(first, best)}".rstrip(".")
+    return f"{_clients(best)}: {_throughput(points, first, best)}".rstrip(".")
 
 
 def notice_batching(points: Sequence[Point]) -> list[str]:
@@ -84,14 +84,14 @@ def notice_batching(points: Sequence[Point]) -> list[str]:
     )
     return [
         f"{_clients(at(zero, few))}, so there is nothing to batch: "
-        + _latency(at(zero, few), at(longest, few)),
+        + _latency(points, at(zero, few), at(longest, few)),
         f"{_clients(at(zero, many))}, average batch size: {joined}.",
         f"{_clients(at(zero, many))}, effect of batching: "
-        + _throughput(at(none, many), at(zero, many)),
+        + _throughput(points, at(none, many), at(zero, many)),
         f"{_clients(at(zero, many))}, effect of the delay: "
-        + _throughput(at(zero, many), at(longest, many)),
+        + _throughput(points, at(zero, many), at(longest, many)),
         f"{_clients(at(zero, many))}, effect of preferred sizes: "
-        + _latency(at(longest, many), at(preferring, many)),
+        + _latency(points, at(longest, many), at(preferring, many)),
         _conditions(points),
     ]
 
@@ -102,7 +102,7 @@ def notice_sharing(points: Sequence[Point]) -> list[str]:
     first, *others = dict.fromkeys(point.variant for point in points)
     found = [
         f"{_clients(_at(points, name, few))}: "
-        + _latency(_at(points, first, few), _at(points, name, few))
+        + _latency(points, _at(points, first, few), _at(points, name, few))
         for name in others
     ]
     pairs = [(first, name) for name in others]
@@ -110,7 +110,7 @@ def notice_sharing(points: Sequence[Point]) -> list[str]:
         pairs.append((others[0], others[1]))
     found += [
         f"{_clients(_at(points, second, many))}: "
-        + _throughput(_at(points, one, many), _at(points, second, many))
+        + _throughput(points, _at(points, one, many), _at(points, second, many))
         for one, second in pairs
     ]
     return [*found, *_memory(points, first, others[-1:]), _conditions(points)]
@@ -121,7 +121,7 @@ def notice_precision(points: Sequence[Point]) -> list[str]:
     first, *others = dict.fromkeys(point.variant for point in points)
     found = [
         f"{_clients(_at(points, name, count))}: "
-        + _throughput(_at(points, first, count), _at(points, name, count))
+        + _throughput(points, _at(points, first, count), _at(points, name, count))
         for name in others
         for count in _counts(points)
     ]
@@ -146,24 +146,21 @@ def _clients(point: Point) -> str:
     return clients_of(point.row.concurrency)
 
 
-def _throughput(first: Point, second: Point) -> str:
+def _throughput(points: Sequence[Point], first: Point, second: Point) -> str:
     """Return the second one's throughput relative to the first one's."""
-    times = second.throughput_over(first)
-    if times.is_known:
-        return f"{second.variant} has {times.in_words} the throughput of {first.variant}."
-    return (
-        f"no measurable difference between {second.variant} and {first.variant}: {times.in_words}."
-    )
+    times = ratio_of(points, second, first)
+    if times.is_significant:
+        return f"{second.variant} has {times} the throughput of {first.variant}."
+    return f"no measurable difference between {second.variant} and {first.variant}: {times}."
 
 
-def _latency(first: Point, second: Point) -> str:
+def _latency(points: Sequence[Point], first: Point, second: Point) -> str:
     """Return how p50 differs."""
     one, other = (short(each.row.p50_latency_ms or 0.0) for each in (first, second))
-    times = second.latency_over(first)
-    none = "" if times.is_known else ", no measurable difference"
+    times = ratio_of(points, second, first, "medians_ms")
+    none = "" if times.is_significant else ", no measurable difference"
     return (
-        f"p50 is {one} ms with {first.variant} and {other} ms with {second.variant}: "
-        f"{times.in_words}{none}."
+        f"p50 is {one} ms with {first.variant} and {other} ms with {second.variant}: {times}{none}."
     )
 
 

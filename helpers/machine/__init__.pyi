@@ -1,6 +1,6 @@
 from .checks import Check, examine, matches_target, this_gpu
 from .packages import BROKEN, require
-from .preflight import contest_obstacle, obstacle
+from .preflight import compare_obstacle, obstacle
 from .probe import explained
 from .provenance import COMMAND_VARIABLE
 
@@ -8,7 +8,7 @@ __all__ = [
     "BROKEN",
     "COMMAND_VARIABLE",
     "Check",
-    "contest_obstacle",
+    "compare_obstacle",
     "examine",
     "explained",
     "matches_target",

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from helpers import formats, models
-from helpers.config import ContestConfig, ConvertConfig, Server, StageConfig, releases
+from helpers.config import CompareConfig, ConvertConfig, Server, StageConfig, releases
 from helpers.errors import DeploymentError
 from helpers.machine import gpu, packages
 from helpers.triton import binaries, containers, native
@@ -105,11 +105,11 @@ def server_obstacle(server: Server) -> str:
     return ""
 
 
-def contest_obstacle(config: StageConfig) -> str:
+def compare_obstacle(config: StageConfig) -> str:
     """Say why the stage cannot compare configurations on the target's server; empty if it can, or
     compares none.
     """
-    if isinstance(config, ContestConfig) and config.server.kind == "remote":
+    if isinstance(config, CompareConfig) and config.server.kind == "remote":
         return (
             "The stage starts one server per configuration, which is impossible with a remote "
             "server. Use another server.kind."

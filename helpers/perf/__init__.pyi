@@ -1,7 +1,17 @@
 from .background import PATIENCE_VARIABLE, patience
 from .changes import what_changed
 from .command import command_line
-from .contest import Comparison, Contender, Contest, contest_of, served
+from .compare import (
+    Candidate,
+    Comparison,
+    LoadSession,
+    Point,
+    Variant,
+    measure_interleaved,
+    open_session,
+    ratio_of,
+    served,
+)
 from .loadgen import crosscheck
 from .lookups import show_passes
 from .offline import measure_offline
@@ -9,21 +19,19 @@ from .online import measure_online
 from .operators import profile_operators
 from .peaks import highest_peaks
 from .rows import Window
-from .side_by_side import Point, Variant, measure_interleaved
 from .statistics import judge_budget, littles_law
 from .words import BOUNDS, interval, with_intervals
 
 __all__ = [
     "BOUNDS",
     "PATIENCE_VARIABLE",
+    "Candidate",
     "Comparison",
-    "Contender",
-    "Contest",
+    "LoadSession",
     "Point",
     "Variant",
     "Window",
     "command_line",
-    "contest_of",
     "crosscheck",
     "highest_peaks",
     "interval",
@@ -32,8 +40,10 @@ __all__ = [
     "measure_interleaved",
     "measure_offline",
     "measure_online",
+    "open_session",
     "patience",
     "profile_operators",
+    "ratio_of",
     "served",
     "show_passes",
     "what_changed",

@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 
 from helpers import formats
@@ -13,6 +14,7 @@ from helpers.config import ConvertConfig, Value
 from helpers.formats import Arrays, Session
 from helpers.inference import counted, ensemble, is_as_exported, physical_cores, require
 from helpers.perf import background
+from helpers.perf.interleave import interleave, paired_ratio
 from helpers.perf.operators import graph_batch
 from helpers.results import Profile
 from helpers.store import Artifact
@@ -86,7 +88,7 @@ def what_changed(config: ConvertConfig, artifact: Artifact, profile: Profile) ->
     graphs[f"executed: {after.SHOWN[0]}"] = executed
     graphs = {name: counts for name, counts in graphs.items() if counts}
     size, calls = _called(config, exported, artifact)
-    findings = (_said(config, exported, artifact, executed), *_quicker(calls))
+    findings = (_said(config, exported, artifact, executed), *_faster(calls))
     caption = (
         f"Rough timing: batch size {size}, {physical_cores()} threads, alternating calls in this "
         "process"
@@ -127,24 +129,13 @@ def _said(
     return f"{said} {ran}." if ran else said
 
 
-def _quicker(calls: Sequence[Call]) -> list[str]:
-    """Return which graph was faster, if it was so in every pair of calls."""
+def _faster(calls: Sequence[Call]) -> list[str]:
+    """Return how many times as fast the converted graph is, if both were called."""
     if len(calls) < 2 or not all(each.ms for each in calls):
         return []
-    first, second = calls
-    ratios = [one / other for one, other in zip(first.ms, second.ms, strict=True)]
-    if min(ratios) <= 1 <= max(ratios):
-        wins = sum(ratio > 1 for ratio in ratios)
-        return [
-            f"The {second.graph} graph was faster in {wins} of {len(ratios)} paired calls: "
-            "inconclusive."
-        ]
-    ratio, quick = median(ratios), second.graph
-    if ratio < 1:
-        ratio, quick = 1 / ratio, first.graph
-    return [
-        f"The {quick} graph was faster in all {len(ratios)} paired calls (median {ratio:.2g}×)."
-    ]
+    ratio = paired_ratio([each.ms for each in calls], 0, 1)
+    doubt = "" if ratio.is_significant else ": inconclusive"
+    return [f"The converted graph has {ratio} the speed of the exported one{doubt}."]
 
 
 def _called(
@@ -176,7 +167,7 @@ def _called(
             else:
                 sessions.append(session)
         found.append(Call(graph, call.runtime, reason=reason))
-    times = iter(_in_turn(sessions, inputs))
+    times = iter(_alternate(sessions, inputs))
     timed = [
         each if each.reason else Call(each.graph, each.runtime, tuple(next(times)))
         for each in found
@@ -194,16 +185,18 @@ def obstacle(config: ConvertConfig, name: str) -> str:
     return f"not timed: {missing}" if missing else ""
 
 
-def _in_turn(sessions: Sequence[Session], inputs: Arrays) -> list[list[float]]:
-    """Call each session after the other, again and again; give the milliseconds of each."""
-    found: list[list[float]] = [[] for _ in sessions]
+def _alternate(sessions: Sequence[Session], inputs: Arrays) -> list[list[float]]:
+    """Return the milliseconds of each session's calls."""
+
+    def call(session: Session) -> float:
+        started = time.perf_counter()
+        session.run(inputs)
+        return 1000 * (time.perf_counter() - started)
+
     with background.exclusive_lock():
         ends = time.perf_counter() + SECONDS
-        for turn in range(MOST if sessions else 0):
-            for session, times in zip(sessions, found, strict=True):
-                started = time.perf_counter()
-                session.run(inputs)
-                times.append(1000 * (time.perf_counter() - started))
-            if turn + 1 >= FEWEST and time.perf_counter() > ends:
-                break
-    return found
+        return interleave(
+            [partial(call, each) for each in sessions],
+            MOST,
+            lambda runs: len(runs[0]) >= FEWEST and time.perf_counter() > ends,
+        )

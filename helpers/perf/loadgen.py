@@ -10,7 +10,9 @@ import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
+from itertools import count
 from math import ceil
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Literal
@@ -26,6 +28,7 @@ from helpers.inference import open_dataset, requests, require
 from helpers.models import Arrays
 from helpers.perf import analyzer, background
 from helpers.perf.analyzer import LoadPoint
+from helpers.perf.interleave import interleave
 from helpers.perf.rows import Window
 from helpers.perf.statistics import Interval, geometric_mean, log_interval, percentile_interval
 from helpers.perf.sweep import batch, seconds
@@ -202,10 +205,10 @@ def crosscheck(given: Parameters, model: str, experiment: str) -> list[Row]:
     repository, fields = require(config, "deploy"), given.experiment(model, config.experiment)
     reference, folder = reference_outputs(config), results_folder(config)
     outputs, size = list(reference), fields.online_batch_size
-    count = len(reference[outputs[0]])
-    (rows,) = requests(config, open_dataset(config), count, count)
-    samples = [batch(rows, start, size) for start in range(count)]
-    right = [flat(batch(reference, start, size), outputs, 0, size) for start in range(count)]
+    number = len(reference[outputs[0]])
+    (rows,) = requests(config, open_dataset(config), number, number)
+    samples = [batch(rows, start, size) for start in range(number)]
+    right = [flat(batch(reference, start, size), outputs, 0, size) for start in range(number)]
     largest, _ = models.get(model).BOUNDS[served_precision(config)]
     deviations = {name: np.full(each.shape, each.std()) for name, each in reference.items()}
     bounds = largest * flat(batch(deviations, 0, size), outputs, 0, size)
@@ -233,8 +236,8 @@ def crosscheck(given: Parameters, model: str, experiment: str) -> list[Row]:
             point = LoadPoint(model, data, [], batch_size, interval_ms=ceil(interval_ms))
             return analyzer.run(point, server)
 
-        def open_loop(rate: float, count: int) -> Window:
-            point = LoadPoint(model, data, [], size, 0, rate=rate, requests=count)
+        def open_loop(rate: float, requests: int) -> Window:
+            point = LoadPoint(model, data, [], size, 0, rate=rate, requests=requests)
             return analyzer.run(point, server)
 
         joined = max(1, max(fields.batch_sizes) // size)
@@ -258,23 +261,27 @@ def compare(
     sample has `size` rows, an Offline request `joined` samples.
     """
     background.wait_until_quiet()
-    rows = size * joined
-    one, many, stream, offline = [], [], [], []
-    for seed in range(SEED, SEED + ROUNDS):
-        one.append(closed_loop(size))
-        count = max(FEWEST, ceil(SECONDS * one[-1].throughput / size))
-        stream.append(loadgen(Test("SingleStream", count, seed)))
-        many.append(closed_loop(rows))
-        count = max(FEWEST, ceil(SECONDS * many[-1].throughput / rows))
-        offline.append(loadgen(Test("Offline", count * joined, seed, joined)))
+    rows, rates, seeds = size * joined, {1: 0.0, joined: 0.0}, count(SEED)
+
+    def measure(joined: int) -> Window:
+        window = closed_loop(size * joined)
+        rates[joined] = window.throughput / size / joined
+        return window
+
+    def test(scenario: str, joined: int) -> Trial:
+        requests = max(FEWEST, ceil(SECONDS * rates[joined]))
+        return loadgen(Test(scenario, requests * joined, next(seeds), joined))
+
+    one, stream = interleave([partial(measure, 1), partial(test, "SingleStream", 1)], ROUNDS)
+    many, offline = interleave([partial(measure, joined), partial(test, "Offline", joined)], ROUNDS)
     rate = SERVER_SHARE * geometric_mean([each.throughput for each in one]) / size
-    count = max(FEWEST, ceil(SERVER_SECONDS * rate))
-    latencies = loadgen(Test("Server", count, rate=rate)).latencies_ms
+    wanted = max(FEWEST, ceil(SERVER_SECONDS * rate))
+    latencies = loadgen(Test("Server", wanted, rate=rate)).latencies_ms
     reason = f"{rate:.3g} requests/s (Poisson arrivals)"
     if budget_ms:
         within = (latencies <= budget_ms).mean()
         reason += f"; {within:.1%} of {len(latencies)} requests within {budget_ms:g} ms"
-    due = open_loop(rate, count).latencies_ms
+    due = open_loop(rate, wanted).latencies_ms
     rates = [1000 * size * len(each.latencies_ms) / max(each.latencies_ms) for each in offline]
     closed = [each.throughput for each in many]
     return [

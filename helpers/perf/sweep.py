@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from helpers import models
-from helpers.config import ContestConfig, LoadConfig
+from helpers.config import CompareConfig, LoadConfig
 from helpers.errors import MeasurementError, ServerError
 from helpers.inference import ensemble, exported_work, open_dataset, requests, threads
 from helpers.models import Arrays
@@ -49,7 +49,7 @@ class Point:
         return {"concurrency": 1, "repeated": self.repeated} | own
 
 
-def distinct_samples(config: LoadConfig | ContestConfig) -> Arrays:
+def distinct_samples(config: LoadConfig | CompareConfig) -> Arrays:
     """Give the different samples that are sent in turn."""
     count = config.distinct_rows
     (samples,) = requests(config, open_dataset(config), count, count)

@@ -22,7 +22,7 @@ from helpers.config import (
 )
 from helpers.config import stages as config_stages
 from helpers.inference import checkpoint_place, dataset_place
-from helpers.machine import contest_obstacle, obstacle
+from helpers.machine import compare_obstacle, obstacle
 from helpers.store import ROOT, find_artifact, is_away, is_unchanged, known_digest
 
 FIRST_SECONDS = dict(zip(STAGE, (11, 6, 10, 14, 10, 6, 420, 120, 90, 90), strict=True))
@@ -69,7 +69,7 @@ def plan(
                     before = needed(model, stage)
                     needs = Job(configs[experiment, before]).result if before else None
                     config = configs[experiment, stage]
-                    job = Job(config, reason or contest_obstacle(config), needs)
+                    job = Job(config, reason or compare_obstacle(config), needs)
                     known = jobs.get(job.result)
                     if known is None or known.obstacle:  # one that can run here is enough
                         jobs[job.result] = job
@@ -82,7 +82,7 @@ def plan(
             needs = Job(configs[first, STAGE[lesson.stage].needs]).result
             conversion = configs[first, "convert"]
             assert isinstance(conversion, ConvertConfig)
-            job = Job(lesson, ask(conversion) or contest_obstacle(lesson), needs)
+            job = Job(lesson, ask(conversion) or compare_obstacle(lesson), needs)
             jobs[job.result] = job
     return list(jobs.values())
 

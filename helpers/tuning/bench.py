@@ -10,7 +10,7 @@ from helpers.accuracy import evaluate
 from helpers.config import TuneConfig, Value, changed, results_folder
 from helpers.errors import DeploymentError, MeasurementError
 from helpers.inference import require
-from helpers.perf import Comparison, Contender, Contest, contest_of, served
+from helpers.perf import Candidate, Comparison, LoadSession, open_session, served
 from helpers.results import ParityCheck, Score
 from helpers.store import digest, display_path
 from helpers.tuning.search import Search, Trial, Winner, open_study
@@ -91,20 +91,20 @@ class ServerBench:
     config: TuneConfig
     space: Space
     opened: ExitStack
-    contest: Contest | None = None
-    running: dict[str, tuple[Contender, ExitStack]] = field(default_factory=dict)
+    session: LoadSession | None = None
+    running: dict[str, tuple[Candidate, ExitStack]] = field(default_factory=dict)
     checks: tuple[ParityCheck, ...] = ()  # of the configuration that was evaluated last
     scores: tuple[Score, ...] = ()
 
     def compare(
-        self, first: Choice, second: Choice, pairs: int, until_known: bool = True
+        self, first: Choice, second: Choice, pairs: int, is_race: bool = True
     ) -> Comparison:
         """Compare the second one with the first; raise `ServerError` or `MeasurementError`."""
         try:
             one, other = (self.serve(each, keep=first) for each in (first, second))
-            assert self.contest
+            assert self.session
             budget_ms = self.config.latency_budget_ms
-            return self.contest.compare(one, other, pairs, until_known, budget_ms)
+            return self.session.compare(one, other, pairs, is_race, budget_ms)
         except DeploymentError:
             self.end_all()  # one of them may have ended
             raise
@@ -120,17 +120,17 @@ class ServerBench:
         There a parameter server waits for all vectors; while it is measured it may return default
         vectors.
         """
-        contender = self.serve(choice, keep=choice)
-        if contender.server.wire:
+        candidate = self.serve(choice, keep=choice)
+        if candidate.server.wire:
             self.end_all()
-            with served(contender.config, "exact") as server:
-                self.checks, self.scores = evaluate(contender.config, server)
+            with served(candidate.config, "exact") as server:
+                self.checks, self.scores = evaluate(candidate.config, server)
         else:
-            self.checks, self.scores = evaluate(contender.config, contender.server)
+            self.checks, self.scores = evaluate(candidate.config, candidate.server)
         judged: tuple[ParityCheck | Score, ...] = (*self.checks, *self.scores)
         return next((each.fault for each in judged if each.fault), "")
 
-    def serve(self, choice: Choice, keep: Choice) -> Contender:
+    def serve(self, choice: Choice, keep: Choice) -> Candidate:
         """Serve a configuration, unless a server of it runs, and end one that is not to keep."""
         fields, count = self.space.fields(choice), clients(choice)
         key, kept = (json.dumps(self.space.fields(each)) for each in (choice, keep))
@@ -142,11 +142,11 @@ class ServerBench:
         config = changed(self.config, fields)
         with ExitStack() as stack:
             server = stack.enter_context(served(config))
-            if self.contest is None:
-                self.contest = self.opened.enter_context(contest_of(self.config, server))
-            contender = self.contest.warm(server, config, max(config.concurrency))
-            self.running[key] = contender, self.opened.enter_context(stack.pop_all())
-        return replace(contender, clients=count)
+            if self.session is None:
+                self.session = self.opened.enter_context(open_session(self.config, server))
+            candidate = self.session.warm(server, config, max(config.concurrency))
+            self.running[key] = candidate, self.opened.enter_context(stack.pop_all())
+        return replace(candidate, clients=count)
 
 
 def tune(config: TuneConfig, space: Space) -> Tuning:

@@ -40,7 +40,7 @@ class Bench(Protocol):
     """What measures configurations: the real one has servers."""
 
     def compare(
-        self, first: Choice, second: Choice, pairs: int, until_known: bool = True
+        self, first: Choice, second: Choice, pairs: int, is_race: bool = True
     ) -> Comparison:
         """Compare the second one with the first; raise `DeploymentError` if that fails."""
 
@@ -132,7 +132,7 @@ class Search:
         if untried := [each for each in self._next(best) if json.dumps(each) not in known]:
             self.study.enqueue_trial(_texts(untried[0]))
         asked, choice = self._ask(known)
-        found = self._compare(best, choice, len(trials))
+        found = self._compare(best, choice, len(trials), is_race=best is not None)
         found = found.model_copy(update={"is_proposed": not untried})
         if best is None and found.state == "failed":
             raise MeasurementError(f"The experiment itself could not be measured: {found.reason}")
@@ -181,30 +181,35 @@ class Search:
         return asked, choice
 
     def _compare(
-        self, first: Trial | None, choice: Choice, number: int, pairs: int = PAIRS
+        self,
+        first: Trial | None,
+        choice: Choice,
+        number: int,
+        pairs: int = PAIRS,
+        is_race: bool = False,
     ) -> Trial:
-        """Compare a configuration with that of a trial, until it is known which is faster; the
-        first of all with itself, which says how much two equal ones differ.
+        """Compare a configuration with that of a trial; the first of all with itself, which shows
+        how much two equal ones differ.
         """
-        started, until_known = self.clock(), first is not None and pairs == PAIRS
+        started = self.clock()
         against = first or Trial(number=number, choice=choice, state="measured", against=number)
         trial = Trial(number=number, choice=choice, state="measured", against=against.number)
         try:
-            found = self.bench.compare(against.choice, choice, pairs, until_known)
+            found = self.bench.compare(against.choice, choice, pairs, is_race)
         except DeploymentError as error:
             update = {"state": "failed", "reason": str(error), "seconds": self.clock() - started}
             return trial.model_copy(update=update)
         return trial.model_copy(
             update={
                 "state": self._state(first, found, pairs),
-                "ratio": found.ratio,
-                "low": found.interval and found.interval.low,
-                "high": found.interval and found.interval.high,
-                "gain": found.ratio * (first.gain or 1) if first else 1.0,
+                "ratio": found.ratio.value,
+                "low": found.ratio.interval and found.ratio.interval.low,
+                "high": found.ratio.interval and found.ratio.interval.high,
+                "gain": found.ratio.value * (first.gain or 1) if first else 1.0,
                 "throughput": found.throughput,
                 "p99_latency_ms": found.p99_latency_ms,
                 "budget": found.budget,
-                "pairs": found.pairs,
+                "pairs": found.rounds,
                 "background_cpu_cores": found.background_cpu_cores,
                 "seconds": self.clock() - started,
             }
@@ -214,9 +219,9 @@ class Search:
         limit = self.budget_ms
         if limit and (found.budget == "not met" or found.p99_latency_ms > limit):
             return "over budget"
-        if first is None or found.is_faster or first.state == "over budget":
+        if first is None or found.ratio.is_above or first.state == "over budget":
             return "faster"
-        return "ended early" if found.is_slower and found.pairs < pairs else "measured"
+        return "ended early" if found.rounds < pairs else "measured"
 
     def winner(self) -> Winner:
         """Choose the fastest configuration that keeps the budget and whose served answers are

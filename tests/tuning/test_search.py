@@ -10,6 +10,8 @@ import pytest
 
 from helpers.errors import MeasurementError, ServerError
 from helpers.perf import Comparison
+from helpers.perf.compare import HOPELESS
+from helpers.perf.interleave import Ratio
 from helpers.perf.statistics import Interval
 from helpers.tuning import Search, Space, Trial, open_study
 from helpers.tuning.search import FINAL_PAIRS, PATIENCE, _whole_lines
@@ -48,16 +50,16 @@ class Bench:
         self.fault: Callable[[Choice], str] = lambda choice: ""
 
     def compare(
-        self, first: Choice, second: Choice, pairs: int, until_known: bool = True
+        self, first: Choice, second: Choice, pairs: int, is_race: bool = True
     ) -> Comparison:
         self.compared.append(second)
         right = self.throughput(second) / self.throughput(first)
         ratio = right * exp(self.random.gauss(0, 0.01))
-        interval = Interval(ratio / 1.02, ratio * 1.02)
-        done = 1 if until_known and interval.high < 1 else pairs
+        done = 1 if is_race and ratio < HOPELESS else pairs
         self.now += 3 + 5 * done
         latency = self.latency_ms(second)
-        return Comparison(ratio, interval, done, self.throughput(second), latency, "unconfirmed")
+        found = Ratio(ratio, Interval(ratio / 1.02, ratio * 1.02) if done > 1 else None)
+        return Comparison(found, done, self.throughput(second), latency, "unconfirmed")
 
     def red(self, choice: Choice) -> str:
         return self.fault(choice)
@@ -197,7 +199,7 @@ def test_what_is_over_the_budget_is_tried_with_fewer_clients() -> None:
 
 def test_each_value_is_tried_before_one_is_tried_again() -> None:
     tried = search(Bench())
-    tried.run(160)
+    tried.run(200)
 
     values = [set(map(json.dumps, (t.choice[name] for t in tried.trials))) for name in SPACE.values]
 
@@ -243,11 +245,11 @@ def test_a_winner_whose_answers_are_wrong_is_passed_over() -> None:
 def test_a_configuration_that_cannot_be_served_is_a_trial_with_the_reason() -> None:
     class Broken(Bench):
         def compare(
-            self, first: Choice, second: Choice, pairs: int, until_known: bool = True
+            self, first: Choice, second: Choice, pairs: int, is_race: bool = True
         ) -> Comparison:
             if second["format"] == "openvino":
                 raise ServerError("it ended")
-            return super().compare(first, second, pairs, until_known)
+            return super().compare(first, second, pairs, is_race)
 
     tried = search(Broken())
     tried.run(300)

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from helpers import config
-from helpers.perf import contest_of, served
+from helpers.perf import open_session, served
 
 
 def main(params: str, model: str, first: str, second: str, pairs: str, *sizes: str) -> None:
@@ -24,14 +24,12 @@ def main(params: str, model: str, first: str, second: str, pairs: str, *sizes: s
                 assert isinstance(chosen, config.TuneConfig)
                 server = opened.enter_context(served(chosen, "offline"))
                 if not both:
-                    contest = opened.enter_context(contest_of(chosen, server))
-                both.append(contest.warm(server, chosen, 1))
-            found = contest.compare(both[0], both[1], int(pairs), until_known=False)
-        assert found.interval
+                    session = opened.enter_context(open_session(chosen, server))
+                both.append(session.warm(server, chosen, 1))
+            found = session.compare(both[0], both[1], int(pairs), is_race=False)
         print(
-            f"{model} batch {size}: {second} is {found.ratio:.2f} "
-            f"({found.interval.low:.2f} to {found.interval.high:.2f}) times {first}, "
-            f"{found.throughput:.1f}/s, {found.pairs} pairs, "
+            f"{model} batch {size}: {second} is {found.ratio} {first}'s throughput, "
+            f"{found.throughput:.1f}/s, {found.rounds} pairs, "
             f"{found.background_cpu_cores:.2f} cores in use by others"
         )
 
