@@ -15,7 +15,7 @@ from helpers.perf.rows import OTHERS_SHARE
 QUIET_SECONDS = 0.3
 PATIENCE_VARIABLE = "TRITON_NOTEBOOKS_RETRY_SECONDS"  # set by the user, in seconds
 PATIENCE_SECONDS = 20.0
-PACE_SECONDS, PACE_PARTS, PACE_SIZE = 0.05, 5, 512
+SPEED_SECONDS, SPEED_PARTS, SPEED_SIZE = 0.05, 5, 512
 
 
 def _host_seconds() -> float:
@@ -68,35 +68,23 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-def pace() -> float:
-    """Measure the machine's own pace: GFLOP/s of a fixed product of matrices on all cores, in the
+def machine_speed() -> float:
+    """Measure the machine's speed: GFLOP/s of a fixed product of matrices on all cores, in the
     fastest part of a twentieth of a second. A moment in which something else ran does not count;
     another guest of the same host, who stays for seconds, does.
     """
-    left = np.full((PACE_SIZE, PACE_SIZE), 1.5, np.float32)
+    left = np.full((SPEED_SIZE, SPEED_SIZE), 1.5, np.float32)
     right = left.T.copy()
     out = left @ right
 
     def part() -> float:
         calls, started = 0, time.perf_counter()
-        while (seconds := time.perf_counter() - started) < PACE_SECONDS / PACE_PARTS:
+        while (seconds := time.perf_counter() - started) < SPEED_SECONDS / SPEED_PARTS:
             np.matmul(left, right, out=out)
             calls += 1
-        return 2e-9 * PACE_SIZE**3 * calls / seconds
+        return 2e-9 * SPEED_SIZE**3 * calls / seconds
 
-    return max(part() for _ in range(PACE_PARTS))
-
-
-def wait_for_pace(wanted: float, seconds: float) -> float:
-    """Wait for about `seconds` at most until the machine's own pace is `wanted` GFLOP/s; return how
-    long that took, 0 if it is now. It is slower while another guest of the same host uses the same
-    cores.
-    """
-    waited, started = 0.0, time.monotonic()
-    while pace() < wanted and waited < seconds:
-        time.sleep(PACE_SECONDS)
-        waited = time.monotonic() - started
-    return waited
+    return max(part() for _ in range(SPEED_PARTS))
 
 
 def patience() -> float:

@@ -157,9 +157,8 @@ def run_pairs(
     load: LoadPoint,
     runs: Runs,
 ) -> None:
-    """Run pairs that share no run, in turn: bare served, served bare, bare served, and so on, so
-    that a steady drift cancels. Windows are sized by the requests that are still missing and by how
-    long a served request, the batch `one`, took so far.
+    """Run pairs of an in-process and a served run, interleaved. Windows are sized by the requests
+    that are still missing and by how long a served request, the batch `one`, took so far.
 
     The first `FEWEST_RUNS` pairs have a run of the identity model between them, a short one, where
     the server has that model.
@@ -189,17 +188,14 @@ def run_pairs(
             runs.bare.append(load.batch_size * bare.run(BARE_SHARE * seconds))
 
     def measure_floor() -> None:
-        runs.floor.append(_measure_floor(server, load, runs, one))
+        if len(runs.floor) < FEWEST_RUNS:
+            runs.floor.append(_measure_floor(server, load, runs, one))
 
-    while not (
-        len(runs.served) >= config.pairs
-        and runs.missing(config.request_count) <= 0
-        and runs.is_known(config.margin_of_error)
-    ):
-        enough = len(runs.served) >= config.pairs
-        if enough and runs.is_over(config.measurement_seconds, config.request_count):
-            break
-        in_turn = [call, serve] if bare else [serve]
-        if server.identity and len(runs.floor) < FEWEST_RUNS:
-            in_turn.insert(1, measure_floor)
-        runs.round(*(reversed(in_turn) if len(runs.served) % 2 else in_turn))
+    def is_over() -> bool:
+        if len(runs.served) < config.pairs:
+            return False
+        known = runs.missing(config.request_count) <= 0 and runs.is_known(config.margin_of_error)
+        return known or runs.is_over(config.measurement_seconds, config.request_count)
+
+    candidates = [call] * bool(bare) + [measure_floor] * bool(server.identity) + [serve]
+    runs.repeat(candidates, is_over)

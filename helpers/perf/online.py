@@ -45,10 +45,11 @@ def measure_online(config: OnlineConfig, server: Server) -> Measurement:
             seconds.append(float(run.latencies_ms.mean()) / 1000 / load.concurrency)
             runs.served.append(run)
 
-        while not (runs.missing(wanted) <= 0 and runs.is_known(config.margin_of_error)):
-            if runs.is_over(config.measurement_seconds, wanted):
-                return
-            runs.round(serve)
+        def is_over() -> bool:
+            known = runs.missing(wanted) <= 0 and runs.is_known(config.margin_of_error)
+            return known or runs.is_over(config.measurement_seconds, wanted)
+
+        runs.repeat([serve], is_over)
 
     def each(rows: list[Row]) -> Iterator[Point]:
         for clients in config.concurrency:
@@ -92,8 +93,7 @@ def _open_loop(config: OnlineConfig, rows: list[Row], peak: float) -> Iterator[P
 
 
 def _send(load: LoadPoint, runs: Runs) -> None:
-    while not runs.served:
-        runs.round(lambda: runs.served.append(runs.load(load)))
+    runs.repeat([lambda: runs.served.append(runs.load(load))], lambda: True)
 
 
 def _narrowed(row: Row, budget_ms: float | None, kept: float, broken: float) -> tuple[float, float]:

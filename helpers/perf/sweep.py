@@ -22,7 +22,7 @@ from helpers.perf import analyzer, background, gpu_monitor, limits, memory, peak
 from helpers.perf.analyzer import LoadPoint
 from helpers.perf.gpu_monitor import GpuObservation, Observer
 from helpers.perf.rows import Window, beyond_floor, compare, measure_row
-from helpers.perf.runs import Pace, Runs
+from helpers.perf.runs import MachineSpeed, Runs
 from helpers.results import Measurement, Row
 from helpers.store import usable_cores
 from helpers.triton import Server
@@ -89,9 +89,8 @@ def run(
     points: Callable[[list[Row]], Iterable[Point]],
 ) -> Measurement:
     """Measure the points; which they are may depend on the rows so far. One that cannot be measured
-    is a row with the reason. What was measured while the machine had another pace than it usually
-    has in this stage is measured again, and a slower machine is waited for: both together for as
-    long as the patience for a quiet machine lasts.
+    is a row with the reason. Before each one a machine that others use is waited for, as long as
+    the retry budget lasts.
     """
     outputs = [tensor.name for tensor in models.get(config.model).outputs(config)]
     regions = analyzer.shared_memory_patterns(list(sent(server, batch(samples, 0, 1), 1)), outputs)
@@ -100,10 +99,10 @@ def run(
     rows: list[Row] = []
     kept: dict[str, NDArray[np.generic]] = {}
     before: list[float] = []
-    pace = Pace(config.margin_of_error, background.patience())
+    speed = MachineSpeed(config.margin_of_error)
     measuring, waited, ended = 0.0, 0.0, ""
     asked = config.device, _cores_used(config), config.precision
-    server.ready()  # while it starts the machine has another pace
+    server.ready()  # while it starts the machine is slower
     with (
         background.exclusive_lock(),
         ExitStack() as files,
@@ -124,16 +123,16 @@ def run(
             asked_at = time.monotonic()
             before.append(background.wait_until_quiet(others_cores, asked_at - began))
             others_cores = None
-            started, slower = time.monotonic(), pace.waited_seconds
+            started = time.monotonic()
             waited += max(0.0, started - asked_at - background.QUIET_SECONDS)
             own: dict[str, NDArray[np.generic]] = {}
             try:
                 if ended:
                     raise MeasurementError(ended)
-                row, own = _measure(config, server, observer, load, point, pace)
+                row, own = _measure(config, server, observer, load, point, speed)
             except (MeasurementError, ServerError) as error:
                 row = Row(**point.identity, quality="failed", reason=str(error))
-            measuring += time.monotonic() - started - (pace.waited_seconds - slower)
+            measuring += time.monotonic() - started
             if row.quality == "failed":
                 ended = "" if server.is_live() else "the server ended in an earlier measurement"
             kept |= own
@@ -152,8 +151,7 @@ def run(
         distinct_rows=count(samples),
         background_before=max(before, default=None),
         measuring_seconds=round(measuring, 1),
-        again_seconds=round(pace.again_seconds, 1),
-        waited_seconds=round(waited + pace.waited_seconds, 1),
+        waited_seconds=round(waited, 1),
         server_samples=counted and counted["inference_count"],
         server_executions=counted and counted["execution_count"],
         gpu=observer.record,
@@ -175,7 +173,7 @@ def _measure(
     observer: Observer,
     load: LoadPoint,
     point: Point,
-    pace: Pace,
+    speed: MachineSpeed,
 ) -> tuple[Row, dict[str, NDArray[np.generic]]]:
     """Measure one point, and observe the machine meanwhile; give the row and all requests."""
     seen, failure = GpuObservation(), ""
@@ -192,9 +190,8 @@ def _measure(
         with watched():
             return analyzer.run(timed, server)
 
-    runs = Runs(load_server, watched, pace=pace)
+    runs = Runs(load_server, watched, speed=speed)
     before = server.counters(LOOKUPS) if server.wire else {}
-    pace.measure()
     peak_mb = memory.watch_peak(server.processes)
     try:
         point.measure(load, runs)
@@ -202,9 +199,12 @@ def _measure(
         if not runs.served:
             raise
         failure = f"{error} (complete runs: {len(runs.served)})"
-    memory_mb, paces = peak_mb(), runs.paces or pace.seen
+    memory_mb = peak_mb()
     figures = seen.figures([run.requests for run in runs.served]) | compared(config, runs)
-    figures |= {"machine_gflops": float(np.mean(paces)), "repeated": point.repeated}
+    figures |= {
+        "machine_gflops": float(np.mean(runs.rounds or speed.seen)),
+        "repeated": point.repeated,
+    }
     figures["server_peak_memory_mb"] = memory_mb
     if before:
         figures |= lookup_shares(before, server.counters(LOOKUPS))
@@ -217,7 +217,7 @@ def _measure(
         rate=load.rate,
         others_cores=runs.others_cores,
         figures=figures,
-        disturbance=seen.disturbance() or runs.pace_changed,
+        disturbance=seen.disturbance() or runs.speed_changed,
     )
     if failure:
         row = row.model_copy(update={"quality": "failed", "reason": failure})

@@ -186,7 +186,7 @@ class Measurement(Record):
     # CPU cores that other processes used just before a measurement, at most
     background_before: float | None
     measuring_seconds: float | None = None  # of the stage, without waiting for an idle machine
-    again_seconds: float = 0.0  # of these, for repeated runs
+    again_seconds: float = 0.0  # of these, for repeated runs; only in older results
     waited_seconds: float = 0.0  # in addition, for an idle machine
     server_samples: int | None = None  # counted by the server, warm-up included
     server_executions: int | None = None

@@ -22,8 +22,6 @@ from helpers.config.schema import StageConfig as Config
 from helpers.perf import analyzer, background, gpu_monitor, offline, online, sweep
 from helpers.perf.gpu_monitor import GpuObservation, changes, from_metrics, observed
 from helpers.perf.rows import Window, measure_row
-from helpers.perf.runs import Runs
-from helpers.perf.sweep import Point
 from helpers.results import GpuState, Measurement, Row
 from helpers.triton.server import Server
 from tests.machine.conftest import card as card  # the fixture
@@ -333,7 +331,7 @@ def load(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(analyzer, "run", run)
     monkeypatch.setattr(sweep, "distinct_samples", lambda _: {"INPUT__0": np.zeros((4, 2))})
     monkeypatch.setattr(offline, "bare_session", lambda _: None)
-    monkeypatch.setattr(background, "pace", lambda: 50.0)
+    monkeypatch.setattr(background, "machine_speed", lambda: 50.0)
     monkeypatch.setattr(background, "wait_until_quiet", lambda *_: 0.0)
     monkeypatch.setattr(background, "_host_seconds", lambda: 0.0)
 
@@ -373,7 +371,7 @@ def test_the_machine_s_pace_is_not_measured_while_the_server_starts(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     order: list[str] = []
-    monkeypatch.setattr(background, "pace", lambda: order.append("pace") or 50.0)
+    monkeypatch.setattr(background, "machine_speed", lambda: order.append("machine_speed") or 50.0)
     server = replace(served(endpoint), ready=lambda: order.append("ready"))
     chosen = on_cpu("perf_offline", batch_sizes=[1])
     monkeypatch.setattr(sweep, "seconds", lambda _: 0.005)
@@ -382,43 +380,7 @@ def test_the_machine_s_pace_is_not_measured_while_the_server_starts(
     offline.measure_offline(chosen, server)
 
     assert order[0] == "ready"
-    assert "pace" in order
-
-
-@pytest.mark.slow
-def test_what_was_measured_at_another_pace_is_measured_again_after_a_slower_one_is_waited_for(
-    endpoint: Endpoint,
-    load: None,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setenv(background.PATIENCE_VARIABLE, "9")
-    paces = iter([60.0, 60.0, 61.0, 40.0, 41.0, 42.0, 58.0, 59.0, 60.0])
-    monkeypatch.setattr(background, "pace", lambda: next(paces))
-    chosen = on_cpu("perf_online", concurrency=[1], rates=[])
-
-    def measure(load: analyzer.LoadPoint, runs: Runs) -> None:
-        for _ in range(4):
-            runs.round(lambda: runs.served.append(runs.load(load)))
-
-    point = Point({"batch_size": 1, "concurrency": 1}, measure, 20)
-    found = sweep.run(chosen, served(endpoint), {"INPUT__0": np.zeros((4, 2))}, lambda _: [point])
-
-    (row,) = found.rows
-    assert (row.machine_gflops, row.requests) == (pytest.approx(60, 0.01), 3 * 59)
-    assert 0.3 <= found.again_seconds < 0.6
-    assert 0.1 <= found.waited_seconds < 1
-    assert 4 * 0.3 <= found.measuring_seconds < 4 * 0.3 + 0.3
-    assert found.lost_seconds == found.waited_seconds + found.again_seconds
-    assert next(paces, None) is None
-
-
-def test_a_machine_that_stays_slow_is_waited_for_no_longer_than_there_is_patience(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(background, "pace", lambda: 40.0)
-    assert 0.3 <= background.wait_for_pace(50.0, 0.3) < 5
-    assert background.wait_for_pace(40.0, 0.3) == 0
+    assert "machine_speed" in order
 
 
 def test_on_a_cpu_a_row_has_empty_columns(

@@ -25,7 +25,7 @@ from helpers.perf import analyzer, background, offline, online, sweep
 from helpers.perf.analyzer import LoadPoint
 from helpers.perf.offline import Bare
 from helpers.perf.rows import Window
-from helpers.perf.runs import Pace, Round, Runs
+from helpers.perf.runs import MachineSpeed, Runs
 from helpers.perf.sweep import Point
 from helpers.results import Measurement
 from helpers.triton import Server
@@ -66,7 +66,6 @@ def measured(
     order: list[str],
     seconds: Callable[[], float],
     identity: str = "",
-    patience: float = 0.0,
     **overrides: Any,
 ) -> Runs:
     """Measure one point of a server and a runtime that are stand-ins."""
@@ -88,7 +87,7 @@ def measured(
     assert isinstance(config, OfflineConfig)
     own = {"processes": (), "wire": None, "identity": identity}
     server: Any = SimpleNamespace(infer=lambda *_: None, **own)
-    runs = Runs(load_of(seconds, order), watched, pace=Pace(0.1, patience))
+    runs = Runs(load_of(seconds, order), watched)
     bare = Noted(Session(), [BATCH])
     point = LoadPoint("resnet50", Path("inputs.json"), [])
     offline.run_pairs(config, server, bare, BATCH, point, runs)
@@ -266,35 +265,28 @@ CHANGED = (
 
 
 @pytest.mark.parametrize(
-    ("paces", "reason"),
+    ("speeds", "reason"),
     [
         ((50.0, 52.0), ""),
         ((50.0, 56.0), CHANGED.format(50, 56)),
         ((40.0, 40.5), CHANGED.format(50, 40)),
     ],
 )
-def test_a_machine_that_changed_its_pace_disturbs_a_point(
-    paces: tuple[float, float], reason: str
+def test_a_machine_whose_speed_changed_disturbs_a_measurement(
+    speeds: tuple[float, float], reason: str
 ) -> None:
-    assert Pace(0.1, seen=[50.0, 50.0, 50.0, 50.0, *paces]).changed(*paces) == reason
+    assert MachineSpeed(0.1, [50.0, 50.0, 50.0, 50.0, *speeds]).changed(*speeds) == reason
 
 
-def rounds(
-    monkeypatch: pytest.MonkeyPatch, paces: list[float], patience: float, count: int
-) -> tuple[list[int], Runs]:
-    """Do so many rounds of 10 ms, with the paces that are found: the numbers of those kept."""
-    found, started = iter(paces), itertools.count()
-    monkeypatch.setattr(background, "pace", lambda: next(found))
-    runs = Runs(lambda _: Window(np.zeros((0, 2)), 1, 1), nullcontext, pace=Pace(0.1, patience))
+def test_each_round_has_the_speed_before_and_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = iter([50.0, 51.0, 40.0, 49.0])
+    monkeypatch.setattr(background, "machine_speed", lambda: next(found))
+    runs = Runs(lambda _: Window(np.zeros((0, 2)), 1, 1), nullcontext)
 
-    def run() -> None:
-        time.sleep(0.01)
-        runs.bare.append(next(started))
+    runs.repeat([lambda: runs.bare.append(1.0)], lambda: len(runs.bare) == 3)
 
-    for _ in range(count):
-        runs.round(run)
-    assert next(found, None) is None
-    return [int(each) for each in runs.bare], runs
+    assert runs.rounds == [(50, 51), (51, 40), (40, 49)]
+    assert runs.speed_changed == CHANGED.format(51, 40)
 
 
 @pytest.mark.parametrize(
@@ -306,57 +298,9 @@ def test_a_point_whose_requests_are_missing_has_three_times_as_long(
     ends = np.arange(1, requests + 1) * 10**9
     served = [Window(np.stack([ends - 10**9, ends], axis=1), 1, 1)]
     runs = Runs(lambda _: served[0], nullcontext, served=served)
-    runs.rounds.append(Round(seconds, (50, 50)))
+    runs.seconds = seconds
 
     assert runs.is_over(8, wanted=5) == over  # its first request does not count
-
-
-def test_rounds_in_which_the_machine_had_another_pace_are_dropped(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The second becomes slower; the third begins when the machine is as quick as it was."""
-    kept, runs = rounds(monkeypatch, [50, 51, 40, 41, 49, 50, 52], 9, 3)
-
-    assert kept == [0, 2]
-    assert runs.paces == [50, 51, 50, 52]
-    assert 0.01 <= runs.pace.again_seconds < 1
-    assert 0.04 <= runs.pace.waited_seconds < 1
-    assert runs.pace.patience == 9 - runs.pace.again_seconds - runs.pace.waited_seconds
-    assert 0.02 <= runs.seconds < 1
-
-
-def test_rounds_before_the_machine_became_quicker_are_dropped_once_that_is_usual(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    kept, _ = rounds(monkeypatch, [40, 40, 50, 50, 50, 50], 9, 5)
-
-    assert kept == [2, 3, 4]
-
-
-@pytest.mark.parametrize("patience", [0.0, 0.015])
-def test_no_more_rounds_are_dropped_than_there_is_patience(
-    monkeypatch: pytest.MonkeyPatch, patience: float
-) -> None:
-    kept, runs = rounds(monkeypatch, [50, 50, 50, 60, 60, 60], patience, 5)
-
-    assert len(kept) == 5 - (patience > 0)
-    assert runs.pace_changed
-    assert runs.pace.patience >= 0
-
-
-def test_a_dropped_round_takes_its_served_bare_and_floor_runs_with_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    paces = iter([50.0, 50, 60, 50, 50, 50, 50, 50, 50])
-    monkeypatch.setattr(background, "pace", lambda: next(paces, 50.0))
-    order: list[str] = []
-
-    given: dict[str, Any] = {"pairs": 3, "request_count": 4, "identity": "identity"}
-    runs = measured(order, lambda: CALL_SECONDS, patience=9, **given)
-
-    assert len(runs.served) == len(runs.bare) == len(runs.rounds) == 3
-    assert len(runs.floor) == 3
-    assert order.count("served") == order.count("bare") == 5
 
 
 @pytest.mark.parametrize(
@@ -377,7 +321,7 @@ def test_what_was_monitored_already_is_not_waited_for(
     assert pauses == pytest.approx(slept)
 
 
-def test_the_pace_is_that_of_the_moment_in_which_nothing_else_ran(
+def test_the_machine_s_speed_is_that_of_the_moment_in_which_nothing_else_ran(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The clock is the test's: a product takes two milliseconds, in the second part one."""
@@ -390,7 +334,7 @@ def test_the_pace_is_that_of_the_moment_in_which_nothing_else_ran(
     monkeypatch.setattr(background.time, "perf_counter", lambda: clock)
     monkeypatch.setattr(background.np, "matmul", product)
 
-    assert background.pace() == pytest.approx(2 * 512**3 / 0.001 / 1e9)
+    assert background.machine_speed() == pytest.approx(2 * 512**3 / 0.001 / 1e9)
 
 
 def test_what_others_compute_is_monitored() -> None:
@@ -442,4 +386,4 @@ def test_without_a_whole_run_the_error_is_raised(monkeypatch: pytest.MonkeyPatch
     observer: Any = SimpleNamespace()
     server: Any = SimpleNamespace(processes=(), wire=None)
     with pytest.raises(MeasurementError, match="was killed"):
-        sweep._measure(config, server, observer, point, Point({}, fail, 1), Pace())
+        sweep._measure(config, server, observer, point, Point({}, fail, 1), MachineSpeed())

@@ -240,7 +240,7 @@ def test_a_row_says_that_its_inputs_went_over_http(
     monkeypatch.setattr(sweep, "distinct_samples", lambda config: samples)
     monkeypatch.setattr(offline, "bare_session", lambda config: None)
     monkeypatch.setattr(offline, "run_pairs", measured_runs)
-    monkeypatch.setattr(background, "pace", lambda: 50.0)
+    monkeypatch.setattr(background, "machine_speed", lambda: 50.0)
     monkeypatch.setattr(background, "wait_until_quiet", lambda *_: 0.0)
     chosen = config("perf_offline", {"shared_memory": asked})
     server = Server("127.0.0.1:1", "127.0.0.1:1", Path("log"), is_local=local)
