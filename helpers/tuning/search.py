@@ -7,7 +7,6 @@ it: its throughput in units of the experiment's own.
 """
 
 import json
-import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,11 +16,10 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from pydantic import BaseModel
 
-from helpers.config import Value
 from helpers.errors import DeploymentError, MeasurementError
 from helpers.perf import Comparison
 from helpers.store import write_atomic
-from helpers.tuning.space import Choice, Space, clients
+from helpers.tuning.space import Choice, Space
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -30,8 +28,8 @@ if TYPE_CHECKING:
 PAIRS = 4  # at most, in the search
 WORTH_PAIRS, FINAL_PAIRS = 3, 6  # always as many
 SEED = 14
-PATIENCE = 4  # proposals of the sampler in a row, none faster, after which the search ends
-ASKED = 40  # times, before a configuration that was not tried yet is drawn at random
+STALE = 10  # trials in a row, none of them faster, after which the search ends
+REPEATS = 40  # proposals in a row that were tried before, after which it ends
 
 State = Literal["faster", "measured", "ended early", "over budget", "failed"]
 
@@ -66,7 +64,6 @@ class Trial(BaseModel, frozen=True):
     pairs: int = 0
     background_cpu_cores: float | None = None
     seconds: float = 0.0
-    is_proposed: bool = False  # by the sampler, when nothing was left near the fastest
 
     @property
     def ratio_in_words(self) -> str:
@@ -112,73 +109,50 @@ class Search:
 
     def run(self, seconds: float) -> None:
         """Try configurations until these seconds are spent, those of earlier runs included, nothing
-        is left to try, or the sampler's last proposals were not faster.
+        is left to try, or the last trials were not faster.
         """
-        while len(trials := self.trials) < self.space.size:
-            last = trials[-PATIENCE:]
-            if last and all(trial.is_proposed and trial.state != "faster" for trial in last):
-                return
-            spent = [trial.seconds for trial in trials]
-            # the fastest becomes faster, and a comparison with it takes less time
-            if sum(spent) + max(spent[-3:], default=0.0) > seconds:
-                return
-            self._try(trials)
+        if not self.trials:
+            self.study.enqueue_trial(_texts(self.space.start))
+        if not self._is_over(seconds):
+            self.study.optimize(
+                self._try, callbacks=[lambda study, _: self._is_over(seconds) and study.stop()]
+            )
 
-    def _try(self, trials: list[Trial]) -> None:
-        from optuna.trial import TrialState
-
-        best = fastest(trials)
-        known = {json.dumps(trial.choice) for trial in trials}
-        if untried := [each for each in self._next(best) if json.dumps(each) not in known]:
-            self.study.enqueue_trial(_texts(untried[0]))
-        asked, choice = self._ask(known)
-        found = self._compare(best, choice, len(trials), is_race=best is not None)
-        found = found.model_copy(update={"is_proposed": not untried})
-        if best is None and found.state == "failed":
-            raise MeasurementError(f"The experiment itself could not be measured: {found.reason}")
-        asked.set_user_attr("trial", found.model_dump())
-        if found.gain is None or found.state == "over budget":
-            self.study.tell(asked, state=TrialState.PRUNED)  # to the sampler the worst there is
-        else:
-            self.study.tell(asked, log(found.gain))
-        self.say(in_words(found))
-
-    def _next(self, best: Trial | None) -> list[Choice]:
-        """Give what is to be tried before the sampler is asked, in this order: fewer clients for
-        what would be faster but for the budget, values that were not tried in any configuration
-        yet, and all that is near the fastest.
-        """
-        if best is None:
-            return [self.space.start]
+    def _is_over(self, seconds: float) -> bool:
         trials = self.trials
-        eased = [
-            fewer
-            for trial in trials
-            if trial.state == "over budget" and (trial.gain or 0) >= (best.gain or 0)
-            for each in self.space.values["concurrency"]
-            if clients(fewer := {**trial.choice, "concurrency": each}) < clients(trial.choice)
-        ]
-        tried = {_item(each) for trial in trials for each in trial.choice.items()}
-        near = list(self.space.near(best.choice))
-        return [*eased, *sorted(near, key=lambda each: tried.issuperset(map(_item, each.items())))]
+        spent = [trial.seconds for trial in trials]
+        # a comparison with a faster configuration takes less time
+        is_late = sum(spent) + max(spent[-3:], default=0.0) > seconds
+        is_stale = len(trials) > STALE and all(each.state != "faster" for each in trials[-STALE:])
+        asked = self.study.get_trials(deepcopy=False)[-REPEATS:]
+        is_repeating = len(asked) == REPEATS and not any(each.user_attrs for each in asked)
+        return len(trials) >= self.space.size or is_late or is_stale or is_repeating
 
-    def _ask(self, known: set[str]) -> tuple["Asked", Choice]:
-        """Ask for a configuration that was not tried yet."""
-        from optuna.trial import TrialState
+    def _try(self, asked: "Asked") -> float:
+        """Compare what the sampler proposes with the fastest; return the logarithm of the gain."""
+        from optuna import TrialPruned
 
-        for turn in range(ASKED + 1):
-            if turn == ASKED:
-                untried = [each for each in self.space if json.dumps(each) not in known]
-                self.study.enqueue_trial(_texts(random.Random(len(known)).choice(untried)))
-            asked = self.study.ask()
-            choice: Choice = {
-                name: json.loads(asked.suggest_categorical(name, [*map(json.dumps, values)]))
-                for name, values in self.space.values.items()
-            }
-            if json.dumps(choice) not in known:
-                break
-            self.study.tell(asked, state=TrialState.FAIL)
-        return asked, choice
+        choice: Choice = {
+            name: json.loads(asked.suggest_categorical(name, [*map(json.dumps, values)]))
+            for name, values in self.space.values.items()
+        }
+        trials = self.trials
+        best = fastest(trials)
+        trial = next((each for each in trials if each.choice == choice), None)
+        if trial is None:
+            trial = self._compare(best, choice, len(trials), is_race=best is not None)
+            if best is None and trial.state == "failed":
+                raise MeasurementError(
+                    f"The experiment itself could not be measured: {trial.reason}"
+                )
+            if best is None and trial.state == "over budget":
+                for fewer in self.space.values["concurrency"]:
+                    self.study.enqueue_trial(_texts({**choice, "concurrency": fewer}))
+            asked.set_user_attr("trial", trial.model_dump())
+            self.say(in_words(trial))
+        if trial.gain is None or trial.state == "over budget":
+            raise TrialPruned  # to the sampler the worst there is
+        return log(trial.gain)
 
     def _compare(
         self,
@@ -275,11 +249,6 @@ def in_words(trial: Trial) -> str:
         f"{trial.throughput:.1f} samples/s, {trial.ratio_in_words} that of trial {trial.against}"
     )
     return f"trial {trial.number}: {settings}: {found}, {trial.state}"
-
-
-def _item(item: tuple[str, Value]) -> tuple[str, str]:
-    """Make a field with its value hashable."""
-    return item[0], json.dumps(item[1])
 
 
 def _texts(choice: Choice) -> dict[str, str]:

@@ -25,7 +25,6 @@ from helpers.store import find_artifact
 
 Choice = dict[str, Value]  # a value of each field that is searched; "format" is a candidate's name
 PREFIX = "tune-"  # how the experiments of candidates are named
-CORES = ("instances", "threads")
 LADDER = ("export", "convert", "deploy")
 NOT_RUN = (
     "its parity checks have not run. Run triton-notebooks tune params/{}.yaml --model {} first"
@@ -54,15 +53,6 @@ class Space:
         """Every configuration."""
         for values in product(*self.values.values()):
             yield dict(zip(self.values, values, strict=True))
-
-    def near(self, choice: Choice) -> Iterator[Choice]:
-        """Every configuration that differs in one field, the format first; threads and instances,
-        which share the cores, count as one.
-        """
-        for name in self.values:
-            together = CORES if name in CORES and set(CORES) <= set(self.values) else (name,)
-            for values in product(*(self.values[each] for each in together)):
-                yield choice | dict(zip(together, values, strict=True))
 
     @property
     def size(self) -> int:

