@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 SAMPLES = 64
 KEPT_SHARE = 0.99
+PROBABLY_FP32 = "probably computed in fp32: it is within the tolerances of fp32"
 AGREEMENT = "match_rate"  # share of predictions equal to the reference's
 AGREED_SHARE = 0.98  # twice as many may differ: some that were wrong become right
 BATCH = 8
@@ -92,7 +93,7 @@ def check(
     )
     if precision == "fp32" or bounds or check(name, config, "fp32", found, reference).fault:
         return result
-    return result.model_copy(update={"note": "computed in fp32"})
+    return result.model_copy(update={"note": PROBABLY_FP32})
 
 
 def agreement(right: Array, got: Array, bound: float = AGREED_SHARE) -> Score:
