@@ -7,7 +7,7 @@ from pandas import DataFrame
 
 from helpers.config import OnlineConfig, resolve
 from helpers.inference import physical_cores
-from helpers.report import noticed, panels, steps
+from helpers.report import noticed, panels
 from helpers.results import LATENCY_COMPONENTS, Row
 
 PARTS = dict(zip(LATENCY_COMPONENTS, (0.1, 0.4, 2.0, 0.1, 7.0, 0.2, 0.2), strict=True))
@@ -298,16 +298,3 @@ def test_online_has_the_budget_as_a_line_and_the_samples_of_a_request() -> None:
     assert latency.get_ylim()[1] > 200
     assert 16.0 in flat(batches)
     assert 200.0 not in flat(panels.online(given, None).axes[1])
-
-
-# Steps
-
-
-def test_the_eight_steps_name_every_component_of_the_latency() -> None:
-    found = {column for *_, columns in steps.STEPS for column in columns}
-
-    assert found == set(LATENCY_COMPONENTS)
-    assert [row["step"][:2] for row in steps.table_rows()] == [f"{n}." for n in range(1, 9)]
-    assert steps.table_rows()[4]["column"] == (
-        "server compute input, server compute infer, server compute output"
-    )
