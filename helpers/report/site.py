@@ -223,7 +223,7 @@ def target_index(folder: Path, target: Target, explored: Sequence[StageState] = 
             for model, rows in models.items()
         },
         "explored": explored,
-        **script("index.js"),
+        **(script("index.js") if models else {}),
     }
     return write_atomic(folder / "index.html", render("target.html.j2", context))
 
@@ -233,7 +233,7 @@ def outputs_index(outputs: Path, targets: Sequence[Target]) -> Path:
     context = {
         "targets": [(each, counts(each.states), _recommendations(each)) for each in targets],
         "refresh": max((each.refresh for each in targets), default=0),
-        **script("index.js"),
+        **(script("index.js") if targets else {}),
     }
     return write_atomic(outputs / "index.html", render("outputs.html.j2", context))
 
@@ -306,5 +306,5 @@ def _environment() -> "Environment":
         loader=FileSystemLoader(TEMPLATE), autoescape=True, undefined=StrictUndefined
     )
     environment.filters.update(digits=digits, short=short)
-    environment.globals["background"] = background
+    environment.globals.update(home=Link("index.html", "All targets"), background=background)
     return environment

@@ -25,7 +25,7 @@ from helpers.models._criteo import hierarchical
 from helpers.report import nvidia, site
 from helpers.report.nvidia import documents as facts
 from helpers.report.nvidia.fidelity import Fidelity, fidelities
-from helpers.report.nvidia.fidelity_page import PAGE, everywhere
+from helpers.report.nvidia.pages import FIDELITY, everywhere
 from helpers.report.nvidia.rows import published
 from helpers.report.nvidia.settings import NO_TF32, ours
 from helpers.store.paths import OUTPUTS_VARIABLE, ROOT
@@ -331,7 +331,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_page_has_a_table_for_each_and_runs_no_script(
     folder: Path, found: list[Fidelity]
 ) -> None:
-    text = (folder / PAGE).read_text()
+    text = (folder / FIDELITY).read_text()
     page = Page(text)
 
     slugs = [str(tag["id"]) for tag in page.all("div")]
@@ -377,7 +377,7 @@ def test_the_csv_holds_every_setting(folder: Path, found: list[Fidelity]) -> Non
 def test_it_is_written_again_only_if_something_changed(
     folder: Path,
 ) -> None:
-    path = folder / PAGE
+    path = folder / FIDELITY
     before = path.stat().st_ino, path.read_bytes()
 
     nvidia.write_pages(folder)
@@ -410,7 +410,7 @@ def test_another_parameter_file_does_not_write_the_published_rows_again(fresh: P
 def test_a_link_to_a_table_opens_it_in_a_browser(
     folder: Path, found: list[Fidelity], tmp_path: Path
 ) -> None:
-    address = f"{(folder / PAGE).as_uri()}#{found[40].row.slug}"
+    address = f"{(folder / FIDELITY).as_uri()}#{found[40].row.slug}"
 
     page, console = opened(address, tmp_path / "profile")
 

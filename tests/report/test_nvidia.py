@@ -25,7 +25,6 @@ from helpers.display import table
 from helpers.errors import DataError
 from helpers.perf.analyzer import LoadPoint, arguments
 from helpers.report import nvidia, site, text
-from helpers.report.nvidia import rows_page
 from helpers.report.nvidia.comparison import PROTOCOL, Comparison, Pair, choose_gpu, nearest, pair
 from helpers.report.nvidia.documents import documents
 from helpers.report.nvidia.rows import (
@@ -625,13 +624,12 @@ def cells(row: str) -> list[str]:
 def test_publishing_without_a_run_writes_every_row_and_links_them(folder: Path) -> None:
     page = (folder / "published.html").read_text()
     index = (folder / "index.html").read_text()
-    (alt,) = re.findall(r'alt="([^"]*)"', page)
 
     assert re.findall('href="([^d][^"]*)"', index) == [
         *("published.html", "fidelity.html", "glossary.html", "smoke/index.html")
     ]
     assert [*re.findall('href="fidelity.html#(.*?)"', page)] == [*documents()]
-    assert unescape(alt).startswith("A batch of 81,920 has 62.5% of the samples")
+    assert 'href="documentation-params-published-widedeep.html"' in page
     assert 'href="index.html"' in page
     assert "1,218 rows from 84 tables" in page
     assert len(body(page)) == 1218
@@ -681,22 +679,30 @@ def test_it_is_written_again_only_when_it_is_another(folder: Path, tmp_path: Pat
     assert path.read_bytes() == content
 
 
-def test_a_batch_of_81920_costs_what_131072_costs() -> None:
-    latencies = rows_page.power_of_two_latencies()
+def test_the_note_on_wide_and_deeps_steps_has_the_published_latencies() -> None:
+    """A batch of 81,920 costs what 131,072 costs."""
+    text = (ROOT / "params/published/widedeep.md").read_text()
+    latencies = {
+        (row.served, row.batch_size, row.gpu): row.avg_latency_ms or 0
+        for row in published("widedeep")
+        if row.scenario == "offline" and row.batch_size > 1
+    }
+    head, _, *lines = [line.strip("| ").split(" | ") for line in re.findall(r"^\|.*", text, re.M)]
+    table = {
+        ("TensorRT, FP16", int(size.replace(",", "")), gpu): float(value)
+        for size, *values in lines
+        for gpu, value in zip(head[1:], values, strict=True)
+    }
 
-    assert latencies["TensorRT, FP16"].loc[[81920, 131072], A30].to_list() == [18.07, 18.36]
-    # A100: 11.56 / 12.63
-    assert "TensorRT, FP16 92% to 98%" in rows_page.describe(latencies)
-    assert "FP32 62% to 67%" in rows_page.describe(latencies)
-    figure = rows_page.draw(latencies)
-    assert [round(float(y), 2) for y in figure.axes[0].lines[1].get_ydata()] == [  # type: ignore[union-attr]
-        *(0.18, 0.29, 0.51, 0.53, 0.98, 0.99, 1.01, 1.0)
-    ]
-    assert len(figure.axes[0].lines) == 8
-    assert legend(figure)[-2:] == [
-        "hollow: TensorFlow SavedModel with\nAutomatic FP16, FP32",
-        "filled: TensorRT, FP16",
-    ]
+    assert table == {key: ms for key, ms in latencies.items() if key[0] == "TensorRT, FP16"}
+    for served, shares in (("TensorRT, FP16", "92% to 98%"), ("SavedModel", "62% to 67%")):
+        found = [
+            value / latencies[name, 131072, gpu]
+            for (name, size, gpu), value in latencies.items()
+            if served in name and size == 81920
+        ]
+        assert shares == f"{min(found):.0%} to {max(found):.0%}"
+        assert shares in text.replace("\n", " ")
 
 
 def shown_rows(page: str) -> list[list[str]]:
