@@ -10,8 +10,10 @@ from urllib.parse import urlsplit
 from helpers.report.site import DOCUMENTS, GLOSSARY, Link, has_documents, render
 from helpers.store import GRAMMARS, ROOT, digest, package_files, without, write_atomic
 
-FOLDERS = (".", "notebooks", "params", "params/models", "params/published", "docker")
-FOLDERS += ("helpers", "tests")
+FOLDERS = (
+    *(".", "notebooks", "params", "params/models", "params/published"),
+    *("docker", "helpers", "tests"),
+)
 TERMS = Path(__file__).parent / "prose" / "glossary.md"
 PUBLISHED = ROOT / "params" / "published"  # has a page of another kind
 

@@ -24,10 +24,10 @@ from helpers.formats._tensorrt import profile
 from helpers.models._criteo import hierarchical
 from helpers.report import nvidia, site
 from helpers.report.nvidia import documents as facts
-from helpers.report.nvidia.fidelity import Fidelity, fidelities
+from helpers.report.nvidia.fidelity import Fidelity, fidelities, ours
 from helpers.report.nvidia.pages import FIDELITY, everywhere
 from helpers.report.nvidia.rows import published
-from helpers.report.nvidia.settings import NO_TF32, ours
+from helpers.report.nvidia.settings import NO_TF32
 from helpers.store.paths import OUTPUTS_VARIABLE, ROOT
 from helpers.triton import docker
 from tests.conftest import BROWSER, Project, opened
@@ -78,7 +78,7 @@ def test_every_table_is_compared_with_the_experiments_that_make_it(found: list[F
 
 def test_what_a_table_itself_says_is_as_nvidia_or_has_a_note(found: list[Fidelity]) -> None:
     same = {"Triton release", "format", "precision", "accelerator", "instances", "largest batch"}
-    same |= {"CUDA graphs", "batch sizes", "clients", "tensors", "backend", "exported as"}
+    same |= {"CUDA graphs", "batch size", "clients", "tensors", "backend", "exported as"}
 
     for each in found:
         assert same <= {line.name for line in each.of("same")}

@@ -25,7 +25,7 @@ from helpers.display import table
 from helpers.errors import DataError
 from helpers.perf.analyzer import LoadPoint, arguments
 from helpers.report import nvidia, site, text
-from helpers.report.nvidia.comparison import PROTOCOL, Comparison, Pair, choose_gpu, nearest, pair
+from helpers.report.nvidia.comparison import Comparison, Pair, choose_gpu, nearest, pair
 from helpers.report.nvidia.documents import documents
 from helpers.report.nvidia.rows import (
     PublishedRow,
@@ -35,6 +35,7 @@ from helpers.report.nvidia.rows import (
     published,
     read,
 )
+from helpers.report.nvidia.settings import PROTOCOL
 from helpers.results import Measurement, Result, Row
 from helpers.results.types import Fingerprint
 from helpers.store.hashing import file_digest
@@ -188,13 +189,18 @@ def test_a_file_without_rows_is_an_error(content: bytes, tmp_path: Path) -> None
 # Ours compared with theirs
 
 
-RANDOM = "requests differ: ours samples of a data set, NVIDIA's random values"
-LOOKUP = "embedding lookup differs: ours in memory, NVIDIA's in its parameter server (HPS)"
+RANDOM = "samples sent: ours samples of a data set, NVIDIA's random values"
+HPS = "hierarchical parameter server with a GPU cache of 10% of the rows"
+DEPRECATED = f"{HPS} (NVIDIA's HPS is now deprecated)"
+LOOKUP = f"embedding lookup: ours in memory, NVIDIA's {DEPRECATED}"
 INHERENT = {
     "resnet50": {RANDOM},
-    "bert": {"protocol differs: ours HTTP, NVIDIA's gRPC"},
-    "tft": {"requests differ: ours samples of a data set, NVIDIA's one example over and over"},
-    "widedeep": {"requests differ: ours samples of a data set, NVIDIA's random ids"},
+    "bert": {"protocol: ours HTTP, NVIDIA's gRPC"},
+    "tft": {"samples sent: ours samples of a data set, NVIDIA's one example over and over"},
+    "widedeep": {
+        "samples sent: ours samples of a data set, NVIDIA's random ids (most of NVIDIA's ids are "
+        "outside the embedding tables, so a GPU looks up nothing)"
+    },
     "dlrm": {LOOKUP},
     "dcnv2": {LOOKUP},
 }
@@ -231,7 +237,7 @@ def test_a_parameter_server_of_ours_is_said_not_to_be_nvidias() -> None:
     (reason,) = pair_of(row, settings_of(row, lookup="hps")).reasons
 
     assert reason == (
-        "parameter server differs: ours this package's, NVIDIA's its HPS (now deprecated)"
+        f"embedding lookup: ours this package's parameter server, NVIDIA's {DEPRECATED}"
     )
 
 
@@ -241,15 +247,15 @@ def test_tables_of_another_precision_than_nvidias_are_a_reason() -> None:
     reasons = pair_of(row, settings_of(row, table_precision="int8")).reasons
 
     assert set(reasons) - INHERENT["dlrm"] == {
-        "embedding tables differ: ours in int8, NVIDIA's in fp32"
+        "precision of embedding tables: ours int8, NVIDIA's fp32"
     }
 
 
 @pytest.mark.parametrize(
     ("model", "field", "same", "other", "reason"),
     [
-        ("resnet50", "crop_size", 224, 64, "image size differs: ours 64 pixels, NVIDIA's 224"),
-        ("bert", "max_seq_length", 384, 128, "sequence length differs: ours 128, NVIDIA's 384"),
+        ("resnet50", "crop_size", 224, 64, "image size (pixels): ours 64, NVIDIA's 224"),
+        ("bert", "max_seq_length", 384, 128, "sequence length: ours 128, NVIDIA's 384"),
     ],
 )
 def test_smaller_samples_than_nvidias_are_a_reason(
@@ -267,22 +273,22 @@ def test_smaller_samples_than_nvidias_are_a_reason(
 @pytest.mark.parametrize(
     ("ours", "settings", "reason"),
     [
-        ({"gpu": "CPU"}, {}, "GPU differs: ours CPU, NVIDIA's T4"),
-        ({}, {"kind": "docker", "release": "24.10"}, "Triton release differs: ours 24.10"),
-        ({}, {"kind": "embedded", "release": "21.02"}, "Triton release differs: ours 24.10"),
-        ({}, "system", "shared memory differs: ours system, NVIDIA's none"),
+        ({"gpu": "CPU"}, {}, "GPU: ours CPU, NVIDIA's T4"),
+        ({}, {"kind": "docker", "release": "24.10"}, "Triton release: ours 24.10"),
+        ({}, {"kind": "embedded", "release": "21.02"}, "Triton release: ours 24.10"),
+        ({}, "system", "tensors: ours in shared memory, NVIDIA's in the request"),
         (
             {"backend": "ONNX Runtime (Triton Python backend)"},
             {},
-            "served by Triton's Python backend instead of a native backend",
+            "backend: ours Python backend, NVIDIA's ONNX Runtime",
         ),
-        ({"model_format": "OpenVINO IR"}, {}, "format differs: ours OpenVINO IR, NVIDIA's ONNX"),
-        ({"precision": "BF16"}, {}, "precision differs: ours BF16, NVIDIA's FP16"),
-        ({"backend_accelerator": ""}, {}, "accelerator differs: ours none, NVIDIA's TensorRT"),
-        ({"batch_size": 11}, {}, "batch size differs: ours 11, NVIDIA's 8 (the nearest published)"),
-        ({"concurrency": 2}, {}, "number of clients differs: ours 2, NVIDIA's 1 (the nearest)"),
-        ({"instances": 2}, {}, "number of instances differs: ours 2, NVIDIA's 1"),
-        ({"cuda_graph": True}, {}, "CUDA graphs differ: ours used, NVIDIA's not used"),
+        ({"model_format": "OpenVINO IR"}, {}, "format: ours OpenVINO IR, NVIDIA's ONNX"),
+        ({"precision": "BF16"}, {}, "precision: ours BF16, NVIDIA's FP16"),
+        ({"backend_accelerator": ""}, {}, "accelerator: ours none, NVIDIA's TensorRT"),
+        ({"batch_size": 11}, {}, "batch size: ours 11, NVIDIA's 8 (the nearest published)"),
+        ({"concurrency": 2}, {}, "clients: ours 2, NVIDIA's 1 (the nearest published)"),
+        ({"instances": 2}, {}, "instances: ours 2, NVIDIA's 1"),
+        ({"cuda_graph": True}, {}, "CUDA graphs: ours captured, NVIDIA's not captured"),
         ({}, "fitted", "our checkpoint is trained on generated data"),
         ({"quality": "noisy"}, {}, "our measurement is noisy"),
     ],
@@ -300,22 +306,27 @@ def test_each_difference_is_a_reason(ours: dict[str, Any], settings: Any, reason
 @pytest.mark.parametrize(
     ("model", "named", "changes", "reason"),
     [
-        ("bert", {}, {"variant": "small"}, "variant of the network differs: ours small, "),
-        ("resnet50", {"scenario": "online"}, {"instances": 1}, "NVIDIA's 2 (its table says 1)"),
+        ("bert", {}, {"variant": "small"}, "variant of the network: ours small, "),
+        (
+            "resnet50",
+            {"scenario": "online"},
+            {"instances": 1},
+            "instances: ours 1, NVIDIA's 2 (NVIDIA's table says 1, ",
+        ),
         (
             "widedeep",
             TENSORRT,
             {"cuda_graph": False},
-            "CUDA graphs differ: ours not used, NVIDIA's used",
+            "CUDA graphs: ours not captured, NVIDIA's captured",
         ),
         (
             "tft",
             TENSORRT,
             {"cuda_graph": False},
-            "CUDA graphs differ: ours not used, NVIDIA's used",
+            "CUDA graphs: ours not captured, NVIDIA's captured",
         ),
         ("tft", TORCH | WORST, {}, "NVIDIA's row contradicts Little's law (ratio 0.72)"),
-        ("tft", TORCH, {"precision": "FP16"}, "precision differs: ours FP16, NVIDIA's FP32"),
+        ("tft", TORCH, {"precision": "FP16"}, "precision: ours FP16, NVIDIA's FP32"),
     ],
 )
 def test_what_is_particular_about_a_table_is_a_reason(
@@ -444,7 +455,7 @@ def test_a_report_says_the_ratio_and_first_what_is_unfair_to_all(
     assert "(../../published.html#model=bert&gpu=NVIDIA+T4)" in text
     # 10/40 and 22.2/44.4
     assert "0.25× to 0.5× NVIDIA's (median of 2 measurements: 0.375×)" in text
-    for reason in ("ours CPU, NVIDIA's T4", "served by Triton's", "trained on", "gRPC"):
+    for reason in ("ours CPU, NVIDIA's T4", "backend: ours Python backend", "trained on", "gRPC"):
         assert text.count(reason) == 1
     assert "- **mine**, compared with ONNX, FP16\n" in text
     assert "NVIDIA published no online rows of bert." in text
@@ -460,9 +471,9 @@ def test_its_table_holds_each_pair_and_what_is_unfair_to_it_alone(
     assert ">7 × 1<" in html
     assert ">8 × 1<" in html
     assert ">0.25<" in html
-    assert "batch size differs: ours 7, NVIDIA's 8 (the nearest published)" in html
+    assert "batch size: ours 7, NVIDIA's 8 (the nearest published)" in html
     assert "quality-imprecise" in html
-    assert "GPU differs" not in html
+    assert "GPU: ours" not in html
 
 
 def test_without_a_row_of_ours_the_gpus_published_rows_are_shown() -> None:
@@ -540,7 +551,7 @@ def test_the_data_of_a_figure_are_the_pairs_and_what_else_is_drawn(
     assert (first["nvidia_gpu"], first["nvidia_throughput"]) == (T4, 40.0)
     assert first["throughput_ratio"] == 0.25
     assert first["p99_latency_ratio"] == pytest.approx(50 / first["nvidia_p99_latency_ms"])
-    assert "GPU differs: ours CPU, NVIDIA's T4" in first["reasons"]
+    assert "GPU: ours CPU, NVIDIA's T4" in first["reasons"]
 
 
 def test_a_report_depends_on_the_published_rows() -> None:

@@ -17,6 +17,13 @@ from helpers.store import display_path
 
 LITTLES_LAW = (0.8, 1.2)  # a row outside these bounds contradicts itself
 
+ACCELERATORS = {
+    "TensorRT": "NVIDIA TensorRT",  # as ResNet50's tables say
+    "trt": "NVIDIA TensorRT",
+    "amp": "Automatic FP16",
+    "openvino": "OpenVINO",
+}
+
 Count = Annotated[int, Field(ge=1)]
 
 
@@ -81,6 +88,16 @@ def contradictory(row: Row | PublishedRow) -> bool:
     """Tell whether throughput, latency and clients of a row break Little's law."""
     law = row.littles_law
     return law is not None and not LITTLES_LAW[0] <= law <= LITTLES_LAW[1]
+
+
+def as_served(row: PublishedRow) -> tuple[str, str, str]:
+    """Name the same of a published row as it really was, whatever its label says."""
+    accelerator = ACCELERATORS.get(row.backend_accelerator, row.backend_accelerator)
+    # an ensemble's graph, behind the lookup, is TensorRT's
+    model_format = (
+        "NVIDIA TensorRT" if "embedding lookup" in row.document.settings else row.model_format
+    )
+    return model_format, row.document.precision or row.precision, accelerator
 
 
 def everything() -> list[PublishedRow]:
