@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 COLOURS = ("#0173b2", "#de8f05", "#029e73", "#cc78bc", "#a3480a", "#56b4e9", "#5b5b5b", "#b00068")
 INK, GREY = "#111111", "#5b5b5b"
 DPI = 144  # of a picture: 1.5 of its pixels for each of the page's
+PALETTE = 128  # colours of a chart: it looks the same, and the page is a third as large
 WIDTH = 10.25  # inches, of 96 pixels on a page: as wide as its text may be
 CAPTION = "font-size:.9em;max-width:48rem;margin:0 0 1em"  # below a figure
 
@@ -83,13 +84,14 @@ def legend_below(figure: "Figure", axes: "Axes") -> None:
     figure.legend(handles, labels, loc="outside lower left", ncols=len(labels), frameon=False)
 
 
-def picture(figure: "Figure", text: str) -> "Image":
-    """Turn a figure into what a notebook shows, with its alternative text."""
+def picture(figure: "Figure", text: str, *, is_photo: bool = True) -> "Image":
+    """Turn a figure into what a notebook shows, with its alternative text; one that has photos or
+    many colours keeps them all.
+    """
     from IPython.display import Image
 
-    drawn = BytesIO()
-    _drawn(figure).save(drawn, "PNG")
-    return Image(drawn.getvalue(), width=round(WIDTH * 96), alt=text)  # type: ignore[no-untyped-call]
+    drawn = _encoded(figure, None if is_photo else PALETTE)
+    return Image(drawn, width=round(WIDTH * 96), alt=text)  # type: ignore[no-untyped-call]
 
 
 def show(figure: "Figure", sentence: str, data: "DataFrame", path: Path) -> None:
@@ -111,10 +113,16 @@ def show(figure: "Figure", sentence: str, data: "DataFrame", path: Path) -> None
 
 def png(figure: "Figure") -> bytes:
     """Draw `figure` as a picture for a page and empty it."""
-    picture = BytesIO()
-    # A palette of 128 colours looks the same and makes the page a third of its size.
-    _drawn(figure).quantize(128).save(picture, "PNG", optimize=True)
+    picture = _encoded(figure, PALETTE)
     figure.clear()
+    return picture
+
+
+def _encoded(figure: "Figure", colours: int | None) -> bytes:
+    """Draw `figure` as a PNG, with so many colours if that is given."""
+    drawn, picture = _drawn(figure), BytesIO()
+    drawn = drawn.quantize(colours) if colours else drawn
+    drawn.save(picture, "PNG", optimize=bool(colours))
     return picture.getvalue()
 
 

@@ -4,9 +4,19 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from helpers.config import ReportConfig, results_folder
-from helpers.display import table
+from helpers.display import show, table
 from helpers.perf import with_intervals
-from helpers.report import choices, findings, nvidia, plots, stores, text
+from helpers.report import (
+    analysis,
+    describe,
+    figures,
+    latency_parts,
+    nvidia,
+    recommend,
+    stores,
+    tables,
+    text,
+)
 from helpers.report.answers import Answer
 from helpers.results import Results
 
@@ -27,39 +37,28 @@ def show_answer(
     config: ReportConfig, results: Results, rows: "DataFrame", answers: Sequence[Answer]
 ) -> None:
     """Display the answer: in a sentence, as cards, as a chart, and what it rests on."""
-    limit = text.budget(config)
-    _display(text.markdown("\n\n".join(map(in_one_sentence, answers)) or NOTHING))
-    _display(choices.card(answers))
-    plots.show(
-        plots.frontier(rows, limit),
-        findings.describe_frontier(rows, limit),
+    limit = analysis.budget(config)
+    _display(text.recommendation(answers))
+    _display(recommend.card(answers))
+    show(
+        figures.frontier(rows, limit),
+        describe.frontier(rows, limit),
         rows,
         results_folder(config) / "frontier.csv",
     )
     _display(text.answer(config, results, rows))
 
 
-NOTHING = "**Nothing was measured yet.**"
-
-
-def in_one_sentence(answer: Answer) -> str:
-    """Return what to deploy for a workload, as Markdown."""
-    head = f"{text.escaped(answer.workload)}: " if answer.workload else ""
-    best = answer.recommended
-    if best is None:
-        return f"**{head}No configuration can be recommended yet: no throughput is known.**"
-    return f"**{head}Deploy {text.escaped(best.experiment)}**: {text.escaped(best.figures)}."
-
-
 def show_accuracy(config: ReportConfig, results: Results, rows: "DataFrame") -> None:
     """Display the experiments, each format compared with fp32, the checks and the metrics."""
     _display(table(config.summary(), "What this report is about"))
-    _display(table(text.configurations(config, results), "Experiments"))
-    against = choices.against_fp32(config, results, rows)
-    _display(table(against, "Each format compared with fp32, offline"))
-    _display(table(text.parity(results), "The parity checks"))
+    _display(table(tables.configurations(config, results), "Experiments"))
+    against = tables.against_fp32(config, results, rows)
+    caption = "Each format compared with fp32, offline, at different times: a drift of the machine "
+    _display(table(against, f"{caption}between them is not in the 95% CIs"))
+    _display(table(tables.parity(results), "The parity checks"))
     caption = f"The task's metrics over the whole set, through Triton{config.caveat}"
-    _display(table(text.metrics(results), caption))
+    _display(table(tables.metrics(results), caption))
 
 
 def show_offline(config: ReportConfig, results: Results, rows: "DataFrame") -> None:
@@ -67,20 +66,20 @@ def show_offline(config: ReportConfig, results: Results, rows: "DataFrame") -> N
     offline, folder = rows[rows["scenario"] == "offline"], results_folder(config)
     stores.show(results)
     _display(table(with_intervals(offline, OFFLINE), "Offline, with 95% CIs"))
-    for draw, describe, name in (
-        (plots.throughput_over_batch, findings.describe_throughput, "throughput_over_batch"),
-        (plots.latency_over_batch, findings.describe_latency, "latency_over_batch"),
-        (plots.relative_throughput, findings.describe_relative_throughput, "relative_throughput"),
+    for draw, caption in (
+        (figures.throughput_over_batch, describe.throughput),
+        (figures.latency_over_batch, describe.latency),
+        (figures.relative_throughput, describe.relative_throughput),
     ):
-        plots.show(draw(rows), describe(rows), offline, folder / f"{name}.csv")
+        show(draw(rows), caption(rows), offline, folder / f"{draw.__name__}.csv")
 
 
 def show_roofline(config: ReportConfig, results: Results, rows: "DataFrame") -> None:
     """Display how near the measurements are to the machine's peaks, and where their time goes."""
-    peaks = text.peaks(results)
-    plots.show(
-        plots.roofline(rows, peaks),
-        findings.describe_limits(rows, peaks),
+    peaks = analysis.peaks(results)
+    show(
+        figures.roofline(rows, peaks),
+        describe.roofline(rows, peaks),
         rows,
         results_folder(config) / "roofline.csv",
     )
@@ -92,9 +91,9 @@ def show_online(config: ReportConfig, rows: "DataFrame") -> None:
     online = rows[rows["scenario"] == "online"]
     _display(table(with_intervals(online, ONLINE), "Concurrency mode, with 95% CIs"))
     for name, one in online.groupby("experiment", sort=False):
-        plots.show(
-            plots.latency_components(one),
-            findings.describe_components(one),
+        show(
+            latency_parts.draw_loads(one),
+            describe.latency_parts(one),
             one,
             results_folder(config) / f"online_{name}.csv",
         )
@@ -102,14 +101,14 @@ def show_online(config: ReportConfig, rows: "DataFrame") -> None:
 
 def show_rates(config: ReportConfig, results: Results) -> None:
     """Display the measurements in request-rate mode, if there are some."""
-    rows, limit = text.frame(config, results, open_loop=True), text.budget(config)
+    rows, limit = analysis.frame(config, results, open_loop=True), analysis.budget(config)
     if rows.empty:
         _display(text.markdown("No experiment was measured in request-rate mode."))
         return
     _display(table(with_intervals(rows, RATES), "Request-rate mode, with 95% CIs"))
-    plots.show(
-        plots.latency_over_rate(rows, limit),
-        findings.describe_rates(rows, limit),
+    show(
+        figures.latency_over_rate(rows, limit),
+        describe.rates(rows, limit),
         rows,
         results_folder(config) / "latency_over_rate.csv",
     )
@@ -121,7 +120,7 @@ def show_published(config: ReportConfig, results: Results) -> None:
     _display(nvidia.in_words(comparison))
     _display(nvidia.as_table(comparison))
     for scenario in comparison.scenarios:
-        plots.show(
+        show(
             nvidia.draw(comparison, scenario),
             nvidia.describe(comparison, scenario),
             nvidia.data(comparison, scenario),
@@ -131,8 +130,8 @@ def show_published(config: ReportConfig, results: Results) -> None:
 
 def show_origin(config: ReportConfig, results: Results) -> None:
     """Display what a second load generator measured, and the origin of all numbers."""
-    _display(table(text.meters(config, results), "Two load generators, with 95% CIs"))
-    _display(table(text.provenance(results), "Provenance"))
+    _display(table(tables.load_generators(config, results), "Two load generators, with 95% CIs"))
+    _display(table(tables.provenance(results), "Provenance"))
 
 
 def _display(found: object) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from helpers.display import COLOURS, GREY, WIDTH, canvas, mark_decades, number
 from helpers.perf import BOUNDS
-from helpers.report.findings import stable
+from helpers.report.analysis import stable
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist

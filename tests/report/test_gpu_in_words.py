@@ -1,6 +1,6 @@
 """The report says what the GPU was like before, during and after the measurements."""
 
-from helpers.report.text import gpu_in_words
+from helpers.report.tables import gpu_in_words
 from helpers.results import GpuState, Measurement, Result, Row
 from tests.machine.nvml import RECORD
 

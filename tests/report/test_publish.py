@@ -212,7 +212,7 @@ def test_a_shown_figure_reaches_the_page_with_a_link_that_resolves(tmp_path: Pat
         tmp_path / "report.ipynb",
         cell(
             "from pathlib import Path\nfrom pandas import DataFrame\n"
-            "from helpers.report.plots import *\n"
+            "from helpers.display import show\nfrom helpers.report.figures import frontier\n"
             "rows = DataFrame({'experiment': ['a'], 'scenario': ['offline'], 'batch_size': [1],\n"
             "    'concurrency': [1], 'throughput': [10.0], 'p99_latency_ms': [1.0],\n"
             "    'throughput_low': [9.0], 'throughput_high': [11.0], 'p99_low_ms': [0.9],\n"

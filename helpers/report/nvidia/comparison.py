@@ -7,7 +7,7 @@ from math import log2
 from typing import TYPE_CHECKING
 
 from helpers.config import ReportConfig, Value
-from helpers.report import text
+from helpers.report import analysis
 from helpers.report.nvidia.rows import (
     ACCELERATORS,
     PublishedRow,
@@ -99,7 +99,7 @@ def compare(config: ReportConfig, found: Results) -> Comparison:
         if not row.repeated
     )
     kept = tuple(filter(None, pairs))
-    return Comparison(config.model, config.gpu, chosen, text.frame(config, found), rows, kept)
+    return Comparison(config.model, config.gpu, chosen, analysis.frame(config, found), rows, kept)
 
 
 def choose_gpu(rows: Sequence[PublishedRow], gpu: str, device: str) -> str:

@@ -9,7 +9,7 @@ from helpers.config import Value
 from helpers.display import GREY, Table, canvas, mark_decades, table
 from helpers.perf import interval
 from helpers.report import style
-from helpers.report.findings import measured
+from helpers.report.analysis import measured
 from helpers.report.nvidia.comparison import SCENARIOS, Comparison, Pair, by_experiment, common
 from helpers.report.nvidia.rows import PublishedRow, contradictory, tables
 from helpers.report.text import escaped, markdown

@@ -1,24 +1,25 @@
 """What to deploy: the best configuration for throughput, for latency and within the budget, each
-with the reason and the command that serves it; and every format compared with fp32.
+with the reason and the command that serves it.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from html import escape
-from math import exp, hypot, log
 from typing import TYPE_CHECKING
 
-from helpers.config import ReportConfig, Value
+from helpers.config import ReportConfig
 from helpers.display import Table, short
-from helpers.report import findings, text
+from helpers.perf import Ratio
+from helpers.report import analysis, text
+from helpers.report.analysis import UNLIMITED
 from helpers.report.answers import Answer, Choice, facts
-from helpers.report.findings import UNLIMITED
-from helpers.results import Result, Results, clients_of
+from helpers.report.describe import batch_of, load_of
+from helpers.results import Results
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
-__all__ = ["against_fp32", "card", "choose", "facts"]
+__all__ = ["card", "choose", "facts"]
 
 CAPTION = "What to deploy"
 CARD = (
@@ -33,25 +34,25 @@ def choose(config: ReportConfig, found: Results, rows: "DataFrame") -> tuple[Ans
     """
     return tuple(
         Answer(workload, tuple(_merged(_choices(config, found, one))), _throughputs(one))
-        for workload, one in findings.workloads(rows)
+        for workload, one in analysis.workloads(rows)
     )
 
 
 def _choices(config: ReportConfig, found: Results, rows: "DataFrame") -> Iterator[Choice]:
-    known, limit = findings.known(rows), config.latency_budget_ms or UNLIMITED
+    known, limit = analysis.known(rows), analysis.budget(config)
     in_time = f"within {limit:g} ms (p99)"
-    within = findings.leaders(findings.measured(rows, "online"), limit)
+    within = analysis.leaders(analysis.measured(rows, "online"), limit)
     if limit < UNLIMITED:
         for _, row in within.head(1).iterrows():
             why = "The highest online throughput that is confirmed to meet the budget."
             yield _choice(config, found, in_time, row, why)
-    for _, row in findings.leaders(rows).head(1).iterrows():
+    for _, row in analysis.leaders(rows).head(1).iterrows():
         yield _choice(config, found, "for throughput", row, _against_others(row, known))
     for _, row in _equal_sizes(known).head(1).iterrows():
-        best = f"for latency at batch size {row['batch_size']:,.0f}"
+        best = f"for latency at {batch_of(row)}"
         yield _choice(config, found, best, row, _lowest(row, known))
     if limit < UNLIMITED and within.empty:
-        yield Choice(in_time, "", _unconfirmed(findings.measured(rows, "online"), limit))
+        yield Choice(in_time, "", _unconfirmed(analysis.measured(rows, "online"), limit))
 
 
 def _equal_sizes(known: "DataFrame") -> "DataFrame":
@@ -73,7 +74,7 @@ def _lowest(row: "Series[float]", known: "DataFrame") -> str:
 
 def _unconfirmed(online: "DataFrame", limit: float) -> str:
     """Return why no row is confirmed to meet the budget."""
-    known = findings.known(online).dropna(subset=["p99_latency_ms"])
+    known = analysis.known(online).dropna(subset=["p99_latency_ms"])
     below = known[(known["budget"] == "unconfirmed") & (known["p99_latency_ms"] <= limit)]
     for _, row in below.sort_values("throughput").tail(1).iterrows():
         return (
@@ -103,10 +104,10 @@ def _against_others(row: "Series[float]", known: "DataFrame") -> str:
     others = known[known["experiment"] != row["experiment"]]
     best = others.sort_values("throughput", ascending=False).drop_duplicates("experiment")
     for _, other in best.head(1).iterrows():
-        share = row["throughput"] / other["throughput"]
+        ratio = Ratio(row["throughput"] / other["throughput"])
         alike = other["throughput_high"] >= row["throughput_low"]
         winner = " No clear winner: the 95% CIs overlap." if alike else ""
-        return f"{short(share)}× the throughput of the next, {other['experiment']}.{winner}"
+        return f"{ratio} the throughput of the next, {other['experiment']}.{winner}"
     return "No other experiment has a known throughput."
 
 
@@ -116,7 +117,6 @@ def _choice(
     from pandas import isna
 
     name, p99 = str(row["experiment"]), row["p99_latency_ms"]
-    clients = clients_of(row["concurrency"])
     line = f"triton-notebooks serve params/{config.target}.yaml --model {config.model}"
     return Choice(
         best,
@@ -124,7 +124,7 @@ def _choice(
         why,
         throughput=float(row["throughput"]),
         p99_latency_ms=None if isna(p99) else float(p99),
-        load=f"batch size {row['batch_size']:,.0f}, {clients}, {row['scenario']}",
+        load=f"{batch_of(row)}, {load_of(row)}, {row['scenario']}",
         accuracy=text.accuracy_kept(found[name]),
         command=f"{line} --experiment {name}",
     )
@@ -132,7 +132,7 @@ def _choice(
 
 def _throughputs(rows: "DataFrame") -> dict[str, float]:
     """Return the highest known throughput of each experiment, in the order of the rows."""
-    highest = findings.known(rows).groupby("experiment", sort=False)["throughput"].max()
+    highest = analysis.known(rows).groupby("experiment", sort=False)["throughput"].max()
     return {str(name): float(value) for name, value in highest.items() if value > 0}
 
 
@@ -154,55 +154,3 @@ def card(answers: Iterable[Answer]) -> Table:
 def _purpose(answer: Answer, choice: Choice) -> str:
     best = f"Best {choice.best}" if choice.experiment else choice.best.capitalize()
     return f"{answer.workload}: {best}" if answer.workload else best
-
-
-def against_fp32(config: ReportConfig, found: Results, rows: "DataFrame") -> list[dict[str, Value]]:
-    """One row for each experiment of each workload: its metrics, its offline throughput relative to
-    the first experiment in fp32, its latency, memory and size. Batch sizes are the largest that
-    most experiments of a workload have.
-    """
-    table: list[dict[str, Value]] = []
-    for _, one in findings.workloads(rows):
-        offline = findings.measured(one, "offline")
-        shared = offline.groupby("batch_size")["experiment"].nunique()
-        at_size = offline[offline["batch_size"] == shared[shared == shared.max()].index.max()]
-        points = {str(row["experiment"]): row for _, row in at_size.iterrows()}
-        names = [name for name in config.experiments if name in set(one["experiment"])]
-        plain = [name for name in names if name in points and points[name]["precision"] == "FP32"]
-        base = points[plain[0]] if plain else None
-        table += [_compared(name, found[name], points.get(name), base) for name in names]
-    columns = dict.fromkeys(name for row in table for name in row)
-    return [{name: row.get(name) for name in columns} for row in table]
-
-
-def _compared(
-    name: str,
-    stages: Mapping[str, Result],
-    point: "Series[float] | None",
-    base: "Series[float] | None",
-) -> dict[str, Value]:
-    deploy, convert = stages.get("deploy"), stages.get("convert")
-    settings = deploy.fingerprint.config if deploy and deploy.fingerprint else {}
-    row: dict[str, Value] = {"experiment": name}
-    row |= {each: settings.get(each) for each in ("format", "precision")}
-    row |= {each.metric: f"{each.served:.4f}" for each in (deploy.scores if deploy else ())}
-    if point is not None:
-        row |= {"batch_size": int(point["batch_size"]), "throughput": float(point["throughput"])}
-        row["× fp32 (95% CI)"] = _ratio(point, base)
-        row["p50_latency_ms"] = float(point["p50_latency_ms"])
-        row |= {each: str(point[each]) for each in ("quality", "reason")}
-        row["server_peak_memory_mb"] = point["server_peak_memory_mb"]
-    row["size_mb"] = convert.artifact.size_mb if convert and convert.artifact else None
-    return row
-
-
-def _ratio(point: "Series[float]", base: "Series[float] | None") -> str | None:
-    """Return a throughput relative to fp32 with its 95% CI: the logarithms' variances add up."""
-    if base is None or not (point["throughput_low"] > 0 and base["throughput_low"] > 0):
-        return None
-    if point["experiment"] == base["experiment"]:
-        return "1"
-    ratio = point["throughput"] / base["throughput"]
-    ends = (log(each["throughput_high"] / each["throughput_low"]) / 2 for each in (point, base))
-    reach = exp(hypot(*ends))
-    return f"{ratio:.2f} ({ratio / reach:.2f} to {ratio * reach:.2f})"
