@@ -165,7 +165,7 @@ LINK = re.compile(r"\[(?:[^\[\]]|\[[^\]]*\])*\]\(([^()\s]+)(?: \"[^\"]*\")?\)")
 FILES = sorted(path.relative_to(ROOT) for path in committed())
 DOCUMENTS = [each for each in FILES if each.suffix == ".md"]
 NOTEBOOKS = [each for each in FILES if each.suffix == ".ipynb" and each.parts[0] == "notebooks"]
-PAGES = [each for each in FILES if each.name.endswith((".html.j2", ".js"))]
+PAGES = [each for each in FILES if each.name.endswith((".j2", ".js"))]
 MODULES = [
     each
     for each in FILES

@@ -13,7 +13,7 @@ from helpers.perf import Ratio
 from helpers.report import analysis, text
 from helpers.report.analysis import UNLIMITED
 from helpers.report.answers import Answer, Choice, facts
-from helpers.report.describe import batch_of, load_of
+from helpers.report.describe import say
 from helpers.results import Results
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def _choices(config: ReportConfig, found: Results, rows: "DataFrame") -> Iterato
     for _, row in analysis.leaders(rows).head(1).iterrows():
         yield _choice(config, found, "for throughput", row, _against_others(row, known))
     for _, row in _equal_sizes(known).head(1).iterrows():
-        best = f"for latency at {batch_of(row)}"
+        best = f"for latency at {say('load', row=row, axis='batch_size')}"
         yield _choice(config, found, best, row, _lowest(row, known))
     if limit < UNLIMITED and within.empty:
         yield Choice(in_time, "", _unconfirmed(analysis.measured(rows, "online"), limit))
@@ -124,7 +124,7 @@ def _choice(
         why,
         throughput=float(row["throughput"]),
         p99_latency_ms=None if isna(p99) else float(p99),
-        load=f"{batch_of(row)}, {load_of(row)}, {row['scenario']}",
+        load=say("loads", row=row),
         accuracy=text.accuracy_kept(found[name]),
         command=f"{line} --experiment {name}",
     )
