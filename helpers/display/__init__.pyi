@@ -15,7 +15,7 @@ from .figures import (
     subplots,
 )
 from .progress import Lines, Progress, lines_or_live
-from .tables import ABSENT, Table, digits, pretty, short, table
+from .tables import ABSENT, Table, digits, display, pretty, short, table
 
 __all__ = [
     "ABSENT",
@@ -29,6 +29,7 @@ __all__ = [
     "Table",
     "canvas",
     "digits",
+    "display",
     "legend_below",
     "lines_or_live",
     "mark_decades",

@@ -76,6 +76,14 @@ class Table:
         return f"Table: {self.caption}"
 
 
+def display(*found: object) -> None:
+    """Display something in a notebook, one below the other."""
+    from IPython import display as notebook
+
+    for each in found:
+        notebook.display(each)  # type: ignore[no-untyped-call]
+
+
 def table(
     data: "DataFrame | Iterable[Mapping[str, object]] | Mapping[str, object]",
     caption: str = "",

@@ -8,13 +8,14 @@ no clear winner: that is a convention, not a test.
 
 from collections.abc import Iterator
 from functools import reduce
+from math import exp, hypot, log
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from helpers import results
 from helpers.config import ReportConfig, Value
-from helpers.perf import Window, highest_peaks, judge_budget
+from helpers.perf import Interval, Ratio, Window, highest_peaks, judge_budget
 from helpers.results import Peaks, Result, Results, Row
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def stages(found: Results, *names: str) -> Iterator[tuple[str, Result]]:
 
 def frame(config: ReportConfig, found: Results, open_loop: bool = False) -> "DataFrame":
     """Put the measurements of all experiments into one table, with the result of `judge_budget`:
-    those of request-rate mode (`open_loop`), or all others. A repeated batch: see `stores`.
+    those of request-rate mode (`open_loop`), or all others without repeated batches.
     """
     from pandas import DataFrame
 
@@ -97,6 +98,20 @@ def pareto(rows: "DataFrame") -> "DataFrame":
     points = known(rows).dropna(subset=["throughput", "p99_latency_ms"])
     points = points.sort_values(["p99_latency_ms", "throughput"], ascending=[True, False])
     return points[points["throughput"] > points["throughput"].cummax().shift(fill_value=-1)]
+
+
+def ratio(
+    row: "Series[float] | dict[str, float]", other: "Series[float] | dict[str, float]"
+) -> Ratio:
+    """Divide a throughput by another that was measured apart. Their 95% CIs give that of the ratio:
+    the logarithms' variances add up. A drift of the machine between both is not in it.
+    """
+    value = row["throughput"] / other["throughput"]
+    if not all((each["throughput_low"] or 0) > 0 for each in (row, other)):
+        return Ratio(value)
+    margins = (log(each["throughput_high"] / each["throughput_low"]) / 2 for each in (row, other))
+    reach = exp(hypot(*margins))
+    return Ratio(value, Interval(value / reach, value * reach))
 
 
 def measured(rows: "DataFrame", scenario: str, column: str = "throughput") -> "DataFrame":

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from helpers.config import OnlineConfig
-from helpers.display import Table, picture, table
+from helpers.display import Table, display, picture, table
 from helpers.perf import show_passes, with_intervals
 from helpers.report import describe, figures, latency_parts, text
 from helpers.report.analysis import UNLIMITED
@@ -34,17 +34,17 @@ def show_offline(measurement: Measurement) -> None:
     """
     rows = measurement.frame()
     show_passes(measurement)
-    _display(table(with_intervals(rows, OFFLINE), "Offline, with 95% CIs"))
+    display(table(with_intervals(rows, OFFLINE), "Offline, with 95% CIs"))
     if rows["in_process_throughput"].notna().any():
         caption = "Compared with the same model in-process, without a server"
-        _display(table(with_intervals(rows, IN_PROCESS), caption))
+        display(table(with_intervals(rows, IN_PROCESS), caption))
     _conditions(measurement, rows, "batch_size")
 
 
 def show_online(measurement: Measurement) -> None:
     """Display the numbers of clients, and the conditions, which are folded."""
     rows = clients(measurement)
-    _display(table(with_intervals(rows, ONLINE), "Concurrency mode, with 95% CIs"))
+    display(table(with_intervals(rows, ONLINE), "Concurrency mode, with 95% CIs"))
     _conditions(measurement, rows, "concurrency")
 
 
@@ -53,7 +53,7 @@ def show_rates(measurement: Measurement) -> None:
     rows = measurement.frame()
     rows = rows[rows["rate"].notna()]
     if len(rows):
-        _display(table(with_intervals(rows, RATES), "Request-rate mode, with 95% CIs"))
+        display(table(with_intervals(rows, RATES), "Request-rate mode, with 95% CIs"))
     else:
         print("This experiment has no `rates`, so nothing was measured in request-rate mode.")
 
@@ -83,8 +83,8 @@ def _notice(
     """Display a chart if there is more than one measurement, and the sentences."""
     points = rows[rows["throughput"].notna()].sort_values(axis)
     if len(points) > 1:
-        _display(picture(draw(points), " ".join(sentences), is_photo=False))
-    _display(text.bullets(sentences, "What to notice"))
+        display(picture(draw(points), " ".join(sentences), is_photo=False))
+    display(text.bullets(sentences, "What to notice"))
 
 
 def show_request(measurement: Measurement) -> None:
@@ -94,7 +94,7 @@ def show_request(measurement: Measurement) -> None:
         print("Triton reported no times of single steps for these measurements.")
         return
     figure = latency_parts.draw_requests(points)
-    _display(picture(figure, latency_parts.describe(points), is_photo=False))
+    display(picture(figure, latency_parts.describe(points), is_photo=False))
 
 
 def clients(measurement: Measurement) -> "DataFrame":
@@ -115,10 +115,4 @@ def _conditions(measurement: Measurement, rows: "DataFrame", axis: str) -> None:
     caption = "Conditions of the measurement"
     tables = table(rows[[axis, *CONDITIONS]]), table(whole)
     body = "".join(each.html for each in tables)
-    _display(Table(f"<details><summary>{caption}</summary>{body}</details>", caption))
-
-
-def _display(found: object) -> None:
-    from IPython.display import display
-
-    display(found)  # type: ignore[no-untyped-call]
+    display(Table(f"<details><summary>{caption}</summary>{body}</details>", caption))

@@ -3,12 +3,11 @@
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from math import exp, hypot, log
 from typing import TYPE_CHECKING
 
 from helpers.config import OF_LOOKUPS, STAGE, ReportConfig, Value, results_folder
 from helpers.display import pretty
-from helpers.perf import Interval, Ratio
+from helpers.perf import Ratio
 from helpers.report import analysis
 from helpers.report.analysis import stages
 from helpers.results import ParityCheck, Result, Results
@@ -218,14 +217,10 @@ def _compared(
 
 
 def _ratio(point: "Series[float]", base: "Series[float] | None") -> str | None:
-    """Return a throughput relative to fp32 with its 95% CI: the logarithms' variances add up, as
-    both were measured apart.
-    """
-    if base is None or not (point["throughput_low"] > 0 and base["throughput_low"] > 0):
+    """Return a throughput relative to fp32; None if the 95% CI of one is unknown."""
+    if base is None:
         return None
     if point["experiment"] == base["experiment"]:
         return str(Ratio(1.0))
-    ratio = point["throughput"] / base["throughput"]
-    ends = (log(each["throughput_high"] / each["throughput_low"]) / 2 for each in (point, base))
-    reach = exp(hypot(*ends))
-    return str(Ratio(ratio, Interval(ratio / reach, ratio * reach)))
+    ratio = analysis.ratio(point, base)
+    return str(ratio) if ratio.interval else None
