@@ -6,10 +6,12 @@ imprecise measurements with the 95% CIs of their throughputs. A caption is also 
 of its chart.
 """
 
+import re
 from collections.abc import Callable, Iterator
 from functools import cache
+from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from helpers.config import OnlineConfig
 from helpers.display import digits, short
@@ -19,6 +21,7 @@ from helpers.report.analysis import TRUSTED, UNLIMITED, known, leaders, measured
 from helpers.results import LATENCY_COMPONENTS, Peaks, clients_of
 
 if TYPE_CHECKING:
+    from jinja2 import Template
     from pandas import DataFrame, Series
 
 PROSE = Path(__file__).parent / "prose"
@@ -27,18 +30,30 @@ JOINED = 1.01  # average batch size over that of a request: above it, requests w
 
 def say(sentence: str, **values: object) -> str:
     """Fill in a sentence of `prose/sentences.md.j2`."""
-    return " ".join(str(getattr(_sentences(), sentence)(**values)).split())
+    return " ".join(str(getattr(_prose("sentences.md.j2").module, sentence)(**values)).split())
+
+
+def fill_in(file: str, **values: object) -> str:
+    """Fill in a text of `prose`, and return it as Markdown."""
+    return _prose(file).render(values)
 
 
 @cache
-def _sentences() -> Any:
+def _prose(file: str) -> "Template":
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(loader=FileSystemLoader(PROSE), undefined=StrictUndefined)
     environment.filters.update(digits=digits, short=short, clients=clients_of)
     environment.filters.update(percent="{:.0%}".format, whole="{:,.0f}".format)
     environment.globals.update(interval=interval, ratio=lambda one, other=1: Ratio(one / other))
-    return environment.get_template("sentences.md.j2").module
+    environment.filters["shown"] = escaped
+    return environment.get_template(file)
+
+
+def escaped(text: str) -> str:
+    """Return Markdown that shows a text as it is: nothing in it is markup, HTML or a formula."""
+    one_line = escape(" ".join(text.split()), quote=False)
+    return re.sub(r"[\\`*_\[\]|~$]", lambda found: f"&#{ord(found[0])};", one_line)
 
 
 def within(limit: float) -> str:

@@ -32,12 +32,10 @@ ONLINE = ["experiment", "concurrency", "quality", "throughput", "p50_latency_ms"
 ONLINE += ["p99_latency_ms", "budget", "average_batch_size", "requests", "reason"]
 RATES = ["experiment", "rate", "quality", "p50_latency_ms", "p99_latency_ms", "budget"]
 RATES += ["p99_sent_ms", "send_delay_p99_ms", "requests", "reason"]
-
-
 APART = (
-    "Each format compared with fp32, offline. Measured at different times: the 95% CIs leave out a "
+    "Each format compared with fp32, offline. Measured at different times: "
+    "the 95% CIs leave out a drift of the machine between them"
 )
-APART += "drift of the machine between them"
 
 
 def show_answer(

@@ -1,25 +1,18 @@
 """Text of a report and of a stage that a notebook displays, as Markdown."""
 
-import re
 from collections.abc import Iterable, Mapping
-from html import escape
 from typing import TYPE_CHECKING
 
 from helpers.config import ReportConfig
 from helpers.display import pretty
 from helpers.report import analysis, describe, tables
 from helpers.report.answers import Answer
+from helpers.report.describe import escaped
 from helpers.results import Result, Results
 
 if TYPE_CHECKING:
     from IPython.display import Markdown
     from pandas import DataFrame
-
-
-def escaped(text: str) -> str:
-    """Return Markdown that shows a text as it is: nothing in it is markup, HTML or a formula."""
-    one_line = escape(" ".join(text.split()), quote=False)
-    return re.sub(r"[\\`*_\[\]|~$]", lambda found: f"&#{ord(found[0])};", one_line)
 
 
 def markdown(text: str) -> "Markdown":

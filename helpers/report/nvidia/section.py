@@ -10,9 +10,10 @@ from helpers.display import GREY, Table, canvas, mark_decades, table
 from helpers.perf import interval
 from helpers.report import style
 from helpers.report.analysis import measured
+from helpers.report.describe import fill_in
 from helpers.report.nvidia.comparison import SCENARIOS, Comparison, Pair, by_experiment, common
 from helpers.report.nvidia.rows import PublishedRow, contradictory, tables
-from helpers.report.text import escaped, markdown
+from helpers.report.text import markdown
 from helpers.results import TableRow
 
 if TYPE_CHECKING:
@@ -34,47 +35,34 @@ MARKED = 12  # points of a grey line, at most about
 
 def in_words(comparison: Comparison) -> "Markdown":
     """Return what is compared with what, the ratio, and why it may be unfair."""
-    model, gpu, chosen = map(escaped, (comparison.model, comparison.gpu, comparison.chosen))
-    if not comparison.published:
-        return markdown(f"NVIDIA published nothing for {model}.")
-    choice = (
-        f"Compared with NVIDIA's rows for {gpu}."
-        if comparison.is_own
-        else f"NVIDIA published no rows of {model} for {gpu}, so ours are compared with its rows "
-        f"for {chosen}."
+    ratios, shared = [pair.ratio for pair in comparison.pairs], common(comparison.pairs)
+    form = "{:.3g}".format
+    return markdown(
+        fill_in(
+            "published.md.j2",
+            **{name: getattr(comparison, name) for name in ("model", "gpu", "chosen", "is_own")},
+            published=len(comparison.published),
+            rows=f"{PAGE}#{urlencode({'model': comparison.model, 'gpu': comparison.chosen})}",
+            fidelity=f"{FIDELITY}#{comparison.model}",
+            ratios=ratios
+            and {
+                "low": form(min(ratios)),
+                "high": form(max(ratios)),
+                "median": form(median(ratios)),
+                "count": len(ratios),
+            },
+            shared=shared,
+            experiments=[
+                (
+                    name,
+                    dict.fromkeys(pair.theirs.served for pair in own),
+                    [reason for reason in common(own) if reason not in shared],
+                )
+                for name, own in by_experiment(comparison.pairs).items()
+            ],
+            absent=[name for name in SCENARIOS if name not in comparison.scenarios],
+        )
     )
-    link = f"{PAGE}#{urlencode({'model': comparison.model, 'gpu': comparison.chosen})}"
-    lines = [f"**{choice}** [Browse NVIDIA's rows]({link})."]
-    if comparison.is_own:
-        page = f"{FIDELITY}#{comparison.model}"
-        lines.append(f"[Fidelity to NVIDIA's setup]({page}).")
-    if comparison.pairs:
-        lines += _unfair(comparison.pairs)
-    else:
-        lines.append(f"Nothing was measured on {gpu}, so only NVIDIA's rows are shown.")
-    absent = [name for name in SCENARIOS if name not in comparison.scenarios]
-    lines += [f"NVIDIA published no {name} rows of {model}." for name in absent]
-    return markdown("\n\n".join(lines))
-
-
-def _unfair(pairs: tuple[Pair, ...]) -> list[str]:
-    """Return the ratio, and why it may be unfair: for all measurements, then per experiment."""
-    ratios, shared = [pair.ratio for pair in pairs], common(pairs)
-    bullets = [f"- {escaped(reason)}\n" for reason in shared]
-    for name, own in by_experiment(pairs).items():
-        labels = " or ".join(dict.fromkeys(pair.theirs.served for pair in own))
-        more = "; ".join(reason for reason in common(own) if reason not in shared)
-        why = f": {escaped(more)}" if more else ""
-        bullets.append(f"- **{escaped(name)}**, compared with {escaped(labels)}{why}\n")
-    return [
-        f"**Ratio.** Our throughput is {min(ratios):.3g}× to {max(ratios):.3g}× NVIDIA's "
-        f"(median of {len(ratios)} measurements: {median(ratios):.3g}×).",
-        "**Why this may be unfair**, for all measurements, then per experiment:",
-        "".join(bullets),
-        "The table has the reasons of single measurements. A row contradicts Little's law outside "
-        "0.8 to 1.2. Latencies are compared by p99: in NVIDIA's tables with components, the "
-        "average is their sum, not a measured mean.",
-    ]
 
 
 def as_table(comparison: Comparison) -> Table:
