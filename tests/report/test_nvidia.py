@@ -26,16 +26,16 @@ from helpers.errors import DataError
 from helpers.perf.analyzer import LoadPoint, arguments
 from helpers.report import nvidia, site, text
 from helpers.report.nvidia.comparison import Comparison, Pair, choose_gpu, nearest, pair
-from helpers.report.nvidia.documents import documents
 from helpers.report.nvidia.rows import (
     PublishedRow,
-    contradictory,
     everything,
     gpus,
     published,
     read,
+    violates_littles_law,
 )
 from helpers.report.nvidia.settings import PROTOCOL
+from helpers.report.nvidia.sources import sources
 from helpers.results import Measurement, Result, Row
 from helpers.results.types import Fingerprint
 from helpers.store.hashing import file_digest
@@ -111,7 +111,7 @@ def pair_of(row: PublishedRow, settings: dict[str, Any] | None = None, **changes
 # The rows
 
 
-@pytest.mark.parametrize("model", documents())
+@pytest.mark.parametrize("model", sources())
 def test_every_cell_is_read_as_it_stands_in_the_file(model: str) -> None:
     for row, cells in zip(published(model), raw(model), strict=True):
         for name, value in row.model_dump().items():
@@ -130,13 +130,13 @@ def test_a_row_has_types_and_a_document() -> None:
     assert (row.throughput, row.p99_latency_ms, row.instances) == (888.0, 9.065, 1)
     assert (row.client_send_ms, row.cuda_graph, row.dataset) == (None, None, "")
     assert row.served == "ONNX with TensorRT, FP16"
-    assert row.document.path == "PyTorch/Classification/ConvNets/triton/resnet50/README.md"
+    assert row.setup.path == "PyTorch/Classification/ConvNets/triton/resnet50/README.md"
     assert row_of("widedeep", backend="NVIDIA TensorRT").cuda_graph is True
     assert (published("dummy"), gpus(())) == ((), [])
 
 
 def test_exactly_ten_rows_break_littles_law() -> None:
-    broken = [row for row in everything() if contradictory(row)]
+    broken = [row for row in everything() if violates_littles_law(row)]
 
     assert [(row.dataset, row.concurrency) for row in broken] == BROKEN
     assert {(row.model, row.gpu, row.scenario, row.backend) for row in broken} == {
@@ -216,19 +216,19 @@ WITH_TF32 = {
 TF32 = "NVIDIA's fp32 presumably ran in TF32, its runtime's default"
 
 
-@pytest.mark.parametrize("model", documents())
+@pytest.mark.parametrize("model", sources())
 def test_who_repeats_a_published_row_finds_it_with_no_reason_but_nvidias_own(model: str) -> None:
     for row in published(model):
         found = pair_of(row)
         said = {text for text in found.reasons if "Little's" not in text and "label" not in text}
 
-        assert (found.theirs, found.ratio) == (row, 1)
+        assert (found.published, found.ratio) == (row, 1)
         has_tf32 = row.gpu in (A30, A100) and (model, row.served) in WITH_TF32
         assert said == INHERENT[model] | ({TF32} if has_tf32 else set())
         assert ("labelled FP16" in str(found.reasons)) == (
             row.backend == "PyTorch" and model == "tft"
         )
-        assert ("Little's" in str(found.reasons)) == contradictory(row)
+        assert ("Little's" in str(found.reasons)) == violates_littles_law(row)
 
 
 def test_a_parameter_server_of_ours_is_said_not_to_be_nvidias() -> None:
@@ -406,7 +406,7 @@ def test_a_repeated_batch_has_no_pair_because_no_figure_draws_it() -> None:
 
     comparison = measured("dlrm", row.gpu, row, row.model_copy(update={"repeated": True}))
 
-    assert [found.ours for found in comparison.pairs] == [row]
+    assert [found.measured for found in comparison.pairs] == [row]
 
 
 # What a report says
@@ -578,7 +578,7 @@ def test_text_from_parameters_and_data_is_shown_as_it_is_and_is_never_markup(
     )
     shown = [
         nvidia.in_words(comparison),
-        text.answer(config, {HOSTILE: {"deploy": result}}, comparison.ours),
+        text.answer(config, {HOSTILE: {"deploy": result}}, comparison.measured),
     ]
     outputs = [
         new_output("display_data", data={"text/markdown": each.data})  # type: ignore[attr-defined, no-untyped-call]
@@ -639,7 +639,7 @@ def test_publishing_without_a_run_writes_every_row_and_links_them(folder: Path) 
     assert re.findall('href="([^d][^"]*)"', index) == [
         *("published.html", "fidelity.html", "glossary.html", "smoke/index.html")
     ]
-    assert [*re.findall('href="fidelity.html#(.*?)"', page)] == [*documents()]
+    assert [*re.findall('href="fidelity.html#(.*?)"', page)] == [*sources()]
     assert 'href="documentation-params-published-widedeep.html"' in page
     assert 'href="index.html"' in page
     assert "1,218 rows from 84 tables" in page
@@ -788,7 +788,7 @@ def test_its_fields_filter_its_headers_sort_and_the_address_says_what_is_chosen(
 
     said = json.loads(unescape(re.findall(r"<pre>(.*?)</pre>", page)[0]))
     deep = [float(r["avg_latency_ms"]) for r in raw("widedeep") if r["precision"] == "FP32"]
-    fp32 = [r for m in documents() for r in raw(m) if r["precision"] == "FP32"]
+    fp32 = [r for m in sources() for r in raw(m) if r["precision"] == "FP32"]
     chosen = "#model=widedeep&precision=FP32"
     assert console == []
     assert [each[0] for each in said] == [len(fp32), *[len(deep)] * 3, 1218, 10]

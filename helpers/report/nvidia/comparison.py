@@ -30,14 +30,14 @@ SCENARIOS = ("offline", "online")
 class Pair:
     """A measurement and the published row that it is compared with."""
 
-    ours: Row
-    theirs: PublishedRow
+    measured: Row
+    published: PublishedRow
     reasons: tuple[str, ...]  # why the comparison may be unfair
 
     @property
     def ratio(self) -> float:
         """Our throughput over NVIDIA's."""
-        return (self.ours.throughput or 0) / self.theirs.throughput
+        return (self.measured.throughput or 0) / self.published.throughput
 
 
 @dataclass(frozen=True)
@@ -47,13 +47,13 @@ class Comparison:
     model: str
     gpu: str  # the target's
     chosen: str  # NVIDIA's GPU to compare with; "" where nothing is published
-    ours: "DataFrame"
+    measured: "DataFrame"
     published: tuple[PublishedRow, ...]
     pairs: tuple[Pair, ...]
 
     @property
     def is_own(self) -> bool:
-        """Tell whether NVIDIA published the target's own GPU."""
+        """Whether NVIDIA published the target's own GPU."""
         return self.gpu == self.chosen
 
     @property
@@ -63,14 +63,14 @@ class Comparison:
 
     def of(self, scenario: str) -> list[Pair]:
         """The pairs of a scenario."""
-        return [pair for pair in self.pairs if pair.theirs.scenario == scenario]
+        return [pair for pair in self.pairs if pair.published.scenario == scenario]
 
     def drawn(self, scenario: str) -> list[PublishedRow]:
         """NVIDIA's rows for a figure: the tables of the chosen GPU that ours are compared with, or
         all of its tables if nothing of ours was measured. If the chosen GPU is not the target's
         own, the fastest such table of each other GPU is added.
         """
-        served = {pair.theirs.served for pair in self.of(scenario)}
+        served = {pair.published.served for pair in self.of(scenario)}
         rows = [
             row
             for row in self.published
@@ -155,4 +155,4 @@ def common(pairs: Iterable[Pair]) -> list[str]:
 
 def by_experiment(pairs: Iterable[Pair]) -> dict[str, list[Pair]]:
     """Group pairs by our experiment; its pairs follow each other."""
-    return {name: list(own) for name, own in groupby(pairs, lambda pair: pair.ours.experiment)}
+    return {name: list(own) for name, own in groupby(pairs, lambda pair: pair.measured.experiment)}

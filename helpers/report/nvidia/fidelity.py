@@ -33,7 +33,7 @@ from helpers.report.nvidia.settings import (
     TF32,
     Settings,
     Value,
-    theirs,
+    published_settings,
 )
 from helpers.triton import docker, repository
 
@@ -91,15 +91,15 @@ def _fidelity(table: Sequence[PublishedRow], read: Callable[[str], Parameters | 
     try:
         parameters = read(row.gpu)
         configs = makers(row, parameters) if parameters else []
-        own = _joined(ours(config) for config in configs)
+        own = _joined(experiment_settings(config) for config in configs)
     except DeploymentError as error:  # somebody's parameter file
         return Fidelity(row, fault=str(error))
     if not configs:
         return Fidelity(row, fault=f"no parameter file for {row.gpu} repeats it in a container")
-    other = _joined(theirs(each) for each in table)
+    other = _joined(published_settings(each) for each in table)
     if other["TF32"] == [NO_TF32]:  # and ours has the same precision on the same GPU
         own["TF32"] = [NO_TF32]
-    notes = {name: note for each in table for name, note in each.document.notes.items()}
+    notes = {name: note for each in table for name, note in each.setup.notes.items()}
     lines = [_line(name, other.get(name, []), own[name], notes.get(name, "")) for name in own]
     shown = tuple(line for line in lines if line.theirs or line.ours)
     return Fidelity(row, configs[0].target, tuple(each.experiment for each in configs), shown)
@@ -155,7 +155,7 @@ def _rows(config: LoadConfig) -> str:
     return f"hierarchical parameter server with a {place} of {100 * share:g}% of the rows"
 
 
-def ours(config: LoadConfig) -> Settings:
+def experiment_settings(config: LoadConfig) -> Settings:
     """Our settings of an experiment, in the scenario of its stage."""
     memory, runs, sizes, clients = "none", 1, [1], [1]
     if isinstance(config, OfflineConfig):

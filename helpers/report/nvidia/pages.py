@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 from helpers.display import ABSENT
 from helpers.report import documents
-from helpers.report.nvidia.documents import FOLDER
-from helpers.report.nvidia.documents import documents as sources
-from helpers.report.nvidia.rows import LITTLES_LAW, contradictory, everything, published
+from helpers.report.nvidia.rows import LITTLES_LAW, everything, published, violates_littles_law
+from helpers.report.nvidia.sources import FOLDER, sources
 from helpers.report.site import TEMPLATE, render, script
 from helpers.results import TableRow
 from helpers.store import ROOT, digest, file_digest, package_files, write_atomic
@@ -80,11 +79,11 @@ def _published() -> Content:
         "columns": list(COLUMNS),
         "filters": [(list(COLUMNS).index(name), name) for name in FILTERS],
         "words": NUMBERS,
-        "rows": [(contradictory(row), list(_cells(row))) for row in rows],
+        "rows": [(violates_littles_law(row), list(_cells(row))) for row in rows],
         "tables": len({row.table for row in rows}),
-        "broken": sum(contradictory(row) for row in rows),
+        "broken": sum(violates_littles_law(row) for row in rows),
         "bounds": LITTLES_LAW,
-        "documents": [(name, published(name)) for name in sources()],
+        "sources": [(name, published(name)) for name in sources()],
         "note": documents.sources().get(NOTE),
         "fidelity": FIDELITY,
     }

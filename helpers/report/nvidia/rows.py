@@ -11,7 +11,7 @@ from pydantic import Field, TypeAdapter, ValidationError, ValidationInfo, field_
 
 from helpers.errors import DataError
 from helpers.perf import littles_law
-from helpers.report.nvidia.documents import FOLDER, Document, document_of, documents
+from helpers.report.nvidia.sources import FOLDER, Setup, setup_of, sources
 from helpers.results import Row, TableRow
 from helpers.store import display_path
 
@@ -79,12 +79,12 @@ class PublishedRow(TableRow, allow_inf_nan=False):
         return re.sub(r"\W+", "-", " ".join(filter(None, self.table))).strip("-").lower()
 
     @cached_property
-    def document(self) -> Document:
+    def setup(self) -> Setup:
         """How NVIDIA measured the row, by the document that published it."""
-        return document_of(self)
+        return setup_of(self)
 
 
-def contradictory(row: Row | PublishedRow) -> bool:
+def violates_littles_law(row: Row | PublishedRow) -> bool:
     """Tell whether throughput, latency and clients of a row break Little's law."""
     law = row.littles_law
     return law is not None and not LITTLES_LAW[0] <= law <= LITTLES_LAW[1]
@@ -95,14 +95,14 @@ def as_served(row: PublishedRow) -> tuple[str, str, str]:
     accelerator = ACCELERATORS.get(row.backend_accelerator, row.backend_accelerator)
     # an ensemble's graph, behind the lookup, is TensorRT's
     model_format = (
-        "NVIDIA TensorRT" if "embedding lookup" in row.document.settings else row.model_format
+        "NVIDIA TensorRT" if "embedding lookup" in row.setup.settings else row.model_format
     )
-    return model_format, row.document.precision or row.precision, accelerator
+    return model_format, row.setup.precision or row.precision, accelerator
 
 
 def everything() -> list[PublishedRow]:
     """Read the published rows of all models."""
-    return [row for model in documents() for row in published(model)]
+    return [row for model in sources() for row in published(model)]
 
 
 @cache

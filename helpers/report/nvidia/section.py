@@ -12,7 +12,7 @@ from helpers.report import style
 from helpers.report.analysis import measured
 from helpers.report.describe import fill_in
 from helpers.report.nvidia.comparison import SCENARIOS, Comparison, Pair, by_experiment, common
-from helpers.report.nvidia.rows import PublishedRow, contradictory, tables
+from helpers.report.nvidia.rows import PublishedRow, tables, violates_littles_law
 from helpers.report.text import markdown
 from helpers.results import TableRow
 
@@ -55,7 +55,7 @@ def in_words(comparison: Comparison) -> "Markdown":
             experiments=[
                 (
                     name,
-                    dict.fromkeys(pair.theirs.served for pair in own),
+                    dict.fromkeys(pair.published.served for pair in own),
                     [reason for reason in common(own) if reason not in shared],
                 )
                 for name, own in by_experiment(comparison.pairs).items()
@@ -84,7 +84,7 @@ def as_table(comparison: Comparison) -> Table:
 
 def _line(pair: Pair, known: list[str]) -> dict[str, Value]:
     """Return a pair as a table row; below its quality are the reasons that are not `known`."""
-    ours, theirs = pair.ours, pair.theirs
+    ours, theirs = pair.measured, pair.published
     known = [*known, f"our measurement is {ours.quality}"]
     return {
         "experiment": ours.experiment,
@@ -108,7 +108,7 @@ def _published_rows(rows: list[PublishedRow]) -> "DataFrame":
 
     columns = ["scenario", "dataset", "served", *SAMPLES, "p50_latency_ms", "p99_latency_ms"]
     frame = DataFrame([{name: getattr(row, name) for name in columns} for row in rows])
-    broken = [row.littles_law if contradictory(row) else None for row in rows]
+    broken = [row.littles_law if violates_littles_law(row) else None for row in rows]
     frame["caveat"] = [law and f"contradicts Little's law (ratio {law:.2f})" for law in broken]
     return frame.replace("", None).dropna(axis=1, how="all")
 
@@ -116,7 +116,7 @@ def _published_rows(rows: list[PublishedRow]) -> "DataFrame":
 def draw(comparison: Comparison, scenario: str) -> "Figure":
     """Draw throughput over the samples in flight: ours in colour, NVIDIA's in grey."""
     title, drawn = f"Compared with NVIDIA's rows, {scenario}", comparison.drawn(scenario)
-    rows = comparison.ours
+    rows = comparison.measured
     ours = rows[rows["scenario"] == scenario]
     if not drawn:
         return style.empty_figure(title, ours)
@@ -160,7 +160,7 @@ def describe(comparison: Comparison, scenario: str) -> str:
     if not pairs:
         return f"{theirs}; ours was not measured."
     ratios = [pair.ratio for pair in pairs]
-    best = max(pairs, key=lambda pair: pair.ours.throughput or 0).ours
+    best = max(pairs, key=lambda pair: pair.measured.throughput or 0).measured
     return (
         f"{theirs}, ours {best.throughput:,.0f} samples/s with {_in_flight(best):,} in flight "
         f"({best.experiment}); ours is {min(ratios):.3g}× to {max(ratios):.3g}× the nearest rows "
@@ -175,15 +175,15 @@ def data(comparison: Comparison, scenario: str) -> "DataFrame":
     pairs = comparison.of(scenario)
     rows: list[dict[str, Value]] = []
     for pair in pairs:
-        ours, theirs = pair.ours.p99_latency_ms, pair.theirs.p99_latency_ms
+        ours, theirs = pair.measured.p99_latency_ms, pair.published.p99_latency_ms
         ratios: dict[str, Value] = {
             "throughput_ratio": pair.ratio,
             "p99_latency_ratio": ours / theirs if ours and theirs else None,
             "reasons": "; ".join(pair.reasons),
         }
-        mine: dict[str, Value] = {name: getattr(pair.ours, name) for name in OURS}
-        rows.append(mine | _theirs(pair.theirs) | ratios)
-    others = [row for row in comparison.drawn(scenario) if row not in [p.theirs for p in pairs]]
+        mine: dict[str, Value] = {name: getattr(pair.measured, name) for name in OURS}
+        rows.append(mine | _theirs(pair.published) | ratios)
+    others = [row for row in comparison.drawn(scenario) if row not in [p.published for p in pairs]]
     rows += [{"scenario": scenario, **_theirs(row)} for row in others]
     return DataFrame(rows)
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from helpers.config import Server
 from helpers.config import Value as Field
-from helpers.report.nvidia.rows import ACCELERATORS, PublishedRow, as_served, contradictory
+from helpers.report.nvidia.rows import ACCELERATORS, PublishedRow, as_served, violates_littles_law
 from helpers.results import Row
 
 Value = str | int
@@ -27,9 +27,9 @@ NOTES = {
 }
 
 
-def theirs(row: PublishedRow) -> Settings:
+def published_settings(row: PublishedRow) -> Settings:
     """Return NVIDIA's settings of a row."""
-    said = row.document
+    said = row.setup
     model_format, precision, accelerator = as_served(row)
     settings = {
         "GPU": row.gpu,
@@ -37,7 +37,7 @@ def theirs(row: PublishedRow) -> Settings:
         "Triton release": said.release,
         "protocol": said.protocol,
         "tensors": SENT[said.shared_memory if row.scenario == "offline" else "none"],
-        "backend": row.backend.removeprefix("NVIDIA Merlin HPS + "),
+        "backend": _backend(row),
         "format": model_format,
         "precision": precision,
         "TF32": TF32[True] if said.tf32 else NO_TF32,
@@ -56,14 +56,20 @@ def theirs(row: PublishedRow) -> Settings:
     return {name: [*v] if isinstance(v, list) else [v] for name, v in settings.items()}
 
 
-def measured(row: Row, config: Mapping[str, Field], published: PublishedRow) -> dict[str, Field]:
+def _backend(row: PublishedRow) -> str:
+    return row.backend.removeprefix("NVIDIA Merlin HPS + ")
+
+
+def measured_settings(
+    row: Row, config: Mapping[str, Field], published: PublishedRow
+) -> dict[str, Field]:
     """Return our settings of a row that was measured with `config`, by NVIDIA's names and, where
     only a part of a setting matters, with the words of the published row.
     """
     server = Server.model_validate(config.get("server") or {})
     # There is one release of the embedded server.
     release = Server().release if server.kind == "embedded" else server.release
-    is_offline, inputs = row.scenario == "offline", published.document.inputs
+    is_offline, inputs = row.scenario == "offline", published.setup.inputs
     accelerator = row.backend_accelerator
     return {
         "GPU": row.gpu,
@@ -71,7 +77,7 @@ def measured(row: Row, config: Mapping[str, Field], published: PublishedRow) -> 
         "Triton release": release,
         "protocol": PROTOCOL,
         "tensors": SENT[str(config.get("shared_memory", "none")) if is_offline else "none"],
-        "backend": ADAPTER if ADAPTER in row.backend else theirs(published)["backend"][0],
+        "backend": ADAPTER if ADAPTER in row.backend else _backend(published),
         "format": row.model_format,
         "precision": row.precision,
         "accelerator": ACCELERATORS.get(accelerator, accelerator) or "none",
@@ -91,22 +97,22 @@ def measured(row: Row, config: Mapping[str, Field], published: PublishedRow) -> 
 
 def reasons(row: Row, config: Mapping[str, Field], published: PublishedRow) -> tuple[str, ...]:
     """Return every reason why a measurement and a published row may not be comparable."""
-    document, ours = published.document, measured(row, config, published)
+    setup, ours = published.setup, measured_settings(row, config, published)
     precision = as_served(published)[1]
     differences = [
-        _difference(name, ours[name], values[0], NOTES.get(name) or document.notes.get(name, ""))
-        for name, values in theirs(published).items()
+        _difference(name, ours[name], values[0], NOTES.get(name) or setup.notes.get(name, ""))
+        for name, values in published_settings(published).items()
         if name in ours and values and ours[name] != values[0]
     ]
     particular = {
         f"NVIDIA's row is labelled {published.precision}, but it is {precision.lower()}": (
             published.precision != precision
         ),
-        "NVIDIA's fp32 presumably ran in TF32, its runtime's default": document.tf32,
+        "NVIDIA's fp32 presumably ran in TF32, its runtime's default": setup.tf32,
         "our checkpoint is trained on generated data": config.get("checkpoint") == "fitted",
         f"our measurement is {row.quality}": row.quality != "stable",
         f"NVIDIA's row contradicts Little's law (ratio {published.littles_law or 0:.2f})": (
-            contradictory(published)
+            violates_littles_law(published)
         ),
     }
     return (*differences, *(text for text, holds in particular.items() if holds))
