@@ -2,9 +2,8 @@
 with the reason and the command that serves it.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from html import escape
 from typing import TYPE_CHECKING
 
 from helpers.config import ReportConfig
@@ -12,20 +11,15 @@ from helpers.display import Table, short
 from helpers.perf import Ratio
 from helpers.report import analysis, text
 from helpers.report.analysis import UNLIMITED
-from helpers.report.answers import Answer, Choice, facts
+from helpers.report.answers import Answer, Recommendation, facts
 from helpers.report.describe import say
+from helpers.report.site import render
 from helpers.results import Results
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
-__all__ = ["card", "choose", "facts"]
-
-CAPTION = "What to deploy"
-CARD = (
-    "flex:1 1 17rem;max-width:26rem;border:1px solid #8a929c;border-radius:8px;padding:.7rem .9rem"
-)
-LINE = "white-space:pre-wrap;overflow-wrap:anywhere;margin:.4rem 0 0;font-size:.85em"
+__all__ = ["cards", "choose", "facts"]
 
 
 def choose(config: ReportConfig, found: Results, rows: "DataFrame") -> tuple[Answer, ...]:
@@ -33,26 +27,28 @@ def choose(config: ReportConfig, found: Results, rows: "DataFrame") -> tuple[Ans
     budget if there is one, for throughput and for latency, in this order.
     """
     return tuple(
-        Answer(workload, tuple(_merged(_choices(config, found, one))), _throughputs(one))
+        Answer(workload, tuple(_merged(_candidates(config, found, one))), _throughputs(one))
         for workload, one in analysis.workloads(rows)
     )
 
 
-def _choices(config: ReportConfig, found: Results, rows: "DataFrame") -> Iterator[Choice]:
+def _candidates(
+    config: ReportConfig, found: Results, rows: "DataFrame"
+) -> Iterator[Recommendation]:
     known, limit = analysis.known(rows), analysis.budget(config)
     in_time = f"within {limit:g} ms (p99)"
     within = analysis.leaders(analysis.measured(rows, "online"), limit)
     if limit < UNLIMITED:
         for _, row in within.head(1).iterrows():
             why = "The highest online throughput that is confirmed to meet the budget."
-            yield _choice(config, found, in_time, row, why)
+            yield _recommendation(config, found, in_time, row, why)
     for _, row in analysis.leaders(rows).head(1).iterrows():
-        yield _choice(config, found, "for throughput", row, _against_others(row, known))
+        yield _recommendation(config, found, "for throughput", row, _against_others(row, known))
     for _, row in _equal_sizes(known).head(1).iterrows():
         best = f"for latency at {say('load', row=row, axis='batch_size')}"
-        yield _choice(config, found, best, row, _lowest(row, known))
+        yield _recommendation(config, found, best, row, _lowest(row, known))
     if limit < UNLIMITED and within.empty:
-        yield Choice(in_time, "", _unconfirmed(analysis.measured(rows, "online"), limit))
+        yield Recommendation(in_time, "", _unconfirmed(analysis.measured(rows, "online"), limit))
 
 
 def _equal_sizes(known: "DataFrame") -> "DataFrame":
@@ -87,9 +83,9 @@ def _unconfirmed(online: "DataFrame", limit: float) -> str:
     return "No online throughput is known."
 
 
-def _merged(choices: Iterable[Choice]) -> Iterator[Choice]:
+def _merged(choices: Iterable[Recommendation]) -> Iterator[Recommendation]:
     """Name a row that is best for several things once."""
-    found: dict[tuple[str, str, float | None], Choice] = {}
+    found: dict[tuple[str, str, float | None], Recommendation] = {}
     for choice in choices:
         key = choice.experiment, choice.load, choice.throughput
         if before := found.get(key):
@@ -111,14 +107,14 @@ def _against_others(row: "Series[float]", known: "DataFrame") -> str:
     return "No other experiment has a known throughput."
 
 
-def _choice(
+def _recommendation(
     config: ReportConfig, found: Results, best: str, row: "Series[float]", why: str
-) -> Choice:
+) -> Recommendation:
     from pandas import isna
 
     name, p99 = str(row["experiment"]), row["p99_latency_ms"]
     line = f"triton-notebooks serve params/{config.target}.yaml --model {config.model}"
-    return Choice(
+    return Recommendation(
         best,
         name,
         why,
@@ -136,21 +132,6 @@ def _throughputs(rows: "DataFrame") -> dict[str, float]:
     return {str(name): float(value) for name, value in highest.items() if value > 0}
 
 
-def card(answers: Iterable[Answer]) -> Table:
-    """Show the choices next to each other, or that nothing is known."""
-    cards = [
-        f'<section style="{CARD}"><div>{escape(_purpose(answer, each))}</div>'
-        f'<div style="font-size:1.25em;font-weight:600">{escape(each.experiment or "none")}</div>'
-        f"<div>{escape(each.figures)}</div><p>{escape(each.why)}</p>"
-        f'<pre style="{LINE}">{escape(each.command)}</pre></section>'
-        for answer in answers
-        for each in answer.choices
-    ]
-    none = "<p>No throughput is known well enough to recommend a configuration.</p>"
-    body = "".join(cards) or none
-    return Table(f'<div style="display:flex;flex-wrap:wrap;gap:.8rem">{body}</div>', CAPTION)
-
-
-def _purpose(answer: Answer, choice: Choice) -> str:
-    best = f"Best {choice.best}" if choice.experiment else choice.best.capitalize()
-    return f"{answer.workload}: {best}" if answer.workload else best
+def cards(answers: Sequence[Answer]) -> Table:
+    """Show the recommendations next to each other, or that nothing is known."""
+    return Table(render("cards.html.j2", {"answers": answers}), "What to deploy")

@@ -43,7 +43,7 @@ def show_answer(
 ) -> None:
     """Display the answer: in a sentence, as cards, as a chart, and what it rests on."""
     limit = analysis.budget(config)
-    display(text.recommendation(answers), recommend.card(answers))
+    display(text.recommendation(answers), recommend.cards(answers))
     caption = describe.frontier(rows, limit)
     _show_chart(config, "frontier", figures.frontier(rows, limit), caption, rows)
     display(text.answer(config, results, rows))

@@ -108,7 +108,7 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Recommendation:
+class IndexRow:
     """A line of an index: what to deploy for one workload of a model, from its report."""
 
     report: StageState
@@ -238,15 +238,15 @@ def outputs_index(outputs: Path, targets: Sequence[Target]) -> Path:
     return write_atomic(outputs / "index.html", render("outputs.html.j2", context))
 
 
-def _recommendations(target: Target) -> list[Recommendation]:
+def _recommendations(target: Target) -> list[IndexRow]:
     """List what to deploy, one line for each workload of each model that has a report."""
-    found: list[Recommendation] = []
+    found: list[IndexRow] = []
     for report in (each for each in target.states if each.stage == "report"):
         stages = [each for each in target.states if each.model == report.model]
         answers: Sequence[Answer | None] = target.answers.get(report.model, ())
         note = _note(report, [each for each in stages if each is not report], bool(answers))
         states = list(dict.fromkeys(each.state for each in stages))
-        found += [Recommendation(report, answer, note, states) for answer in answers or (None,)]
+        found += [IndexRow(report, answer, note, states) for answer in answers or (None,)]
     return found
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from helpers.report import Answer, analysis, answers_of, recommend, tables
-from helpers.report.answers import Choice, facts
+from helpers.report.answers import Recommendation, facts
 from helpers.results import Result, Results, Row, Score
 from helpers.store import OUTPUTS_VARIABLE
 from tests.report.test_answer import kept, report, results_of, row
@@ -15,7 +15,7 @@ RATIO = "compared with fp32"
 LINE = "triton-notebooks serve params/cpu.yaml --model tft --experiment"
 
 
-def points(*rows: Row, budget: float | None = None) -> tuple[Choice, ...]:
+def points(*rows: Row, budget: float | None = None) -> tuple[Recommendation, ...]:
     (answer,) = answers(*rows, budget=budget)
     return answer.choices
 
@@ -138,7 +138,7 @@ def test_workloads_are_answered_apart() -> None:
         ("electricity", {"e": 100.0}),
         ("traffic", {"t": 50.0}),
     ]
-    assert "traffic: Best for throughput" in recommend.card(found).html
+    assert "traffic: Best for throughput" in recommend.cards(found).html
 
 
 def test_a_choice_says_whether_accuracy_is_kept() -> None:
@@ -166,7 +166,7 @@ def test_a_report_keeps_its_answers_as_they_are() -> None:
 
 
 def test_without_a_known_point_the_card_says_so() -> None:
-    assert "No throughput is known well enough" in recommend.card(answers(lost())).html
+    assert "No throughput is known well enough" in recommend.cards(answers(lost())).html
 
 
 def lost() -> Row:
@@ -176,12 +176,12 @@ def lost() -> Row:
 def test_without_any_row_the_card_says_so() -> None:
     config = report(budget=30)
 
-    assert "not confirmed" in recommend.card(answers(budget=30)).html
+    assert "not confirmed" in recommend.cards(answers(budget=30)).html
     assert tables.against_fp32(config, {}, analysis.frame(config, {})) == []
 
 
 def test_a_card_escapes_what_it_shows() -> None:
-    shown = recommend.card(answers(offline("<b>", 100))).html
+    shown = recommend.cards(answers(offline("<b>", 100))).html
 
     assert "&lt;b&gt;" in shown
     assert "<b>" not in shown

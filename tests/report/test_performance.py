@@ -7,7 +7,7 @@ import pytest
 
 from helpers.display import Table
 from helpers.report import analysis, latency_parts, performance, recommend, sections, text
-from helpers.report.answers import Answer, Choice
+from helpers.report.answers import Answer, Recommendation
 from helpers.results import LATENCY_COMPONENTS
 from helpers.store import OUTPUTS_VARIABLE
 from tests.report.test_answer import report, results_of, row
@@ -98,10 +98,10 @@ def test_the_picture_says_its_shares() -> None:
 
 
 def test_the_report_leads_with_what_to_deploy() -> None:
-    best = Choice(
+    best = Recommendation(
         "for throughput", "onnx_fp32", "", 120.0, 33.0, "batch size 4, one client, offline"
     )
-    nothing = Choice("within the budget", "", "")
+    nothing = Recommendation("within the budget", "", "")
 
     def said(*answers: Answer) -> str:
         return str(text.recommendation(answers).data)  # type: ignore[attr-defined]

@@ -13,7 +13,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from helpers.errors import WorkspaceError
-from helpers.report.answers import Answer, Choice
+from helpers.report.answers import Answer, Recommendation
 from helpers.report.site import Link, StageState, Target, outputs_index, page, target_index
 from tests.conftest import BROWSER, browse
 
@@ -305,7 +305,7 @@ def test_the_index_shows_every_stage_its_reason_and_its_page(tmp_path: Path) -> 
 
 def answers() -> Answers:
     """BERT's, of two workloads: one has two choices, and of the other no point is known."""
-    within = Choice(
+    within = Recommendation(
         "within 9 ms (p99)",
         "onnx <fp32>",
         "why",
@@ -315,7 +315,9 @@ def answers() -> Answers:
         accuracy="kept",
         command="serve",
     )
-    fastest = Choice("for throughput", "int8", "why", 200.0, None, "batch size 8, offline", "kept")
+    fastest = Recommendation(
+        "for throughput", "int8", "why", 200.0, None, "batch size 8, offline", "kept"
+    )
     found = Answer("small", (within, fastest), {"onnx <fp32>": 50.0, "int8": 200.0})
     return {"bert": [found, Answer("large", (), {})]}
 
