@@ -105,7 +105,7 @@ def show_rates(config: ReportConfig, results: Results) -> None:
 def show_published(config: ReportConfig, results: Results) -> None:
     """Display the measurements next to NVIDIA's published ones."""
     comparison = nvidia.compare(config, results)
-    display(nvidia.in_words(comparison), nvidia.as_table(comparison))
+    display(nvidia.summary(comparison), nvidia.as_table(comparison))
     for scenario in comparison.scenarios:
         _show_chart(
             config,

@@ -140,13 +140,13 @@ def provenance(found: Results) -> dict[str, Value]:
         "versions": versions,
         **(last.source.model_dump() if last.source else {}),
         "measured": f"{min(each.finished for each in ran.values())} to {last.finished}",
-        **gpu_in_words(ran),
+        **gpu_state(ran),
         "SHA-256 of exports": exports,
         "SHA-256 of inputs": inputs,
     }
 
 
-def gpu_in_words(ran: Mapping[str, Result]) -> dict[str, Value]:
+def gpu_state(ran: Mapping[str, Result]) -> dict[str, Value]:
     """Return the GPU's state before, during and after what `ran` measured; empty on a CPU."""
     kept = {
         name: (result.finished, result.measurement.rows, result.measurement.gpu)

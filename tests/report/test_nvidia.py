@@ -442,7 +442,7 @@ def on_a_processor() -> Comparison:
 
 
 def text_of(comparison: Comparison) -> str:
-    return str(nvidia.in_words(comparison).data)  # type: ignore[attr-defined]
+    return str(nvidia.summary(comparison).data)  # type: ignore[attr-defined]
 
 
 def test_a_report_says_the_ratio_and_first_what_is_unfair_to_all(
@@ -577,7 +577,7 @@ def test_text_from_parameters_and_data_is_shown_as_it_is_and_is_never_markup(
         model="bert", experiment="x", stage="deploy", gpu="", state="failed", reason=HOSTILE
     )
     shown = [
-        nvidia.in_words(comparison),
+        nvidia.summary(comparison),
         text.answer(config, {HOSTILE: {"deploy": result}}, comparison.measured),
     ]
     outputs = [

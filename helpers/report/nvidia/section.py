@@ -33,7 +33,7 @@ THEIRS = ("gpu", "dataset", "served", *SAMPLES, "p99_latency_ms", "littles_law")
 MARKED = 12  # points of a grey line, at most about
 
 
-def in_words(comparison: Comparison) -> "Markdown":
+def summary(comparison: Comparison) -> "Markdown":
     """Return what is compared with what, the ratio, and why it may be unfair."""
     ratios, shared = [pair.ratio for pair in comparison.pairs], common(comparison.pairs)
     form = "{:.3g}".format

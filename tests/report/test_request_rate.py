@@ -9,7 +9,7 @@ from helpers.report import analysis, describe, figures, text
 from helpers.results import Row
 from helpers.store import OUTPUTS_VARIABLE
 from tests.report.test_answer import report, results_of, row
-from tests.report.test_plots import words
+from tests.report.test_figures import words
 
 
 def at_random(rate: float, p99_ms: float, **fields: object) -> Row:
