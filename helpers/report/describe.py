@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
 PROSE = Path(__file__).parent / "prose"
+COMPANIONS = ("prose/sentences.md.j2", "prose/published.md.j2")
 JOINED = 1.01  # average batch size over that of a request: above it, requests were batched
 
 

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["cards", "choose", "facts"]
 
+COMPANIONS = ("template/cards.html.j2",)
+
 
 def choose(config: ReportConfig, found: Results, rows: "DataFrame") -> tuple[Answer, ...]:
     """Choose for each workload, among the rows whose throughput is known: the best within the

@@ -7,8 +7,10 @@ from pandas import DataFrame
 
 from helpers.config import OnlineConfig, resolve
 from helpers.inference import physical_cores
-from helpers.report import describe, figures, performance, text
+from helpers.report import describe, figures, performance, recommend, text
 from helpers.results import LATENCY_COMPONENTS, Measurement, Row
+from helpers.results.fingerprints import files_read
+from helpers.store import ROOT, file_digest
 
 PARTS = dict(zip(LATENCY_COMPONENTS, (0.1, 0.4, 2.0, 0.1, 7.0, 0.2, 0.2), strict=True))
 
@@ -169,6 +171,18 @@ def test_a_repeated_batch_and_rows_that_are_not_known_take_no_part() -> None:
     assert describe.offline(rows(disturbed, disturbed)) == [
         "No batch size has a known throughput (2 noisy). The table has the reasons."
     ]
+
+
+def test_a_changed_sentence_is_a_reason_to_draw_a_report_again_but_not_to_measure() -> None:
+    assert recommend  # it is loaded
+    files = {"prose/sentences.md.j2", "prose/published.md.j2", "template/cards.html.j2"}
+
+    drawn, measured = files_read("report"), files_read("perf_offline")
+
+    for name in files:
+        path = f"helpers/report/{name}"
+        assert drawn[path] == file_digest(ROOT / path)
+        assert path not in measured
 
 
 # Online

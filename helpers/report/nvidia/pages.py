@@ -11,7 +11,7 @@ from helpers.display import ABSENT
 from helpers.report import documents
 from helpers.report.nvidia.rows import LITTLES_LAW, everything, published, violates_littles_law
 from helpers.report.nvidia.sources import FOLDER, sources
-from helpers.report.site import TEMPLATE, render, script
+from helpers.report.site import render, script
 from helpers.results import TableRow
 from helpers.store import ROOT, digest, file_digest, package_files, write_atomic
 
@@ -52,8 +52,7 @@ def write_pages(outputs: Path) -> None:
     A parameter file at fault is named on the page. Raises `DataError` or `WorkspaceError` if rows
     cannot be read or `outputs` cannot be written.
     """
-    files = sorted([*TEMPLATE.iterdir(), *FOLDER.iterdir()])
-    rows = digest([package_files(), [file_digest(path) for path in files]])
+    rows = digest([package_files(), [file_digest(path) for path in sorted(FOLDER.iterdir())]])
     params = sorted((ROOT / "params").glob("*.yaml"))
     both = digest([rows, [file_digest(path) for path in params]])
     for name, made_from, content in ((PUBLISHED, rows, _published), (FIDELITY, both, _fidelity)):
