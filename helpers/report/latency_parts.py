@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from helpers.display import INK, canvas, number, short
 from helpers.report import style
 from helpers.report.analysis import measured
+from helpers.report.describe import say
 from helpers.report.figures import THROUGHPUT
 from helpers.results import LATENCY_COMPONENTS
 
@@ -41,12 +42,12 @@ def known(rows: "DataFrame") -> "DataFrame":
 
 def describe(rows: "DataFrame") -> str:
     """Return the steps of each measurement with their share of the mean latency."""
-    sentences = []
+    sentences = [f"{REQUEST}."]
     for _, row in rows.iterrows():
         whole = row["avg_latency_ms"]
-        parts = [f"{label} {row[part] / whole:.0%}" for part, label in LATENCY_COMPONENTS.items()]
-        sentences.append(f"{name_of(row)}: {short(whole)} ms, of which {', '.join(parts)}")
-    return f"{REQUEST}. {'. '.join(sentences)}."
+        shares = [(label, row[part] / whole) for part, label in LATENCY_COMPONENTS.items()]
+        sentences.append(say("parts", whole_ms=whole, name=name_of(row), shares=shares))
+    return " ".join(sentences)
 
 
 def draw_requests(rows: "DataFrame") -> "Figure":

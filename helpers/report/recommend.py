@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from helpers.config import ReportConfig
-from helpers.display import Table, short
-from helpers.perf import Ratio
+from helpers.display import Table
 from helpers.report import analysis, text
 from helpers.report.analysis import UNLIMITED
 from helpers.report.answers import Answer, Recommendation, facts
@@ -63,26 +62,19 @@ def _equal_sizes(known: "DataFrame") -> "DataFrame":
 
 def _lowest(row: "Series[float]", known: "DataFrame") -> str:
     """Return why a row is best for latency: among how many experiments."""
-    same = known[known["batch_size"] == row["batch_size"]]["experiment"].nunique()
-    p50 = f"{short(row['p50_latency_ms'])} ms"
-    if same == 1:
-        return f"Its p50 is {p50}. No other experiment was measured at this batch size."
-    return f"Its p50 of {p50} is the lowest of {same} experiments at this batch size."
+    same = known[known["batch_size"] == row["batch_size"]]
+    return say("lowest_p50", row=row, count=same["experiment"].nunique())
 
 
 def _unconfirmed(online: "DataFrame", limit: float) -> str:
     """Return why no row is confirmed to meet the budget."""
     known = analysis.known(online).dropna(subset=["p99_latency_ms"])
+    if known.empty:
+        return "No online throughput is known."
     below = known[(known["budget"] == "unconfirmed") & (known["p99_latency_ms"] <= limit)]
-    for _, row in below.sort_values("throughput").tail(1).iterrows():
-        return (
-            f"Not enough requests to confirm: {row['experiment']} has {row['requests']:,.0f} of at "
-            f"least {row['budget_needs']:,.0f}."
-        )
-    for _, row in known.sort_values("p99_latency_ms").head(1).iterrows():
-        p99 = short(row["p99_latency_ms"])
-        return f"The lowest p99 is {p99} ms ({row['experiment']}), the budget {limit:g} ms."
-    return "No online throughput is known."
+    if len(below):
+        return say("too_few", row=below.sort_values("throughput").iloc[-1])
+    return say("lowest_p99", row=known.sort_values("p99_latency_ms").iloc[0], limit=limit)
 
 
 def _merged(choices: Iterable[Recommendation]) -> Iterator[Recommendation]:
@@ -100,13 +92,9 @@ def _merged(choices: Iterable[Recommendation]) -> Iterator[Recommendation]:
 def _against_others(row: "Series[float]", known: "DataFrame") -> str:
     """Compare the fastest row with the best of the other experiments."""
     others = known[known["experiment"] != row["experiment"]]
-    best = others.sort_values("throughput", ascending=False).drop_duplicates("experiment")
-    for _, other in best.head(1).iterrows():
-        ratio = Ratio(row["throughput"] / other["throughput"])
-        alike = other["throughput_high"] >= row["throughput_low"]
-        winner = " No clear winner: the 95% CIs overlap." if alike else ""
-        return f"{ratio} the throughput of the next, {other['experiment']}.{winner}"
-    return "No other experiment has a known throughput."
+    if others.empty:
+        return "No other experiment has a known throughput."
+    return say("compared_with_next", row=row, other=others.loc[others["throughput"].idxmax()])
 
 
 def _recommendation(

@@ -166,7 +166,7 @@ def test_a_changed_batch_size_runs_only_that_measurement_and_the_report(project:
     assert [row.batch_size for row in project.rows("openvino-fp32", "perf_offline")] == [2]
 
 
-def test_a_change_in_plots_draws_only_the_report_again(project: Project) -> None:
+def test_a_change_in_figures_draws_only_the_report_again(project: Project) -> None:
     with (project.root / "helpers/report/figures.py").open("a") as file:
         file.write("\n# changed\n")
     answer = project.run("run", "params/dummy.yaml", "--dry-run")

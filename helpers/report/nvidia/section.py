@@ -10,7 +10,7 @@ from helpers.display import GREY, Table, canvas, mark_decades, table
 from helpers.perf import interval
 from helpers.report import style
 from helpers.report.analysis import measured
-from helpers.report.describe import fill_in
+from helpers.report.describe import fill_in, say
 from helpers.report.nvidia.comparison import SCENARIOS, Comparison, Pair, by_experiment, common
 from helpers.report.nvidia.rows import PublishedRow, tables, violates_littles_law
 from helpers.report.text import markdown
@@ -152,19 +152,17 @@ def describe(comparison: Comparison, scenario: str) -> str:
     drawn, pairs = comparison.drawn(scenario), comparison.of(scenario)
     if not drawn:
         return f"NVIDIA published no {scenario} rows of {comparison.model} for {comparison.chosen}."
-    top = max(drawn, key=lambda row: row.throughput)
-    theirs = (
-        f"Highest {scenario} throughput: NVIDIA's {top.throughput:,.0f} samples/s with "
-        f"{_in_flight(top):,} in flight ({top.gpu}, {top.served})"
-    )
-    if not pairs:
-        return f"{theirs}; ours was not measured."
-    ratios = [pair.ratio for pair in pairs]
-    best = max(pairs, key=lambda pair: pair.measured.throughput or 0).measured
-    return (
-        f"{theirs}, ours {best.throughput:,.0f} samples/s with {_in_flight(best):,} in flight "
-        f"({best.experiment}); ours is {min(ratios):.3g}× to {max(ratios):.3g}× the nearest rows "
-        f"of {comparison.chosen}."
+    ratios = sorted(pair.ratio for pair in pairs)
+    low, high = (f"{ratios[place]:.3g}" if ratios else "" for place in (0, -1))
+    measured = [pair.measured for pair in pairs]
+    return say(
+        "published",
+        scenario=scenario,
+        top=max(drawn, key=lambda row: row.throughput),
+        best=max(measured, key=lambda row: row.throughput or 0, default=None),
+        low=low,
+        high=high,
+        chosen=comparison.chosen,
     )
 
 
