@@ -1,6 +1,5 @@
 from .figures import (
     COLOURS,
-    DPI,
     GREY,
     INK,
     WIDTH,
@@ -10,7 +9,6 @@ from .figures import (
     number,
     paired_bars,
     picture,
-    png,
     show,
     subplots,
 )
@@ -20,7 +18,6 @@ from .tables import ABSENT, Table, digits, display, pretty, short, table
 __all__ = [
     "ABSENT",
     "COLOURS",
-    "DPI",
     "GREY",
     "INK",
     "WIDTH",
@@ -36,7 +33,6 @@ __all__ = [
     "number",
     "paired_bars",
     "picture",
-    "png",
     "pretty",
     "short",
     "show",

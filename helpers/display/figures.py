@@ -9,10 +9,10 @@ from urllib.parse import quote
 
 import numpy as np
 
+from helpers.display.tables import display
 from helpers.store import without, write_atomic
 
 if TYPE_CHECKING:
-    import PIL.Image
     from IPython.display import Image
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
@@ -89,53 +89,32 @@ def picture(figure: "Figure", text: str, *, is_photo: bool = True) -> "Image":
     many colours keeps them all.
     """
     from IPython.display import Image
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from PIL.Image import fromarray
 
-    drawn = _encoded(figure, None if is_photo else PALETTE)
-    return Image(drawn, width=round(WIDTH * 96), alt=text)  # type: ignore[no-untyped-call]
+    figure.set_dpi(DPI)
+    canvas, encoded = FigureCanvasAgg(figure), BytesIO()
+    canvas.draw()  # type: ignore[no-untyped-call]
+    # the pixels of `savefig`, which would lay the figure out twice
+    drawn = fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")  # type: ignore[no-untyped-call]
+    drawn = drawn if is_photo else drawn.quantize(PALETTE)
+    drawn.save(encoded, "PNG", optimize=not is_photo)
+    return Image(encoded.getvalue(), width=round(WIDTH * 96), alt=text)  # type: ignore[no-untyped-call]
 
 
 def show(figure: "Figure", sentence: str, data: "DataFrame", path: Path) -> None:
     """Display `figure`, its caption, and a link to `data`, written to `path`.
 
-    The link is relative to the folder of `path`, which is the page's. The figure is emptied.
+    The link is relative to the folder of `path`, which is the page's.
     """
-    from IPython.display import HTML, display
+    from IPython.display import HTML
 
     write_atomic(path, data.to_csv(index=False))
-    bundle = {"image/png": png(figure), "text/plain": sentence}
-    about = {"image/png": {"alt": sentence, "width": round(WIDTH * 96)}}
     link = f'<a href="{escape(quote(path.name))}">data of this chart (CSV)</a>'
     # a screen reader has read the sentence as the figure's alternative text
     said = f'<span aria-hidden="true">{escape(sentence)}</span> {link}'
-    display(bundle, raw=True, metadata=about)  # type: ignore[no-untyped-call]
-    display(HTML(f'<p class="caption" style="{CAPTION}">{said}</p>'))  # type: ignore[no-untyped-call]
-
-
-def png(figure: "Figure") -> bytes:
-    """Draw `figure` as a picture for a page and empty it."""
-    picture = _encoded(figure, PALETTE)
-    figure.clear()
-    return picture
-
-
-def _encoded(figure: "Figure", colours: int | None) -> bytes:
-    """Draw `figure` as a PNG, with so many colours if that is given."""
-    drawn, picture = _drawn(figure), BytesIO()
-    drawn = drawn.quantize(colours) if colours else drawn
-    drawn.save(picture, "PNG", optimize=bool(colours))
-    return picture.getvalue()
-
-
-def _drawn(figure: "Figure") -> "PIL.Image.Image":
-    """Draw `figure` with the pixels of `savefig`, which would lay it out twice."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from PIL import Image
-
-    figure.set_dpi(DPI)
-    canvas = FigureCanvasAgg(figure)
-    canvas.draw()  # type: ignore[no-untyped-call]
-    pixels = np.asarray(canvas.buffer_rgba())  # type: ignore[no-untyped-call]
-    return Image.fromarray(pixels).convert("RGB")
+    caption = HTML(f'<p class="caption" style="{CAPTION}">{said}</p>')  # type: ignore[no-untyped-call]
+    display(picture(figure, sentence, is_photo=False), caption)
 
 
 def mark_decades(axis: "Axis") -> None:

@@ -36,21 +36,14 @@ MARKED = 12  # points of a grey line, at most about
 def summary(comparison: Comparison) -> "Markdown":
     """Return what is compared with what, the ratio, and why it may be unfair."""
     ratios, shared = [pair.ratio for pair in comparison.pairs], common(comparison.pairs)
-    form = "{:.3g}".format
     return markdown(
         fill_in(
             "published.md.j2",
-            **{name: getattr(comparison, name) for name in ("model", "gpu", "chosen", "is_own")},
-            published=len(comparison.published),
+            comparison=comparison,
             rows=f"{PAGE}#{urlencode({'model': comparison.model, 'gpu': comparison.chosen})}",
             fidelity=f"{FIDELITY}#{comparison.model}",
-            ratios=ratios
-            and {
-                "low": form(min(ratios)),
-                "high": form(max(ratios)),
-                "median": form(median(ratios)),
-                "count": len(ratios),
-            },
+            ratios=ratios,
+            median=median(ratios or [1]),
             shared=shared,
             experiments=[
                 (
