@@ -151,14 +151,14 @@ def compute_reference(config: ExportConfig, prepared: Prepared) -> Artifact:
 
 
 def served_precision(config: DeployConfig) -> str:
-    """Name the precision whose tolerances hold for what is served."""
+    """Return the precision whose tolerances hold for what is served."""
     # an accelerator computes in a precision of its own: "amp" is fp16 within an fp32 graph
     precision = "fp16" if config.accelerator == "amp" else config.precision
     return _coarsest(config, config.accelerator_precision or precision)
 
 
 def _coarsest(config: ExportConfig, precision: str) -> str:
-    """Name the coarser precision of a graph and of the tables before it, by their tolerances."""
+    """Return the coarser precision of a graph and of the tables before it, by their tolerances."""
     bounds = models.get(config.model).BOUNDS
     return max(precision, config.table_precision, key=lambda each: bounds[each])
 

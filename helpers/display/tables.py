@@ -156,7 +156,7 @@ def _columns(
 
 
 def _spec(values: "Series[float]") -> str:
-    """Choose one format for a column: three digits of its smallest value, at most 3 decimals."""
+    """Return one format for a column: three digits of its smallest value, at most 3 decimals."""
     sizes = values.dropna().abs()
     if (sizes % 1 == 0).all():
         return ",.0f"

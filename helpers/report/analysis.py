@@ -39,7 +39,7 @@ def stages(found: Results, *names: str) -> Iterator[tuple[str, Result]]:
 
 
 def frame(config: ReportConfig, found: Results, open_loop: bool = False) -> "DataFrame":
-    """Put the measurements of all experiments into one table, with the result of `judge_budget`:
+    """Return the measurements of all experiments as one table, with the result of `judge_budget`:
     those of request-rate mode (`open_loop`), or all others without repeated batches.
     """
     from pandas import DataFrame

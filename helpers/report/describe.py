@@ -58,7 +58,7 @@ def escaped(text: str) -> str:
 
 
 def within(limit: float) -> str:
-    """Name a latency budget; "" if there is none."""
+    """Return the name of a latency budget; "" if there is none."""
     return "" if limit == UNLIMITED else f" within {limit:g} ms (p99)"
 
 

@@ -78,7 +78,7 @@ def _unconfirmed(online: "DataFrame", limit: float) -> str:
 
 
 def _merged(choices: Iterable[Recommendation]) -> Iterator[Recommendation]:
-    """Name a row that is best for several things once."""
+    """Yield a row that is best for several things once."""
     found: dict[tuple[str, str, float | None], Recommendation] = {}
     for choice in choices:
         key = choice.experiment, choice.load, choice.throughput
@@ -123,5 +123,5 @@ def _throughputs(rows: "DataFrame") -> dict[str, float]:
 
 
 def cards(answers: Sequence[Answer]) -> Table:
-    """Show the recommendations next to each other, or that nothing is known."""
+    """Return the recommendations next to each other, or that nothing is known."""
     return Table(render("cards.html.j2", {"answers": answers}), "What to deploy")

@@ -45,13 +45,13 @@ class Link:
 
 
 def background(up: str = "") -> list[Link]:
-    """Link the pages that explain the others; `up` leads from a page to the outputs folder."""
+    """Return links to the pages that explain the others; `up` leads to the outputs folder."""
     found = [Link(f"{up}{GLOSSARY}", "Glossary")]
     return [*found, Link(f"{up}{DOCUMENTS}", "Documentation")] if has_documents() else found
 
 
 def has_documents() -> bool:
-    """Whether the documents are here: an installed package lies apart from its repository."""
+    """Return whether the documents are here: an installed package has no repository."""
     return (ROOT / "README.md").exists() and (ROOT / "notebooks/README.md").exists()
 
 
@@ -176,14 +176,14 @@ def page(
 
 
 def has_links(html: Path, links: Sequence[Link]) -> bool:
-    """Whether a page that `page` wrote has these links in its navigation."""
+    """Return whether a page that `page` wrote has these links in its navigation."""
     macros: Any = _environment().get_template("macros.html.j2").module
     with html.open(encoding="utf-8") as file:
         return str(macros.navigation(links)).strip() in file.read(HEAD_CHARACTERS)
 
 
 def _with_contents(body: str) -> str:
-    """Give the sections of a page anchors, and put a list of them first if there are several."""
+    """Add anchors to the sections of a page, and a list of them first if there are several."""
     sections: dict[str, str] = {}  # title by anchor
 
     def anchored(found: re.Match[str]) -> str:
@@ -239,7 +239,7 @@ def outputs_index(outputs: Path, targets: Sequence[Target]) -> Path:
 
 
 def _recommendations(target: Target) -> list[IndexRow]:
-    """List what to deploy, one line for each workload of each model that has a report."""
+    """Return what to deploy, one row for each workload of each model that has a report."""
     found: list[IndexRow] = []
     for report in (each for each in target.states if each.stage == "report"):
         stages = [each for each in target.states if each.model == report.model]

@@ -23,7 +23,7 @@ Style = tuple[str, str]  # colour and marker
 
 
 def styles(rows: "DataFrame") -> dict[str, Style]:
-    """Give each experiment a colour and a marker; the pairs repeat only after 64."""
+    """Return a colour and a marker for each experiment; the pairs repeat only after 64."""
     names = enumerate(rows["experiment"].unique())
     return {name: (COLOURS[i % 8], MARKERS[(i + i // 8) % 8]) for i, name in names}
 

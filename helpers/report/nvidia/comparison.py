@@ -62,7 +62,7 @@ class Comparison:
         return [name for name in SCENARIOS if any(row.scenario == name for row in self.published)]
 
     def of(self, scenario: str) -> list[Pair]:
-        """The pairs of a scenario."""
+        """Return the pairs of a scenario."""
         return [pair for pair in self.pairs if pair.published.scenario == scenario]
 
     def drawn(self, scenario: str) -> list[PublishedRow]:
@@ -103,7 +103,7 @@ def compare(config: ReportConfig, found: Results) -> Comparison:
 
 
 def choose_gpu(rows: Sequence[PublishedRow], gpu: str, device: str) -> str:
-    """Name NVIDIA's GPU to compare with: the target's own if NVIDIA published it, otherwise the
+    """Return NVIDIA's GPU to compare with: the target's own if NVIDIA published it, otherwise the
     slowest for a CPU and the fastest for another GPU; "" if nothing is published.
     """
     names = gpus(rows) or [""]
@@ -124,8 +124,8 @@ def pair(
 
 
 def nearest(ours: Row, rows: Sequence[PublishedRow], gpu: str) -> PublishedRow | None:
-    """Choose the table of the same format, then precision, then accelerator, then the fastest; of
-    that table the row of the nearest batch size, then the nearest number of clients.
+    """Return the nearest published row. Its table has the same format, then precision, then
+    accelerator, or is the fastest; in it the batch size is nearest, then the number of clients.
     """
 
     def to_table(table: Sequence[PublishedRow]) -> tuple[bool | float, ...]:
@@ -142,13 +142,13 @@ def nearest(ours: Row, rows: Sequence[PublishedRow], gpu: str) -> PublishedRow |
 
 
 def _served(ours: Row) -> tuple[str, str, str]:
-    """Name format, precision and accelerator of a measured row, most important first."""
+    """Return format, precision and accelerator of a measured row, most important first."""
     accelerator = ours.backend_accelerator
     return ours.model_format, ours.precision, ACCELERATORS.get(accelerator, accelerator)
 
 
 def common(pairs: Iterable[Pair]) -> list[str]:
-    """List the reasons that all of some pairs share, in order."""
+    """Return the reasons that all of some pairs share, in order."""
     found = [pair.reasons for pair in pairs]
     return [text for text in found[0] if all(text in each for each in found)] if found else []
 

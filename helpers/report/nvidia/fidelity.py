@@ -70,7 +70,7 @@ class Fidelity:
     fault: str = ""  # why there is no experiment
 
     def of(self, comparison: str) -> list[Line]:
-        """The settings that are the same, differ or are unknown."""
+        """Return the settings that are the same, differ or are unknown."""
         return [line for line in self.lines if line.comparison == comparison]
 
 
@@ -120,7 +120,7 @@ def makers(row: PublishedRow, parameters: Parameters) -> list[LoadConfig]:
 
 
 def _joined(settings: Iterable[Settings]) -> Settings:
-    """Put the settings of several rows or experiments together, each value once."""
+    """Join the settings of several rows or experiments, each value once."""
     found: dict[str, dict[Value, None]] = {}
     for each in settings:
         for name, values in each.items():
@@ -139,7 +139,7 @@ def _line(name: str, theirs: list[Value], ours: list[Value], note: str) -> Line:
 
 
 def served(config: LoadConfig) -> tuple[str, str, str]:
-    """Name format, precision and accelerator of an experiment, as `as_served` those of a row."""
+    """Return format, precision and accelerator of an experiment, as `as_served` those of a row."""
     accelerator = "" if config.accelerator == "none" else ACCELERATORS[config.accelerator]
     return formats.get(config.format).SHOWN[1], config.precision.upper(), accelerator
 
@@ -156,7 +156,7 @@ def _rows(config: LoadConfig) -> str:
 
 
 def experiment_settings(config: LoadConfig) -> Settings:
-    """Our settings of an experiment, in the scenario of its stage."""
+    """Return our settings of an experiment, in the scenario of its stage."""
     memory, runs, sizes, clients = "none", 1, [1], [1]
     if isinstance(config, OfflineConfig):
         memory, runs, sizes = config.shared_memory, config.pairs, config.batch_sizes

@@ -85,13 +85,13 @@ class PublishedRow(TableRow, allow_inf_nan=False):
 
 
 def violates_littles_law(row: Row | PublishedRow) -> bool:
-    """Tell whether throughput, latency and clients of a row break Little's law."""
+    """Return whether throughput, latency and clients of a row break Little's law."""
     law = row.littles_law
     return law is not None and not LITTLES_LAW[0] <= law <= LITTLES_LAW[1]
 
 
 def as_served(row: PublishedRow) -> tuple[str, str, str]:
-    """Name the same of a published row as it really was, whatever its label says."""
+    """Return format, precision and accelerator of a published row, whatever its label says."""
     accelerator = ACCELERATORS.get(row.backend_accelerator, row.backend_accelerator)
     # an ensemble's graph, behind the lookup, is TensorRT's
     model_format = (
@@ -145,11 +145,11 @@ def tables(rows: Iterable[PublishedRow]) -> list[list[PublishedRow]]:
 
 
 def fastest(rows: Iterable[PublishedRow]) -> float:
-    """The highest throughput of some rows."""
+    """Return the highest throughput of some rows."""
     return max(row.throughput for row in rows)
 
 
 def gpus(rows: Sequence[PublishedRow]) -> list[str]:
-    """Name the GPUs of some rows, from the slowest to the fastest by their best throughput."""
+    """Return the GPUs of some rows, from the slowest to the fastest by their best throughput."""
     names = dict.fromkeys(row.gpu for row in rows)
     return sorted(names, key=lambda gpu: fastest(row for row in rows if row.gpu == gpu))

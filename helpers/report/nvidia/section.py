@@ -59,8 +59,8 @@ def summary(comparison: Comparison) -> "Markdown":
 
 
 def as_table(comparison: Comparison) -> Table:
-    """Show the pairs, or NVIDIA's rows of the chosen GPU if nothing of ours was measured. Pairs
-    with another GPU than the target's are folded.
+    """Return a table of the pairs, or of NVIDIA's rows of the chosen GPU if nothing of ours was
+    measured. Pairs with another GPU than the target's are folded.
     """
     pairs, chosen = comparison.pairs, comparison.chosen
     if not pairs:
@@ -136,7 +136,7 @@ def draw(comparison: Comparison, scenario: str) -> "Figure":
 
 
 def _in_flight(row: TableRow) -> int:
-    """The samples in flight; offline that is the batch size."""
+    """Return the samples in flight; offline that is the batch size."""
     return row.batch_size * row.concurrency
 
 
