@@ -1,5 +1,6 @@
 from .checks import (
     KEPT_SHARE,
+    MATCH_RATE,
     MATCHED_SHARE,
     check,
     compare,
@@ -17,6 +18,7 @@ from .parity_plot import show_parity
 __all__ = [
     "KEPT_SHARE",
     "MATCHED_SHARE",
+    "MATCH_RATE",
     "check",
     "compare",
     "compute_reference",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from helpers import models
-from helpers.accuracy import KEPT_SHARE, MATCHED_SHARE
+from helpers.accuracy import KEPT_SHARE, MATCH_RATE, MATCHED_SHARE
 from helpers.errors import DataError, ParameterError
 from helpers.models._own import CALIBRATED, metrics
 from helpers.models._own import data as samples_file
@@ -22,7 +22,6 @@ from helpers.store import ROOT, display_path, write_atomic
 
 RESERVED = ("lessons", "data", "published")  # folders beside those of models
 MOST_CALIBRATED = 128
-MATCH_RATE = "match_rate"  # what is compared without labels
 LONGEST_NAME = 40
 
 

@@ -259,14 +259,6 @@ def test_sentences_are_a_list_in_which_nothing_is_markup() -> None:
 # Figures
 
 
-@pytest.fixture
-def shown(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What was displayed."""
-    found: list[Any] = []
-    monkeypatch.setattr("IPython.display.display", lambda each, **_: found.append(each))
-    return found
-
-
 def measurement(*given: dict[str, Any]) -> Measurement:
     frame = rows(*given)
     every = frame.astype(object).where(frame.notna(), None).to_dict("records")

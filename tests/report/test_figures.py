@@ -280,10 +280,8 @@ def test_findings_of_no_data_say_so(rows: DataFrame) -> None:
 def test_a_shown_figure_has_its_sentence_and_its_data_below_it(
     rows: DataFrame,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    shown: list[Any],
 ) -> None:
-    shown: list[Any] = []
-    monkeypatch.setattr("IPython.display.display", shown.append)
     show(figures.frontier(rows), "the best is 5", rows, tmp_path / "a figure.csv")
     picture, below = shown
     assert picture.data.startswith(b"\x89PNG")

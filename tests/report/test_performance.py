@@ -12,7 +12,6 @@ from helpers.results import LATENCY_COMPONENTS
 from helpers.store import OUTPUTS_VARIABLE
 from tests.report.test_answer import report, results_of, row
 from tests.report.test_describe import measurement, rows
-from tests.report.test_describe import shown as shown  # a fixture
 
 
 def captions(shown: list[Any]) -> list[str]:
