@@ -94,10 +94,6 @@ PATTERNS = [
     (re.compile(pattern.replace(" ", r"\s+"), re.IGNORECASE | re.MULTILINE), term)
     for pattern, term in BANNED.items()
 ]
-# What is said in words that are banned elsewhere: file -> the phrases, with the reason
-ALLOWED = {
-    "helpers/report/template/published.js": ("figure",),  # an element of HTML
-}
 
 # What `triton-notebooks ...` and other commands of the documents are run by. A block of commands
 # that no test runs has the comment `<!-- not run -->` before it, or `# not run` in it.
@@ -262,14 +258,13 @@ def texts(path: Path) -> list[Text]:
     return [Text(1, without_code(prose(path)))]
 
 
-def banned(text: Text, allowed: tuple[str, ...] = ()) -> Iterator[str]:
+def banned(text: Text) -> Iterator[str]:
     """Name each banned word of a text, its line and the term to use."""
     for pattern, term in PATTERNS:
         for found in pattern.finditer(text.words):
-            if found[0].lower() not in allowed:
-                line = text.line + text.words.count("\n", 0, found.start())
-                near = " ".join(text.words[max(found.start() - 30, 0) : found.end() + 30].split())
-                yield f"{line}: '{' '.join(found[0].split())}' -> {term}   ({near})"
+            line = text.line + text.words.count("\n", 0, found.start())
+            near = " ".join(text.words[max(found.start() - 30, 0) : found.end() + 30].split())
+            yield f"{line}: '{' '.join(found[0].split())}' -> {term}   ({near})"
 
 
 @cache
@@ -289,8 +284,7 @@ def help_of(name: str, capsys: pytest.CaptureFixture[str]) -> str:
 
 @pytest.mark.parametrize("path", [*DOCUMENTS, *NOTEBOOKS, *PAGES, *MODULES], ids=name_of)
 def test_no_word_that_only_this_package_used_is_left(path: Path) -> None:
-    allowed = ALLOWED.get(str(path), ())
-    found = [f"{path}:{each}" for text in texts(path) for each in banned(text, allowed)]
+    found = [f"{path}:{each}" for text in texts(path) for each in banned(text)]
 
     assert not found, "\n".join(["", *found])
 

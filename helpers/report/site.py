@@ -223,7 +223,7 @@ def target_index(folder: Path, target: Target, explored: Sequence[StageState] = 
             for model, rows in models.items()
         },
         "explored": explored,
-        **(script("index.js") if models else {}),
+        **(script() if models else {}),
     }
     return write_atomic(folder / "index.html", render("target.html.j2", context))
 
@@ -233,7 +233,7 @@ def outputs_index(outputs: Path, targets: Sequence[Target]) -> Path:
     context = {
         "targets": [(each, counts(each.states), _recommendations(each)) for each in targets],
         "refresh": max((each.refresh for each in targets), default=0),
-        **(script("index.js") if targets else {}),
+        **(script() if targets else {}),
     }
     return write_atomic(outputs / "index.html", render("outputs.html.j2", context))
 
@@ -260,9 +260,9 @@ def _note(report: StageState, stages: Sequence[StageState], has_answer: bool) ->
     return f"{before}; a run is in progress, {progress}"
 
 
-def script(name: str) -> dict[str, str]:
-    """Return a page's own script, and the hash by which its security policy allows it."""
-    text = (TEMPLATE / name).read_text()
+def script() -> dict[str, str]:
+    """Return the script of filters, and the hash by which a page's security policy allows it."""
+    text = (TEMPLATE / "filter.js").read_text()
     hashed = b64encode(hashlib.sha256(text.encode()).digest()).decode()
     return {"script": text, "script_hash": hashed}
 

@@ -74,7 +74,7 @@ def _published() -> Content:
     rows = everything()
     laws = [None if row.littles_law is None else f"{row.littles_law:.4f}" for row in rows]
     return DataFrame([row.model_dump() for row in rows]).assign(littles_law=laws), {
-        **script("published.js"),
+        **script(),
         "columns": list(COLUMNS),
         "filters": [(list(COLUMNS).index(name), name) for name in FILTERS],
         "words": NUMBERS,
