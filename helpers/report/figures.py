@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from helpers.display import GREY, INK, canvas, mark_decades, number, subplots
+from helpers.display import GREY, INK, canvas, mark_decades, subplots
 from helpers.perf import BOUNDS
 from helpers.report import style
 from helpers.report.analysis import TRUSTED, UNLIMITED, leaders, measured, pareto, workloads
@@ -173,8 +173,7 @@ def _scale(axes: "Axes", points: "DataFrame", panel: Panel, limit: float) -> Non
         axes.set_ylim(1.1 * values.min(), None)
         axes.axhline(0, color=INK, lw=1, zorder=1)
     if panel.x == "sent":
-        axes.set_xlim(0, None)
-        axes.xaxis.set_major_formatter(number)
+        style.scale(axes, points[panel.x], "x")
     else:
         style.mark_sizes(axes, points[panel.x].unique())
 

@@ -72,6 +72,15 @@ def test_without_such_requests_it_says_so() -> None:
     assert words(figures.latency_over_rate(nothing)) == "Nothing was measured."
 
 
+def test_rates_that_are_far_apart_have_a_logarithmic_axis() -> None:
+    found = results_of([at_random(1.0, 5.0), at_random(31.0, 8.0)])
+
+    (axes,) = figures.latency_over_rate(analysis.frame(report(), found, open_loop=True)).axes
+
+    assert axes.get_xscale() == "log"
+    assert axes.get_xlabel() == "rate (samples/s), log scale"
+
+
 def test_the_figure_has_both_percentiles_over_the_rate_in_samples_and_the_budget() -> None:
     found = results_of([at_random(10.0, 5.0), at_random(20.0, 80.0, quality="saturated")])
 
