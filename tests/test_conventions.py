@@ -192,7 +192,7 @@ def test_importing_any_module_loads_no_framework() -> None:
     names = [name_of(path) for path in MODULES if path.name not in inside_triton]
     outside = [name for name in names if not insides.match(name)]
 
-    assert {"helpers.formats.onnx", "helpers.models.resnet50", "helpers.report.plots"} < set(
+    assert {"helpers.formats.onnx", "helpers.models.resnet50", "helpers.report.figures"} < set(
         outside
     )
     assert heavy_imports(outside) == {}

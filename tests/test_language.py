@@ -14,10 +14,10 @@ from typer.main import get_command
 
 from helpers.__main__ import app, main
 from helpers.config.old_names import QUALITIES
-from helpers.report import glossary
 from helpers.report.documents import anchor
 from helpers.results import Row
 from helpers.store.paths import OUTPUTS_VARIABLE, ROOT
+from tests.report.test_glossary import FORMERLY, terms
 from tests.test_conventions import committed
 
 MOST_WORDS = 25  # of a sentence
@@ -94,10 +94,6 @@ PATTERNS = [
     (re.compile(pattern.replace(" ", r"\s+"), re.IGNORECASE | re.MULTILINE), term)
     for pattern, term in BANNED.items()
 ]
-# What is said in words that are banned elsewhere: file -> the phrases, with the reason
-ALLOWED = {
-    "helpers/report/template/published.js": ("figure",),  # an element of HTML
-}
 
 # What `triton-notebooks ...` and other commands of the documents are run by. A block of commands
 # that no test runs has the comment `<!-- not run -->` before it, or `# not run` in it.
@@ -165,7 +161,7 @@ LINK = re.compile(r"\[(?:[^\[\]]|\[[^\]]*\])*\]\(([^()\s]+)(?: \"[^\"]*\")?\)")
 FILES = sorted(path.relative_to(ROOT) for path in committed())
 DOCUMENTS = [each for each in FILES if each.suffix == ".md"]
 NOTEBOOKS = [each for each in FILES if each.suffix == ".ipynb" and each.parts[0] == "notebooks"]
-PAGES = [each for each in FILES if each.name.endswith((".html.j2", ".js"))]
+PAGES = [each for each in FILES if each.name.endswith((".j2", ".js"))]
 MODULES = [
     each
     for each in FILES
@@ -200,7 +196,7 @@ def prose(path: Path) -> str:
     """The Markdown of a document or of a notebook's cells."""
     text = (ROOT / path).read_text(encoding="utf-8")
     if path.suffix == ".md":
-        return text
+        return FORMERLY.sub(blanked, text) if path.stem == "glossary" else text
     cells = json.loads(text)["cells"]
     return "\n\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "markdown")
 
@@ -254,8 +250,6 @@ def page_text(path: Path) -> list[Text]:
 def texts(path: Path) -> list[Text]:
     """What a file of the repository says to a user."""
     if path in MODULES:
-        if path.stem == "glossary":
-            return [Text(1, f"{term.name}: {term.meaning}") for term in glossary.TERMS]
         strings = Strings()
         strings.visit(ast.parse((ROOT / path).read_text(encoding="utf-8")))
         return strings.found
@@ -264,14 +258,13 @@ def texts(path: Path) -> list[Text]:
     return [Text(1, without_code(prose(path)))]
 
 
-def banned(text: Text, allowed: tuple[str, ...] = ()) -> Iterator[str]:
+def banned(text: Text) -> Iterator[str]:
     """Name each banned word of a text, its line and the term to use."""
     for pattern, term in PATTERNS:
         for found in pattern.finditer(text.words):
-            if found[0].lower() not in allowed:
-                line = text.line + text.words.count("\n", 0, found.start())
-                near = " ".join(text.words[max(found.start() - 30, 0) : found.end() + 30].split())
-                yield f"{line}: '{' '.join(found[0].split())}' -> {term}   ({near})"
+            line = text.line + text.words.count("\n", 0, found.start())
+            near = " ".join(text.words[max(found.start() - 30, 0) : found.end() + 30].split())
+            yield f"{line}: '{' '.join(found[0].split())}' -> {term}   ({near})"
 
 
 @cache
@@ -291,8 +284,7 @@ def help_of(name: str, capsys: pytest.CaptureFixture[str]) -> str:
 
 @pytest.mark.parametrize("path", [*DOCUMENTS, *NOTEBOOKS, *PAGES, *MODULES], ids=name_of)
 def test_no_word_that_only_this_package_used_is_left(path: Path) -> None:
-    allowed = ALLOWED.get(str(path), ())
-    found = [f"{path}:{each}" for text in texts(path) for each in banned(text, allowed)]
+    found = [f"{path}:{each}" for text in texts(path) for each in banned(text)]
 
     assert not found, "\n".join(["", *found])
 
@@ -310,10 +302,10 @@ OTHER_SENSES |= {"wide", "disturbed", "few requests", "few pairs", "bare"}
 
 
 def test_the_words_that_the_glossary_replaced_are_banned() -> None:
-    replaced = {word for term in glossary.TERMS for word in term.formerly} - OTHER_SENSES
+    replaced = {word for term in terms() for word in term.formerly} - OTHER_SENSES
 
     assert [word for word in sorted(replaced) if not [*banned(Text(1, f"so {word}"))]] == []
-    assert set(QUALITIES) <= {word for term in glossary.TERMS for word in term.formerly}
+    assert set(QUALITIES) <= {word for term in terms() for word in term.formerly}
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
-from .ladder import (
-    AGREED_SHARE,
+from .checks import (
     KEPT_SHARE,
+    MATCH_RATE,
+    MATCHED_SHARE,
     check,
     compare,
     compute_reference,
@@ -12,11 +13,12 @@ from .ladder import (
     reference_outputs,
     served_precision,
 )
-from .scatter import show_parity
+from .parity_plot import show_parity
 
 __all__ = [
-    "AGREED_SHARE",
     "KEPT_SHARE",
+    "MATCHED_SHARE",
+    "MATCH_RATE",
     "check",
     "compare",
     "compute_reference",

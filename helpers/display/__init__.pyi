@@ -1,6 +1,5 @@
 from .figures import (
     COLOURS,
-    DPI,
     GREY,
     INK,
     WIDTH,
@@ -10,17 +9,15 @@ from .figures import (
     number,
     paired_bars,
     picture,
-    png,
     show,
     subplots,
 )
 from .progress import Lines, Progress, lines_or_live
-from .tables import ABSENT, Table, digits, pretty, short, table
+from .tables import ABSENT, Table, digits, display, pretty, short, table
 
 __all__ = [
     "ABSENT",
     "COLOURS",
-    "DPI",
     "GREY",
     "INK",
     "WIDTH",
@@ -29,13 +26,13 @@ __all__ = [
     "Table",
     "canvas",
     "digits",
+    "display",
     "legend_below",
     "lines_or_live",
     "mark_decades",
     "number",
     "paired_bars",
     "picture",
-    "png",
     "pretty",
     "short",
     "show",

@@ -9,10 +9,10 @@ from urllib.parse import quote
 
 import numpy as np
 
+from helpers.display.tables import display
 from helpers.store import without, write_atomic
 
 if TYPE_CHECKING:
-    import PIL.Image
     from IPython.display import Image
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 COLOURS = ("#0173b2", "#de8f05", "#029e73", "#cc78bc", "#a3480a", "#56b4e9", "#5b5b5b", "#b00068")
 INK, GREY = "#111111", "#5b5b5b"
 DPI = 144  # of a picture: 1.5 of its pixels for each of the page's
+PALETTE = 128  # colours of a chart: it looks the same, and the page is a third as large
 WIDTH = 10.25  # inches, of 96 pixels on a page: as wide as its text may be
 CAPTION = "font-size:.9em;max-width:48rem;margin:0 0 1em"  # below a figure
 
@@ -83,51 +84,37 @@ def legend_below(figure: "Figure", axes: "Axes") -> None:
     figure.legend(handles, labels, loc="outside lower left", ncols=len(labels), frameon=False)
 
 
-def picture(figure: "Figure", text: str) -> "Image":
-    """Turn a figure into what a notebook shows, with its alternative text."""
+def picture(figure: "Figure", text: str, *, is_photo: bool = True) -> "Image":
+    """Turn a figure into what a notebook shows, with its alternative text; one that has photos or
+    many colours keeps them all.
+    """
     from IPython.display import Image
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from PIL.Image import fromarray
 
-    drawn = BytesIO()
-    _drawn(figure).save(drawn, "PNG")
-    return Image(drawn.getvalue(), width=round(WIDTH * 96), alt=text)  # type: ignore[no-untyped-call]
+    figure.set_dpi(DPI)
+    canvas, encoded = FigureCanvasAgg(figure), BytesIO()
+    canvas.draw()  # type: ignore[no-untyped-call]
+    # the pixels of `savefig`, which would lay the figure out twice
+    drawn = fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")  # type: ignore[no-untyped-call]
+    drawn = drawn if is_photo else drawn.quantize(PALETTE)
+    drawn.save(encoded, "PNG", optimize=not is_photo)
+    return Image(encoded.getvalue(), width=round(WIDTH * 96), alt=text)  # type: ignore[no-untyped-call]
 
 
 def show(figure: "Figure", sentence: str, data: "DataFrame", path: Path) -> None:
     """Display `figure`, its caption, and a link to `data`, written to `path`.
 
-    The link is relative to the folder of `path`, which is the page's. The figure is emptied.
+    The link is relative to the folder of `path`, which is the page's.
     """
-    from IPython.display import HTML, display
+    from IPython.display import HTML
 
     write_atomic(path, data.to_csv(index=False))
-    bundle = {"image/png": png(figure), "text/plain": sentence}
-    about = {"image/png": {"alt": sentence, "width": round(WIDTH * 96)}}
     link = f'<a href="{escape(quote(path.name))}">data of this chart (CSV)</a>'
     # a screen reader has read the sentence as the figure's alternative text
     said = f'<span aria-hidden="true">{escape(sentence)}</span> {link}'
-    display(bundle, raw=True, metadata=about)  # type: ignore[no-untyped-call]
-    display(HTML(f'<p class="caption" style="{CAPTION}">{said}</p>'))  # type: ignore[no-untyped-call]
-
-
-def png(figure: "Figure") -> bytes:
-    """Draw `figure` as a picture for a page and empty it."""
-    picture = BytesIO()
-    # A palette of 128 colours looks the same and makes the page a third of its size.
-    _drawn(figure).quantize(128).save(picture, "PNG", optimize=True)
-    figure.clear()
-    return picture.getvalue()
-
-
-def _drawn(figure: "Figure") -> "PIL.Image.Image":
-    """Draw `figure` with the pixels of `savefig`, which would lay it out twice."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from PIL import Image
-
-    figure.set_dpi(DPI)
-    canvas = FigureCanvasAgg(figure)
-    canvas.draw()  # type: ignore[no-untyped-call]
-    pixels = np.asarray(canvas.buffer_rgba())  # type: ignore[no-untyped-call]
-    return Image.fromarray(pixels).convert("RGB")
+    caption = HTML(f'<p class="caption" style="{CAPTION}">{said}</p>')  # type: ignore[no-untyped-call]
+    display(picture(figure, sentence, is_photo=False), caption)
 
 
 def mark_decades(axis: "Axis") -> None:

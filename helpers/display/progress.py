@@ -72,10 +72,15 @@ class LiveView(Lines):
 
     def __init__(self) -> None:
         from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn
 
         self._console = Console(highlight=False, markup=False, soft_wrap=True)
+        columns = TextColumn("{task.description}"), BarColumn(20), TextColumn("{task.fields[left]}")
+        self._bars = Progress(*columns, console=self._console)
+        self._run = self._bars.add_task("run", left="")
+        self._stage = self._bars.add_task("stage", visible=False, left="")
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
-        self._run = self._stage = _Share(0.0)
+        self._expected = self._took = 0.0  # the seconds of the stages that are done
         self._name = ""
 
     def _print(self, line: str) -> None:
@@ -88,7 +93,7 @@ class LiveView(Lines):
     def run(self, seconds: float) -> Iterator[None]:
         from rich.live import Live
 
-        self._run = _Share(seconds)
+        self._bars.update(self._run, total=seconds)
         # one picture a second: a server may be measured on the same cores
         with Live(
             console=self._console,
@@ -101,54 +106,36 @@ class LiveView(Lines):
 
     @contextmanager
     def stage(self, name: str, why: str, seconds: float) -> Iterator[None]:
-        self._name, self._stage = f"{name} ({why})", _Share(seconds)
+        self._bars.reset(self._stage, total=seconds, visible=True, left="")
+        self._name = f"{name} ({why})"
         self._tail.clear()
         try:
             yield
         finally:
-            self._run.done += seconds
-            self._run.took += self._stage.spent
-            self._name, self._stage = "", _Share(0.0)
+            self._took += self._bars.tasks[self._stage].elapsed or 0.0
+            self._expected += seconds
+            self._name = ""
+            self._bars.reset(self._stage, visible=False)
 
     def _picture(self) -> "Group":
         from rich.console import Group
-        from rich.progress_bar import ProgressBar
-        from rich.table import Table
         from rich.text import Text
 
-        run, stage = self._run, self._stage
-        under_way = min(stage.spent / run.pace, stage.seconds)
-        done = min(run.done + under_way, run.seconds)
-        left = _clock((run.seconds - done) * run.pace)
-        share = f"{done / max(run.seconds, 1):.0%}"
-        bars = Table.grid(padding=(0, 1))
-        bars.add_row("run", ProgressBar(run.seconds, done, 20), f"{share}, about {left} left")
+        run, stage = (self._bars.tasks[each] for each in (self._run, self._stage))
+        total, expected = run.total or 0.0, (stage.total or 0.0) if self._name else 0.0
+        # how many times as long as expected the stages took, once that tells something
+        pace = self._took / self._expected if self._expected >= TELLING_SECONDS else 1.0
+        spent = (stage.elapsed or 0.0) if self._name else 0.0
+        done = min(self._expected + min(spent / pace, expected), total)
+        left = f"{done / max(total, 1):.0%}, about {_clock((total - done) * pace)} left"
+        self._bars.update(self._run, completed=done, left=left)
         if not self._name:
-            return Group(bars)
-        expected = stage.seconds * run.pace
-        times = f"{_clock(stage.spent)} of about {_clock(expected)}"
-        bars.add_row("stage", ProgressBar(expected, stage.spent, 20), times)
+            return Group(self._bars)
+        times = f"{_clock(spent)} of about {_clock(expected * pace)}"
+        self._bars.update(self._stage, completed=spent / pace, left=times)
         tail = [self._name, *self._tail]  # at once: another thread appends
         lines = [Text(each, "dim", overflow="ellipsis", no_wrap=True) for each in tail]
-        return Group(bars, *lines)
-
-
-class _Share:
-    """How much of what was expected is done."""
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds  # expected
-        self.done = self.took = 0.0  # of its parts: the seconds that were expected, and real ones
-        self._started = time.monotonic()
-
-    @property
-    def spent(self) -> float:
-        return time.monotonic() - self._started
-
-    @property
-    def pace(self) -> float:
-        """How many times as long as expected the parts took, once that tells something."""
-        return self.took / self.done if self.done >= TELLING_SECONDS else 1.0
+        return Group(self._bars, *lines)
 
 
 def _clock(seconds: float) -> str:

@@ -76,6 +76,14 @@ class Table:
         return f"Table: {self.caption}"
 
 
+def display(*found: object) -> None:
+    """Display something in a notebook, one below the other."""
+    from IPython import display as notebook
+
+    for each in found:
+        notebook.display(each)  # type: ignore[no-untyped-call]
+
+
 def table(
     data: "DataFrame | Iterable[Mapping[str, object]] | Mapping[str, object]",
     caption: str = "",
@@ -148,7 +156,7 @@ def _columns(
 
 
 def _spec(values: "Series[float]") -> str:
-    """Choose one format for a column: three digits of its smallest value, at most 3 decimals."""
+    """Return one format for a column: three digits of its smallest value, at most 3 decimals."""
     sizes = values.dropna().abs()
     if (sizes % 1 == 0).all():
         return ",.0f"

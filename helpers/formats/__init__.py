@@ -42,7 +42,7 @@ Source: TypeAlias = "torch.nn.Module | keras.Model | Path"
 
 
 class Session(Protocol):
-    """A loaded model, as the ladder, the bare measurement and the server's adapter use it."""
+    """A loaded model, as parity checks, the in-process baseline and the adapter use it."""
 
     def run(self, inputs: Arrays) -> Arrays:
         """Compute the outputs of a batch of any size."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from helpers import models
-from helpers.accuracy import AGREED_SHARE, KEPT_SHARE
+from helpers.accuracy import KEPT_SHARE, MATCH_RATE, MATCHED_SHARE
 from helpers.errors import DataError, ParameterError
 from helpers.models._own import CALIBRATED, metrics
 from helpers.models._own import data as samples_file
@@ -22,7 +22,6 @@ from helpers.store import ROOT, display_path, write_atomic
 
 RESERVED = ("lessons", "data", "published")  # folders beside those of models
 MOST_CALIBRATED = 128
-AGREEMENT = "match_rate"  # what is compared without labels
 LONGEST_NAME = 40
 
 
@@ -56,8 +55,8 @@ def create(name: str, source: str, wishes: Wishes, say: Callable[[str], None]) -
     sizes = sizes_of(wishes.dimensions)
     found = draft(name, origin, wishes.samples, wishes.batch, sizes, precisions)
     kept = _kept(name, found, wishes)
-    metric = "" if wishes.metric == AGREEMENT else wishes.metric
-    asked = AGREED_SHARE if metric else KEPT_SHARE
+    metric = "" if wishes.metric == MATCH_RATE else wishes.metric
+    asked = MATCHED_SHARE if metric else KEPT_SHARE
     chosen, left_out = options(found, wishes.device, kept, asked)
     better = "lower" if metric in metrics.LOWER else "higher"
     scored = writing.Scored(metric, bool(metric) and metric not in metrics.NAMES, better)
@@ -101,7 +100,7 @@ def _check_name(name: str) -> None:
 
 def _check_metric(wishes: Wishes) -> None:
     known = ", ".join(metrics.NAMES)
-    if wishes.metric and wishes.metric != AGREEMENT and not wishes.labels:
+    if wishes.metric and wishes.metric != MATCH_RATE and not wishes.labels:
         need = "--labels: an .npz file with one label per sample"
         raise ParameterError(f"--metric {wishes.metric} also needs {need}.")
     if wishes.labels and not wishes.metric:

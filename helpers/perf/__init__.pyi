@@ -12,6 +12,7 @@ from .compare import (
     ratio_of,
     served,
 )
+from .interleave import Ratio
 from .loadgen import crosscheck
 from .lookups import show_passes
 from .offline import measure_offline
@@ -19,7 +20,7 @@ from .online import measure_online
 from .operators import profile_operators
 from .peaks import highest_peaks
 from .rows import Window
-from .statistics import judge_budget, littles_law
+from .statistics import Interval, judge_budget, littles_law
 from .words import BOUNDS, interval, with_intervals
 
 __all__ = [
@@ -27,8 +28,10 @@ __all__ = [
     "PATIENCE_VARIABLE",
     "Candidate",
     "Comparison",
+    "Interval",
     "LoadSession",
     "Point",
+    "Ratio",
     "Variant",
     "Window",
     "command_line",

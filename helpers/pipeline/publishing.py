@@ -34,7 +34,6 @@ from helpers.report import (
     answers_of,
     background,
     documents,
-    glossary,
     has_links,
     nvidia,
     outputs_index,
@@ -261,10 +260,9 @@ def _target(outputs: Path, name: str, pending: Mapping[Path, str] | None) -> Tar
 
 def publish_front(outputs: Path) -> Path:
     """Write what belongs to no target: NVIDIA's rows, what our experiments do as NVIDIA did, the
-    glossary, the index of all targets, and the documents.
+    index of all targets, and the documents with the glossary.
     """
     nvidia.write_pages(outputs)
-    glossary.write_page(outputs)
     index = outputs_index(outputs, [_target(outputs, name, None) for name in targets(outputs)])
     documents.write_pages(outputs)
     return index

@@ -1,4 +1,4 @@
-"""Tuning an experiment: the ladder of every format that it may take, then the search."""
+"""Tuning an experiment: the parity checks of every format that it may take, then the search."""
 
 from dataclasses import replace
 from pathlib import Path

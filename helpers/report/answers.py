@@ -13,7 +13,7 @@ KEY = "answers"  # in the metadata of a report's result
 
 
 @dataclass(frozen=True)
-class Choice:
+class Recommendation:
     """A configuration that is best for something, and why; or that none is confirmed to be."""
 
     best: str  # such as "for throughput"
@@ -40,16 +40,16 @@ class Answer:
     """What to deploy for one workload of a model: one variant of the network and one data set."""
 
     workload: str  # its name among the model's workloads; "" if it is the only one
-    choices: tuple[Choice, ...]  # the one to deploy first
+    choices: tuple[Recommendation, ...]  # the one to deploy first
     throughputs: dict[str, float]  # the highest of each experiment (samples/s)
 
     @property
-    def recommended(self) -> Choice | None:
+    def recommended(self) -> Recommendation | None:
         """What to deploy; None if no throughput is known."""
         return next((each for each in self.choices if each.experiment), None)
 
     @property
-    def others(self) -> list[Choice]:
+    def others(self) -> list[Recommendation]:
         """The other choices, in their order."""
         return [each for each in self.choices if each is not self.recommended]
 

@@ -1,4 +1,4 @@
-"""The repository's documents as pages of the site: its Markdown files, linked with one another."""
+"""Documents as pages of the site: the glossary and the repository's Markdown files, with links."""
 
 import os
 import re
@@ -7,19 +7,24 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from helpers.report.site import DOCUMENTS, Link, has_documents, render
+from helpers.report.site import DOCUMENTS, GLOSSARY, Link, has_documents, render
 from helpers.store import GRAMMARS, ROOT, digest, package_files, without, write_atomic
 
-FOLDERS = (".", "notebooks", "params", "params/models", "docker", "helpers", "tests")
+FOLDERS = (
+    *(".", "notebooks", "params", "params/models", "params/published"),
+    *("docker", "helpers", "tests"),
+)
+TERMS = Path(__file__).parent / "prose" / "glossary.md"
+PUBLISHED = ROOT / "params" / "published"  # has a page of another kind
 
 
 def sources() -> dict[Path, str]:
-    """Name the page of each document, README.md first; none in a package without its repository."""
-    if not has_documents():
-        return {}
-    found = (sorted((ROOT / each).glob("*.md")) for each in FOLDERS)
+    """Return the page of each document, README.md first and the glossary last, which alone is there
+    in a package without its repository.
+    """
+    found = (sorted((ROOT / each).glob("*.md")) for each in FOLDERS if has_documents())
     ordered = (sorted(paths, key=lambda path: path.stem != "README") for paths in found)
-    return {path: page_name(path) for paths in ordered for path in paths}
+    return {path: page_name(path) for paths in ordered for path in paths} | {TERMS: GLOSSARY}
 
 
 def page_name(path: Path) -> str:
@@ -47,6 +52,7 @@ def target(path: Path, url: str, pages: dict[Path, str]) -> str:
         return url
     there = Path(os.path.normpath(path.parent / parts.path))
     page = pages.get(there) or pages.get(there / "README.md")
+    page = "published.html" if there == PUBLISHED else page
     return f"{page}#{parts.fragment}" if page and parts.fragment else page or ""
 
 
@@ -63,6 +69,9 @@ def body(path: Path, pages: dict[Path, str]) -> str:
             own = anchor(unescape(re.sub("<[^>]*>", "", text)))
             return f'<h{level} id="{own}">{text}</h{level}>\n'
 
+        def def_list_head(self, text: str) -> str:
+            return f'<dt id="{anchor(unescape(text))}">{text}</dt>\n'
+
         def link(self, text: str, url: str, title: str | None = None) -> str:
             there = target(path, url, pages)
             return super().link(text, there, title) if there else text
@@ -75,19 +84,20 @@ def body(path: Path, pages: dict[Path, str]) -> str:
             return shown if 'src="data:' in shown else text  # an image of Docker has no pictures
 
     renderer = Renderer(escape=False, embed_images=True, path=str(ROOT))
-    html = str(create_markdown(renderer=renderer, plugins=["table"])(path.read_text("utf-8")))
+    markdown = create_markdown(renderer=renderer, plugins=["table", "def_list"])
+    html = str(markdown(path.read_text("utf-8")))
     return html.replace("<table>", '<table tabindex="0">')
 
 
 def write_pages(outputs: Path) -> None:
-    """Write a page for each document into `outputs`, unless all are there as they would be."""
+    """Write a page for each document into `outputs`, unless all are there and up to date."""
     pages = sources()
     texts = {page: path.read_text(encoding="utf-8") for path, page in pages.items()}
     made_from = digest([package_files(), texts])
-    front = outputs / DOCUMENTS
-    if not pages or (front.exists() and made_from in front.read_text(encoding="utf-8")):
+    front = outputs / next(iter(pages.values()))
+    if front.exists() and made_from in front.read_text(encoding="utf-8"):
         return
-    documents = [Link(page, title_of(path)) for path, page in pages.items()]
+    documents = [Link(page, title_of(path)) for path, page in pages.items() if path != TERMS]
     for path, page in reversed(pages.items()):  # the front last: the others are there with it
         context = {
             "title": title_of(path),

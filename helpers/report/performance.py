@@ -3,12 +3,16 @@
 from typing import TYPE_CHECKING
 
 from helpers.config import OnlineConfig
-from helpers.display import Table, table
+from helpers.display import Table, display, picture, table
 from helpers.perf import show_passes, with_intervals
-from helpers.report import noticed, panels, request
+from helpers.report import describe, figures, latency_parts, text
+from helpers.report.analysis import UNLIMITED
 from helpers.results import Measurement
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from matplotlib.figure import Figure
     from pandas import DataFrame
 
 OFFLINE = ["batch_size", "repeated", "throughput", "p50_latency_ms", "p99_latency_ms"]
@@ -30,17 +34,17 @@ def show_offline(measurement: Measurement) -> None:
     """
     rows = measurement.frame()
     show_passes(measurement)
-    _display(table(with_intervals(rows, OFFLINE), "Offline, with 95% CIs"))
+    display(table(with_intervals(rows, OFFLINE), "Offline, with 95% CIs"))
     if rows["in_process_throughput"].notna().any():
         caption = "Compared with the same model in-process, without a server"
-        _display(table(with_intervals(rows, IN_PROCESS), caption))
+        display(table(with_intervals(rows, IN_PROCESS), caption))
     _conditions(measurement, rows, "batch_size")
 
 
 def show_online(measurement: Measurement) -> None:
     """Display the numbers of clients, and the conditions, which are folded."""
     rows = clients(measurement)
-    _display(table(with_intervals(rows, ONLINE), "Concurrency mode, with 95% CIs"))
+    display(table(with_intervals(rows, ONLINE), "Concurrency mode, with 95% CIs"))
     _conditions(measurement, rows, "concurrency")
 
 
@@ -49,7 +53,7 @@ def show_rates(measurement: Measurement) -> None:
     rows = measurement.frame()
     rows = rows[rows["rate"].notna()]
     if len(rows):
-        _display(table(with_intervals(rows, RATES), "Request-rate mode, with 95% CIs"))
+        display(table(with_intervals(rows, RATES), "Request-rate mode, with 95% CIs"))
     else:
         print("This experiment has no `rates`, so nothing was measured in request-rate mode.")
 
@@ -57,28 +61,40 @@ def show_rates(measurement: Measurement) -> None:
 def notice_offline(measurement: Measurement) -> None:
     """Display charts over batch size, where there are several, and what to notice in sentences."""
     rows = measurement.frame()
-    sentences = noticed.offline(rows)
-    panels.show_offline(rows, sentences)
-    _display(noticed.in_words(sentences))
+    points = rows[~rows["repeated"].astype(bool)]
+    _notice(points, "batch_size", figures.offline_panels, describe.offline(rows))
 
 
 def notice_online(measurement: Measurement, config: OnlineConfig, is_local: bool) -> None:
     """Display charts over the number of clients, where there are several, and what to notice in
     sentences.
     """
-    rows = clients(measurement)
-    sentences = noticed.online(rows, config, is_local)
-    panels.show_online(rows, config.latency_budget_ms, sentences)
-    _display(noticed.in_words(sentences))
+    rows, limit = clients(measurement), config.latency_budget_ms or UNLIMITED
+    sentences = describe.online(rows, config, is_local)
+    _notice(rows, "concurrency", lambda points: figures.online_panels(points, limit), sentences)
+
+
+def _notice(
+    rows: "DataFrame",
+    axis: str,
+    draw: "Callable[[DataFrame], Figure]",
+    sentences: "Sequence[str]",
+) -> None:
+    """Display a chart if there is more than one measurement, and the sentences."""
+    points = rows[rows["throughput"].notna()].sort_values(axis)
+    if len(points) > 1:
+        display(picture(draw(points), " ".join(sentences), is_photo=False))
+    display(text.bullets(sentences, "What to notice"))
 
 
 def show_request(measurement: Measurement) -> None:
     """Display the steps of a request with the share of the mean latency that each takes."""
-    rows = clients(measurement)
-    if found := request.picture_of(rows):
-        _display(found)
-    else:
+    points = latency_parts.known(clients(measurement))
+    if points.empty:
         print("Triton reported no times of single steps for these measurements.")
+        return
+    figure = latency_parts.draw_requests(points)
+    display(picture(figure, latency_parts.describe(points), is_photo=False))
 
 
 def clients(measurement: Measurement) -> "DataFrame":
@@ -99,10 +115,4 @@ def _conditions(measurement: Measurement, rows: "DataFrame", axis: str) -> None:
     caption = "Conditions of the measurement"
     tables = table(rows[[axis, *CONDITIONS]]), table(whole)
     body = "".join(each.html for each in tables)
-    _display(Table(f"<details><summary>{caption}</summary>{body}</details>", caption))
-
-
-def _display(found: object) -> None:
-    from IPython.display import display
-
-    display(found)  # type: ignore[no-untyped-call]
+    display(Table(f"<details><summary>{caption}</summary>{body}</details>", caption))

@@ -4,13 +4,24 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from helpers.config import ReportConfig, results_folder
-from helpers.display import table
+from helpers.display import display, show, table
 from helpers.perf import with_intervals
-from helpers.report import choices, findings, nvidia, plots, stores, text
+from helpers.report import (
+    analysis,
+    describe,
+    embedding_cache,
+    figures,
+    latency_parts,
+    nvidia,
+    recommend,
+    tables,
+    text,
+)
 from helpers.report.answers import Answer
 from helpers.results import Results
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
     from pandas import DataFrame
 
 OFFLINE = ["experiment", "batch_size", "quality", "throughput", "p50_latency_ms"]
@@ -21,121 +32,100 @@ ONLINE = ["experiment", "concurrency", "quality", "throughput", "p50_latency_ms"
 ONLINE += ["p99_latency_ms", "budget", "average_batch_size", "requests", "reason"]
 RATES = ["experiment", "rate", "quality", "p50_latency_ms", "p99_latency_ms", "budget"]
 RATES += ["p99_sent_ms", "send_delay_p99_ms", "requests", "reason"]
+APART = (
+    "Each format compared with fp32, offline. Measured at different times: "
+    "the 95% CIs leave out a drift of the machine between them"
+)
 
 
 def show_answer(
     config: ReportConfig, results: Results, rows: "DataFrame", answers: Sequence[Answer]
 ) -> None:
     """Display the answer: in a sentence, as cards, as a chart, and what it rests on."""
-    limit = text.budget(config)
-    _display(text.markdown("\n\n".join(map(in_one_sentence, answers)) or NOTHING))
-    _display(choices.card(answers))
-    plots.show(
-        plots.frontier(rows, limit),
-        findings.describe_frontier(rows, limit),
-        rows,
-        results_folder(config) / "frontier.csv",
-    )
-    _display(text.answer(config, results, rows))
-
-
-NOTHING = "**Nothing was measured yet.**"
-
-
-def in_one_sentence(answer: Answer) -> str:
-    """Return what to deploy for a workload, as Markdown."""
-    head = f"{text.escaped(answer.workload)}: " if answer.workload else ""
-    best = answer.recommended
-    if best is None:
-        return f"**{head}No configuration can be recommended yet: no throughput is known.**"
-    return f"**{head}Deploy {text.escaped(best.experiment)}**: {text.escaped(best.figures)}."
+    limit = analysis.budget(config)
+    display(text.recommendation(answers), recommend.cards(answers))
+    caption = describe.frontier(rows, limit)
+    _show_chart(config, "frontier", figures.frontier(rows, limit), caption, rows)
+    display(text.answer(config, results, rows))
 
 
 def show_accuracy(config: ReportConfig, results: Results, rows: "DataFrame") -> None:
     """Display the experiments, each format compared with fp32, the checks and the metrics."""
-    _display(table(config.summary(), "What this report is about"))
-    _display(table(text.configurations(config, results), "Experiments"))
-    against = choices.against_fp32(config, results, rows)
-    _display(table(against, "Each format compared with fp32, offline"))
-    _display(table(text.parity(results), "The parity checks"))
     caption = f"The task's metrics over the whole set, through Triton{config.caveat}"
-    _display(table(text.metrics(results), caption))
+    display(
+        table(config.summary(), "What this report is about"),
+        table(tables.configurations(config, results), "Experiments"),
+        table(tables.against_fp32(config, results, rows), APART),
+        table(tables.parity(results), "The parity checks"),
+        table(tables.metrics(results), caption),
+    )
 
 
 def show_offline(config: ReportConfig, results: Results, rows: "DataFrame") -> None:
     """Display the measurements offline, and three charts over the batch size."""
-    offline, folder = rows[rows["scenario"] == "offline"], results_folder(config)
-    stores.show(results)
-    _display(table(with_intervals(offline, OFFLINE), "Offline, with 95% CIs"))
-    for draw, describe, name in (
-        (plots.throughput_over_batch, findings.describe_throughput, "throughput_over_batch"),
-        (plots.latency_over_batch, findings.describe_latency, "latency_over_batch"),
-        (plots.relative_throughput, findings.describe_relative_throughput, "relative_throughput"),
+    offline = rows[rows["scenario"] == "offline"]
+    embedding_cache.show(results)
+    display(table(with_intervals(offline, OFFLINE), "Offline, with 95% CIs"))
+    for draw, caption in (
+        (figures.throughput_over_batch, describe.throughput),
+        (figures.latency_over_batch, describe.latency),
+        (figures.relative_throughput, describe.relative_throughput),
     ):
-        plots.show(draw(rows), describe(rows), offline, folder / f"{name}.csv")
+        _show_chart(config, draw.__name__, draw(rows), caption(rows), offline)
 
 
 def show_roofline(config: ReportConfig, results: Results, rows: "DataFrame") -> None:
     """Display how near the measurements are to the machine's peaks, and where their time goes."""
-    peaks = text.peaks(results)
-    plots.show(
-        plots.roofline(rows, peaks),
-        findings.describe_limits(rows, peaks),
-        rows,
-        results_folder(config) / "roofline.csv",
-    )
-    _display(text.where_time_goes(results))
+    peaks = analysis.peaks(results)
+    caption = describe.roofline(rows, peaks)
+    _show_chart(config, "roofline", figures.roofline(rows, peaks), caption, rows)
+    display(text.where_time_goes(results))
 
 
 def show_online(config: ReportConfig, rows: "DataFrame") -> None:
     """Display the measurements in concurrency mode, and where the latency of each goes."""
     online = rows[rows["scenario"] == "online"]
-    _display(table(with_intervals(online, ONLINE), "Concurrency mode, with 95% CIs"))
+    display(table(with_intervals(online, ONLINE), "Concurrency mode, with 95% CIs"))
     for name, one in online.groupby("experiment", sort=False):
-        plots.show(
-            plots.latency_components(one),
-            findings.describe_components(one),
-            one,
-            results_folder(config) / f"online_{name}.csv",
-        )
+        caption = describe.latency_parts(one)
+        _show_chart(config, f"online_{name}", latency_parts.draw_loads(one), caption, one)
 
 
 def show_rates(config: ReportConfig, results: Results) -> None:
     """Display the measurements in request-rate mode, if there are some."""
-    rows, limit = text.frame(config, results, open_loop=True), text.budget(config)
+    rows, limit = analysis.frame(config, results, open_loop=True), analysis.budget(config)
     if rows.empty:
-        _display(text.markdown("No experiment was measured in request-rate mode."))
+        display(text.markdown("No experiment was measured in request-rate mode."))
         return
-    _display(table(with_intervals(rows, RATES), "Request-rate mode, with 95% CIs"))
-    plots.show(
-        plots.latency_over_rate(rows, limit),
-        findings.describe_rates(rows, limit),
-        rows,
-        results_folder(config) / "latency_over_rate.csv",
-    )
+    display(table(with_intervals(rows, RATES), "Request-rate mode, with 95% CIs"))
+    draw, caption = figures.latency_over_rate, describe.rates(rows, limit)
+    _show_chart(config, draw.__name__, draw(rows, limit), caption, rows)
 
 
 def show_published(config: ReportConfig, results: Results) -> None:
     """Display the measurements next to NVIDIA's published ones."""
     comparison = nvidia.compare(config, results)
-    _display(nvidia.in_words(comparison))
-    _display(nvidia.as_table(comparison))
+    display(nvidia.summary(comparison), nvidia.as_table(comparison))
     for scenario in comparison.scenarios:
-        plots.show(
+        _show_chart(
+            config,
+            f"nvidia_comparison_{scenario}",
             nvidia.draw(comparison, scenario),
             nvidia.describe(comparison, scenario),
             nvidia.data(comparison, scenario),
-            results_folder(config) / f"nvidia_comparison_{scenario}.csv",
         )
 
 
 def show_origin(config: ReportConfig, results: Results) -> None:
     """Display what a second load generator measured, and the origin of all numbers."""
-    _display(table(text.meters(config, results), "Two load generators, with 95% CIs"))
-    _display(table(text.provenance(results), "Provenance"))
+    generators = tables.load_generators(config, results)
+    display(
+        table(generators, "Two load generators, with 95% CIs"),
+        table(tables.provenance(results), "Provenance"),
+    )
 
 
-def _display(found: object) -> None:
-    from IPython.display import display
-
-    display(found)  # type: ignore[no-untyped-call]
+def _show_chart(
+    config: ReportConfig, name: str, figure: "Figure", caption: str, data: "DataFrame"
+) -> None:
+    show(figure, caption, data, results_folder(config) / f"{name}.csv")

@@ -45,13 +45,13 @@ class Link:
 
 
 def background(up: str = "") -> list[Link]:
-    """Link the pages that explain the others; `up` leads from a page to the outputs folder."""
+    """Return links to the pages that explain the others; `up` leads to the outputs folder."""
     found = [Link(f"{up}{GLOSSARY}", "Glossary")]
     return [*found, Link(f"{up}{DOCUMENTS}", "Documentation")] if has_documents() else found
 
 
 def has_documents() -> bool:
-    """Whether the documents are here: an installed package lies apart from its repository."""
+    """Return whether the documents are here: an installed package has no repository."""
     return (ROOT / "README.md").exists() and (ROOT / "notebooks/README.md").exists()
 
 
@@ -108,7 +108,7 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Recommendation:
+class IndexRow:
     """A line of an index: what to deploy for one workload of a model, from its report."""
 
     report: StageState
@@ -176,14 +176,14 @@ def page(
 
 
 def has_links(html: Path, links: Sequence[Link]) -> bool:
-    """Whether a page that `page` wrote has these links in its navigation."""
+    """Return whether a page that `page` wrote has these links in its navigation."""
     macros: Any = _environment().get_template("macros.html.j2").module
     with html.open(encoding="utf-8") as file:
         return str(macros.navigation(links)).strip() in file.read(HEAD_CHARACTERS)
 
 
 def _with_contents(body: str) -> str:
-    """Give the sections of a page anchors, and put a list of them first if there are several."""
+    """Add anchors to the sections of a page, and a list of them first if there are several."""
     sections: dict[str, str] = {}  # title by anchor
 
     def anchored(found: re.Match[str]) -> str:
@@ -223,7 +223,7 @@ def target_index(folder: Path, target: Target, explored: Sequence[StageState] = 
             for model, rows in models.items()
         },
         "explored": explored,
-        **script("index.js"),
+        **(script() if models else {}),
     }
     return write_atomic(folder / "index.html", render("target.html.j2", context))
 
@@ -233,20 +233,20 @@ def outputs_index(outputs: Path, targets: Sequence[Target]) -> Path:
     context = {
         "targets": [(each, counts(each.states), _recommendations(each)) for each in targets],
         "refresh": max((each.refresh for each in targets), default=0),
-        **script("index.js"),
+        **(script() if targets else {}),
     }
     return write_atomic(outputs / "index.html", render("outputs.html.j2", context))
 
 
-def _recommendations(target: Target) -> list[Recommendation]:
-    """List what to deploy, one line for each workload of each model that has a report."""
-    found: list[Recommendation] = []
+def _recommendations(target: Target) -> list[IndexRow]:
+    """Return what to deploy, one row for each workload of each model that has a report."""
+    found: list[IndexRow] = []
     for report in (each for each in target.states if each.stage == "report"):
         stages = [each for each in target.states if each.model == report.model]
         answers: Sequence[Answer | None] = target.answers.get(report.model, ())
         note = _note(report, [each for each in stages if each is not report], bool(answers))
         states = list(dict.fromkeys(each.state for each in stages))
-        found += [Recommendation(report, answer, note, states) for answer in answers or (None,)]
+        found += [IndexRow(report, answer, note, states) for answer in answers or (None,)]
     return found
 
 
@@ -260,9 +260,9 @@ def _note(report: StageState, stages: Sequence[StageState], has_answer: bool) ->
     return f"{before}; a run is in progress, {progress}"
 
 
-def script(name: str) -> dict[str, str]:
-    """Return a page's own script, and the hash by which its security policy allows it."""
-    text = (TEMPLATE / name).read_text()
+def script() -> dict[str, str]:
+    """Return the script of filters, and the hash by which a page's security policy allows it."""
+    text = (TEMPLATE / "filter.js").read_text()
     hashed = b64encode(hashlib.sha256(text.encode()).digest()).decode()
     return {"script": text, "script_hash": hashed}
 
@@ -306,5 +306,5 @@ def _environment() -> "Environment":
         loader=FileSystemLoader(TEMPLATE), autoescape=True, undefined=StrictUndefined
     )
     environment.filters.update(digits=digits, short=short)
-    environment.globals["background"] = background
+    environment.globals.update(home=Link("index.html", "All targets"), background=background)
     return environment

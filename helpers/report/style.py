@@ -5,11 +5,11 @@ a measurement are not drawn but counted in the legend.
 """
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from helpers.display import COLOURS, GREY, WIDTH, canvas, mark_decades, number
 from helpers.perf import BOUNDS
-from helpers.report.findings import stable
+from helpers.report.analysis import stable
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -23,7 +23,7 @@ Style = tuple[str, str]  # colour and marker
 
 
 def styles(rows: "DataFrame") -> dict[str, Style]:
-    """Give each experiment a colour and a marker; the pairs repeat only after 64."""
+    """Return a colour and a marker for each experiment; the pairs repeat only after 64."""
     names = enumerate(rows["experiment"].unique())
     return {name: (COLOURS[i % 8], MARKERS[(i + i // 8) % 8]) for i, name in names}
 
@@ -100,12 +100,12 @@ def mark_sizes(axes: "Axes", sizes: Collection[float]) -> None:
     axes.xaxis.set_major_formatter(number)
 
 
-def scale(axes: "Axes", values: "Series[float]") -> None:
-    """Start the value axis at zero, unless only a logarithmic one shows the small values."""
+def scale(axes: "Axes", values: "Series[float]", which: Literal["x", "y"] = "y") -> None:
+    """Start an axis at zero, unless only a logarithmic one shows the small values."""
+    axis = axes.yaxis if which == "y" else axes.xaxis
     if values.max() > 30 * values.min() > 0:
-        axes.set_yscale("log")
-        axes.set_ylabel(f"{axes.get_ylabel()}, log scale")
-        mark_decades(axes.yaxis)
+        axes.set(**{f"{which}scale": "log", f"{which}label": f"{axis.get_label_text()}, log scale"})
+        mark_decades(axis)
     else:
-        axes.set_ylim(0, None)
-        axes.yaxis.set_major_formatter(number)
+        axes.set(**{f"{which}lim": (0, None)})
+        axis.set_major_formatter(number)

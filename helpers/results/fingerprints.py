@@ -60,15 +60,15 @@ def files_read(stage: str = "report") -> dict[str, str]:
     configuration was resolved: a file that is edited meanwhile does not pass for what ran.
 
     These are the loaded modules, and the files that a module names in `COMPANIONS` because it
-    copies or starts them instead of importing them. A stage that measures shows its rows by the
-    report's figures and sentences: a change of those is no reason to measure again.
+    copies, starts or fills them in instead of importing them. A stage that measures shows its rows
+    by the report's figures and sentences: a change of those is no reason to measure again.
     """
     paths = set()
     for name, module in sys.modules.copy().items():
         if name.partition(".")[0] == "helpers" and (file := getattr(module, "__file__", None)):
             path = Path(file).relative_to(ROOT)
             companions = getattr(module, "COMPANIONS", ())
-            paths |= {str(path), *(str(path.with_name(each)) for each in companions)}
+            paths |= {str(path), *(str(path.parent / each) for each in companions)}
     known = package_files()
     chosen = sorted(path for path in paths if stage == "report" or not path.startswith(DRAWING))
     return {path: known.get(path, "new") for path in chosen}

@@ -11,8 +11,8 @@ import pytest
 from numpy.typing import NDArray
 
 from helpers import models
-from helpers.accuracy import ladder
-from helpers.accuracy.ladder import (
+from helpers.accuracy import checks as accuracy
+from helpers.accuracy.checks import (
     KEPT_SHARE,
     SAMPLES,
     Difference,
@@ -169,7 +169,9 @@ def test_a_16_bit_check_as_near_as_fp32_says_so_on_its_page(config: Config) -> N
     def note(precision: str, found: dict[str, Floats], bounds: Any = None) -> object:
         return check("served", config, precision, found, right, bounds).rows()[0]["reason"]
 
-    assert note("bf16", near) == note("fp16", near) == "computed in fp32"
+    # an accurate kernel of a lower precision is as near, so it is not certain
+    said = "probably computed in fp32: it is within the tolerances of fp32"
+    assert note("bf16", near) == note("fp16", near) == said
     assert note("fp32", near) == note("bf16", rounded) == ""
     assert note("bf16", near, (0.1, 0.1)) == ""  # its own converted model should be as near
 
@@ -196,18 +198,18 @@ def test_an_accelerator_is_held_to_the_bounds_of_its_own_precision(
     """Automatic mixed precision computes an fp32 graph in fp16."""
     right = {"wide_deep_model": reference()}
     served = {"wide_deep_model": reference() + np.float32(2e-3)}
-    monkeypatch.setattr(ladder, "_reference", lambda *_: (right, {"map12": 0.6}))
+    monkeypatch.setattr(accuracy, "_reference", lambda *_: (right, {"map12": 0.6}))
     dataset = SimpleNamespace(
         batches=lambda *_: iter(()),
         score=lambda _: {"map12": 0.6},
         decisions=lambda outputs: outputs["wide_deep_model"].argmax(axis=1),
     )
-    monkeypatch.setattr(ladder, "open_dataset", lambda _: dataset)
+    monkeypatch.setattr(accuracy, "open_dataset", lambda _: dataset)
     parameters = read_file(ROOT / "params/NVIDIA-T4.yaml")
     chosen: Any = configure(parameters, "widedeep", experiment, "deploy")
 
     server: Any = SimpleNamespace(infer_all=lambda *_: served)
-    checks, (score, decided) = ladder.evaluate(chosen, server)
+    checks, (score, decided) = accuracy.evaluate(chosen, server)
 
     found = [(each.name, each.reference, each.precision, each.fault) for each in checks]
     assert found == [
@@ -220,11 +222,11 @@ def test_an_accelerator_is_held_to_the_bounds_of_its_own_precision(
 def test_decisions_that_differ_in_more_than_two_of_a_hundred_are_a_fault() -> None:
     right = np.arange(100)
 
-    assert ladder.agreement(right, np.where(right < 2, -1, right)).fault == ""
-    assert ladder.agreement(right, np.where(right < 3, -1, right)).fault == (
+    assert accuracy.match_rate(right, np.where(right < 2, -1, right)).fault == ""
+    assert accuracy.match_rate(right, np.where(right < 3, -1, right)).fault == (
         "match_rate is 0.9700 as served, at least 0.9800 is required (reference: 1.0000)"
     )
-    assert ladder.agreement(right, right[1:]).served == 0
+    assert accuracy.match_rate(right, right[1:]).served == 0
 
 
 @pytest.mark.parametrize(
@@ -246,13 +248,13 @@ def test_the_exported_file_is_compared_again_only_on_another_device(
     assert export
     facts = {"format": "onnx", "precision": "fp32"}
     artifact = Artifact(export.folder, export.files if same else {}, facts)
-    monkeypatch.setattr(ladder.ensemble, "load", lambda *_: pytest.fail("it is compared"))
+    monkeypatch.setattr(accuracy.ensemble, "load", lambda *_: pytest.fail("it is compared"))
 
     if again:
         with pytest.raises(pytest.fail.Exception, match="it is compared"):
-            ladder.compare(chosen, artifact)
+            accuracy.compare(chosen, artifact)
         return
-    found = ladder.compare(chosen, artifact)
+    found = accuracy.compare(chosen, artifact)
     note = "same file as the export, not compared again"
     assert (found.headline, found.fault) == (note, "")
     assert found.rows() == [

@@ -37,7 +37,7 @@ import tritonclient.http as triton_http
 from numpy.typing import NDArray
 
 from helpers import models
-from helpers.accuracy.ladder import difference
+from helpers.accuracy.checks import difference
 from helpers.config import DeployConfig, configure, read_file
 from helpers.inference import open_dataset, requests, require, threads
 from helpers.perf.statistics import Interval, geometric_mean, log_interval

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.accuracy import scatter
+from helpers.accuracy import parity_plot
 from helpers.config import LESSONS, STAGE, STAGES, configure, read_file
 from helpers.errors import FleetError, ParameterError
 from helpers.fleet import bench, cargo, gate, kinship, offers
@@ -352,7 +352,7 @@ def test_the_data_of_a_stages_figures_come_home_with_it(
     monkeypatch.setenv("TRITON_NOTEBOOKS_OUTPUTS", str(tmp_path))
     given = read_file(ROOT / "params/smoke.yaml")
     for model, stage, name in (
-        ("bert", "convert", scatter.FILE),
+        ("bert", "convert", parity_plot.FILE),
         *(("resnet50", lesson, f"{lesson}.csv") for lesson in LESSONS),
     ):
         job = Job(configure(given, model, "", stage))

@@ -16,7 +16,7 @@ import torch
 from onnx import numpy_helper
 
 from helpers import formats
-from helpers.accuracy.ladder import difference
+from helpers.accuracy.checks import difference
 from helpers.formats import Arrays, Build, _int8, instructions
 from helpers.models._rounding import bounds
 
@@ -60,7 +60,7 @@ class Exported:
     reference: Any
 
     def quality(self, path: Path, format_name: str = "onnx") -> Any:
-        """Compare a graph with it, as the ladder does."""
+        """Compare a graph with it, as the parity checks do."""
         found = formats.get(format_name).load(path, 1, "cpu").run(self.inputs)["y"]
         return difference("y", found, self.reference, BOUNDS)
 

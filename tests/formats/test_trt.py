@@ -17,7 +17,7 @@ import torch
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from helpers import formats
-from helpers.accuracy import ladder
+from helpers.accuracy import checks
 from helpers.config import artifact_folder
 from helpers.config.loading import resolve
 from helpers.config.schema import StageConfig as Config
@@ -463,9 +463,9 @@ def test_an_engine_is_held_against_the_framework_by_the_server_that_loads_it(
     artifact = Artifact(tmp_path / "made", {"model.plan": {}}, facts)
     right = {"OUTPUT__0": np.arange(12.0, dtype=np.float32).reshape(3, 4)}
     images = np.zeros((3, 3, 224, 224), np.float32)
-    monkeypatch.setattr(ladder, "_reference", lambda _: (right, {}))
+    monkeypatch.setattr(checks, "_reference", lambda _: (right, {}))
     dataset = SimpleNamespace(batches=lambda size, limit: iter([{"INPUT__0": images}]))
-    monkeypatch.setattr(ladder, "open_dataset", lambda _: dataset)
+    monkeypatch.setattr(checks, "open_dataset", lambda _: dataset)
     served = []
 
     class Serving:
@@ -485,7 +485,7 @@ def test_an_engine_is_held_against_the_framework_by_the_server_that_loads_it(
 
     monkeypatch.setattr("helpers.triton.serve", Serving)
 
-    check = ladder.compare(config(), artifact)
+    check = checks.compare(config(), artifact)
 
     assert served == [("deploy", "offline", facts)]
     assert (check.name, check.precision, check.samples, check.fault) == ("converted", "fp16", 3, "")

@@ -208,7 +208,7 @@ WRONG = {
 }
 
 
-def test_the_ladder_holds_for_tables_of_int8(mapped: Deployed) -> None:
+def test_the_parity_checks_hold_for_tables_of_int8(mapped: Deployed) -> None:
     config = mapped.config("convert")
 
     check = compare(config, require(config, "convert"))
@@ -217,7 +217,7 @@ def test_the_ladder_holds_for_tables_of_int8(mapped: Deployed) -> None:
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_the_ladder_is_red_for_tables_of_int8_with(
+def test_the_parity_checks_fail_for_tables_of_int8_with(
     mapped: Deployed, wrong: str, tmp_path: Path
 ) -> None:
     config, (name, change) = mapped.config("convert"), WRONG[wrong]
@@ -239,7 +239,7 @@ def test_no_native_backend_runs_two_parts_at_once(dlrm: Deployed, tmp_path: Path
         write_repository(tmp_path, config, dlrm.repository)
 
 
-def test_the_ladder_holds_for_a_store_and_its_configuration_is_nvidia_s(
+def test_the_parity_checks_hold_for_a_store_and_its_configuration_is_nvidia_s(
     dlrm: Deployed, tmp_path: Path
 ) -> None:
     config = dlrm.config_of_deploy

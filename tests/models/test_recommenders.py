@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score  # type: ignore[import-untyped, unused-ignore]
 
 from helpers import formats, models
-from helpers.accuracy.ladder import difference
+from helpers.accuracy.checks import difference
 from helpers.errors import CheckpointError, DataError
 from helpers.formats import Build
 from helpers.inference import framework_session

@@ -31,7 +31,7 @@ from sklearn.preprocessing import (  # type: ignore[import-untyped, unused-ignor
 )
 
 from helpers import formats, models
-from helpers.accuracy.ladder import difference
+from helpers.accuracy.checks import difference
 from helpers.errors import CheckpointError, DataError
 from helpers.formats import Build
 from helpers.models import Tensor

@@ -15,7 +15,7 @@ import pytest
 from numpy.typing import NDArray
 
 from helpers import formats, models
-from helpers.accuracy.ladder import difference
+from helpers.accuracy.checks import difference
 from helpers.errors import CheckpointError, DataError
 from helpers.formats import Build
 from helpers.models import Tensor

@@ -23,7 +23,7 @@ from tritonclient.grpc import model_config_pb2 as pb
 
 from helpers import formats, inference
 from helpers.accuracy import compute_reference
-from helpers.accuracy.ladder import BATCH, SAMPLES, SAMPLES_FILE, check
+from helpers.accuracy.checks import BATCH, SAMPLES, SAMPLES_FILE, check
 from helpers.config import DeployConfig, ExportConfig, read_file, releases, resolve
 from helpers.formats import Arrays
 from helpers.inference import ensemble, open_dataset, requests

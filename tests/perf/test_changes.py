@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from helpers.accuracy.scatter import POINTS, describe, points, scatter
+from helpers.accuracy.parity_plot import POINTS, describe, draw, points
 from helpers.config import resolve
 from helpers.formats import Arrays
 from helpers.perf import changes
@@ -47,7 +47,7 @@ def test_a_converted_model_is_shown_beside_the_exported_one(finished: Project) -
 
 
 @pytest.mark.slow
-def test_the_scatters_data_are_the_outputs_of_both(finished: Project) -> None:
+def test_the_parity_plots_data_are_the_outputs_of_both(finished: Project) -> None:
     import pandas
 
     from helpers import formats
@@ -254,7 +254,7 @@ def test_points_are_spread_evenly_and_have_the_one_furthest_off() -> None:
     assert set(steps) <= {2, 3}
 
 
-def test_a_scatter_says_in_words_how_far_the_values_are_off() -> None:
+def test_a_parity_plot_says_how_far_the_values_are_off() -> None:
     right = {"a": np.array([[0.0, 1.0], [2.0, 3.0]], np.float32)}
     found = {"a": np.array([[0.0, 1.0], [2.0, 3.5]], np.float32)}
     drawn = points(right, found)
@@ -263,7 +263,7 @@ def test_a_scatter_says_in_words_how_far_the_values_are_off() -> None:
         "4 of 4 output values of ONNX in int8 over the reference's: the mean difference is 0.125, "
         "the largest 0.5 (3.5 instead of 3, sample 1)."
     )
-    figure = scatter(drawn, "ONNX in int8")
+    figure = draw(drawn, "ONNX in int8")
     left, apart = figure.axes
     assert left.lines[0].get_xydata().tolist() == [[0, 0], [3.5, 3.5]]
     offsets: Any = apart.collections[0].get_offsets()

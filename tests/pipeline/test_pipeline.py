@@ -166,12 +166,12 @@ def test_a_changed_batch_size_runs_only_that_measurement_and_the_report(project:
     assert [row.batch_size for row in project.rows("openvino-fp32", "perf_offline")] == [2]
 
 
-def test_a_change_in_plots_draws_only_the_report_again(project: Project) -> None:
-    with (project.root / "helpers/report/plots.py").open("a") as file:
+def test_a_change_in_figures_draws_only_the_report_again(project: Project) -> None:
+    with (project.root / "helpers/report/figures.py").open("a") as file:
         file.write("\n# changed\n")
     answer = project.run("run", "params/dummy.yaml", "--dry-run")
     assert answer.output.count("would run (") == 1
-    assert "dummy report: would run (helpers/report/plots.py changed, about " in answer.output
+    assert "dummy report: would run (helpers/report/figures.py changed, about " in answer.output
 
 
 def test_a_changed_notebook_runs_again_and_what_depends_on_its_output_only(

@@ -12,7 +12,7 @@ import pytest
 from onnx.checker import MAXIMUM_PROTOBUF
 
 from helpers import models
-from helpers.accuracy.ladder import AGREED_SHARE, KEPT_SHARE
+from helpers.accuracy.checks import KEPT_SHARE, MATCHED_SHARE
 from helpers.config import LESSONS, TAUGHT, notebook_file, stages
 from helpers.formats._tensorrt import WORKSPACE_BYTES
 from helpers.lessons.choices import DELAYS_US
@@ -75,7 +75,7 @@ WIDE_DEEP = WIDE_DEEP_TABLES + WIDE_DEEP_DENSE + len(features.NUMERIC) + 1
 # figure -> what it is, by the package's own constants where there are such
 SOURCES = {
     "95 %": (100 * CONFIDENCE, "the intervals' confidence"),
-    "98 %": (100 * AGREED_SHARE, "of decisions must be the framework's"),
+    "98 %": (100 * MATCHED_SHARE, "of decisions must be the framework's"),
     "99 %": (100 * KEPT_SHARE, "of a metric must be kept: the rule of MLPerf Inference"),
     "1 %": (100 * BUDGET_SHARE, "may exceed a budget at p99"),
     "90 %": (100 * (1 - P10), "P10's meaning"),

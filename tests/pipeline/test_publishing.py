@@ -15,7 +15,7 @@ from pandas import read_csv
 
 from helpers.config import LESSONS
 from helpers.pipeline.publishing import publish, publish_indexes, stage_states, write_results
-from helpers.report.answers import Answer, Choice, facts
+from helpers.report.answers import Answer, Recommendation, facts
 from helpers.results import Measurement, Result, Row, State
 from helpers.store.paths import OUTPUTS_VARIABLE, ROOT
 
@@ -164,7 +164,9 @@ def test_what_notebooks_ran_with_overrides_is_on_the_index_and_no_experiment(out
 
 
 def test_the_indexes_show_what_a_report_keeps_also_while_it_is_made_again(outputs: Path) -> None:
-    best = Choice("for throughput", "openvino-fp32", "why", 50.0, 9.0, "batch size 1", "kept")
+    best = Recommendation(
+        "for throughput", "openvino-fp32", "why", 50.0, 9.0, "batch size 1", "kept"
+    )
     path = outputs / "smoke/bert/report.json"
     keep(outputs, "", "report")  # makes the folder
     result = Result(

@@ -11,7 +11,7 @@ from scipy.stats import binom
 from helpers.config import ReportConfig, resolve
 from helpers.perf import Window, interval, judge_budget, with_intervals
 from helpers.perf.rows import measure_row
-from helpers.report import findings, plots, text
+from helpers.report import analysis, describe, figures, tables, text
 from helpers.results import Difference, Measurement, ParityCheck, Result, Results, Row, Score, read
 from helpers.store import OUTPUTS_VARIABLE
 
@@ -61,12 +61,12 @@ def report(model: str = "tft", budget: float | None = None) -> ReportConfig:
 
 
 def frame(*rows: Row) -> DataFrame:
-    return text.frame(report(), results_of(rows))
+    return analysis.frame(report(), results_of(rows))
 
 
 def answer(rows: Iterable[Row], model: str = "tft", budget: float | None = None) -> str:
     config, found = report(model, budget), results_of(rows, model)
-    return str(text.answer(config, found, text.frame(config, found)).data)  # type: ignore[attr-defined]
+    return str(text.answer(config, found, analysis.frame(config, found)).data)  # type: ignore[attr-defined]
 
 
 def test_tfts_answer_names_electricity_and_traffic_apart() -> None:
@@ -83,11 +83,8 @@ def test_tfts_answer_names_electricity_and_traffic_apart() -> None:
         "electricity-openvino, batch size 8, 1 client, online. traffic: 90 samples/s (95% CI 88.24 "
         "to 91.8), p99 20 ms: traffic-openvino, batch size 8, 1 client, online."
     )
-    assert findings.describe_frontier(frame(*rows)) == (
-        "Fastest: electricity: electricity-openvino, 150 samples/s; traffic: traffic-openvino, 90 "
-        "samples/s."
-    )
-    assert text.headline(frame(*rows)) == (
+    assert describe.frontier(frame(*rows)) == fastest.replace("**Fastest.**", "Fastest:")
+    assert describe.headline(frame(*rows)) == (
         "electricity 150.0 samples/s: electricity-openvino; "
         "traffic 90.0 samples/s: traffic-openvino"
     )
@@ -99,10 +96,10 @@ def test_data_sets_are_workloads_of_their_own_and_each_has_its_front() -> None:
         row(150, experiment="two", dataset="squad", p99_latency_ms=10.0),
     )
 
-    fronts = {name: list(findings.pareto(one).index) for name, one in findings.workloads(rows)}
+    fronts = {name: list(analysis.pareto(one).index) for name, one in analysis.workloads(rows)}
 
     assert fronts == {"generated": [0], "squad": [1]}
-    notes = [note.get_text() for note in plots.frontier(rows).axes[0].texts]
+    notes = [note.get_text() for note in figures.frontier(rows).axes[0].texts]
     assert notes == ["100 samples/s", "150 samples/s"]
 
 
@@ -115,11 +112,12 @@ def test_where_intervals_overlap_both_are_named_and_none_is_the_winner() -> None
         "size 8, 1 client, online." in answer(near)
     )
     offline = [each.model_copy(update={"scenario": "offline"}) for each in near]
-    assert findings.describe_throughput(frame(*offline)) == (
-        "Highest offline throughput: 100 samples/s (95% CI 98.04 to 102), p99 20 ms (onnx, batch "
-        "size 8, 1 client, offline; no clear winner among 2 measurements)."
+    assert describe.throughput(frame(*offline)) == (
+        "Highest offline throughput: 100 samples/s (95% CI 98.04 to 102), p99 20 ms: onnx, batch "
+        "size 8, 1 client, offline. No clear winner (95% CIs overlap): openvino, batch size 8, 1 "
+        "client, offline."
     )
-    assert text.headline(frame(*near)) == "100.0 samples/s: onnx or openvino (no clear winner)"
+    assert describe.headline(frame(*near)) == "100.0 samples/s: onnx or openvino (no clear winner)"
     assert "openvino" not in answer(far)
     assert "clear winner" not in answer(far)
 
@@ -132,7 +130,7 @@ def test_an_imprecise_row_takes_part_with_its_interval_and_no_other_does() -> No
     ]
     unbounded = row(900, experiment="two runs", quality="imprecise", throughput_low=None)
 
-    found = findings.leaders(frame(row(100, experiment="stable"), wide, *others, unbounded))
+    found = analysis.leaders(frame(row(100, experiment="stable"), wide, *others, unbounded))
 
     assert list(found["experiment"]) == ["imprecise", "stable"]
 
@@ -140,13 +138,13 @@ def test_an_imprecise_row_takes_part_with_its_interval_and_no_other_does() -> No
 def test_many_points_without_a_clear_winner_are_named_by_experiment() -> None:
     rows = [row(100 - i, experiment="ab"[i % 2], concurrency=i) for i in range(4)]
 
-    said = findings.describe_fastest(frame(*rows))
+    said = describe.fastest(frame(*rows))
 
     assert said.endswith(
         "a, batch size 8, 0 clients, online. No clear winner (95% CIs overlap): b, batch size 8, 1 "
         "client, online; 2 more measurements."
     )
-    assert findings.describe_qualities(frame(*rows)).startswith("4 measurements: 4 stable.")
+    assert describe.qualities(frame(*rows)).startswith("4 measurements: 4 stable.")
 
 
 @pytest.mark.slow
@@ -165,7 +163,7 @@ def test_one_artifact_under_two_names_is_told_apart_in_three_of_twenty_runs_at_m
             )
             for name, mean in (("one", 10.0), ("other", 10.0 * slower))
         ]
-        return text.headline(frame(*rows))
+        return describe.headline(frame(*rows))
 
     apart = ["no clear winner" not in said(seed, 1.0) for seed in range(20)]
     different = ["no clear winner" not in said(seed, 1.2) for seed in range(20)]
@@ -241,15 +239,15 @@ def test_the_answer_within_the_budget_is_known_from_the_requests_but_the_first(
     kept(tmp_path, rows, {1: enough, 2: few, 4: slow})
     found = results_of(rows)
 
-    table = text.frame(report(budget=5.0), found)
+    table = analysis.frame(report(budget=5.0), found)
     with monkeypatch.context() as patched:
         patched.setattr("helpers.results.read_requests", None)  # without a budget they are not read
-        unlimited = text.frame(report(), found)
+        unlimited = analysis.frame(report(), found)
 
     assert list(table["budget"]) == ["met", "unconfirmed", "not met", "unconfirmed"]
     assert list(table["budget_needs"])[:2] == [368, 368]
     assert unlimited["budget"].isna().all()
-    said = findings.describe_fastest(table, 5.0)
+    said = describe.fastest(table, 5.0)
     assert said.startswith(
         "100 samples/s (95% CI 98.04 to 102), p99 20 ms: onnx, batch size 8, 1 cl"
     )
@@ -257,17 +255,15 @@ def test_the_answer_within_the_budget_is_known_from_the_requests_but_the_first(
         "Not confirmed: onnx, batch size 8, 8 clients, online, 800 samples/s (95% CI 784.3 to "
         "816). It has 100 requests and needs at least 368." in said
     )
-    said = findings.describe_fastest(table[1:3], 5.0)
+    said = describe.fastest(table[1:3], 5.0)
     assert said.startswith(
         "No configuration is confirmed to meet the p99 budget of 5 ms. Not confirmed: onnx, batch "
         "size 8, 2 clients, online, 200 samples/s"
     )
-    assert "Not confirmed" not in findings.describe_fastest(table[2:3], 5.0)
-    caption = findings.describe_frontier(table, 5.0)
-    assert caption.startswith("Fastest within 5 ms (p99): onnx, 100 samples/s.")
-    assert findings.describe_frontier(table[1:3], 5.0) == (
-        "No configuration is confirmed to meet the p99 budget of 5 ms."
-    )
+    assert "Not confirmed" not in describe.fastest(table[2:3], 5.0)
+    caption = describe.frontier(table, 5.0)
+    assert caption.startswith("Fastest within 5 ms (p99): 100 samples/s (95% CI 98.04 to 102)")
+    assert describe.frontier(table[1:3], 5.0) == said
 
 
 # Intervals in words
@@ -315,7 +311,7 @@ def test_relative_throughput_has_its_interval() -> None:
         row(100, **offline, relative_quality="too few pairs", relative_throughput=0.5),
     )
 
-    assert findings.describe_relative_throughput(rows) == (
+    assert describe.relative_throughput(rows) == (
         "Triton reaches 92% of the in-process throughput (median of 2 measurements); the lowest is "
         "90% (95% CI 88% to 92%), onnx at batch size 8."
     )
@@ -325,7 +321,7 @@ def test_a_relative_throughput_whose_interval_contains_1_is_no_difference() -> N
     ends = {"relative_throughput_low": 0.9, "relative_throughput_high": 1.02}
     rows = frame(row(100, scenario="offline", experiment="e", relative_throughput=0.96, **ends))
 
-    assert findings.describe_relative_throughput(rows) == (
+    assert describe.relative_throughput(rows) == (
         "Triton reaches 96% of the in-process throughput (median of 1 measurement); the lowest is "
         "96% (95% CI 90% to 102%, no measurable difference), e at batch size 8."
     )
@@ -347,23 +343,23 @@ def test_the_no_op_model_is_told_for_the_smallest_and_the_largest_batch() -> Non
         ),
     )
 
-    assert findings.describe_floor(rows) == (
+    assert describe.overhead(rows) == (
         "A no-op model with the same tensors takes 0.3 ms at batch size 1 to 2.5 ms at batch size "
         "64: the fixed overhead of Triton, transport and adapter. The residual overhead is largest "
         "for openvino at batch size 64: 0.25 ms (95% CI 0.125 to 0.375)."
     )
     unbounded = rows.assign(residual_overhead_low_ms=None)
-    assert "residual" not in findings.describe_floor(unbounded)
+    assert "residual" not in describe.overhead(unbounded)
     around_zero = rows.assign(residual_overhead_low_ms=[None, None, -0.1])
-    said = findings.describe_floor(around_zero)
+    said = describe.overhead(around_zero)
     assert said.endswith("There is no measurable residual overhead.")
 
 
 def test_where_there_is_no_no_op_model_the_report_says_why() -> None:
     rows = frame(row(100, scenario="offline", noop_reason="no identity model"))
 
-    assert findings.describe_floor(rows) == ("The no-op model was not measured: no identity model.")
-    assert findings.describe_floor(frame(row(100))) == "The no-op model was not measured."
+    assert describe.overhead(rows) == ("The no-op model was not measured: no identity model.")
+    assert describe.overhead(frame(row(100))) == "The no-op model was not measured."
     shown = with_intervals(rows, ["throughput", "noop_latency_ms", "noop_reason"])
     assert "noop_reason" in shown
     assert "noop_reason" not in with_intervals(frame(row(100)), ["noop_reason"])
@@ -372,25 +368,25 @@ def test_where_there_is_no_no_op_model_the_report_says_why() -> None:
 def test_run_to_run_variation_is_the_95_percent_range_of_the_machines_speed() -> None:
     rows = [row(100, experiment="e", machine_gflops=100.0 + i) for i in range(-20, 21)]
 
-    assert findings.describe_pace(frame(*rows)) == (
+    assert describe.machine_speed(frame(*rows)) == (
         "The speed of the machine (a reference kernel) was 81.0% to 119.0% of its median in 95% of "
         "41 measurements. Smaller differences may come from the machine."
     )
-    assert "was not measured" in findings.describe_pace(frame(row(100, experiment="e")))
+    assert "was not measured" in describe.machine_speed(frame(row(100, experiment="e")))
 
 
 def test_results_of_the_older_schema_are_shown_without_intervals() -> None:
     old = read(OLD)
     assert old
-    rows = text.frame(report("resnet50"), {"onnx-fp32": {"perf_offline": old}})
+    rows = analysis.frame(report("resnet50"), {"onnx-fp32": {"perf_offline": old}})
 
-    assert findings.describe_frontier(rows) == "No throughput is known."
-    assert findings.describe_qualities(rows).startswith("2 measurements: 1 stable, 1 unstable.")
-    assert findings.describe_relative_throughput(rows) == "No relative throughput is known."
-    assert text.headline(rows) == "no throughput is known"
+    assert describe.frontier(rows) == "No throughput is known."
+    assert describe.qualities(rows).startswith("2 measurements: 1 stable, 1 unstable.")
+    assert describe.relative_throughput(rows) == "No relative throughput is known."
+    assert describe.headline(rows) == "no throughput is known"
     (found,) = set(with_intervals(rows, ["p99_latency_ms"])["p99, 95% CI"])
     assert found == "needs 299 requests"
-    for draw in (plots.throughput_over_batch, plots.relative_throughput, plots.frontier):
+    for draw in (figures.throughput_over_batch, figures.relative_throughput, figures.frontier):
         figure = draw(rows)
         assert "95% CI" not in [t.get_text() for t in figure.legends[0].get_texts()]
     assert interval(None, None) == "–"
@@ -398,9 +394,9 @@ def test_results_of_the_older_schema_are_shown_without_intervals() -> None:
 
 def test_a_latency_of_one_batch_size_is_said_once_and_never_as_a_power_of_ten() -> None:
     only = row(100, experiment="onnx", scenario="offline", p99_latency_ms=1010.4)
-    rows = text.frame(report(), results_of([only]))
+    rows = analysis.frame(report(), results_of([only]))
 
-    said = findings.describe_latency(rows)
+    said = describe.latency(rows)
 
     assert said == "Offline p99 latency: onnx 1,010 ms at batch size 8."
 
@@ -448,13 +444,15 @@ def test_equal_checks_and_metrics_share_a_row_that_names_them_all() -> None:
 
     found = {"one": stages(0.1), "two": stages(0.1), "three": stages(0.2)}
 
-    shown = [(row["experiment"], row["check"], row["max_difference"]) for row in text.parity(found)]
+    shown = [
+        (row["experiment"], row["check"], row["max_difference"]) for row in tables.parity(found)
+    ]
     assert shown == [
         ("one, two", "exported, served", 0.1),
         ("three", "exported", 0.1),
         ("three", "served", 0.2),
     ]
-    assert [row["experiment"] for row in text.metrics(found)] == ["one, two, three"]
+    assert [row["experiment"] for row in tables.metrics(found)] == ["one, two, three"]
 
 
 def test_where_nothing_was_profiled_the_report_says_so() -> None:

@@ -23,11 +23,11 @@ from helpers.errors import ServerError
 from helpers.formats._tensorrt import profile
 from helpers.models._criteo import hierarchical
 from helpers.report import nvidia, site
-from helpers.report.nvidia import documents as facts
-from helpers.report.nvidia.fidelity import Fidelity, fidelities
-from helpers.report.nvidia.fidelity_page import PAGE, everywhere
+from helpers.report.nvidia import sources as facts
+from helpers.report.nvidia.fidelity import Fidelity, experiment_settings, fidelities
+from helpers.report.nvidia.pages import FIDELITY, everywhere
 from helpers.report.nvidia.rows import published
-from helpers.report.nvidia.settings import NO_TF32, ours
+from helpers.report.nvidia.settings import NO_TF32
 from helpers.store.paths import OUTPUTS_VARIABLE, ROOT
 from helpers.triton import docker
 from tests.conftest import BROWSER, Project, opened
@@ -78,7 +78,7 @@ def test_every_table_is_compared_with_the_experiments_that_make_it(found: list[F
 
 def test_what_a_table_itself_says_is_as_nvidia_or_has_a_note(found: list[Fidelity]) -> None:
     same = {"Triton release", "format", "precision", "accelerator", "instances", "largest batch"}
-    same |= {"CUDA graphs", "batch sizes", "clients", "tensors", "backend", "exported as"}
+    same |= {"CUDA graphs", "batch size", "clients", "tensors", "backend", "exported as"}
 
     for each in found:
         assert same <= {line.name for line in each.of("same")}
@@ -210,7 +210,7 @@ def test_what_it_says_of_the_container_is_what_docker_is_told(
     ):
         pass
 
-    told, said = json.loads(calls.read_text()), ours(chosen)
+    told, said = json.loads(calls.read_text()), experiment_settings(chosen)
     assert said["/dev/shm"] == ["the host's" if "--ipc=host" in told else "the container's own"]
     assert (said["network"] == ["the host's"]) == ("--network=host" in told)
     flags = told[told.index("tritonserver") + 1 :]
@@ -225,9 +225,11 @@ def test_a_store_is_said_with_the_cache_that_it_is_deployed_with() -> None:
     published = config(A30, "dlrm", "trt-fp16", "perf_offline")
     example = published.model_copy(update={"hps": {}})
 
-    assert "GPU cache of 10% of the rows" in str(ours(published)["embedding lookup"])
+    assert "GPU cache of 10% of the rows" in str(experiment_settings(published)["embedding lookup"])
     share = hierarchical.json_of(example, hierarchical.Layout([], True), ["0"])["models"][0]
-    assert f"{100 * share['gpucacheper']:g}% of the rows" in str(ours(example)["embedding lookup"])
+    assert f"{100 * share['gpucacheper']:g}% of the rows" in str(
+        experiment_settings(example)["embedding lookup"]
+    )
 
 
 def test_the_precision_of_tables_in_memory_is_said_if_it_is_not_fp32() -> None:
@@ -235,7 +237,7 @@ def test_the_precision_of_tables_in_memory_is_said_if_it_is_not_fp32() -> None:
     mapped = published.model_copy(update={"lookup": "mapped"})
     small = mapped.model_copy(update={"table_precision": "int8"})
 
-    said = [ours(each)["embedding lookup"] for each in (mapped, small)]
+    said = [experiment_settings(each)["embedding lookup"] for each in (mapped, small)]
     assert said == [[f"python backend, all rows in memory{more}"] for more in ("", ", in int8")]
 
 
@@ -243,8 +245,8 @@ def test_an_engine_is_tuned_as_it_says() -> None:
     chosen = config(A30, "bert", "trt-fp16-b8", "perf_offline")
     built = profile({"x": np.zeros((1, 2))}, chosen.max_batch_size)["x"]
 
-    assert ours(chosen)["engine's smallest batch"] == [built["min"][0]]
-    assert ours(chosen)["engine tuned for batch"] == [built["opt"][0]]
+    assert experiment_settings(chosen)["engine's smallest batch"] == [built["min"][0]]
+    assert experiment_settings(chosen)["engine tuned for batch"] == [built["opt"][0]]
 
 
 @pytest.fixture
@@ -300,9 +302,9 @@ def test_a_parameter_file_that_is_wrong_or_missing_spoils_its_own_tables_only(fi
 
 
 def test_every_entry_of_the_facts_applies_to_a_row_and_every_setting_is_known() -> None:
-    known = {*ours(config(A30, "dlrm", "trt-fp16", "perf_offline"))}
+    known = {*experiment_settings(config(A30, "dlrm", "trt-fp16", "perf_offline"))}
 
-    for model, entries in facts.documents().items():
+    for model, entries in facts.sources().items():
         for place, entry in enumerate(entries):
             where = entry.get("where", {})
             assert isinstance(where, dict)
@@ -331,7 +333,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_page_has_a_table_for_each_and_runs_no_script(
     folder: Path, found: list[Fidelity]
 ) -> None:
-    text = (folder / PAGE).read_text()
+    text = (folder / FIDELITY).read_text()
     page = Page(text)
 
     slugs = [str(tag["id"]) for tag in page.all("div")]
@@ -344,9 +346,9 @@ def test_the_page_has_a_table_for_each_and_runs_no_script(
     background = [link.href for link in site.background()]
     assert links == [
         *("index.html", "published.html", *background, "fidelity.csv"),
-        *(f"#{model}" for model in facts.documents()),
+        *(f"#{model}" for model in facts.sources()),
     ]
-    assert {*facts.documents()} <= {str(tag.get("id")) for tag in page.all("h2")}
+    assert {*facts.sources()} <= {str(tag.get("id")) for tag in page.all("h2")}
     summaries = [unescape(each) for each in re.findall(r"<summary>(.*?)</summary>", text, re.S)]
     assert "also differs: ONNX opset" in summaries[0]
 
@@ -377,7 +379,7 @@ def test_the_csv_holds_every_setting(folder: Path, found: list[Fidelity]) -> Non
 def test_it_is_written_again_only_if_something_changed(
     folder: Path,
 ) -> None:
-    path = folder / PAGE
+    path = folder / FIDELITY
     before = path.stat().st_ino, path.read_bytes()
 
     nvidia.write_pages(folder)
@@ -410,7 +412,7 @@ def test_another_parameter_file_does_not_write_the_published_rows_again(fresh: P
 def test_a_link_to_a_table_opens_it_in_a_browser(
     folder: Path, found: list[Fidelity], tmp_path: Path
 ) -> None:
-    address = f"{(folder / PAGE).as_uri()}#{found[40].row.slug}"
+    address = f"{(folder / FIDELITY).as_uri()}#{found[40].row.slug}"
 
     page, console = opened(address, tmp_path / "profile")
 

@@ -1,38 +1,76 @@
 """The page that explains the terms: complete, plain, and one file like the others."""
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
+import pytest
+
 from helpers.config.old_names import QUALITIES
-from helpers.report import glossary, steps
-from helpers.results import Quality
+from helpers.display import pretty
+from helpers.report import documents
+from helpers.results import LATENCY_COMPONENTS, Quality
+
+FORMERLY = re.compile(r"\*Formerly:\s([^*]*)\.\*")  # the words of older results
+ORIGIN = re.compile(r"\*\([^)]*\)\*")
 
 
-def test_the_page_has_the_eight_steps_of_a_request_with_the_column_of_each(tmp_path: Path) -> None:
-    text = glossary.write_page(tmp_path).read_text()
+@dataclass(frozen=True)
+class Term:
+    """A term of the glossary, its definition, and the words that stood in its place."""
 
-    assert len(steps.table_rows()) == 8
-    for row in steps.table_rows():
-        assert f"</th><td>{row['what happens']}</td><td>{row['column']}</td>" in text
+    name: str
+    meaning: str
+    formerly: tuple[str, ...]
+
+
+def terms() -> list[Term]:
+    text = documents.TERMS.read_text(encoding="utf-8")
+    found = []
+    for name, rest in re.findall(r"^(\S.*)\n: (.+(?:\n  .+)*)", text, re.MULTILINE):
+        line = " ".join(rest.split())
+        formerly = FORMERLY.search(line)
+        meaning = ORIGIN.sub("", FORMERLY.sub("", line)).strip()
+        found.append(Term(name, meaning, tuple(formerly[1].split(", ") if formerly else ())))
+    return found
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder: Path = tmp_path_factory.mktemp("outputs")
+    documents.write_pages(folder)
+    return (folder / "glossary.html").read_text()
+
+
+def test_the_page_has_the_eight_steps_of_a_request_with_the_column_of_each(page: str) -> None:
+    steps = re.findall(r"<tr>\s*<td>(\d\. [^<]*)</td>\s*<td>[^<]*</td>\s*<td>([^<]*)</td>", page)
+
+    assert [step[:2] for step, _ in steps] == [f"{number}." for number in range(1, 9)]
+    columns = {pretty(name).removesuffix(" (ms)") for name in LATENCY_COMPONENTS}
+    assert {column for _, named in steps for column in named.split(", ")} == columns
+    assert steps[4] == (
+        "5. server compute",
+        "server compute input, server compute infer, server compute output",
+    )
 
 
 def test_the_terms_are_in_order_and_each_stands_once() -> None:
-    names = [term.name for term in glossary.TERMS]
+    names = [term.name for term in terms()]
 
     assert names == sorted(set(names), key=str.lower)
 
 
 def test_every_quality_is_defined_and_named_by_the_term_for_all() -> None:
-    terms = {term.name: term for term in glossary.TERMS}
+    meanings = {term.name: term.meaning for term in terms()}
     qualities = set(get_args(Quality)) - {"unstable"}  # of older schemas
 
-    assert qualities - set(terms) == {"failed"}
-    assert all(name in terms["measurement quality"].meaning for name in qualities)
+    assert qualities - set(meanings) == {"failed"}
+    assert all(name in meanings["measurement quality"] for name in qualities)
 
 
 def test_the_values_of_old_results_are_found_in_the_glossary() -> None:
-    formerly = {word: term.name for term in glossary.TERMS for word in term.formerly}
+    formerly = {word: term.name for term in terms() for word in term.formerly}
 
     assert {old: formerly[old] for old in QUALITIES} == QUALITIES
     assert formerly["open loop"] == "request-rate mode"
@@ -40,16 +78,16 @@ def test_the_values_of_old_results_are_found_in_the_glossary() -> None:
 
 
 def test_a_definition_is_one_or_two_short_sentences() -> None:
-    for term in glossary.TERMS:
+    for term in terms():
         sentences = re.split(r"(?<=[.:;]) ", term.meaning)
         assert len(term.meaning) < 240, term.name
         assert max(len(each.split()) for each in sentences) <= 25, term.name
 
 
-def test_the_page_asks_for_nothing_and_has_an_anchor_for_each_term(tmp_path: Path) -> None:
-    text = glossary.write_page(tmp_path).read_text()
-
-    assert not re.search(r'(?:src|href)="(?:https?:)?//', text)
-    anchors = re.findall(r'<dt id="([^"]*)"', text)
-    assert len(set(anchors)) == len(anchors) == len(glossary.TERMS)
+def test_the_page_asks_for_nothing_and_has_an_anchor_for_each_term(page: str) -> None:
+    assert not re.search(r'(?:src|href)="(?:https?:)?//', page)
+    anchors = re.findall(r'<dt id="([^"]*)"', page)
+    assert len(set(anchors)) == len(anchors) == len(terms()) > 60
     assert not any(re.search(r"\s", anchor) for anchor in anchors)
+    assert 'href="published.html"' in page
+    assert 'href="documentation-notebooks.html#columns"' in page

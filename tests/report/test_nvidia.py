@@ -25,17 +25,17 @@ from helpers.display import table
 from helpers.errors import DataError
 from helpers.perf.analyzer import LoadPoint, arguments
 from helpers.report import nvidia, site, text
-from helpers.report.nvidia import rows_page
-from helpers.report.nvidia.comparison import PROTOCOL, Comparison, Pair, choose_gpu, nearest, pair
-from helpers.report.nvidia.documents import documents
+from helpers.report.nvidia.comparison import Comparison, Pair, choose_gpu, nearest, pair
 from helpers.report.nvidia.rows import (
     PublishedRow,
-    contradictory,
     everything,
     gpus,
     published,
     read,
+    violates_littles_law,
 )
+from helpers.report.nvidia.settings import PROTOCOL
+from helpers.report.nvidia.sources import sources
 from helpers.results import Measurement, Result, Row
 from helpers.results.types import Fingerprint
 from helpers.store.hashing import file_digest
@@ -111,7 +111,7 @@ def pair_of(row: PublishedRow, settings: dict[str, Any] | None = None, **changes
 # The rows
 
 
-@pytest.mark.parametrize("model", documents())
+@pytest.mark.parametrize("model", sources())
 def test_every_cell_is_read_as_it_stands_in_the_file(model: str) -> None:
     for row, cells in zip(published(model), raw(model), strict=True):
         for name, value in row.model_dump().items():
@@ -130,13 +130,13 @@ def test_a_row_has_types_and_a_document() -> None:
     assert (row.throughput, row.p99_latency_ms, row.instances) == (888.0, 9.065, 1)
     assert (row.client_send_ms, row.cuda_graph, row.dataset) == (None, None, "")
     assert row.served == "ONNX with TensorRT, FP16"
-    assert row.document.path == "PyTorch/Classification/ConvNets/triton/resnet50/README.md"
+    assert row.setup.path == "PyTorch/Classification/ConvNets/triton/resnet50/README.md"
     assert row_of("widedeep", backend="NVIDIA TensorRT").cuda_graph is True
     assert (published("dummy"), gpus(())) == ((), [])
 
 
 def test_exactly_ten_rows_break_littles_law() -> None:
-    broken = [row for row in everything() if contradictory(row)]
+    broken = [row for row in everything() if violates_littles_law(row)]
 
     assert [(row.dataset, row.concurrency) for row in broken] == BROKEN
     assert {(row.model, row.gpu, row.scenario, row.backend) for row in broken} == {
@@ -189,13 +189,18 @@ def test_a_file_without_rows_is_an_error(content: bytes, tmp_path: Path) -> None
 # Ours compared with theirs
 
 
-RANDOM = "requests differ: ours samples of a data set, NVIDIA's random values"
-LOOKUP = "embedding lookup differs: ours in memory, NVIDIA's in its parameter server (HPS)"
+RANDOM = "samples sent: ours samples of a data set, NVIDIA's random values"
+HPS = "hierarchical parameter server with a GPU cache of 10% of the rows"
+DEPRECATED = f"{HPS} (NVIDIA's HPS is now deprecated)"
+LOOKUP = f"embedding lookup: ours in memory, NVIDIA's {DEPRECATED}"
 INHERENT = {
     "resnet50": {RANDOM},
-    "bert": {"protocol differs: ours HTTP, NVIDIA's gRPC"},
-    "tft": {"requests differ: ours samples of a data set, NVIDIA's one example over and over"},
-    "widedeep": {"requests differ: ours samples of a data set, NVIDIA's random ids"},
+    "bert": {"protocol: ours HTTP, NVIDIA's gRPC"},
+    "tft": {"samples sent: ours samples of a data set, NVIDIA's one example over and over"},
+    "widedeep": {
+        "samples sent: ours samples of a data set, NVIDIA's random ids (most of NVIDIA's ids are "
+        "outside the embedding tables, so a GPU looks up nothing)"
+    },
     "dlrm": {LOOKUP},
     "dcnv2": {LOOKUP},
 }
@@ -211,19 +216,19 @@ WITH_TF32 = {
 TF32 = "NVIDIA's fp32 presumably ran in TF32, its runtime's default"
 
 
-@pytest.mark.parametrize("model", documents())
+@pytest.mark.parametrize("model", sources())
 def test_who_repeats_a_published_row_finds_it_with_no_reason_but_nvidias_own(model: str) -> None:
     for row in published(model):
         found = pair_of(row)
         said = {text for text in found.reasons if "Little's" not in text and "label" not in text}
 
-        assert (found.theirs, found.ratio) == (row, 1)
+        assert (found.published, found.ratio) == (row, 1)
         has_tf32 = row.gpu in (A30, A100) and (model, row.served) in WITH_TF32
         assert said == INHERENT[model] | ({TF32} if has_tf32 else set())
         assert ("labelled FP16" in str(found.reasons)) == (
             row.backend == "PyTorch" and model == "tft"
         )
-        assert ("Little's" in str(found.reasons)) == contradictory(row)
+        assert ("Little's" in str(found.reasons)) == violates_littles_law(row)
 
 
 def test_a_parameter_server_of_ours_is_said_not_to_be_nvidias() -> None:
@@ -232,7 +237,7 @@ def test_a_parameter_server_of_ours_is_said_not_to_be_nvidias() -> None:
     (reason,) = pair_of(row, settings_of(row, lookup="hps")).reasons
 
     assert reason == (
-        "parameter server differs: ours this package's, NVIDIA's its HPS (now deprecated)"
+        f"embedding lookup: ours this package's parameter server, NVIDIA's {DEPRECATED}"
     )
 
 
@@ -242,15 +247,15 @@ def test_tables_of_another_precision_than_nvidias_are_a_reason() -> None:
     reasons = pair_of(row, settings_of(row, table_precision="int8")).reasons
 
     assert set(reasons) - INHERENT["dlrm"] == {
-        "embedding tables differ: ours in int8, NVIDIA's in fp32"
+        "precision of embedding tables: ours int8, NVIDIA's fp32"
     }
 
 
 @pytest.mark.parametrize(
     ("model", "field", "same", "other", "reason"),
     [
-        ("resnet50", "crop_size", 224, 64, "image size differs: ours 64 pixels, NVIDIA's 224"),
-        ("bert", "max_seq_length", 384, 128, "sequence length differs: ours 128, NVIDIA's 384"),
+        ("resnet50", "crop_size", 224, 64, "image size (pixels): ours 64, NVIDIA's 224"),
+        ("bert", "max_seq_length", 384, 128, "sequence length: ours 128, NVIDIA's 384"),
     ],
 )
 def test_smaller_samples_than_nvidias_are_a_reason(
@@ -268,22 +273,22 @@ def test_smaller_samples_than_nvidias_are_a_reason(
 @pytest.mark.parametrize(
     ("ours", "settings", "reason"),
     [
-        ({"gpu": "CPU"}, {}, "GPU differs: ours CPU, NVIDIA's T4"),
-        ({}, {"kind": "docker", "release": "24.10"}, "Triton release differs: ours 24.10"),
-        ({}, {"kind": "embedded", "release": "21.02"}, "Triton release differs: ours 24.10"),
-        ({}, "system", "shared memory differs: ours system, NVIDIA's none"),
+        ({"gpu": "CPU"}, {}, "GPU: ours CPU, NVIDIA's T4"),
+        ({}, {"kind": "docker", "release": "24.10"}, "Triton release: ours 24.10"),
+        ({}, {"kind": "embedded", "release": "21.02"}, "Triton release: ours 24.10"),
+        ({}, "system", "tensors: ours in shared memory, NVIDIA's in the request"),
         (
             {"backend": "ONNX Runtime (Triton Python backend)"},
             {},
-            "served by Triton's Python backend instead of a native backend",
+            "backend: ours Python backend, NVIDIA's ONNX Runtime",
         ),
-        ({"model_format": "OpenVINO IR"}, {}, "format differs: ours OpenVINO IR, NVIDIA's ONNX"),
-        ({"precision": "BF16"}, {}, "precision differs: ours BF16, NVIDIA's FP16"),
-        ({"backend_accelerator": ""}, {}, "accelerator differs: ours none, NVIDIA's TensorRT"),
-        ({"batch_size": 11}, {}, "batch size differs: ours 11, NVIDIA's 8 (the nearest published)"),
-        ({"concurrency": 2}, {}, "number of clients differs: ours 2, NVIDIA's 1 (the nearest)"),
-        ({"instances": 2}, {}, "number of instances differs: ours 2, NVIDIA's 1"),
-        ({"cuda_graph": True}, {}, "CUDA graphs differ: ours used, NVIDIA's not used"),
+        ({"model_format": "OpenVINO IR"}, {}, "format: ours OpenVINO IR, NVIDIA's ONNX"),
+        ({"precision": "BF16"}, {}, "precision: ours BF16, NVIDIA's FP16"),
+        ({"backend_accelerator": ""}, {}, "accelerator: ours none, NVIDIA's TensorRT"),
+        ({"batch_size": 11}, {}, "batch size: ours 11, NVIDIA's 8 (the nearest published)"),
+        ({"concurrency": 2}, {}, "clients: ours 2, NVIDIA's 1 (the nearest published)"),
+        ({"instances": 2}, {}, "instances: ours 2, NVIDIA's 1"),
+        ({"cuda_graph": True}, {}, "CUDA graphs: ours captured, NVIDIA's not captured"),
         ({}, "fitted", "our checkpoint is trained on generated data"),
         ({"quality": "noisy"}, {}, "our measurement is noisy"),
     ],
@@ -301,22 +306,27 @@ def test_each_difference_is_a_reason(ours: dict[str, Any], settings: Any, reason
 @pytest.mark.parametrize(
     ("model", "named", "changes", "reason"),
     [
-        ("bert", {}, {"variant": "small"}, "variant of the network differs: ours small, "),
-        ("resnet50", {"scenario": "online"}, {"instances": 1}, "NVIDIA's 2 (its table says 1)"),
+        ("bert", {}, {"variant": "small"}, "variant of the network: ours small, "),
+        (
+            "resnet50",
+            {"scenario": "online"},
+            {"instances": 1},
+            "instances: ours 1, NVIDIA's 2 (NVIDIA's table says 1, ",
+        ),
         (
             "widedeep",
             TENSORRT,
             {"cuda_graph": False},
-            "CUDA graphs differ: ours not used, NVIDIA's used",
+            "CUDA graphs: ours not captured, NVIDIA's captured",
         ),
         (
             "tft",
             TENSORRT,
             {"cuda_graph": False},
-            "CUDA graphs differ: ours not used, NVIDIA's used",
+            "CUDA graphs: ours not captured, NVIDIA's captured",
         ),
         ("tft", TORCH | WORST, {}, "NVIDIA's row contradicts Little's law (ratio 0.72)"),
-        ("tft", TORCH, {"precision": "FP16"}, "precision differs: ours FP16, NVIDIA's FP32"),
+        ("tft", TORCH, {"precision": "FP16"}, "precision: ours FP16, NVIDIA's FP32"),
     ],
 )
 def test_what_is_particular_about_a_table_is_a_reason(
@@ -396,7 +406,7 @@ def test_a_repeated_batch_has_no_pair_because_no_figure_draws_it() -> None:
 
     comparison = measured("dlrm", row.gpu, row, row.model_copy(update={"repeated": True}))
 
-    assert [found.ours for found in comparison.pairs] == [row]
+    assert [found.measured for found in comparison.pairs] == [row]
 
 
 # What a report says
@@ -432,7 +442,7 @@ def on_a_processor() -> Comparison:
 
 
 def text_of(comparison: Comparison) -> str:
-    return str(nvidia.in_words(comparison).data)  # type: ignore[attr-defined]
+    return str(nvidia.summary(comparison).data)  # type: ignore[attr-defined]
 
 
 def test_a_report_says_the_ratio_and_first_what_is_unfair_to_all(
@@ -445,7 +455,7 @@ def test_a_report_says_the_ratio_and_first_what_is_unfair_to_all(
     assert "(../../published.html#model=bert&gpu=NVIDIA+T4)" in text
     # 10/40 and 22.2/44.4
     assert "0.25× to 0.5× NVIDIA's (median of 2 measurements: 0.375×)" in text
-    for reason in ("ours CPU, NVIDIA's T4", "served by Triton's", "trained on", "gRPC"):
+    for reason in ("ours CPU, NVIDIA's T4", "backend: ours Python backend", "trained on", "gRPC"):
         assert text.count(reason) == 1
     assert "- **mine**, compared with ONNX, FP16\n" in text
     assert "NVIDIA published no online rows of bert." in text
@@ -461,9 +471,9 @@ def test_its_table_holds_each_pair_and_what_is_unfair_to_it_alone(
     assert ">7 × 1<" in html
     assert ">8 × 1<" in html
     assert ">0.25<" in html
-    assert "batch size differs: ours 7, NVIDIA's 8 (the nearest published)" in html
+    assert "batch size: ours 7, NVIDIA's 8 (the nearest published)" in html
     assert "quality-imprecise" in html
-    assert "GPU differs" not in html
+    assert "GPU: ours" not in html
 
 
 def test_without_a_row_of_ours_the_gpus_published_rows_are_shown() -> None:
@@ -541,7 +551,7 @@ def test_the_data_of_a_figure_are_the_pairs_and_what_else_is_drawn(
     assert (first["nvidia_gpu"], first["nvidia_throughput"]) == (T4, 40.0)
     assert first["throughput_ratio"] == 0.25
     assert first["p99_latency_ratio"] == pytest.approx(50 / first["nvidia_p99_latency_ms"])
-    assert "GPU differs: ours CPU, NVIDIA's T4" in first["reasons"]
+    assert "GPU: ours CPU, NVIDIA's T4" in first["reasons"]
 
 
 def test_a_report_depends_on_the_published_rows() -> None:
@@ -567,8 +577,8 @@ def test_text_from_parameters_and_data_is_shown_as_it_is_and_is_never_markup(
         model="bert", experiment="x", stage="deploy", gpu="", state="failed", reason=HOSTILE
     )
     shown = [
-        nvidia.in_words(comparison),
-        text.answer(config, {HOSTILE: {"deploy": result}}, comparison.ours),
+        nvidia.summary(comparison),
+        text.answer(config, {HOSTILE: {"deploy": result}}, comparison.measured),
     ]
     outputs = [
         new_output("display_data", data={"text/markdown": each.data})  # type: ignore[attr-defined, no-untyped-call]
@@ -625,13 +635,12 @@ def cells(row: str) -> list[str]:
 def test_publishing_without_a_run_writes_every_row_and_links_them(folder: Path) -> None:
     page = (folder / "published.html").read_text()
     index = (folder / "index.html").read_text()
-    (alt,) = re.findall(r'alt="([^"]*)"', page)
 
     assert re.findall('href="([^d][^"]*)"', index) == [
         *("published.html", "fidelity.html", "glossary.html", "smoke/index.html")
     ]
-    assert [*re.findall('href="fidelity.html#(.*?)"', page)] == [*documents()]
-    assert unescape(alt).startswith("A batch of 81,920 has 62.5% of the samples")
+    assert [*re.findall('href="fidelity.html#(.*?)"', page)] == [*sources()]
+    assert 'href="documentation-params-published-widedeep.html"' in page
     assert 'href="index.html"' in page
     assert "1,218 rows from 84 tables" in page
     assert len(body(page)) == 1218
@@ -681,22 +690,30 @@ def test_it_is_written_again_only_when_it_is_another(folder: Path, tmp_path: Pat
     assert path.read_bytes() == content
 
 
-def test_a_batch_of_81920_costs_what_131072_costs() -> None:
-    latencies = rows_page.power_of_two_latencies()
+def test_the_note_on_wide_and_deeps_steps_has_the_published_latencies() -> None:
+    """A batch of 81,920 costs what 131,072 costs."""
+    text = (ROOT / "params/published/widedeep.md").read_text()
+    latencies = {
+        (row.served, row.batch_size, row.gpu): row.avg_latency_ms or 0
+        for row in published("widedeep")
+        if row.scenario == "offline" and row.batch_size > 1
+    }
+    head, _, *lines = [line.strip("| ").split(" | ") for line in re.findall(r"^\|.*", text, re.M)]
+    table = {
+        ("TensorRT, FP16", int(size.replace(",", "")), gpu): float(value)
+        for size, *values in lines
+        for gpu, value in zip(head[1:], values, strict=True)
+    }
 
-    assert latencies["TensorRT, FP16"].loc[[81920, 131072], A30].to_list() == [18.07, 18.36]
-    # A100: 11.56 / 12.63
-    assert "TensorRT, FP16 92% to 98%" in rows_page.describe(latencies)
-    assert "FP32 62% to 67%" in rows_page.describe(latencies)
-    figure = rows_page.draw(latencies)
-    assert [round(float(y), 2) for y in figure.axes[0].lines[1].get_ydata()] == [  # type: ignore[union-attr]
-        *(0.18, 0.29, 0.51, 0.53, 0.98, 0.99, 1.01, 1.0)
-    ]
-    assert len(figure.axes[0].lines) == 8
-    assert legend(figure)[-2:] == [
-        "hollow: TensorFlow SavedModel with\nAutomatic FP16, FP32",
-        "filled: TensorRT, FP16",
-    ]
+    assert table == {key: ms for key, ms in latencies.items() if key[0] == "TensorRT, FP16"}
+    for served, shares in (("TensorRT, FP16", "92% to 98%"), ("SavedModel", "62% to 67%")):
+        found = [
+            value / latencies[name, 131072, gpu]
+            for (name, size, gpu), value in latencies.items()
+            if served in name and size == 81920
+        ]
+        assert shares == f"{min(found):.0%} to {max(found):.0%}"
+        assert shares in text.replace("\n", " ")
 
 
 def shown_rows(page: str) -> list[list[str]]:
@@ -771,7 +788,7 @@ def test_its_fields_filter_its_headers_sort_and_the_address_says_what_is_chosen(
 
     said = json.loads(unescape(re.findall(r"<pre>(.*?)</pre>", page)[0]))
     deep = [float(r["avg_latency_ms"]) for r in raw("widedeep") if r["precision"] == "FP32"]
-    fp32 = [r for m in documents() for r in raw(m) if r["precision"] == "FP32"]
+    fp32 = [r for m in sources() for r in raw(m) if r["precision"] == "FP32"]
     chosen = "#model=widedeep&precision=FP32"
     assert console == []
     assert [each[0] for each in said] == [len(fp32), *[len(deep)] * 3, 1218, 10]

@@ -6,27 +6,12 @@ from typing import Any
 import pytest
 
 from helpers.display import Table
-from helpers.report import choices, performance, request, sections, text
-from helpers.report.answers import Answer, Choice
-from helpers.results import LATENCY_COMPONENTS, Measurement, Row
+from helpers.report import analysis, latency_parts, performance, recommend, sections, text
+from helpers.report.answers import Answer, Recommendation
+from helpers.results import LATENCY_COMPONENTS
 from helpers.store import OUTPUTS_VARIABLE
 from tests.report.test_answer import report, results_of, row
-from tests.report.test_noticed import rows
-
-
-@pytest.fixture
-def shown(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What was displayed."""
-    found: list[Any] = []
-    monkeypatch.setattr("IPython.display.display", lambda each, **_: found.append(each))
-    return found
-
-
-def measurement(*given: dict[str, Any]) -> Measurement:
-    frame = rows(*given)
-    every = frame.astype(object).where(frame.notna(), None).to_dict("records")
-    made = [Row.model_validate(each) for each in every]
-    return Measurement(rows=tuple(made), distinct_rows=8, background_before=0.1, server_samples=9)
+from tests.report.test_describe import measurement, rows
 
 
 def captions(shown: list[Any]) -> list[str]:
@@ -72,22 +57,22 @@ def test_the_two_modes_are_shown_apart(
 
 
 def test_the_parts_of_a_bar_are_those_of_the_mean_latency() -> None:
-    figure = request.draw(rows({}, {"batch_size": 4}))
+    figure = latency_parts.draw_requests(rows({}, {"batch_size": 4}))
 
     (axes,) = figure.axes
     widths = [bar.get_width() for bar in axes.patches]
     assert len(widths) == 2 * len(LATENCY_COMPONENTS)
-    assert sum(widths[: len(LATENCY_COMPONENTS)]) == pytest.approx(100)
+    assert sum(widths[::2]) == pytest.approx(100)
     assert [text.get_text() for text in axes.get_yticklabels()] == [
         "batch 1\n10 ms",
         "batch 4\n10 ms",
     ]
     written = [text.get_text() for text in axes.texts]
-    assert written == ["queue\n2 ms", "inference\n7 ms"] * 2
+    assert written == [*["queue\n2 ms"] * 2, *["inference\n7 ms"] * 2]
 
 
 def test_a_negative_network_is_drawn_on_the_left_of_nothing() -> None:
-    figure = request.draw(rows({"network_server_send_recv_ms": -1.0}))
+    figure = latency_parts.draw_requests(rows({"network_server_send_recv_ms": -1.0}))
 
     (axes,) = figure.axes
     assert min(bar.get_x() + bar.get_width() for bar in axes.patches) == pytest.approx(-10)
@@ -106,22 +91,24 @@ def test_without_parts_nothing_is_drawn(
 
 
 def test_the_picture_says_its_shares() -> None:
-    picture = request.picture_of(rows({"concurrency": 4}))
+    said = latency_parts.describe(rows({"concurrency": 4}))
 
-    assert picture
-    assert "4 clients: 10 ms, of which client send 1%, network 4%, server queue 20%" in picture.alt
+    assert "4 clients: 10 ms, of which client send 1%, network 4%, server queue 20%" in said
 
 
 def test_the_report_leads_with_what_to_deploy() -> None:
-    best = Choice(
+    best = Recommendation(
         "for throughput", "onnx_fp32", "", 120.0, 33.0, "batch size 4, one client, offline"
     )
-    nothing = Choice("within the budget", "", "")
+    nothing = Recommendation("within the budget", "", "")
 
-    said = sections.in_one_sentence(Answer("traffic", (nothing, best), {}))
+    def said(*answers: Answer) -> str:
+        return str(text.recommendation(answers).data)  # type: ignore[attr-defined]
 
-    assert said.startswith("**traffic: Deploy onnx&#95;fp32**: 120 samples/s, p99 33 ms: batch")
-    assert "can be recommended" in sections.in_one_sentence(Answer("", (nothing,), {}))
+    first = said(Answer("traffic", (nothing, best), {}))
+    assert first.startswith("**traffic: Deploy onnx&#95;fp32**: 120 samples/s, p99 33 ms: batch")
+    assert "can be recommended" in said(Answer("", (nothing,), {}))
+    assert said() == "**Nothing was measured yet.**"
 
 
 def test_every_section_of_a_report_is_shown_and_its_data_written(
@@ -135,8 +122,8 @@ def test_every_section_of_a_report_is_shown_and_its_data_written(
     results = {name: {} for name in config.experiments} | dict(
         results_of([offline, online], "resnet50")
     )
-    measured = text.frame(config, results)
-    answers = choices.choose(config, results, measured)
+    measured = analysis.frame(config, results)
+    answers = recommend.choose(config, results, measured)
 
     sections.show_answer(config, results, measured, answers)
     sections.show_accuracy(config, results, measured)

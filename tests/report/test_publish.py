@@ -13,7 +13,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from helpers.errors import WorkspaceError
-from helpers.report.answers import Answer, Choice
+from helpers.report.answers import Answer, Recommendation
 from helpers.report.site import Link, StageState, Target, outputs_index, page, target_index
 from tests.conftest import BROWSER, browse
 
@@ -212,7 +212,7 @@ def test_a_shown_figure_reaches_the_page_with_a_link_that_resolves(tmp_path: Pat
         tmp_path / "report.ipynb",
         cell(
             "from pathlib import Path\nfrom pandas import DataFrame\n"
-            "from helpers.report.plots import *\n"
+            "from helpers.display import show\nfrom helpers.report.figures import frontier\n"
             "rows = DataFrame({'experiment': ['a'], 'scenario': ['offline'], 'batch_size': [1],\n"
             "    'concurrency': [1], 'throughput': [10.0], 'p99_latency_ms': [1.0],\n"
             "    'throughput_low': [9.0], 'throughput_high': [11.0], 'p99_low_ms': [0.9],\n"
@@ -305,7 +305,7 @@ def test_the_index_shows_every_stage_its_reason_and_its_page(tmp_path: Path) -> 
 
 def answers() -> Answers:
     """BERT's, of two workloads: one has two choices, and of the other no point is known."""
-    within = Choice(
+    within = Recommendation(
         "within 9 ms (p99)",
         "onnx <fp32>",
         "why",
@@ -315,7 +315,9 @@ def answers() -> Answers:
         accuracy="kept",
         command="serve",
     )
-    fastest = Choice("for throughput", "int8", "why", 200.0, None, "batch size 8, offline", "kept")
+    fastest = Recommendation(
+        "for throughput", "int8", "why", 200.0, None, "batch size 8, offline", "kept"
+    )
     found = Answer("small", (within, fastest), {"onnx <fp32>": 50.0, "int8": 200.0})
     return {"bert": [found, Answer("large", (), {})]}
 

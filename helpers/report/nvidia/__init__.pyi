@@ -1,6 +1,6 @@
 from .comparison import compare
 from .pages import write_pages
-from .section import as_table, data, describe, draw, in_words
+from .section import as_table, data, describe, draw, summary
 
 __all__ = [
     "as_table",
@@ -8,6 +8,6 @@ __all__ = [
     "data",
     "describe",
     "draw",
-    "in_words",
+    "summary",
     "write_pages",
 ]

@@ -1,4 +1,4 @@
-"""Which published row a measurement is compared with, and the reasons why that may be unfair."""
+"""Which published row a measurement is compared with."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -6,38 +6,38 @@ from itertools import groupby
 from math import log2
 from typing import TYPE_CHECKING
 
-from helpers.config import ReportConfig, Server, Value
-from helpers.report import text
-from helpers.report.nvidia.rows import PublishedRow, contradictory, fastest, gpus, published, tables
+from helpers.config import ReportConfig, Value
+from helpers.report import analysis
+from helpers.report.nvidia.rows import (
+    ACCELERATORS,
+    PublishedRow,
+    as_served,
+    fastest,
+    gpus,
+    published,
+    tables,
+)
+from helpers.report.nvidia.settings import reasons
 from helpers.results import Results, Row
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-PROTOCOL = "HTTP"  # of our measurements, as `helpers.perf.analyzer` asks for it
-ADAPTER = "Python backend"  # in the name of the backend of a row that the adapter served
-ACCELERATORS = {
-    "TensorRT": "NVIDIA TensorRT",  # as ResNet50's tables say
-    "trt": "NVIDIA TensorRT",
-    "amp": "Automatic FP16",
-    "openvino": "OpenVINO",
-}
 SCENARIOS = ("offline", "online")
-PIXELS, TOKENS = 224, 384  # of a side of ResNet50's images, of BERT's sequences
 
 
 @dataclass(frozen=True)
 class Pair:
     """A measurement and the published row that it is compared with."""
 
-    ours: Row
-    theirs: PublishedRow
+    measured: Row
+    published: PublishedRow
     reasons: tuple[str, ...]  # why the comparison may be unfair
 
     @property
     def ratio(self) -> float:
         """Our throughput over NVIDIA's."""
-        return (self.ours.throughput or 0) / self.theirs.throughput
+        return (self.measured.throughput or 0) / self.published.throughput
 
 
 @dataclass(frozen=True)
@@ -47,13 +47,13 @@ class Comparison:
     model: str
     gpu: str  # the target's
     chosen: str  # NVIDIA's GPU to compare with; "" where nothing is published
-    ours: "DataFrame"
+    measured: "DataFrame"
     published: tuple[PublishedRow, ...]
     pairs: tuple[Pair, ...]
 
     @property
     def is_own(self) -> bool:
-        """Tell whether NVIDIA published the target's own GPU."""
+        """Whether NVIDIA published the target's own GPU."""
         return self.gpu == self.chosen
 
     @property
@@ -62,15 +62,15 @@ class Comparison:
         return [name for name in SCENARIOS if any(row.scenario == name for row in self.published)]
 
     def of(self, scenario: str) -> list[Pair]:
-        """The pairs of a scenario."""
-        return [pair for pair in self.pairs if pair.theirs.scenario == scenario]
+        """Return the pairs of a scenario."""
+        return [pair for pair in self.pairs if pair.published.scenario == scenario]
 
     def drawn(self, scenario: str) -> list[PublishedRow]:
         """NVIDIA's rows for a figure: the tables of the chosen GPU that ours are compared with, or
         all of its tables if nothing of ours was measured. If the chosen GPU is not the target's
         own, the fastest such table of each other GPU is added.
         """
-        served = {pair.theirs.served for pair in self.of(scenario)}
+        served = {pair.published.served for pair in self.of(scenario)}
         rows = [
             row
             for row in self.published
@@ -99,11 +99,11 @@ def compare(config: ReportConfig, found: Results) -> Comparison:
         if not row.repeated
     )
     kept = tuple(filter(None, pairs))
-    return Comparison(config.model, config.gpu, chosen, text.frame(config, found), rows, kept)
+    return Comparison(config.model, config.gpu, chosen, analysis.frame(config, found), rows, kept)
 
 
 def choose_gpu(rows: Sequence[PublishedRow], gpu: str, device: str) -> str:
-    """Name NVIDIA's GPU to compare with: the target's own if NVIDIA published it, otherwise the
+    """Return NVIDIA's GPU to compare with: the target's own if NVIDIA published it, otherwise the
     slowest for a CPU and the fastest for another GPU; "" if nothing is published.
     """
     names = gpus(rows) or [""]
@@ -124,8 +124,8 @@ def pair(
 
 
 def nearest(ours: Row, rows: Sequence[PublishedRow], gpu: str) -> PublishedRow | None:
-    """Choose the table of the same format, then precision, then accelerator, then the fastest; of
-    that table the row of the nearest batch size, then the nearest number of clients.
+    """Return the nearest published row. Its table has the same format, then precision, then
+    accelerator, or is the fastest; in it the batch size is nearest, then the number of clients.
     """
 
     def to_table(table: Sequence[PublishedRow]) -> tuple[bool | float, ...]:
@@ -142,98 +142,17 @@ def nearest(ours: Row, rows: Sequence[PublishedRow], gpu: str) -> PublishedRow |
 
 
 def _served(ours: Row) -> tuple[str, str, str]:
-    """Name format, precision and accelerator of a measured row, most important first."""
+    """Return format, precision and accelerator of a measured row, most important first."""
     accelerator = ours.backend_accelerator
     return ours.model_format, ours.precision, ACCELERATORS.get(accelerator, accelerator)
 
 
-def as_served(row: PublishedRow) -> tuple[str, str, str]:
-    """Name the same of a published row as it really was, whatever its label says."""
-    accelerator = ACCELERATORS.get(row.backend_accelerator, row.backend_accelerator)
-    # an ensemble's graph, behind the lookup, is TensorRT's
-    model_format = (
-        "NVIDIA TensorRT" if "embedding lookup" in row.document.settings else row.model_format
-    )
-    return model_format, row.document.precision or row.precision, accelerator
-
-
-def reasons(ours: Row, settings: Mapping[str, Value], theirs: PublishedRow) -> tuple[str, ...]:
-    """List every reason why a measurement and a published row may not be comparable."""
-    document, is_offline = theirs.document, theirs.scenario == "offline"
-    server = Server.model_validate(settings.get("server") or {})
-    # There is one release of the embedded server.
-    release = Server().release if server.kind == "embedded" else server.release
-    memory = settings.get("shared_memory", "none") if is_offline else document.shared_memory
-    model_format, precision, accelerator = zip(_served(ours), as_served(theirs), strict=True)
-    started = document.instances or theirs.instances
-    table = "" if started == theirs.instances else f"its table says {theirs.instances}"
-    differences = [
-        _differs("GPU", ours.gpu, theirs.gpu),
-        _differs("variant of the network", ours.variant, document.variant or ours.variant),
-        _differs("Triton release", release, document.release),
-        _differs("protocol", PROTOCOL, document.protocol),
-        _differs("shared memory", memory, document.shared_memory),
-        "served by Triton's Python backend instead of a native backend"
-        if ADAPTER in ours.backend
-        else "",
-        _differs("format", *model_format),
-        _differs("precision", *precision),
-        _differs("accelerator", *accelerator),
-        _differs("batch size", ours.batch_size, theirs.batch_size, "the nearest published"),
-        _differs("number of clients", ours.concurrency, theirs.concurrency, "the nearest"),
-        _differs("number of instances", ours.instances, started, table),
-    ]
-    used = {True: "used", False: "not used"}
-    particular = {
-        f"NVIDIA's row is labelled {theirs.precision}, but it is {precision[1].lower()}": (
-            theirs.precision != precision[1]
-        ),
-        "NVIDIA's fp32 presumably ran in TF32, its runtime's default": document.tf32,
-        f"CUDA graphs differ: ours {used[ours.cuda_graph]}, NVIDIA's {used[document.cuda_graph]}": (
-            ours.cuda_graph != document.cuda_graph
-        ),
-        "embedding lookup differs: ours in memory, NVIDIA's in its parameter server (HPS)": (
-            "embedding lookup" in document.settings and settings.get("lookup") != "hps"
-        ),
-        f"image size differs: ours {settings.get('crop_size')} pixels, NVIDIA's {PIXELS}": (
-            settings.get("crop_size") not in (None, PIXELS)
-        ),
-        f"sequence length differs: ours {settings.get('max_seq_length')}, NVIDIA's {TOKENS}": (
-            settings.get("max_seq_length") not in (None, TOKENS)
-        ),
-        f"embedding tables differ: ours in {settings.get('table_precision')}, NVIDIA's in fp32": (
-            settings.get("table_precision", "fp32") != "fp32"
-        ),
-        "parameter server differs: ours this package's, NVIDIA's its HPS (now deprecated)": (
-            "embedding lookup" in document.settings and settings.get("lookup") == "hps"
-        ),
-        f"requests differ: ours samples of a data set, NVIDIA's {document.inputs}": (
-            "of the data set" not in document.inputs
-        ),
-        "our checkpoint is trained on generated data": settings.get("checkpoint") == "fitted",
-        f"our measurement is {ours.quality}": ours.quality != "stable",
-        f"NVIDIA's row contradicts Little's law (ratio {theirs.littles_law or 0:.2f})": (
-            contradictory(theirs)
-        ),
-    }
-    return (*filter(None, differences), *(text for text, holds in particular.items() if holds))
-
-
-def _differs(what: str, ours: Value, theirs: Value, note: str = "") -> str:
-    """Return how the two sides differ; "" if they do not."""
-    if ours == theirs:
-        return ""
-    one, other = (f"{v:,}" if isinstance(v, int) else str(v or "none") for v in (ours, theirs))
-    other = other.removeprefix("NVIDIA ")  # the sentence has it
-    return f"{what} differs: ours {one}, NVIDIA's {other}{f' ({note})' if note else ''}"
-
-
 def common(pairs: Iterable[Pair]) -> list[str]:
-    """List the reasons that all of some pairs share, in order."""
+    """Return the reasons that all of some pairs share, in order."""
     found = [pair.reasons for pair in pairs]
     return [text for text in found[0] if all(text in each for each in found)] if found else []
 
 
 def by_experiment(pairs: Iterable[Pair]) -> dict[str, list[Pair]]:
     """Group pairs by our experiment; its pairs follow each other."""
-    return {name: list(own) for name, own in groupby(pairs, lambda pair: pair.ours.experiment)}
+    return {name: list(own) for name, own in groupby(pairs, lambda pair: pair.measured.experiment)}

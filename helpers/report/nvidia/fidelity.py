@@ -5,14 +5,42 @@ compared with NVIDIA's. These come from its documents, ours from the parameter f
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from importlib.metadata import version
+from itertools import pairwise
+from pathlib import Path
 from typing import NamedTuple
 
-from helpers.config import LoadConfig, Parameters, configure, file_for, read_file
+from helpers import formats
+from helpers.config import (
+    LoadConfig,
+    OfflineConfig,
+    Parameters,
+    configure,
+    file_for,
+    read_file,
+    releases,
+)
 from helpers.errors import DeploymentError
-from helpers.report.nvidia.comparison import as_served
-from helpers.report.nvidia.rows import PublishedRow, everything, tables
-from helpers.report.nvidia.settings import NO_TF32, Settings, Value, ours, served, theirs
+from helpers.hps import settings as stores
+from helpers.inference import ensemble
+from helpers.perf import analyzer
+from helpers.report.nvidia.rows import ACCELERATORS, PublishedRow, as_served, everything, tables
+from helpers.report.nvidia.settings import (
+    ADAPTER,
+    CAPTURED,
+    NO_TF32,
+    SENT,
+    TF32,
+    Settings,
+    Value,
+    published_settings,
+)
+from helpers.triton import docker, repository
 
+HOST = "the host's"
+BRIDGE = "Docker's bridge, at the container's address"  # see `containers.Container.address`
+PROTOCOLS = {"http": "HTTP", "grpc": "gRPC"}
+WINDOWS = {"time_windows": "by time", "count_windows": "by count"}
 LISTS = ("server flags", "environment")  # of which only the differences are shown
 NOTES = {  # on ours
     "dynamic batching": "offline there is one client, so there is nothing to batch",
@@ -42,7 +70,7 @@ class Fidelity:
     fault: str = ""  # why there is no experiment
 
     def of(self, comparison: str) -> list[Line]:
-        """The settings that are the same, differ or are unknown."""
+        """Return the settings that are the same, differ or are unknown."""
         return [line for line in self.lines if line.comparison == comparison]
 
 
@@ -63,15 +91,15 @@ def _fidelity(table: Sequence[PublishedRow], read: Callable[[str], Parameters | 
     try:
         parameters = read(row.gpu)
         configs = makers(row, parameters) if parameters else []
-        own = _joined(ours(config) for config in configs)
+        own = _joined(experiment_settings(config) for config in configs)
     except DeploymentError as error:  # somebody's parameter file
         return Fidelity(row, fault=str(error))
     if not configs:
         return Fidelity(row, fault=f"no parameter file for {row.gpu} repeats it in a container")
-    other = _joined(theirs(each) for each in table)
+    other = _joined(published_settings(each) for each in table)
     if other["TF32"] == [NO_TF32]:  # and ours has the same precision on the same GPU
         own["TF32"] = [NO_TF32]
-    notes = {name: note for each in table for name, note in each.document.notes.items()}
+    notes = {name: note for each in table for name, note in each.setup.notes.items()}
     lines = [_line(name, other.get(name, []), own[name], notes.get(name, "")) for name in own]
     shown = tuple(line for line in lines if line.theirs or line.ours)
     return Fidelity(row, configs[0].target, tuple(each.experiment for each in configs), shown)
@@ -92,7 +120,7 @@ def makers(row: PublishedRow, parameters: Parameters) -> list[LoadConfig]:
 
 
 def _joined(settings: Iterable[Settings]) -> Settings:
-    """Put the settings of several rows or experiments together, each value once."""
+    """Join the settings of several rows or experiments, each value once."""
     found: dict[str, dict[Value, None]] = {}
     for each in settings:
         for name, values in each.items():
@@ -108,3 +136,87 @@ def _line(name: str, theirs: list[Value], ours: list[Value], note: str) -> Line:
     comparison = "same" if same else "differs" if theirs or name in LISTS else "unknown"
     notes = [note, NOTES.get(name, "") if comparison == "differs" else ""]
     return Line(name, theirs, ours, comparison, "; ".join(filter(None, notes)))
+
+
+def served(config: LoadConfig) -> tuple[str, str, str]:
+    """Return format, precision and accelerator of an experiment, as `as_served` those of a row."""
+    accelerator = "" if config.accelerator == "none" else ACCELERATORS[config.accelerator]
+    return formats.get(config.format).SHOWN[1], config.precision.upper(), accelerator
+
+
+def _rows(config: LoadConfig) -> str:
+    """Return where a lookup has its rows."""
+    if config.lookup != "hps":
+        small = config.table_precision != "fp32"
+        return f"all rows in memory{f', in {config.table_precision}' * small}"
+    (model,) = stores.parse(stores.compose(config.hps, stores.ONE_TABLE)).models
+    share = model.gpucacheper
+    place = "GPU cache" if config.device == "gpu" else "cache"
+    return f"hierarchical parameter server with a {place} of {100 * share:g}% of the rows"
+
+
+def experiment_settings(config: LoadConfig) -> Settings:
+    """Return our settings of an experiment, in the scenario of its stage."""
+    memory, runs, sizes, clients = "none", 1, [1], [1]
+    if isinstance(config, OfflineConfig):
+        memory, runs, sizes = config.shared_memory, config.pairs, config.batch_sizes
+    else:
+        sizes, clients = [config.online_batch_size], config.concurrency
+    *lookups, graph = ensemble.components(config, config.format)
+    scenario = config.stage.removeprefix("perf_")
+    message = repository.model_config(config, scenario, graph, batched=True)
+    before = [repository.model_config(config, scenario, each, batched=False) for each in lookups]
+    batcher = message.dynamic_batching
+    preferred = ", ".join(f"{size:,}" for size in batcher.preferred_batch_size)
+    batching = f"prefers {preferred}, waits {batcher.max_queue_delay_microseconds} us at most"
+    warmed = ", ".join(f"{each.batch_size:,}" for each in message.model_warmup)
+    options = docker.options(config)
+    environment = [each.removeprefix("--env=") for each in options if each.startswith("--env=")]
+    flags = docker.command_line(releases.number(config.server.release))[1:]
+    point = analyzer.LoadPoint(config.model, Path(), [], shared_memory=memory)
+    program, *line = analyzer.arguments(point, "", Path())
+    passed = dict(pairwise(line))
+    model_format, precision, accelerator = served(config)
+    is_engine = config.format == "trt"
+    has_tf32 = not is_engine and "NVIDIA_TF32_OVERRIDE=0" not in environment
+    return {
+        "Triton release": [config.server.release],
+        "backend": [formats.get(config.format).SHOWN[0]] if message.platform else [ADAPTER],
+        "format": [model_format],
+        "exported as": [config.export_format],
+        "ONNX opset": [config.opset]
+        if config.opset and (is_engine or model_format == "ONNX")
+        else [],
+        "engine's smallest batch": [1] if is_engine else [],
+        "engine tuned for batch": [config.max_batch_size] if is_engine else [],
+        "precision": [precision],
+        "TF32": [TF32[has_tf32]],
+        "accelerator": [accelerator or "none"],
+        "CUDA graphs": [CAPTURED[message.optimization.cuda.graphs]],
+        "instances": [sum(group.count for group in message.instance_group)],
+        "largest batch": [message.max_batch_size or config.max_batch_size],  # 0 where it is flat
+        "dynamic batching": [batching if message.HasField("dynamic_batching") else "none"],
+        "embedding lookup": [f"{each.backend} backend, {_rows(config)}" for each in before],
+        "network": [HOST if "--network=host" in options else BRIDGE],
+        "/dev/shm": [HOST if "--ipc=host" in options else "the container's own"],
+        "server flags": [flag for flag in flags if not flag.startswith("--model-repository=")],
+        "environment": [*environment],
+        "protocol": [PROTOCOLS[passed["-i"]]],
+        "tensors": [SENT[passed.get("--shared-memory", "none")]],
+        "batch size": [*sizes],
+        "clients": [*clients],
+        "samples sent": [f"{config.distinct_rows} different samples of the data set"],
+        "load generator": [f"{Path(program).name} {version('tritonclient')}"],
+        "windows": [
+            f"{WINDOWS[passed['--measurement-mode']]}, at least {config.request_count:,} requests "
+            "in all"
+        ],
+        "stability": [
+            f"windows agree within {passed['--stability-percentage']}%, at most "
+            f"{passed['--max-trials']} of them"
+        ],
+        "runs per measurement": [runs],
+        "warm-up": [f"batches of {warmed} while Triton loads the model; a few single requests"],
+        "data set": [config.dataset],
+        "weights": [config.checkpoint],
+    }

@@ -1,10 +1,49 @@
-"""The pages that need no run of ours: NVIDIA's rows, and the fidelity to NVIDIA's setup."""
+"""The pages that need no run of ours, each with its data as CSV: NVIDIA's published rows, and the
+fidelity of our experiments to NVIDIA's setup, table by table.
+"""
 
+from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from helpers.report.nvidia.documents import FOLDER
-from helpers.report.site import TEMPLATE
-from helpers.store import ROOT, digest, file_digest, package_files
+from helpers.display import ABSENT
+from helpers.report import documents
+from helpers.report.nvidia.rows import LITTLES_LAW, everything, published, violates_littles_law
+from helpers.report.nvidia.sources import FOLDER, sources
+from helpers.report.site import render, script
+from helpers.results import TableRow
+from helpers.store import ROOT, digest, file_digest, package_files, write_atomic
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+    from helpers.report.nvidia.fidelity import Fidelity
+
+PUBLISHED, FIDELITY = "published.html", "fidelity.html"
+NOTE = FOLDER / "widedeep.md"
+MANY = 8  # numbers, of which only the first and the last are shown
+# Header -> what of a row the column shows, and its format
+COLUMNS = {
+    "model": ("model", ""),
+    "GPU": ("gpu", ""),
+    "scenario": ("scenario", ""),
+    "data set": ("dataset", ""),
+    "format": ("format", ""),
+    "precision": ("precision", ""),
+    "instances": ("instances", ","),
+    "batch size": ("batch_size", ","),
+    "clients": ("concurrency", ","),
+    "throughput (samples/s)": ("throughput", ",.10g"),
+    "p50 (ms)": ("p50_latency_ms", ",.10g"),
+    "p95 (ms)": ("p95_latency_ms", ",.10g"),
+    "p99 (ms)": ("p99_latency_ms", ",.10g"),
+    "average (ms)": ("avg_latency_ms", ",.10g"),
+    "Little's law": ("littles_law", ".3f"),
+}
+FILTERS = ("model", "GPU", "scenario", "format", "precision")
+NUMBERS = 6  # the columns before this one hold words
+Content = tuple["DataFrame", dict[str, object]]  # the data of a page, and what its template shows
 
 
 def write_pages(outputs: Path) -> None:
@@ -13,21 +52,88 @@ def write_pages(outputs: Path) -> None:
     A parameter file at fault is named on the page. Raises `DataError` or `WorkspaceError` if rows
     cannot be read or `outputs` cannot be written.
     """
-    files = sorted([*TEMPLATE.iterdir(), *FOLDER.iterdir()])
-    rows = digest([package_files(), [file_digest(path) for path in files]])
+    rows = digest([package_files(), [file_digest(path) for path in sorted(FOLDER.iterdir())]])
     params = sorted((ROOT / "params").glob("*.yaml"))
     both = digest([rows, [file_digest(path) for path in params]])
-    if not _is_up_to_date(outputs / "published.html", rows):
-        from helpers.report.nvidia import rows_page  # slow to import
+    for name, made_from, content in ((PUBLISHED, rows, _published), (FIDELITY, both, _fidelity)):
+        page, data = outputs / name, (outputs / name).with_suffix(".csv")
+        if data.exists() and page.exists() and made_from in page.read_text(errors="replace"):
+            continue
+        table, context = content()
+        write_atomic(data, table.to_csv(index=False))
+        context |= {"made_from": made_from, "data": data.name}
+        write_atomic(page, render(f"{name}.j2", context))
 
-        rows_page.write_page(outputs, rows)
-    if not _is_up_to_date(outputs / "fidelity.html", both):
-        from helpers.report.nvidia import fidelity_page
 
-        fidelity_page.write_fidelity(outputs, both)
+def _published() -> Content:
+    """Return all published rows. A script sorts and filters them; without it the page is a plain
+    table.
+    """
+    from pandas import DataFrame
+
+    rows = everything()
+    laws = [None if row.littles_law is None else f"{row.littles_law:.4f}" for row in rows]
+    return DataFrame([row.model_dump() for row in rows]).assign(littles_law=laws), {
+        **script(),
+        "columns": list(COLUMNS),
+        "filters": [(list(COLUMNS).index(name), name) for name in FILTERS],
+        "words": NUMBERS,
+        "rows": [(violates_littles_law(row), list(_cells(row))) for row in rows],
+        "tables": len({row.table for row in rows}),
+        "broken": sum(violates_littles_law(row) for row in rows),
+        "bounds": LITTLES_LAW,
+        "sources": [(name, published(name)) for name in sources()],
+        "note": documents.sources().get(NOTE),
+        "fidelity": FIDELITY,
+    }
 
 
-def _is_up_to_date(page: Path, made_from: str) -> bool:
-    """Tell whether a page and its data are there, and made from sources of this digest."""
-    is_there = page.exists() and page.with_suffix(".csv").exists()
-    return is_there and made_from in page.read_text(errors="replace")
+def _cells(row: TableRow) -> Iterator[str]:
+    """Yield the texts of a row's `COLUMNS`."""
+    for name, form in COLUMNS.values():
+        value = getattr(row, name)
+        yield ABSENT if value in (None, "") else format(value, form)
+
+
+def _fidelity() -> Content:
+    """Return every setting of every published table, as NVIDIA's and as ours."""
+    from pandas import DataFrame
+
+    from helpers.report.nvidia.fidelity import LISTS, fidelities  # slow to import
+
+    found = fidelities()
+    rows = [
+        dict(zip(("model", "gpu", "scenario", "dataset", "served"), each.row.table, strict=True))
+        | {"experiments": " ".join(each.experiments), "setting": line.name}
+        | {"nvidia": "; ".join(map(str, line.theirs)), "ours": "; ".join(map(str, line.ours))}
+        | {"comparison": line.comparison, "note": line.note}
+        for each in found
+        for line in each.lines
+    ]
+    return DataFrame(rows), {
+        "models": [(name, list(_scenarios(name, found))) for name in sources()],
+        "tables": len(found),
+        "everywhere": everywhere([each for each in found if not each.fault]),
+        "lists": LISTS,
+        "short": _short,
+    }
+
+
+def everywhere(found: "list[Fidelity]") -> list[str]:
+    """Return the settings that differ in every table."""
+    names = [[line.name for line in each.of("differs")] for each in found]
+    return [name for name in names[0] if all(name in each for each in names)] if names else []
+
+
+def _scenarios(model: str, found: "list[Fidelity]") -> "Iterator[tuple[str, list[Fidelity]]]":
+    own = [each for each in found if each.row.model == model]
+    for scenario, tables in groupby(own, lambda each: each.row.scenario):
+        yield scenario, list(tables)
+
+
+def _short(values: list[str | int]) -> str:
+    """Write the values of a setting for reading: numbers in order, and not all of many."""
+    numbers = sorted(value for value in values if isinstance(value, int))
+    if len(numbers) > MANY:
+        return f"{numbers[0]:,} to {numbers[-1]:,} ({len(numbers)} numbers)"
+    return "; ".join([f"{value:,}" for value in numbers] or map(str, values)) or "none"

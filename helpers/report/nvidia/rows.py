@@ -11,11 +11,18 @@ from pydantic import Field, TypeAdapter, ValidationError, ValidationInfo, field_
 
 from helpers.errors import DataError
 from helpers.perf import littles_law
-from helpers.report.nvidia.documents import FOLDER, Document, document_of, documents
+from helpers.report.nvidia.sources import FOLDER, Setup, setup_of, sources
 from helpers.results import Row, TableRow
 from helpers.store import display_path
 
 LITTLES_LAW = (0.8, 1.2)  # a row outside these bounds contradicts itself
+
+ACCELERATORS = {
+    "TensorRT": "NVIDIA TensorRT",  # as ResNet50's tables say
+    "trt": "NVIDIA TensorRT",
+    "amp": "Automatic FP16",
+    "openvino": "OpenVINO",
+}
 
 Count = Annotated[int, Field(ge=1)]
 
@@ -72,20 +79,30 @@ class PublishedRow(TableRow, allow_inf_nan=False):
         return re.sub(r"\W+", "-", " ".join(filter(None, self.table))).strip("-").lower()
 
     @cached_property
-    def document(self) -> Document:
+    def setup(self) -> Setup:
         """How NVIDIA measured the row, by the document that published it."""
-        return document_of(self)
+        return setup_of(self)
 
 
-def contradictory(row: Row | PublishedRow) -> bool:
-    """Tell whether throughput, latency and clients of a row break Little's law."""
+def violates_littles_law(row: Row | PublishedRow) -> bool:
+    """Return whether throughput, latency and clients of a row break Little's law."""
     law = row.littles_law
     return law is not None and not LITTLES_LAW[0] <= law <= LITTLES_LAW[1]
 
 
+def as_served(row: PublishedRow) -> tuple[str, str, str]:
+    """Return format, precision and accelerator of a published row, whatever its label says."""
+    accelerator = ACCELERATORS.get(row.backend_accelerator, row.backend_accelerator)
+    # an ensemble's graph, behind the lookup, is TensorRT's
+    model_format = (
+        "NVIDIA TensorRT" if "embedding lookup" in row.setup.settings else row.model_format
+    )
+    return model_format, row.setup.precision or row.precision, accelerator
+
+
 def everything() -> list[PublishedRow]:
     """Read the published rows of all models."""
-    return [row for model in documents() for row in published(model)]
+    return [row for model in sources() for row in published(model)]
 
 
 @cache
@@ -128,11 +145,11 @@ def tables(rows: Iterable[PublishedRow]) -> list[list[PublishedRow]]:
 
 
 def fastest(rows: Iterable[PublishedRow]) -> float:
-    """The highest throughput of some rows."""
+    """Return the highest throughput of some rows."""
     return max(row.throughput for row in rows)
 
 
 def gpus(rows: Sequence[PublishedRow]) -> list[str]:
-    """Name the GPUs of some rows, from the slowest to the fastest by their best throughput."""
+    """Return the GPUs of some rows, from the slowest to the fastest by their best throughput."""
     names = dict.fromkeys(row.gpu for row in rows)
     return sorted(names, key=lambda gpu: fastest(row for row in rows if row.gpu == gpu))

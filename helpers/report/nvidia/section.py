@@ -9,10 +9,11 @@ from helpers.config import Value
 from helpers.display import GREY, Table, canvas, mark_decades, table
 from helpers.perf import interval
 from helpers.report import style
-from helpers.report.findings import measured
+from helpers.report.analysis import measured
+from helpers.report.describe import fill_in, say
 from helpers.report.nvidia.comparison import SCENARIOS, Comparison, Pair, by_experiment, common
-from helpers.report.nvidia.rows import PublishedRow, contradictory, tables
-from helpers.report.text import escaped, markdown
+from helpers.report.nvidia.rows import PublishedRow, tables, violates_littles_law
+from helpers.report.text import markdown
 from helpers.results import TableRow
 
 if TYPE_CHECKING:
@@ -32,54 +33,34 @@ THEIRS = ("gpu", "dataset", "served", *SAMPLES, "p99_latency_ms", "littles_law")
 MARKED = 12  # points of a grey line, at most about
 
 
-def in_words(comparison: Comparison) -> "Markdown":
+def summary(comparison: Comparison) -> "Markdown":
     """Return what is compared with what, the ratio, and why it may be unfair."""
-    model, gpu, chosen = map(escaped, (comparison.model, comparison.gpu, comparison.chosen))
-    if not comparison.published:
-        return markdown(f"NVIDIA published nothing for {model}.")
-    choice = (
-        f"Compared with NVIDIA's rows for {gpu}."
-        if comparison.is_own
-        else f"NVIDIA published no rows of {model} for {gpu}, so ours are compared with its rows "
-        f"for {chosen}."
+    ratios, shared = [pair.ratio for pair in comparison.pairs], common(comparison.pairs)
+    return markdown(
+        fill_in(
+            "published.md.j2",
+            comparison=comparison,
+            rows=f"{PAGE}#{urlencode({'model': comparison.model, 'gpu': comparison.chosen})}",
+            fidelity=f"{FIDELITY}#{comparison.model}",
+            ratios=ratios,
+            median=median(ratios or [1]),
+            shared=shared,
+            experiments=[
+                (
+                    name,
+                    dict.fromkeys(pair.published.served for pair in own),
+                    [reason for reason in common(own) if reason not in shared],
+                )
+                for name, own in by_experiment(comparison.pairs).items()
+            ],
+            absent=[name for name in SCENARIOS if name not in comparison.scenarios],
+        )
     )
-    link = f"{PAGE}#{urlencode({'model': comparison.model, 'gpu': comparison.chosen})}"
-    lines = [f"**{choice}** [Browse NVIDIA's rows]({link})."]
-    if comparison.is_own:
-        page = f"{FIDELITY}#{comparison.model}"
-        lines.append(f"[Fidelity to NVIDIA's setup]({page}).")
-    if comparison.pairs:
-        lines += _unfair(comparison.pairs)
-    else:
-        lines.append(f"Nothing was measured on {gpu}, so only NVIDIA's rows are shown.")
-    absent = [name for name in SCENARIOS if name not in comparison.scenarios]
-    lines += [f"NVIDIA published no {name} rows of {model}." for name in absent]
-    return markdown("\n\n".join(lines))
-
-
-def _unfair(pairs: tuple[Pair, ...]) -> list[str]:
-    """Return the ratio, and why it may be unfair: for all measurements, then per experiment."""
-    ratios, shared = [pair.ratio for pair in pairs], common(pairs)
-    bullets = [f"- {escaped(reason)}\n" for reason in shared]
-    for name, own in by_experiment(pairs).items():
-        labels = " or ".join(dict.fromkeys(pair.theirs.served for pair in own))
-        more = "; ".join(reason for reason in common(own) if reason not in shared)
-        why = f": {escaped(more)}" if more else ""
-        bullets.append(f"- **{escaped(name)}**, compared with {escaped(labels)}{why}\n")
-    return [
-        f"**Ratio.** Our throughput is {min(ratios):.3g}× to {max(ratios):.3g}× NVIDIA's "
-        f"(median of {len(ratios)} measurements: {median(ratios):.3g}×).",
-        "**Why this may be unfair**, for all measurements, then per experiment:",
-        "".join(bullets),
-        "The table has the reasons of single measurements. A row contradicts Little's law outside "
-        "0.8 to 1.2. Latencies are compared by p99: in NVIDIA's tables with components, the "
-        "average is their sum, not a measured mean.",
-    ]
 
 
 def as_table(comparison: Comparison) -> Table:
-    """Show the pairs, or NVIDIA's rows of the chosen GPU if nothing of ours was measured. Pairs
-    with another GPU than the target's are folded.
+    """Return a table of the pairs, or of NVIDIA's rows of the chosen GPU if nothing of ours was
+    measured. Pairs with another GPU than the target's are folded.
     """
     pairs, chosen = comparison.pairs, comparison.chosen
     if not pairs:
@@ -96,7 +77,7 @@ def as_table(comparison: Comparison) -> Table:
 
 def _line(pair: Pair, known: list[str]) -> dict[str, Value]:
     """Return a pair as a table row; below its quality are the reasons that are not `known`."""
-    ours, theirs = pair.ours, pair.theirs
+    ours, theirs = pair.measured, pair.published
     known = [*known, f"our measurement is {ours.quality}"]
     return {
         "experiment": ours.experiment,
@@ -120,7 +101,7 @@ def _published_rows(rows: list[PublishedRow]) -> "DataFrame":
 
     columns = ["scenario", "dataset", "served", *SAMPLES, "p50_latency_ms", "p99_latency_ms"]
     frame = DataFrame([{name: getattr(row, name) for name in columns} for row in rows])
-    broken = [row.littles_law if contradictory(row) else None for row in rows]
+    broken = [row.littles_law if violates_littles_law(row) else None for row in rows]
     frame["caveat"] = [law and f"contradicts Little's law (ratio {law:.2f})" for law in broken]
     return frame.replace("", None).dropna(axis=1, how="all")
 
@@ -128,7 +109,7 @@ def _published_rows(rows: list[PublishedRow]) -> "DataFrame":
 def draw(comparison: Comparison, scenario: str) -> "Figure":
     """Draw throughput over the samples in flight: ours in colour, NVIDIA's in grey."""
     title, drawn = f"Compared with NVIDIA's rows, {scenario}", comparison.drawn(scenario)
-    rows = comparison.ours
+    rows = comparison.measured
     ours = rows[rows["scenario"] == scenario]
     if not drawn:
         return style.empty_figure(title, ours)
@@ -155,7 +136,7 @@ def draw(comparison: Comparison, scenario: str) -> "Figure":
 
 
 def _in_flight(row: TableRow) -> int:
-    """The samples in flight; offline that is the batch size."""
+    """Return the samples in flight; offline that is the batch size."""
     return row.batch_size * row.concurrency
 
 
@@ -164,19 +145,17 @@ def describe(comparison: Comparison, scenario: str) -> str:
     drawn, pairs = comparison.drawn(scenario), comparison.of(scenario)
     if not drawn:
         return f"NVIDIA published no {scenario} rows of {comparison.model} for {comparison.chosen}."
-    top = max(drawn, key=lambda row: row.throughput)
-    theirs = (
-        f"Highest {scenario} throughput: NVIDIA's {top.throughput:,.0f} samples/s with "
-        f"{_in_flight(top):,} in flight ({top.gpu}, {top.served})"
-    )
-    if not pairs:
-        return f"{theirs}; ours was not measured."
-    ratios = [pair.ratio for pair in pairs]
-    best = max(pairs, key=lambda pair: pair.ours.throughput or 0).ours
-    return (
-        f"{theirs}, ours {best.throughput:,.0f} samples/s with {_in_flight(best):,} in flight "
-        f"({best.experiment}); ours is {min(ratios):.3g}× to {max(ratios):.3g}× the nearest rows "
-        f"of {comparison.chosen}."
+    ratios = sorted(pair.ratio for pair in pairs)
+    low, high = (f"{ratios[place]:.3g}" if ratios else "" for place in (0, -1))
+    measured = [pair.measured for pair in pairs]
+    return say(
+        "published",
+        scenario=scenario,
+        top=max(drawn, key=lambda row: row.throughput),
+        best=max(measured, key=lambda row: row.throughput or 0, default=None),
+        low=low,
+        high=high,
+        chosen=comparison.chosen,
     )
 
 
@@ -187,15 +166,15 @@ def data(comparison: Comparison, scenario: str) -> "DataFrame":
     pairs = comparison.of(scenario)
     rows: list[dict[str, Value]] = []
     for pair in pairs:
-        ours, theirs = pair.ours.p99_latency_ms, pair.theirs.p99_latency_ms
+        ours, theirs = pair.measured.p99_latency_ms, pair.published.p99_latency_ms
         ratios: dict[str, Value] = {
             "throughput_ratio": pair.ratio,
             "p99_latency_ratio": ours / theirs if ours and theirs else None,
             "reasons": "; ".join(pair.reasons),
         }
-        mine: dict[str, Value] = {name: getattr(pair.ours, name) for name in OURS}
-        rows.append(mine | _theirs(pair.theirs) | ratios)
-    others = [row for row in comparison.drawn(scenario) if row not in [p.theirs for p in pairs]]
+        mine: dict[str, Value] = {name: getattr(pair.measured, name) for name in OURS}
+        rows.append(mine | _theirs(pair.published) | ratios)
+    others = [row for row in comparison.drawn(scenario) if row not in [p.published for p in pairs]]
     rows += [{"scenario": scenario, **_theirs(row)} for row in others]
     return DataFrame(rows)
 

@@ -1,41 +1,43 @@
-"""The settings of a measurement by name: NVIDIA's of a published row, and ours of an experiment as
-the package passes them to Docker, Triton and perf_analyzer.
+"""The settings of a measurement by name: NVIDIA's of a published row, ours of a measured one, and
+the reasons why a comparison of both may be unfair.
 
 Each has a list of values, so that those of several rows or experiments can be put together.
 """
 
-from importlib.metadata import version
-from itertools import pairwise
-from pathlib import Path
+from collections.abc import Mapping
 
-from helpers import formats
-from helpers.config import LoadConfig, OfflineConfig, releases
-from helpers.hps import settings as stores
-from helpers.inference import ensemble
-from helpers.perf import analyzer
-from helpers.report.nvidia.comparison import ACCELERATORS, ADAPTER, as_served
-from helpers.report.nvidia.rows import PublishedRow
-from helpers.triton import docker, repository
+from helpers.config import Server
+from helpers.config import Value as Field
+from helpers.report.nvidia.rows import ACCELERATORS, PublishedRow, as_served, violates_littles_law
+from helpers.results import Row
 
 Value = str | int
 Settings = dict[str, list[Value]]  # none where it does not apply
+PROTOCOL = "HTTP"  # of our measurements, as `helpers.perf.analyzer` asks for it
+ADAPTER = "Python backend"  # in the name of the backend of a row that the adapter served
+PIXELS, TOKENS = 224, 384  # of a side of ResNet50's images, of BERT's sequences
 CAPTURED = {True: "captured", False: "not captured"}
 TF32 = {True: "used, as the runtime does by default", False: "not used: forbidden"}
 NO_TF32 = "not used: no fp32 arithmetic, or a GPU without TF32"
-HOST = "the host's"
-BRIDGE = "Docker's bridge, at the container's address"  # see `containers.Container.address`
-PROTOCOLS = {"http": "HTTP", "grpc": "gRPC"}
 SENT = {"none": "in the request", "system": "in shared memory", "cuda": "in CUDA's shared memory"}
-WINDOWS = {"time_windows": "by time", "count_windows": "by count"}
+NOTES = {
+    "batch size": "the nearest published",
+    "clients": "the nearest published",
+    "embedding lookup": "NVIDIA's HPS is now deprecated",
+}
 
 
-def theirs(row: PublishedRow) -> Settings:
-    """NVIDIA's settings of a row."""
-    said = row.document
+def published_settings(row: PublishedRow) -> Settings:
+    """Return NVIDIA's settings of a row."""
+    said = row.setup
     model_format, precision, accelerator = as_served(row)
     settings = {
+        "GPU": row.gpu,
+        "variant of the network": said.variant or [],
         "Triton release": said.release,
-        "backend": row.backend.removeprefix("NVIDIA Merlin HPS + "),
+        "protocol": said.protocol,
+        "tensors": SENT[said.shared_memory if row.scenario == "offline" else "none"],
+        "backend": _backend(row),
         "format": model_format,
         "precision": precision,
         "TF32": TF32[True] if said.tf32 else NO_TF32,
@@ -43,95 +45,80 @@ def theirs(row: PublishedRow) -> Settings:
         "CUDA graphs": CAPTURED[said.cuda_graph],
         "instances": said.instances or row.instances,
         "largest batch": row.max_batch_size,
-        "protocol": said.protocol,
-        "tensors": SENT[said.shared_memory if row.scenario == "offline" else "none"],
-        "batch sizes": row.batch_size,
+        "batch size": row.batch_size,
         "clients": row.concurrency,
         "samples sent": said.inputs,
+        "image size (pixels)": PIXELS,
+        "sequence length": TOKENS,
+        "precision of embedding tables": "fp32",
         **said.settings,
     }
     return {name: [*v] if isinstance(v, list) else [v] for name, v in settings.items()}
 
 
-def served(config: LoadConfig) -> tuple[str, str, str]:
-    """Name format, precision and accelerator of an experiment, as `as_served` those of a row."""
-    accelerator = "" if config.accelerator == "none" else ACCELERATORS[config.accelerator]
-    return formats.get(config.format).SHOWN[1], config.precision.upper(), accelerator
+def _backend(row: PublishedRow) -> str:
+    return row.backend.removeprefix("NVIDIA Merlin HPS + ")
 
 
-def _rows(config: LoadConfig) -> str:
-    """Return where a lookup has its rows."""
-    if config.lookup != "hps":
-        small = config.table_precision != "fp32"
-        return f"all rows in memory{f', in {config.table_precision}' * small}"
-    (model,) = stores.parse(stores.compose(config.hps, stores.ONE_TABLE)).models
-    share = model.gpucacheper
-    place = "GPU cache" if config.device == "gpu" else "cache"
-    return f"hierarchical parameter server with a {place} of {100 * share:g}% of the rows"
-
-
-def ours(config: LoadConfig) -> Settings:
-    """Our settings of an experiment, in the scenario of its stage."""
-    memory, runs, sizes, clients = "none", 1, [1], [1]
-    if isinstance(config, OfflineConfig):
-        memory, runs, sizes = config.shared_memory, config.pairs, config.batch_sizes
-    else:
-        sizes, clients = [config.online_batch_size], config.concurrency
-    *lookups, graph = ensemble.components(config, config.format)
-    scenario = config.stage.removeprefix("perf_")
-    message = repository.model_config(config, scenario, graph, batched=True)
-    before = [repository.model_config(config, scenario, each, batched=False) for each in lookups]
-    batcher = message.dynamic_batching
-    preferred = ", ".join(f"{size:,}" for size in batcher.preferred_batch_size)
-    batching = f"prefers {preferred}, waits {batcher.max_queue_delay_microseconds} us at most"
-    warmed = ", ".join(f"{each.batch_size:,}" for each in message.model_warmup)
-    options = docker.options(config)
-    environment = [each.removeprefix("--env=") for each in options if each.startswith("--env=")]
-    flags = docker.command_line(releases.number(config.server.release))[1:]
-    point = analyzer.LoadPoint(config.model, Path(), [], shared_memory=memory)
-    program, *line = analyzer.arguments(point, "", Path())
-    passed = dict(pairwise(line))
-    model_format, precision, accelerator = served(config)
-    is_engine = config.format == "trt"
-    has_tf32 = not is_engine and "NVIDIA_TF32_OVERRIDE=0" not in environment
+def measured_settings(
+    row: Row, config: Mapping[str, Field], published: PublishedRow
+) -> dict[str, Field]:
+    """Return our settings of a row that was measured with `config`, by NVIDIA's names and, where
+    only a part of a setting matters, with the words of the published row.
+    """
+    server = Server.model_validate(config.get("server") or {})
+    # There is one release of the embedded server.
+    release = Server().release if server.kind == "embedded" else server.release
+    is_offline, inputs = row.scenario == "offline", published.setup.inputs
+    accelerator = row.backend_accelerator
     return {
-        "Triton release": [config.server.release],
-        "backend": [formats.get(config.format).SHOWN[0]] if message.platform else [ADAPTER],
-        "format": [model_format],
-        "exported as": [config.export_format],
-        "ONNX opset": [config.opset]
-        if config.opset and (is_engine or model_format == "ONNX")
-        else [],
-        "engine's smallest batch": [1] if is_engine else [],
-        "engine tuned for batch": [config.max_batch_size] if is_engine else [],
-        "precision": [precision],
-        "TF32": [TF32[has_tf32]],
-        "accelerator": [accelerator or "none"],
-        "CUDA graphs": [CAPTURED[message.optimization.cuda.graphs]],
-        "instances": [sum(group.count for group in message.instance_group)],
-        "largest batch": [message.max_batch_size or config.max_batch_size],  # 0 where it is flat
-        "dynamic batching": [batching if message.HasField("dynamic_batching") else "none"],
-        "embedding lookup": [f"{each.backend} backend, {_rows(config)}" for each in before],
-        "network": [HOST if "--network=host" in options else BRIDGE],
-        "/dev/shm": [HOST if "--ipc=host" in options else "the container's own"],
-        "server flags": [flag for flag in flags if not flag.startswith("--model-repository=")],
-        "environment": [*environment],
-        "protocol": [PROTOCOLS[passed["-i"]]],
-        "tensors": [SENT[passed.get("--shared-memory", "none")]],
-        "batch sizes": [*sizes],
-        "clients": [*clients],
-        "samples sent": [f"{config.distinct_rows} different samples of the data set"],
-        "load generator": [f"{Path(program).name} {version('tritonclient')}"],
-        "windows": [
-            f"{WINDOWS[passed['--measurement-mode']]}, at least {config.request_count:,} requests "
-            "in all"
-        ],
-        "stability": [
-            f"windows agree within {passed['--stability-percentage']}%, at most "
-            f"{passed['--max-trials']} of them"
-        ],
-        "runs per measurement": [runs],
-        "warm-up": [f"batches of {warmed} while Triton loads the model; a few single requests"],
-        "data set": [config.dataset],
-        "weights": [config.checkpoint],
+        "GPU": row.gpu,
+        "variant of the network": row.variant,
+        "Triton release": release,
+        "protocol": PROTOCOL,
+        "tensors": SENT[str(config.get("shared_memory", "none")) if is_offline else "none"],
+        "backend": ADAPTER if ADAPTER in row.backend else _backend(published),
+        "format": row.model_format,
+        "precision": row.precision,
+        "accelerator": ACCELERATORS.get(accelerator, accelerator) or "none",
+        "CUDA graphs": CAPTURED[row.cuda_graph],
+        "instances": row.instances,
+        "batch size": row.batch_size,
+        "clients": row.concurrency,
+        "samples sent": inputs if "of the data set" in inputs else "samples of a data set",
+        "embedding lookup": (
+            "this package's parameter server" if config.get("lookup") == "hps" else "in memory"
+        ),
+        "image size (pixels)": config.get("crop_size") or PIXELS,
+        "sequence length": config.get("max_seq_length") or TOKENS,
+        "precision of embedding tables": config.get("table_precision") or "fp32",
     }
+
+
+def reasons(row: Row, config: Mapping[str, Field], published: PublishedRow) -> tuple[str, ...]:
+    """Return every reason why a measurement and a published row may not be comparable."""
+    setup, ours = published.setup, measured_settings(row, config, published)
+    precision = as_served(published)[1]
+    differences = [
+        _difference(name, ours[name], values[0], NOTES.get(name) or setup.notes.get(name, ""))
+        for name, values in published_settings(published).items()
+        if name in ours and values and ours[name] != values[0]
+    ]
+    particular = {
+        f"NVIDIA's row is labelled {published.precision}, but it is {precision.lower()}": (
+            published.precision != precision
+        ),
+        "NVIDIA's fp32 presumably ran in TF32, its runtime's default": setup.tf32,
+        "our checkpoint is trained on generated data": config.get("checkpoint") == "fitted",
+        f"our measurement is {row.quality}": row.quality != "stable",
+        f"NVIDIA's row contradicts Little's law (ratio {published.littles_law or 0:.2f})": (
+            violates_littles_law(published)
+        ),
+    }
+    return (*differences, *(text for text, holds in particular.items() if holds))
+
+
+def _difference(name: str, ours: Field, theirs: Value, note: str) -> str:
+    one, other = (f"{v:,}" if isinstance(v, int) else str(v or "none") for v in (ours, theirs))
+    other = other.removeprefix("NVIDIA ")  # the sentence has it
+    return f"{name}: ours {one}, NVIDIA's {other}{f' ({note})' if note else ''}"

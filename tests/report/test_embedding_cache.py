@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from helpers.report import stores
+from helpers.report import embedding_cache as cache
 from helpers.results import LookupPass, Results
 from tests.report.test_answer import results_of, row
 
@@ -37,11 +37,15 @@ def of_store(cold_defaults: float | None, **auc: float) -> Results:
     return {**found, "hps": stages}
 
 
+def said_of(found: Results) -> str:
+    return "\n".join(cache.sentences(found))
+
+
 def test_a_cold_cache_costs_accuracy_where_vectors_are_defaults() -> None:
     found = of_store(0.25, cold=0.61, warm=0.72)
 
-    assert [each["cache"] for each in stores.passes(found)] == ["cold", "warm"]
-    said = stores.in_words(found)
+    assert [each["cache"] for each in cache.passes(found)] == ["cold", "warm"]
+    said = said_of(found)
     assert "25.0% of the vectors are defaults (auc 0.6100 cold, 0.7200 warm)" in said
 
 
@@ -50,35 +54,37 @@ def test_a_cold_cache_costs_accuracy_where_vectors_are_defaults() -> None:
     [(0.0, "a cold cache only costs time."), (None, "The server does not count default vectors.")],
 )
 def test_where_no_vector_is_known_to_be_a_default(share: float | None, words: str) -> None:
-    assert words in stores.in_words(of_store(share, cold=0.72, warm=0.72))
+    assert words in said_of(of_store(share, cold=0.72, warm=0.72))
 
 
 def test_a_repeated_batch_stands_beside_different_ones() -> None:
     found = of_store(0.0, cold=0.72, warm=0.72)
 
-    (one,) = stores.repeated_batches(found)
-    assert (one["ratio"], one["hit rate"], one["hit rate, repeated"]) == (1.5, 0.8, 1.0)
-    assert "has 1.50× the throughput of different batches" in stores.in_words(found)
-    assert "(hit rate 100.0% instead of 80.0%)" in stores.in_words(found)
-    assert one["95% CIs"] == "do not overlap"
-    assert "clear winner" not in stores.in_words(found)
+    (one,) = cache.repeated_batches(found)
+    assert (one["hit rate"], one["hit rate, repeated"]) == (0.8, 1.0)
+    # both are known to 1.02 times: the square root of two times that, in logarithms
+    assert one["ratio"] == "1.50× (95% CI 1.46 to 1.54)"
+    assert "has 1.50× the throughput of different batches" in said_of(found)
+    assert "(hit rate 100.0% instead of 80.0%)" in said_of(found)
+    assert "clear winner" not in said_of(found)
 
 
 def test_a_repeated_batch_that_is_not_measurably_faster_is_said_to_be_no_winner() -> None:
     found = of_store(0.0, cold=0.72, warm=0.72)
     measured = found["hps"]["perf_offline"].measurement
     assert measured
-    rows = [each.model_copy(update={"throughput_low": 90.0}) for each in measured.rows]
+    rows = [each.model_copy(update={"throughput_low": 70.0}) for each in measured.rows]
     measured = measured.model_copy(update={"rows": tuple(rows)})
     stage = found["hps"]["perf_offline"].model_copy(update={"measurement": measured})
     alike = {"hps": {"perf_offline": stage}}
 
-    assert [each["95% CIs"] for each in stores.repeated_batches(alike)] == ["overlap"]
-    assert stores.in_words(alike).endswith("there is no clear winner.")
+    (one,) = cache.repeated_batches(alike)
+    assert one["ratio"] == "1.50× (95% CI 0.97 to 2.31)"
+    assert said_of(alike).endswith("there is no clear winner.")
 
 
 def test_without_a_store_nothing_is_said() -> None:
     found = results_of([row(90, experiment="mapped", scenario="offline")], "dlrm")
 
-    assert (stores.passes(found), stores.repeated_batches(found)) == ([], [])
-    assert stores.in_words(found) == ""
+    assert (cache.passes(found), cache.repeated_batches(found)) == ([], [])
+    assert said_of(found) == ""

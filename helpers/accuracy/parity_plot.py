@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from helpers import formats
-from helpers.accuracy.ladder import artifact_outputs, reference_outputs
+from helpers.accuracy.checks import artifact_outputs, reference_outputs
 from helpers.config import ConvertConfig, results_folder
 from helpers.display import COLOURS, INK, number, short, show, subplots
 from helpers.formats import Arrays
@@ -32,7 +32,7 @@ def show_parity(config: ConvertConfig, artifact: Artifact) -> None:
     drawn, total = points(reference, found), sum(each.size for each in reference.values())
     name = f"{formats.get(config.format).SHOWN[1]} in {config.precision}"
     text = describe(drawn, name, total)
-    show(scatter(drawn, name), text, drawn, results_folder(config) / FILE)
+    show(draw(drawn, name), text, drawn, results_folder(config) / FILE)
 
 
 def points(reference: Arrays, found: Arrays, most: int = POINTS) -> "DataFrame":
@@ -56,7 +56,7 @@ def points(reference: Arrays, found: Arrays, most: int = POINTS) -> "DataFrame":
     return concat(parts, ignore_index=True)
 
 
-def scatter(drawn: "DataFrame", name: str) -> "Figure":
+def draw(drawn: "DataFrame", name: str) -> "Figure":
     """Draw converted over reference with the line on which both are equal, and next to it their
     difference.
     """

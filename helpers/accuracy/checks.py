@@ -39,14 +39,17 @@ if TYPE_CHECKING:
 
 SAMPLES = 64
 KEPT_SHARE = 0.99
-AGREEMENT = "match_rate"  # share of predictions equal to the reference's
-AGREED_SHARE = 0.98  # twice as many may differ: some that were wrong become right
+PROBABLY_FP32 = "probably computed in fp32: it is within the tolerances of fp32"
+MATCH_RATE = "match_rate"  # share of predictions equal to the reference's
+MATCHED_SHARE = 0.98  # twice as many may differ: some that were wrong become right
 BATCH = 8
 MOST_REQUESTS = 8  # of a batch under load: more clients would take the CPU from the server
 SAMPLES_FILE = "samples.npz"  # the reference's outputs for them
 EVALUATION_FILE = "evaluation.npz"  # and for the whole evaluation set
 
-_computed: dict[Path, Arrays] = {}  # by folder of an artifact: what it gave last in this process
+_computed: dict[
+    Path, Arrays
+] = {}  # by folder of an artifact: the outputs that this process computed last
 
 
 def difference(
@@ -92,10 +95,10 @@ def check(
     )
     if precision == "fp32" or bounds or check(name, config, "fp32", found, reference).fault:
         return result
-    return result.model_copy(update={"note": "computed in fp32"})
+    return result.model_copy(update={"note": PROBABLY_FP32})
 
 
-def agreement(right: Array, got: Array, bound: float = AGREED_SHARE) -> Score:
+def match_rate(right: Array, got: Array, bound: float = MATCHED_SHARE) -> Score:
     """Return the match rate: the share of predictions equal to the reference's, at least `bound`;
     for numbers 1 less the relative difference, in the Euclidean norm.
     """
@@ -106,7 +109,7 @@ def agreement(right: Array, got: Array, bound: float = AGREED_SHARE) -> Score:
         share = max(0.0, 1 - float(apart / (size or 1)))
     else:
         share = float(np.mean(right == got))
-    return Score(metric=AGREEMENT, framework=1.0, served=share, bound=bound, better="higher")
+    return Score(metric=MATCH_RATE, framework=1.0, served=share, bound=bound, better="higher")
 
 
 def scores(
@@ -123,7 +126,7 @@ def scores(
 
 
 def _run(session: Session, batches: Iterable[Arrays]) -> Arrays:
-    """Compute batch after batch; give the outputs of all samples, in order."""
+    """Compute batch after batch, and return the outputs of all samples in order."""
     found = [session.run(batch) for batch in batches]
     return {name: np.concatenate([each[name] for each in found]) for name in found[0]}
 
@@ -148,14 +151,14 @@ def compute_reference(config: ExportConfig, prepared: Prepared) -> Artifact:
 
 
 def served_precision(config: DeployConfig) -> str:
-    """Name the precision whose tolerances hold for what is served."""
+    """Return the precision whose tolerances hold for what is served."""
     # an accelerator computes in a precision of its own: "amp" is fp16 within an fp32 graph
     precision = "fp16" if config.accelerator == "amp" else config.precision
     return _coarsest(config, config.accelerator_precision or precision)
 
 
 def _coarsest(config: ExportConfig, precision: str) -> str:
-    """Name the coarser precision of a graph and of the tables before it, by their tolerances."""
+    """Return the coarser precision of a graph and of the tables before it, by their tolerances."""
     bounds = models.get(config.model).BOUNDS
     return max(precision, config.table_precision, key=lambda each: bounds[each])
 
@@ -292,8 +295,8 @@ def evaluate_under_load(
     result = check("served under load", config, served_precision(config), found, right)
     kept = scores(config, metrics, dataset.score(found))
     # without a metric of the task, the rule of the metrics is that of the decisions
-    share = AGREED_SHARE if kept else KEPT_SHARE
-    decided = agreement(dataset.decisions(right), dataset.decisions(found), share)
+    share = MATCHED_SHARE if kept else KEPT_SHARE
+    decided = match_rate(dataset.decisions(right), dataset.decisions(found), share)
     return result, (*kept, decided)
 
 
@@ -310,5 +313,5 @@ def _against_itself(
     under_load = check("served under load", config, config.precision, found, right, limits)
     alone = under_load.model_copy(update={"reference": "same model, one client"})
     kept = scores(config, dataset.score(right), dataset.score(found))
-    decided = agreement(dataset.decisions(right), dataset.decisions(found))
+    decided = match_rate(dataset.decisions(right), dataset.decisions(found))
     return alone, (*kept, decided)

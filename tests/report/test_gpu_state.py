@@ -1,6 +1,6 @@
 """The report says what the GPU was like before, during and after the measurements."""
 
-from helpers.report.text import gpu_in_words
+from helpers.report.tables import gpu_state
 from helpers.results import GpuState, Measurement, Result, Row
 from tests.machine.nvml import RECORD
 
@@ -31,7 +31,7 @@ def test_the_report_has_the_gpus_state_before_during_and_after() -> None:
     late = measured("2026-02-02", 70, 0.5, "ecc changed", "and more")
     early = measured("2026-01-01", 30, 0.75)
 
-    said = gpu_in_words({"late perf_online": late, "early perf_online": early})
+    said = gpu_state({"late perf_online": late, "early perf_online": early})
 
     before, after = said["GPU before the first measurement"], said["GPU after the last measurement"]
     assert isinstance(before, dict)
@@ -50,4 +50,4 @@ def test_on_a_cpu_the_report_has_nothing_of_a_gpu() -> None:
     assert result.measurement
     on_cpu = result.measurement.model_copy(update={"gpu": None})
 
-    assert gpu_in_words({"a": result.model_copy(update={"measurement": on_cpu})}) == {}
+    assert gpu_state({"a": result.model_copy(update={"measurement": on_cpu})}) == {}

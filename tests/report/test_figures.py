@@ -14,8 +14,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from pandas import DataFrame, concat, read_csv
 
-from helpers.display import COLOURS, canvas, tables
-from helpers.report import findings, plots, text
+from helpers.display import COLOURS, canvas, show, table
+from helpers.report import analysis, describe, figures, latency_parts, tables, text
 from helpers.results import (
     LATENCY_COMPONENTS,
     Difference,
@@ -82,7 +82,7 @@ def words(figure: Figure) -> str:
     return " | ".join(legend + [text.get_text() for axes in figure.axes for text in axes.texts])
 
 
-@pytest.mark.parametrize("draw", [plots.throughput_over_batch, plots.latency_over_batch])
+@pytest.mark.parametrize("draw", [figures.throughput_over_batch, figures.latency_over_batch])
 def test_a_point_that_is_not_stable_is_hollow_and_a_failed_one_is_counted(
     rows: DataFrame, draw: Callable[[DataFrame], Figure]
 ) -> None:
@@ -96,7 +96,7 @@ def test_a_point_that_is_not_stable_is_hollow_and_a_failed_one_is_counted(
 def test_a_figure_of_stable_points_mentions_neither_hollow_nor_missing_ones(
     rows: DataFrame,
 ) -> None:
-    text = words(plots.throughput_over_batch(of(rows, "NVIDIA A40")))
+    text = words(figures.throughput_over_batch(of(rows, "NVIDIA A40")))
     assert "hollow" not in text
     assert "not measured" not in text
 
@@ -104,11 +104,11 @@ def test_a_figure_of_stable_points_mentions_neither_hollow_nor_missing_ones(
 def test_every_axis_names_its_unit_and_experiments_differ_in_colour_and_marker(
     rows: DataFrame,
 ) -> None:
-    figure = plots.throughput_over_batch(rows)
+    figure = figures.throughput_over_batch(rows)
     assert figure.axes[0].get_ylabel() == "throughput (samples/s)"
     assert figure.axes[0].get_xlabel() == "batch size"
     assert figure.axes[0].get_title(loc="left")
-    assert plots.latency_over_batch(rows).axes[0].get_ylabel() == "p99 latency (ms), log scale"
+    assert figures.latency_over_batch(rows).axes[0].get_ylabel() == "p99 latency (ms), log scale"
     keys = entries(figure)[:4]
     assert len({key.get_marker() for key in keys}) == 4
     assert len({str(key.get_markeredgecolor()) for key in keys}) == 4
@@ -122,14 +122,14 @@ def test_an_experiment_keeps_its_look_from_figure_to_figure(rows: DataFrame) -> 
             for key in keys
         }
 
-    assert look(plots.throughput_over_batch(rows)) == look(plots.frontier(rows))
+    assert look(figures.throughput_over_batch(rows)) == look(figures.frontier(rows))
 
 
 def test_the_components_stack_up_to_the_average_latency(rows: DataFrame) -> None:
     online = of(rows, "NVIDIA A40")
-    axes = plots.latency_components(online).axes[0]
+    axes = latency_parts.draw_loads(online).axes[0]
     tops = [axes.containers[-1].patches[i] for i in range(16)]  # type: ignore[attr-defined]
-    average = findings.measured(online, "online")["avg_latency_ms"]
+    average = analysis.measured(online, "online")["avg_latency_ms"]
     assert [bar.get_y() + bar.get_height() for bar in tops] == pytest.approx(
         list(average), rel=0.01
     )
@@ -139,9 +139,9 @@ def test_the_components_stack_up_to_the_average_latency(rows: DataFrame) -> None
 def test_a_negative_rest_hangs_below_zero_and_the_rest_of_the_bar_is_higher(
     rows: DataFrame,
 ) -> None:
-    one = findings.measured(of(rows, "NVIDIA A40"), "online").head(1)
+    one = analysis.measured(of(rows, "NVIDIA A40"), "online").head(1)
     parts = dict.fromkeys(LATENCY_COMPONENTS, 1.0) | {"network_server_send_recv_ms": -2.0}
-    figure = plots.latency_components(one.assign(**parts, avg_latency_ms=4.0))
+    figure = latency_parts.draw_loads(one.assign(**parts, avg_latency_ms=4.0))
     axes, right = figure.axes
     spans = [bars.patches[0].get_y() for bars in axes.containers[:7]]  # type: ignore[attr-defined]
     assert spans == [0, 0, 1, 2, 3, 4, 5]
@@ -153,15 +153,15 @@ def test_a_negative_rest_hangs_below_zero_and_the_rest_of_the_bar_is_higher(
 
 def test_components_that_were_not_measured_are_no_zeros(rows: DataFrame) -> None:
     empty = of(rows, "NVIDIA A40").assign(**dict.fromkeys(LATENCY_COMPONENTS, np.nan))
-    assert plots.latency_components(empty).axes[0].get_ylim()[1] > 0
-    assert "average latency is 59.4 ms; throughput" in findings.describe_components(empty)
+    assert latency_parts.draw_loads(empty).axes[0].get_ylim()[1] > 0
+    assert "average latency is 59.4 ms. Throughput is highest" in describe.latency_parts(empty)
 
 
 @pytest.mark.parametrize(
     ("draw", "column"),
     [
-        (plots.throughput_over_batch, "throughput"),
-        (plots.latency_over_batch, "p99_latency_ms"),
+        (figures.throughput_over_batch, "throughput"),
+        (figures.latency_over_batch, "p99_latency_ms"),
     ],
 )
 def test_error_bars_are_the_95_percent_intervals(
@@ -170,43 +170,43 @@ def test_error_bars_are_the_95_percent_intervals(
     (axes,) = (figure := draw(of(rows, "NVIDIA A40"))).axes
     (bars,) = [each for each in axes.containers if isinstance(each, ErrorbarContainer)]
     ends = [segment[:, 1].tolist() for segment in bars.lines[2][0].get_segments()]
-    values = findings.measured(of(rows, "NVIDIA A40"), "offline")[column]
+    values = analysis.measured(of(rows, "NVIDIA A40"), "offline")[column]
     assert ends == [pytest.approx([0.98 * value, 1.02 * value]) for value in values]
     assert "95% CI" in words(figure)
 
 
 def test_a_figure_without_intervals_explains_no_bars(rows: DataFrame) -> None:
     few = rows.assign(p99_low_ms=np.nan, p99_high_ms=np.nan)
-    assert "95%" not in words(plots.latency_over_batch(few))
+    assert "95%" not in words(figures.latency_over_batch(few))
 
 
 def test_a_ratio_is_hollow_by_its_own_quality(rows: DataFrame) -> None:
     one = of(rows, "NVIDIA A40")
     wide = one["batch_size"].isin((1, 2)) & (one["scenario"] == "offline")
     one.loc[wide, "relative_quality"] = "imprecise"
-    assert markers(plots.relative_throughput(one).axes[0], "white") == 2
-    assert markers(plots.throughput_over_batch(one).axes[0], "white") == 0
+    assert markers(figures.relative_throughput(one).axes[0], "white") == 2
+    assert markers(figures.throughput_over_batch(one).axes[0], "white") == 0
 
 
 def test_components_of_several_experiments_are_refused(rows: DataFrame) -> None:
     with pytest.raises(ValueError, match="one experiment per chart, not 4"):
-        plots.latency_components(rows)
+        latency_parts.draw_loads(rows)
 
 
 def test_the_frontier_labels_the_budget_and_the_best_point_within_it(rows: DataFrame) -> None:
-    top = findings.leaders(rows, 20).iloc[0]
+    top = analysis.leaders(rows, 20).iloc[0]
     inside = rows[(rows["p99_latency_ms"] <= 20) & (rows["quality"] == "stable")]
     assert top["throughput"] == inside["throughput"].max()
-    text = words(plots.frontier(rows, 20))
+    text = words(figures.frontier(rows, 20))
     assert "budget 20 ms" in text
     assert f"{top['throughput']:,.0f} samples/s" in text
-    assert "budget" not in words(plots.frontier(rows))
+    assert "budget" not in words(figures.frontier(rows))
 
 
 def test_no_row_beats_a_pareto_point_and_no_noisy_row_is_one(rows: DataFrame) -> None:
     fastest = rows["throughput"].idxmax()
     rows.loc[fastest, "quality"] = "noisy"
-    front = findings.pareto(rows)
+    front = analysis.pareto(rows)
     assert fastest not in front.index
     stable = rows[rows["quality"] == "stable"]
     for _, point in front.iterrows():
@@ -219,11 +219,11 @@ def test_no_row_beats_a_pareto_point_and_no_noisy_row_is_one(rows: DataFrame) ->
 @pytest.mark.parametrize(
     "draw",
     [
-        plots.throughput_over_batch,
-        plots.latency_over_batch,
-        plots.latency_components,
-        plots.frontier,
-        plots.relative_throughput,
+        figures.throughput_over_batch,
+        figures.latency_over_batch,
+        latency_parts.draw_loads,
+        figures.frontier,
+        figures.relative_throughput,
     ],
 )
 def test_without_data_a_figure_says_that_nothing_was_measured_and_why(
@@ -243,61 +243,58 @@ def test_a_wide_range_of_batch_sizes_is_readable() -> None:
     )
     rows["quality"] = "stable"
     rows["throughput_low"] = rows["throughput_high"] = rows["throughput"]
-    axes = plots.throughput_over_batch(rows).axes[0]
+    axes = figures.throughput_over_batch(rows).axes[0]
     assert axes.get_yscale() == "log"
     assert [label.get_text() for label in axes.get_xticklabels()][-1] == "131,072"
 
 
 def test_findings_name_the_best_point_and_count_what_is_not_reliable(rows: DataFrame) -> None:
     t4 = of(rows, "NVIDIA T4")
-    assert findings.describe_throughput(t4) == (
-        "Highest offline throughput: 1,203 samples/s (95% CI 1,179 to 1,227), p99 55.3 ms (NVIDIA "
-        "T4, batch size 64, 1 client, offline)."
+    assert describe.throughput(t4) == (
+        "Highest offline throughput: 1,203 samples/s (95% CI 1,179 to 1,227), p99 55.3 ms: NVIDIA "
+        "T4, batch size 64, 1 client, offline."
     )
     offline = t4[t4["scenario"] == "offline"]
-    assert findings.describe_qualities(offline).startswith(
+    assert describe.qualities(offline).startswith(
         "8 measurements: 6 stable, 1 imprecise, 1 failed."
     )
-    assert "55.3 ms at batch size 64" in findings.describe_latency(t4)
-    assert "; throughput is highest with " in findings.describe_components(t4)
-    assert "(p99): NVIDIA DGX A100 (1x A100 80GB), 4,630 samples/s" in findings.describe_frontier(
-        rows, 20
-    )
-    assert "reaches 90% of the in-process" in findings.describe_relative_throughput(rows)
+    assert "55.3 ms at batch size 64" in describe.latency(t4)
+    assert ". Throughput is highest with " in describe.latency_parts(t4)
+    said = describe.frontier(rows, 20)
+    assert said.startswith("Fastest within 20 ms (p99): 4,630 samples/s (95% CI 4,537 to 4,723)")
+    assert ": NVIDIA DGX A100 (1x A100 80GB), batch size " in said
+    assert "reaches 90% of the in-process" in describe.relative_throughput(rows)
 
 
 def test_findings_of_no_data_say_so(rows: DataFrame) -> None:
     failed = rows[rows["quality"] == "failed"]
-    assert findings.describe_throughput(failed) == "No offline throughput is known."
-    assert findings.describe_latency(failed) == "No offline p99 is known."
-    assert findings.describe_components(failed) == "No online latency is known."
-    assert findings.describe_frontier(failed, 5) == (
+    assert describe.throughput(failed) == "No offline throughput is known."
+    assert describe.latency(failed) == "No offline p99 is known."
+    assert describe.latency_parts(failed) == "No online latency is known."
+    assert describe.frontier(failed, 5) == (
         "No configuration is confirmed to meet the p99 budget of 5 ms."
     )
-    assert findings.describe_relative_throughput(failed) == "No relative throughput is known."
+    assert describe.relative_throughput(failed) == "No relative throughput is known."
 
 
 def test_a_shown_figure_has_its_sentence_and_its_data_below_it(
     rows: DataFrame,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    shown: list[Any],
 ) -> None:
-    shown: list[tuple[object, dict[str, object]]] = []
-    monkeypatch.setattr("IPython.display.display", lambda what, **more: shown.append((what, more)))
-    plots.show(plots.frontier(rows), "the best is 5", rows, tmp_path / "a figure.csv")
-    (picture, about), (below, _) = shown
-    assert isinstance(picture, dict)
-    assert picture["image/png"].startswith(b"\x89PNG")
-    assert about["metadata"] == {"image/png": {"alt": "the best is 5", "width": 984}}
-    assert 'href="a%20figure.csv"' in str(below.data)  # type: ignore[attr-defined]
-    assert ">the best is 5<" in str(below.data)  # type: ignore[attr-defined]
+    show(figures.frontier(rows), "the best is 5", rows, tmp_path / "a figure.csv")
+    picture, below = shown
+    assert picture.data.startswith(b"\x89PNG")
+    assert (picture.alt, picture.width) == ("the best is 5", 984)
+    assert 'href="a%20figure.csv"' in below.data
+    assert ">the best is 5<" in below.data
     assert len(read_csv(tmp_path / "a figure.csv")) == len(rows)
     assert [path.name for path in tmp_path.iterdir()] == ["a figure.csv"]
 
 
 def test_a_table_shows_failed_rows_with_their_reason_and_escapes_it(rows: DataFrame) -> None:
     columns = ["experiment", "batch_size", "throughput", "p99_latency_ms", "quality", "reason"]
-    html = tables.table(of(rows, "NVIDIA T4")[columns], "T4 & others").html
+    html = table(of(rows, "NVIDIA T4")[columns], "T4 & others").html
     assert "T4 &amp; others" in html
     assert "p99 latency (ms)" in html
     assert "throughput (samples/s)" in html
@@ -310,7 +307,7 @@ def test_a_table_shows_failed_rows_with_their_reason_and_escapes_it(rows: DataFr
 
 def test_a_configuration_is_a_table_of_keys_and_values() -> None:
     config = {"max_batch_size": 65536, "batch_sizes": [1, 2], "max_queue_delay_us": 0.5}
-    html = tables.table({**config, "checkpoint": None, "graph": True, "note": "<b>"}).html
+    html = table({**config, "checkpoint": None, "graph": True, "note": "<b>"}).html
     for words in (
         "max batch size",
         "65,536",
@@ -324,21 +321,21 @@ def test_a_configuration_is_a_table_of_keys_and_values() -> None:
 
 
 def test_small_numbers_keep_their_digits() -> None:
-    html = tables.table([{"largest_difference": 1.234e-6}, {"largest_difference": 2e-7}]).html
+    html = table([{"largest_difference": 1.234e-6}, {"largest_difference": 2e-7}]).html
     assert ">1.23e-06<" in html
-    html = tables.table(concat([DataFrame({"p99_latency_ms": [2.126, 69.79]})])).html
+    html = table(concat([DataFrame({"p99_latency_ms": [2.126, 69.79]})])).html
     assert ">2.13<" in html
     assert ">69.79<" in html
-    assert ">1.2e-06<" in tables.table([{"d": 1.234e-6}], formats={"d": ".1e"}).html
+    assert ">1.2e-06<" in table([{"d": 1.234e-6}], formats={"d": ".1e"}).html
 
 
 def test_a_metric_that_is_almost_the_reference_s_is_not_shown_as_equal() -> None:
-    html = tables.table([{"framework": 1.0, "served": 0.9997}, {"served": 0.5}]).html
+    html = table([{"framework": 1.0, "served": 0.9997}, {"served": 0.5}]).html
 
     assert ">1.0000<" in html
     assert ">reference<" in html
     assert ">0.9997<" in html
-    assert ">ONNX, FP32<" in tables.table([{"served": "ONNX, FP32"}]).html
+    assert ">ONNX, FP32<" in table([{"served": "ONNX, FP32"}]).html
 
 
 def test_stages_that_were_not_done_for_one_reason_say_it_once() -> None:
@@ -356,7 +353,7 @@ def test_stages_that_were_not_done_for_one_reason_say_it_once() -> None:
     found = {"mine": {result.stage: result for result in results}, "other": {}}
     config: Any = SimpleNamespace(experiments=tuple(found))
 
-    rows = text.configurations(config, found)
+    rows = tables.configurations(config, found)
 
     assert [row["not done"] for row in rows] == [
         "convert failed: a bad weight; deploy, perf_offline skipped: no driver",
@@ -385,7 +382,7 @@ def test_experiments_show_the_precision_of_their_tables_their_size_and_the_peak_
     found = {"fp32": stages("fp32", 86, 450, 500, None), "int8": stages("int8", 29, None)}
     config: Any = SimpleNamespace(experiments=tuple(found))
 
-    assert text.configurations(config, found) == [
+    assert tables.configurations(config, found) == [
         {
             "experiment": name,
             "lookup": "mapped",
@@ -432,7 +429,7 @@ def test_the_answer_says_whether_checks_failed_passed_or_did_not_run() -> None:
         }
 
     def said(found: Results) -> str:
-        return text.accuracy_in_words(found).removeprefix("Nothing was served. ")
+        return text.accuracy(found).removeprefix("Nothing was served. ")
 
     assert said(stages("done", 0.05)) == "All parity checks that ran passed."
     assert said({"mine": {}}) == "No parity check has run."

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from helpers.config import ReportConfig, configure, read_file
-from helpers.report.text import meters
+from helpers.report.tables import load_generators
 from helpers.results import Result
 from helpers.results.types import ArtifactFacts
 from helpers.store.paths import OUTPUTS_VARIABLE, ROOT
@@ -39,7 +39,7 @@ def test_an_earlier_deployments_meters_are_not_shown_and_the_command_is_named(
         "nothing": {},
     }
     command = "run triton-notebooks crosscheck params/smoke.yaml --model resnet50 --experiment"
-    assert meters(config, found) == [
+    assert load_generators(config, found) == [
         {"experiment": "now", **ROW, "result": "consistent"},
         *(
             {"experiment": name, "result": "not measured", "reason": f"{command} {name}"}

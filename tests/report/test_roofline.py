@@ -3,7 +3,7 @@
 import pytest
 from pandas import DataFrame
 
-from helpers.report import findings, plots, text
+from helpers.report import analysis, describe, figures, text
 from helpers.results import Operator, Peaks, Profile, Result, Results, Row
 from helpers.results.types import ArtifactFacts, Fingerprint
 from tests.report.test_answer import report, results_of, row
@@ -43,21 +43,21 @@ def rows() -> list[Row]:
 
 
 def frame(rows: list[Row]) -> DataFrame:
-    return text.frame(report(), results_of(rows))
+    return analysis.frame(report(), results_of(rows))
 
 
 def test_each_experiment_has_its_share_of_the_roofline(rows: list[Row]) -> None:
-    assert findings.describe_limits(frame(rows), PEAKS) == (
+    assert describe.roofline(frame(rows), PEAKS) == (
         "Highest share of the roofline (measured rates of matrix multiplication and memory): "
         "onnx-fp32 50% (compute bound, fp32, batch size 8, offline); openvino-bf16 25% (memory "
         "bound, bf16, batch size 8, offline); unknown for ts."
     )
-    assert findings.describe_limits(frame(rows[4:]), PEAKS).endswith("and memory): unknown for ts.")
-    assert findings.describe_limits(frame(rows), None) == "The roofline was not measured."
+    assert describe.roofline(frame(rows[4:]), PEAKS).endswith("and memory): unknown for ts.")
+    assert describe.roofline(frame(rows), None) == "The roofline was not measured."
 
 
 def test_the_roofline_has_a_roof_for_each_precision_that_was_measured(rows: list[Row]) -> None:
-    figure = plots.roofline(frame(rows), PEAKS)
+    figure = figures.roofline(frame(rows), PEAKS)
 
     (axes,) = figure.axes
     assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
@@ -74,7 +74,9 @@ def test_the_roofline_has_a_roof_for_each_precision_that_was_measured(rows: list
 
 
 def test_without_peaks_the_roofline_says_that_nothing_was_measured(rows: list[Row]) -> None:
-    assert "Nothing was measured." in plots.roofline(frame(rows), None).axes[0].texts[0].get_text()
+    assert (
+        "Nothing was measured." in figures.roofline(frame(rows), None).axes[0].texts[0].get_text()
+    )
 
 
 def stage(name: str, **fields: object) -> Result:
@@ -130,8 +132,8 @@ def test_the_peaks_of_a_report_are_the_highest_of_all_stages(rows: list[Row]) ->
         measured = result.measurement.model_copy(update={"peaks": own})
         found[name]["perf_offline"] = result.model_copy(update={"measurement": measured})
 
-    highest = text.peaks(found)
+    highest = analysis.peaks(found)
 
     assert highest
     assert highest.gflops == {"fp32": 310, "bf16": 1800, "int8": 3200}
-    assert text.peaks(results_of(rows)) is None
+    assert analysis.peaks(results_of(rows)) is None

@@ -5,24 +5,24 @@ from pathlib import Path
 
 import pytest
 
-from helpers.report import Answer, answers_of, choices, text
-from helpers.report.answers import Choice, facts
+from helpers.report import Answer, analysis, answers_of, recommend, tables
+from helpers.report.answers import Recommendation, facts
 from helpers.results import Result, Results, Row, Score
 from helpers.store import OUTPUTS_VARIABLE
 from tests.report.test_answer import kept, report, results_of, row
 
-RATIO = "× fp32 (95% CI)"
+RATIO = "compared with fp32"
 LINE = "triton-notebooks serve params/cpu.yaml --model tft --experiment"
 
 
-def points(*rows: Row, budget: float | None = None) -> tuple[Choice, ...]:
+def points(*rows: Row, budget: float | None = None) -> tuple[Recommendation, ...]:
     (answer,) = answers(*rows, budget=budget)
     return answer.choices
 
 
 def answers(*rows: Row, budget: float | None = None) -> tuple[Answer, ...]:
     config, found = report(budget=budget), results_of(rows)
-    return choices.choose(config, found, text.frame(config, found))
+    return recommend.choose(config, found, analysis.frame(config, found))
 
 
 def offline(experiment: str, throughput: float, size: int = 8, **fields: object) -> Row:
@@ -40,7 +40,7 @@ def test_throughput_and_latency_may_be_different_experiments() -> None:
     assert fastest.figures == (
         "200 samples/s, p99 20 ms: batch size 8, 1 client, offline; accuracy not checked"
     )
-    assert fastest.why == "2× the throughput of the next, next."
+    assert fastest.why == "2.00× the throughput of the next, next."
     assert fastest.command == f"{LINE} fast"
     assert (prompt.best, prompt.experiment) == ("for latency at batch size 1", "slow")
     assert prompt.why == "Its p50 of 20 ms is the lowest of 2 experiments at this batch size."
@@ -100,7 +100,7 @@ def test_a_budget_that_is_not_confirmed_says_what_is_missing(
 
     def why(*chosen: Row) -> str:
         found = results_of(chosen)
-        (answer,) = choices.choose(config, found, text.frame(config, found))
+        (answer,) = recommend.choose(config, found, analysis.frame(config, found))
         return answer.choices[-1].why
 
     assert why(*rows) == (
@@ -118,7 +118,7 @@ def test_what_keeps_the_budget_is_recommended_before_what_is_fastest(
     kept(tmp_path, [slow], {1: [1.0] * 400})
     config, found = report(budget=5.0), results_of([slow, offline("fast", 300)])
 
-    (answer,) = choices.choose(config, found, text.frame(config, found))
+    (answer,) = recommend.choose(config, found, analysis.frame(config, found))
 
     assert [each.best for each in answer.choices] == [
         "within 5 ms (p99)",
@@ -138,7 +138,7 @@ def test_workloads_are_answered_apart() -> None:
         ("electricity", {"e": 100.0}),
         ("traffic", {"t": 50.0}),
     ]
-    assert "traffic: Best for throughput" in choices.card(found).html
+    assert "traffic: Best for throughput" in recommend.cards(found).html
 
 
 def test_a_choice_says_whether_accuracy_is_kept() -> None:
@@ -150,7 +150,7 @@ def test_a_choice_says_whether_accuracy_is_kept() -> None:
             model="tft", experiment="one", stage="deploy", gpu="", state="done", scores=scores
         )
         stages = {"one": {**found["one"], "deploy": deploy}}
-        (answer,) = choices.choose(report(), stages, text.frame(report(), stages))
+        (answer,) = recommend.choose(report(), stages, analysis.frame(report(), stages))
         assert answer.choices[0].accuracy == said
 
 
@@ -166,7 +166,7 @@ def test_a_report_keeps_its_answers_as_they_are() -> None:
 
 
 def test_without_a_known_point_the_card_says_so() -> None:
-    assert "No throughput is known well enough" in choices.card(answers(lost())).html
+    assert "No throughput is known well enough" in recommend.cards(answers(lost())).html
 
 
 def lost() -> Row:
@@ -176,12 +176,12 @@ def lost() -> Row:
 def test_without_any_row_the_card_says_so() -> None:
     config = report(budget=30)
 
-    assert "not confirmed" in choices.card(answers(budget=30)).html
-    assert choices.against_fp32(config, {}, text.frame(config, {})) == []
+    assert "not confirmed" in recommend.cards(answers(budget=30)).html
+    assert tables.against_fp32(config, {}, analysis.frame(config, {})) == []
 
 
 def test_a_card_escapes_what_it_shows() -> None:
-    shown = choices.card(answers(offline("<b>", 100))).html
+    shown = recommend.cards(answers(offline("<b>", 100))).html
 
     assert "&lt;b&gt;" in shown
     assert "<b>" not in shown
@@ -191,7 +191,9 @@ def against(rows: Iterable[Row]) -> list[dict[str, object]]:
     rows = list(rows)
     config = report().model_copy(update={"experiments": tuple(each.experiment for each in rows)})
     found: Results = results_of(rows)
-    return [dict(each) for each in choices.against_fp32(config, found, text.frame(config, found))]
+    return [
+        dict(each) for each in tables.against_fp32(config, found, analysis.frame(config, found))
+    ]
 
 
 def test_formats_are_compared_with_the_first_in_fp32_with_an_interval() -> None:
@@ -203,9 +205,9 @@ def test_formats_are_compared_with_the_first_in_fp32_with_an_interval() -> None:
         ]
     )
 
-    assert plain[RATIO] == "1"
+    assert plain[RATIO] == "1.00×"
     # both are known to 1.02 times: the square root of two times that, in logarithms
-    assert other[RATIO] == "2.00 (1.94 to 2.06)"
+    assert other[RATIO] == "2.00× (95% CI 1.94 to 2.06)"
     assert unknown[RATIO] is None
     assert (unknown["quality"], unknown["reason"]) == ("noisy", "a neighbour")
 

@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from helpers.report import findings, plots, text
+from helpers.report import analysis, describe, figures, text
 from helpers.results import Row
 from helpers.store import OUTPUTS_VARIABLE
 from tests.report.test_answer import report, results_of, row
-from tests.report.test_plots import words
+from tests.report.test_figures import words
 
 
 def at_random(rate: float, p99_ms: float, **fields: object) -> Row:
@@ -46,20 +46,18 @@ def test_the_answer_names_the_highest_rate_that_is_known_to_keep_the_budget(
         ]
     )
     config = report(budget=10.0)
-    closed = text.frame(config, found)
+    closed = analysis.frame(config, found)
 
-    opened = text.frame(config, found, open_loop=True)
+    opened = analysis.frame(config, found, open_loop=True)
 
     assert list(closed["scenario"]) == ["online"]
     assert list(opened["budget"]) == ["met", "met", "not met", "unconfirmed"]
-    assert findings.describe_rates(opened, 10.0) == (
+    assert describe.rates(opened, 10.0) == (
         "Highest request rate within 10 ms (p99): 20.5 requests/s of 8 samples with onnx (p50 2.25 "
         "ms, p99 9 ms)."
     )
-    assert "Highest request rate: 30 requests/s of 8 samples" in findings.describe_rates(opened)
-    assert findings.describe_rates(opened[2:3], 10.0) == (
-        "No request rate is confirmed within 10 ms (p99)."
-    )
+    assert "Highest request rate: 30 requests/s of 8 samples" in describe.rates(opened)
+    assert describe.rates(opened[2:3], 10.0) == ("No request rate is confirmed within 10 ms (p99).")
     said = str(text.answer(config, found, closed).data)  # type: ignore[attr-defined]
     assert "**Request-rate mode.** Highest request rate within 10 ms (p99): 20.5" in said
     assert "**Quality.** 5 measurements: 4 stable, 1 saturated." in said
@@ -68,16 +66,25 @@ def test_the_answer_names_the_highest_rate_that_is_known_to_keep_the_budget(
 def test_without_such_requests_it_says_so() -> None:
     found = results_of([row(500, experiment="onnx")])
 
-    nothing = text.frame(report(), found, open_loop=True)
+    nothing = analysis.frame(report(), found, open_loop=True)
 
-    assert findings.describe_rates(nothing) == "The request-rate mode was not measured."
-    assert words(plots.latency_over_rate(nothing)) == "Nothing was measured."
+    assert describe.rates(nothing) == "The request-rate mode was not measured."
+    assert words(figures.latency_over_rate(nothing)) == "Nothing was measured."
+
+
+def test_rates_that_are_far_apart_have_a_logarithmic_axis() -> None:
+    found = results_of([at_random(1.0, 5.0), at_random(31.0, 8.0)])
+
+    (axes,) = figures.latency_over_rate(analysis.frame(report(), found, open_loop=True)).axes
+
+    assert axes.get_xscale() == "log"
+    assert axes.get_xlabel() == "rate (samples/s), log scale"
 
 
 def test_the_figure_has_both_percentiles_over_the_rate_in_samples_and_the_budget() -> None:
     found = results_of([at_random(10.0, 5.0), at_random(20.0, 80.0, quality="saturated")])
 
-    figure = plots.latency_over_rate(text.frame(report(), found, open_loop=True), 50.0)
+    figure = figures.latency_over_rate(analysis.frame(report(), found, open_loop=True), 50.0)
 
     axes = figure.axes[0]
     assert (axes.get_xlabel(), axes.get_yscale()) == ("rate (samples/s)", "log")

@@ -1,4 +1,4 @@
-"""How NVIDIA measured its published rows, by `params/published/documents.yaml`."""
+"""How NVIDIA set up its published measurements, by `params/published/documents.yaml`."""
 
 from functools import cache
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 FOLDER = ROOT / "params" / "published"
 
 
-class Document(BaseModel):
+class Setup(BaseModel):
     """The settings of a row in one of NVIDIA's documents, its scripts and configurations."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -33,10 +33,10 @@ class Document(BaseModel):
     notes: dict[str, str] = {}  # of a setting
 
 
-def document_of(row: "PublishedRow") -> Document:
+def setup_of(row: "PublishedRow") -> Setup:
     """Merge all entries that apply to a row."""
     merged: dict[str, Value] = {}
-    for entry in documents()[row.model]:
+    for entry in sources()[row.model]:
         where = entry.get("where")
         if isinstance(where, dict) and not all(_fits(getattr(row, k), v) for k, v in where.items()):
             continue
@@ -46,7 +46,7 @@ def document_of(row: "PublishedRow") -> Document:
             else:
                 merged[name] = value
     merged.pop("where", None)
-    return Document.model_validate(merged)
+    return Setup.model_validate(merged)
 
 
 def _fits(value: Value, wanted: Value) -> bool:
@@ -54,7 +54,7 @@ def _fits(value: Value, wanted: Value) -> bool:
 
 
 @cache
-def documents() -> dict[str, list[dict[str, Value]]]:
+def sources() -> dict[str, list[dict[str, Value]]]:
     """Read the entries of each model, in the order of the documents."""
     content = yaml_file.load(FOLDER / "documents.yaml")
     return TypeAdapter(dict[str, list[dict[str, Value]]]).validate_python(content)

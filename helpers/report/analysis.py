@@ -1,0 +1,120 @@
+"""The measurements of a report as one table, and how they are compared: by quality, workload and
+throughput, and on the Pareto front.
+
+A comparison uses stable and imprecise measurements with the 95% CIs of their throughputs, and only
+those of one workload: one variant of the network and one data set. Where 95% CIs overlap there is
+no clear winner: that is a convention, not a test.
+"""
+
+from collections.abc import Iterator
+from functools import reduce
+from math import exp, hypot, log
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from helpers import results
+from helpers.config import ReportConfig, Value
+from helpers.perf import Interval, Ratio, Window, highest_peaks, judge_budget
+from helpers.results import Peaks, Result, Results, Row
+
+if TYPE_CHECKING:
+    from pandas import DataFrame, Series
+
+UNLIMITED = float("inf")
+TRUSTED = ("stable", "imprecise")  # the qualities of measurements that are compared
+
+
+def budget(config: ReportConfig) -> float:
+    """Return the latency budget at p99 in milliseconds; infinite without one."""
+    return config.latency_budget_ms or UNLIMITED
+
+
+def stages(found: Results, *names: str) -> Iterator[tuple[str, Result]]:
+    """Yield each result with its experiment, in the order of `found`; those of some stages."""
+    for experiment, results_of in found.items():
+        for result in results_of.values():
+            if not names or result.stage in names:
+                yield experiment, result
+
+
+def frame(config: ReportConfig, found: Results, open_loop: bool = False) -> "DataFrame":
+    """Return the measurements of all experiments as one table, with the result of `judge_budget`:
+    those of request-rate mode (`open_loop`), or all others without repeated batches.
+    """
+    from pandas import DataFrame
+
+    everything = results.rows(result for _, result in stages(found))
+    everything = [row for row in everything if bool(row.rate) == open_loop and not row.repeated]
+    rows = [row.model_dump(exclude_none=True) | _within_budget(config, row) for row in everything]
+    return DataFrame(rows, columns=[*Row.model_fields, "budget", "budget_needs"]).infer_objects()
+
+
+def _within_budget(config: ReportConfig, row: Row) -> dict[str, Value]:
+    """Judge a row by all its requests but each client's first; return nothing without a budget."""
+    if not config.latency_budget_ms:
+        return {}
+    runs = [Window(run, 1, row.concurrency) for run in results.read_requests(config, row)]
+    latencies = np.concatenate([np.empty(0), *(run.steady.latencies_ms for run in runs)])
+    word, needed = judge_budget(latencies, budget(config))
+    return {"budget": word, "budget_needs": needed}
+
+
+def peaks(found: Results) -> Peaks | None:
+    """Return the highest of each of the machine's rates that any stage measured."""
+    measurements = [result.measurement for _, result in stages(found)]
+    return reduce(highest_peaks, [each.peaks for each in measurements if each], None)
+
+
+def stable(rows: "DataFrame") -> "Series[bool]":
+    """Return which rows are stable."""
+    return rows["quality"] == "stable"
+
+
+def known(rows: "DataFrame") -> "DataFrame":
+    """Return the rows that findings use: stable or imprecise, with a 95% CI."""
+    return rows[rows["quality"].isin(TRUSTED) & rows["throughput_low"].notna()]
+
+
+def workloads(rows: "DataFrame") -> "list[tuple[str, DataFrame]]":
+    """Return the rows of each workload with its name, "" if there is only one."""
+    different = [name for name in ("variant", "dataset") if rows[name].nunique() > 1]
+    parts = rows.groupby(different, sort=False) if different else [((), rows)]
+    return [(", ".join(filter(None, key)), one) for key, one in parts]
+
+
+def leaders(rows: "DataFrame", latency_budget_ms: float = UNLIMITED) -> "DataFrame":
+    """Return the row of the highest throughput that is confirmed to meet the budget, then all whose
+    95% CIs overlap with its own.
+    """
+    rows = known(rows).sort_values("throughput", ascending=False)
+    if latency_budget_ms < UNLIMITED:
+        rows = rows[rows["budget"] == "met"]
+    return rows[rows["throughput_high"] >= rows["throughput_low"].head(1).max()]
+
+
+def pareto(rows: "DataFrame") -> "DataFrame":
+    """Return the rows of one workload that no other beats in throughput and p99 latency."""
+    points = known(rows).dropna(subset=["throughput", "p99_latency_ms"])
+    points = points.sort_values(["p99_latency_ms", "throughput"], ascending=[True, False])
+    return points[points["throughput"] > points["throughput"].cummax().shift(fill_value=-1)]
+
+
+def ratio(
+    row: "Series[float] | dict[str, float]", other: "Series[float] | dict[str, float]"
+) -> Ratio:
+    """Divide a throughput by another that was measured apart. Their 95% CIs give that of the ratio:
+    the logarithms' variances add up. A drift of the machine between both is not in it.
+    """
+    value = row["throughput"] / other["throughput"]
+    if not all((each["throughput_low"] or 0) > 0 for each in (row, other)):
+        return Ratio(value)
+    margins = (log(each["throughput_high"] / each["throughput_low"]) / 2 for each in (row, other))
+    reach = exp(hypot(*margins))
+    return Ratio(value, Interval(value / reach, value * reach))
+
+
+def measured(rows: "DataFrame", scenario: str, column: str = "throughput") -> "DataFrame":
+    """Return a scenario's rows in the order of an axis; none if no row has a value in `column`."""
+    chosen = rows[rows["scenario"] == scenario].sort_values(["batch_size", "concurrency"])
+    return chosen if chosen[column].notna().any() else chosen.head(0)
