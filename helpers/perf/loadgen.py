@@ -52,13 +52,14 @@ SAMPLE = re.compile(r'"sample_seq":(\d+),.*?"complete_ns":(\d+)')
 Values = NDArray[np.float64]
 Ask = Callable[[Arrays], Arrays]
 Row = dict[str, Value]  # of the table of both meters
+Scenario = Literal["SingleStream", "Offline", "Server"]
 
 
 @dataclass(frozen=True)
 class Test:
     """What LoadGen is to do."""
 
-    scenario: Literal["SingleStream", "Offline", "Server"]
+    scenario: Scenario
     count: int  # samples
     seed: int = SEED
     joined: int = 1  # samples in a request (Offline)
@@ -261,19 +262,22 @@ def compare(
     sample has `size` rows, an Offline request `joined` samples.
     """
     background.wait_until_quiet()
-    rows, rates, seeds = size * joined, {1: 0.0, joined: 0.0}, count(SEED)
+    rows, seeds = size * joined, count(SEED)
+    closed: dict[int, list[Window]] = {1: [], joined: []}  # by samples in a request
+    stream: list[Trial] = []
+    offline: list[Trial] = []
 
-    def measure(joined: int) -> Window:
-        window = closed_loop(size * joined)
-        rates[joined] = window.throughput / size / joined
-        return window
+    def measure(joined: int) -> None:
+        closed[joined].append(closed_loop(size * joined))
 
-    def test(scenario: str, joined: int) -> Trial:
-        requests = max(FEWEST, ceil(SECONDS * rates[joined]))
-        return loadgen(Test(scenario, requests * joined, next(seeds), joined))
+    def test(trials: list[Trial], scenario: Scenario, joined: int) -> None:
+        rate = closed[joined][-1].throughput / size / joined  # requests/s
+        requests = max(FEWEST, ceil(SECONDS * rate))
+        trials.append(loadgen(Test(scenario, requests * joined, next(seeds), joined)))
 
-    one, stream = interleave([partial(measure, 1), partial(test, "SingleStream", 1)], ROUNDS)
-    many, offline = interleave([partial(measure, joined), partial(test, "Offline", joined)], ROUNDS)
+    interleave([partial(measure, 1), partial(test, stream, "SingleStream", 1)], ROUNDS)
+    interleave([partial(measure, joined), partial(test, offline, "Offline", joined)], ROUNDS)
+    one, many = closed[1][:ROUNDS], closed[joined][-ROUNDS:]
     rate = SERVER_SHARE * geometric_mean([each.throughput for each in one]) / size
     wanted = max(FEWEST, ceil(SERVER_SECONDS * rate))
     latencies = loadgen(Test("Server", wanted, rate=rate)).latencies_ms
@@ -283,10 +287,10 @@ def compare(
         reason += f"; {within:.1%} of {len(latencies)} requests within {budget_ms:g} ms"
     due = open_loop(rate, wanted).latencies_ms
     rates = [1000 * size * len(each.latencies_ms) / max(each.latencies_ms) for each in offline]
-    closed = [each.throughput for each in many]
+    served = [each.throughput for each in many]
     return [
         _row("SingleStream", "p90 latency (ms)", size, _p90(stream), _p90(one)),
-        _row("Offline", "throughput (samples/s)", rows, _mean(rates), _mean(closed)),
+        _row("Offline", "throughput (samples/s)", rows, _mean(rates), _mean(served)),
         _row("Server", "p90 latency (ms)", size, _bounded(latencies), _bounded(due), reason),
     ]
 
