@@ -97,8 +97,8 @@ def _file() -> Path:
 
 
 def _is_own(path: str) -> bool:
-    """Return whether a folder is the project's, which no package is in."""
-    return Path(path).is_relative_to(ROOT)
+    """Return whether a folder is the project's, but for an environment in it."""
+    return Path(path).is_relative_to(ROOT) and not Path(path).is_relative_to(sys.prefix)
 
 
 def _imported(names: Sequence[str]) -> Iterator[tuple[str, Fault | None, dict[str, int]]]:

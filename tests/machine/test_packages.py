@@ -149,7 +149,13 @@ def test_a_folder_that_was_left_behind_is_no_package(install: Install, tmp_path:
     assert said("leftover") == [words("leftover", packages.probe.fault("leftover"))]
 
 
-def test_a_file_that_is_lost_is_noticed_though_it_was_there_before(install: Install) -> None:
+@pytest.mark.parametrize("is_inside", [False, True], ids=["elsewhere", "in the clone"])
+def test_a_file_that_is_lost_is_noticed_though_it_was_there_before(
+    is_inside: bool, install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if is_inside:  # as the README installs it
+        monkeypatch.setattr(packages, "ROOT", tmp_path)
+        monkeypatch.setattr(sys, "prefix", str(tmp_path / "site"))
     folder = install("whole==1.2", "print('loud')", late="x = 1")
     assert said("whole") == []
 
