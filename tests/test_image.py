@@ -134,7 +134,7 @@ def test_the_batch_command_runs_as_any_user_and_its_files_are_theirs(
     run = ("run", "--rm", "--network=none", f"--user={USER}")
     mount = f"--volume={outputs}:/lab/project/outputs"
 
-    assert engine.docker(*run, mount, "cpu", "clear").startswith("0 artifacts")
+    assert engine.docker(*run, mount, "cpu", "clear").startswith("unused artifacts: 0")
     assert [(each.name, each.stat().st_uid) for each in outputs.iterdir()] == [(".lock", 12345)]
     same = ["params/smoke.yaml"] * 2
     compared = engine.docker(*run, "cpu", "params", "diff", *same)

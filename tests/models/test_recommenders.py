@@ -381,7 +381,7 @@ def test_a_lookups_folder_that_does_not_agree_is_an_error(tmp_path: Path) -> Non
     with pytest.raises(ValueError, match=r"tables.npy is float32 \[51, 8\], but .* 50 rows of fl"):
         lookup.load(tmp_path, 1, "cpu")
     np.save(tmp_path / "tables.npy", np.zeros((50, 8)))
-    with pytest.raises(ValueError, match=r"tables.npy is float64 \[50, 8\], and "):
+    with pytest.raises(ValueError, match=r"tables.npy is float64 \[50, 8\], but "):
         lookup.load(tmp_path, 1, "cpu")
     folder_of(tmp_path, [3, 1, 7, 40])
     os.truncate(tmp_path / "tables.npy", 1000)

@@ -104,7 +104,7 @@ def test_an_identity_model_that_sleeps_raises_the_floor_by_that(
 
     plain, sleeping = (float(str(row["noop_latency_ms"])) for row in rows)
     assert plain < 1000 * SLEEP < sleeping
-    assert sleeping - plain == pytest.approx(1000 * SLEEP, rel=0.6)  # others may use the cores
+    assert 0.5 < (sleeping - plain) / (1000 * SLEEP) < 4  # others may use the cores
     assert all(
         set(row) == {"noop_latency_ms"} for row in rows
     )  # nothing bare, so nothing beyond it
