@@ -141,6 +141,8 @@ def run(
 
     Press Ctrl-C to stop. Run the same command again to resume: finished stages are kept.
     """
+    if not scheduler and (fetch or insecure or key):
+        raise ParameterError("--fetch, --key and --insecure need --scheduler.")
     do: Callable[..., Counter[str]] = partial(pipeline.run, say=lines_or_live())
     if scheduler:
         access = fleet.Access(scheduler, key, insecure)

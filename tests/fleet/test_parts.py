@@ -9,7 +9,7 @@ from helpers.accuracy import scatter
 from helpers.config import LESSONS, STAGE, STAGES, configure, read_file
 from helpers.errors import FleetError, ParameterError
 from helpers.fleet import bench, cargo, gate, kinship, offers
-from helpers.fleet.access import Access, write_key
+from helpers.fleet.access import SILENCE_VARIABLE, Access, silence, write_key
 from helpers.fleet.groups import groups_of
 from helpers.fleet.moving import Road
 from helpers.fleet.orders import Bundle, Order, hashed, paths_of, receive
@@ -50,6 +50,19 @@ def test_a_plain_connection_to_another_machine_needs_a_flag() -> None:
 def test_an_address_that_cannot_be_joined_is_one_line(address: str, line: str) -> None:
     with pytest.raises(ParameterError, match=line):
         _ = Access(address).host, Access(address).security
+
+
+@pytest.mark.parametrize("given", ["20s", "0", "-1", "nan", "inf"])
+def test_a_time_limit_of_a_silent_worker_that_is_none_is_one_line(
+    given: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(SILENCE_VARIABLE, given)
+
+    with pytest.raises(ParameterError) as raised:
+        silence()
+
+    line = f"Invalid {SILENCE_VARIABLE} '{given}'. Use a number of seconds."
+    assert str(raised.value) == line
 
 
 def test_the_key_is_written_once_for_its_owner_and_encrypts_both_ways(tmp_path: Path) -> None:
