@@ -143,10 +143,10 @@ def run(
     """
     if not scheduler and (fetch or insecure or key):
         raise ParameterError("--fetch, --key and --insecure need --scheduler.")
-    do: Callable[..., Counter[str]] = partial(pipeline.run, say=lines_or_live())
+    do: Callable[..., Counter[str]] = pipeline.run
     if scheduler:
         access = fleet.Access(scheduler, key, insecure)
-        do = partial(fleet.run, access=access, fetch=fetch, say=fleet.lines_or_live())
+        do = partial(fleet.run, access=access, fetch=fetch)
     outcome = do(
         files or (),
         outputs,
@@ -156,6 +156,7 @@ def run(
         force=force,
         dry_run=dry_run,
         cell_seconds=cell_timeout,
+        say=lines_or_live(),
     )
     if not dry_run:
         parts = ", ".join(f"{count} {name}" for name, count in outcome.items() if count)

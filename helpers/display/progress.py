@@ -1,6 +1,7 @@
 """How long work says how far it has come: lines in a pipe or a file, a live view in a terminal."""
 
 import os
+import re
 import sys
 import time
 from collections import deque
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Group
 
 LINE_SECONDS = 5.0  # between two lines of one long step
+PLACE = re.compile(r":? ?\[\d+/\d+\] ")  # of a stage in its run
 TAIL_LINES = 6  # of what the notebook printed last
 TELLING_SECONDS = 30.0  # of stages that are done, to correct the estimates of the others
 
@@ -49,9 +51,14 @@ class Lines:
     def _print(self, line: str) -> None:
         print(line, flush=True)
 
-    def printed(self, line: str) -> None:
-        """Pass on a line that a notebook printed."""
-        self(line)
+    def printed(self, line: str, job: str = "") -> None:
+        """Pass on a line that a notebook printed, of a `job` if several run at the same time."""
+        self(f"{job}: {line}" if job else line)
+
+    def queued(self, name: str, why: str) -> None:
+        """Print why something waits; nothing if it does no more."""
+        if why:
+            self(f"{name}: waiting: {why}")
 
     @contextmanager
     def run(self, seconds: float) -> Iterator[None]:
@@ -64,25 +71,35 @@ class Lines:
         self(f"{name}: running ({why}, about {seconds:.0f} s)")
         yield
 
+    def ended(self, name: str, state: str) -> None:
+        """Note what became of a job."""
+
 
 class LiveView(Lines):
-    """Shows in a terminal, below the lines, how far the run is, the running stage and what its
-    notebook printed last.
+    """Shows in a terminal, below the lines, how far the run is, the running stages, what their
+    notebooks printed last and what waits.
     """
 
     def __init__(self) -> None:
         from rich.console import Console
 
         self._console = Console(highlight=False, markup=False, soft_wrap=True)
-        self._tail: deque[str] = deque(maxlen=TAIL_LINES)
-        self._run = self._stage = _Share(0.0)
-        self._name = ""
+        self._run = _Share(0.0)
+        self._stages: dict[str, _Stage] = {}  # by target and job
+        self._queued: dict[str, str] = {}
 
     def _print(self, line: str) -> None:
         self._console.print(line)
 
-    def printed(self, line: str) -> None:
-        self._tail.append(line)
+    def printed(self, line: str, job: str = "") -> None:
+        for name, stage in [*self._stages.items()]:
+            if job in ("", name):
+                stage.tail.append(line)
+
+    def queued(self, name: str, why: str) -> None:
+        super().queued(name, why)
+        self._queued.pop(name, None)
+        self._queued |= {name: why} if why else {}
 
     @contextmanager
     def run(self, seconds: float) -> Iterator[None]:
@@ -101,14 +118,14 @@ class LiveView(Lines):
 
     @contextmanager
     def stage(self, name: str, why: str, seconds: float) -> Iterator[None]:
-        self._name, self._stage = f"{name} ({why})", _Share(seconds)
-        self._tail.clear()
+        job, stage = PLACE.sub(" ", name).strip(), _Stage(f"{name} ({why})", seconds)
+        self._stages[job] = stage
         try:
             yield
         finally:
             self._run.done += seconds
-            self._run.took += self._stage.spent
-            self._name, self._stage = "", _Share(0.0)
+            self._run.took += stage.spent
+            del self._stages[job]
 
     def _picture(self) -> "Group":
         from rich.console import Group
@@ -116,20 +133,21 @@ class LiveView(Lines):
         from rich.table import Table
         from rich.text import Text
 
-        run, stage = self._run, self._stage
-        under_way = min(stage.spent / run.pace, stage.seconds)
+        run, stages = self._run, [*self._stages.values()]  # at once: another thread changes them
+        under_way = sum(min(stage.spent / run.pace, stage.seconds) for stage in stages)
         done = min(run.done + under_way, run.seconds)
-        left = _clock((run.seconds - done) * run.pace)
+        left = _clock((run.seconds - done) * run.pace / max(len(stages), 1))
         share = f"{done / max(run.seconds, 1):.0%}"
         bars = Table.grid(padding=(0, 1))
         bars.add_row("run", ProgressBar(run.seconds, done, 20), f"{share}, about {left} left")
-        if not self._name:
-            return Group(bars)
-        expected = stage.seconds * run.pace
-        times = f"{_clock(stage.spent)} of about {_clock(expected)}"
-        bars.add_row("stage", ProgressBar(expected, stage.spent, 20), times)
-        tail = [self._name, *self._tail]  # at once: another thread appends
-        lines = [Text(each, "dim", overflow="ellipsis", no_wrap=True) for each in tail]
+        shown: list[str] = []
+        for stage in stages:
+            expected = stage.seconds * run.pace
+            times = f"{_clock(stage.spent)} of about {_clock(expected)}"
+            bars.add_row("stage", ProgressBar(expected, stage.spent, 20), times)
+            shown += [stage.name, *[*stage.tail][-TAIL_LINES // len(stages) :]]
+        shown += [f"{name}: waiting: {why}" for name, why in [*self._queued.items()]]
+        lines = [Text(each, "dim", overflow="ellipsis", no_wrap=True) for each in shown]
         return Group(bars, *lines)
 
 
@@ -149,6 +167,15 @@ class _Share:
     def pace(self) -> float:
         """How many times as long as expected the parts took, once that tells something."""
         return self.took / self.done if self.done >= TELLING_SECONDS else 1.0
+
+
+class _Stage(_Share):
+    """A stage under way."""
+
+    def __init__(self, name: str, seconds: float) -> None:
+        super().__init__(seconds)
+        self.name = name
+        self.tail: deque[str] = deque(maxlen=TAIL_LINES)  # what its notebook printed last
 
 
 def _clock(seconds: float) -> str:

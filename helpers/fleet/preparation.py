@@ -17,7 +17,7 @@ from helpers.display import Lines
 from helpers.errors import FleetError, ParameterError
 from helpers.fleet.access import Access
 from helpers.fleet.access import configure as configure_dask
-from helpers.fleet.roster import Roster, joined, probed
+from helpers.fleet.workers import Workers, joined, probed
 from helpers.inference import dataset_place
 from helpers.models import Answer
 from helpers.store import display_path, from_root, locked, making
@@ -34,7 +34,7 @@ class Spread:
     """Makes calls on the workers that see what they need."""
 
     client: "Client"
-    roster: Roster
+    workers: Workers
     addresses: list[str]
     say: Lines
 
@@ -65,7 +65,7 @@ class Spread:
                 time.sleep(PAUSE_SECONDS)
                 if time.monotonic() > looked + LOOK_SECONDS:
                     looked = time.monotonic()
-                    self.roster.refresh()  # the scheduler may be gone
+                    self.workers.refresh()  # the scheduler may be gone
             found: list[Answer] = self.client.gather(futures)
         finally:
             self.client.cancel(futures)
@@ -101,10 +101,10 @@ def prepare(
     scratch = place.made.with_name(f"{place.made.name}.parts")
     configure_dask()
     with joined(access) as client, locked(outputs), probed(outputs) as probe:
-        roster = Roster(client, access.address, probe)
-        roster.refresh()
-        roster.refuse_others([each.offered for each in roster])
-        spread = Spread(client, roster, _seeing(roster, [probe, source]), say)
+        workers = Workers(client, access.address, probe)
+        workers.refresh()
+        workers.refuse_others([each.targets for each in workers])
+        spread = Spread(client, workers, _seeing(workers, [probe, source]), say)
         (scratch / "result").mkdir(parents=True, exist_ok=True)
         parts.prepare_parts(config, source, scratch / "result", scratch, spread)
         for left in (scratch / "result").rglob(".*"):  # of a worker that was killed
@@ -116,14 +116,14 @@ def prepare(
     say(f"{display_path(place.made)} is prepared")
 
 
-def _seeing(roster: Roster, paths: Sequence[Path]) -> list[str]:
+def _seeing(workers: Workers, paths: Sequence[Path]) -> list[str]:
     """Choose the workers that see all of the paths."""
     from helpers.fleet.tasks import sees
 
     found = [
-        machine.address
-        for machine in roster
-        if all(roster.ask(machine.address, sees, str(path)) for path in paths)
+        info.address
+        for info in workers
+        if all(workers.ask(info.address, sees, str(path)) for path in paths)
     ]
     if not found:
         places = " and ".join(str(path) for path in paths)
