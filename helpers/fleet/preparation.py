@@ -6,8 +6,10 @@ the same bytes anywhere. So Dask may place them as it likes, and repeat one whos
 
 import shutil
 import time
+from asyncio import CancelledError
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
     from distributed import Client
 
 AGAIN = 3  # times that a call may be repeated whose worker was lost
-PAUSE_SECONDS, LOOK_SECONDS = 0.02, 1.0
 
 
 @dataclass
@@ -45,28 +46,19 @@ class Spread:
         from helpers.fleet.tasks import call
 
         began = time.monotonic()
-        futures = [
-            self.client.submit(
-                call,
-                do,
-                list(arguments),
-                workers=self.addresses,
-                allow_other_workers=False,
-                retries=AGAIN,
-                pure=False,
-            )
-            for arguments in calls
-        ]
+        futures = self.client.map(
+            partial(call, do),
+            [[*arguments] for arguments in calls],
+            workers=self.addresses,
+            allow_other_workers=False,
+            retries=AGAIN,
+            pure=False,
+        )
         try:
-            looked = began
-            while {future.status for future in futures} & {"pending"}:
-                if any(future.status == "error" for future in futures):
-                    break
-                time.sleep(PAUSE_SECONDS)
-                if time.monotonic() > looked + LOOK_SECONDS:
-                    looked = time.monotonic()
-                    self.workers.refresh()  # the scheduler may be gone
             found: list[Answer] = self.client.gather(futures)
+        except CancelledError:
+            self.workers.refresh()  # it says that the scheduler is gone
+            raise
         finally:
             self.client.cancel(futures)
         seconds = time.monotonic() - began

@@ -118,6 +118,7 @@ def run_group(
     reader = Thread(target=relay, args=[process.stdout], daemon=True)
     reader.start()
     assert process.stdin
+    assert process.stdout
     with suppress(BrokenPipeError):  # it has ended
         process.stdin.write(json.dumps(task) + "\n")
         process.stdin.flush()
@@ -127,6 +128,9 @@ def run_group(
         if not is_wanted():
             station.close()
     reader.join()
+    process.stdout.close()
+    with suppress(BrokenPipeError):
+        process.stdin.close()
     return {"states": states, **left}
 
 

@@ -6,18 +6,23 @@ import subprocess
 import sys
 from functools import partial
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import yaml
 
 from helpers.accuracy import scatter
 from helpers.config import LESSONS, STAGE, STAGES, configure, parse, read_file, select
+from helpers.display import Lines
 from helpers.errors import FleetError, ParameterError
 from helpers.fleet import capabilities, process, transfer
 from helpers.fleet.access import SILENCE_VARIABLE, Access, silence, write_key
 from helpers.fleet.groups import groups_of
 from helpers.fleet.software import difference, software
-from helpers.pipeline import Job, plan, read_plans, stage_states
+from helpers.fleet.submission import Options, Submission
+from helpers.fleet.workers import WorkerInfo
+from helpers.machine import BROKEN
+from helpers.pipeline import KEPT_BACK, Job, Runner, plan, read_plans, stage_states
 from helpers.results import Result
 from helpers.store import ROOT, find_artifact, is_away, making
 from tests.conftest import WATCHED, Project
@@ -408,3 +413,24 @@ def test_without_a_scheduler_dask_is_not_imported(finished: Project) -> None:
 
     assert any("helpers" in names for names in seen)
     assert not [names for names in seen if {"dask", "distributed"} & set(names)]
+
+
+def test_a_broken_installation_of_a_worker_counts_as_in_an_ordinary_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRITON_NOTEBOOKS_OUTPUTS", str(tmp_path / "home"))
+    monkeypatch.setattr("helpers.fleet.submission.publish", lambda *_, **__: None)
+    plans = read_plans([ROOT / "params/smoke.yaml"], ["bert"], [], ["export"], lambda _: "")
+    (group,) = groups_of(plans)
+    ((_, job),) = group.jobs
+    group.worker = WorkerInfo("", "a processor", ("smoke",), False, "", 0.0, 0.0)
+    runner = Runner(tmp_path / "home", {job.result: "waiting"}, {}, False, Lines(), None)
+    sent = Submission(cast(Any, None), cast(Any, None), runner, [group], Options())
+    found = {"model": "bert", "experiment": job.config.experiment, "stage": "export", "gpu": "CPU"}
+    broken = Result(**found, state="skipped", reason=f"{BROKEN} torch cannot be loaded")
+    files = {"export.json": broken.model_dump_json().encode()}
+    monkeypatch.setattr(sent, "_ask", lambda *_: files)
+
+    sent._settle(group, job, "skipped", "")
+
+    assert +sent._outcome == {KEPT_BACK: 1}
