@@ -83,7 +83,7 @@ def run_group(
     places: Mapping[str, float],
     sources: Sequence[str],
     is_shared: bool,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Run a group of stages, a Dask task; return the states of its jobs by their names, and why
     others have none.
 
@@ -143,7 +143,7 @@ def _copy(
     missing = {*places} - {*transfer.held(outputs, [*places])}
     client = get_client() if missing and sources else None
     for address in sources if client else ():
-        source = partial(ask, client, address, at_work)
+        source: transfer.Ask = partial(ask, client, address, at_work)
         with suppress(FleetError):  # of a worker that is lost meanwhile
             for place in source(transfer.held, sorted(missing)):
                 if transfer.is_quicker(source, place, places[place]):

@@ -15,6 +15,8 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from pydantic import JsonValue
+
 from helpers.config import STAGE, DeployConfig, ExportConfig, artifact_folder
 from helpers.display import Lines
 from helpers.errors import DeploymentError, FleetError
@@ -72,7 +74,7 @@ def held(outputs: Path, places: Sequence[str]) -> list[str]:
     return [place for place, artifact in found if artifact and is_unchanged(artifact)]
 
 
-def listed(outputs: Path, place: str) -> tuple[dict[str, Any], dict[str, tuple[int, str]]]:
+def listed(outputs: Path, place: str) -> tuple[dict[str, JsonValue], dict[str, tuple[int, str]]]:
     """Return an artifact's facts, and the bytes and SHA-256 of each of its files."""
     artifact = _required(outputs, place)
     files = {name: (file.size, file.sha256) for name, file in artifact.files.items()}

@@ -172,7 +172,7 @@ class Workers:
 
 def ask(
     client: "Client | None", address: str, question: Callable[..., object], *arguments: object
-) -> Any:
+) -> object:
     """Return a worker's answer, which it gives beside whatever it runs; raise `FleetError`."""
     assert client
     try:

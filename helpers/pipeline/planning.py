@@ -18,7 +18,7 @@ from helpers.config import (
     artifact_folder,
     configure,
     needed,
-    results_folder,
+    result_file,
 )
 from helpers.config import stages as config_stages
 from helpers.inference import checkpoint_place, dataset_place
@@ -44,7 +44,7 @@ class Job:
 
     @property
     def result(self) -> Path:
-        return results_folder(self.config) / f"{self.config.stage}.json"
+        return result_file(self.config)
 
 
 def plan(
