@@ -141,10 +141,12 @@ def run(
 
     Press Ctrl-C to stop. Run the same command again to resume: finished stages are kept.
     """
-    do: Callable[..., Counter[str]] = partial(pipeline.run, say=lines_or_live())
+    if not scheduler and (fetch or insecure or key):
+        raise ParameterError("--fetch, --key and --insecure need --scheduler.")
+    do: Callable[..., Counter[str]] = pipeline.run
     if scheduler:
         access = fleet.Access(scheduler, key, insecure)
-        do = partial(fleet.run, access=access, fetch=fetch, say=fleet.lines_or_live())
+        do = partial(fleet.run, access=access, fetch=fetch)
     outcome = do(
         files or (),
         outputs,
@@ -154,6 +156,7 @@ def run(
         force=force,
         dry_run=dry_run,
         cell_seconds=cell_timeout,
+        say=lines_or_live(),
     )
     if not dry_run:
         parts = ", ".join(f"{count} {name}" for name, count in outcome.items() if count)

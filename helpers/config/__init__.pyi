@@ -36,6 +36,7 @@ from .schema import (
     command,
     needed,
     notebook_file,
+    result_file,
     results_folder,
     stages,
 )
@@ -81,6 +82,7 @@ __all__ = [
     "renamed_parameters",
     "renamed_result",
     "resolve",
+    "result_file",
     "results_folder",
     "select",
     "stages",

@@ -57,8 +57,9 @@ def _model_changes(first: Parameters, second: Parameters, model: str) -> Iterato
 
 def _changes(before: Value, after: Value, name: str = "") -> Iterator[str]:
     if isinstance(before, dict) and isinstance(after, dict):
-        for key, value in before.items():
-            yield from _changes(value, after[key], f"{name}.{key}" if name else key)
+        for key in {**before, **after}:
+            place = f"{name}.{key}" if name else key
+            yield from _changes(before.get(key), after.get(key), place)
     elif before != after:
         yield f"{name}: {_text(before)} -> {_text(after)}"
 

@@ -206,6 +206,11 @@ def results_folder(config: StageConfig) -> Path:
     return base / config.experiment
 
 
+def result_file(config: StageConfig) -> Path:
+    """Return the file of a stage's result."""
+    return results_folder(config) / f"{config.stage}.json"
+
+
 def notebook_file(model: str, stage: str) -> Path:
     """Return the notebook of `stage`."""
     folder = LESSONS_FOLDER if stage in LESSONS else model

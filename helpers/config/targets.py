@@ -1,17 +1,15 @@
 """Writes a parameter file for a GPU from the file of the most similar known one."""
 
-import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 
 import yaml
 
 from helpers.config import loading
 from helpers.config.parameter_file import NAME
 from helpers.errors import ParameterError
-from helpers.store import display_path, explained
+from helpers.store import display_path, write_atomic
 
 
 @dataclass(frozen=True)
@@ -71,13 +69,8 @@ def write_new(name: str, found: Gpu) -> Path:
         f"# {display_path(source)}, the file of the most similar known GPU. Adapt it: large\n"
         "# batches may not fit into less memory, and an old release may not support a new GPU.\n"
     )
-    with explained(path), NamedTemporaryFile("w", dir=path.parent, prefix=f".{stem}.") as file:
-        # the source's text without its first comment, with another `gpu`
-        line = yaml.safe_dump({"gpu": spelled}, width=1000).strip()
-        copied = re.sub(r"(?ms)\A.*?^gpu:[^\n]*", lambda _: line, source.read_text(), count=1)
-        file.write(text + copied)
-        file.flush()
-        loading.read_file(Path(file.name))
-        os.chmod(file.name, 0o644)
-        os.link(file.name, path)  # an error if the file exists by now
-    return path
+    # the source's text without its first comment, with another `gpu`
+    line = yaml.safe_dump({"gpu": spelled}, width=1000).strip()
+    text += re.sub(r"(?ms)\A.*?^gpu:[^\n]*", lambda _: line, source.read_text(), count=1)
+    loading.parse(yaml.safe_load(text), stem, display_path(path))
+    return write_atomic(path, text)

@@ -1,6 +1,7 @@
 """How long work says how far it has come: lines in a pipe or a file, a live view in a terminal."""
 
 import os
+import re
 import sys
 import time
 from collections import deque
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Group
 
 LINE_SECONDS = 5.0  # between two lines of one long step
+PLACE = re.compile(r":? ?\[\d+/\d+\] ")  # of a stage in its run
 TAIL_LINES = 6  # of what the notebook printed last
 TELLING_SECONDS = 30.0  # of stages that are done, to correct the estimates of the others
 
@@ -49,9 +51,14 @@ class Lines:
     def _print(self, line: str) -> None:
         print(line, flush=True)
 
-    def printed(self, line: str) -> None:
-        """Pass on a line that a notebook printed."""
-        self(line)
+    def printed(self, line: str, job: str = "") -> None:
+        """Pass on a line that a notebook printed, of a `job` if several run at the same time."""
+        self(f"{job}: {line}" if job else line)
+
+    def queued(self, name: str, why: str) -> None:
+        """Print why something waits; nothing if it does no more."""
+        if why:
+            self(f"{name}: waiting: {why}")
 
     @contextmanager
     def run(self, seconds: float) -> Iterator[None]:
@@ -64,36 +71,41 @@ class Lines:
         self(f"{name}: running ({why}, about {seconds:.0f} s)")
         yield
 
+    def ended(self, name: str, state: str) -> None:
+        """Note what became of a job."""
+
 
 class LiveView(Lines):
-    """Shows in a terminal, below the lines, how far the run is, the running stage and what its
-    notebook printed last.
+    """Shows in a terminal, below the lines, how far the run is, the running stages, what their
+    notebooks printed last and what waits.
     """
 
     def __init__(self) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn
 
         self._console = Console(highlight=False, markup=False, soft_wrap=True)
-        columns = TextColumn("{task.description}"), BarColumn(20), TextColumn("{task.fields[left]}")
-        self._bars = Progress(*columns, console=self._console)
-        self._run = self._bars.add_task("run", left="")
-        self._stage = self._bars.add_task("stage", visible=False, left="")
-        self._tail: deque[str] = deque(maxlen=TAIL_LINES)
-        self._expected = self._took = 0.0  # the seconds of the stages that are done
-        self._name = ""
+        self._run = _Share(0.0)
+        self._stages: dict[str, _Stage] = {}  # by target and job
+        self._queued: dict[str, str] = {}
 
     def _print(self, line: str) -> None:
         self._console.print(line)
 
-    def printed(self, line: str) -> None:
-        self._tail.append(line)
+    def printed(self, line: str, job: str = "") -> None:
+        for name, stage in [*self._stages.items()]:
+            if job in ("", name):
+                stage.tail.append(line)
+
+    def queued(self, name: str, why: str) -> None:
+        super().queued(name, why)
+        self._queued.pop(name, None)
+        self._queued |= {name: why} if why else {}
 
     @contextmanager
     def run(self, seconds: float) -> Iterator[None]:
         from rich.live import Live
 
-        self._bars.update(self._run, total=seconds)
+        self._run = _Share(seconds)
         # one picture a second: a server may be measured on the same cores
         with Live(
             console=self._console,
@@ -106,36 +118,64 @@ class LiveView(Lines):
 
     @contextmanager
     def stage(self, name: str, why: str, seconds: float) -> Iterator[None]:
-        self._bars.reset(self._stage, total=seconds, visible=True, left="")
-        self._name = f"{name} ({why})"
-        self._tail.clear()
+        job, stage = PLACE.sub(" ", name).strip(), _Stage(f"{name} ({why})", seconds)
+        self._stages[job] = stage
         try:
             yield
         finally:
-            self._took += self._bars.tasks[self._stage].elapsed or 0.0
-            self._expected += seconds
-            self._name = ""
-            self._bars.reset(self._stage, visible=False)
+            self._run.done += seconds
+            self._run.took += stage.spent
+            del self._stages[job]
 
     def _picture(self) -> "Group":
         from rich.console import Group
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
         from rich.text import Text
 
-        run, stage = (self._bars.tasks[each] for each in (self._run, self._stage))
-        total, expected = run.total or 0.0, (stage.total or 0.0) if self._name else 0.0
-        # how many times as long as expected the stages took, once that tells something
-        pace = self._took / self._expected if self._expected >= TELLING_SECONDS else 1.0
-        spent = (stage.elapsed or 0.0) if self._name else 0.0
-        done = min(self._expected + min(spent / pace, expected), total)
-        left = f"{done / max(total, 1):.0%}, about {_clock((total - done) * pace)} left"
-        self._bars.update(self._run, completed=done, left=left)
-        if not self._name:
-            return Group(self._bars)
-        times = f"{_clock(spent)} of about {_clock(expected * pace)}"
-        self._bars.update(self._stage, completed=spent / pace, left=times)
-        tail = [self._name, *self._tail]  # at once: another thread appends
-        lines = [Text(each, "dim", overflow="ellipsis", no_wrap=True) for each in tail]
-        return Group(self._bars, *lines)
+        run, stages = self._run, [*self._stages.values()]  # at once: another thread changes them
+        under_way = sum(min(stage.spent / run.pace, stage.seconds) for stage in stages)
+        done = min(run.done + under_way, run.seconds)
+        left = _clock((run.seconds - done) * run.pace / max(len(stages), 1))
+        share = f"{done / max(run.seconds, 1):.0%}"
+        bars = Table.grid(padding=(0, 1))
+        bars.add_row("run", ProgressBar(run.seconds, done, 20), f"{share}, about {left} left")
+        shown: list[str] = []
+        for stage in stages:
+            expected = stage.seconds * run.pace
+            times = f"{_clock(stage.spent)} of about {_clock(expected)}"
+            bars.add_row("stage", ProgressBar(expected, stage.spent, 20), times)
+            shown += [stage.name, *[*stage.tail][-TAIL_LINES // len(stages) :]]
+        shown += [f"{name}: waiting: {why}" for name, why in [*self._queued.items()]]
+        lines = [Text(each, "dim", overflow="ellipsis", no_wrap=True) for each in shown]
+        return Group(bars, *lines)
+
+
+class _Share:
+    """How much of what was expected is done."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds  # expected
+        self.done = self.took = 0.0  # of its parts: the seconds that were expected, and real ones
+        self._started = time.monotonic()
+
+    @property
+    def spent(self) -> float:
+        return time.monotonic() - self._started
+
+    @property
+    def pace(self) -> float:
+        """How many times as long as expected the parts took, once that tells something."""
+        return self.took / self.done if self.done >= TELLING_SECONDS else 1.0
+
+
+class _Stage(_Share):
+    """A stage under way."""
+
+    def __init__(self, name: str, seconds: float) -> None:
+        super().__init__(seconds)
+        self.name = name
+        self.tail: deque[str] = deque(maxlen=TAIL_LINES)  # what its notebook printed last
 
 
 def _clock(seconds: float) -> str:

@@ -8,6 +8,7 @@ import os
 from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import ip_address
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -27,8 +28,18 @@ ROLES = ("client", "scheduler", "worker")
 
 
 def silence() -> float:
-    """After how many seconds a machine that is not heard of counts as cut off."""
-    return float(os.environ.get(SILENCE_VARIABLE) or SILENCE_SECONDS)
+    """Return after how many seconds a machine that is not heard of counts as cut off.
+
+    Raises `ParameterError` if the user's variable is not a positive number.
+    """
+    given = os.environ.get(SILENCE_VARIABLE, "")
+    try:
+        seconds = float(given or SILENCE_SECONDS)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < inf:
+        raise ParameterError(f"Invalid {SILENCE_VARIABLE} '{given}'. Use a number of seconds.")
+    return seconds
 
 
 def is_loopback(host: str) -> bool:

@@ -5,14 +5,15 @@ model's report, which is made at home.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import yaml
 
-from helpers.config import LESSONS, ExportConfig, select
-from helpers.fleet import offers
-from helpers.fleet.roster import Machine
+from helpers.config import LESSONS, ExportConfig, configure, select
+from helpers.fleet import capabilities
+from helpers.fleet.workers import WorkerInfo
 from helpers.pipeline import Job, Plan, plan
 
 
@@ -26,42 +27,53 @@ class Group:
     parameters: str  # the parameter file
     jobs: list[tuple[str, Job]]  # with its place in the target's run
     before: list[Job]  # that are not run, and whose results these need
-    settled: int = 0  # how many of the jobs are
+    experiments: list[str] = field(default_factory=list)  # that were chosen
+    settled: set[str] = field(default_factory=set)  # the names of jobs
     state: str = "waiting"  # then "running", then "over"
     reason: str = ""  # why it waits
-    machine: Machine | None = None  # that it went to
+    worker: WorkerInfo | None = None  # that it went to
+    running: Job | None = None
+    shown: ExitStack = field(default_factory=ExitStack)  # of the stage that is running
 
     @property
     def is_report(self) -> bool:
-        """Whether it is a model's report."""
+        """Return whether it is a model's report."""
         return self.jobs[0][1].config.stage == "report"
 
     @property
     def may_be_reported(self) -> bool:
-        """Whether no job is left that the model's report is about; lessons are not among them."""
-        left = self.jobs[self.settled :]
-        return self.state == "over" or all(job.config.stage in LESSONS for _, job in left)
+        """Return whether no job is left that the model's report is about: lessons are not."""
+        left = [job for _, job in self.jobs if job.name not in self.settled]
+        return self.state == "over" or all(job.config.stage in LESSONS for job in left)
 
     @property
     def name(self) -> str:
-        """Its name in a line."""
+        """Return its name in a line."""
         return f"{self.target} {self.model}"
 
 
-def groups_of(plans: Sequence[Plan]) -> list[Group]:
-    """Form the groups of all targets, in order: the jobs that share an export."""
+def groups_of(
+    plans: Sequence[Plan], models: Sequence[str] = (), experiments: Sequence[str] = ()
+) -> list[Group]:
+    """Return the groups of all targets, in order: the jobs that share an export. `models` and
+    `experiments` are those that were chosen for the plans.
+    """
     found: dict[tuple[str, str], Group] = {}
     every: dict[Path, Job] = {}
     for path, given, jobs in plans:
-        chosen = plan(given, select(given, [], []), [], lambda _: "")
-        every |= {job.result: job for job in chosen}
+        complete = plan(given, select(given, [], []), [], lambda _: "")
+        every |= {job.result: job for job in complete}
         content = yaml.safe_dump(given.file.model_dump(exclude_unset=True), sort_keys=False)
         for turn, job in enumerate(jobs, 1):
             config, place = job.config, f"{path.stem}: [{turn}/{len(jobs)}]"
             shared = config.key("export") if isinstance(config, ExportConfig) else "report"
-            new = Group(path.stem, config.model, offers.names(given), content, [], [])
+            new = Group(path.stem, config.model, capabilities.names(given), content, [], [])
             group = found.setdefault((path.stem, f"{config.model} {shared}"), new)
             group.jobs.append((place, job))
+        for model, experiment in select(given, models, experiments):
+            shared = configure(given, model, experiment, "convert").key("export")
+            if sharing := found.get((path.stem, f"{model} {shared}")):
+                sharing.experiments.append(experiment)
     for group in found.values():
         group.before = _before(group.jobs, every)
     return [*found.values()]

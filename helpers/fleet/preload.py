@@ -7,10 +7,9 @@ its outputs folder.
 
 from distributed import Worker
 
-from helpers.fleet import offers
+from helpers.fleet import capabilities
 from helpers.fleet.access import configure
-from helpers.fleet.station import Station
-from helpers.fleet.tasks import install, station_of
+from helpers.fleet.tasks import Station, install, station_of
 from helpers.store import outputs
 
 configure()
@@ -18,9 +17,9 @@ configure()
 
 async def dask_setup(worker: Worker) -> None:
     """Offer what this machine can run."""
-    offered = offers.targets()
+    offered = capabilities.targets()
     install(worker, Station(outputs(), offered))
-    await worker.set_resources(**offers.resources(offered))
+    await worker.set_resources(**capabilities.resources(offered))
 
 
 async def dask_teardown(worker: Worker) -> None:

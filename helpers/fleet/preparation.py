@@ -6,8 +6,10 @@ the same bytes anywhere. So Dask may place them as it likes, and repeat one whos
 
 import shutil
 import time
+from asyncio import CancelledError
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +19,7 @@ from helpers.display import Lines
 from helpers.errors import FleetError, ParameterError
 from helpers.fleet.access import Access
 from helpers.fleet.access import configure as configure_dask
-from helpers.fleet.roster import Roster, joined, probed
+from helpers.fleet.workers import Workers, joined, probed
 from helpers.inference import dataset_place
 from helpers.models import Answer
 from helpers.store import display_path, from_root, locked, making
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
     from distributed import Client
 
 AGAIN = 3  # times that a call may be repeated whose worker was lost
-PAUSE_SECONDS, LOOK_SECONDS = 0.02, 1.0
 
 
 @dataclass
@@ -34,7 +35,7 @@ class Spread:
     """Makes calls on the workers that see what they need."""
 
     client: "Client"
-    roster: Roster
+    workers: Workers
     addresses: list[str]
     say: Lines
 
@@ -45,28 +46,19 @@ class Spread:
         from helpers.fleet.tasks import call
 
         began = time.monotonic()
-        futures = [
-            self.client.submit(
-                call,
-                do,
-                list(arguments),
-                workers=self.addresses,
-                allow_other_workers=False,
-                retries=AGAIN,
-                pure=False,
-            )
-            for arguments in calls
-        ]
+        futures = self.client.map(
+            partial(call, do),
+            [[*arguments] for arguments in calls],
+            workers=self.addresses,
+            allow_other_workers=False,
+            retries=AGAIN,
+            pure=False,
+        )
         try:
-            looked = began
-            while {future.status for future in futures} & {"pending"}:
-                if any(future.status == "error" for future in futures):
-                    break
-                time.sleep(PAUSE_SECONDS)
-                if time.monotonic() > looked + LOOK_SECONDS:
-                    looked = time.monotonic()
-                    self.roster.refresh()  # the scheduler may be gone
             found: list[Answer] = self.client.gather(futures)
+        except CancelledError:
+            self.workers.refresh()  # it says that the scheduler is gone
+            raise
         finally:
             self.client.cancel(futures)
         seconds = time.monotonic() - began
@@ -101,10 +93,10 @@ def prepare(
     scratch = place.made.with_name(f"{place.made.name}.parts")
     configure_dask()
     with joined(access) as client, locked(outputs), probed(outputs) as probe:
-        roster = Roster(client, access.address, probe)
-        roster.refresh()
-        roster.refuse_others([each.offered for each in roster])
-        spread = Spread(client, roster, _seeing(roster, [probe, source]), say)
+        workers = Workers(client, access.address, probe)
+        workers.refresh()
+        workers.refuse_others([each.targets for each in workers])
+        spread = Spread(client, workers, _seeing(workers, [probe, source]), say)
         (scratch / "result").mkdir(parents=True, exist_ok=True)
         parts.prepare_parts(config, source, scratch / "result", scratch, spread)
         for left in (scratch / "result").rglob(".*"):  # of a worker that was killed
@@ -116,14 +108,14 @@ def prepare(
     say(f"{display_path(place.made)} is prepared")
 
 
-def _seeing(roster: Roster, paths: Sequence[Path]) -> list[str]:
+def _seeing(workers: Workers, paths: Sequence[Path]) -> list[str]:
     """Choose the workers that see all of the paths."""
     from helpers.fleet.tasks import sees
 
     found = [
-        machine.address
-        for machine in roster
-        if all(roster.ask(machine.address, sees, str(path)) for path in paths)
+        info.address
+        for info in workers
+        if all(workers.ask(info.address, sees, str(path)) for path in paths)
     ]
     if not found:
         places = " and ".join(str(path) for path in paths)

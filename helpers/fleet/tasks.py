@@ -1,19 +1,67 @@
-"""The functions that run inside a worker: stages as Dask tasks, questions and files beside them."""
+"""The functions that run inside a worker: a group of stages, questions and files beside it."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from threading import Thread
+from typing import Any
 
-from distributed import Worker, get_worker
+from distributed import Worker, get_client, get_worker
 from distributed.core import Status
 
 from helpers.errors import FleetError
-from helpers.fleet import gate
-from helpers.fleet.orders import Bundle, Order
-from helpers.fleet.station import Station
+from helpers.fleet import capabilities, transfer
+from helpers.fleet.process import END_SECONDS, host_lock
+from helpers.fleet.software import software
+from helpers.fleet.workers import ask
+from helpers.store import LOCKED_VARIABLE
 
 ATTRIBUTE = "triton_notebooks"  # of a Dask worker, for its station
 ALIVE = (Status.running, Status.paused, Status.closing_gracefully)
+POLL_SECONDS = 0.1
+KILLED = "The worker process was killed, probably out of memory. Run again."
+NOT_WANTED = "the run that requested this stage has ended"
+
+
+@dataclass
+class Station:
+    """What a worker of the fleet has: its outputs folder, its targets, the process that runs."""
+
+    outputs: Path
+    targets: list[str]
+    process: "subprocess.Popen[str] | None" = None
+
+    def start(self, is_shared: bool) -> "subprocess.Popen[str]":
+        """Start the process of a group; in the submitter's own folder, which that has locked."""
+        self.process = subprocess.Popen(
+            [sys.executable, "-W", "ignore", "-m", "helpers.fleet.process"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **({LOCKED_VARIABLE: "1"} if is_shared else {})},
+            start_new_session=True,  # Ctrl-C ends the worker, which ends it
+        )
+        return self.process
+
+    def close(self) -> None:
+        """End the process as Ctrl-C does, and kill it if that does not help."""
+        if self.process is None or self.process.poll() is not None:
+            return
+        self.process.send_signal(signal.SIGINT)
+        try:
+            self.process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            with suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
 
 
 def install(worker: Worker, station: Station) -> None:
@@ -22,71 +70,118 @@ def install(worker: Worker, station: Station) -> None:
 
 
 def station_of(worker: Worker) -> Station:
-    """Give the station of a worker of the fleet."""
+    """Return the station of a worker of the fleet."""
     found = getattr(worker, ATTRIBUTE)
     assert isinstance(found, Station)
     return found
 
 
-def run_stage(order: Order, is_shared: bool) -> Bundle:
-    """Run a stage; a Dask task."""
-    worker = get_worker()
-    key = worker.get_current_task()
+def run_group(
+    task: Mapping[str, object],
+    topic: str,
+    number: int,
+    places: Mapping[str, float],
+    sources: Sequence[str],
+    is_shared: bool,
+) -> dict[str, object]:
+    """Run a group of stages, a Dask task; return the states of its jobs by their names, and why
+    others have none.
+
+    Artifacts of `places` that the workers `sources` have are copied if that is quicker than the
+    seconds that making them takes. What happens is logged on `topic` with the group's `number`.
+    """
+    worker, states, left = get_worker(), dict[str, str](), {"error": KILLED}
+    key, station = worker.get_current_task(), station_of(worker)
+
+    def tell(event: Mapping[str, object]) -> None:
+        worker.log_event(topic, {"number": number, **event})
+
+    def relay(lines: Any) -> None:
+        for line in lines:
+            event = json.loads(line)
+            if "ended" in event:
+                states[event["ended"]] = event["state"]
+            if "over" in event:
+                left["error"] = event["error"]
+            else:
+                tell(event)
 
     def is_wanted() -> bool:
-        task = worker.state.tasks.get(key)
-        return task is not None and task.state == "executing" and worker.status in ALIVE
+        found = worker.state.tasks.get(key)
+        return found is not None and found.state == "executing" and worker.status in ALIVE
 
-    def tell(what: dict[str, str]) -> None:
-        said = {"ticket": order.ticket, **what}
-        worker.loop.add_callback(worker.log_event, topic(order.run), said)
+    if not is_shared:
+        _copy(station.outputs, places, sources, tell)
+    if not is_wanted():
+        raise FleetError(NOT_WANTED)
+    process = station.start(is_shared)
+    reader = Thread(target=relay, args=[process.stdout], daemon=True)
+    reader.start()
+    assert process.stdin
+    assert process.stdout
+    with suppress(BrokenPipeError):  # it has ended
+        process.stdin.write(json.dumps(task) + "\n")
+        process.stdin.flush()
+    while process.poll() is None:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(POLL_SECONDS)
+        if not is_wanted():
+            station.close()
+    reader.join()
+    process.stdout.close()
+    with suppress(BrokenPipeError):
+        process.stdin.close()
+    return {"states": states, **left}
 
-    return station_of(worker).perform(order, is_shared, is_wanted, tell)
+
+def _copy(
+    outputs: Path,
+    places: Mapping[str, float],
+    sources: Sequence[str],
+    tell: Callable[[Mapping[str, object]], None],
+) -> None:
+    missing = {*places} - {*transfer.held(outputs, [*places])}
+    client = get_client() if missing and sources else None
+    for address in sources if client else ():
+        source: transfer.Ask = partial(ask, client, address, at_work)
+        with suppress(FleetError):  # of a worker that is lost meanwhile
+            for place in source(transfer.held, sorted(missing)):
+                if transfer.is_quicker(source, place, places[place]):
+                    tell({"sent": transfer.pull(source, place, outputs)})
+                missing.discard(place)
 
 
 def call(do: Callable[..., object], arguments: Sequence[object]) -> object:
     """Make a call of a preparation, when nobody measures on this host; a Dask task."""
     worker = get_worker()
     key = worker.get_current_task()
-
-    def is_wanted() -> bool:
-        return key in worker.state.tasks and worker.status in ALIVE
-
-    with gate.entered(False, is_wanted, lambda _: None) as inside:
-        if not inside:
+    with host_lock(False, lambda _: None):
+        if key not in worker.state.tasks or worker.status not in ALIVE:
             raise FleetError("the preparation that requested this part has ended")
         return do(*arguments)
 
 
+# What follows runs beside a task, by `Client.run`; Dask gives its worker by this name.
+
+
 def sees(path: str, dask_worker: Worker) -> bool:
-    """Ask whether a worker of the fleet sees a file."""
+    """Return whether a worker of the fleet sees a file."""
     return Path(path).exists()
 
 
-def topic(run: str) -> str:
-    """Name the topic on which a run's stages tell what they do."""
-    return f"triton-notebooks-{run}"
-
-
-# What follows runs beside a stage, by `Client.run`; Dask gives its worker by this name.
-
-
 def about(probe: str, dask_worker: Worker) -> dict[str, object] | None:
-    """Ask a worker about itself; None if it is none of the fleet."""
+    """Return what the submitter must know of a worker; None if it is none of the fleet."""
     station: Station | None = getattr(dask_worker, ATTRIBUTE, None)
-    return station.about(probe) if station else None
+    if station is None:
+        return None
+    return {
+        "description": capabilities.description(),
+        "targets": station.targets,
+        "software": software(),
+        "shared": (station.outputs / probe).exists(),
+    }
 
 
 async def at_work(do: Callable[..., object], *arguments: object, dask_worker: Worker) -> object:
-    """Have a function of `cargo` work in the worker's outputs folder, in a thread beside it."""
+    """Call a function of `transfer` in the worker's outputs folder, in a thread beside it."""
     return await asyncio.to_thread(do, station_of(dask_worker).outputs, *arguments)
-
-
-async def obstacles(orders: Sequence[Order], dask_worker: Worker) -> dict[str, str]:
-    """Ask what stands in the way of stages on a worker's machine, by the names of their jobs."""
-    return await asyncio.to_thread(station_of(dask_worker).obstacles, orders)
-
-
-async def check(order: Order, is_shared: bool, dask_worker: Worker) -> str:
-    """Ask why a stage must run on a worker's machine; empty if its result holds there."""
-    return await asyncio.to_thread(station_of(dask_worker).check, order, is_shared)

@@ -3,24 +3,23 @@ from .local import Here, here
 from .planning import DATA_SECONDS, Job, due, explain, plan, stale
 from .publishing import publish, publish_front, publish_indexes, stage_states, targets
 from .running import (
-    RAN,
-    Place,
+    KEPT_BACK,
     Plan,
     Runner,
     kernel_environment,
     opened,
     read_plans,
     run,
+    run_plans,
     write_status,
 )
 from .tuning import tune
 
 __all__ = [
     "DATA_SECONDS",
-    "RAN",
+    "KEPT_BACK",
     "Here",
     "Job",
-    "Place",
     "Plan",
     "Runner",
     "clear",
@@ -35,6 +34,7 @@ __all__ = [
     "publish_indexes",
     "read_plans",
     "run",
+    "run_plans",
     "stage_states",
     "stale",
     "targets",

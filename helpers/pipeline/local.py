@@ -1,6 +1,5 @@
 """Running one stage on this machine: its notebook, with a kernel that starts at once."""
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from helpers.errors import StageError
 from helpers.pipeline.notebook import execute
 from helpers.pipeline.planning import Job, framework, parameters, stale
 from helpers.results import Result
+from helpers.store import environment
 
 PATIENT_STAGES = 6  # that may spend all their patience for a quiet machine, in one run
 
@@ -37,7 +37,7 @@ class Here:
             notebook_file(job.config.model, job.config.stage),
         )
         self.preload(*framework(job.config))
-        with self._patience():
+        with environment(**self._patience()):
             found = execute(source, job.result, parameters(job), self.cell_seconds, said)
         if found.fingerprint and (changed := results.difference(before, found.fingerprint)):
             raise StageError(f"{changed} while it ran. Run again.")
@@ -45,35 +45,20 @@ class Here:
             self.lost.append(found.measurement.lost_seconds)
         return found
 
-    @contextmanager
-    def _patience(self) -> Iterator[None]:
-        """Give a stage its patience for a quiet machine, but no more than the run has left: where
-        it is never quiet, waiting in each of fifty stages would double the time and help little.
+    def _patience(self) -> dict[str, str]:
+        """Return a stage's patience for a quiet machine, no more than the run has left: where it is
+        never quiet, waiting in each of fifty stages would double the time and help little.
         """
         from helpers.perf import PATIENCE_VARIABLE, patience
 
-        before, usual = os.environ.get(PATIENCE_VARIABLE), patience()
-        left = max(0.0, PATIENT_STAGES * usual - sum(self.lost))
-        os.environ[PATIENCE_VARIABLE] = f"{min(usual, left):.2f}"
-        try:
-            yield
-        finally:
-            os.environ.pop(PATIENCE_VARIABLE)
-            if before is not None:
-                os.environ[PATIENCE_VARIABLE] = before
+        left = max(0.0, PATIENT_STAGES * patience() - sum(self.lost))
+        return {PATIENCE_VARIABLE: f"{min(patience(), left):.2f}"}
 
 
 @contextmanager
 def here(cell_seconds: int) -> Iterator[Here]:
     """Run stages on this machine: a cell may take `cell_seconds`."""
-    with _kernels() as preload:
-        yield Here(preload, cell_seconds)
-
-
-@contextmanager
-def _kernels() -> Iterator[Callable[[str, bool], None]]:
-    """Start kernels quickly; what is given says which framework the next ones have imported."""
     from helpers.pipeline.kernels import forked  # slow to import
 
     with forked() as nursery:
-        yield nursery.preload
+        yield Here(nursery.preload, cell_seconds)

@@ -18,7 +18,7 @@ from helpers.config import (
     artifact_folder,
     configure,
     needed,
-    results_folder,
+    result_file,
 )
 from helpers.config import stages as config_stages
 from helpers.inference import checkpoint_place, dataset_place
@@ -44,7 +44,7 @@ class Job:
 
     @property
     def result(self) -> Path:
-        return results_folder(self.config) / f"{self.config.stage}.json"
+        return result_file(self.config)
 
 
 def plan(
@@ -174,18 +174,19 @@ def framework(config: StageConfig) -> tuple[str, bool]:
 def due(jobs: Sequence[Job], force: bool, away: bool = False) -> dict[Path, str]:
     """Say of each job that must run why, by its result; `away` as for `stale`."""
     found: dict[Path, str] = {}
-    renewed = set[str]()  # models
+    renewed = set[tuple[str, str]]()  # targets and models
     digests: dict[str, str] = {}
     for job in jobs:
         config = job.config
         if job.obstacle:
             continue
-        is_upstream = job.needs in found or (config.stage == "report" and config.model in renewed)
+        model = (config.target, config.model)
+        is_upstream = job.needs in found or (config.stage == "report" and model in renewed)
         why = "--force" if force else "an earlier stage runs again" if is_upstream else ""
         why = why or stale(job, digests, away)
         if why:
             found[job.result] = why
-            renewed.add(config.model)
+            renewed.add(model)
     return found
 
 

@@ -23,7 +23,7 @@ from helpers.config import (
     configure,
     parse,
     renamed_parameters,
-    results_folder,
+    result_file,
 )
 from helpers.errors import DeploymentError
 from helpers.pipeline.planning import lessons, owners
@@ -87,7 +87,7 @@ def stage_states(
         configs = _configs(path, path.stat().st_mtime_ns, model)
         for (experiment, stage), config in configs.items():
             is_asked = not STAGE[stage].is_optional or stage in given.lessons(model)
-            if is_asked or (not isinstance(config, str) and _path(config).exists()):
+            if is_asked or (not isinstance(config, str) and result_file(config).exists()):
                 if isinstance(config, str):
                     state = StageState(model, experiment, stage, state="missing", reason=config)
                 else:
@@ -114,14 +114,10 @@ def _configs(path: Path, _: int, model: str) -> dict[tuple[str, str], StageConfi
     return found | {("", "report"): configure(given, model, "", "report")}
 
 
-def _path(config: StageConfig) -> Path:
-    return results_folder(config) / f"{config.stage}.json"
-
-
 def _state(
     config: StageConfig, experiment: str, base: Path, pending: Mapping[Path, str]
 ) -> StageState:
-    path = _path(config)
+    path = result_file(config)
     result, page = results.read(path), path.with_suffix(".html")
     owner = "" if experiment in ("", config.experiment) else config.experiment
     shown: dict[str, Any] = {"state": "missing", "shared_with": owner}
@@ -214,7 +210,7 @@ def _reading_order(outputs: Path, target: str) -> list[list[Path]]:
         for (experiment, stage), config in configs.items():
             is_read = stage in LESSONS or (experiment and stage in STAGES)
             if is_read and not isinstance(config, str):
-                notebook = _path(config).with_suffix(".ipynb")
+                notebook = result_file(config).with_suffix(".ipynb")
                 found.setdefault((model, experiment), []).append(notebook)
         for (owner, _), notebooks in found.items():
             if owner == model:

@@ -6,10 +6,9 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import yaml
 
@@ -18,7 +17,7 @@ from helpers.config import TARGET_VARIABLE, ConvertConfig, Parameters, read_file
 from helpers.display import Lines
 from helpers.errors import DeploymentError, InstallationError, ParameterError
 from helpers.machine import BROKEN, COMMAND_VARIABLE, obstacle
-from helpers.pipeline.local import here
+from helpers.pipeline.local import Here, here
 from helpers.pipeline.planning import Job, due, estimates, explain, plan
 from helpers.pipeline.publishing import publish, publish_front, publish_indexes
 from helpers.results import Result
@@ -28,6 +27,7 @@ from helpers.store import (
     clear_leftovers,
     core_quota,
     display_path,
+    environment,
     locked,
     usable_cores,
     write_atomic,
@@ -37,7 +37,7 @@ DEFAULT = ROOT / "params/cpu.yaml"
 RESERVED = ("data",)  # folders of outputs/ that are no target
 RAN = ("executed", "failed")
 # what frameworks compute in, unless told otherwise
-THREADS = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
+THREADS = {"OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"}
 KEPT_BACK = "skipped because of the broken installation"  # an outcome that is a failure
 TELLING_LOSS = 10.0  # seconds
 REPORT_SECONDS = 180.0  # between two reports, each of which takes about five
@@ -103,15 +103,26 @@ def read_plans(
 
 
 def run_plans(
-    plans: Sequence[Plan], outputs: Path, force: bool, cell_seconds: int, say: Lines
+    plans: Sequence[Plan],
+    outputs: Path,
+    force: bool,
+    cell_seconds: int,
+    say: Lines,
+    *,
+    command: str = "",
+    guard: Callable[[Job], AbstractContextManager[None]] | None = None,
 ) -> Counter[str]:
-    """Run the jobs of each parameter file, whose content is kept, and publish the pages."""
+    """Run the jobs of each parameter file, whose content is kept, and publish the pages.
+
+    `command` is what results say made them, by default this process' own. A worker of a cluster
+    gives a `guard`, which is held while a job runs; it writes no pages.
+    """
     outcome = Counter(executed=0, unchanged=0, skipped=0, failed=0, blocked=0)
-    with opened(plans, outputs, force, say) as (pending, expected):
+    with opened(plans, outputs, force, say, pages=guard is None) as (pending, expected):
         with here(cell_seconds) if pending else nullcontext() as place:
-            runner = Runner(outputs, pending, expected, force, say, place)
+            runner = Runner(outputs, pending, expected, force, say, place, guard)
             for path, _, jobs in plans:
-                with kernel_environment(path.stem):
+                with kernel_environment(path.stem, command):
                     outcome += runner.run(path.stem, jobs)
         if place and (lost := sum(place.lost)) >= TELLING_LOSS:
             spent = f"{lost:.0f} s were spent waiting and measuring again"
@@ -121,7 +132,12 @@ def run_plans(
 
 @contextmanager
 def opened(
-    plans: Sequence[Plan], outputs: Path, force: bool, say: Lines, away: bool = False
+    plans: Sequence[Plan],
+    outputs: Path,
+    force: bool,
+    say: Lines,
+    away: bool = False,
+    pages: bool = True,
 ) -> Iterator[tuple[dict[Path, str], dict[Path, float]]]:
     """Hold the outputs folder for a run of these plans, whose content is kept, and write the first
     pages; give what must run, as "waiting", and how many seconds each job will take, by results.
@@ -129,31 +145,24 @@ def opened(
     `away` says that artifacts may lie on other machines. Raises `WorkspaceError` if the folder is
     in use.
     """
+    is_locked = bool(os.environ.get(LOCKED_VARIABLE))  # by the submitter of a cluster's run
     with locked(outputs):
-        clear_leftovers(outputs)
+        if not is_locked:
+            clear_leftovers(outputs)
         for path, given, _ in plans:
             content = yaml.safe_dump(given.file.model_dump(exclude_unset=True), sort_keys=False)
             write_atomic(outputs / path.stem / "parameters.yaml", content)
         every = [job for _, _, jobs in plans for job in jobs]
         reasons, expected = due(every, force, away), estimates(every)
         pending = dict.fromkeys(reasons, "waiting")
-        publish_front(outputs)
-        if pending:
+        if pages:
+            publish_front(outputs)
+        if pages and pending:
             for path, _, _ in plans:
                 publish(outputs, path.stem, only_changed=True, pending=pending)
             say(f"pages: {display_path(outputs / 'index.html')} (updated after every stage)")
         with say.run(sum(expected[each] for each in reasons)):
             yield pending, expected
-
-
-class Place(Protocol):
-    """Where stages run: this machine, or another one."""
-
-    def stale(self, job: Job) -> str:
-        """Say why the stage must run; empty if its result holds."""
-
-    def execute(self, job: Job, said: Callable[[str], None]) -> Result:
-        """Run the stage, pass on what it prints, and return its result, which is on disk."""
 
 
 @dataclass(frozen=True)
@@ -165,7 +174,8 @@ class Runner:
     expected: Mapping[Path, float]  # seconds
     force: bool
     say: Lines
-    place: Place | None  # if anything is to run
+    place: Here | None  # if anything is to run
+    guard: Callable[[Job], AbstractContextManager[None]] | None = None  # on a cluster's worker
 
     def run(self, target: str, jobs: Sequence[Job]) -> Counter[str]:
         """Run a target's jobs, and a model's report also after the run's first experiment and after
@@ -192,13 +202,13 @@ class Runner:
                 if report and is_due and following is not report:
                     if self.step(target, report, f"{place} {report.name} so far") == "executed":
                         write_status(report, "done", self.share(jobs, report.config.model))
-                        publish(self.outputs, target, only_changed=True, pending=self.pending)
+                        self._publish(target)
                     self.pending[report.result] = "waiting"
                     last, has_news = time.monotonic(), False
         finally:
             for job in jobs:
                 self.pending.pop(job.result, None)
-            publish(self.outputs, target, only_changed=True)
+            self._publish(target)
         return outcome
 
     def share(self, jobs: Sequence[Job], model: str) -> str:
@@ -218,12 +228,18 @@ class Runner:
         """Run one job, if it must, and write the pages; return what became of it."""
         if is_due := job.result in self.pending:
             self.pending[job.result] = "running"
-            publish_indexes(self.outputs, target, self.pending)
+            if self.guard is None:
+                publish_indexes(self.outputs, target, self.pending)
         state = self.settle(job, name, is_due)
         self.pending.pop(job.result, None)
         if state in RAN:
-            publish(self.outputs, target, only_changed=True, pending=self.pending)
+            self._publish(target)
+        self.say.ended(job.name, state)
         return state
+
+    def _publish(self, target: str) -> None:
+        if self.guard is None:
+            publish(self.outputs, target, only_changed=True, pending=self.pending)
 
     def settle(self, job: Job, name: str, is_due: bool) -> str:
         """Run one job, if it must, and write its state; return what became of it."""
@@ -242,10 +258,11 @@ class Runner:
                 self.say(f"{name}: unchanged")
                 write_status(job, "done", "")
                 return "unchanged"
-            started = time.monotonic()
-            write_status(job, "failed", "the run was interrupted")  # until it has ended otherwise
-            with self.say.stage(name, why, self.expected[job.result]):
-                found = place.execute(job, self.say.printed)
+            with self.guard(job) if self.guard else nullcontext():
+                started = time.monotonic()
+                write_status(job, "failed", "the run was interrupted")  # until it has ended
+                with self.say.stage(name, why, self.expected[job.result]):
+                    found = place.execute(job, self.say.printed)
         except (DeploymentError, OSError) as error:
             self.say(f"{name}: failed: {error}")
             write_status(job, "failed", str(error))
@@ -261,18 +278,12 @@ def kernel_environment(target: str, command: str = "") -> Iterator[None]:
     """
     from helpers.triton import SETTINGS
 
-    before = dict(os.environ)
     command = command or shlex.join(["triton-notebooks", *sys.argv[1:]])
     variables = {TARGET_VARIABLE: target, LOCKED_VARIABLE: "1", COMMAND_VARIABLE: command}
-    os.environ.update(variables, PYTHONWARNINGS="ignore", **SETTINGS)
     if core_quota() < (os.cpu_count() or 1):  # frameworks count the host's cores
-        for name in THREADS:
-            os.environ.setdefault(name, str(usable_cores()))
-    try:
+        variables |= dict.fromkeys(THREADS - os.environ.keys(), str(usable_cores()))
+    with environment(**variables, PYTHONWARNINGS="ignore", **SETTINGS):
         yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
 
 
 def blocker(job: Job) -> str:

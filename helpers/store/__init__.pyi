@@ -11,7 +11,7 @@ from .artifacts import (
 )
 from .files import explained, link_or_copy, write_atomic
 from .hashing import content_name, digest, file_digest, fingerprint, known_digest, package_files
-from .home import writable_home
+from .home import environment, writable_home
 from .imports import GRAMMARS, without
 from .limits import core_quota, free_memory, require_open_files, usable_cores, usable_memory
 from .lock import (
@@ -37,6 +37,7 @@ __all__ = [
     "digest",
     "discard",
     "display_path",
+    "environment",
     "explained",
     "file_digest",
     "find_artifact",

@@ -1,4 +1,4 @@
-"""A home for packages that write below it, where the user has none or may not write to it."""
+"""The environment variables of a block: what it sets, and a home that packages can write to."""
 
 import os
 from collections.abc import Iterator
@@ -12,20 +12,27 @@ FOLDERS = ("IPYTHONDIR", "KERAS_HOME", "MPLCONFIGDIR", "XDG_CACHE_HOME")
 
 
 @contextmanager
+def environment(**values: str) -> Iterator[None]:
+    """Set environment variables for the block, which may change others; then restore all."""
+    before = dict(os.environ)
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+@contextmanager
 def writable_home() -> Iterator[None]:
     """Have packages write to a temporary folder during the block, unless the user's home can be
     written to. In paths `~` stays that home if there is one.
     """
-    home, before = os.path.expanduser("~"), dict(os.environ)  # "~" if nobody knows it
+    home = os.path.expanduser("~")  # "~" if nobody knows it
     if os.access(home, os.W_OK | os.X_OK):
         yield
         return
     with temporary_folder() as folder:
-        os.environ.update(dict.fromkeys(FOLDERS, str(folder)) | before)
-        if not os.path.isdir(home):
-            os.environ["HOME"] = str(folder)
-        try:
+        own = {} if os.path.isdir(home) else {"HOME": str(folder)}
+        with environment(**(dict.fromkeys(FOLDERS, str(folder)) | dict(os.environ) | own)):
             yield
-        finally:
-            os.environ.clear()
-            os.environ.update(before)

@@ -15,7 +15,7 @@ import pytest
 
 from helpers import formats
 from helpers.__main__ import main
-from helpers.config import loading, releases, targets
+from helpers.config import loading, releases
 from helpers.config.comparison import differences, resolved
 from helpers.config.loading import read_file
 from helpers.config.parameter_file import Experiment
@@ -65,6 +65,17 @@ def compared(folder: Path, changed: str, first: str = PLAIN) -> list[str]:
     for path, text in zip(paths, (first, changed), strict=True):
         path.write_text(text)
     return [line.replace(f"{folder}/", "") for line in differences(*paths)]
+
+
+def test_a_key_that_only_one_of_two_mappings_has_is_a_difference(tmp_path: Path) -> None:
+    text = (ROOT / "params/cpu-hps.yaml").read_text()
+    less = text.replace(", hit_rate_threshold: 0.9", "")
+    assert less != text
+
+    one, other = compared(tmp_path, text, less), compared(tmp_path, less, text)
+
+    assert [line.partition(".")[2] for line in one] == ["9 hps.hit_rate_threshold: unset -> 0.9"]
+    assert [line.partition(".")[2] for line in other] == ["9 hps.hit_rate_threshold: 0.9 -> unset"]
 
 
 CHANGES = {
@@ -403,7 +414,7 @@ def test_a_file_that_cannot_be_written_is_one_line_and_leaves_nothing(
 
     before = files(folder)
     driver("NVIDIA A10", 7, 23028)
-    monkeypatch.setattr(targets.os, "link", refuse)
+    monkeypatch.setattr(os, "replace", refuse)
 
     assert main(["params", "new"]) == 1
 
@@ -413,6 +424,19 @@ def test_a_file_that_cannot_be_written_is_one_line_and_leaves_nothing(
         f"error: cannot write {folder / 'NVIDIA-A10.yaml'}: {words}\n",
     )
     assert files(folder) == before
+
+
+def test_a_file_is_written_where_the_file_system_has_no_hard_links(
+    folder: Path, driver: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(source: str, target: Path) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM), source, None, str(target))
+
+    driver("NVIDIA A10", 7, 23028)
+    monkeypatch.setattr(os, "link", refuse)
+
+    assert main(["params", "new"]) == 0
+    assert (folder / "NVIDIA-A10.yaml").exists()
 
 
 MENDED = "Install NVIDIA's driver, or use params/cpu.yaml."

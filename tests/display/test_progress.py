@@ -1,5 +1,6 @@
 """Long work says how far it has come: in lines through a pipe, in a live view in a terminal."""
 
+import io
 import os
 import pty
 import re
@@ -9,9 +10,10 @@ import termios
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from helpers.display import progress
-from helpers.display.progress import Progress
+from helpers.display.progress import LiveView, Progress
 
 RUN = """
 import time
@@ -132,3 +134,31 @@ def test_a_long_step_prints_a_line_only_now_and_then(
         step.say(f"{number} of 4 files")
 
     assert capsys.readouterr().out == "1 of 4 files, 6 s\n3 of 4 files, 12 s\n"
+
+
+def test_one_view_has_what_runs_on_all_machines_and_what_waits_for_what() -> None:
+    view = LiveView()
+    view._console = Console(file=io.StringIO(), width=120)
+    view.queued("NVIDIA-T4 bert", "no worker offers NVIDIA-T4 or NVIDIA T4")
+    view.queued("cpu bert", "the worker is running smoke bert")
+    view.queued("cpu bert", "")
+    one, two = "cpu: [1/6] bert onnx-fp32 export", "smoke: [2/3] dlrm onnx-fp32 deploy"
+    with view.stage(one, "--force", 40.0), view.stage(two, "new", 20.0):
+        view.printed("fitting a small checkpoint to the data set", "cpu bert onnx-fp32 export")
+        view.printed("of another target", "smoke bert onnx-fp32 export")
+        view._console.print(view._picture())
+
+    said = view._console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert said[:2] == [
+        "NVIDIA-T4 bert: waiting: no worker offers NVIDIA-T4 or NVIDIA T4",
+        "cpu bert: waiting: the worker is running smoke bert",
+    ]
+    assert [line.split()[0] for line in said[2:5]] == ["run", "stage", "stage"]
+    assert "of about 0:40" in said[3]
+    assert "of about 0:20" in said[4]
+    assert said[5:] == [
+        "cpu: [1/6] bert onnx-fp32 export (--force)",
+        "fitting a small checkpoint to the data set",
+        "smoke: [2/3] dlrm onnx-fp32 deploy (new)",
+        "NVIDIA-T4 bert: waiting: no worker offers NVIDIA-T4 or NVIDIA T4",
+    ]

@@ -100,7 +100,7 @@ def test_a_worker_killed_in_mid_stage_fails_that_stage_and_others_go_on(held: Fl
             "kernel",
             "The kernel was killed, probably out of memory. Free some memory and run again.",
         ),
-        ("bench", "The worker process was killed, probably out of memory. Run again."),
+        ("process", "The worker process was killed, probably out of memory. Run again."),
     ],
 )
 def test_a_stage_that_is_out_of_memory_leaves_its_worker(
@@ -108,8 +108,8 @@ def test_a_stage_that_is_out_of_memory_leaves_its_worker(
 ) -> None:
     """The kernel of Linux kills the process that has most."""
     running = exporting(held, "params/first.yaml", *ONLY)
-    benches = processes(str(held.outputs("first")), "-m helpers.fleet.bench")
-    own = [pid for pid in benches if "fleet.bench" in Path(f"/proc/{pid}/cmdline").read_text()]
+    found = processes(str(held.outputs("first")), "-m helpers.fleet.process")
+    own = [pid for pid in found if "fleet.process" in Path(f"/proc/{pid}/cmdline").read_text()]
     for pid in kernels(held.folder) if victim == "kernel" else own:
         os.kill(pid, signal.SIGKILL)
 
@@ -117,7 +117,7 @@ def test_a_stage_that_is_out_of_memory_leaves_its_worker(
 
     assert (answer.code, reason(held)) == (1, why)
     wait_for(lambda: not kernels(held.folder), 30)
-    if victim == "bench":  # after the other this one shows that the worker goes on
+    if victim == "process":  # after the other this one shows that the worker goes on
         require_completion(held, "params/first.yaml", *ONLY)
 
 

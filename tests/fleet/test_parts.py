@@ -1,21 +1,28 @@
 """The parts of a fleet by themselves: who may join, what is sent, and who goes in."""
 
-import threading
+import json
+import signal
+import subprocess
+import sys
+from functools import partial
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
+import yaml
 
 from helpers.accuracy import parity_plot
-from helpers.config import LESSONS, STAGE, STAGES, configure, read_file
+from helpers.config import LESSONS, STAGE, STAGES, configure, parse, read_file, select
+from helpers.display import Lines
 from helpers.errors import FleetError, ParameterError
-from helpers.fleet import bench, cargo, gate, kinship, offers
-from helpers.fleet.access import Access, write_key
+from helpers.fleet import capabilities, process, transfer
+from helpers.fleet.access import SILENCE_VARIABLE, Access, silence, write_key
 from helpers.fleet.groups import groups_of
-from helpers.fleet.moving import Road
-from helpers.fleet.orders import Bundle, Order, hashed, paths_of, receive
-from helpers.fleet.station import Station
-from helpers.fleet.view import FleetView
-from helpers.pipeline import Job, read_plans, stage_states
+from helpers.fleet.software import difference, software
+from helpers.fleet.submission import Options, Submission
+from helpers.fleet.workers import WorkerInfo
+from helpers.machine import BROKEN
+from helpers.pipeline import KEPT_BACK, Job, Runner, plan, read_plans, stage_states
 from helpers.results import Result
 from helpers.store import ROOT, find_artifact, is_away, making
 from tests.conftest import WATCHED, Project
@@ -52,6 +59,19 @@ def test_an_address_that_cannot_be_joined_is_one_line(address: str, line: str) -
         _ = Access(address).host, Access(address).security
 
 
+@pytest.mark.parametrize("given", ["20s", "0", "-1", "nan", "inf"])
+def test_a_time_limit_of_a_silent_worker_that_is_none_is_one_line(
+    given: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(SILENCE_VARIABLE, given)
+
+    with pytest.raises(ParameterError) as raised:
+        silence()
+
+    line = f"Invalid {SILENCE_VARIABLE} '{given}'. Use a number of seconds."
+    assert str(raised.value) == line
+
+
 def test_the_key_is_written_once_for_its_owner_and_encrypts_both_ways(tmp_path: Path) -> None:
     key = write_key(tmp_path / "fleet.pem")
     content = key.read_bytes()
@@ -68,31 +88,32 @@ def test_the_key_is_written_once_for_its_owner_and_encrypts_both_ways(tmp_path: 
     ("change", "line"),
     [
         ({}, ""),
-        ({"version": {"python": "3.11.1", "numpy": "1.0"}}, "numpy 1.0 instead of 2.0"),
-        ({"version": {"python": "3.11.1"}}, "numpy none instead of 2.0"),
-        ({"source": {"a.py": "x", "b.py": "z"}}, "a different version of b.py"),
-        ({"source": {}}, "a different version of a.py and 1 more"),
+        ({"python": "3.11.2", "numpy": "2.1"}, "numpy 2.1 instead of 2.0 and 1 more"),
+        ({"numpy": ""}, "numpy none instead of 2.0"),
+        ({"h/b.py": "z"}, "a different version of h/b.py"),
+        ({"h/a.py": "", "h/b.py": ""}, "a different version of h/a.py and 1 more"),
+        ({"h/a.py": "", "python": "3.11.2"}, "python 3.11.2 instead of 3.11.1"),
     ],
 )
-def test_software_that_differs_is_named(change: dict[str, dict[str, str]], line: str) -> None:
-    ours = {"version": {"python": "3.11.1", "numpy": "2.0"}, "source": {"a.py": "x", "b.py": "y"}}
+def test_software_that_differs_is_named(change: dict[str, str], line: str) -> None:
+    ours = {"python": "3.11.1", "numpy": "2.0", "h/a.py": "x", "h/b.py": "y"}
 
-    assert kinship.difference(ours, {**ours, **change}) == line
+    assert difference(ours, {**ours, **change}) == line
 
 
 def test_software_is_the_locks_packages_and_this_source() -> None:
-    found = kinship.software()
+    found = software()
 
-    assert found["version"]["numpy"]
-    assert len(found["version"]) > 200
-    assert {"helpers/fleet/kinship.py", "notebooks/bert/deploy.ipynb"} < set(found["source"])
-    assert kinship.difference(found, found) == ""
+    assert found["numpy"]
+    assert len([name for name in found if "/" not in name]) > 200
+    assert {"helpers/fleet/software.py", "notebooks/bert/deploy.ipynb"} < set(found)
+    assert difference(found, found) == ""
 
 
 @pytest.mark.usefixtures("project_without_gpu")
 def test_a_machine_without_a_gpu_offers_the_targets_of_a_cpu() -> None:
-    assert {"cpu", "cpu-full", "smoke"} <= set(offers.targets())
-    assert not [name for name in offers.targets() if name.startswith("NVIDIA")]
+    assert {"cpu", "cpu-full", "smoke"} <= set(capabilities.targets())
+    assert not [name for name in capabilities.targets() if name.startswith("NVIDIA")]
 
 
 @pytest.fixture
@@ -107,32 +128,13 @@ def test_a_machine_with_a_gpu_offers_the_targets_of_that_gpu(
 
     monkeypatch.setattr("helpers.machine.this_gpu", lambda: Gpu("NVIDIA T4", 6, 15), raising=False)
 
-    assert offers.targets() == ["NVIDIA-T4", "NVIDIA T4"]
-
-
-def test_an_order_is_for_one_process_and_runs_once(tmp_path: Path) -> None:
-    """Whatever a scheduler believes of a task whose worker it has lost."""
-    station = Station(tmp_path, ["smoke"], begun={"2"})
-    words = ("smoke", "", "bert", "openvino-fp32", "export", False, 60, "")
-
-    for ticket, worker in (("1", "another process"), ("2", station.identity)):
-        order = Order(ticket, "run", worker, *words)
-        bundle = station.perform(order, False, lambda: True, print)
-        assert (bundle.state, bundle.files) == ("refused", {})
-        assert bundle.reason == "The stage was started before and never runs twice. Run again."
-    assert list(tmp_path.iterdir()) == []
-
-
-def order_of(job: Job, parameters: str) -> Order:
-    config = job.config
-    words = (config.target, parameters, config.model, config.experiment, config.stage)
-    return Order("1", "run", "worker", *words, False, 60, "")
+    assert capabilities.targets() == ["NVIDIA-T4", "NVIDIA T4"]
 
 
 def test_performance_stages_and_lessons_are_alone_on_their_host() -> None:
-    measuring = {
-        stage for stage in STAGE if Order("", "", "", "", "", "", "", stage, False, 0, "").measures
-    }
+    given = read_file(ROOT / "params/smoke.yaml")
+
+    measuring = {s for s in STAGE if process.measures(Job(configure(given, "resnet50", "", s)))}
 
     assert measuring == {"perf_offline", "perf_online", "tune", *LESSONS}
 
@@ -155,9 +157,43 @@ def test_lessons_go_where_the_experiment_is_that_they_are_about_after_it(
     assert {job.obstacle for job in jobs} == {""}
     (deploy,) = {job.needs for job in jobs[-3:]}
     assert deploy in [job.result for job in jobs[:-3]]
-    for job in jobs:
-        there = bench.job_of(order_of(job, group.parameters))
-        assert (there.name, there.result, there.needs) == (job.name, job.result, job.needs)
+    monkeypatch.setattr("helpers.pipeline.planning.obstacle", lambda _: "")
+    given = parse(yaml.safe_load(group.parameters), group.target, "smoke.yaml")
+    stages = [job.config.stage for job in jobs]
+    chosen = select(given, [group.model], group.experiments)
+    assert plan(given, chosen, stages, lambda _: "") == jobs
+
+
+SHARED = """
+gpu: CPU (shared)
+device: cpu
+models:
+  resnet50:
+    defaults: {export_format: onnx, export_precision: fp32, format: onnx, precision: fp32}
+    experiments:
+      one: {max_batch_size: 1}
+      two: {max_batch_size: 1, instances: 2}
+"""
+
+
+def test_a_group_names_the_experiments_that_were_chosen_and_not_those_that_share_with_them(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "shared.yaml"
+    path.write_text(SHARED)
+
+    given = read_file(path)
+    plans = read_plans([path], ["resnet50"], ["two"], ["export", "perf_offline"], lambda _: "")
+    (group,) = groups_of(plans, ["resnet50"], ["two"])
+
+    assert [job.name for _, job in group.jobs] == [
+        "resnet50 one export",
+        "resnet50 two perf_offline",
+    ]
+    assert group.experiments == ["two"]
+    stages = [job.config.stage for _, job in group.jobs]
+    there = plan(given, select(given, [group.model], group.experiments), stages, lambda _: "")
+    assert there == [job for _, job in group.jobs]
 
 
 @pytest.mark.parametrize(
@@ -188,83 +224,71 @@ def test_a_report_is_made_when_only_lessons_are_left() -> None:
     stages = [job.config.stage for _, job in taught.jobs]
 
     can = []
-    for taught.settled in range(len(stages) + 1):
+    for count in range(len(stages) + 1):
+        taught.settled = {job.name for _, job in taught.jobs[:count]}
         can.append(taught.may_be_reported)
 
     assert can == [False] * (len(stages) - len(LESSONS)) + [True] * (len(LESSONS) + 1)
 
 
-def test_one_view_has_what_runs_on_all_machines_and_what_waits_for_what() -> None:
-    import io
+# The lock of a host
 
-    from rich.console import Console
-
-    view = FleetView()
-    view._console = Console(file=io.StringIO(), width=120)
-    view("NVIDIA-T4 bert: waiting: no worker offers NVIDIA-T4 or NVIDIA T4")
-    view("cpu bert: waiting: the worker is running smoke bert")
-    view("cpu bert: assigned to a processor, 2 cores")
-    with view.stage("cpu: [1/6] bert onnx-fp32 export", "--force", 40.0):
-        view.printed("cpu bert onnx-fp32 export: fitting a small checkpoint to the data set")
-        view.printed("smoke bert onnx-fp32 export: of another target")
-        view._console.print(view._picture())
-
-    said = view._console.file.getvalue().splitlines()[3:]  # type: ignore[attr-defined]
-    assert [" ".join(line.split()) for line in said] == [
-        "run 0% of the expected time",
-        "cpu: [1/6] bert onnx-fp32 export 0 of about 40 s "
-        "fitting a small checkpoint to the data set",
-        "NVIDIA-T4 bert waiting: no worker offers NVIDIA-T4 or NVIDIA T4",
-    ]
+HOLD = """
+import sys, time
+from pathlib import Path
+from helpers.fleet import process
+process.LOCK_FOLDER = Path(sys.argv[1])
+with process.host_lock(sys.argv[2] == "alone", lambda why: print(why, flush=True)):
+    print("in", flush=True)
+    time.sleep(60)
+"""
 
 
-# The gate
+def holding(folder: Path, how: str) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-c", HOLD, str(folder), how]
+    return subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
 
 
-def test_one_who_measures_is_alone_and_others_go_in_together(
+def said(process: "subprocess.Popen[str]") -> str:
+    assert process.stdout
+    return process.stdout.readline().strip()
+
+
+@pytest.mark.slow
+def test_one_who_measures_is_alone_and_others_go_in_together(tmp_path: Path) -> None:
+    started = [holding(tmp_path, how) for how in ("together", "together")]
+    try:
+        assert [said(each) for each in started] == ["in", "in"]
+        started.append(holding(tmp_path, "alone"))
+        assert said(started[2]) == "other stages are running on its host"
+        for each in started[:2]:
+            each.kill()
+        assert said(started[2]) == "in"
+        started.append(holding(tmp_path, "together"))
+        assert said(started[3]) == "a measurement is running on its host"
+        started[3].send_signal(signal.SIGINT)  # who is wanted no more does not wait
+        assert started[3].wait(10) == -signal.SIGINT
+    finally:
+        for each in started:
+            each.kill()
+            each.communicate()
+
+
+def test_the_lock_is_the_same_whatever_the_temporary_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    inside, most, told = [], [], []
-    lock = threading.Lock()
 
-    def work(name: str, alone: bool) -> None:
-        with gate.entered(alone, lambda: True, told.append) as is_in:
-            assert is_in
-            with lock:
-                inside.append(name)
-                most.append(tuple(inside))
-            threading.Event().wait(0.15)
-            with lock:
-                inside.remove(name)
-
-    names = ["export", "perf", "deploy", "perf again", "convert"]
-    threads = [threading.Thread(target=work, args=(n, n.startswith("perf"))) for n in names]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    assert [each for each in most if any("perf" in n for n in each) and len(each) > 1] == []
-    assert len(most) == 5
-
-
-def test_who_is_wanted_no_more_does_not_wait(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    with (
-        gate.entered(True, lambda: True, print),
-        gate.entered(False, lambda: False, print) as is_in,
-    ):
-        assert not is_in
+    assert Path("/tmp") == process.LOCK_FOLDER
 
 
 # What is sent
 
 
 def made(outputs: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(cargo, "PIECE", 10)
+    monkeypatch.setattr(transfer, "PIECE", 10)
     with making(outputs / "data/dummy-dataset-0123456789ab") as (folder, facts):
         (folder / "inner").mkdir()
         (folder / "inner/a.bin").write_bytes(bytes(range(95)))
@@ -273,39 +297,39 @@ def made(outputs: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "data/dummy-dataset-0123456789ab"
 
 
+def asked(outputs: Path, do, *arguments):  # type: ignore[no-untyped-def]
+    return do(outputs, *arguments)
+
+
 def test_an_artifact_travels_in_pieces_and_is_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
-    place = made(one, monkeypatch)
-    assert cargo.held(two, [place]) == []
+    place, ask = made(one, monkeypatch), partial(asked, one)
+    assert transfer.held(two, [place]) == []
 
-    def end(outputs: Path):  # type: ignore[no-untyped-def]
-        return lambda do, *arguments: do(outputs, *arguments)
+    line = transfer.pull(ask, place, two)
 
-    said = Road().send(end(one), end(two), place)
-
-    assert said.startswith(f"{place}: sent 0.0 MB in ")
-    assert cargo.held(two, [place]) == [place]
+    assert line.startswith(f"{place}: sent 0.0 MB in ")
+    assert transfer.held(two, [place]) == [place]
     found, own = find_artifact(two / place), find_artifact(one / place)
     assert found
     assert own
-    assert (found.files, found.facts) == (own.files, own.facts)
+    assert (found.sha256, found.facts) == (own.sha256, own.facts)
     assert not is_away(found)
-    assert Road(rate=95 / 2).is_quicker(end(one), place, 99)  # two seconds against three
-    assert not Road(rate=95 / 4).is_quicker(end(one), place, 99)
+    monkeypatch.setattr(transfer, "RATE", 95 / 2)
+    assert transfer.is_quicker(ask, place, 99)  # two seconds against three
+    monkeypatch.setattr(transfer, "RATE", 95 / 4)
+    assert not transfer.is_quicker(ask, place, 99)
 
 
 def test_what_comes_damaged_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
     place = made(one, monkeypatch)
-    manifest, _, _ = cargo.listed(one, place)
-    token = cargo.begin(two, place)
-    cargo.write(two, place, token, "empty", 0, b"")
-    cargo.write(two, place, token, "inner/a.bin", 0, b"other")
+    (one / place / "inner/a.bin").write_bytes(b"x" * 95)
 
     with pytest.raises(FleetError, match=r"inner/a\.bin was damaged in transfer\. Run again"):
-        cargo.finish(two, place, token, manifest)
+        transfer.pull(partial(asked, one), place, two)
 
     assert list((two / "data").iterdir()) == []
 
@@ -313,9 +337,12 @@ def test_what_comes_damaged_does_not_count(tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize("place", ["../x", "data/../../x", "data", "/etc/passwd", "a/b/c"])
 def test_only_artifacts_travel(place: str, tmp_path: Path) -> None:
     with pytest.raises(FleetError):
-        cargo.listed(tmp_path, place)
+        transfer.listed(tmp_path, place)
+    listing = {"../../y": (1, "0")}
+    with pytest.raises(FleetError, match="is not a file of an artifact"):
+        transfer.pull(lambda *_: ({}, listing), "data/x", tmp_path)
     with pytest.raises(FleetError):
-        cargo.write(tmp_path, "data/x", "0", "../../y", 0, b"")
+        transfer.pull(lambda *_: ({}, {}), place, tmp_path)
 
 
 def job_of(outputs: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
@@ -323,27 +350,22 @@ def job_of(outputs: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
     return Job(configure(read_file(ROOT / "params/smoke.yaml"), "bert", "", "deploy"))
 
 
-@pytest.mark.parametrize(
-    "files",
-    [
-        {"bert/openvino-fp32/deploy.json": b"{"},
-        {"bert/openvino-fp32/export.json": b""},
-        {"bert/openvino-fp32/../../x": b""},
-        {"artifacts/x/model.onnx": b""},
-        {"../x/y/manifest.json": b""},
-    ],
-)
-def test_what_comes_home_is_checked_before_anything_is_written(
-    files: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_files_of_a_result_are_of_its_stage_and_in_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job, hashes = job_of(tmp_path, monkeypatch), hashed(files)
-    if len(files) == 1 and b"{" in files.values():
-        hashes = hashed(dict.fromkeys(files, b"other"))
+    job, base = job_of(tmp_path, monkeypatch), tmp_path / "smoke"
 
-    with pytest.raises(FleetError):
-        receive(tmp_path / "smoke", job, Bundle("executed", "", files, hashes))
-
+    with pytest.raises(FleetError, match=r"export\.json, which is not a file of deploy"):
+        transfer.receive(base, job.result, {"export.json": b""})
     assert list(tmp_path.rglob("*")) == []
+    manifest = json.dumps({"files": {}}).encode()
+    result = json.dumps({"artifact": {"folder": "../../x"}}).encode()
+    files = {"../../../deploy.csv": b"1", "manifest.json": manifest, "deploy.json": result}
+    transfer.receive(base, job.result, files)
+
+    found = {str(path.relative_to(base)) for path in tmp_path.rglob("*") if path.is_file()}
+    own = "bert/openvino-fp32"
+    assert found == {f"{own}/deploy.csv", f"{own}/deploy.json", "artifacts/x/manifest.json"}
 
 
 def test_the_data_of_a_stages_figures_come_home_with_it(
@@ -359,8 +381,10 @@ def test_the_data_of_a_stages_figures_come_home_with_it(
         job.result.parent.mkdir(parents=True, exist_ok=True)
         for each in (job.result.with_name(name), job.result):
             each.write_text("")
+        result = str(job.result.relative_to(tmp_path / "smoke"))
 
-        assert [path.name for path in paths_of(job)] == [name, job.result.name]
+        found = transfer.results_of(tmp_path, "smoke", result)
+        assert [*found] == [name, job.result.name]
 
 
 def test_the_index_says_what_a_stage_waits_for_and_a_report_what_it_lacks(
@@ -389,3 +413,24 @@ def test_without_a_scheduler_dask_is_not_imported(finished: Project) -> None:
 
     assert any("helpers" in names for names in seen)
     assert not [names for names in seen if {"dask", "distributed"} & set(names)]
+
+
+def test_a_broken_installation_of_a_worker_counts_as_in_an_ordinary_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRITON_NOTEBOOKS_OUTPUTS", str(tmp_path / "home"))
+    monkeypatch.setattr("helpers.fleet.submission.publish", lambda *_, **__: None)
+    plans = read_plans([ROOT / "params/smoke.yaml"], ["bert"], [], ["export"], lambda _: "")
+    (group,) = groups_of(plans)
+    ((_, job),) = group.jobs
+    group.worker = WorkerInfo("", "a processor", ("smoke",), False, "", 0.0, 0.0)
+    runner = Runner(tmp_path / "home", {job.result: "waiting"}, {}, False, Lines(), None)
+    sent = Submission(cast(Any, None), cast(Any, None), runner, [group], Options())
+    found = {"model": "bert", "experiment": job.config.experiment, "stage": "export", "gpu": "CPU"}
+    broken = Result(**found, state="skipped", reason=f"{BROKEN} torch cannot be loaded")
+    files = {"export.json": broken.model_dump_json().encode()}
+    monkeypatch.setattr(sent, "_ask", lambda *_: files)
+
+    sent._settle(group, job, "skipped", "")
+
+    assert +sent._outcome == {KEPT_BACK: 1}

@@ -138,6 +138,8 @@ USAGE = {
         "'precision'. See: triton-notebooks run --help"
     ),
     "serve params/cpu.yaml": "Missing option '--model'. See: triton-notebooks serve --help",
+    "run --fetch": "--fetch, --key and --insecure need --scheduler.",
+    "run --insecure": "--fetch, --key and --insecure need --scheduler.",
     "params": "Missing command. See: triton-notebooks params --help",
     "params diff params/cpu.yaml": "Missing argument 'B'. See: triton-notebooks params diff --help",
 }

@@ -11,6 +11,7 @@ from helpers.config import LESSONS, STAGES, configure, parse, read_file, resolve
 from helpers.pipeline.planning import (
     DATA_SECONDS,
     FIRST_SECONDS,
+    Job,
     due,
     estimates,
     framework,
@@ -134,6 +135,22 @@ def test_what_follows_a_stage_that_must_run_must_run_too_and_data_are_made_once(
     assert {reasons[job.result] for job in jobs if job.needs} == {"an earlier stage runs again"}
     assert seconds[first.result] == DATA_SECONDS + FIRST_SECONDS["export"]
     assert {seconds[job.result] for job in others} == {FIRST_SECONDS["export"]}
+
+
+def test_a_report_is_due_for_the_target_whose_stages_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(OUTPUTS_VARIABLE, str(tmp_path))
+    of = {name: read_file(ROOT / f"params/{name}.yaml") for name in ("smoke", "cpu")}
+    export = Job(configure(of["smoke"], "bert", "", "export"))
+    reports = [Job(configure(given, "bert", "", "report")) for given in of.values()]
+    monkeypatch.setattr(
+        "helpers.pipeline.planning.stale", lambda job, *_: "new" if job == export else ""
+    )
+
+    found = due([export, *reports], force=False)
+
+    assert [*found] == [export.result, reports[0].result]
 
 
 def names(chosen: list[tuple[str, str]], stages: list[str]) -> list[str]:

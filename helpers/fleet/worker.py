@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from helpers.display import Lines
-from helpers.fleet import offers
+from helpers.fleet import capabilities
 from helpers.fleet.access import Access, configure, is_loopback, silence
-from helpers.fleet.station import Station
 
 AGAIN_SECONDS = 2.0  # between two attempts to join
 
@@ -21,21 +20,22 @@ def work(access: Access, outputs: Path, targets: Sequence[str], say: Lines) -> N
     """
     configure()
     _ = access.security  # an error at once
-    offered = list(targets) or offers.targets()
-    say(f"targets offered: {', '.join(offered) or 'none'}; machine: {offers.description()}")
+    offered = list(targets) or capabilities.targets()
+    machine = capabilities.description()
+    say(f"targets offered: {', '.join(offered) or 'none'}; machine: {machine}")
     while True:
-        asyncio.run(_work(access, Station(outputs, offered), say))
+        asyncio.run(_work(access, outputs, offered, say))
         say(f"lost the connection to {access.address}; reconnecting")
 
 
-async def _work(access: Access, station: Station, say: Lines) -> None:
+async def _work(access: Access, outputs: Path, offered: list[str], say: Lines) -> None:
     """Be a worker until the scheduler is lost; whatever ran then is ended."""
     from distributed import Worker
     from distributed.utils import get_ip
 
-    from helpers.fleet.tasks import install
+    from helpers.fleet.tasks import Station, install
 
-    address = access.address
+    address, station = access.address, Station(outputs, offered)
     with tempfile.TemporaryDirectory(prefix="triton-dask-") as scratch:
         told = False
         while True:
@@ -44,7 +44,7 @@ async def _work(access: Access, station: Station, say: Lines) -> None:
                 host="127.0.0.1" if is_loopback(access.host) else get_ip(access.host),
                 nthreads=1,
                 memory_limit=0,
-                resources=offers.resources(station.offered),
+                resources=capabilities.resources(offered),
                 security=access.security,
                 dashboard_address="127.0.0.1:0",
                 local_directory=scratch,

@@ -1,4 +1,4 @@
-"""What a machine offers a fleet: the targets that it can run, and what it is."""
+"""What a machine offers a cluster: the targets that it can run, and what it is."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from helpers.machine import provenance
 
 
 def targets() -> list[str]:
-    """Name the targets that this machine can run: of the parameter files here those for its GPU,
+    """Return the targets that this machine can run: of the parameter files here those for its GPU,
     else those for a CPU.
     """
     try:
@@ -29,12 +29,12 @@ def targets() -> list[str]:
 
 
 def names(given: Parameters) -> list[str]:
-    """Name what a worker must offer to run a parameter file: its target, or its GPU."""
+    """Return what a worker must offer to run a parameter file: its target, or its GPU."""
     return [given.target, *([given.file.gpu] if given.file.device == "gpu" else [])]
 
 
 def description() -> str:
-    """Say in words what this machine is, not what it is called."""
+    """Return what this machine is in words, not what it is called."""
     found = provenance.machine("", "gpu")
     processor, cores = found["host_processor_model_name"], found["host_processor_vcpu_count"]
     gpu = f"{found['accelerator_model_name']}, " if found["accelerators_per_node"] else ""
@@ -42,10 +42,10 @@ def description() -> str:
 
 
 def resources(offered: Sequence[str]) -> dict[str, float]:
-    """Spell what is offered as Dask resources: one stage at a time of each."""
+    """Return what is offered as Dask resources: one group at a time of each."""
     return {resource(name): 1.0 for name in offered}
 
 
 def resource(name: str) -> str:
-    """Spell a target as a Dask resource."""
+    """Return a target as a Dask resource."""
     return f"target:{name}"

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from helpers.errors import FleetError
-from helpers.fleet import kinship
 from helpers.fleet.access import Access, silence
+from helpers.fleet.software import difference, software
 from helpers.store import write_atomic
 
 if TYPE_CHECKING:
@@ -56,13 +56,12 @@ def probed(outputs: Path) -> Iterator[Path]:
 
 
 @dataclass
-class Machine:
+class WorkerInfo:
     """One worker."""
 
     address: str
-    identity: str
-    words: str  # what it is
-    offered: tuple[str, ...]
+    description: str  # what it is
+    targets: tuple[str, ...]  # that it offers
     is_shared: bool  # whether its outputs folder is the submitter's
     difference: str  # what software it has otherwise than we have
     seen: float  # by the scheduler, on its clock
@@ -71,44 +70,42 @@ class Machine:
     busy: str = ""  # with what of ours
 
     @property
-    def fault(self) -> str:
-        """Say why it is lost, by how long it had been silent."""
+    def reason(self) -> str:
+        """Return why it is lost, by how long it had been silent."""
         quiet = time.monotonic() - self.heard > silence() / 2
         return CUT_OFF if quiet else ENDED
 
-    def fits(self, wanted: Sequence[str]) -> str:
-        """Name what it offers of what a target wants, one of which is enough; empty if nothing."""
-        return next((name for name in wanted if name in self.offered), "")
+    def match(self, wanted: Sequence[str]) -> str:
+        """Return what it offers of what a target wants; empty if nothing. One is enough."""
+        return next((name for name in wanted if name in self.targets), "")
 
 
-class Roster:
+class Workers:
     """Follows the workers of a scheduler."""
 
     def __init__(self, client: "Client", address: str, probe: Path) -> None:
         self._client, self._address, self._probe = client, address, probe
-        self._software = kinship.software()
-        self._machines: dict[str, Machine] = {}  # by Dask's name of the process
+        self._software = software()
+        self._known: dict[str, WorkerInfo] = {}  # by Dask's name of the process
         self._strangers: set[str] = set()
 
-    def __iter__(self) -> Iterator[Machine]:
+    def __iter__(self) -> Iterator[WorkerInfo]:
         """Iterate over the workers that are not lost."""
-        return (each for each in [*self._machines.values()] if not each.lost)
+        return (each for each in [*self._known.values()] if not each.lost)
 
     def refresh(self) -> None:
         """Ask the scheduler which workers there are, and new ones what they are; raise `FleetError`
         if the scheduler is gone.
         """
         now, found = time.monotonic(), self._workers()
-        for name, machine in self._machines.items():
-            if machine.lost:
+        for name, info in self._known.items():
+            if info.lost:
                 continue
             if name not in found:
-                machine.lost = machine.fault
-            elif (seen := float(found[name]["last_seen"])) != machine.seen:
-                machine.seen, machine.heard = seen, now
-            elif now - machine.heard > silence():
-                machine.lost = machine.fault
-        for name in found.keys() - self._machines.keys() - self._strangers:
+                info.lost = info.reason
+            elif (seen := float(found[name]["last_seen"])) != info.seen:
+                info.seen, info.heard = seen, now
+        for name in found.keys() - self._known.keys() - self._strangers:
             self._meet(name, found[name])
 
     def _workers(self) -> dict[str, dict[str, Any]]:
@@ -138,49 +135,56 @@ class Roster:
         if told is None:
             self._strangers.add(name)
             return
-        self._machines[name] = Machine(
+        self._known[name] = WorkerInfo(
             address,
-            identity=told["identity"],
-            words=told["machine"],
-            offered=tuple(told["offered"]),
+            description=told["description"],
+            targets=tuple(told["targets"]),
             is_shared=told["shared"],
-            difference=kinship.difference(self._software, told["software"]),
+            difference=difference(self._software, told["software"]),
             seen=float(worker["last_seen"]),
             heard=time.monotonic(),
         )
 
     def ask(self, address: str, question: Callable[..., object], *arguments: object) -> Any:
-        """Have a worker answer beside whatever it runs; raise `FleetError` if it does not."""
-        try:
-            return self._client.sync(
-                self._client._run,
-                question,
-                *arguments,
-                workers=[address],
-                callback_timeout=max(60.0, silence()),
-            )[address]
-        except FleetError:
-            raise
-        except Exception as error:  # of Dask, or what the question raised there
-            line = " ".join(str(error).split()) or type(error).__name__
-            raise FleetError(f"the worker at {address} does not respond: {line[:200]}") from error
+        """Return a worker's answer, which it gives beside whatever it runs; raise `FleetError`."""
+        return ask(self._client, address, question, *arguments)
 
     def refuse_others(self, wanted: Iterable[Sequence[str]]) -> None:
         """Raise `FleetError` if a worker that offers what is wanted has other software."""
         for names in wanted:
-            for machine in self:
-                if machine.difference and (name := machine.fits(names)):
+            for info in self:
+                if info.difference and (name := info.match(names)):
                     raise FleetError(
-                        f"The worker for {name} ({machine.words}) has {machine.difference}. "
+                        f"The worker for {name} ({info.description}) has {info.difference}. "
                         "Install the same commit and docker/requirements.lock, and restart it."
                     )
 
     def why_none(self, wanted: Sequence[str]) -> str:
-        """Say why no worker can take what is wanted now."""
-        fitting = [each for each in self if each.fits(wanted)]
+        """Return why no worker can take what is wanted now."""
+        fitting = [each for each in self if each.match(wanted)]
         alike = [each for each in fitting if not each.difference]
         if not fitting:
             return f"no worker offers {' or '.join(wanted)}"
         if not alike:
             return f"the worker has {fitting[0].difference}"
         return f"the worker is running {alike[0].busy}"
+
+
+def ask(
+    client: "Client | None", address: str, question: Callable[..., object], *arguments: object
+) -> object:
+    """Return a worker's answer, which it gives beside whatever it runs; raise `FleetError`."""
+    assert client
+    try:
+        return client.sync(
+            client._run,
+            question,
+            *arguments,
+            workers=[address],
+            callback_timeout=max(60.0, silence()),
+        )[address]
+    except FleetError:
+        raise
+    except Exception as error:  # of Dask, or what the question raised there
+        line = " ".join(str(error).split()) or type(error).__name__
+        raise FleetError(f"the worker at {address} does not respond: {line[:200]}") from error
