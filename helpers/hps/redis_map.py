@@ -179,10 +179,10 @@ class RedisMap:
         if self._settings.overflow_margin >= NO_MARGIN or not fields:
             return
         if policy == "evict_oldest" and (not read or self._settings.refresh_time_after_fetch):
-            pipe.zadd(at, dict.fromkeys(fields, time.time()))
+            pipe.zadd(at, dict.fromkeys(fields, time.time()), xx=read)
         elif policy == "evict_least_used" and read:
             for field in fields:
-                pipe.zincrby(at, 1, field)
+                pipe.zadd(at, {field: 1}, incr=True, xx=True)  # not of rows that it has not
         elif policy == "evict_least_used":
             pipe.zadd(at, dict.fromkeys(fields, 0), nx=True)
 

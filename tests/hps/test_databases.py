@@ -118,6 +118,22 @@ def test_redis_evicts_what_its_policy_says(policy: str, redis_server: Redis) -> 
         assert left <= {*range(20, 70)}
 
 
+@pytest.mark.parametrize("policy", ["evict_oldest", "evict_least_used"])
+def test_what_redis_is_asked_for_and_has_not_takes_no_place(
+    policy: str, redis_server: Redis
+) -> None:
+    fields = {"num_partitions": 1, "overflow_margin": 100, "overflow_resolution_target": 0.5}
+    fields |= {"refresh_time_after_fetch": True}
+    level, keys = redis_map(redis_server, overflow_policy=policy, **fields), np.arange(100)
+    level.put(keys, vectors_of(keys, WIDTH))
+    took(level, keys)
+    took(level, np.arange(1000, 2000))
+
+    level.put(np.array([2000]), vectors_of(np.array([2000]), WIDTH))
+
+    assert len(level) == 50
+
+
 def test_redis_that_is_not_there_or_refuses_is_said_in_one_line(
     start_redis: Callable[..., Redis], tmp_path: Path
 ) -> None:

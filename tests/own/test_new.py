@@ -633,6 +633,16 @@ def test_a_metric_of_ones_own_is_a_method_to_be_written(place: Path) -> None:
     assert "def score(self, outputs: Arrays, labels: Array) -> dict[str, float]:" in text
 
 
+def f1_of(found: Any, labels: Any) -> float:
+    """The mean over all classes of 2 TP / (2 TP + FP + FN)."""
+    classes = {*found.tolist(), *labels.tolist()}
+    each = [
+        2 * ((found == c) & (labels == c)).sum() / ((found == c).sum() + (labels == c).sum())
+        for c in classes
+    ]
+    return float(np.mean(each))
+
+
 def test_metrics_are_those_of_their_definitions() -> None:
     scores = np.array([[0.9, 0.1], [0.2, 0.8], [0.4, 0.6], [0.7, 0.3]], np.float32)
     labels = np.array([0, 1, 0, 1])
@@ -640,6 +650,8 @@ def test_metrics_are_those_of_their_definitions() -> None:
     assert metrics.accuracy(scores, labels) == 2 / 4
     assert metrics.f1(scores, labels) == 1 / 2  # precision 1/2, recall 1/2
     assert metrics.auc(scores, labels) == 3 / 4  # pairs of a 1 and a 0 in the right order
+    third = np.eye(3)[[0, 1, 2, 1]]  # labels of two classes, and three are predicted
+    assert metrics.f1(third, labels) == pytest.approx(f1_of(third.argmax(1), labels))
     assert metrics.mae(scores[:, :1], np.array([1, 0, 0, 1])) == pytest.approx(0.25)
     assert metrics.classes(np.array([[0.4], [0.6]])).tolist() == [0, 1]
 

@@ -27,9 +27,10 @@ def f1(scores: Array, labels: Array) -> float:
     """Score by F1, the mean over the classes where there are more than two."""
     from sklearn.metrics import f1_score
 
-    is_binary = set(np.unique(labels).tolist()) <= {0, 1}
+    found = classes(scores)
+    is_binary = {*np.unique(labels).tolist(), *np.unique(found).tolist()} <= {0, 1}
     average = "binary" if is_binary else "macro"
-    return float(f1_score(labels, classes(scores), average=average, zero_division=0))
+    return float(f1_score(labels, found, average=average, zero_division=0))
 
 
 def auc(scores: Array, labels: Array) -> float:
