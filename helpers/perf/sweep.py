@@ -202,7 +202,7 @@ def _measure(
     memory_mb = peak_mb()
     figures = seen.figures([run.requests for run in runs.served]) | compared(config, runs)
     figures |= {
-        "machine_gflops": float(np.mean(runs.rounds or speed.seen)),
+        "machine_gflops": float(np.mean(runs.rounds)) if runs.rounds else None,
         "repeated": point.repeated,
     }
     figures["server_peak_memory_mb"] = memory_mb

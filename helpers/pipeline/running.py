@@ -37,7 +37,7 @@ DEFAULT = ROOT / "params/cpu.yaml"
 RESERVED = ("data",)  # folders of outputs/ that are no target
 RAN = ("executed", "failed")
 # what frameworks compute in, unless told otherwise
-THREADS = {"OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"}
+THREADS = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
 KEPT_BACK = "skipped because of the broken installation"  # an outcome that is a failure
 TELLING_LOSS = 10.0  # seconds
 REPORT_SECONDS = 180.0  # between two reports, each of which takes about five
@@ -281,7 +281,7 @@ def kernel_environment(target: str, command: str = "") -> Iterator[None]:
     command = command or shlex.join(["triton-notebooks", *sys.argv[1:]])
     variables = {TARGET_VARIABLE: target, LOCKED_VARIABLE: "1", COMMAND_VARIABLE: command}
     if core_quota() < (os.cpu_count() or 1):  # frameworks count the host's cores
-        variables |= dict.fromkeys(THREADS - os.environ.keys(), str(usable_cores()))
+        variables |= dict.fromkeys({*THREADS} - os.environ.keys(), str(usable_cores()))
     with environment(**variables, PYTHONWARNINGS="ignore", **SETTINGS):
         yield
 

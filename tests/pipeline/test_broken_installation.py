@@ -2,6 +2,7 @@
 
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,7 +11,7 @@ from helpers.__main__ import main
 from helpers.errors import StageError
 from helpers.machine import packages
 from helpers.machine.probe import Fault, fault
-from helpers.pipeline import local, running
+from helpers.pipeline import kernels, local, running
 from helpers.pipeline.kernels import Nursery
 from helpers.results import Result
 from helpers.store import OUTPUTS_VARIABLE, ROOT
@@ -22,6 +23,8 @@ LINE = (
     "pip install --force-reinstall --no-deps torch==2.13.0"
 )
 ABSENT = "torch is not installed. Run: pip install --no-deps -r docker/torch.lock"
+
+KERNELS = SimpleNamespace(preload=lambda *_: None)  # that nobody starts
 
 
 @pytest.fixture
@@ -37,7 +40,7 @@ def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setenv(OUTPUTS_VARIABLE, str(tmp_path / "outputs"))
     monkeypatch.setattr(local, "execute", execute)
     monkeypatch.setattr(running, "blocker", lambda _: "")
-    monkeypatch.setattr(local, "_kernels", lambda: nullcontext(lambda *_: None))
+    monkeypatch.setattr(kernels, "forked", lambda: nullcontext(KERNELS))
     return found
 
 

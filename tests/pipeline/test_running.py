@@ -3,16 +3,19 @@
 import os
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from helpers.perf import PATIENCE_VARIABLE
-from helpers.pipeline import local, running
+from helpers.pipeline import kernels, local, running
 from helpers.results import Measurement, Result
 from helpers.store import OUTPUTS_VARIABLE
 from tests.conftest import ROOT, Project
 
 CONVERT = ("run", "params/dummy.yaml", "--experiment", "onnx-fp32", "--stage", "convert")
+
+KERNELS = SimpleNamespace(preload=lambda *_: None)  # that nobody starts
 
 
 @pytest.mark.slow
@@ -57,7 +60,7 @@ def test_a_run_says_what_a_machine_that_was_not_quiet_took(
     done = Result(**fields, state="done", measurement=measured)
     monkeypatch.setattr(local, "execute", lambda *_: done)
     monkeypatch.setattr(running, "blocker", lambda _: "")
-    monkeypatch.setattr(local, "_kernels", lambda: nullcontext(lambda *_: None))
+    monkeypatch.setattr(kernels, "forked", lambda: nullcontext(KERNELS))
 
     params = ROOT / "params/smoke.yaml"
     outcome = running.run([params], tmp_path, models=["dlrm"], stages=["perf_online"])
@@ -82,7 +85,7 @@ def test_the_stages_of_a_run_share_the_patience_for_a_quiet_machine(
 
     monkeypatch.setattr(local, "execute", execute)
     monkeypatch.setattr(running, "blocker", lambda _: "")
-    monkeypatch.setattr(local, "_kernels", lambda: nullcontext(lambda *_: None))
+    monkeypatch.setattr(kernels, "forked", lambda: nullcontext(KERNELS))
     monkeypatch.setenv(PATIENCE_VARIABLE, "2")
     monkeypatch.setenv(OUTPUTS_VARIABLE, str(tmp_path))
 
@@ -106,7 +109,7 @@ def test_reports_meanwhile_are_three_minutes_apart(
 
     monkeypatch.setattr(local, "execute", execute)
     monkeypatch.setattr(running, "blocker", lambda _: "")
-    monkeypatch.setattr(local, "_kernels", lambda: nullcontext(lambda *_: None))
+    monkeypatch.setattr(kernels, "forked", lambda: nullcontext(KERNELS))
     assert running.REPORT_SECONDS == 180
     monkeypatch.setattr(running, "REPORT_SECONDS", seconds)
     monkeypatch.setenv(OUTPUTS_VARIABLE, str(tmp_path))
