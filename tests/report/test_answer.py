@@ -212,6 +212,12 @@ def test_correlated_requests_tell_less_of_the_budget() -> None:
     assert needed > 4 * 368
 
 
+def with_clients(*counts: int) -> list[Row]:
+    """Rows of one experiment online: 100 samples/s for each client."""
+    same = {"experiment": "onnx", "source": "onnx/perf_online.json"}
+    return [row(100 * clients, **same, concurrency=clients) for clients in counts]
+
+
 def kept(folder: Path, rows: list[Row], latencies: dict[int, list[float]]) -> None:
     """Keep the requests of each number of clients where the report looks for them."""
     config = report()
@@ -232,10 +238,7 @@ def test_the_answer_within_the_budget_is_known_from_the_requests_but_the_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(OUTPUTS_VARIABLE, str(tmp_path))
-    rows = [
-        row(100 * clients, experiment="onnx", source="onnx/perf_online.json", concurrency=clients)
-        for clients in (1, 2, 4, 8)
-    ]
+    rows = with_clients(1, 2, 4, 8)
     slow = [9.0 if i % 20 == 0 else 1.0 for i in range(400)]
     enough, few = [9.0, *[1.0] * 368], [9.0, *[1.0] * 100]
     kept(tmp_path, rows, {1: enough, 2: few, 4: slow})
@@ -407,10 +410,7 @@ def test_what_is_fastest_and_keeps_the_budget_is_said_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(OUTPUTS_VARIABLE, str(tmp_path))
-    rows = [
-        row(100 * clients, experiment="onnx", source="onnx/perf_online.json", concurrency=clients)
-        for clients in (1, 2)
-    ]
+    rows = with_clients(1, 2)
     kept(tmp_path, rows, {1: [1.0] * 400, 2: [1.0] * 400})
     offline = row(500, experiment="onnx", scenario="offline")
 
