@@ -365,6 +365,9 @@ def test_where_there_is_no_no_op_model_the_report_says_why() -> None:
 
     assert findings.describe_floor(rows) == ("The no-op model was not measured: no identity model.")
     assert findings.describe_floor(frame(row(100))) == "The no-op model was not measured."
+    noisy = frame(row(100, scenario="offline", noop_latency_ms=1.0, quality="noisy"))
+    said = "The no-op model has no stable or imprecise measurement."
+    assert findings.describe_floor(noisy) == said
     shown = with_intervals(rows, ["throughput", "noop_latency_ms", "noop_reason"])
     assert "noop_reason" in shown
     assert "noop_reason" not in with_intervals(frame(row(100)), ["noop_reason"])
