@@ -47,7 +47,7 @@ class StageConfig(fields.Strict):
         """Return what a reader should know: the experiment, and each field that the stage reads and
         that applies to this model.
         """
-        head: dict[str, Value] = {"model": self.model, "target": self.target, "gpu": self.gpu}
+        head: dict[str, Value] = {"model": self.model, "target": self.target, "hardware": self.gpu}
         if self.stage != "report":
             head["experiment"] = self.experiment
         if self.overrides:

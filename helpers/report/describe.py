@@ -180,6 +180,8 @@ def relative_throughput(rows: "DataFrame") -> str:
 def overhead(rows: "DataFrame") -> str:
     """Return the latency of the no-op model, and where the residual overhead is largest."""
     points = known(rows).dropna(subset=["noop_latency_ms"])
+    if points.empty and rows["noop_latency_ms"].notna().any():
+        return "The no-op model has no stable or imprecise measurement."
     if points.empty:
         reasons = ", ".join(filter(None, rows["noop_reason"].dropna().unique()))
         return f"The no-op model was not measured{f': {reasons}' * bool(reasons)}."

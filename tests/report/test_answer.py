@@ -210,6 +210,12 @@ def test_correlated_requests_tell_less_of_the_budget() -> None:
     assert needed > 4 * 368
 
 
+def with_clients(*counts: int) -> list[Row]:
+    """Rows of one experiment online: 100 samples/s for each client."""
+    same = {"experiment": "onnx", "source": "onnx/perf_online.json"}
+    return [row(100 * clients, **same, concurrency=clients) for clients in counts]
+
+
 def kept(folder: Path, rows: list[Row], latencies: dict[int, list[float]]) -> None:
     """Keep the requests of each number of clients where the report looks for them."""
     config = report()
@@ -230,10 +236,7 @@ def test_the_answer_within_the_budget_is_known_from_the_requests_but_the_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(OUTPUTS_VARIABLE, str(tmp_path))
-    rows = [
-        row(100 * clients, experiment="onnx", source="onnx/perf_online.json", concurrency=clients)
-        for clients in (1, 2, 4, 8)
-    ]
+    rows = with_clients(1, 2, 4, 8)
     slow = [9.0 if i % 20 == 0 else 1.0 for i in range(400)]
     enough, few = [9.0, *[1.0] * 368], [9.0, *[1.0] * 100]
     kept(tmp_path, rows, {1: enough, 2: few, 4: slow})
@@ -360,6 +363,9 @@ def test_where_there_is_no_no_op_model_the_report_says_why() -> None:
 
     assert describe.overhead(rows) == ("The no-op model was not measured: no identity model.")
     assert describe.overhead(frame(row(100))) == "The no-op model was not measured."
+    noisy = frame(row(100, scenario="offline", noop_latency_ms=1.0, quality="noisy"))
+    said = "The no-op model has no stable or imprecise measurement."
+    assert describe.overhead(noisy) == said
     shown = with_intervals(rows, ["throughput", "noop_latency_ms", "noop_reason"])
     assert "noop_reason" in shown
     assert "noop_reason" not in with_intervals(frame(row(100)), ["noop_reason"])
@@ -405,10 +411,7 @@ def test_what_is_fastest_and_keeps_the_budget_is_said_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(OUTPUTS_VARIABLE, str(tmp_path))
-    rows = [
-        row(100 * clients, experiment="onnx", source="onnx/perf_online.json", concurrency=clients)
-        for clients in (1, 2)
-    ]
+    rows = with_clients(1, 2)
     kept(tmp_path, rows, {1: [1.0] * 400, 2: [1.0] * 400})
     offline = row(500, experiment="onnx", scenario="offline")
 

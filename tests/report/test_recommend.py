@@ -9,7 +9,7 @@ from helpers.report import Answer, analysis, answers_of, recommend, tables
 from helpers.report.answers import Recommendation, facts
 from helpers.results import Result, Results, Row, Score
 from helpers.store import OUTPUTS_VARIABLE
-from tests.report.test_answer import kept, report, results_of, row
+from tests.report.test_answer import kept, report, results_of, row, with_clients
 
 RATIO = "compared with fp32"
 LINE = "triton-notebooks serve params/cpu.yaml --model tft --experiment"
@@ -91,10 +91,7 @@ def test_a_budget_that_is_not_confirmed_says_what_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(OUTPUTS_VARIABLE, str(tmp_path))
-    rows = [
-        row(100 * clients, experiment="onnx", source="onnx/perf_online.json", concurrency=clients)
-        for clients in (1, 2)
-    ]
+    rows = with_clients(1, 2)
     kept(tmp_path, rows, {1: [1.0] * 100, 2: [100.0] * 400})
     config = report(budget=30.0)
 
