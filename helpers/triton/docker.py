@@ -12,7 +12,7 @@ from helpers.store import find_artifact, temporary_folder
 from helpers.triton import containers, native, owner
 from helpers.triton.containers import Mount
 from helpers.triton.process import exit_reason, last_lines
-from helpers.triton.server import COMMON_FLAGS, Server, free_ports
+from helpers.triton.server import COMMON_FLAGS, Server, reserved_ports
 
 DATABASES, DATABASES_VARIABLE = "/databases", "HPS_FOLDER"  # of a store, kept outside
 LARGEST_REQUEST = 2**31 - 1  # bytes
@@ -103,20 +103,28 @@ def serve(
 ) -> Iterator[Server]:
     """Serve the models of `repository` for `serving.serve`; the container ends with the block."""
     command = command_line(releases.number(config.server.release))
-    http, metrics = free_ports(port, 0)
     given, sweep = options(config), []
     if "--ipc=host" in given:
         regions = owner.new_regions()
         sweep = [f"{regions}*"]
         command.append(f"--backend-config=python,shm-region-prefix-name={regions}")
-    given[:0] = [f"--publish=127.0.0.1:{http}:8000", f"--publish=127.0.0.1:{metrics}:8002"]
     binds = [*mounts(repository, scenario), *_engine_cache(config)]
     if config.lookup == "hps":
         folder = repository.parents[1] / "databases" / repository.name
         folder.mkdir(parents=True, exist_ok=True)
         binds.append(Mount(folder, DATABASES, writable=True))
         given.append(f"--env={DATABASES_VARIABLE}={DATABASES}")
-    with containers.run(config, command, binds, log, given, sweep) as container:
+    with (
+        reserved_ports(port, 0) as (http, metrics),
+        containers.run(
+            config,
+            command,
+            binds,
+            log,
+            [f"--publish=127.0.0.1:{http}:8000", f"--publish=127.0.0.1:{metrics}:8002", *given],
+            sweep,
+        ) as container,
+    ):
         server = Server(f"127.0.0.1:{http}", f"127.0.0.1:{metrics}", log, container.end)
         try:
             server.wait_until_ready(READY_SECONDS, pause_seconds=0.5)

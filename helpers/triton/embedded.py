@@ -13,7 +13,7 @@ import psutil
 from helpers.store import temporary_folder
 from helpers.triton import owner, process
 from helpers.triton.binaries import python_library, require, wheel
-from helpers.triton.server import COMMON_FLAGS, Server, free_ports
+from helpers.triton.server import COMMON_FLAGS, Server, reserved_ports
 
 UTILITIES = "triton_python_backend_utils.py"
 READY_SECONDS = 300  # a model that takes longer to load is considered stuck
@@ -52,10 +52,10 @@ def serve(
     have files of their own to close.
     """
     regions = owner.new_regions()
-    with temporary_folder() as folder, log.open("wb") as output:
+    ports = reserved_ports(port, 0)
+    with temporary_folder() as folder, log.open("wb") as output, ports as (http, metrics):
         link_backend(folder)
         (folder / "models").symlink_to(repository.absolute())
-        http, metrics = free_ports(port, 0)
         command = [
             str(require("Triton")),
             f"--model-repository={folder}/models",

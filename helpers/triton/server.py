@@ -274,18 +274,25 @@ def free_ports(*wanted: int) -> list[int]:
 
     Raises `ServerError` if one is taken, or if this machine has no 127.0.0.1.
     """
+    with reserved_ports(*wanted) as ports:
+        return ports
+
+
+@contextmanager
+def reserved_ports(*wanted: int) -> Iterator[list[int]]:
+    """Give such ports to servers that start in the block: no other process finds them free."""
     with socket() as probe:
         if probe.connect_ex(("127.0.0.1", 1)) in (ENETUNREACH, EADDRNOTAVAIL):
             raise ServerError(
                 "This machine cannot reach 127.0.0.1. Set up its loopback interface: "
                 "ip address add 127.0.0.1/8 dev lo; ip link set lo up"
             )
-    with ExitStack() as opened:  # all at once, so that the ports differ
-        return [_bind(opened, port, True) if port else _bind_any(opened) for port in wanted]
+    with ExitStack() as bound:
+        yield [_bind(bound, port, True) if port else _bind_any(bound) for port in wanted]
 
 
-def _bind(opened: ExitStack, port: int, is_wanted: bool) -> int:
-    each = opened.enter_context(socket())
+def _bind(bound: ExitStack, port: int, is_wanted: bool) -> int:
+    each = bound.enter_context(socket())
     if is_wanted:  # also just after a server; two that only bind it would both get it
         each.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
     try:
@@ -294,10 +301,11 @@ def _bind(opened: ExitStack, port: int, is_wanted: bool) -> int:
         raise ServerError(
             f"Port {port} of 127.0.0.1 is taken ({error.strerror}). Use another port, or none."
         ) from None
+    each.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)  # a server sets it too, and can listen beside this
     return port
 
 
-def _bind_any(opened: ExitStack) -> int:
+def _bind_any(bound: ExitStack) -> int:
     """Bind a port that no connection will have meanwhile: the system gives clients others."""
     try:
         clients = int(CLIENT_PORTS.read_text().split()[0])
@@ -305,5 +313,5 @@ def _bind_any(opened: ExitStack) -> int:
         clients = USUAL_CLIENT_PORTS
     for _ in range(TRIES):
         with suppress(ServerError):
-            return _bind(opened, randrange(min(PORTS_FROM, clients - 1), clients), False)
+            return _bind(bound, randrange(min(PORTS_FROM, clients - 1), clients), False)
     raise ServerError(f"No port of 127.0.0.1 below {clients} is free. Stop what listens there.")

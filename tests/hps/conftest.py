@@ -1,7 +1,6 @@
 """Real databases on loopback: Redis alone and as a Cluster of three masters."""
 
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -10,21 +9,17 @@ from pathlib import Path
 
 import pytest
 
+from helpers.triton.server import free_ports
+
 CLUSTER = ("--cluster-enabled", "yes", "--cluster-node-timeout", "1000")
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port if port < 55_000 else free_port()  # a Cluster's bus is 10,000 above
 
 
 class Redis:
     """One redis-server, which can be stopped and started again."""
 
     def __init__(self, folder: Path, *options: str) -> None:
-        self.port, self.folder, self.options = free_port(), folder, options
+        self.port, self.bus = free_ports(0, 0)
+        self.folder, self.options = folder, options
         self.process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -35,7 +30,9 @@ class Redis:
         import redis
 
         self.folder.mkdir(parents=True, exist_ok=True)
-        command = ["redis-server", "--port", str(self.port), "--bind", "127.0.0.1"]
+        command = (
+            f"redis-server --port {self.port} --cluster-port {self.bus} --bind 127.0.0.1".split()
+        )
         command += ["--dir", str(self.folder), "--save", "", "--appendonly", "no", *self.options]
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         client, ends = redis.Redis(port=self.port), time.monotonic() + 10
@@ -93,7 +90,7 @@ def redis_cluster(tmp_path: Path) -> Iterator[list[Redis]]:
         for place, client in enumerate(clients):
             first, last = 16384 * place // 3, 16384 * (place + 1) // 3 - 1
             client.execute_command("CLUSTER", "ADDSLOTSRANGE", first, last)
-            client.execute_command("CLUSTER", "MEET", "127.0.0.1", nodes[0].port)
+            client.execute_command("CLUSTER", "MEET", "127.0.0.1", nodes[0].port, nodes[0].bus)
         ends = time.monotonic() + 20
         while not all(client.cluster("info")["cluster_state"] == "ok" for client in clients):
             assert time.monotonic() < ends

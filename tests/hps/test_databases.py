@@ -269,7 +269,8 @@ def test_a_cluster_that_fails_over_under_lookups_gives_defaults_or_the_rows_and_
 
     spare = start_redis("spare", *CLUSTER)
     master, replica = (redis.Redis(port=each.port) for each in (redis_cluster[0], spare))
-    replica.execute_command("CLUSTER", "MEET", "127.0.0.1", redis_cluster[0].port)
+    first = redis_cluster[0]
+    replica.execute_command("CLUSTER", "MEET", "127.0.0.1", first.port, first.bus)
     wait(lambda: replica.cluster("info")["cluster_known_nodes"] == "4")
     replica.execute_command("CLUSTER", "REPLICATE", master.cluster("myid").decode())
     volatile = {"type": "redis_cluster", "address": redis_cluster[1].address}

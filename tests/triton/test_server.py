@@ -14,7 +14,9 @@ from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partialmethod
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from socket import create_connection, socket
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
@@ -26,7 +28,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from helpers.errors import MeasurementError, ServerError
 from helpers.perf import analyzer
 from helpers.triton import embedded
-from helpers.triton.server import Server, free_ports
+from helpers.triton.server import Server, free_ports, reserved_ports
 from tests.conftest import Project, processes, run_time_code, wait_for
 from tests.dummy import Points, weights
 from tests.triton.conftest import SESSION, write_doubles
@@ -351,9 +353,19 @@ def test_no_connection_can_take_the_port_that_a_server_is_about_to_open() -> Non
     assert not [port for port in drawn if first <= port <= last]
 
 
+def test_a_reserved_port_is_drawn_by_nobody_else_and_the_server_can_listen() -> None:
+    with reserved_ports(0) as (port,), socket() as other:
+        with pytest.raises(OSError, match="in use"):
+            other.bind(("127.0.0.1", port))
+        with ThreadingHTTPServer(("127.0.0.1", port), BaseHTTPRequestHandler):
+            create_connection(("127.0.0.1", port)).close()
+
+
 ASK = """
 import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from socket import create_connection, socket
 import numpy as np
 from helpers.triton.server import Server
 server = Server(*sys.argv[1:], Path())
@@ -429,7 +441,9 @@ def test_a_guard_that_is_killed_leaves_neither_a_stub_nor_its_memory(
 
 OWNER = """
 import sys, time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from socket import create_connection, socket
 from helpers.triton import embedded
 with embedded.serve(Path(sys.argv[1]), log=Path(sys.argv[2])) as server:
     server.ready()
