@@ -6,6 +6,7 @@ Triton's ensemble scheduler does between models.
 """
 
 import os
+import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,7 +21,9 @@ from helpers.formats import Arrays, Session
 from helpers.inference import chain
 from helpers.inference.chain import Chain, Step
 from helpers.models import Ensemble, Graph, Network, Part, Tensor, Wire
-from helpers.store import Artifact, link_or_copy, usable_cores
+from helpers.store import Artifact, link_or_copy, outputs, usable_cores
+
+_folders: list[str] = []  # of the databases of each server that this process runs
 
 
 @dataclass(frozen=True)
@@ -64,24 +67,45 @@ def wire(config: ExportConfig, folder: Path) -> Wire | None:
     return found.wire(folder / found.FOLDER) if found else None
 
 
+def databases_folder(config: ExportConfig, repository: Path) -> Path:
+    """Return the folder in which the store of a repository keeps its databases."""
+    return outputs() / config.target / "databases" / repository.name
+
+
 @contextmanager
 def databases(config: ExportConfig, repository: Path) -> Iterator[None]:
-    """Tell the stores of this process, and of those that it starts, where their databases are,
-    unless the user has: beside the artifacts, those of each repository apart.
+    """Keep the databases of stores that start in the block, in this process or in a server, in
+    the folder of their repository, unless the user has set another. Databases of a hidden
+    repository, which is a temporary one, are removed at the end.
     """
     if config.lookup != "hps":
         yield
         return
+    folder = databases_folder(config, repository)
+    try:
+        with _folder_in_environment(folder):
+            yield
+    finally:
+        if folder.name.startswith("."):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _folder_in_environment(folder: Path) -> Iterator[None]:
     from helpers.hps import store
 
-    if os.environ.get(store.FOLDER):
+    if os.environ.get(store.FOLDER) and not _folders:
         yield
         return
-    os.environ[store.FOLDER] = str(repository.parents[1] / "databases" / repository.name)
+    _folders.append(str(folder))
+    os.environ[store.FOLDER] = str(folder)
     try:
         yield
     finally:
+        _folders.remove(str(folder))
         del os.environ[store.FOLDER]
+        if _folders:
+            os.environ[store.FOLDER] = _folders[-1]
 
 
 def wire_of(config: DeployConfig, repository: Path) -> Wire | None:

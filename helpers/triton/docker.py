@@ -8,6 +8,7 @@ from pathlib import Path
 
 from helpers.config import DeployConfig, OfflineConfig, StageConfig, artifact_folder, releases
 from helpers.errors import ServerError
+from helpers.inference import ensemble
 from helpers.store import find_artifact, temporary_folder
 from helpers.triton import containers, native, owner
 from helpers.triton.containers import Mount
@@ -110,7 +111,7 @@ def serve(
         command.append(f"--backend-config=python,shm-region-prefix-name={regions}")
     binds = [*mounts(repository, scenario), *_engine_cache(config)]
     if config.lookup == "hps":
-        folder = repository.parents[1] / "databases" / repository.name
+        folder = ensemble.databases_folder(config, repository)
         folder.mkdir(parents=True, exist_ok=True)
         binds.append(Mount(folder, DATABASES, writable=True))
         given.append(f"--env={DATABASES_VARIABLE}={DATABASES}")
