@@ -21,7 +21,8 @@ from helpers.formats import Arrays, Session
 from helpers.inference import chain
 from helpers.inference.chain import Chain, Step
 from helpers.models import Ensemble, Graph, Network, Part, Tensor, Wire
-from helpers.store import Artifact, link_or_copy, outputs, usable_cores
+from helpers.store import Artifact, link_or_copy, outputs
+from helpers.store import physical_cores as physical_cores
 
 _folders: list[str] = []  # of the databases of each server that this process runs
 
@@ -279,14 +280,6 @@ def framework_session(config: ExportConfig, checkpoint: Path) -> Session:
         mapped = reference.mapped(config, checkpoint)
         return Chain([step(lookups[0], mapped), step(graph, session)])
     return session
-
-
-def physical_cores() -> int:
-    """Count the physical cores of this process: hyper-threads do not speed up dense arithmetic."""
-    import psutil
-
-    allowed = usable_cores()
-    return min(allowed, psutil.cpu_count(logical=False) or allowed)
 
 
 def threads(config: DeployConfig, scenario: str) -> int:
