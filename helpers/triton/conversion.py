@@ -42,7 +42,7 @@ def _accelerator(config: ConvertConfig) -> list[Asked]:
     _, name = native.ACCELERATORS[config.accelerator]
     parameters = native.accelerator_parameters(config)
     given = ", ".join(f"{key}={value}" for key, value in parameters.items())
-    why = f"{explained.ACCELERATORS[name]} The file stays as it is."
+    why = f"{explained.meaning(name, 'accelerators')} The file stays as it is."
     return [Asked("accelerator", f"{name} ({given})" if given else name, why)]
 
 

@@ -47,11 +47,3 @@ def read_configuration(folder: Path) -> pb.ModelConfig:
         raise CheckpointError(f"{path} cannot be read: {error}") from None
     except text_format.ParseError as error:
         raise CheckpointError(f"{path} is not a Triton model configuration: {error}") from None
-
-
-def backend_of(message: pb.ModelConfig) -> str:
-    """Name the backend that runs a model; older configurations have a platform instead."""
-    platform = str(message.platform)
-    known = {"tensorrt_plan": "tensorrt", "pytorch_libtorch": "pytorch", "ensemble": "ensemble"}
-    by_platform = known.get(platform) or platform.partition("_")[0]
-    return str(message.backend) or by_platform

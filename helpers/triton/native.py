@@ -61,6 +61,13 @@ BACKENDS = {
 }
 
 
+def backend_of(message: "ModelConfig") -> str:
+    """Return the backend that runs a model; an older configuration has a platform instead, such as
+    tensorrt_plan.
+    """
+    return message.backend or message.platform.partition("_")[0]
+
+
 def obstacle(config: ConvertConfig) -> str:
     """Say in one line why no native backend serves the experiment; empty if one does."""
     if config.format not in BACKENDS:
