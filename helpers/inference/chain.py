@@ -44,7 +44,7 @@ class Chain:
         return {name: tensors[name] for name in self._steps[-1].outputs}
 
     def run_all(self, inputs: Tensors) -> Tensors:
-        """Give every tensor that the whole has a name for: inputs, intermediate ones, outputs."""
+        """Return every tensor that the whole has a name for: inputs, intermediate ones, outputs."""
         tensors = dict(inputs)
         for step, call in zip(self._steps, self._calls):  # noqa: B905
             own = {name: tensors[whole] for whole, name in step.inputs.items()}

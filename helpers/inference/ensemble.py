@@ -58,12 +58,12 @@ class Wired:
 
 
 def composition(config: ExportConfig) -> Ensemble | None:
-    """Give how the experiment's model is composed, if it is more than one graph."""
+    """Return how the experiment's model is composed, if it is more than one graph."""
     return models.ensemble(config.model, config.lookup)
 
 
 def wire(config: ExportConfig, folder: Path) -> Wire | None:
-    """Give how samples travel to a lookup of which `folder` has the files; None if as they are."""
+    """Return how samples travel to the lookup whose files `folder` has; None if unchanged."""
     found = composition(config)
     return found.wire(folder / found.FOLDER) if found else None
 
@@ -110,7 +110,7 @@ def _folder_in_environment(folder: Path) -> Iterator[None]:
 
 
 def wire_of(config: DeployConfig, repository: Path) -> Wire | None:
-    """Give how samples travel to the model that a repository holds."""
+    """Return how samples travel to the model that a repository holds."""
     return wire(config, repository / served(config)[0].part.name / "1")
 
 
@@ -162,7 +162,7 @@ def served(config: DeployConfig) -> tuple[Component, ...]:
 
 
 def place(config: DeployConfig, repository: Path, component: Component) -> Path:
-    """Say where a repository has the files of a component."""
+    """Return where a repository has the files of a component."""
     whole_or_parts = served(config)
     name = component.part.name if len(whole_or_parts) > 1 else whole_or_parts[0].part.name
     return repository / name / "1"
@@ -209,7 +209,7 @@ def graph_inputs(config: ExportConfig, folder: Path, batch: Arrays) -> Arrays:
 
 
 def example_inputs(config: ExportConfig, samples: int) -> Arrays:
-    """Give zeros of the shapes that a batch has as the graph's inputs."""
+    """Return zeros of the shapes that a batch has as the graph's inputs."""
     graph = parts(config)[-1]
     shapes = {
         own.name: (samples * graph.flat[own.name],) if graph.flat else (samples, *own.shape)
@@ -229,7 +229,7 @@ def write_preprocessing(config: ExportConfig, source: Path | Artifact, folder: P
 
 
 def link_files(source: Artifact, folder: Path, names: Iterable[str]) -> None:
-    """Put the files `names` of an artifact into `folder`, without copies if possible."""
+    """Link the files `names` of an artifact into `folder`, without copies if possible."""
     for name in names:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         link_or_copy(source.folder / name, folder / name)
@@ -283,6 +283,6 @@ def framework_session(config: ExportConfig, checkpoint: Path) -> Session:
 
 
 def threads(config: DeployConfig, scenario: str) -> int:
-    """Give the threads of an instance in a scenario: as configured, or its share of the cores."""
+    """Return the threads of an instance in a scenario: as configured, or its share of the cores."""
     count = config.instances.offline if scenario == "offline" else config.instances.online
     return config.threads or max(1, physical_cores() // count)

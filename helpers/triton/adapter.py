@@ -40,7 +40,7 @@ def concatenate(values):
 
 
 def to_triton(name, values):
-    """Hand an output to Triton from where it is."""
+    """Return an output as Triton's tensor, where it is."""
     if isinstance(values, np.ndarray):
         return pb.Tensor(name, values)
     return pb.Tensor.from_dlpack(name, values)

@@ -90,7 +90,7 @@ def mounts(repository: Path, scenario: str) -> list[Mount]:
 
 
 def explained(error: ServerError, log: Path, config: StageConfig) -> ServerError:
-    """Put the cause before an error, where the log tells it."""
+    """Return the error with its cause before it, where the log tells it."""
     said = log.read_text(errors="replace")
     for words, cause in (CAUSES | (GPU_CAUSES if config.device == "gpu" else {})).items():
         if re.search(words, said, re.IGNORECASE):

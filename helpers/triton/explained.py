@@ -120,7 +120,7 @@ def show_configuration(repository: Artifact) -> None:
 
 
 def configuration_table(message: "ModelConfig", path: Path) -> Table:
-    """Put a configuration into a table, and its file folded below."""
+    """Return a configuration as a table, and its file folded below."""
     place = f"{path.parent.name}/{path.name}"
     rows = [{"field": field, "value": value, "why": why} for field, value, why in explain(message)]
     shown = table(rows, f"Fields of {place}")
