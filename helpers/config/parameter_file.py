@@ -106,6 +106,8 @@ class Server(Strict):
     """`docker`: an image to use instead of NVIDIA's image of this release."""
     url: str = ""
     """`remote`: host and port of the HTTP endpoint, such as `127.0.0.1:8000`."""
+    metrics_url: str = pydantic.Field(default="", exclude_if=lambda url: not url)
+    """`remote`: host and port of the metrics. Default: two ports above the HTTP endpoint's."""
     repository: str = ""
     """`remote`: the server's model repository, if it is a folder on this machine. Models are copied
     there and removed afterwards."""
@@ -122,7 +124,7 @@ class Server(Strict):
             raise ValueError("The embedded server has no native backends. Use 'adapter'.")
         return backend
 
-    @pydantic.field_validator("url")
+    @pydantic.field_validator("url", "metrics_url")
     @classmethod
     def _check_url(cls, url: str) -> str:
         if not url.isprintable():

@@ -47,7 +47,7 @@ def layers(network: Network) -> Rows:
 
 
 def _layers(network: Network) -> Iterator[tuple[str, int]]:
-    """Give the kind of each layer, and how many parameters it has itself."""
+    """Return the kind of each layer, and how many parameters it has itself."""
     if isinstance(network, Graph):
         yield from network.layers
         return
@@ -123,7 +123,7 @@ def operators(artifact: Artifact) -> Rows:
 
 
 def counted(artifact: Artifact) -> Counter[str]:
-    """Give the operators of an artifact's graph by kind; none if they were not counted."""
+    """Return the operators of an artifact's graph by kind; none if they were not counted."""
     found = artifact.facts.get("operators")
     counts = found if isinstance(found, dict) else {}
     return Counter({kind: count for kind, count in counts.items() if isinstance(count, int)})

@@ -51,7 +51,7 @@ def require(config: ExportConfig, stage: str) -> Artifact:
 
 
 def _stamps(artifact: Artifact) -> list[tuple[int, int]]:
-    """Give inode and ctime of each file; not even a program that restores its times sets ctime."""
+    """Return inode and ctime of each file; a program that restores its times cannot set ctime."""
     paths = (artifact.folder / name for name in artifact.files)
     found = (path.stat() for path in paths if path.is_file())
     return [(status.st_ino, status.st_ctime_ns) for status in found]
@@ -103,7 +103,7 @@ def _make(
 
 
 def _build(config: ExportConfig, fmt: Format, precision: str, inputs: Arrays) -> Build:
-    """Say what an artifact is made for, but for its calibration."""
+    """Return what an artifact is made for, but for its calibration."""
     graph = ensemble.parts(config)[-1]
     return Build(
         precision,
@@ -143,7 +143,7 @@ def is_as_exported(config: ConvertConfig) -> bool:
 
 
 def _described(path: Path, fmt: Format) -> dict[str, JsonValue]:
-    """Tell the operators of a file; a text that says why, if they cannot be counted."""
+    """Return the operators of a file; a text that says why, if they cannot be counted."""
     try:
         return {**fmt.describe(path)} if fmt.describe else {}  # type: ignore[dict-item]
     except Exception as error:  # readers of protobuf and of TorchScript raise anything
@@ -159,7 +159,8 @@ def _calibration(config: ExportConfig, folder: Path) -> list[Arrays]:
     (count, seed), place = config.calibration, datasets.dataset_place(config)
     model = models.get(config.model)
     samples = model.training_samples(config, place.path, count, seed)
-    samples, (_, size) = datasets.request(config, samples), model.CALIBRATION
+    samples, (_, batch_size) = datasets.request(config, samples), model.CALIBRATION
+    size = models.at_once(config.model, batch_size)
     batches = ({k: v[i : i + size] for k, v in samples.items()} for i in range(0, count, size))
     return [ensemble.graph_inputs(config, folder, batch) for batch in batches]
 
@@ -196,7 +197,7 @@ def convert(config: ConvertConfig, run_in_image: RunInImage) -> Artifact:
 
 
 def _as_exported(config: ExportConfig) -> Artifact | None:
-    """Take the export as what is served, if it is there and nothing is to be converted."""
+    """Return the export as what is served, if it is there and nothing is to be converted."""
     is_served = isinstance(config, ConvertConfig) and is_as_exported(config)
     exported = find_artifact(artifact_folder(config, "export")) if is_served else None
     return _taken(config, require(config, "export")) if exported else None  # type: ignore[arg-type]

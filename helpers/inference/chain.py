@@ -4,9 +4,8 @@ as the runtime of a served model, of which a repository takes this file along.
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
-import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +44,7 @@ class Chain:
         return {name: tensors[name] for name in self._steps[-1].outputs}
 
     def run_all(self, inputs: Tensors) -> Tensors:
-        """Give every tensor that the whole has a name for: inputs, intermediate ones, outputs."""
+        """Return every tensor that the whole has a name for: inputs, intermediate ones, outputs."""
         tensors = dict(inputs)
         for step, call in zip(self._steps, self._calls):  # noqa: B905
             own = {name: tensors[whole] for whole, name in step.inputs.items()}
@@ -57,12 +56,13 @@ class Chain:
 
 
 def load(path: Path, threads: int, device: str) -> Chain:
-    """Load the steps that the file `path` lists, each with the code beside it."""
+    """Load the steps that the file `path` lists, each with its code, a module in a folder on
+    `sys.path`: the adapter puts this one there.
+    """
     steps = []
     for each in json.loads(path.read_text()):
-        session = _import(path.parent / each["code"]).load(
-            path.parent / each["file"], threads, device
-        )
+        runtime = importlib.import_module(each["code"])
+        session = runtime.load(path.parent / each["file"], threads, device)
         steps.append(Step(session, each["inputs"], each["outputs"], each["flat"]))
     chain = Chain(steps, on_device=device == "gpu")
     if device == "gpu":
@@ -72,18 +72,3 @@ def load(path: Path, threads: int, device: str) -> Chain:
             if hasattr(step.session, name):
                 setattr(chain, name, getattr(step.session, name))
     return chain
-
-
-def _import(code: Path) -> Any:
-    """Import a module or a package by its place, without its suffix."""
-    path, inside = code.with_suffix(".py"), None
-    if code.is_dir():
-        path, inside = code / "__init__.py", [str(code)]
-    spec = importlib.util.spec_from_file_location(
-        code.name, path, submodule_search_locations=inside
-    )
-    assert spec
-    assert spec.loader
-    module = sys.modules[code.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module

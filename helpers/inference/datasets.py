@@ -48,7 +48,7 @@ class Prepared:
 
 
 def recipe_folder(config: ExportConfig, kind: str) -> Path:
-    """Give the folder of a "dataset", "checkpoint" or "reference" (`kind`) that the package makes.
+    """Return the folder of the "dataset", "checkpoint" or "reference" (`kind`) that is made here.
 
     Its name has a hash of the fields and source files that decide its content, so that a change of
     them leads to a new folder.
@@ -130,12 +130,12 @@ def open_dataset(config: ExportConfig) -> Dataset:
 def requests(
     config: ExportConfig, dataset: Dataset, batch_size: int, limit: int | None = None
 ) -> Iterator[Arrays]:
-    """Give the data set's batches, each as `request` gives it."""
+    """Return the data set's batches, each as `request` gives it."""
     return (request(config, batch) for batch in dataset.batches(batch_size, limit))
 
 
 def some(config: ExportConfig, dataset: Dataset, count: int) -> Arrays:
-    """Give `count` samples as a request, spread over the set; one that has fewer begins again."""
+    """Return `count` samples as a request, spread over the set; one that has fewer begins again."""
     batch = next(requests(config, dataset, count, count))
     if len(next(iter(batch.values()))) == count:
         return batch

@@ -6,6 +6,7 @@ Triton's ensemble scheduler does between models.
 """
 
 import os
+import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,7 +21,10 @@ from helpers.formats import Arrays, Session
 from helpers.inference import chain
 from helpers.inference.chain import Chain, Step
 from helpers.models import Ensemble, Graph, Network, Part, Tensor, Wire
-from helpers.store import Artifact, link_or_copy, usable_cores
+from helpers.store import Artifact, link_or_copy, outputs
+from helpers.store import physical_cores as physical_cores
+
+_folders: list[str] = []  # of the databases of each server that this process runs
 
 
 @dataclass(frozen=True)
@@ -54,38 +58,59 @@ class Wired:
 
 
 def composition(config: ExportConfig) -> Ensemble | None:
-    """Give how the experiment's model is composed, if it is more than one graph."""
+    """Return how the experiment's model is composed, if it is more than one graph."""
     return models.ensemble(config.model, config.lookup)
 
 
 def wire(config: ExportConfig, folder: Path) -> Wire | None:
-    """Give how samples travel to a lookup of which `folder` has the files; None if as they are."""
+    """Return how samples travel to the lookup whose files `folder` has; None if unchanged."""
     found = composition(config)
     return found.wire(folder / found.FOLDER) if found else None
 
 
+def databases_folder(config: ExportConfig, repository: Path) -> Path:
+    """Return the folder in which the store of a repository keeps its databases."""
+    return outputs() / config.target / "databases" / repository.name
+
+
 @contextmanager
 def databases(config: ExportConfig, repository: Path) -> Iterator[None]:
-    """Tell the stores of this process, and of those that it starts, where their databases are,
-    unless the user has: beside the artifacts, those of each repository apart.
+    """Keep the databases of stores that start in the block, in this process or in a server, in
+    the folder of their repository, unless the user has set another. Databases of a hidden
+    repository, which is a temporary one, are removed at the end.
     """
     if config.lookup != "hps":
         yield
         return
+    folder = databases_folder(config, repository)
+    try:
+        with _folder_in_environment(folder):
+            yield
+    finally:
+        if folder.name.startswith("."):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _folder_in_environment(folder: Path) -> Iterator[None]:
     from helpers.hps import store
 
-    if os.environ.get(store.FOLDER):
+    if os.environ.get(store.FOLDER) and not _folders:
         yield
         return
-    os.environ[store.FOLDER] = str(repository.parents[1] / "databases" / repository.name)
+    _folders.append(str(folder))
+    os.environ[store.FOLDER] = str(folder)
     try:
         yield
     finally:
+        _folders.remove(str(folder))
         del os.environ[store.FOLDER]
+        if _folders:
+            os.environ[store.FOLDER] = _folders[-1]
 
 
 def wire_of(config: DeployConfig, repository: Path) -> Wire | None:
-    """Give how samples travel to the model that a repository holds."""
+    """Return how samples travel to the model that a repository holds."""
     return wire(config, repository / served(config)[0].part.name / "1")
 
 
@@ -137,7 +162,7 @@ def served(config: DeployConfig) -> tuple[Component, ...]:
 
 
 def place(config: DeployConfig, repository: Path, component: Component) -> Path:
-    """Say where a repository has the files of a component."""
+    """Return where a repository has the files of a component."""
     whole_or_parts = served(config)
     name = component.part.name if len(whole_or_parts) > 1 else whole_or_parts[0].part.name
     return repository / name / "1"
@@ -184,7 +209,7 @@ def graph_inputs(config: ExportConfig, folder: Path, batch: Arrays) -> Arrays:
 
 
 def example_inputs(config: ExportConfig, samples: int) -> Arrays:
-    """Give zeros of the shapes that a batch has as the graph's inputs."""
+    """Return zeros of the shapes that a batch has as the graph's inputs."""
     graph = parts(config)[-1]
     shapes = {
         own.name: (samples * graph.flat[own.name],) if graph.flat else (samples, *own.shape)
@@ -204,7 +229,7 @@ def write_preprocessing(config: ExportConfig, source: Path | Artifact, folder: P
 
 
 def link_files(source: Artifact, folder: Path, names: Iterable[str]) -> None:
-    """Put the files `names` of an artifact into `folder`, without copies if possible."""
+    """Link the files `names` of an artifact into `folder`, without copies if possible."""
     for name in names:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         link_or_copy(source.folder / name, folder / name)
@@ -257,15 +282,7 @@ def framework_session(config: ExportConfig, checkpoint: Path) -> Session:
     return session
 
 
-def physical_cores() -> int:
-    """Count the physical cores of this process: hyper-threads do not speed up dense arithmetic."""
-    import psutil
-
-    allowed = usable_cores()
-    return min(allowed, psutil.cpu_count(logical=False) or allowed)
-
-
 def threads(config: DeployConfig, scenario: str) -> int:
-    """Give the threads of an instance in a scenario: as configured, or its share of the cores."""
+    """Return the threads of an instance in a scenario: as configured, or its share of the cores."""
     count = config.instances.offline if scenario == "offline" else config.instances.online
     return config.threads or max(1, physical_cores() // count)

@@ -44,7 +44,7 @@ class Work:
         return BYTES[precision] * (self.weights / batch + self.looked_up) + self.io_bytes
 
     def facts(self) -> dict[str, JsonValue]:
-        """Give it as an artifact's manifest keeps it."""
+        """Return it as an artifact's manifest keeps it."""
         return asdict(self)
 
 

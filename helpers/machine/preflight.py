@@ -99,7 +99,7 @@ def server_obstacle(server: Server) -> str:
         elif server.kind == "remote":
             from helpers.triton import remote  # loads Triton's client: only where it is needed
 
-            remote.connect(server.url, Path())
+            remote.connect(server.url, Path(), server.metrics_url)
     except DeploymentError as error:
         return str(error)
     return ""

@@ -10,7 +10,7 @@ from pydantic import JsonValue
 from helpers import formats, models
 from helpers.config import ConvertConfig, DeployConfig, ExportConfig, LessonConfig, StageConfig
 from helpers.formats import PRODUCTS, cpuinfo, instructions
-from helpers.store import ROOT, usable_cores, usable_memory
+from helpers.store import ROOT, physical_cores, usable_cores, usable_memory
 
 COMMAND_VARIABLE = "TRITON_NOTEBOOKS_COMMAND"  # set by the batch command for its kernels
 REPORTING = ("matplotlib", "seaborn", "pandas", "nbconvert")
@@ -68,16 +68,13 @@ def machine(gpu: str, device: str = "cpu") -> dict[str, JsonValue]:
     Source of the field names: github.com/mlcommons/policies, submission_rules.adoc, "System
     description".
     """
-    import psutil
-
-    cores = usable_cores()
     return {
         "system_name": gpu,
         "number_of_nodes": 1,
         "host_processor_model_name": cpuinfo("model name") or "unknown",
         "host_processors_per_node": 1,
-        "host_processor_core_count": min(psutil.cpu_count(logical=False) or cores, cores),
-        "host_processor_vcpu_count": cores,
+        "host_processor_core_count": physical_cores(),
+        "host_processor_vcpu_count": usable_cores(),
         "host_processor_instruction_sets": [
             name for precision in PRODUCTS for name in instructions(precision)
         ],

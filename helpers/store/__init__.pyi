@@ -13,7 +13,14 @@ from .files import explained, link_or_copy, write_atomic
 from .hashing import content_name, digest, file_digest, fingerprint, known_digest, package_files
 from .home import environment, writable_home
 from .imports import GRAMMARS, without
-from .limits import core_quota, free_memory, require_open_files, usable_cores, usable_memory
+from .limits import (
+    core_quota,
+    free_memory,
+    physical_cores,
+    require_open_files,
+    usable_cores,
+    usable_memory,
+)
 from .lock import (
     LOCKED_VARIABLE,
     clear_leftovers,
@@ -54,6 +61,7 @@ __all__ = [
     "mark_failed",
     "outputs",
     "package_files",
+    "physical_cores",
     "require_open_files",
     "require_unlocked",
     "temporary_folder",

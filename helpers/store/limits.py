@@ -16,6 +16,7 @@ from helpers.errors import WorkspaceError
 
 OPEN_FILES, FEWEST_FILES = 1024, 256  # a usual limit, and what a run needs
 GROUPS, OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+PROCESSORS = Path("/sys/devices/system/cpu")
 MEMORY_FILES = (  # the limit, what is used, and of that what the kernel takes back first
     ("memory.max", "memory.current", "inactive_file"),
     ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
@@ -35,6 +36,18 @@ def core_quota() -> float:
 def usable_cores() -> int:
     """Count the cores that this process may use: of its affinity, as many as its quota fills."""
     return max(1, ceil(min(len(os.sched_getaffinity(0)), core_quota())))
+
+
+def physical_cores() -> int:
+    """Count the physical cores that this process may use: hyper-threads do not speed up dense
+    arithmetic.
+
+    Source: the kernel's Documentation/ABI/stable/sysfs-devices-system-cpu.
+    """
+    usable = os.sched_getaffinity(0)
+    siblings = (PROCESSORS / f"cpu{cpu}/topology/thread_siblings_list" for cpu in usable)
+    cores = {path.read_text() for path in siblings if path.exists()}
+    return min(usable_cores(), len(cores) or len(usable))  # a sandbox may have no such files
 
 
 def usable_memory() -> int:

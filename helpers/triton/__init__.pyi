@@ -1,11 +1,11 @@
 from .binaries import libraries, perf_analyzer
 from .client import show_client
 from .conversion import conversion_plan, convert
-from .existing import backend_of, read_configuration
 from .explained import show_configuration
 from .guard import before_exec, sweep
+from .native import backend_of
 from .process import SETTINGS, apply_settings, exit_reason, guarded, last_lines
-from .repository import deploy, write_repository
+from .repository import deploy, read_configuration, write_repository
 from .server import Server
 from .serving import counting, predictor, serve, serve_elsewhere
 

@@ -11,25 +11,13 @@ as arrays, and its outputs go back to Triton by DLPack.
 """
 
 import gc
-import importlib.util
+import importlib
 import json
 import sys
 from pathlib import Path
 
 import numpy as np
 import triton_python_backend_utils as pb
-
-
-def load_runtime(folder):
-    path, inside = folder / "runtime.py", None
-    if not path.exists():
-        path, inside = folder / "runtime/__init__.py", [str(folder / "runtime")]
-    spec = importlib.util.spec_from_file_location(
-        "runtime", path, submodule_search_locations=inside
-    )
-    module = sys.modules["runtime"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def to_array(tensor):
@@ -52,7 +40,7 @@ def concatenate(values):
 
 
 def to_triton(name, values):
-    """Hand an output to Triton from where it is."""
+    """Return an output as Triton's tensor, where it is."""
     if isinstance(values, np.ndarray):
         return pb.Tensor(name, values)
     return pb.Tensor.from_dlpack(name, values)
@@ -64,7 +52,8 @@ class TritonPythonModel:
         config = json.loads(args["model_config"])
         parameters = {name: value["string_value"] for name, value in config["parameters"].items()}
         folder = Path(args["model_repository"]) / args["model_version"]
-        runtime = load_runtime(folder)
+        sys.path.insert(0, str(folder))  # each model has a process of its own
+        runtime = importlib.import_module("runtime")
         self.session = runtime.load(
             folder / parameters["file"], int(parameters["threads"]), parameters["device"]
         )

@@ -37,7 +37,7 @@ class Mount(NamedTuple):
     writable: bool = False
 
     def option(self) -> str:
-        """Spell docker's option: one line of CSV, so that a path may hold a comma or a quote."""
+        """Return docker's option: one line of CSV, so that a path may hold a comma or a quote."""
         fields = ["type=bind", f"source={host_path(self.source)}", f"target={self.target}"]
         line = io.StringIO()
         csv.writer(line, lineterminator="").writerow(fields + ["readonly"] * (not self.writable))
@@ -190,7 +190,7 @@ def run(
 
 
 def _gpu_options() -> tuple[str, ...]:
-    """Give a container the GPUs, and limits for pinned memory as NVIDIA advises. An engine that may
+    """Return options for GPUs and for NVIDIA's limits of pinned memory. An engine that may
     not raise limits refuses them: without a GPU nothing needs them.
     """
     limits = ("--ulimit=memlock=-1", "--ulimit=stack=67108864")

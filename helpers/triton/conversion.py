@@ -11,8 +11,8 @@ from helpers.store import Artifact
 
 
 def conversion_plan(config: ConvertConfig) -> list[dict[str, str]]:
-    """Say what is asked of the conversion, and of the server when it loads the file: a row for each
-    setting, with its value and why. It needs no file, and no GPU.
+    """Return a row for each setting of the conversion, and of the server when it loads the file,
+    with its value and why. It needs no file, and no GPU.
     """
     source, target = (formats.get(each) for each in (config.export_format, config.format))
     release, taken = config.server.release, inference.is_as_exported(config)
@@ -34,7 +34,7 @@ def conversion_plan(config: ConvertConfig) -> list[dict[str, str]]:
 
 
 def _accelerator(config: ConvertConfig) -> list[Asked]:
-    """Say what the server's own backend does with the file when it loads it."""
+    """Return what the server's own backend does with the file when it loads it."""
     if config.accelerator == "none":
         return []
     from helpers.triton import explained, native  # a change of them concerns these experiments
@@ -42,7 +42,7 @@ def _accelerator(config: ConvertConfig) -> list[Asked]:
     _, name = native.ACCELERATORS[config.accelerator]
     parameters = native.accelerator_parameters(config)
     given = ", ".join(f"{key}={value}" for key, value in parameters.items())
-    why = f"{explained.ACCELERATORS[name]} The file stays as it is."
+    why = f"{explained.meaning(name, 'accelerators')} The file stays as it is."
     return [Asked("accelerator", f"{name} ({given})" if given else name, why)]
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from helpers.config import DeployConfig, OfflineConfig, StageConfig, artifact_folder, releases
 from helpers.errors import ServerError
+from helpers.inference import ensemble
 from helpers.store import find_artifact, temporary_folder
 from helpers.triton import containers, native, owner
 from helpers.triton.containers import Mount
@@ -89,7 +90,7 @@ def mounts(repository: Path, scenario: str) -> list[Mount]:
 
 
 def explained(error: ServerError, log: Path, config: StageConfig) -> ServerError:
-    """Put the cause before an error, where the log tells it."""
+    """Return the error with its cause before it, where the log tells it."""
     said = log.read_text(errors="replace")
     for words, cause in (CAUSES | (GPU_CAUSES if config.device == "gpu" else {})).items():
         if re.search(words, said, re.IGNORECASE):
@@ -110,7 +111,7 @@ def serve(
         command.append(f"--backend-config=python,shm-region-prefix-name={regions}")
     binds = [*mounts(repository, scenario), *_engine_cache(config)]
     if config.lookup == "hps":
-        folder = repository.parents[1] / "databases" / repository.name
+        folder = ensemble.databases_folder(config, repository)
         folder.mkdir(parents=True, exist_ok=True)
         binds.append(Mount(folder, DATABASES, writable=True))
         given.append(f"--env={DATABASES_VARIABLE}={DATABASES}")

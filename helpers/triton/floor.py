@@ -57,6 +57,6 @@ def write(folder: Path, deployed: Path, model: str, graph: Part, device: str) ->
 
 
 def _dtype(data_type: int) -> str:
-    """Name a type of Triton's message as numpy does."""
+    """Return numpy's name of a type of Triton's message."""
     found = triton_to_np_dtype(pb.DataType.Name(data_type).removeprefix("TYPE_"))
     return str(np.dtype(found))

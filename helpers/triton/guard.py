@@ -99,7 +99,7 @@ def end_session(session: int, seconds: float = GRACE_SECONDS) -> None:
 
 
 def python_backend_lives() -> bool:
-    """Say whether a process has Triton's Python backend loaded."""
+    """Return whether a process has Triton's Python backend loaded."""
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             if PYTHON_BACKEND in read(entry / "maps"):

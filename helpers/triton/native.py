@@ -61,8 +61,15 @@ BACKENDS = {
 }
 
 
+def backend_of(message: "ModelConfig") -> str:
+    """Return the backend that runs a model; an older configuration has a platform instead, such as
+    tensorrt_plan.
+    """
+    return str(message.backend or message.platform.partition("_")[0])
+
+
 def obstacle(config: ConvertConfig) -> str:
-    """Say in one line why no native backend serves the experiment; empty if one does."""
+    """Return why, in one line, no native backend serves the experiment; empty if one does."""
     if config.format not in BACKENDS:
         # the OpenVINO backend fixes the batch at max_batch_size; another ends the server
         return (

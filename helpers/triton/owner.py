@@ -28,7 +28,7 @@ def _started(process: str) -> str:
 
 
 def _place() -> str:
-    """Name this boot of this host, and the namespace in which its process ids are valid."""
+    """Identify this boot of this host, and the namespace in which process ids are valid."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", "")
     return f"{boot}.{Path('/proc/self/ns/pid').stat().st_ino}"
 

@@ -47,7 +47,7 @@ MEANING = {
 
 
 def apply_settings() -> str:
-    """Give this process `SETTINGS` if it was started without; return why that is too late, or "".
+    """Apply `SETTINGS` to a process that was started without; return why that is too late, or "".
 
     A notebook of JupyterLab was. What glibc reads at the start of a process it can be told later;
     OpenMP reads its environment when it is loaded.
@@ -99,7 +99,7 @@ def guarded(
 
 
 def exit_reason(code: int) -> str:
-    """Say what a command with this exit code did: "was killed by signal 9 (SIGKILL)", for one.
+    """Return what a command with this exit code did: "was killed by signal 9 (SIGKILL)", for one.
 
     Codes above 128 and below 0 stand for signals.
     """

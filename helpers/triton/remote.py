@@ -1,13 +1,12 @@
 """The remote server kind: a Triton that somebody else started."""
 
-import re
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
-from ipaddress import IPv6Address
 from pathlib import Path
 from socket import create_connection
+from urllib.parse import urlsplit
 
 from helpers.config import DeployConfig
 from helpers.errors import ServerError
@@ -15,46 +14,53 @@ from helpers.store import explained, from_root, link_or_copy
 from helpers.triton import containers, owner
 from helpers.triton.server import Server
 
-METRICS_PORT = 8002  # Triton's own
+METRICS_DISTANCE = 2  # Triton's own ports are 8000 for HTTP and 8002 for metrics
+ENDPOINTS = {  # by field of `server`
+    "url": "HTTP endpoint, such as 127.0.0.1:8000",
+    "metrics_url": "metrics, such as 127.0.0.1:8002",
+}
 HERE = ("127.0.0.1", "localhost", "::1")
 MARK = ".triton-notebooks"  # in a copied model: its owner
 CONNECT_SECONDS = 2.0  # a host that drops packets never refuses
 
 
-def address(url: str) -> tuple[str, int]:
+def address(url: str, field: str = "url") -> tuple[str, int]:
     """Split `server.url` into host and port; raise `ServerError` for what is neither.
 
-    The host may be an IPv6 address, with brackets or without; it is returned without.
+    The host may be an IPv6 address, with brackets or without; it is returned without. `field` is
+    the field of `server` that an error names.
     """
-    host, _, port = url.removeprefix("http://").rstrip("/").rpartition(":")
-    host = re.sub(r"^\[(.*:.*)\]$", r"\1", host)
-    if not (re.fullmatch(r"[^/:\[\]]+", host) or _is_ipv6(host)) or not port.isdecimal():
-        raise ServerError(
-            f"server.url '{url}' is invalid. Set it to host:port of Triton's HTTP endpoint, such "
-            "as 127.0.0.1:8000."
-        )
-    return host, int(port)
-
-
-def _is_ipv6(host: str) -> bool:
+    place = url.removeprefix("http://").rstrip("/")
+    if place.count(":") > 1 and "[" not in place:
+        place = "[{}]:{}".format(*place.rsplit(":", 1))
     with suppress(ValueError):
-        return bool(IPv6Address(host))
-    return False
+        parts = urlsplit(f"//{place}")
+        if parts.netloc == place and parts.hostname and parts.port:
+            return parts.hostname, parts.port
+    what = f"host:port of Triton's {ENDPOINTS[field]}"
+    raise ServerError(f"server.{field} '{url}' is invalid. Set it to {what}.")
 
 
-def connect(url: str, log: Path) -> Server:
-    """Find the server at `url`; raise `ServerError` if none answers, soon if its host is silent."""
+def connect(url: str, log: Path, metrics_url: str = "") -> Server:
+    """Find the server at `url`, with metrics at `metrics_url` or `METRICS_DISTANCE` ports above;
+    raise `ServerError` if none answers, soon if its host is silent.
+    """
     host, port = address(url)
+    metrics = (
+        address(metrics_url, "metrics_url") if metrics_url else (host, port + METRICS_DISTANCE)
+    )
     here = host in HERE
-    name = f"[{host}]" if ":" in host else host
-    urls = f"{name}:{port}", f"{name}:{METRICS_PORT}"
     processes = _listeners(port) if here else ()
-    server = Server(*urls, log, is_local=here, processes=processes)
+    server = Server(_url(host, port), _url(*metrics), log, is_local=here, processes=processes)
     with suppress(OSError, UnicodeError):  # UnicodeError: no name that could be looked up
         create_connection((host, port), CONNECT_SECONDS).close()
         if server.is_live():
             return server
     raise ServerError(f"No Triton responds at {server.address}. Start it, or change server.url.")
+
+
+def _url(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 @contextmanager
@@ -69,7 +75,7 @@ def serve(
     server's. Raises `ServerError`.
     """
     log.write_text(f"the log of {config.server.url} is on its own machine\n")
-    found, model = connect(config.server.url, log), config.model
+    found, model = connect(config.server.url, log, config.server.metrics_url), config.model
     server = replace(found, end=lambda: "" if found.is_live() else "it does not respond")
     if not config.server.repository:
         if not server.is_ready(model):

@@ -8,7 +8,7 @@ artifact, with the adapter and the format's runtime unless the server has a back
     repository/<model>/1/model.py runtime.py   for the Python backend only, with the artifact
 
 A model of several parts has such a folder for each part, and one without files for the ensemble. A
-lookup always runs in the Python backend.
+lookup always runs in the Python backend. A model of a Triton repository is copied as it is.
 """
 
 import json
@@ -24,31 +24,70 @@ from tritonclient.utils import np_to_triton_dtype
 
 from helpers import formats, models
 from helpers.config import DeployConfig, artifact_folder
-from helpers.errors import ServerError
-from helpers.inference import Component, chain, ensemble, require, served_dtype, threads
+from helpers.errors import CheckpointError, ServerError
+from helpers.inference import (
+    Component,
+    chain,
+    ensemble,
+    prepare,
+    require,
+    served_dtype,
+    threads,
+)
 from helpers.models import Part, Tensor
-from helpers.store import Artifact, making
+from helpers.store import Artifact, from_root, making
 from helpers.triton import native
 from helpers.triton.client import write_client
 from helpers.triton.server import EXACT
 
 COMPANIONS = ("adapter.py",)  # copied into every repository: a change of it is a change here
+CONFIGURATION = "config.pbtxt"
 SCENARIOS = ("offline", "online")
 
 
 def deploy(config: DeployConfig) -> Artifact:
     """Write the model repository of the experiment."""
-    if models.get(config.model).BACKEND:
-        from helpers.triton import existing  # which other models do not depend on
-
-        return existing.deploy(config)
-    converted = require(config, "convert")
+    is_existing = bool(models.get(config.model).BACKEND)
+    converted = None if is_existing else require(config, "convert")
+    if is_existing:
+        prepare(config)
     with making(artifact_folder(config, "deploy")) as (temporary, facts):
-        write_repository(temporary, config, converted)
+        if converted:
+            write_repository(temporary, config, converted)
+        else:
+            copy_existing(temporary, config)
         write_client(config, temporary)
         facts["model"] = config.model
         facts["threads"] = {scenario: threads(config, scenario) for scenario in SCENARIOS}
     return require(config, "deploy")
+
+
+def copy_existing(folder: Path, config: DeployConfig) -> None:
+    """Copy a model of a Triton repository into the empty `folder`, as it is but for its name; both
+    scenarios have the configuration that it had.
+    """
+    source, target = from_root(config.checkpoint), folder / config.model
+    message = read_configuration(source)
+    message.name = config.model
+    shutil.copytree(source, target)
+    (target / "configs").mkdir(exist_ok=True)
+    for path in (target / CONFIGURATION, target / "configs/offline.pbtxt"):
+        path.write_text(text_format.MessageToString(message))
+    (folder / "requirements.txt").write_text("")
+
+
+def read_configuration(folder: Path) -> pb.ModelConfig:
+    """Read the configuration of the model in `folder` as Triton's own message.
+
+    Raises CheckpointError if there is none, or it is damaged.
+    """
+    path = folder / CONFIGURATION
+    try:
+        return text_format.Parse(path.read_text(), pb.ModelConfig())
+    except (OSError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from None
+    except text_format.ParseError as error:
+        raise CheckpointError(f"{path} is not a Triton model configuration: {error}") from None
 
 
 def write_repository(folder: Path, config: DeployConfig, artifact: Artifact) -> None:
@@ -119,7 +158,7 @@ def _write_configs(model: Path, offline: pb.ModelConfig, online: pb.ModelConfig)
     (model / "configs").mkdir(parents=True)
     (model / "1").mkdir()
     (model / "configs/offline.pbtxt").write_text(text_format.MessageToString(offline))
-    (model / "config.pbtxt").write_text(text_format.MessageToString(online))
+    (model / CONFIGURATION).write_text(text_format.MessageToString(online))
     return model / "1"
 
 

@@ -220,8 +220,7 @@ class Server:
 
         found: dict[str, float] = {}
         try:
-            with OPENER.open(f"http://{self.metrics_url}/metrics", timeout=10) as answer:
-                text = answer.read().decode()
+            text = self.metrics()
         except (OSError, HTTPException):  # it has ended, or has no metrics
             return found
         for family in text_string_to_metric_families(text):
@@ -280,7 +279,7 @@ def free_ports(*wanted: int) -> list[int]:
 
 @contextmanager
 def reserved_ports(*wanted: int) -> Iterator[list[int]]:
-    """Give such ports to servers that start in the block: no other process finds them free."""
+    """Reserve such ports for servers that start in the block: no other process finds them free."""
     with socket() as probe:
         if probe.connect_ex(("127.0.0.1", 1)) in (ENETUNREACH, EADDRNOTAVAIL):
             raise ServerError(

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from helpers import models
 from helpers.config import ExportConfig, artifact_folder, resolve
 from helpers.errors import ArtifactError
 from helpers.formats import Build
@@ -107,6 +108,22 @@ def test_a_file_that_is_removed_after_the_first_verification_is_noticed(
 
     with pytest.raises(ArtifactError, match="model.onnx changed on disk"):
         require(deployed, "convert")
+
+
+@pytest.mark.parametrize(("is_batched", "sizes"), [(True, [8, 8, 4]), (False, [1] * 20)])
+def test_calibration_samples_come_in_batches_that_the_model_takes(
+    is_batched: bool, sizes: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resnet50 = models.get("resnet50")
+    (tensor,) = resnet50.inputs(config("convert", {}))
+    samples = {tensor.name: np.zeros((20, *tensor.shape), tensor.dtype)}
+    monkeypatch.setattr(type(resnet50), "IS_BATCHED", is_batched)
+    monkeypatch.setattr(type(resnet50), "training_samples", lambda *_: samples)
+
+    quantised = config("convert", {}, precision="int8", calibration_samples=20)
+    batches = artifacts._calibration(quantised, tmp_path)
+
+    assert [len(batch[tensor.name]) for batch in batches] == sizes
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,9 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "OWN", tmp_path / "own")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
-    monkeypatch.setattr(psutil, "cpu_count", lambda logical: 8)
+    monkeypatch.setattr(limits, "PROCESSORS", tmp_path / "processors")
+    siblings = {f"cpu{n}/topology/thread_siblings_list": f"{n % 8},{n % 8 + 8}" for n in range(16)}
+    write(siblings, tmp_path / "processors")
     monkeypatch.setattr(psutil, "virtual_memory", lambda: HOST)
 
 
@@ -65,6 +67,14 @@ def write(files: dict[str, str], folder: Path) -> None:
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(f"{text}\n")
+
+
+@pytest.mark.parametrize(("usable", "cores"), [({0, 8}, 1), ({0, 1}, 2), ({0, 1, 8, 9}, 2)])
+def test_hyper_threads_of_one_core_are_one_core(
+    usable: set[int], cores: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: usable)
+    assert physical_cores() == cores
 
 
 @pytest.mark.parametrize("files", [VERSION_2, VERSION_1, IN_A_CONTAINER, OUTSIDE])

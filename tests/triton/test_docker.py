@@ -259,6 +259,19 @@ def test_engines_of_tensorrt_outlive_the_container_by_gpu_release_and_file(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("place", [".served-1", "Test/artifacts/dlrm-deploy-0123456789ab"])
+def test_the_databases_of_a_store_are_mounted_from_the_outputs_folder(
+    engine: StandIn, repository: Path, tmp_path: Path, place: str
+) -> None:
+    copied = shutil.copytree(repository, tmp_path / "outputs" / place)
+    call = served(engine, copied, config().model_copy(update={"lookup": "hps"}))
+
+    folder = tmp_path / "outputs/Test/databases" / copied.name
+    assert options(call)["--mount"][1:] == [f"type=bind,source={folder},target=/databases"]
+    assert "HPS_FOLDER=/databases" in options(call)["--env"]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("stage", "shared_memory", "shares"),
     [

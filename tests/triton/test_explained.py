@@ -6,8 +6,8 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from helpers.triton import explained, native
-from helpers.triton.explained import UNKNOWN, configuration_table, explain
+from helpers.triton import backend_of, native
+from helpers.triton.explained import UNKNOWN, configuration_table, explain, meaning
 
 WRITTEN = sorted((Path(__file__).parent / "native").rglob("*.pbtxt"))
 
@@ -33,9 +33,11 @@ def test_every_field_of_a_written_configuration_is_explained(path: Path) -> None
 
 def test_every_native_backend_is_explained() -> None:
     for backend in native.BACKENDS.values():
-        assert {backend.name, backend.platform} - {""} <= set(explained.BACKENDS)
-        assert set(backend.parameters) <= set(explained.PARAMETERS)
-    assert {name for _, name in native.ACCELERATORS.values()} == set(explained.ACCELERATORS)
+        assert meaning(backend.name, "backends") != UNKNOWN
+        assert backend_of(ModelConfig(platform=backend.platform)) == backend.name
+        assert UNKNOWN not in {meaning(name, "parameters") for name in backend.parameters}
+    for _, accelerator in native.ACCELERATORS.values():
+        assert meaning(accelerator, "accelerators") != UNKNOWN
 
 
 def test_the_batcher_is_explained_where_there_is_none() -> None:

@@ -136,10 +136,24 @@ def test_an_ipv6_address_may_have_brackets(form: str, repository: Path, tmp_path
         chosen = config(url=form.format(host, port))
         with remote.serve(repository, config=chosen, log=tmp_path / "log") as server:
             assert server.url == f"[::1]:{port}"  # the only form that perf_analyzer takes
-            assert server.metrics_url == "[::1]:8002"
+            assert server.metrics_url == f"[::1]:{int(port) + 2}"
             assert (server.is_local, server.processes) == (True, (os.getpid(),))
             assert server.is_alive()
         assert "/v2/models/resnet50/ready" in asked
+
+
+def test_metrics_are_those_of_the_server_that_was_named(
+    stand_in: tuple[str, list[str]], repository: Path
+) -> None:
+    """Another Triton of the host may have the port 8002."""
+    url, _ = stand_in
+    host, _, port = url.rpartition(":")
+    assert remote.connect(url, Path()).metrics_url == f"{host}:{int(port) + 2}"
+    assert remote.connect(url, Path(), "metrics.example:9").metrics_url == "metrics.example:9"
+    assert refused(repository, config(url=url, metrics_url="example")) == (
+        "server.metrics_url 'example' is invalid. Set it to host:port of Triton's metrics, such as "
+        "127.0.0.1:8002."
+    )
 
 
 def test_nobody_answers(repository: Path) -> None:
