@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import logging
-from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import settings
 from .store import Store
 from .updates import follow
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from numpy.typing import ArrayLike, NDArray
 
@@ -71,18 +72,14 @@ def load(path: Path, threads: int, device: str, read_only: bool = False) -> Sess
 
     A second process passes `read_only`, and leaves shared databases as they are.
     """
-    found = settings.read(path / JSON)
-    for line in settings.ignored(found):
-        LOG.info("%s", line)
-    store = Store(
-        found,
-        found.models[0].model,
-        path,
-        threads,
-        device,
-        read_only,
-        say=LOG.info if read_only else _say,
-    )
+    try:
+        content: Any = json.loads(
+            (path / JSON).read_text(), object_hook=lambda fields: SimpleNamespace(**fields)
+        )
+    except ValueError as error:  # no JSON or no UTF-8
+        raise ValueError(f"{path / JSON}: {error}") from None
+    say = LOG.info if read_only else _say
+    store = Store(content, path, threads, device, read_only, say)
     if not read_only:
         follow(store)
     return Session(store)

@@ -41,26 +41,24 @@ EXACT = 1.1  # a threshold that no hit rate reaches: every lookup waits for its 
 
 
 class Store:
-    """The tables of the model `name`, whose folders are relative to `folder`. If `read_only`, the
-    databases that others share are taken as they are.
+    """The tables of the settings' model, whose folders are relative to `folder`. If `read_only`,
+    databases that other processes share are not written. `say` gets what a reader should know.
 
-    Raises `BadSettings` for an unknown name, `BadTable` for a damaged folder, and whatever a
-    database raises that is not there.
+    Raises `BadTable` for a damaged folder, and whatever a missing database raises.
     """
 
     def __init__(
         self,
         settings: Settings,
-        name: str,
         folder: Path,
         threads: int = 1,
         device: str = "cpu",
         read_only: bool = False,
         say: Callable[[str], None] = LOG.info,
     ) -> None:
-        self.settings, self.model = settings, settings.of(name)
+        self.settings, (self.model,) = settings, settings.models
         self.folders = [folder / each for each in self.model.sparse_files]
-        self.device, self._say = _device_of(device), say
+        self.device, self.say = _device_of(device), say
         sizes = self.model.embedding_vecsize_per_table
         self.rows = [files.rows(each, width) for each, width in zip(self.folders, sizes)]
         self.folder, self.closed = folder, Event()
@@ -181,8 +179,10 @@ class Store:
     def _refresh_at_intervals(self) -> None:
         wait = self.model.refresh_delay + self.model.refresh_interval
         while not self.closed.wait(wait):
-            with suppress(Exception):
+            try:
                 self.refresh()
+            except Exception as error:  # a database that is gone may come back
+                LOG.warning("the caches were not refreshed: %s", error)
             wait = self.model.refresh_interval
 
     def _connect(self) -> Any:
@@ -267,7 +267,7 @@ class Store:
             done += len(keys)
             if time.monotonic() - said > SAY_SECONDS:
                 said = time.monotonic()
-                self._say(f"{table.name}: {done:,} of {self.rows[place]:,} rows loaded")
+                self.say(f"{table.name}: {done:,} of {self.rows[place]:,} rows loaded")
         for level, many, _ in todo:
             if hasattr(level, "set_mark"):
                 level.set_mark(f"{mark} {many}")

@@ -1,6 +1,5 @@
 """The databases below the cache: real Redis, alone and as a Cluster, and real RocksDB."""
 
-import json
 import subprocess
 import sys
 import time
@@ -18,7 +17,15 @@ from helpers.hps.session import JSON, load
 from helpers.hps.settings import VolatileDatabase
 from helpers.hps.table import Away
 from tests.hps.conftest import CLUSTER, Redis
-from tests.hps.test_store import content, expected, files, settings, store, vectors_of
+from tests.hps.test_store import (
+    content,
+    expected,
+    files,
+    open_session,
+    settings,
+    store,
+    vectors_of,
+)
 
 pytestmark = pytest.mark.slow
 WIDTH = 16
@@ -191,10 +198,9 @@ def test_a_redis_that_is_away_stops_no_lookup_that_would_lift_a_row_and_no_updat
     persistent = {"type": "rocks_db", "path": "rocks"}
     source = {"type": "folder", "path": "updates"}
     given = {"volatile_db": volatile, "persistent_db": persistent, "update_source": source}
-    (tmp_path / JSON).write_text(json.dumps(content(tmp_path, **given)))
     keys = np.array([290])
     new = vectors_of(keys, 4, version=1)
-    session = load(tmp_path, 1, "cpu")
+    session = open_session(tmp_path, **given)
     try:
         redis_server.stop()
         assert (session.store.lookup(keys, [1, 0]) == vectors_of(keys, 4)).all()
@@ -244,7 +250,7 @@ def test_a_disk_that_is_full_while_loading_is_said_and_the_next_start_loads_all(
         volatile_db={"type": "disabled"},
         persistent_db={"type": "rocks_db", "path": "rocks"},
     )
-    (tmp_path / JSON).write_text(json.dumps(given))
+    (tmp_path / JSON).write_text(settings.parse(given).model_dump_json())
     disk = tmp_path / "disk"
     disk.mkdir()
     monkeypatch.setenv("HPS_FOLDER", str(disk))
