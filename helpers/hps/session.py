@@ -30,23 +30,29 @@ class Session:
         self.store = store
 
     def run(self, inputs: Mapping[str, ArrayLike]) -> dict[str, NDArray[np.float32]]:
-        """Map `KEYS`, whole numbers [1, keys], and `NUMKEYS`, [1, tables], to `OUTPUT0`, float32
-        [1, keys x width]: the vectors of all keys of the first table, of the second, and so on.
+        """Map `KEYS`, whole numbers [lookups, keys], and `NUMKEYS`, [lookups, tables], to
+        `OUTPUT0`, float32 [lookups, keys x width]: the vectors of the first table's keys, of the
+        second's, and so on.
 
         Raises ValueError for counts that do not fit the keys or the tables.
         """
+        found = self.run_on_device(inputs)[OUTPUT]
+        return {OUTPUT: found if isinstance(found, np.ndarray) else found.cpu().numpy()}
+
+    def run_on_device(self, inputs: Mapping[str, ArrayLike]) -> dict[str, Any]:
+        """Run as `run` does, but vectors of a cache on a GPU stay there."""
         keys, counts = (np.atleast_2d(np.asarray(inputs[name])) for name in (KEYS, COUNTS))
         if len(keys) != len(counts):
             raise ValueError(f"{KEYS} is {list(keys.shape)} and {COUNTS} {list(counts.shape)}")
         pairs = zip(keys.astype(np.int64, copy=False), counts.tolist())
         found = [self.store.lookup(*pair) for pair in pairs]
-        on_host = [each if isinstance(each, np.ndarray) else each.cpu().numpy() for each in found]
-        return {OUTPUT: on_host[0][None] if len(on_host) == 1 else np.stack(on_host)}
+        if len(found) == 1:
+            return {OUTPUT: found[0][None]}
+        if isinstance(found[0], np.ndarray):
+            return {OUTPUT: np.stack(found)}
+        import torch
 
-    def run_on_device(self, inputs: Mapping[str, ArrayLike]) -> dict[str, Any]:
-        """Like `run`, but what is looked up on a GPU stays there, for one lookup at a time."""
-        keys, counts = (np.asarray(inputs[name]).reshape(-1) for name in (KEYS, COUNTS))
-        return {OUTPUT: self.store.lookup(keys, counts.tolist())[None]}
+        return {OUTPUT: torch.stack(found)}
 
     def counters(self) -> dict[str, int]:
         """Give what lookups met so far, for the server's metrics."""

@@ -101,6 +101,16 @@ def test_no_lookup_is_refused_that_fits_and_each_other_one_in_one_line(tmp_path:
             assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("dtype", [np.int64, np.int32])
+@pytest.mark.parametrize("method", ["run", "run_on_device"])
+def test_a_session_answers_several_lookups_at_once(method: str, dtype: Any, tmp_path: Path) -> None:
+    keys, counts = np.array([[1, 2, 3], [7, 8, 9]], dtype), np.array([[2, 1], [2, 1]], np.int32)
+    with store(tmp_path) as found:
+        answer = getattr(Session(found), method)({"KEYS": keys, "NUMKEYS": counts})["OUTPUT0"]
+
+    assert (answer == np.stack([expected(each, [2, 1], (1, 0)) for each in keys])).all()
+
+
 def test_asynchronous_insertion_gives_defaults_first_and_the_rows_later(tmp_path: Path) -> None:
     keys, counts = np.arange(60), [40, 20]
     with store(tmp_path, hit_rate_threshold=0.0, gpucacheper=1.0) as found:
