@@ -189,7 +189,11 @@ class Table:
         self._pending.join()
 
     def stop(self) -> None:
-        """Let `insert_pending` return once it has inserted what waits."""
+        """End `insert_pending` after the request that it is inserting; drop those that wait."""
+        with suppress(queue.Empty):
+            while True:
+                self._pending.get_nowait()
+                self._pending.task_done()
         self._pending.put(None)
 
     def refresh(self, share: float = 1.0) -> None:

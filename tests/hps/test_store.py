@@ -15,7 +15,8 @@ from helpers.hps.cache import Cache
 from helpers.hps.session import JSON, Session, load
 from helpers.hps.store import Store
 from helpers.models._criteo.hierarchy_display import describe_lookup, memory_estimate
-from tests.conftest import ONNX
+from tests.conftest import ONNX, wait_for
+from tests.hps.test_table import Gone
 
 WIDTHS, ROWS = (4, 8), (300, 50)
 
@@ -143,6 +144,16 @@ def test_a_store_refreshes_its_cache_in_intervals(tmp_path: Path) -> None:
         while (found.lookup(keys, [1, 0]) != vectors_of(keys, 4, version=1)).any():
             assert time.monotonic() < ends
             time.sleep(0.02)
+
+
+def test_a_refresh_that_fails_is_said_and_tried_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with store(tmp_path, refresh_interval=0.05) as found:
+        found.tables[0].levels = [Gone()]
+        found.lookup(np.array([7]), [0, 1])
+        found.tables[0].cache.put(np.array([7]), vectors_of([7], 4))
+        wait_for(lambda: caplog.text.count("the caches were not refreshed: it is away") > 1, 5)
 
 
 def test_without_a_database_every_vector_is_the_default(
