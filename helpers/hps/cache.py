@@ -82,7 +82,7 @@ class Cache:
         """
         with self._lock:
             places, rows = self._find(keys)
-            self._vectors[rows] = vectors[places]
+            self._store(rows, vectors[places])
             if only_present or len(places) == len(keys):
                 return 0
             missing = self._others(places, len(keys))
@@ -104,6 +104,9 @@ class Cache:
         if len(places) < len(keys):
             sets = sets[places]
         return places, (found & (WAYS - 1)) * self._sets + sets
+
+    def _store(self, rows: Places, vectors: Vectors) -> None:
+        self._vectors[rows] = vectors
 
     def _set_of(self, keys: Keys) -> Places:
         """Give the remainders, of keys without a sign: that takes half the time."""

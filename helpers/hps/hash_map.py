@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from .table import Database
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -85,7 +87,7 @@ class Index:
         self.add(keys, rows)
 
 
-class HashMap:
+class HashMap(Database):
     """Rows of float32 [width] by key, in `partitions` of at most `margin` rows. One that has more
     evicts by `policy` ("evict_random", "evict_least_used" by how often a row was asked for,
     "evict_oldest" by when it was written or, with `touch`, asked for) down to `target` of the
@@ -121,7 +123,6 @@ class HashMap:
         return sum(each.nbytes for each in arrays)
 
     def reserve(self, rows: int) -> None:
-        """Make room for so many rows in all, at once."""
         with self._lock:
             self._resize(rows)
 
@@ -143,7 +144,6 @@ class HashMap:
                 self._evict()
 
     def take(self, keys: Keys, out: Vectors) -> NDArray[np.int64]:
-        """Copy the rows of `keys` [n] to `out` [n, width]; give the places of those it has not."""
         with self._lock:
             rows = self._index.find(keys)
             found = rows != FREE
@@ -155,9 +155,6 @@ class HashMap:
         """Give all keys that it has."""
         with self._lock:
             return self._keys[: self._count].copy()
-
-    def close(self) -> None:
-        """Nothing is held open."""
 
     def _written(self, rows: NDArray[np.int32], new: NDArray[np.int32]) -> None:
         self._time += 1

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from .settings import Settings
+    from .table import Database
 
     Keys = NDArray[np.int64]
     Vectors = NDArray[np.float32]
@@ -199,7 +200,7 @@ class Store:
         name = model.embedding_table_names[place]
         width = model.embedding_vecsize_per_table[place]
         default = model.default_value_for_each_table
-        levels: list[Any] = []
+        levels: list[Database] = []
         if volatile.type == "redis_cluster":
             from .redis_map import RedisMap
 
@@ -220,8 +221,9 @@ class Store:
 
             path = self.resolve(self.settings.persistent_db.path) / f"{model.model}.{name}"
             own = self.settings.persistent_db.read_only
-            levels.append(Rocks(path, width, read_only or own))
-            self._open.append(levels[-1])
+            rocks = Rocks(path, width, read_only or own)
+            levels.append(rocks)
+            self._open.append(rocks)
         if not levels:
             LOG.warning("%s has no database, so every vector is the default", name)
         return Table(
@@ -245,19 +247,15 @@ class Store:
         mark, share = _digest(folder), volatile.initial_cache_rate
         todo = []
         for level in table.levels:
-            own = persistent if type(level).__name__ == "Rocks" else volatile
-            many = self.rows[place] if own is persistent else int(share * self.rows[place])
-            known = getattr(level, "mark", None)
-            if known and (read_only or known() == f"{mark} {many}"):
+            own = persistent if level.is_persistent else volatile
+            many = self.rows[place] if level.is_persistent else int(share * self.rows[place])
+            if level.outlives_process and (read_only or level.mark() == f"{mark} {many}"):
                 continue
             if own.initialize_after_startup:
                 todo.append((level, many, own.max_batch_size))
-        for level, *_ in todo:
-            if hasattr(level, "clear"):  # of another table, or of one that was loaded by half
-                level.clear()
         for level, many, _ in todo:
-            if hasattr(level, "reserve"):
-                level.reserve(many)
+            level.clear()  # of another table, or of one that was loaded by half
+            level.reserve(many)
         done, said = 0, time.monotonic()
         for keys, vectors in files.read(folder, table.width) if todo else ():
             for level, many, step in todo:
@@ -269,8 +267,7 @@ class Store:
                 said = time.monotonic()
                 self.say(f"{table.name}: {done:,} of {self.rows[place]:,} rows loaded")
         for level, many, _ in todo:
-            if hasattr(level, "set_mark"):
-                level.set_mark(f"{mark} {many}")
+            level.set_mark(f"{mark} {many}")
 
     def _preload(self, place: int) -> None:
         """Put a table's first rows into its cache, if the settings ask for it."""
