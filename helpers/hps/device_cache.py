@@ -45,7 +45,7 @@ class DeviceCache(Cache):
         with self._lock:
             places, rows = self._find(keys)
             self._tick += 1
-            self._stamps.view(-1)[rows] = self._tick
+            self._stamps.reshape(-1)[rows] = self._tick  # a view
             different = len(self._torch.unique(rows))
             if isinstance(out, np.ndarray):
                 out[places] = self._vectors[rows].cpu().numpy()

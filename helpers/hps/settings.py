@@ -66,7 +66,7 @@ class VolatileDatabase(Section):
     user_name: str = "default"
     password: str = ""
     num_partitions: Count = 16
-    allocation_rate: int = Field(256 * 2**20, description="arrays grow as they need")
+    allocation_rate: int = Field(default=256 * 2**20, description="arrays grow as they need")
     max_batch_size: Count = 65536  # rows of a round trip
     overflow_margin: Count = UNBOUNDED  # rows of a partition, above which some are evicted
     overflow_policy: Literal["evict_random", "evict_least_used", "evict_oldest"] = "evict_random"
@@ -75,8 +75,8 @@ class VolatileDatabase(Section):
     initial_cache_rate: Share = 1.0  # share of each table that it begins with
     cache_missed_embeddings: bool = False  # whether what the persistent level had comes here
     refresh_time_after_fetch: bool = False
-    update_filters: list[str] = Field([".+"], description="every table is updated")
-    num_node_connections: int = Field(5, description="redis-py keeps its own connections")
+    update_filters: list[str] = Field(default=[".+"], description="every table is updated")
+    num_node_connections: int = Field(default=5, description="redis-py keeps its own connections")
     enable_tls: bool = False
 
 
@@ -85,11 +85,11 @@ class PersistentDatabase(Section):
 
     type: Literal["disabled", "rocks_db"] = "disabled"
     path: str = "/tmp/rocksdb"
-    num_threads: int = Field(16, description="RocksDB keeps its own threads")
+    num_threads: int = Field(default=16, description="RocksDB keeps its own threads")
     read_only: bool = False
     max_batch_size: Count = 65536
     initialize_after_startup: bool = True
-    update_filters: list[str] = Field([".+"], description="every table is updated")
+    update_filters: list[str] = Field(default=[".+"], description="every table is updated")
 
 
 class UpdateSource(Section):
@@ -98,11 +98,15 @@ class UpdateSource(Section):
     type: Literal["null", "folder", "kafka_message_queue"] = "null"
     path: str = ""
     brokers: str = "127.0.0.1:9092"
-    poll_timeout_ms: int = Field(500, description="a source is polled twice per second")
-    max_receive_buffer_size: int = Field(2000, description="Kafka's client keeps its own buffers")
+    poll_timeout_ms: int = Field(default=500, description="a source is polled twice per second")
+    max_receive_buffer_size: int = Field(
+        default=2000, description="Kafka's client keeps its own buffers"
+    )
     max_batch_size: Count = 8192
-    failure_backoff_ms: int = Field(50, description="Kafka's client waits by itself")
-    max_commit_interval: int = Field(32, description="each server reads a topic from its beginning")
+    failure_backoff_ms: int = Field(default=50, description="Kafka's client waits by itself")
+    max_commit_interval: int = Field(
+        default=32, description="each server reads a topic from its beginning"
+    )
 
 
 class ModelSettings(Section):
@@ -110,15 +114,21 @@ class ModelSettings(Section):
 
     model: str = Field(min_length=1)
     sparse_files: list[str] = Field(min_length=1)  # the folder of each table
-    dense_file: str = Field("", description="the graph is a separate model")
+    dense_file: str = Field(default="", description="the graph is a separate model")
     embedding_table_names: list[str]
     embedding_vecsize_per_table: list[Count]
     maxnum_catfeature_query_per_table_per_sample: list[int]
     default_value_for_each_table: list[float] = []
-    deployed_device_list: list[int] = Field([], description="Triton's instances set the device")
+    deployed_device_list: list[int] = Field(
+        default=[], description="Triton's instances set the device"
+    )
     max_batch_size: int = 64
-    num_of_worker_buffer_in_pool: int = Field(1, description="each request makes its buffers")
-    num_of_refresher_buffer_in_pool: int = Field(1, description="each chunk makes its buffers")
+    num_of_worker_buffer_in_pool: int = Field(
+        default=1, description="each request makes its buffers"
+    )
+    num_of_refresher_buffer_in_pool: int = Field(
+        default=1, description="each chunk makes its buffers"
+    )
     gpucache: bool = True
     gpucacheper: Share = 0.2
     hit_rate_threshold: float = 0.9
@@ -126,7 +136,9 @@ class ModelSettings(Section):
     refresh_delay: Seconds = 0.0
     refresh_interval: Seconds = 0.0
     init_ec: bool = True
-    fuse_embedding_table: bool = Field(False, description="`fused` of an experiment joins tables")
+    fuse_embedding_table: bool = Field(
+        default=False, description="`fused` of an experiment joins tables"
+    )
 
     @pydantic.model_validator(mode="after")
     def _check_tables(self) -> ModelSettings:
