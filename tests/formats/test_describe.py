@@ -168,8 +168,3 @@ def test_an_engine_tells_nothing_here_and_tf_trt_as_a_savedmodel_does() -> None:
     assert formats.get("trt").describe is None
     assert formats.get("tf-trt").describe is formats.get("tf-savedmodel").describe
     assert GraphFacts.__required_keys__ == {"operators"}
-
-
-def test_what_tf_trt_made_is_loaded_by_triton_alone(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match="only in Triton's TensorFlow backend. Use server.kind"):
-        formats.get("tf-trt").load(tmp_path / "model.savedmodel", 1, "gpu")
