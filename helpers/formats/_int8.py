@@ -39,7 +39,7 @@ CONVOLUTIONS = {"Conv", "Convolution", "GroupConvolution"}  # in ONNX, in OpenVI
 
 
 def _ranges(bounds: tuple[float, float]) -> list[bool]:
-    """Say whether weights are to have 7 bits, in the order in which to try."""
+    """Return whether weights are to have 7 bits, in the order in which to try."""
     if instructions("int8"):
         return [False]
     return [True] if bounds == UNLIMITED else [False, True]
@@ -113,7 +113,7 @@ def _share(
     quantised: "onnx.ModelProto",
     calibration: Sequence[Arrays],
 ) -> float:
-    """Say how much of `bounds` a graph uses, of some of the samples."""
+    """Return how much of `bounds` a graph uses, of some of the samples."""
     samples = calibration[:: ceil(len(calibration) / CHECKED)]
     found = zip(_outputs(quantised, samples), _outputs(exact, samples), strict=True)
     return _used(found, bounds)
@@ -125,7 +125,7 @@ def _within(
     quantised: "onnx.ModelProto",
     calibration: Sequence[Arrays],
 ) -> "onnx.ModelProto":
-    """Give `quantised` with as few of its layers in fp32, as they are in `exact`, as keep the
+    """Return `quantised` with as few of its layers in fp32, as they are in `exact`, as keep the
     outputs of the samples within `bounds`: first those that cost most on their own.
     """
     samples = calibration[:: ceil(len(calibration) / CHECKED)]
@@ -157,7 +157,7 @@ def _outputs(graph: "onnx.ModelProto", samples: Iterable[Arrays]) -> list[tuple[
 def _restored(
     quantised: "onnx.ModelProto", exact: "onnx.ModelProto", names: Iterable[str]
 ) -> "onnx.ModelProto":
-    """Give a copy of `quantised` whose nodes `names` have the inputs that they have in `exact`."""
+    """Return a copy of `quantised` whose nodes `names` have their inputs in `exact`."""
     from onnx import ModelProto
 
     found = ModelProto()
@@ -233,7 +233,7 @@ def quantise_openvino(
     right = [tuple(exact(batch).values()) for batch in calibration]
 
     def measure(compiled: "openvino.CompiledModel", items: Iterable[Sample]) -> tuple[float, None]:
-        """Give how much of the bounds is left, as a metric: 1 is best, below 0 is too far."""
+        """Return how much of the bounds is left, as a metric: 1 is best, below 0 is too far."""
         found = ((tuple(compiled(batch).values()), right) for batch, right in items)
         return 1 - _used(found, bounds), None
 

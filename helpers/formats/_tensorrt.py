@@ -54,8 +54,9 @@ def require_driver() -> None:
 def profile(
     inputs: Arrays, max_batch_size: int, samples: int = 0
 ) -> dict[str, dict[str, list[int]]]:
-    """Give the minimum, optimal and maximum shape of each input. A flat one has `samples` now, each
-    with some of its elements.
+    """Return the minimum, optimal and maximum shape of each input.
+
+    A flat one has `samples` now, each with some of its elements.
 
     The engine is tuned for the largest batch, as in NVIDIA's conversions.
     """
@@ -146,7 +147,7 @@ def _set_precision(trt: Any, config: Any, precision: str) -> None:
 
 
 def _timing_cache(config: Any, path: Path) -> Any:
-    """Give `config` the timings of earlier builds, if the same TensorRT and GPU measured them."""
+    """Load earlier timings into `config`, if the same TensorRT and GPU measured them."""
     if not hasattr(config, "create_timing_cache"):  # before 8.0
         return None
     cache = config.create_timing_cache(path.read_bytes() if path.exists() else b"")

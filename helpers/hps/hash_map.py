@@ -42,7 +42,7 @@ class Index:
         return self._keys.nbytes + self._rows.nbytes
 
     def find(self, keys: Keys) -> NDArray[np.int32]:
-        """Give the number of each key [n]; -1 for those that have none."""
+        """Return the number of each key [n]; -1 for those that have none."""
         rows = np.full(len(keys), FREE, np.int32)
         todo, slots = np.arange(len(keys)), self._slots(keys)
         while len(todo):
@@ -54,7 +54,7 @@ class Index:
         return rows
 
     def add(self, keys: Keys, rows: NDArray[np.int32]) -> None:
-        """Give different keys [n], none of which has a number, these numbers."""
+        """Set the numbers of different keys [n], none of which has one."""
         while self._taken + len(keys) > FULL * len(self._keys):
             self._grow()
         self._taken += len(keys)
@@ -67,7 +67,7 @@ class Index:
             todo, slots = todo[lost], (slots[lost] + 1) & (len(self._keys) - 1)
 
     def rebuild(self, keys: Keys, rows: NDArray[np.int32]) -> None:
-        """Forget all and take these."""
+        """Replace all keys and their numbers."""
         self._rows[:] = FREE
         self._taken = 0
         self.add(keys, rows)
@@ -118,7 +118,7 @@ class HashMap(Database):
 
     @property
     def nbytes(self) -> int:
-        """What it takes in memory."""
+        """Return the bytes that it takes in memory."""
         arrays = (self._index, self._keys, self._vectors, self._uses)
         return sum(each.nbytes for each in arrays)
 
@@ -152,7 +152,7 @@ class HashMap(Database):
         return np.flatnonzero(~found)
 
     def keys(self) -> Keys:
-        """Give all keys that it has."""
+        """Return all keys that it has."""
         with self._lock:
             return self._keys[: self._count].copy()
 
@@ -179,7 +179,7 @@ class HashMap(Database):
                 self._uses.resize(rows, refcheck=False)
 
     def partition_of(self, keys: Keys) -> NDArray[np.int64]:
-        """Which partition each key [n] belongs to."""
+        """Return the partition of each key [n]."""
         mixed = (keys.astype(np.uint64) * np.uint64(0xD6E8FEB86659FD93)) >> np.uint64(32)
         partitions: NDArray[np.int64] = (mixed % np.uint64(self._partitions)).astype(np.int64)
         return partitions

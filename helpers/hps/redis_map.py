@@ -168,7 +168,7 @@ class RedisMap(Database):
         return list(zip(different.tolist(), np.split(order, starts[1:])))
 
     def _touch(self, pipe: Any, partition: int, fields: list[bytes], read: bool = False) -> None:
-        """Note when rows were written, or how often they were asked for, if the policy needs it."""
+        """Record when rows were written, or how often they were read, if the policy needs it."""
         policy, at = self._settings.overflow_policy, self._key(partition, "u")
         if self._settings.overflow_margin >= NO_MARGIN or not fields:
             return

@@ -55,11 +55,11 @@ class Session:
         return {OUTPUT: torch.stack(found)}
 
     def counters(self) -> dict[str, int]:
-        """Give what lookups met so far, for the server's metrics."""
+        """Return what lookups met so far, for the server's metrics."""
         return {f"hps_{name}": value for name, value in vars(self.store.counts()).items()}
 
     def configure(self, parameters: Mapping[str, str]) -> None:
-        """Take the parameters of the model's `config.pbtxt`: `exact` makes every lookup exact."""
+        """Apply the parameters of the model's `config.pbtxt`: `exact` makes every lookup exact."""
         if parameters.get("exact"):
             self.store.wait_for_all()
 
@@ -69,7 +69,7 @@ class Session:
 
 
 def _say(text: str) -> None:
-    """Tell the log of the server, of which this process is a part."""
+    """Print to the log of the server, of which this process is a part."""
     print(f"hps: {text}", flush=True)
 
 

@@ -82,7 +82,7 @@ class Store:
             self.start(self._refresh_at_intervals)
 
     def lookup(self, keys: Keys, counts: Sequence[int]) -> Any:
-        """Give the vectors of keys [n], `counts` of each table in turn, joined to one float32 [n x
+        """Return the vectors of keys [n], `counts` of each table in turn, as one float32 [n x
         width]; on a GPU a tensor there. Raises ValueError for counts that do not fit.
         """
         if len(counts) != len(self.tables):
@@ -128,7 +128,7 @@ class Store:
             table.settle()
 
     def refresh(self) -> None:
-        """Bring all caches up to date with the databases."""
+        """Update all caches from the databases."""
         for table in self.tables:
             table.refresh(self.model.cache_refresh_percentage_per_iteration or 1.0)
 
@@ -172,7 +172,7 @@ class Store:
         return thread
 
     def resolve(self, path: str) -> Path:
-        """Give the place of a path of the settings that is not a table's: a relative one begins at
+        """Return where a path of the settings is that is not a table's: a relative one begins at
         $HPS_FOLDER, or else in the folder for temporary files.
         """
         return Path(os.environ.get(FOLDER) or tempfile.gettempdir()) / path
@@ -270,7 +270,7 @@ class Store:
             level.set_mark(f"{mark} {many}")
 
     def _preload(self, place: int) -> None:
-        """Put a table's first rows into its cache, if the settings ask for it."""
+        """Write a table's first rows to its cache, if the settings ask for it."""
         table = self.tables[place]
         wanted = self.model.init_ec and self.model.cache_refresh_percentage_per_iteration > 0
         if table.cache is None or not wanted:
@@ -290,7 +290,7 @@ def new_cache(share: float, rows: int, width: int, device: str) -> Any:
 
 
 def _device_of(wanted: str) -> str:
-    """Give the device on which caches can lie: a GPU needs PyTorch, which Triton's image lacks."""
+    """Return the device of the caches: a GPU needs PyTorch, which Triton's image lacks."""
     if wanted != "gpu":
         return wanted
     try:
@@ -305,7 +305,7 @@ def _device_of(wanted: str) -> str:
 
 
 def _digest(folder: Path) -> str:
-    """Tell whether a folder is the one that was loaded: sizes, times, and the first and last MB."""
+    """Return a digest of a folder: of its files' sizes, times, and first and last MB."""
     found = hashlib.sha256()
     for name in (files.KEYS, files.VECTORS):
         path = folder / name

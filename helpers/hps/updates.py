@@ -81,7 +81,7 @@ def _watch(store: Store, source: UpdateSource) -> None:
 
 
 def topic(store: Store, table: Table) -> str:
-    """Name the topic of a table."""
+    """Return the topic of a table."""
     return f"{PREFIX}.{store.model.model}.{table.name}"
 
 
