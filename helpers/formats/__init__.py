@@ -155,8 +155,8 @@ def get(name: str) -> Format:
 
 
 def richest(source: str, device: str) -> str:
-    """Name the format with the most precisions on a device, of those that are made from the format
-    `source` and that itself.
+    """Return the format with the most precisions on a device, of `source` and those that are made
+    from it.
     """
     found = [name for name in names() if source in (name, *get(name).SOURCES)]
     return max(found, key=lambda name: len(get(name).PRECISIONS.get(device, ())))
@@ -168,7 +168,7 @@ def built_for(name: str) -> tuple[str, ...]:
 
 
 def missing(name: str, device: str) -> str:
-    """Say in one line which package the format lacks here to run on `device`; empty if none."""
+    """Return which package the format lacks here to run on `device`, in one line; empty if none."""
     for runtime in get(name).RUNTIME:
         if find_spec(runtime) is None:
             return f"{name} needs {runtime}, which is not installed"
@@ -184,7 +184,7 @@ def missing(name: str, device: str) -> str:
 
 
 def distribution(module: str) -> str:
-    """Name the installed distribution of a module, whose builds for a CPU or GPU may differ."""
+    """Return the installed distribution of a module, whose builds for a CPU or GPU may differ."""
     candidates = (module, f"{module}-cpu", f"{module}-gpu", f"{module}-cu13")
     return next((name for name in candidates if installed_version(name)), module)
 

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     import openvino
 
 Record = Callable[..., None]  # see `Build.record`
-Item = tuple[Arrays, tuple[Array, ...]]  # a batch, and what the fp32 graph computes of it
+Sample = tuple[Arrays, tuple[Array, ...]]  # a batch, and what the fp32 graph computes of it
+Item = tuple[tuple[Array, ...], tuple[Array, ...]]  # a batch's outputs in int8 and in fp32
 
 # In a graph with convolutions every operator that can stays in int8. In others the rest loses more
 # accuracy than it gains speed: a mask of -10,000 before a softmax takes a tensor's whole range.
@@ -38,7 +39,7 @@ CONVOLUTIONS = {"Conv", "Convolution", "GroupConvolution"}  # in ONNX, in OpenVI
 
 
 def _ranges(bounds: tuple[float, float]) -> list[bool]:
-    """Say whether weights are to have 7 bits, in the order in which to try."""
+    """Return whether weights are to have 7 bits, in the order in which to try."""
     if instructions("int8"):
         return [False]
     return [True] if bounds == UNLIMITED else [False, True]
@@ -112,7 +113,7 @@ def _share(
     quantised: "onnx.ModelProto",
     calibration: Sequence[Arrays],
 ) -> float:
-    """Say how much of `bounds` a graph uses, of some of the samples."""
+    """Return how much of `bounds` a graph uses, of some of the samples."""
     samples = calibration[:: ceil(len(calibration) / CHECKED)]
     found = zip(_outputs(quantised, samples), _outputs(exact, samples), strict=True)
     return _used(found, bounds)
@@ -124,7 +125,7 @@ def _within(
     quantised: "onnx.ModelProto",
     calibration: Sequence[Arrays],
 ) -> "onnx.ModelProto":
-    """Give `quantised` with as few of its layers in fp32, as they are in `exact`, as keep the
+    """Return `quantised` with as few of its layers in fp32, as they are in `exact`, as keep the
     outputs of the samples within `bounds`: first those that cost most on their own.
     """
     samples = calibration[:: ceil(len(calibration) / CHECKED)]
@@ -156,7 +157,7 @@ def _outputs(graph: "onnx.ModelProto", samples: Iterable[Arrays]) -> list[tuple[
 def _restored(
     quantised: "onnx.ModelProto", exact: "onnx.ModelProto", names: Iterable[str]
 ) -> "onnx.ModelProto":
-    """Give a copy of `quantised` whose nodes `names` have the inputs that they have in `exact`."""
+    """Return a copy of `quantised` whose nodes `names` have their inputs in `exact`."""
     from onnx import ModelProto
 
     found = ModelProto()
@@ -184,19 +185,29 @@ def _idle(graph: "onnx.GraphProto") -> "list[onnx.NodeProto]":
     return [node for node in graph.node if not read & set(node.output)]
 
 
-def _used(
-    items: Iterable[tuple[tuple[Array, ...], tuple[Array, ...]]], bounds: tuple[float, float]
-) -> float:
-    """Say how much of `bounds` the outputs of some batches use, of (found, right) each: up to 1 is
-    within them.
+def _used(items: Iterable[Item], bounds: tuple[float, float]) -> float:
+    """Return how much of `bounds` the outputs of some batches use, of (found, right) each: up to 1
+    is within them.
+
+    An output that is constant within a batch has its deviation over all batches.
     """
+    batches = list(items)
+    outputs = zip(*(right for _, right in batches), strict=True)
+    overall = [
+        _deviation(np.concatenate([np.ravel(each) for each in output])) for output in outputs
+    ]
     used = []
-    for batch in items:
-        for found, reference in zip(*batch, strict=True):
+    for batch in batches:
+        for found, reference, other in zip(*batch, overall, strict=True):
             apart = np.abs(np.subtract(found, reference, dtype=np.float64))
-            apart /= reference.std(dtype=np.float64)
+            apart /= reference.std(dtype=np.float64) or other
             used.append((apart.max() / bounds[0], apart.mean() / bounds[1]))
     return float(max(np.max(used, axis=0)[0], np.mean(used, axis=0)[1]))
+
+
+def _deviation(output: Array) -> float:
+    """Return the standard deviation of an output; the size of one that is constant, or 1."""
+    return float(output.std(dtype=np.float64) or np.abs(output).max() or 1)
 
 
 def quantise_openvino(
@@ -221,14 +232,14 @@ def quantise_openvino(
     exact = openvino.Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     right = [tuple(exact(batch).values()) for batch in calibration]
 
-    def measure(compiled: "openvino.CompiledModel", items: Iterable[Item]) -> tuple[float, None]:
-        """Give how much of the bounds is left, as a metric: 1 is best, below 0 is too far."""
+    def measure(compiled: "openvino.CompiledModel", items: Iterable[Sample]) -> tuple[float, None]:
+        """Return how much of the bounds is left, as a metric: 1 is best, below 0 is too far."""
         found = ((tuple(compiled(batch).values()), right) for batch, right in items)
         return 1 - _used(found, bounds), None
 
     kinds = {each.get_type_name() for each in model.get_ops()}
     ignored = [] if CONVOLUTIONS & kinds else sorted(kinds - set(PRODUCTS))
-    items: list[Item] = list(zip(calibration, right, strict=True))
+    items: list[Sample] = list(zip(calibration, right, strict=True))
     samples = nncf.Dataset(items, lambda item: item[0])
     reached = RangeEstimatorParametersSet.MINMAX  # not the mean of what each batch reaches
     options = {

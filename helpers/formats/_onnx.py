@@ -39,35 +39,27 @@ class OnnxSession:
     def run(self, inputs: Arrays) -> Arrays:
         return dict(zip(self._outputs, self._session.run(self._outputs, inputs), strict=True))
 
-    def run_on_device(
-        self, inputs: Mapping[str, Array | torch.Tensor]
-    ) -> Mapping[str, Array | torch.Tensor]:
-        """Like `run`, but inputs may be on the device; outputs, fixed but for the batch, stay. Flat
-        inputs do not tell how large the batch is: then outputs come back as arrays.
-        """
+    def run_on_device(self, inputs: Mapping[str, Array | torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Run as `run` does, but inputs may be on the device, and outputs stay there."""
         import torch
 
         device = self._device
         tensors = {name: torch.as_tensor(each, device=device) for name, each in inputs.items()}
-        size, is_flat = len(next(iter(tensors.values()))), next(iter(tensors.values())).ndim == 1
-        dtypes = {"tensor(float)": torch.float32, "tensor(float16)": torch.float16}
         binding = self._session.io_binding()
-        for output in self._session.get_outputs():
-            if is_flat:
-                binding.bind_output(output.name)
-                continue
-            shape, dtype = (size, *output.shape[1:]), dtypes[output.type]
-            tensors[output.name] = torch.empty(shape, dtype=dtype, device=device)
         for name, tensor in tensors.items():
-            bind = binding.bind_output if name in self._outputs else binding.bind_input
             element = str(tensor.dtype).removeprefix("torch.")
-            bind(name, device, 0, element, tuple(tensor.shape), tensor.data_ptr())
+            binding.bind_input(name, device, 0, element, tuple(tensor.shape), tensor.data_ptr())
+        for output in self._session.get_outputs():
+            binding.bind_output(output.name, device)
         if device == "cuda":
             torch.cuda.synchronize()  # ONNX Runtime reads the inputs on a stream of its own
         self._session.run_with_iobinding(binding)
-        if is_flat:
-            return dict(zip(self._outputs, binding.copy_outputs_to_cpu(), strict=True))
-        return {name: tensors[name] for name in self._outputs}
+        found = {}
+        for output, value in zip(self._session.get_outputs(), binding.get_outputs(), strict=True):
+            tensor = torch.from_dlpack(value)
+            is_bool = output.type == "tensor(bool)"  # DLPack carries it as a byte
+            found[output.name] = tensor.view(torch.bool) if is_bool else tensor
+        return found
 
 
 load = OnnxSession

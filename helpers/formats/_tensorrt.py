@@ -54,8 +54,9 @@ def require_driver() -> None:
 def profile(
     inputs: Arrays, max_batch_size: int, samples: int = 0
 ) -> dict[str, dict[str, list[int]]]:
-    """Give the minimum, optimal and maximum shape of each input. A flat one has `samples` now, each
-    with some of its elements.
+    """Return the minimum, optimal and maximum shape of each input.
+
+    A flat one has `samples` now, each with some of its elements.
 
     The engine is tuned for the largest batch, as in NVIDIA's conversions.
     """
@@ -146,7 +147,7 @@ def _set_precision(trt: Any, config: Any, precision: str) -> None:
 
 
 def _timing_cache(config: Any, path: Path) -> Any:
-    """Give `config` the timings of earlier builds, if the same TensorRT and GPU measured them."""
+    """Load earlier timings into `config`, if the same TensorRT and GPU measured them."""
     if not hasattr(config, "create_timing_cache"):  # before 8.0
         return None
     cache = config.create_timing_cache(path.read_bytes() if path.exists() else b"")
@@ -270,26 +271,16 @@ class TensorRtSession:
         self._graphs[size] = (graph, context, tensors, results)
 
 
-class TfTrtSession:
-    """A SavedModel made by TF-TRT; TensorFlow copies the inputs to the GPU."""
-
-    def __init__(self, path: Path) -> None:
-        tf = _tensorflow()
-        self._constant = tf.constant
-        self._model = tf.saved_model.load(str(path))  # must live as long as its function
-        self._function = self._model.signatures[_SIGNATURE]
-
-    def run(self, inputs: Arrays) -> Arrays:
-        results = self._function(**{name: self._constant(inputs[name]) for name in inputs})
-        return {name: result.numpy() for name, result in results.items()}
-
-
-def load(path: Path, threads: int, device: str) -> TensorRtSession | TfTrtSession:
-    """Load what `build` made; it works on the GPU, so `threads` has no effect."""
+def load(path: Path, threads: int, device: str) -> TensorRtSession:
+    """Load an engine; it works on the GPU, so `threads` has no effect."""
     if device != "gpu":
         raise RuntimeError("TensorRT runs only on a GPU")
+    if path.suffix == SAVED_MODEL:
+        raise RuntimeError(
+            "tf-trt runs only in Triton's TensorFlow backend. Use server.kind docker."
+        )
     require_driver()
-    return TfTrtSession(path) if path.suffix == SAVED_MODEL else TensorRtSession(path)
+    return TensorRtSession(path)
 
 
 if __name__ == "__main__":

@@ -84,11 +84,13 @@ def _reached(nodes: Iterable[NodeDef], tensors: list[str]) -> list[NodeDef]:
 
 
 def _kinds(nodes: Iterable[NodeDef], functions: Mapping[str, Iterable[NodeDef]]) -> Iterator[str]:
+    """Yield the operators of nodes and of the functions they call; a plain call is none itself."""
     for node in nodes:
-        called = node.attr["f"].func.name if "f" in node.attr else ""
-        if called in functions:
-            yield from _kinds(functions[called], functions)
-        elif node.op not in _NO_OPERATORS:
+        called = [each.func.name for each in node.attr.values() if each.HasField("func")]
+        called += [func.name for each in node.attr.values() for func in each.list.func]
+        for name in called:
+            yield from _kinds(functions.get(name, ()), functions)
+        if node.op not in _NO_OPERATORS and "f" not in node.attr:
             yield node.op
 
 

@@ -1,7 +1,7 @@
 """TF-TRT: a SavedModel in which TensorRT runs what it can, and TensorFlow the rest.
 
-It is made and loaded by the TensorFlow of the server's release, and only by one that still has
-TensorRT: in NVIDIA's TensorFlow image of that release, or here if such a TensorFlow is installed.
+It is made in NVIDIA's TensorFlow image of the server's release, as today's TensorFlow has no
+TensorRT, and loaded by Triton's TensorFlow backend alone.
 """
 
 from helpers.formats import tf_savedmodel, trt

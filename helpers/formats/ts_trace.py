@@ -123,7 +123,7 @@ def _to_bf16(tensors: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
 
 
 def _wrapped(module: torch.nn.Module, names: list[str], is_bf16: bool) -> torch.nn.Module:
-    """Name the arguments of a compiled module's `forward`; with bf16, cast from and to fp32."""
+    """Return the module with named arguments of `forward`; with bf16, cast from and to fp32."""
     import torch
 
     class Wrapped(torch.nn.Module):  # type: ignore[misc]

@@ -52,7 +52,7 @@ class Cache:
 
     @property
     def nbytes(self) -> int:
-        """What it takes in memory."""
+        """Return the bytes that it takes in memory."""
         arrays = (self._keys, self._stamps, self._vectors, self._first)
         return sum(each.nbytes for each in arrays)
 
@@ -82,7 +82,7 @@ class Cache:
         """
         with self._lock:
             places, rows = self._find(keys)
-            self._vectors[rows] = vectors[places]
+            self._store(rows, vectors[places])
             if only_present or len(places) == len(keys):
                 return 0
             missing = self._others(places, len(keys))
@@ -90,13 +90,13 @@ class Cache:
             return self._insert(keys[missing], vectors[missing])
 
     def keys(self) -> Keys:
-        """Give all keys that it holds."""
+        """Return all keys that it holds."""
         with self._lock:
             held: Keys = self._keys.T.reshape(-1)[self._stamps != NEVER]
             return held
 
     def _find(self, keys: Keys) -> tuple[Places, Places]:
-        """Give the places of the keys that are here, and their rows."""
+        """Return the places of the keys that are here, and their rows."""
         sets: Any = self._set_of(keys)
         same = np.take(self._keys, sets, axis=0, mode="clip") == keys[:, None]
         found = np.flatnonzero(same)  # a key is in one row at most
@@ -105,8 +105,11 @@ class Cache:
             sets = sets[places]
         return places, (found & (WAYS - 1)) * self._sets + sets
 
+    def _store(self, rows: Places, vectors: Vectors) -> None:
+        self._vectors[rows] = vectors
+
     def _set_of(self, keys: Keys) -> Places:
-        """Give the remainders, of keys without a sign: that takes half the time."""
+        """Return the remainders of keys read as unsigned: that takes half the time."""
         found: Any = keys.view(np.uint64) % np.uint64(self._sets)
         return found.view(np.int64)  # type: ignore[no-any-return]
 

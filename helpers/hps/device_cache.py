@@ -1,4 +1,4 @@
-"""The embedding cache in a GPU's memory: `Cache` over again, with PyTorch's tensors."""
+"""The embedding cache in a GPU's memory: `Cache` with PyTorch's tensors."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .cache import NEVER, WAYS, number_of_sets
+from .cache import NEVER, WAYS, Cache, number_of_sets
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Keys = NDArray[np.int64]
     Vectors = NDArray[np.float32]
+    Places = NDArray[np.int64]
 
 
-class DeviceCache:
+class DeviceCache(Cache):
     """At least `rows` rows of float32 [width] on `device`, as PyTorch names it; otherwise `Cache`.
 
-    It takes and gives arrays in this host's memory, as the rest of the store does.
+    It takes and returns arrays in this host's memory, as the rest of the store does.
     """
 
     def __init__(self, rows: int, width: int, device: str) -> None:
@@ -34,48 +35,26 @@ class DeviceCache:
         self._tick = 0
         self._lock = Lock()
 
-    def __len__(self) -> int:
-        """Count the rows that hold a key."""
-        return int((self._stamps != NEVER).sum())
-
     @property
     def nbytes(self) -> int:
-        """What it takes in the device's memory."""
+        """Return the bytes that it takes in the device's memory."""
         return sum(each.nbytes for each in (self._keys, self._stamps, self._vectors))
 
-    def take(self, keys: Keys, out: Any) -> tuple[NDArray[np.int64], int]:
-        """Copy the rows of `keys` [n], which may repeat, to `out` [n, width], an array or a tensor
-        on the device; what it then has for the missing means nothing. Give the places of the
-        missing in `keys`, and how many different keys were found.
-        """
+    def take(self, keys: Keys, out: Any) -> tuple[Places, int]:
+        """Do as `Cache.take`; `out` may be a tensor on the device too."""
         with self._lock:
-            rows, there = self._find(self._to_device(keys))
+            places, rows = self._find(keys)
             self._tick += 1
-            self._stamps.view(-1)[rows[there]] = self._tick
-            different = len(self._torch.unique(rows[there]))
+            self._stamps.reshape(-1)[rows] = self._tick  # a view
+            different = len(self._torch.unique(rows))
             if isinstance(out, np.ndarray):
-                found = there.cpu().numpy()
-                out[found] = self._vectors[rows[there]].cpu().numpy()
+                out[places] = self._vectors[rows].cpu().numpy()
             else:
-                out[there] = self._vectors[rows[there]]
-        return (~there).nonzero().view(-1).cpu().numpy(), different
-
-    def put(self, keys: Keys, vectors: Vectors, only_present: bool = False) -> int:
-        """Write vectors [n, width] of different keys [n]: over those that are here, and else,
-        unless `only_present`, in place of the least recently used. Where more keys than a set has
-        rows fall into it, the last ones stay. Give how many keys were evicted.
-        """
-        some, values = self._to_device(keys), self._to_device(vectors)
-        with self._lock:
-            rows, there = self._find(some)
-            self._vectors[rows[there]] = values[there]
-            if only_present or bool(there.all()):
-                return 0
-            self._tick += 1
-            return self._insert(some[~there], values[~there])
+                out[self._to_device(places)] = self._vectors[rows]
+        return self._others(places, len(keys)), different
 
     def keys(self) -> Keys:
-        """Give all keys that it holds."""
+        """Return all keys that it holds."""
         with self._lock:
             found: Keys = self._keys[self._stamps != NEVER].cpu().numpy()
             return found
@@ -83,15 +62,19 @@ class DeviceCache:
     def _to_device(self, array: Any) -> Any:
         return self._torch.from_numpy(np.ascontiguousarray(array)).to(self._device)
 
-    def _find(self, keys: Any) -> tuple[Any, Any]:
-        """Give the row of each key, and which have one."""
-        sets = keys % self._sets
-        same = (self._keys[sets] == keys[:, None]) & (self._stamps[sets] != NEVER)
-        return sets * WAYS + same.int().argmax(1), same.any(1)
+    def _find(self, keys: Keys) -> tuple[Places, Any]:
+        on_device = self._to_device(keys)
+        sets = on_device % self._sets
+        same = (self._keys[sets] == on_device[:, None]) & (self._stamps[sets] != NEVER)
+        places, ways = same.nonzero(as_tuple=True)  # a key is in one row at most
+        return places.cpu().numpy(), sets[places] * WAYS + ways
 
-    def _insert(self, keys: Any, vectors: Any) -> int:
-        torch = self._torch
-        sets = keys % self._sets
+    def _store(self, rows: Any, vectors: Vectors) -> None:
+        self._vectors[rows] = self._to_device(vectors)
+
+    def _insert(self, keys: Keys, vectors: Vectors) -> int:
+        torch, on_device = self._torch, self._to_device(keys)
+        sets = on_device % self._sets
         order = torch.argsort(sets, stable=True).flip(0)  # the last of a set first
         grouped = sets[order]
         first = torch.searchsorted(-grouped, -grouped, right=False)
@@ -101,7 +84,7 @@ class DeviceCache:
         oldest = torch.argsort(self._stamps[grouped], dim=1, stable=True)
         ways = oldest.gather(1, rank[:, None]).view(-1)
         evicted = int((self._stamps[grouped, ways] != NEVER).sum())
-        self._keys[grouped, ways] = keys[order]
+        self._keys[grouped, ways] = on_device[order]
         self._stamps[grouped, ways] = self._tick
-        self._vectors[grouped * WAYS + ways] = vectors[order]
+        self._vectors[grouped * WAYS + ways] = self._to_device(vectors)[order]
         return evicted

@@ -47,7 +47,7 @@ def rows(folder: Path, width: int) -> int:
 
 
 def read(folder: Path, width: int) -> Iterator[tuple[Keys, Vectors]]:
-    """Give a folder's rows in chunks of 64 MiB: keys [n] and vectors [n, width].
+    """Yield a folder's rows in chunks of 64 MiB: keys [n] and vectors [n, width].
 
     Raises `BadTable` as `rows` does, for a key that is there twice, before the first chunk, and for
     a vector that is not finite.

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from .table import Database
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -40,7 +42,7 @@ class Index:
         return self._keys.nbytes + self._rows.nbytes
 
     def find(self, keys: Keys) -> NDArray[np.int32]:
-        """Give the number of each key [n]; -1 for those that have none."""
+        """Return the number of each key [n]; -1 for those that have none."""
         rows = np.full(len(keys), FREE, np.int32)
         todo, slots = np.arange(len(keys)), self._slots(keys)
         while len(todo):
@@ -52,7 +54,7 @@ class Index:
         return rows
 
     def add(self, keys: Keys, rows: NDArray[np.int32]) -> None:
-        """Give different keys [n], none of which has a number, these numbers."""
+        """Set the numbers of different keys [n], none of which has one."""
         while self._taken + len(keys) > FULL * len(self._keys):
             self._grow()
         self._taken += len(keys)
@@ -65,7 +67,7 @@ class Index:
             todo, slots = todo[lost], (slots[lost] + 1) & (len(self._keys) - 1)
 
     def rebuild(self, keys: Keys, rows: NDArray[np.int32]) -> None:
-        """Forget all and take these."""
+        """Replace all keys and their numbers."""
         self._rows[:] = FREE
         self._taken = 0
         self.add(keys, rows)
@@ -85,7 +87,7 @@ class Index:
         self.add(keys, rows)
 
 
-class HashMap:
+class HashMap(Database):
     """Rows of float32 [width] by key, in `partitions` of at most `margin` rows. One that has more
     evicts by `policy` ("evict_random", "evict_least_used" by how often a row was asked for,
     "evict_oldest" by when it was written or, with `touch`, asked for) down to `target` of the
@@ -116,12 +118,11 @@ class HashMap:
 
     @property
     def nbytes(self) -> int:
-        """What it takes in memory."""
+        """Return the bytes that it takes in memory."""
         arrays = (self._index, self._keys, self._vectors, self._uses)
         return sum(each.nbytes for each in arrays)
 
     def reserve(self, rows: int) -> None:
-        """Make room for so many rows in all, at once."""
         with self._lock:
             self._resize(rows)
 
@@ -143,7 +144,6 @@ class HashMap:
                 self._evict()
 
     def take(self, keys: Keys, out: Vectors) -> NDArray[np.int64]:
-        """Copy the rows of `keys` [n] to `out` [n, width]; give the places of those it has not."""
         with self._lock:
             rows = self._index.find(keys)
             found = rows != FREE
@@ -152,12 +152,9 @@ class HashMap:
         return np.flatnonzero(~found)
 
     def keys(self) -> Keys:
-        """Give all keys that it has."""
+        """Return all keys that it has."""
         with self._lock:
             return self._keys[: self._count].copy()
-
-    def close(self) -> None:
-        """Nothing is held open."""
 
     def _written(self, rows: NDArray[np.int32], new: NDArray[np.int32]) -> None:
         self._time += 1
@@ -182,7 +179,7 @@ class HashMap:
                 self._uses.resize(rows, refcheck=False)
 
     def partition_of(self, keys: Keys) -> NDArray[np.int64]:
-        """Which partition each key [n] belongs to."""
+        """Return the partition of each key [n]."""
         mixed = (keys.astype(np.uint64) * np.uint64(0xD6E8FEB86659FD93)) >> np.uint64(32)
         partitions: NDArray[np.int64] = (mixed % np.uint64(self._partitions)).astype(np.int64)
         return partitions

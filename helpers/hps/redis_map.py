@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .table import Away
+from .table import Away, Database
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -86,16 +86,17 @@ def connect(settings: VolatileDatabase) -> Any:
     return client
 
 
-class RedisMap:
+class RedisMap(Database):
     """One table's rows of float32 [width] in Redis. While it is away `take` and `put` raise `Away`,
     for a second without asking.
     """
+
+    outlives_process = True
 
     def __init__(self, client: Any, name: str, width: int, settings: VolatileDatabase) -> None:
         self._client, self._name, self._width = client, name, width
         self._settings = settings
         self._away_until, self._why = 0.0, ""
-        self.round_trips = 0
 
     def put(self, keys: Keys, vectors: Vectors) -> None:
         """Write vectors [n, width] of keys [n] in pipelined batches, and evict what is too much."""
@@ -112,12 +113,10 @@ class RedisMap:
             pipe.hset(self._key(partition), mapping=dict(zip(fields, blobs)))
             self._touch(pipe, partition, fields)
         pipe.execute()
-        self.round_trips += 1
         if self._settings.overflow_margin < NO_MARGIN:
             self._evict([partition for partition, _ in parts])
 
     def take(self, keys: Keys, out: Vectors) -> NDArray[np.int64]:
-        """Copy the rows of `keys` [n] to `out` [n, width]; give the places of those it has not."""
         missing = []
         with self._asking():
             for start in range(0, len(keys), self._settings.max_batch_size):
@@ -145,7 +144,6 @@ class RedisMap:
         for (partition, _), some in zip(parts, fields):
             self._touch(pipe, partition, some, read=True)
         answers = pipe.execute()
-        self.round_trips += 1
         missing = []
         for (_, places), blobs in zip(parts, answers):
             there = [i for i, blob in enumerate(blobs) if blob and len(blob) == 4 * self._width]
@@ -157,10 +155,6 @@ class RedisMap:
 
     def __len__(self) -> int:
         return sum(self._client.hlen(self._key(i)) for i in range(self._settings.num_partitions))
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._client.close()
 
     def _key(self, partition: int, kind: str = "v") -> str:
         """The name of a hash; in a Cluster what stands in braces decides the node."""
@@ -174,7 +168,7 @@ class RedisMap:
         return list(zip(different.tolist(), np.split(order, starts[1:])))
 
     def _touch(self, pipe: Any, partition: int, fields: list[bytes], read: bool = False) -> None:
-        """Note when rows were written, or how often they were asked for, if the policy needs it."""
+        """Record when rows were written, or how often they were read, if the policy needs it."""
         policy, at = self._settings.overflow_policy, self._key(partition, "u")
         if self._settings.overflow_margin >= NO_MARGIN or not fields:
             return
@@ -204,18 +198,15 @@ class RedisMap:
             pipe.execute()
 
     def clear(self) -> None:
-        """Forget all rows."""
         with self._asking():
             for partition in range(self._settings.num_partitions):
                 for kind in "vum":
                     self._client.unlink(self._key(partition, kind))
 
     def mark(self) -> str:
-        """Give what `set_mark` noted, or nothing."""
         with self._asking():
             return (self._client.get(self._key(0, "m")) or b"").decode()
 
     def set_mark(self, text: str) -> None:
-        """Note what was loaded, after all of it was."""
         with self._asking():
             self._client.set(self._key(0, "m"), text)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .table import Away
+from .table import Away, Database
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,11 +21,13 @@ if TYPE_CHECKING:
 MARK = b"mark"  # keys of rows have 8 bytes
 
 
-class Rocks:
+class Rocks(Database):
     """Rows of float32 [width] by key, in the database at `path`, which one process may write.
 
     Raises `Away` for a database that another process has open, or a damaged one.
     """
+
+    is_persistent = outlives_process = True
 
     def __init__(self, path: Path, width: int, read_only: bool = False) -> None:
         import rocksdict
@@ -51,7 +53,6 @@ class Rocks:
             self._db.write(batch)
 
     def take(self, keys: Keys, out: Vectors) -> NDArray[np.int64]:
-        """Copy the rows of `keys` [n] to `out` [n, width]; give the places of those it has not."""
         with self._explained():
             names = keys.astype(">i8").tobytes()
             blobs = self._db[[names[at : at + 8] for at in range(0, len(names), 8)]]
@@ -72,19 +73,16 @@ class Rocks:
             raise Away(f"RocksDB at {self._path}: {words[:200]}") from None
 
     def clear(self) -> None:
-        """Forget all rows."""
         with self._explained():
             self._db.close()
             self._kinds.Rdict.destroy(str(self._path))
             self._db = self._kinds.Rdict(str(self._path), self._options, access_type=self._mode)
 
     def mark(self) -> str:
-        """Give what `set_mark` noted, or nothing."""
         with self._explained():
             return (self._db.get(MARK) or b"").decode()
 
     def set_mark(self, text: str) -> None:
-        """Note what was loaded, after all of it was."""
         with self._explained():
             self._db[MARK] = text.encode()
             self._db.flush()

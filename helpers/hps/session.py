@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import logging
-from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import settings
 from .store import Store
 from .updates import follow
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from numpy.typing import ArrayLike, NDArray
 
@@ -29,30 +30,36 @@ class Session:
         self.store = store
 
     def run(self, inputs: Mapping[str, ArrayLike]) -> dict[str, NDArray[np.float32]]:
-        """Map `KEYS`, whole numbers [1, keys], and `NUMKEYS`, [1, tables], to `OUTPUT0`, float32
-        [1, keys x width]: the vectors of all keys of the first table, of the second, and so on.
+        """Map `KEYS`, whole numbers [lookups, keys], and `NUMKEYS`, [lookups, tables], to
+        `OUTPUT0`, float32 [lookups, keys x width]: the vectors of the first table's keys, of the
+        second's, and so on.
 
         Raises ValueError for counts that do not fit the keys or the tables.
         """
+        found = self.run_on_device(inputs)[OUTPUT]
+        return {OUTPUT: found if isinstance(found, np.ndarray) else found.cpu().numpy()}
+
+    def run_on_device(self, inputs: Mapping[str, ArrayLike]) -> dict[str, Any]:
+        """Run as `run` does, but vectors of a cache on a GPU stay there."""
         keys, counts = (np.atleast_2d(np.asarray(inputs[name])) for name in (KEYS, COUNTS))
         if len(keys) != len(counts):
             raise ValueError(f"{KEYS} is {list(keys.shape)} and {COUNTS} {list(counts.shape)}")
         pairs = zip(keys.astype(np.int64, copy=False), counts.tolist())
         found = [self.store.lookup(*pair) for pair in pairs]
-        on_host = [each if isinstance(each, np.ndarray) else each.cpu().numpy() for each in found]
-        return {OUTPUT: on_host[0][None] if len(on_host) == 1 else np.stack(on_host)}
+        if len(found) == 1:
+            return {OUTPUT: found[0][None]}
+        if isinstance(found[0], np.ndarray):
+            return {OUTPUT: np.stack(found)}
+        import torch
 
-    def run_on_device(self, inputs: Mapping[str, ArrayLike]) -> dict[str, Any]:
-        """Like `run`, but what is looked up on a GPU stays there, for one lookup at a time."""
-        keys, counts = (np.asarray(inputs[name]).reshape(-1) for name in (KEYS, COUNTS))
-        return {OUTPUT: self.store.lookup(keys, counts.tolist())[None]}
+        return {OUTPUT: torch.stack(found)}
 
     def counters(self) -> dict[str, int]:
-        """Give what lookups met so far, for the server's metrics."""
+        """Return what lookups met so far, for the server's metrics."""
         return {f"hps_{name}": value for name, value in vars(self.store.counts()).items()}
 
     def configure(self, parameters: Mapping[str, str]) -> None:
-        """Take the parameters of the model's `config.pbtxt`: `exact` makes every lookup exact."""
+        """Apply the parameters of the model's `config.pbtxt`: `exact` makes every lookup exact."""
         if parameters.get("exact"):
             self.store.wait_for_all()
 
@@ -62,7 +69,7 @@ class Session:
 
 
 def _say(text: str) -> None:
-    """Tell the log of the server, of which this process is a part."""
+    """Print to the log of the server, of which this process is a part."""
     print(f"hps: {text}", flush=True)
 
 
@@ -71,18 +78,14 @@ def load(path: Path, threads: int, device: str, read_only: bool = False) -> Sess
 
     A second process passes `read_only`, and leaves shared databases as they are.
     """
-    found = settings.read(path / JSON)
-    for line in settings.ignored(found):
-        LOG.info("%s", line)
-    store = Store(
-        found,
-        found.models[0].model,
-        path,
-        threads,
-        device,
-        read_only,
-        say=LOG.info if read_only else _say,
-    )
+    try:
+        content: Any = json.loads(
+            (path / JSON).read_text(), object_hook=lambda fields: SimpleNamespace(**fields)
+        )
+    except ValueError as error:  # no JSON or no UTF-8
+        raise ValueError(f"{path / JSON}: {error}") from None
+    say = LOG.info if read_only else _say
+    store = Store(content, path, threads, device, read_only, say)
     if not read_only:
         follow(store)
     return Session(store)

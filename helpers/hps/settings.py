@@ -1,23 +1,20 @@
-"""NVIDIA's JSON of a hierarchical parameter server, with the defaults that its code had. It is read
-without another package, as the server of a model repository reads it too.
+"""NVIDIA's JSON of a hierarchical parameter server, with the defaults that its code had.
+
+It is checked before a deployment writes it, with all its fields: the server itself, which may lack
+pydantic, reads it as it is.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, fields
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import pydantic
+from pydantic import Field
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-DATABASES = {
-    "volatile_db": ("disabled", "hash_map", "parallel_hash_map", "redis_cluster"),
-    "persistent_db": ("disabled", "rocks_db"),
-    "update_source": ("null", "folder", "kafka_message_queue"),
-}
-POLICIES = ("evict_random", "evict_least_used", "evict_oldest")
 ONE_TABLE = {  # what a model decides, and no experiment
     "model": "one",
     "sparse_files": ["0"],
@@ -33,262 +30,177 @@ EXAMPLE = {  # of NVIDIA's deployment script, where it does not leave its code's
     "gpucacheper": 0.25,
     "gpucache": True,
 }
+PER_TABLE = (  # lists with an entry for each table
+    "embedding_table_names",
+    "embedding_vecsize_per_table",
+    "maxnum_catfeature_query_per_table_per_sample",
+)
+WORDS = {  # for kinds of pydantic's errors whose own message mentions Python
+    "extra_forbidden": " is unknown. Remove it.",
+    "missing": " is missing. Add it.",
+    "model_type": " should be a mapping of names to values.",
+}
 UNBOUNDED = 2**64 - 1  # what NVIDIA's code has for no margin
+Count = Annotated[int, Field(ge=1)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Seconds = Annotated[float, Field(ge=0)]
 
 
 class BadSettings(ValueError):
     """A JSON that is not NVIDIA's, in one line that names the field."""
 
 
-@dataclass(frozen=True)
-class VolatileDatabase:
+class Section(pydantic.BaseModel):
+    """Fields of the JSON. The description of one that has no effect here says why."""
+
+    model_config = pydantic.ConfigDict(strict=True, frozen=True, extra="forbid")
+
+
+class VolatileDatabase(Section):
     """The level of hot rows that several servers may share."""
 
-    type: str = "parallel_hash_map"
+    type: Literal["disabled", "hash_map", "parallel_hash_map", "redis_cluster"] = (
+        "parallel_hash_map"
+    )
     address: str = "127.0.0.1:7000"
     user_name: str = "default"
     password: str = ""
-    num_partitions: int = 16
-    allocation_rate: int = 256 * 2**20
-    max_batch_size: int = 65536  # rows of a round trip
-    overflow_margin: int = UNBOUNDED  # rows of a partition, above which some are evicted
-    overflow_policy: str = "evict_random"
-    overflow_resolution_target: float = 0.8  # of the margin, to which they are
+    num_partitions: Count = 16
+    allocation_rate: int = Field(default=256 * 2**20, description="arrays grow as they need")
+    max_batch_size: Count = 65536  # rows of a round trip
+    overflow_margin: Count = UNBOUNDED  # rows of a partition, above which some are evicted
+    overflow_policy: Literal["evict_random", "evict_least_used", "evict_oldest"] = "evict_random"
+    overflow_resolution_target: Share = 0.8  # of the margin, to which they are
     initialize_after_startup: bool = True
-    initial_cache_rate: float = 1.0  # share of each table that it begins with
+    initial_cache_rate: Share = 1.0  # share of each table that it begins with
     cache_missed_embeddings: bool = False  # whether what the persistent level had comes here
     refresh_time_after_fetch: bool = False
-    update_filters: tuple[str, ...] = (".+",)
-    num_node_connections: int = 5
+    update_filters: list[str] = Field(default=[".+"], description="every table is updated")
+    num_node_connections: int = Field(default=5, description="redis-py keeps its own connections")
     enable_tls: bool = False
 
 
-@dataclass(frozen=True)
-class PersistentDatabase:
+class PersistentDatabase(Section):
     """The level that has all rows."""
 
-    type: str = "disabled"
+    type: Literal["disabled", "rocks_db"] = "disabled"
     path: str = "/tmp/rocksdb"
-    num_threads: int = 16
+    num_threads: int = Field(default=16, description="RocksDB keeps its own threads")
     read_only: bool = False
-    max_batch_size: int = 65536
+    max_batch_size: Count = 65536
     initialize_after_startup: bool = True
-    update_filters: tuple[str, ...] = (".+",)
+    update_filters: list[str] = Field(default=[".+"], description="every table is updated")
 
 
-@dataclass(frozen=True)
-class UpdateSource:
+class UpdateSource(Section):
     """Where new vectors come from; "folder" and its path are not NVIDIA's."""
 
-    type: str = "null"
+    type: Literal["null", "folder", "kafka_message_queue"] = "null"
     path: str = ""
     brokers: str = "127.0.0.1:9092"
-    poll_timeout_ms: int = 500
-    max_receive_buffer_size: int = 2000
-    max_batch_size: int = 8192
-    failure_backoff_ms: int = 50
-    max_commit_interval: int = 32
+    poll_timeout_ms: int = Field(default=500, description="a source is polled twice per second")
+    max_receive_buffer_size: int = Field(
+        default=2000, description="Kafka's client keeps its own buffers"
+    )
+    max_batch_size: Count = 8192
+    failure_backoff_ms: int = Field(default=50, description="Kafka's client waits by itself")
+    max_commit_interval: int = Field(
+        default=32, description="each server reads a topic from its beginning"
+    )
 
 
-@dataclass(frozen=True)
-class ModelSettings:
+class ModelSettings(Section):
     """The tables of one model, and the cache in front of each."""
 
-    model: str = ""
-    sparse_files: tuple[str, ...] = ()
-    dense_file: str = ""
-    embedding_table_names: tuple[str, ...] = ()
-    embedding_vecsize_per_table: tuple[int, ...] = ()
-    maxnum_catfeature_query_per_table_per_sample: tuple[int, ...] = ()
-    default_value_for_each_table: tuple[float, ...] = ()
-    deployed_device_list: tuple[int, ...] = ()
+    model: str = Field(min_length=1)
+    sparse_files: list[str] = Field(min_length=1)  # the folder of each table
+    dense_file: str = Field(default="", description="the graph is a separate model")
+    embedding_table_names: list[str]
+    embedding_vecsize_per_table: list[Count]
+    maxnum_catfeature_query_per_table_per_sample: list[int]
+    default_value_for_each_table: list[float] = []
+    deployed_device_list: list[int] = Field(
+        default=[], description="Triton's instances set the device"
+    )
     max_batch_size: int = 64
-    num_of_worker_buffer_in_pool: int = 1
-    num_of_refresher_buffer_in_pool: int = 1
+    num_of_worker_buffer_in_pool: int = Field(
+        default=1, description="each request makes its buffers"
+    )
+    num_of_refresher_buffer_in_pool: int = Field(
+        default=1, description="each chunk makes its buffers"
+    )
     gpucache: bool = True
-    gpucacheper: float = 0.2
+    gpucacheper: Share = 0.2
     hit_rate_threshold: float = 0.9
-    cache_refresh_percentage_per_iteration: float = 0.0
-    refresh_delay: float = 0.0  # seconds
-    refresh_interval: float = 0.0  # seconds
+    cache_refresh_percentage_per_iteration: Share = 0.0
+    refresh_delay: Seconds = 0.0
+    refresh_interval: Seconds = 0.0
     init_ec: bool = True
-    fuse_embedding_table: bool = False
+    fuse_embedding_table: bool = Field(
+        default=False, description="`fused` of an experiment joins tables"
+    )
+
+    @pydantic.model_validator(mode="after")
+    def _check_tables(self) -> ModelSettings:
+        tables = len(self.sparse_files)
+        for name in PER_TABLE:
+            entries = len(getattr(self, name))
+            if entries != tables:
+                raise ValueError(f"{name} has {entries} entries for {tables} tables")
+        if len(set(self.embedding_table_names)) != tables:
+            raise ValueError("embedding_table_names has a name twice. Rename one")
+        return self
 
 
-@dataclass(frozen=True)
-class Settings:
+class Settings(Section):
     """The whole file."""
 
-    models: tuple[ModelSettings, ...]
-    supportlonglong: bool = True
+    models: list[ModelSettings] = Field(min_length=1, max_length=1)
+    supportlonglong: Literal[True] = True  # keys have 64 bits
     fuse_embedding_table: bool = False
-    volatile_db: VolatileDatabase = field(default_factory=VolatileDatabase)
-    persistent_db: PersistentDatabase = field(default_factory=PersistentDatabase)
-    update_source: UpdateSource = field(default_factory=UpdateSource)
-
-    def of(self, name: str) -> ModelSettings:
-        """The settings of a model; raise `BadSettings` if it has none."""
-        for each in self.models:
-            if each.model == name:
-                return each
-        known = ", ".join(each.model for each in self.models)
-        raise BadSettings(f"There is no model '{name}'. The file has {known}.")
+    volatile_db: VolatileDatabase = VolatileDatabase()
+    persistent_db: PersistentDatabase = PersistentDatabase()
+    update_source: UpdateSource = UpdateSource()
 
 
-# Fields without a meaning here, and why.
-IGNORED = {
-    "allocation_rate": "arrays grow as they need",
-    "num_node_connections": "redis-py keeps its own connections",
-    "num_of_worker_buffer_in_pool": "buffers are made for each request",
-    "num_of_refresher_buffer_in_pool": "buffers are made for each chunk",
-    "num_threads": "RocksDB keeps its own threads",
-    "poll_timeout_ms": "a source is polled twice per second",
-    "max_receive_buffer_size": "Kafka's client keeps its own buffers",
-    "failure_backoff_ms": "Kafka's client waits by itself",
-    "max_commit_interval": "each server reads a topic from its beginning",
-    "deployed_device_list": "Triton's instance groups set the device",
-    "dense_file": "the graph is a separate model",
+SECTIONS = ("volatile_db", "persistent_db", "update_source")
+NO_EFFECT = {  # why, for each field without an effect
+    name: field.description
+    for section in (VolatileDatabase, PersistentDatabase, UpdateSource, ModelSettings)
+    for name, field in section.model_fields.items()
+    if field.description
 }
-
-
-def read(path: Path) -> Settings:
-    """Read a file; raise `BadSettings` for one that is no JSON or not NVIDIA's."""
-    try:
-        return parse(json.loads(path.read_text()))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise BadSettings(f"{path}: {error}") from None
-    except BadSettings as error:
-        raise BadSettings(f"{path}: {error}") from None
 
 
 def parse(content: object) -> Settings:
     """Check what a file holds; raise `BadSettings` naming the first field that is wrong."""
-    found: Settings = _record(Settings, content, "", _nested)
-    if not found.models:
-        raise BadSettings("models is empty. Add at least one.")
-    if not found.supportlonglong:
-        raise BadSettings("supportlonglong is false. Set it to true: keys have 64 bits.")
-    for kind, known in DATABASES.items():
-        given = getattr(found, kind).type
-        if given not in known:
-            raise BadSettings(f"{kind}.type is '{given}'. Use one of {', '.join(known)}.")
-    if found.volatile_db.overflow_policy not in POLICIES:
-        given = found.volatile_db.overflow_policy
-        raise BadSettings(
-            f"volatile_db.overflow_policy is '{given}'. Use one of {', '.join(POLICIES)}."
-        )
-    _check_shares(found)
-    for place, each in enumerate(found.models):
-        _check_model(f"models[{place}].", each)
-    return found
+    try:
+        return Settings.model_validate(content)
+    except pydantic.ValidationError as error:
+        first, *_ = error.errors()
+    keys = [f"[{key}]" if isinstance(key, int) else f".{key}" for key in first["loc"]]
+    field = "".join(keys).lstrip(".") or "The file"
+    if words := WORDS.get(first["type"]):
+        raise BadSettings(f"{field}{words}")
+    if first["type"] == "value_error":
+        raise BadSettings(f"{field}: {first['msg'].removeprefix('Value error, ')}.")
+    words = first["msg"].replace("Input should", "It should")
+    raise BadSettings(f"{field} is {json.dumps(first['input'], default=str)}. {words}.")
 
 
-def compose(given: Mapping[str, object], model: Mapping[str, object]) -> dict[str, object]:
-    """Put the content of a file together: `given` has fields of the one model, which come before
-    those of `model` and of NVIDIA's example, and whole sections. Raises `BadSettings` for a field
-    that is wrong.
+def compose(given: Mapping[str, object], model: Mapping[str, object]) -> Settings:
+    """Return the content of a file.
+
+    `given` has fields of the one model, which come before those of `model` and of NVIDIA's example,
+    and whole sections. Raises `BadSettings` for a field that is wrong.
     """
-    sections = {name: value for name, value in given.items() if name in DATABASES}
-    own = {name: value for name, value in given.items() if name not in DATABASES}
-    content = {"supportlonglong": True, "models": [{**EXAMPLE, **model, **own}], **sections}
-    parse(content)
-    return content
+    sections = {name: value for name, value in given.items() if name in SECTIONS}
+    own = {name: value for name, value in given.items() if name not in SECTIONS}
+    return parse({"models": [{**EXAMPLE, **model, **own}], **sections})
 
 
-def ignored(settings: Settings) -> list[str]:
-    """Say of each given field that has no meaning here why it is ignored."""
-    records: list[Any] = [settings.volatile_db, settings.persistent_db, settings.update_source]
-    records += settings.models
-    return [
-        f"{each.name} is ignored: {IGNORED[each.name]}"
-        for record in records
-        for each in fields(record)
-        if each.name in IGNORED and getattr(record, each.name) != each.default
-    ]
-
-
-def _check_shares(found: Settings) -> None:
-    volatile = found.volatile_db
-    shares = {
-        "volatile_db.overflow_resolution_target": volatile.overflow_resolution_target,
-        "volatile_db.initial_cache_rate": volatile.initial_cache_rate,
-    }
-    for place, each in enumerate(found.models):
-        shares[f"models[{place}].gpucacheper"] = each.gpucacheper
-        shares[f"models[{place}].cache_refresh_percentage_per_iteration"] = (
-            each.cache_refresh_percentage_per_iteration
-        )
-    for name, value in shares.items():
-        if not 0 <= value <= 1:
-            raise BadSettings(f"{name} is {value}. It should be from 0 to 1.")
-    for name in ("num_partitions", "max_batch_size", "overflow_margin"):
-        if getattr(volatile, name) < 1:
-            raise BadSettings(f"volatile_db.{name} is {getattr(volatile, name)}. Use 1 or more.")
-
-
-def _check_model(place: str, each: ModelSettings) -> None:
-    tables = len(each.sparse_files)
-    if not each.model:
-        raise BadSettings(f"{place}model is missing. Add it.")
-    if not tables:
-        raise BadSettings(f"{place}sparse_files is missing. Add a folder for each table.")
-    for name in (
-        "embedding_table_names",
-        "embedding_vecsize_per_table",
-        "maxnum_catfeature_query_per_table_per_sample",
-    ):
-        if len(getattr(each, name)) != tables:
-            raise BadSettings(
-                f"{place}{name} has {len(getattr(each, name))} entries for {tables} tables."
-            )
-    if len(set(each.embedding_table_names)) != tables:
-        raise BadSettings(f"{place}embedding_table_names has a name twice. Rename one.")
-    if min(each.embedding_vecsize_per_table) < 1:
-        raise BadSettings(f"{place}embedding_vecsize_per_table has a size below 1.")
-
-
-def _record(kind: Any, content: object, place: str, nested: Any) -> Any:
-    """Make a record of the type `kind` of a mapping, field by field."""
-    if not isinstance(content, dict):
-        raise BadSettings(
-            f"{place.rstrip('.') or 'The file'} should be a mapping of names to values."
-        )
-    known = {each.name: each for each in fields(kind)}
-    values = {}
-    for name, value in content.items():
-        if name not in known:
-            raise BadSettings(f"{place}{name} is unknown. Remove it.")
-        values[name] = nested(known[name], value, f"{place}{name}")
-    if kind is Settings:
-        values.setdefault("models", ())
-    return kind(**values)
-
-
-def _nested(known: Any, value: Any, place: str) -> Any:
-    """Check one value by the type of its field, which is written as text."""
-    if known.name == "volatile_db":
-        return _record(VolatileDatabase, value, f"{place}.", _nested)
-    if known.name == "persistent_db":
-        return _record(PersistentDatabase, value, f"{place}.", _nested)
-    if known.name == "update_source":
-        return _record(UpdateSource, value, f"{place}.", _nested)
-    if known.type.startswith("tuple"):
-        if not isinstance(value, list):
-            raise BadSettings(f"{place} is {json.dumps(value)}. It should be a list.")
-        if known.name == "models":
-            return tuple(
-                _record(ModelSettings, each, f"{place}[{i}].", _nested)
-                for i, each in enumerate(value)
-            )
-        inner = known.type[len("tuple[") :].partition(",")[0]
-        return tuple(_plain(inner, each, f"{place}[{i}]") for i, each in enumerate(value))
-    return _plain(known.type, value, place)
-
-
-def _plain(kind: str, value: Any, place: str) -> Any:
-    """Check a plain value: bool, int, float or str. A whole number is a float too."""
-    wanted: Any = {"bool": bool, "int": int, "float": (int, float), "str": str}[kind]
-    words = {"bool": "true or false", "int": "a whole number", "float": "a number", "str": "text"}
-    if not isinstance(value, wanted) or (isinstance(value, bool) and kind != "bool"):
-        raise BadSettings(f"{place} is {json.dumps(value)}. It should be {words[kind]}.")
-    return float(value) if kind == "float" else value
+def without_effect(given: Mapping[str, object]) -> dict[str, str]:
+    """Return why, for each field of `given` or of its sections that has no effect here."""
+    sections = [value for name, value in given.items() if name in SECTIONS]
+    names = [name for fields in (given, *sections) for name in fields]  # type: ignore[attr-defined]
+    return {name: NO_EFFECT[name] for name in names if name in NO_EFFECT}

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from .settings import Settings
+    from .table import Database
 
     Keys = NDArray[np.int64]
     Vectors = NDArray[np.float32]
@@ -41,26 +42,24 @@ EXACT = 1.1  # a threshold that no hit rate reaches: every lookup waits for its 
 
 
 class Store:
-    """The tables of the model `name`, whose folders are relative to `folder`. If `read_only`, the
-    databases that others share are taken as they are.
+    """The tables of the settings' model, whose folders are relative to `folder`. If `read_only`,
+    databases that other processes share are not written. `say` gets what a reader should know.
 
-    Raises `BadSettings` for an unknown name, `BadTable` for a damaged folder, and whatever a
-    database raises that is not there.
+    Raises `BadTable` for a damaged folder, and whatever a missing database raises.
     """
 
     def __init__(
         self,
         settings: Settings,
-        name: str,
         folder: Path,
         threads: int = 1,
         device: str = "cpu",
         read_only: bool = False,
         say: Callable[[str], None] = LOG.info,
     ) -> None:
-        self.settings, self.model = settings, settings.of(name)
+        self.settings, (self.model,) = settings, settings.models
         self.folders = [folder / each for each in self.model.sparse_files]
-        self.device, self._say = _device_of(device), say
+        self.device, self.say = _device_of(device), say
         sizes = self.model.embedding_vecsize_per_table
         self.rows = [files.rows(each, width) for each, width in zip(self.folders, sizes)]
         self.folder, self.closed = folder, Event()
@@ -83,7 +82,7 @@ class Store:
             self.start(self._refresh_at_intervals)
 
     def lookup(self, keys: Keys, counts: Sequence[int]) -> Any:
-        """Give the vectors of keys [n], `counts` of each table in turn, joined to one float32 [n x
+        """Return the vectors of keys [n], `counts` of each table in turn, as one float32 [n x
         width]; on a GPU a tensor there. Raises ValueError for counts that do not fit.
         """
         if len(counts) != len(self.tables):
@@ -129,7 +128,7 @@ class Store:
             table.settle()
 
     def refresh(self) -> None:
-        """Bring all caches up to date with the databases."""
+        """Update all caches from the databases."""
         for table in self.tables:
             table.refresh(self.model.cache_refresh_percentage_per_iteration or 1.0)
 
@@ -173,7 +172,7 @@ class Store:
         return thread
 
     def resolve(self, path: str) -> Path:
-        """Give the place of a path of the settings that is not a table's: a relative one begins at
+        """Return where a path of the settings is that is not a table's: a relative one begins at
         $HPS_FOLDER, or else in the folder for temporary files.
         """
         return Path(os.environ.get(FOLDER) or tempfile.gettempdir()) / path
@@ -181,8 +180,10 @@ class Store:
     def _refresh_at_intervals(self) -> None:
         wait = self.model.refresh_delay + self.model.refresh_interval
         while not self.closed.wait(wait):
-            with suppress(Exception):
+            try:
                 self.refresh()
+            except Exception as error:  # a database that is gone may come back
+                LOG.warning("the caches were not refreshed: %s", error)
             wait = self.model.refresh_interval
 
     def _connect(self) -> Any:
@@ -199,7 +200,7 @@ class Store:
         name = model.embedding_table_names[place]
         width = model.embedding_vecsize_per_table[place]
         default = model.default_value_for_each_table
-        levels: list[Any] = []
+        levels: list[Database] = []
         if volatile.type == "redis_cluster":
             from .redis_map import RedisMap
 
@@ -220,8 +221,9 @@ class Store:
 
             path = self.resolve(self.settings.persistent_db.path) / f"{model.model}.{name}"
             own = self.settings.persistent_db.read_only
-            levels.append(Rocks(path, width, read_only or own))
-            self._open.append(levels[-1])
+            rocks = Rocks(path, width, read_only or own)
+            levels.append(rocks)
+            self._open.append(rocks)
         if not levels:
             LOG.warning("%s has no database, so every vector is the default", name)
         return Table(
@@ -245,19 +247,15 @@ class Store:
         mark, share = _digest(folder), volatile.initial_cache_rate
         todo = []
         for level in table.levels:
-            own = persistent if type(level).__name__ == "Rocks" else volatile
-            many = self.rows[place] if own is persistent else int(share * self.rows[place])
-            known = getattr(level, "mark", None)
-            if known and (read_only or known() == f"{mark} {many}"):
+            own = persistent if level.is_persistent else volatile
+            many = self.rows[place] if level.is_persistent else int(share * self.rows[place])
+            if level.outlives_process and (read_only or level.mark() == f"{mark} {many}"):
                 continue
             if own.initialize_after_startup:
                 todo.append((level, many, own.max_batch_size))
-        for level, *_ in todo:
-            if hasattr(level, "clear"):  # of another table, or of one that was loaded by half
-                level.clear()
         for level, many, _ in todo:
-            if hasattr(level, "reserve"):
-                level.reserve(many)
+            level.clear()  # of another table, or of one that was loaded by half
+            level.reserve(many)
         done, said = 0, time.monotonic()
         for keys, vectors in files.read(folder, table.width) if todo else ():
             for level, many, step in todo:
@@ -267,13 +265,12 @@ class Store:
             done += len(keys)
             if time.monotonic() - said > SAY_SECONDS:
                 said = time.monotonic()
-                self._say(f"{table.name}: {done:,} of {self.rows[place]:,} rows loaded")
+                self.say(f"{table.name}: {done:,} of {self.rows[place]:,} rows loaded")
         for level, many, _ in todo:
-            if hasattr(level, "set_mark"):
-                level.set_mark(f"{mark} {many}")
+            level.set_mark(f"{mark} {many}")
 
     def _preload(self, place: int) -> None:
-        """Put a table's first rows into its cache, if the settings ask for it."""
+        """Write a table's first rows to its cache, if the settings ask for it."""
         table = self.tables[place]
         wanted = self.model.init_ec and self.model.cache_refresh_percentage_per_iteration > 0
         if table.cache is None or not wanted:
@@ -293,7 +290,7 @@ def new_cache(share: float, rows: int, width: int, device: str) -> Any:
 
 
 def _device_of(wanted: str) -> str:
-    """Give the device on which caches can lie: a GPU needs PyTorch, which Triton's image lacks."""
+    """Return the device of the caches: a GPU needs PyTorch, which Triton's image lacks."""
     if wanted != "gpu":
         return wanted
     try:
@@ -308,7 +305,7 @@ def _device_of(wanted: str) -> str:
 
 
 def _digest(folder: Path) -> str:
-    """Tell whether a folder is the one that was loaded: sizes, times, and the first and last MB."""
+    """Return a digest of a folder: of its files' sizes, times, and first and last MB."""
     found = hashlib.sha256()
     for name in (files.KEYS, files.VECTORS):
         path = folder / name

@@ -12,7 +12,7 @@ import queue
 from contextlib import suppress
 from dataclasses import dataclass
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -34,17 +34,34 @@ class Away(Exception):
     """A database that does not answer, in one line."""
 
 
-class Database(Protocol):
-    """A level below the cache, of one table."""
+class Database:
+    """A level below the cache, of one table. All methods raise `Away` if it does not answer."""
+
+    is_persistent = False  # whether it is the level that has all rows
+    outlives_process = False  # whether a server that starts may find rows in it
 
     def put(self, keys: Keys, vectors: Vectors) -> None:
         """Write vectors [n, width] of different keys [n]."""
+        raise NotImplementedError
 
     def take(self, keys: Keys, out: Vectors) -> Places:
-        """Copy the rows of different keys [n] to `out`; give the places of those it has not.
-
-        Raises `Away` if it does not answer.
+        """Copy the rows of different keys [n] to `out` [n, width]; return the places of those that
+        it does not have.
         """
+        raise NotImplementedError
+
+    def reserve(self, rows: int) -> None:
+        """Make room for `rows` in all, at once."""
+
+    def clear(self) -> None:
+        """Remove all rows."""
+
+    def mark(self) -> str:
+        """Return what `set_mark` wrote, or nothing."""
+        return ""
+
+    def set_mark(self, text: str) -> None:
+        """Write what was loaded, after all of it was."""
 
 
 @dataclass
@@ -66,11 +83,6 @@ class Counts:
     def hit_rate(self) -> float:
         """Share of the different keys that the cache had."""
         return self.hits / self.different if self.different else 1.0
-
-    @property
-    def default_share(self) -> float:
-        """Share of the keys that got the default."""
-        return self.defaults / self.keys if self.keys else 0.0
 
 
 def _write(out: Any, places: Places, values: Any) -> None:
@@ -189,7 +201,11 @@ class Table:
         self._pending.join()
 
     def stop(self) -> None:
-        """Let `insert_pending` return once it has inserted what waits."""
+        """End `insert_pending` after the request that it is inserting; drop those that wait."""
+        with suppress(queue.Empty):
+            while True:
+                self._pending.get_nowait()
+                self._pending.task_done()
         self._pending.put(None)
 
     def refresh(self, share: float = 1.0) -> None:

@@ -71,7 +71,7 @@ def _watch(store: Store, source: UpdateSource) -> None:
             if each.name in done or each.name.startswith("."):
                 continue
             try:
-                LOG.info("%s: %d rows updated", each.name, apply(store, each))
+                store.say(f"{each.name}: {apply(store, each):,} rows updated")
             except Away as error:  # it and those after it are applied when the database is back
                 LOG.warning("%s is delayed: %s", each.name, error)
                 break
@@ -81,7 +81,7 @@ def _watch(store: Store, source: UpdateSource) -> None:
 
 
 def topic(store: Store, table: Table) -> str:
-    """Name the topic of a table."""
+    """Return the topic of a table."""
     return f"{PREFIX}.{store.model.model}.{table.name}"
 
 

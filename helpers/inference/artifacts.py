@@ -159,8 +159,8 @@ def _calibration(config: ExportConfig, folder: Path) -> list[Arrays]:
     (count, seed), place = config.calibration, datasets.dataset_place(config)
     model = models.get(config.model)
     samples = model.training_samples(config, place.path, count, seed)
-    samples, (_, batch_size) = datasets.request(config, samples), model.CALIBRATION
-    size = models.at_once(config.model, batch_size)
+    samples = datasets.request(config, samples)
+    size = models.at_once(config.model, model.CALIBRATION[1])
     batches = ({k: v[i : i + size] for k, v in samples.items()} for i in range(0, count, size))
     return [ensemble.graph_inputs(config, folder, batch) for batch in batches]
 

@@ -97,6 +97,27 @@ def test_of_a_savedmodel_what_the_signature_runs_is_counted(
     assert as_onnx["operators"] == {"MatMul": LAYERS, "Add": LAYERS, "Relu": LAYERS - 1}
 
 
+@pytest.mark.slow
+def test_a_loop_of_a_savedmodel_is_counted_with_what_is_in_it(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    def compute(x: Any) -> Any:
+        _, y = tf.while_loop(lambda i, _: i < 3, lambda i, y: (i + 1, tf.tanh(y)), (0, x))
+        return {"y": tf.cond(tf.reduce_sum(y) > 0, lambda: tf.nn.relu(y), lambda: tf.exp(y))}
+
+    module = tf.Module()
+    module.compute = tf.function(compute, input_signature=[tf.TensorSpec((None, 8), tf.float32)])
+    signatures = {"serving_default": module.compute.get_concrete_function()}
+    tf.saved_model.save(module, str(tmp_path / "model.savedmodel"), signatures)
+    describe = formats.get("tf-savedmodel").describe
+
+    assert describe
+    found = describe(tmp_path / "model.savedmodel")["operators"]
+    inside = ("Less", "Tanh", "Relu", "Exp")
+    assert {name: found.get(name) for name in inside} == dict.fromkeys(inside, 1)
+    assert sum(name.endswith(("While", "If")) for name in found) == 2
+
+
 def test_a_branch_is_counted_with_what_is_in_it(tmp_path: Path) -> None:
     from onnx import TensorProto, helper, save
 

@@ -182,6 +182,45 @@ def test_openvino_is_within_the_bounds_too(exported: Exported, tmp_path: Path) -
     assert weights < path.with_suffix(".bin").stat().st_size < whole * weights
 
 
+class WithConstants(Convolutions):
+    """Also returns, for each image, a number that is always 0 and one that is always 3."""
+
+    def forward(self, x: torch.Tensor) -> Any:
+        y = super().forward(x)
+        zero = 0 * y.sum(1)
+        return y, zero, zero + 3
+
+
+@pytest.mark.parametrize("batch", [8, 1])
+def test_a_constant_output_keeps_no_layer_in_fp32(batch: int, tmp_path: Path) -> None:
+    """Also where a batch has one sample, so that each output of one number is a constant in it."""
+    source, path = tmp_path / "fp32.onnx", tmp_path / "model.onnx"
+    outputs = ("y", "zero", "three")
+    formats.get("onnx").make(WithConstants().eval(), source, Build("fp32", images(0, 2), outputs))
+    _int8.quantise_onnx(source, path, [images(seed, batch) for seed in range(1, 17)], BOUNDS)
+    convolutions = [node for node in onnx.load(path).graph.node if node.op_type == "Conv"]
+
+    assert len(convolutions) == LAYERS
+    assert all("DequantizeLinear" in node.input[1] for node in convolutions)
+
+
+class OneNumber(Convolutions):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x)[:, :1]
+
+
+def test_one_number_of_each_sample_is_compared_with_those_of_the_others(tmp_path: Path) -> None:
+    source, samples = tmp_path / "fp32.onnx", [images(seed, 1) for seed in range(1, 17)]
+    formats.get("onnx").make(OneNumber().eval(), source, Build("fp32", images(0, 2), ("y",)))
+    right = _int8._outputs(onnx.load(source), samples)
+    deviation = np.std([each for (each,) in right])
+    found = [(each + 0.5 * deviation,) for (each,) in right]
+
+    share = _int8._used(zip(found, right, strict=True), (1.0, 1.0))
+
+    assert share == pytest.approx(0.5, rel=1e-4)
+
+
 class Hostile(torch.nn.Module):
     """A layer one of whose inputs is a thousand times as large as the others, and unused; and
     layers that int8 does no harm.

@@ -67,6 +67,12 @@ def test_without_a_driver_nothing_is_built_and_one_line_says_so(name: str, tmp_p
     assert list(tmp_path.iterdir()) == []
 
 
+WHY_NOT_LOADED = {
+    "trt": "needs an NVIDIA driver, but none is loaded",
+    "tf-trt": "only in Triton's TensorFlow backend. Use server.kind docker",
+}
+
+
 @WITHOUT_GPU
 @pytest.mark.parametrize("name", BOTH)
 def test_without_a_driver_nothing_is_loaded_and_no_library_either(
@@ -75,7 +81,7 @@ def test_without_a_driver_nothing_is_loaded_and_no_library_either(
     (tmp_path / _tensorrt.FACTS).write_text('{"tensorrt": "10.3.0", "cuda_graphs": false}')
     before = set(sys.modules)
 
-    with pytest.raises(RuntimeError, match="needs an NVIDIA driver, but none is loaded"):
+    with pytest.raises(RuntimeError, match=WHY_NOT_LOADED[name]):
         formats.get(name).load(tmp_path / formats.get(name).FILE, 1, "gpu")
 
     assert not {"tensorrt", "tensorflow"} & (set(sys.modules) - before)

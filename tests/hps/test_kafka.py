@@ -44,7 +44,7 @@ def test_messages_reach_all_levels_and_bad_ones_none(
     source = {"type": "kafka_message_queue", "brokers": address(producer)}
     given = settings.parse(content(tmp_path, update_source=source))
     keys = np.array([3, 400])
-    with Store(given, "sparse", tmp_path) as store:
+    with Store(given, tmp_path) as store:
         first, second = (topic(store, table) for table in store.tables)
         producer.produce(first, message(keys, vectors_of(keys, 4, version=1))[:-3])
         producer.produce(first, message(keys[:1], np.full((1, 4), np.nan, np.float32)))
@@ -70,7 +70,7 @@ def test_a_broker_that_is_not_there_is_told_and_keeps_nobody_from_answering(
 ) -> None:
     source = {"type": "kafka_message_queue", "brokers": "127.0.0.1:1"}
     given = settings.parse(content(tmp_path, update_source=source))
-    with Store(given, "sparse", tmp_path) as store:
+    with Store(given, tmp_path) as store:
         follow(store)
         assert (store.lookup(np.array([3]), [1, 0]) == vectors_of([3], 4).ravel()).all()
         refused = "127.0.0.1:1 failed: Connection refused"

@@ -360,10 +360,6 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {  # one of each file;
         lambda f: replaced(f / "0/key", lambda b: b[:8] + b[:8] + b[16:]),
         "has the key 0 twice",
     ),
-    "another schema": (
-        lambda f: replaced(f / "sparse.json", lambda b: b.replace(b'"gpucache"', b'"cache"')),
-        r"sparse.json: models\[0\].cache is unknown",
-    ),
     "no JSON": (lambda f: replaced(f / "sparse.json", lambda b: b[:-9]), "sparse.json: Expecting"),
 }
 

@@ -1,6 +1,5 @@
 """A store built from NVIDIA's JSON and folders: its answers, its faults, its plan, its updates."""
 
-import json
 import logging
 import re
 import time
@@ -10,11 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from helpers.config import resolve
 from helpers.hps import files, settings
 from helpers.hps.cache import Cache
-from helpers.hps.plan import plan
 from helpers.hps.session import JSON, Session, load
 from helpers.hps.store import Store
+from helpers.models._criteo.hierarchy_display import describe_lookup, memory_estimate
+from tests.conftest import ONNX, wait_for
+from tests.hps.test_table import Gone
 
 WIDTHS, ROWS = (4, 8), (300, 50)
 
@@ -50,7 +52,14 @@ def content(folder: Path, **fields: Any) -> dict[str, Any]:
 
 
 def store(folder: Path, **fields: Any) -> Store:
-    return Store(settings.parse(content(folder, **fields)), "sparse", folder)
+    return Store(settings.parse(content(folder, **fields)), folder)
+
+
+def open_session(folder: Path, **fields: Any) -> Session:
+    """Write the file of a deployment, and open the store as a server does."""
+    written = settings.parse(content(folder, **fields))
+    (folder / JSON).write_text(written.model_dump_json())
+    return load(folder, 1, "cpu")
 
 
 def expected(keys: np.ndarray, counts: list[int], defaults: tuple[float, float]) -> np.ndarray:
@@ -93,6 +102,16 @@ def test_no_lookup_is_refused_that_fits_and_each_other_one_in_one_line(tmp_path:
             assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("dtype", [np.int64, np.int32])
+@pytest.mark.parametrize("method", ["run", "run_on_device"])
+def test_a_session_answers_several_lookups_at_once(method: str, dtype: Any, tmp_path: Path) -> None:
+    keys, counts = np.array([[1, 2, 3], [7, 8, 9]], dtype), np.array([[2, 1], [2, 1]], np.int32)
+    with store(tmp_path) as found:
+        answer = getattr(Session(found), method)({"KEYS": keys, "NUMKEYS": counts})["OUTPUT0"]
+
+    assert (answer == np.stack([expected(each, [2, 1], (1, 0)) for each in keys])).all()
+
+
 def test_asynchronous_insertion_gives_defaults_first_and_the_rows_later(tmp_path: Path) -> None:
     keys, counts = np.arange(60), [40, 20]
     with store(tmp_path, hit_rate_threshold=0.0, gpucacheper=1.0) as found:
@@ -125,6 +144,16 @@ def test_a_store_refreshes_its_cache_in_intervals(tmp_path: Path) -> None:
         while (found.lookup(keys, [1, 0]) != vectors_of(keys, 4, version=1)).any():
             assert time.monotonic() < ends
             time.sleep(0.02)
+
+
+def test_a_refresh_that_fails_is_said_and_tried_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with store(tmp_path, refresh_interval=0.05) as found:
+        found.tables[0].levels = [Gone()]
+        found.lookup(np.array([7]), [0, 1])
+        found.tables[0].cache.put(np.array([7]), vectors_of([7], 4))
+        wait_for(lambda: caplog.text.count("the caches were not refreshed: it is away") > 1, 5)
 
 
 def test_without_a_database_every_vector_is_the_default(
@@ -177,14 +206,25 @@ def test_a_damaged_table_is_refused_in_one_line(damage: Any, words: str, tmp_pat
     ("fields", "words"),
     [
         ({"gpu_cache": True}, "models[0].gpu_cache is unknown. Remove it."),
-        ({"gpucache": 1}, "models[0].gpucache is 1. It should be true or false."),
-        ({"gpucacheper": 2}, "models[0].gpucacheper is 2.0. It should be from 0 to 1."),
-        ({"sparse_files": "0"}, 'models[0].sparse_files is "0". It should be a list.'),
+        ({"gpucache": 1}, "models[0].gpucache is 1. It should be a valid boolean."),
+        ({"gpucacheper": 2}, "models[0].gpucacheper is 2. It should be less than or equal to 1."),
+        ({"sparse_files": "0"}, 'models[0].sparse_files is "0". It should be a valid list.'),
         ({"embedding_vecsize_per_table": [4]}, "has 1 entries for 2 tables"),
-        ({"volatile_db": {"type": "redis"}}, "volatile_db.type is 'redis'. Use one of"),
-        ({"volatile_db": {"max_batch_size": 0}}, "volatile_db.max_batch_size is 0. Use 1 or more."),
+        (
+            {"volatile_db": {"type": "redis"}},
+            "volatile_db.type is \"redis\". It should be 'disabled', ",
+        ),
+        ({"volatile_db": {"max_batch_size": 0}}, "volatile_db.max_batch_size is 0. It should be"),
         ({"persistent_db": []}, "persistent_db should be a mapping of names to values."),
-        ({"update_source": {"type": "nats"}}, "update_source.type is 'nats'. Use one of"),
+        (
+            {"update_source": {"type": "nats"}},
+            "update_source.type is \"nats\". It should be 'null', ",
+        ),
+        ({"persistent_db": {"max_batch_size": -1}}, "persistent_db.max_batch_size is -1."),
+        ({"persistent_db": {"max_batch_size": 0}}, "persistent_db.max_batch_size is 0."),
+        ({"update_source": {"max_batch_size": 0}}, "update_source.max_batch_size is 0."),
+        ({"refresh_interval": -1}, "models[0].refresh_interval is -1."),
+        ({"refresh_delay": -0.5}, "models[0].refresh_delay is -0.5."),
     ],
 )
 def test_a_setting_that_is_not_nvidia_s_is_named(
@@ -195,12 +235,15 @@ def test_a_setting_that_is_not_nvidia_s_is_named(
     assert words in str(caught.value)
 
 
-def test_fields_without_a_meaning_are_said_to_be_ignored(tmp_path: Path) -> None:
-    found = settings.ignored(settings.parse(content(tmp_path)))
-    assert [line.partition(" is ignored")[0] for line in found] == [
-        "deployed_device_list",
-        "num_of_worker_buffer_in_pool",
-    ]
+def test_fields_without_an_effect_are_said_on_the_page_of_the_lookup() -> None:
+    given = {"num_of_worker_buffer_in_pool": 2, "persistent_db": {"num_threads": 4, "path": "a"}}
+    experiments = {"mine": ONNX | {"export_format": "tf-savedmodel", "lookup": "hps", "hps": given}}
+    config = resolve("dlrm", "deploy", "Mine", models={"dlrm": {"experiments": experiments}})
+
+    page = describe_lookup(config).data
+
+    said = "No effect: `num_of_worker_buffer_in_pool` (each request makes its buffers), "
+    assert f"{said}`num_threads` (RocksDB keeps its own threads)." in page
 
 
 def test_the_plan_is_what_a_store_takes(tmp_path: Path) -> None:
@@ -215,13 +258,14 @@ def test_the_plan_is_what_a_store_takes(tmp_path: Path) -> None:
             maxnum_catfeature_query_per_table_per_sample=[1],
         )
     )
-    with Store(given, "sparse", tmp_path) as found:
-        cache, volatile = plan(given, found.model, found.rows, "cpu")
+    with Store(given, tmp_path) as found:
+        cache, volatile = memory_estimate(given, found.rows, "cpu")
         (table,) = found.tables
         assert isinstance(table.cache, Cache)
-        assert cache.bytes == table.cache.nbytes
-        assert volatile.bytes == pytest.approx(table.levels[0].nbytes, rel=0.1)  # type: ignore[attr-defined]
-        assert (cache.rows, volatile.rows) == (15_000, 60_000)
+        assert cache["MB"] == round(table.cache.nbytes / 1e6, 1)
+        taken = table.levels[0].nbytes / 1e6  # type: ignore[attr-defined]
+        assert volatile["MB"] == pytest.approx(taken, rel=0.1)
+        assert (cache["rows"], volatile["rows"]) == (15_000, 60_000)
 
 
 def updated(folder: Path, name: str, table: str, keys: np.ndarray, width: int) -> None:
@@ -231,14 +275,16 @@ def updated(folder: Path, name: str, table: str, keys: np.ndarray, width: int) -
 
 
 def test_a_folder_that_appears_reaches_all_levels_and_a_damaged_one_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("HPS_FOLDER", str(tmp_path))
     source = {"type": "folder", "path": "updates"}
-    (tmp_path / JSON).write_text(json.dumps(content(tmp_path, update_source=source)))
     (tmp_path / "updates").mkdir()
     keys = np.array([3, 400])  # one that is there and a new one
-    session = load(tmp_path, 1, "cpu")
+    session = open_session(tmp_path, update_source=source)
     try:
         session.store.lookup(keys[:1], [1, 0])
         bad = tmp_path / "updates/.0"
@@ -255,3 +301,4 @@ def test_a_folder_that_appears_reaches_all_levels_and_a_damaged_one_none(
         session.close()
     assert "0 was skipped: " in caplog.text
     assert "not a multiple of 16" in caplog.text
+    assert "hps: 1: 2 rows updated" in capsys.readouterr().out.splitlines()

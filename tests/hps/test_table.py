@@ -1,5 +1,6 @@
 """A table on its levels against a brute-force oracle, and with lookups and updates at once."""
 
+import time
 from threading import Thread
 from typing import Any
 
@@ -191,6 +192,29 @@ def test_lookups_beside_updates_see_the_old_or_the_new_row_and_never_an_older_on
     for thread in threads:
         thread.join()
     assert not wrong[:3]
+
+
+class Slow(HashMap):
+    """A database that hangs for a while."""
+
+    def take(self, keys: Any, out: Any) -> Any:
+        time.sleep(0.2)
+        return super().take(keys, out)
+
+
+def test_a_table_that_stops_does_not_fetch_what_still_waits() -> None:
+    table = Table("t", WIDTH, [Slow(WIDTH)], Cache(1000, WIDTH), threshold=0.0)
+    out = np.empty((1, WIDTH), np.float32)
+    worker = Thread(target=table.insert_pending, daemon=True)
+    for key in range(100):  # more than may wait
+        table.lookup(np.array([key]), out)
+    worker.start()
+
+    table.stop()
+    worker.join(5)
+
+    assert not worker.is_alive()
+    table.settle()
 
 
 class Gone:

@@ -175,6 +175,37 @@ def test_a_format_is_told_what_the_server_and_the_experiment_need(
     assert (build.opset, build.max_batch_size, build.capture_cuda_graph) == built
 
 
+@pytest.mark.parametrize(("is_batched", "sizes"), [(True, [8, 8, 4]), (False, [1] * 20)])
+def test_int8_is_calibrated_with_as_many_samples_at_once_as_a_graph_takes(
+    is_batched: bool, sizes: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    builds: list[Build] = []
+
+    def make(source: Path, path: Path, build: Build) -> None:
+        path.write_text("made")
+        builds.append(build)
+
+    def samples(config: ExportConfig, folder: Path, count: int, seed: int) -> Any:
+        return {tensor.name: np.zeros((count, *tensor.shape), tensor.dtype) for tensor in inputs}
+
+    monkeypatch.setenv(OUTPUTS_VARIABLE, str(tmp_path))
+    monkeypatch.setattr("helpers.formats.onnx.make", make)
+    monkeypatch.setattr(datasets, "open_dataset", lambda _: None)
+    monkeypatch.setattr(datasets, "requests", lambda *_: iter([samples(chosen, tmp_path, 1, 0)]))
+    model = models.get("resnet50")
+    monkeypatch.setattr(model, "IS_BATCHED", is_batched)
+    monkeypatch.setattr(model, "training_samples", samples)
+    chosen = config("convert", {}, precision="int8", calibration_samples=20)
+    inputs = model.inputs(chosen)
+    with making(artifact_folder(chosen, "export")) as (folder, _):
+        (folder / "model.onnx").write_bytes(b"weights")
+
+    artifacts.convert(chosen, lambda *_: None)
+
+    (build,) = builds
+    assert [len(next(iter(batch.values()))) for batch in build.calibration] == sizes
+
+
 DOCKER = {"kind": "docker"}
 TRT = {"format": "trt", "precision": "fp16"}
 TORCHSCRIPT = {"format": "ts-trace", "export_format": "ts-trace"}

@@ -226,8 +226,8 @@ def test_a_store_is_said_with_the_cache_that_it_is_deployed_with() -> None:
     example = published.model_copy(update={"hps": {}})
 
     assert "GPU cache of 10% of the rows" in str(experiment_settings(published)["embedding lookup"])
-    share = hierarchical.json_of(example, hierarchical.Layout([], True), ["0"])["models"][0]
-    assert f"{100 * share['gpucacheper']:g}% of the rows" in str(
+    (model,) = hierarchical.json_of(example, hierarchical.Layout([], True), ["0"]).models
+    assert f"{100 * model.gpucacheper:g}% of the rows" in str(
         experiment_settings(example)["embedding lookup"]
     )
 

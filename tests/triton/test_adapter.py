@@ -107,6 +107,47 @@ def test_a_flat_input_does_not_decide_how_many_rows_come_back(tmp_path: Path) ->
     np.testing.assert_array_equal(answer["sums"], [[6], [22], [38], [54], [70]])
 
 
+def test_outputs_of_any_type_and_size_stay_on_the_device(tmp_path: Path) -> None:
+    """Also one whose size the graph decides: here the places of the positive sums."""
+    from onnx import TensorProto, helper, save
+
+    def tensor(name: str, kind: int, *sizes: str | int) -> Any:
+        return helper.make_tensor_value_info(name, kind, sizes)
+
+    nodes = [
+        helper.make_node("ReduceSum", ["x", "axes"], ["sum"], keepdims=0),
+        helper.make_node("Cast", ["sum"], ["label"], to=TensorProto.INT64),
+        helper.make_node("Greater", ["sum", "zero"], ["is_positive"]),
+        helper.make_node("NonZero", ["is_positive"], ["places"]),
+    ]
+    outputs = [
+        tensor("label", TensorProto.INT64, "batch"),
+        tensor("is_positive", TensorProto.BOOL, "batch"),
+        tensor("places", TensorProto.INT64, 1, "positive"),
+    ]
+    constants = [
+        helper.make_tensor("axes", TensorProto.INT64, [1], [1]),
+        helper.make_tensor("zero", TensorProto.FLOAT, [], [0.0]),
+    ]
+    inputs = [tensor("x", TensorProto.FLOAT, "batch", 3)]
+    graph = helper.make_graph(nodes, "g", inputs, outputs, constants)
+    opset = helper.make_opsetid("", 13)
+    save(helper.make_model(graph, opset_imports=[opset], ir_version=8), tmp_path / "model.onnx")
+    session: Any = formats.get("onnx").load(tmp_path / "model.onnx", 1, "cpu")
+    given = {"x": np.full((4, 3), [[1], [-2], [0], [3]], np.float32)}
+
+    first, second = session.run_on_device(given), session.run_on_device({"x": -given["x"]})
+
+    assert {name: str(each.dtype) for name, each in first.items()} == {
+        "label": "torch.int64",
+        "is_positive": "torch.bool",
+        "places": "torch.int64",
+    }
+    for found, right in ((first, session.run(given)), (second, session.run({"x": -given["x"]}))):
+        for name, array in right.items():
+            np.testing.assert_array_equal(found[name].numpy(), array)
+
+
 DEVICE_SESSION = """
 import torch
 class Session:

@@ -126,17 +126,19 @@ def wire(path: Path) -> Layout:
 
 
 def configure(config: Deployment, path: Path) -> tuple[str, ...]:
-    """Write NVIDIA's JSON, with the values of its example but for those that the experiment has."""
+    """Write NVIDIA's JSON with all its fields: the experiment's, then those of its example.
+
+    Return the packages that its databases need.
+    """
     layout = wire(path)
-    content = json_of(config, layout, [str(n) for n in range(1 if layout.fused else CATEGORICAL)])
-    (path / session.JSON).write_text(json.dumps(content, indent=2) + "\n")
-    found = settings.parse(content)
+    found = json_of(config, layout, [str(n) for n in range(1 if layout.fused else CATEGORICAL)])
+    (path / session.JSON).write_text(found.model_dump_json(indent=2) + "\n")
     needed = ("redis",) if found.volatile_db.type == "redis_cluster" else ()
     return (*needed, *(("rocksdict",) if found.persistent_db.type == "rocks_db" else ()))
 
 
-def json_of(config: Deployment, layout: Layout, folders: list[str]) -> dict[str, object]:
-    """Put NVIDIA's JSON together; raise `BadSettings` for a field that the experiment has wrong."""
+def json_of(config: Deployment, layout: Layout, folders: list[str]) -> settings.Settings:
+    """Return NVIDIA's JSON; raise `BadSettings` for a field that the experiment has wrong."""
     count = len(folders)
     model = {
         "model": f"{config.model}_sparse",

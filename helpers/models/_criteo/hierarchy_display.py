@@ -1,11 +1,14 @@
 """The parts of a lookup and the memory that they take, for readers."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from helpers.hps import files, plan, settings
+from helpers.hps import files, settings
+from helpers.hps.cache import WAYS, number_of_sets
+from helpers.hps.hash_map import index_bytes
 from helpers.models._criteo import hierarchical
 from helpers.models._criteo.tables import DIMENSION
 
@@ -38,6 +41,12 @@ LATER = """\
 If the cache has at least {share:.0%} of a request's different keys, the others get a default vector
 and are fetched later, so accuracy depends on the hit rate. The checks below wait for every vector.
 """
+WITHOUT_EFFECT = "\nNo effect: {fields}.\n"
+# Bytes of a row beside its vector.
+CACHE_ROW = 8 + 8 + 4  # key, stamp, scratch
+MAP_ROW = 8  # key; its index comes on top
+REDIS_ROW = 8 + 64  # key, and what a hash's entry takes in Redis 7
+ROCKS_ROW = 8 + 12  # key, and what a block adds
 
 
 def describe_lookup(config: "Deployment") -> "Markdown":
@@ -47,7 +56,7 @@ def describe_lookup(config: "Deployment") -> "Markdown":
     if config.lookup != "hps":
         text = MAPPED.format(joined=JOINED[config.composition])
         return Markdown(text)  # type: ignore[no-untyped-call]
-    content = settings.parse(hierarchical.json_of(config, _layout(config), ["0"]))
+    content = hierarchical.json_of(config, _layout(config), ["0"])
     (model,) = content.models
     levels = [f"a cache of {model.gpucacheper:.0%} of the rows"] if model.gpucache else []
     names = {"redis_cluster": "Redis", "disabled": ""}
@@ -60,6 +69,9 @@ def describe_lookup(config: "Deployment") -> "Markdown":
         composition=COMPOSITION[config.composition],
         threshold=EXACT if exact else LATER.format(share=model.hit_rate_threshold),
     )
+    if reasons := settings.without_effect(config.hps):
+        fields = ", ".join(f"`{name}` ({why})" for name, why in reasons.items())
+        text += WITHOUT_EFFECT.format(fields=fields)
     return Markdown(text)  # type: ignore[no-untyped-call]
 
 
@@ -84,17 +96,38 @@ def plan_memory(config: "Deployment", artifact: Path) -> list[dict[str, object]]
     folders = [artifact / hierarchical.FOLDER / str(place) for place in range(count)]
     rows = [files.rows(folder, DIMENSION) for folder in folders]
     content = hierarchical.json_of(config, layout, [str(place) for place in range(count)])
-    found = settings.parse(content)
-    return [
-        {
-            "level": each.level,
-            "kind": each.kind,
-            "rows": each.rows,
-            "MB": round(each.bytes / 1e6, 1),
-            "where": each.where,
-        }
-        for each in plan.plan(found, found.models[0], rows, config.device)
-    ]
+    return memory_estimate(content, rows, config.device)
+
+
+def memory_estimate(
+    content: settings.Settings, rows: Sequence[int], device: str
+) -> list[dict[str, object]]:
+    """Return the levels of a parameter server for tables of `rows`, and the memory of each."""
+    (model,), volatile, persistent = content.models, content.volatile_db, content.persistent_db
+
+    def level(
+        name: str, kind: str, counts: Sequence[int], row: int, where: str, index: int = 0
+    ) -> dict[str, object]:
+        widths = model.embedding_vecsize_per_table
+        size = sum(n * (4 * width + row) for n, width in zip(counts, widths, strict=True)) + index
+        found = {"level": name, "kind": kind, "rows": sum(counts)}
+        return found | {"MB": round(size / 1e6, 1), "where": where}
+
+    found = []
+    if model.gpucache:
+        held = [WAYS * number_of_sets(int(model.gpucacheper * count)) for count in rows]
+        where = "the GPU" if device == "gpu" else "the server's process"
+        found.append(level("cache", "set-associative", held, CACHE_ROW, where))
+    largest = volatile.overflow_margin * volatile.num_partitions
+    kept = [min(int(volatile.initial_cache_rate * count), largest) for count in rows]
+    if volatile.type == "redis_cluster":
+        found.append(level("volatile", "Redis", kept, REDIS_ROW, f"Redis at {volatile.address}"))
+    elif volatile.type != "disabled":
+        index = sum(map(index_bytes, kept))
+        found.append(level("volatile", "hash map", kept, MAP_ROW, "the server's process", index))
+    if persistent.type != "disabled":
+        found.append(level("persistent", "RocksDB", rows, ROCKS_ROW, f"disk: {persistent.path}"))
+    return found
 
 
 def _layout(config: "Deployment", path: Path | None = None) -> hierarchical.Layout:

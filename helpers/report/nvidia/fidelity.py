@@ -149,7 +149,7 @@ def _rows(config: LoadConfig) -> str:
     if config.lookup != "hps":
         small = config.table_precision != "fp32"
         return f"all rows in memory{f', in {config.table_precision}' * small}"
-    (model,) = stores.parse(stores.compose(config.hps, stores.ONE_TABLE)).models
+    (model,) = stores.compose(config.hps, stores.ONE_TABLE).models
     share = model.gpucacheper
     place = "GPU cache" if config.device == "gpu" else "cache"
     return f"hierarchical parameter server with a {place} of {100 * share:g}% of the rows"

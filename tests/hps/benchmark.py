@@ -1,6 +1,6 @@
 """How fast lookups are beside a plain array's and beside other libraries', in one run:
 
-    python -m helpers.hps.benchmark
+    python -m tests.hps.benchmark
 
 Each line is a ratio of medians of runs that alternate, with one thread; 1.0 is `numpy.take` on one
 array that holds all rows.
