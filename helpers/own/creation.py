@@ -48,7 +48,7 @@ def create(name: str, source: str, wishes: Wishes, say: Callable[[str], None]) -
     if wishes.device not in ("cpu", "gpu"):
         raise ParameterError(f"Invalid --device {wishes.device}. Use cpu or gpu.")
     if wishes.samples:
-        origins.require_memory(wishes.samples, _size(wishes.samples))
+        origins.require_memory(wishes.samples, _size(wishes.samples), "samples")
     origin = origins.read(source)
     precisions = {"fp32", "bf16" if wishes.device == "cpu" else "fp16"}
     precisions |= {"int8"} if wishes.samples else set()

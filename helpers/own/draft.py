@@ -4,6 +4,7 @@ far rounding may carry its outputs.
 
 import re
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
@@ -136,7 +137,8 @@ def _run(title: str, found: Draft, samples: Path | None, precisions: Collection[
     if found.is_batched:
         rows = [array[:TWO] if len(array) >= TWO else array[[0, 0]] for array in batch.values()]
         _require_batch(found, run, dict(zip(batch, rows, strict=True)), single)
-    outputs = tuple(_output(found, name, array) for name, array in single.items())
+    doubled = _doubled(found, run, one)
+    outputs = tuple(_output(found, name, array, doubled) for name, array in single.items())
     first = next(iter(single.values()))
     decision = "class" if _is_classes(next(iter(single)), first) else "values"
     several, network = _several(found, batch, one), source.build(tensors)
@@ -232,7 +234,21 @@ def _require_batch(
             )
 
 
-def _output(found: Draft, name: str, array: NDArray[Any]) -> Axes:
+def _doubled(found: Draft, run: Callable[[Arrays], Arrays], one: Arrays) -> dict[str, Arrays]:
+    """Run one sample with each free dimension at twice its size; leave out those that fail."""
+    results = {}
+    for dimension in found.dimensions:
+        wider = dict(one)
+        for axes in found.inputs:
+            for axis, size in enumerate(axes.shape, 1):
+                if size == dimension:
+                    wider[axes.name] = np.concatenate([wider[axes.name]] * 2, axis)
+        with suppress(Exception):  # runtimes raise anything for a size that a model does not take
+            results[dimension] = run(wider)
+    return results
+
+
+def _output(found: Draft, name: str, array: NDArray[Any], doubled: Mapping[str, Arrays]) -> Axes:
     """Describe an output: sizes that are a free dimension of an input, or part of one, by name."""
     check_name(found.origin.path, name, "output")
     if array.dtype.kind not in "fiub":
@@ -244,22 +260,27 @@ def _output(found: Draft, name: str, array: NDArray[Any]) -> Axes:
             "Use --batch none if the model has no batch dimension."
         )
     told = _told_sizes(found, name)
+    wider = {dimension: outputs[name].shape[1:] for dimension, outputs in doubled.items()}
     shape = [
-        told.get(place) or _part_of(found, place, size)
+        told.get(place) or _part_of(found, place, size, wider)
         for place, size in enumerate(array.shape[1:])
     ]
     return Axes(name, str(array.dtype), tuple(shape))
 
 
-def _part_of(found: Draft, place: int, size: int) -> int | str:
-    """Say of a size of an output which free dimension it is, or which part of one: at best one of
-    the same place; the size itself if of none.
+def _part_of(
+    found: Draft, place: int, size: int, wider: Mapping[str, tuple[int, ...]]
+) -> int | str:
+    """Return which free dimension the size of an output is, or which part of one: at best one of
+    the same place; the size itself if of none. `wider` has the output's shape where a dimension
+    was doubled: a size that did not double only happens to be equal.
     """
     at_place = [each.shape[place] for each in found.inputs if len(each.shape) > place]
     ordered = sorted(found.dimensions, key=lambda name: name not in at_place)
     for part, name in product(PARTS, ordered):
         whole = found.dimensions[name]
-        if size > 1 and whole == size * part:
+        grows = name not in wider or wider[name][place : place + 1] == (2 * size,)
+        if size > 1 and whole == size * part and grows:
             return f"{name}/{part}" if part > 1 else name
     return size
 
@@ -296,8 +317,8 @@ def _terms(network: Network, found: Draft) -> tuple[int, int]:
     if isinstance(network, Graph) and found.origin.kind == "onnx":
         return sums.of_onnx(network.content)
     if isinstance(network, Graph):
-        held: Any = network.session
-        return sums.of_shapes([tuple(each.shape) for each in held.variables])
+        source: Any = network.session
+        return sums.of_shapes(source.session.shapes())
     if found.origin.framework == "torch":
         return sums.of_shapes([tuple(each.shape)[::-1] for each in _tensors(network)])
     return sums.of_shapes([tuple(each.shape) for each in network.weights])

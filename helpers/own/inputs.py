@@ -165,6 +165,9 @@ def _dimensions(
                 if found.setdefault(name, size_here) != size_here:
                     one, other = found[name], size_here
                     raise DataError(f"The samples have two sizes of '{name}', {one} and {other}")
+                if wanted.get(name, size_here) != size_here:
+                    fault = f"--dimension {name}={wanted[name]} does not match the samples"
+                    raise ParameterError(f"{fault}, in which it is {size_here}. Leave it out.")
             elif name in wanted:
                 found[name] = wanted[name]
             else:

@@ -12,6 +12,7 @@ import re
 import sys
 import zipfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -141,12 +142,12 @@ def _bytes(path: Path, kind: Kind) -> int:
     return path.stat().st_size + beside
 
 
-def require_memory(path: Path, size: int) -> None:
-    """Raise CheckpointError if a model of so many bytes does not fit into the free memory."""
+def require_memory(path: Path, size: int, what: str = "weights") -> None:
+    """Raise CheckpointError if `size` bytes of weights or samples do not fit into free memory."""
     free = free_memory()
     if COPIES * size > free:
         raise CheckpointError(
-            f"{path} has {size / 1e9:.1f} GB of weights. A stage needs about {COPIES} times that, "
+            f"{path} has {size / 1e9:.1f} GB of {what}. A stage needs about {COPIES} times that, "
             f"but only {free / 1e9:.1f} GB of memory are free."
         )
 
@@ -288,10 +289,9 @@ def _of_function(source: str) -> Origin:
 
     sys.path.insert(0, os.getcwd())
     module = source.partition(":")[0]
-    try:
+    spec = None
+    with networks.explained(source, "cannot be imported"), suppress(ImportError):
         spec = importlib.util.find_spec(module)
-    except ImportError:
-        spec = None
     if spec is None or not spec.origin or not Path(spec.origin).is_file():
         raise ParameterError(f"--from {source}: the module '{module}' was not found")
     network, example = networks.call(source)

@@ -59,7 +59,13 @@ def effects(
     decision: str,
     precisions: Collection[str],
 ) -> dict[str, Effect]:
-    """Give the effect of each precision, of the output that it concerns most."""
+    """Return the effect of each precision on the output that changes most; empty if nothing can be
+    changed, because the weights are frozen in a SavedModel.
+    """
+    if isinstance(network, Graph) and framework == "tensorflow":
+        session: Any = network.session
+        if not session.variables:
+            return {}
     right = run(inputs)
     return {
         precision: _effect(right, _rounded(network, framework, run, inputs, error), decision)

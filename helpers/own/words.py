@@ -167,16 +167,19 @@ def _variations(found: Draft, options: Sequence[Option], samples: Path | None) -
     shown = next((each.fields for each in options if each.changes_precision), first)
     different = [each.fields for each in options if each.fields["format"] != shown["format"]]
     different += [each.fields for each in options if each.fields != shown]
-    other = shown | (different[0] if different else {"format": "openvino"})
+    other = shown | (different[0] if different else {})
     runtime = formats.get(other["format"]).SHOWN[0]
     changed = {name: value for name, value in other.items() if shown[name] != value}
     convert = str(changed).replace("'", '"')
+    try_export = f"`overrides = {export}`: {why} How do the differences change, and why? "
+    try_export += _folded(seen)
+    try_convert = (
+        f"`overrides = {convert}`: the same model run by {runtime}. Which operators take the most "
+        "time? " + _folded("Other operators, and differences within that precision's tolerance.")
+    )
     return {
-        "try_export": f"`overrides = {export}`: {why} How do the differences change, and why? "
-        + _folded(seen),
-        "try_convert": f"`overrides = {convert}`: the same model run by {runtime}. Which operators "
-        "take the most time? "
-        + _folded("Other operators, and differences within that precision's tolerance."),
+        "try_export": try_export,
+        "try_convert": try_convert if different else try_export,
         "try_deploy": '`overrides = {"max_queue_delay_us": 0}`: a free instance takes what is '
         "there and waits for nobody. How do the batches change? "
         + _folded("The same responses, and smaller batches while there are few clients."),

@@ -5,6 +5,7 @@ import os
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,6 +13,8 @@ from string import Template
 
 import yaml
 
+from helpers.errors import DeviceError
+from helpers.machine import target_name, this_gpu
 from helpers.models._own import Axes
 from helpers.models._rounding import bounds
 from helpers.own import rounding
@@ -193,7 +196,7 @@ def parameter_file(
     lines = [
         f"# {title}, from {NOUNS[found.origin.kind]}, written by `triton-notebooks new`: edit it.",
         "# Paths begin at the project's root; params/cpu-full.yaml shows what else can be done.",
-        f"gpu: {device.upper()} ({title})",
+        f"gpu: {_device_name(device)} ({title})",
         f"device: {device}",
         f'server: {{kind: {kind}, release: "24.10"}}',
         "models:",
@@ -211,6 +214,14 @@ def parameter_file(
             own |= {"concurrency": [1, 4], "rates": [0.5]}
         lines.append(f"      {option.name}: {_flow(own)}")
     return "\n".join(lines) + "\n"
+
+
+def _device_name(device: str) -> str:
+    """Return the name of this machine's GPU, by which `doctor` and workers know it."""
+    if device == "gpu":
+        with suppress(DeviceError):  # the files can be written on a machine without one
+            return target_name(this_gpu().name)
+    return device.upper()
 
 
 def _flow(value: object) -> str:

@@ -21,13 +21,14 @@ import yaml
 from onnx import TensorProto, helper, numpy_helper
 
 from helpers.__main__ import main
-from helpers.config import parse, resolve
+from helpers.config import Gpu, parse, resolve
 from helpers.config.checking import validated
 from helpers.config.parameter_file import Experiment
-from helpers.errors import ParameterError
+from helpers.errors import DataError, DeviceError, ParameterError
 from helpers.models._own import Axes, metrics
 from helpers.models._own.graph import OnnxRuntime
-from helpers.own import creation, rounding
+from helpers.own import creation, origin, rounding, writing
+from helpers.own.draft import draft
 from helpers.own.writing import rounded
 from helpers.store import ROOT
 from tests.own import sources
@@ -439,6 +440,17 @@ def test_a_model_that_needs_more_memory_than_there_is_is_refused(
     assert new("mine", *ONNX) == 0
 
 
+def test_samples_that_need_more_memory_than_there_is_are_called_so(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sources.scores(place.parent / "model.onnx")
+    sources.samples(place.parent / "samples.npz")
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=0))
+
+    assert new("mine", *ONNX, "--samples", "samples.npz") == 1
+    assert "samples.npz has 0.0 GB of samples. A stage needs" in capsys.readouterr().err
+
+
 def test_if_a_file_cannot_be_written_none_is(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -473,6 +485,60 @@ def test_sizes_that_are_free_are_those_of_the_samples(
     assert "output y: float32, 3 x height x width" in said
     content = yaml.safe_load((place / "params/mine.yaml").read_text())
     assert content["models"]["mine"]["defaults"]["dimensions"] == {"height": 8, "width": 6}
+
+
+def test_a_size_that_is_given_beside_samples_must_be_theirs(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sources.relu(place.parent / "model.onnx", ["n", "height"])
+    np.savez(place.parent / "samples.npz", x=np.zeros((4, 256), np.float32))
+    given = (*ONNX, "--samples", "samples.npz", "--dimension")
+
+    assert new("mine", *given, "height=320") == 2
+    fault = "--dimension height=320 does not match the samples, in which it is 256. Leave it out."
+    assert fault in capsys.readouterr().err
+    assert new("mine", *given, "height=256") == 0
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Keras with NumPy 2
+def test_an_output_whose_size_only_happens_to_be_half_a_dimension_keeps_it(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from helpers.models._keras import keras
+
+    k = keras()
+    steps = k.Input((None, 8), name="steps")
+    pooled = k.layers.Dense(10, name="pooled")(k.layers.GlobalAveragePooling1D()(steps))
+    every = k.layers.AveragePooling1D(2, name="every")(steps)
+    k.Model(steps, {"pooled": pooled, "every": every}).save(place.parent / "net.keras")
+
+    assert new("mine", "--from", "net.keras", "--dimension", "steps_1=20") == 0
+
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1:3] == ["output pooled: float32, 10", "output every: float32, steps_1/2 x 8"]
+
+
+@pytest.mark.slow
+def test_the_tolerances_of_frozen_weights_are_those_of_their_sums(tmp_path: Path) -> None:
+    from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
+
+    from helpers.models._keras import tensorflow
+
+    tf = tensorflow()
+    module = tf.Module()
+    module.weights = tf.Variable(tf.ones((100, 4)))
+    spec = tf.TensorSpec((None, 100), name="x")
+    function = tf.function(lambda x: {"y": x @ module.weights}, [spec]).get_concrete_function()
+    frozen = convert_variables_to_constants_v2(function)
+    module = tf.Module()
+    module.of = tf.function(lambda x: {"y": frozen(x)[0]}, [spec])
+    tf.saved_model.save(module, str(tmp_path / "saved"), signatures=module.of)
+
+    found = draft("mine", origin.read(str(tmp_path / "saved")), None, "", {}, ["fp32", "bf16"])
+
+    assert found.terms == (100, 1)
+    assert found.effects == {}
 
 
 def test_an_output_may_have_a_part_of_a_dimension() -> None:
@@ -575,6 +641,9 @@ def test_a_format_whose_runtime_lacks_an_operator_is_left_out_with_the_reason(
     said = capsys.readouterr().out
     assert "experiments: onnx-fp32\n" in said
     assert re.search("left out: openvino: OpenVINO rejects it: .*Det", said)
+    book = nbformat.read(place / "notebooks/mine/convert.ipynb", as_version=4)  # type: ignore[no-untyped-call]
+    (override,) = OVERRIDES.findall(book.cells[-1].source)
+    assert ast.literal_eval(override) == {"dataset": "samples.npz"}
     assert logging.root.level == level
 
 
@@ -652,6 +721,11 @@ def test_metrics_are_those_of_their_definitions() -> None:
     assert metrics.auc(scores, labels) == 3 / 4  # pairs of a 1 and a 0 in the right order
     third = np.eye(3)[[0, 1, 2, 1]]  # labels of two classes, and three are predicted
     assert metrics.f1(third, labels) == pytest.approx(f1_of(third.argmax(1), labels))
+    both = np.eye(3)[[0, 1, 1, 1]]  # two are predicted, and the model has scores of three
+    assert metrics.f1(both, labels) == pytest.approx(f1_of(both.argmax(1), labels))
+    assert metrics.f1(np.array([0, 2, 2, 1]), np.array([0, 1, 2, 2])) == pytest.approx(1 / 2)
+    with pytest.raises(DataError, match="there is a label 3, but .* scores of classes 0 to 2"):
+        metrics.auc(third, np.array([0, 1, 3, 1]))
     assert metrics.mae(scores[:, :1], np.array([1, 0, 0, 1])) == pytest.approx(0.25)
     assert metrics.classes(np.array([[0.4], [0.6]])).tolist() == [0, 1]
 
@@ -683,6 +757,7 @@ TORCH_BAD = {
     "a state dict": (("--from", "state.pt"), "(a state dict has no network)"),
     "no module": (("--from", "missing:plain"), "the module 'missing' was not found"),
     "no function": (("--from", "nets:missing"), "has no attribute 'missing'"),
+    "no file": (("--from", "__main__:x"), "__main__:x cannot be imported: ValueError: __main__"),
     "control flow": (
         ("--from", "nets:unclear"),
         "nets:unclear cannot be converted to any format: the control flow depends on values (nets",
@@ -780,9 +855,25 @@ def test_the_same_source_gives_the_same_files(place: Path) -> None:
     assert {name: (place / name).read_text() for name in written(place)} == first
 
 
+def no_gpu() -> Gpu:
+    raise DeviceError("no GPU")
+
+
+GPUS: list[tuple[Callable[[], Gpu], str]] = [
+    (no_gpu, "GPU (mine)"),
+    (lambda: Gpu("Tesla T4", 6, 15), "NVIDIA T4 (mine)"),
+]
+
+
+@pytest.mark.parametrize(("ask", "name"), GPUS, ids=["elsewhere", "here"])
 def test_on_a_gpu_there_are_engines_of_tensorrt(
-    place: Path, capsys: pytest.CaptureFixture[str]
+    ask: Callable[[], Gpu],
+    name: str,
+    place: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.setattr(writing, "this_gpu", ask)
     sources.scores(place.parent / "model.onnx")
 
     assert new("mine", *ONNX, "--device", "gpu") == 0
@@ -791,7 +882,7 @@ def test_on_a_gpu_there_are_engines_of_tensorrt(
     assert "experiments: onnx-fp32, trt-fp32, trt-fp16\n" in said
     assert "left out: onnx-fp16: the file is exported unchanged, in fp32" in said
     content = yaml.safe_load((place / "params/mine.yaml").read_text())
-    assert (content["gpu"], content["device"]) == ("GPU (mine)", "gpu")
+    assert (content["gpu"], content["device"]) == (name, "gpu")
 
 
 WRONG_FIELDS = {

@@ -76,7 +76,11 @@ class Own(Model):
     TAKES_LABELS = True
     PACKAGES = ("sklearn",)  # the metrics
     DRAWN = "drawn at random from type and shape, so they do not represent real data"
-    RECIPE = ("_own/data", "_own/metrics", "_own/graph", "_own/networks", "_own/source")
+    # The package itself says names, types and what whole numbers are below.
+    RECIPE = (
+        *("__init__", "_own/data", "_own/metrics"),
+        *("_own/graph", "_own/networks", "_own/source"),
+    )
     BATCH = 32
 
     @property

@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -233,6 +234,18 @@ class TensorFlow:
         self.model = self._tensorflow.saved_model.load(str(path))
         self.function = self.model.signatures[SIGNATURE]
         self.variables = self.function.variables
+
+    def shapes(self) -> list[tuple[int, ...]]:
+        """Return the shapes of the weights: of variables, or of constants if these are frozen."""
+        if self.variables:
+            return [tuple(each.shape) for each in self.variables]
+        definition = self.function.graph.as_graph_def()
+        inner = (each.node_def for each in definition.library.function)
+        return [
+            tuple(each.size for each in node.attr["value"].tensor.tensor_shape.dim)
+            for node in chain(definition.node, *inner)
+            if node.op == "Const"
+        ]
 
     def run(self, inputs: Arrays) -> Arrays:
         names = self.function.structured_input_signature[1]

@@ -35,7 +35,7 @@ def read_torchscript(path: Path) -> "torch.jit.ScriptModule":
     import torch
 
     fault = "is not a TorchScript file that PyTorch can read (a state dict has no network)"
-    with _explained(path, fault), warnings.catch_warnings():
+    with explained(path, fault), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PyTorch deprecates TorchScript
         module = torch.jit.load(str(path), map_location="cpu")
     return cast("torch.jit.ScriptModule", module.eval())
@@ -46,7 +46,7 @@ def read_exported(path: Path) -> "torch.export.ExportedProgram":
     import torch
 
     fault = "is not an exported program that PyTorch can read"
-    with _explained(path, fault), warnings.catch_warnings():
+    with explained(path, fault), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return torch.export.load(str(path))
 
@@ -55,7 +55,7 @@ def read_keras(path: Path) -> Network:
     """Read a `.keras` file without running Python code that it holds; raise CheckpointError if it
     is none or has such code.
     """
-    with _explained(path, "is not a readable Keras model"):
+    with explained(path, "is not a readable Keras model"):
         return keras().models.load_model(path, compile=False)
 
 
@@ -71,9 +71,9 @@ def call(function: str, path: Path | None = None) -> tuple[Network, object]:
         folder = str(path.resolve().parents[module.count(".") + (path.name == "__init__.py")])
         if folder not in sys.path:
             sys.path.insert(0, folder)
-    with _explained(function, "cannot be imported"):
+    with explained(function, "cannot be imported"):
         found = getattr(importlib.import_module(module), name)
-    with _explained(function, "failed"):
+    with explained(function, "failed"):
         made = found()
     if not isinstance(made, tuple) or len(made) != 2:
         raise CheckpointError(
@@ -84,7 +84,7 @@ def call(function: str, path: Path | None = None) -> tuple[Network, object]:
 
 
 @contextmanager
-def _explained(place: object, fault: str) -> Iterator[None]:
+def explained(place: object, fault: str) -> Iterator[None]:
     """Turn any error of reading a model into one line."""
     try:
         yield
