@@ -17,7 +17,6 @@ from helpers.own import writing
 from helpers.own.draft import Draft, draft, drafted, fields
 from helpers.own.inputs import sizes_of
 from helpers.own.options import options
-from helpers.own.words import words
 from helpers.store import ROOT, display_path, write_atomic
 
 RESERVED = ("lessons", "data", "published")  # folders beside those of models
@@ -60,21 +59,14 @@ def create(name: str, source: str, wishes: Wishes, say: Callable[[str], None]) -
     chosen, left_out = options(found, wishes.device, kept, asked)
     better = "lower" if metric in metrics.LOWER else "higher"
     scored = writing.Scored(metric, bool(metric) and metric not in metrics.NAMES, better)
-    texts = words(name, found, chosen, wishes.samples, metric)
     files = writing.Files(wishes.samples, wishes.labels)
     parameters = writing.parameter_file(
         name, found, chosen, files, min(kept, MOST_CALIBRATED), wishes.device
     )
-    paths = {
-        ROOT / f"helpers/models/{name}/__init__.py": writing.package(name, found, scored),
-        **{
-            ROOT / f"notebooks/{name}/{stage}.ipynb": writing.notebook(
-                name, stage, texts, bool(origin.backend)
-            )
-            for stage in (writing.SERVED if origin.backend else writing.STAGES)
-        },
-        ROOT / f"params/{name}.yaml": parameters,
-    }
+    notebooks = writing.notebooks(name, found, chosen, files, metric)
+    paths = {ROOT / f"notebooks/{name}/{stage}.ipynb": text for stage, text in notebooks.items()}
+    paths[ROOT / f"helpers/models/{name}/__init__.py"] = writing.package(name, found, scored)
+    paths[ROOT / f"params/{name}.yaml"] = parameters
     _write(paths)
     _tell(name, found, [each.name for each in chosen], left_out, wishes, say)
 

@@ -4,7 +4,7 @@ import json
 import os
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -13,6 +13,7 @@ from string import Template
 
 import yaml
 
+from helpers import formats
 from helpers.errors import DeviceError
 from helpers.machine import target_name, this_gpu
 from helpers.models._own import Axes
@@ -32,6 +33,18 @@ RESOLVE = re.compile(r"config = resolve\(([^)]*)\)")
 LONGEST = 100  # characters of a line of code
 INDENT = 4
 WIDTH = 160  # characters of a line of prose
+MOST = 6  # tensors that a sentence names
+FRAMEWORKS = {"onnxruntime": "ONNX Runtime", "torch": "PyTorch", "tensorflow": "TensorFlow"}
+FRAMEWORKS |= {"triton": "the same model, with one client"}
+FILES = {
+    "onnx": "the ONNX file",
+    "savedmodel": "the SavedModel's folder",
+    "keras": "the Keras file",
+    "torchscript": "the TorchScript file",
+    "exported": "the exported program",
+    "function": "the file of the module whose function builds it",
+    "repository": "the model's folder in its repository",
+}
 fill = partial(textwrap.fill, break_long_words=False, break_on_hyphens=False)
 PACKAGE = Template('''\
 """The model `$title`, from $noun.
@@ -229,43 +242,91 @@ def _flow(value: object) -> str:
     return text.removesuffix("\n").removesuffix("\n...").strip()
 
 
-def notebook(title: str, stage: str, words: Mapping[str, str], is_served: bool) -> str:
-    """Write a notebook: the code of every model's, and the prose of this room; another where the
-    model is in a repository already (`is_served`).
-    """
+def notebooks(
+    title: str, found: Draft, options: Sequence[Option], files: Files, metric: str
+) -> dict[str, str]:
+    """Write the notebook of each stage: the code of every model's, and the prose of this room."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(PROSE),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"tensors": tensors, "json": json.dumps}
+    kind = found.origin.kind
+    environment.globals |= {
+        "title": title,
+        "model": found,
+        "kind": kind,
+        "backend": found.origin.backend,
+        "source": NOUNS[kind],
+        "file": f"`{found.origin.function or found.origin.path.name}`",
+        "file_words": FILES[kind],
+        "framework": FRAMEWORKS[found.origin.framework],
+        "options": options,
+        "samples": files.samples and files.samples.name,
+        "scored_by": metric,
+        **_overrides(options, files),
+    }
+    stages = SERVED if found.origin.backend else STAGES
+    texts = {stage: environment.get_template(f"{stage}.md.j2").render() for stage in stages}
+    return {stage: _notebook(title, stage, text) for stage, text in texts.items()}
+
+
+def _overrides(options: Sequence[Option], files: Files) -> dict[str, object]:
+    """Choose what the notebooks suggest to try: other files of the model where there are any."""
+    exports = list(dict.fromkeys(each.fields["export_format"] for each in options))
+    export = {"dataset": "generated" if files.samples else "samples.npz"}
+    if len(exports) > 1:
+        export = {"export_format": exports[1], "format": exports[1]}
+    shown = next((each for each in options if each.changes_precision), options[0]).fields
+    others = [each.fields for each in options if each.fields != shown]
+    others.sort(key=lambda fields: fields["format"] == shown["format"])  # another format first
+    other = others[0] if others else shown
+    return {
+        "exports": exports,
+        "other_export": export,
+        "other_file": {name: value for name, value in other.items() if shown[name] != value},
+        "other_runtime": formats.get(other["format"]).SHOWN[0],
+    }
+
+
+def tensors(axes: Sequence[Axes]) -> str:
+    """Name tensors with their types and shapes."""
+    named = [
+        f"`{each.name}` ({each.dtype}, {' x '.join(map(str, each.shape)) or 'one number'})"
+        for each in axes[:MOST]
+    ]
+    if len(axes) > MOST:
+        named.append(f"{len(axes) - MOST} more")
+    return " and ".join([", ".join(named[:-1])] * (len(named) > 1) + named[-1:])
+
+
+def _notebook(title: str, stage: str, prose: str) -> str:
+    """Put prose between the cells of code that it names."""
     known = json.loads((ROOT / f"notebooks/{SHOWN_BY}/{stage}.ipynb").read_text())
     code = {cell["id"]: cell for cell in known["cells"] if cell["cell_type"] == "code"}
     cells = []
-    path = PROSE / f"{stage}{'_as_it_is' * is_served}.md"
-    path = path if path.exists() else PROSE / f"{stage}.md"
-    parts = re.split(r"^--- (\S+)\n", path.read_text(), flags=re.MULTILINE)
-    for place, part in enumerate(parts):
+    for place, part in enumerate(re.split(r"^--- (\S+)\n", prose, flags=re.MULTILINE)):
         if place % 2:
             cell = code.pop(part)
             cells.append(cell | {"source": _code(title, "".join(cell["source"]))})
         elif part.strip():
-            text = _filled(part, words)
-            cells.append(
-                {
-                    "cell_type": "markdown",
-                    "id": f"prose-{place // 2:02}",
-                    "metadata": {},
-                    "source": text,
-                }
-            )
+            text = {"cell_type": "markdown", "id": f"prose-{place // 2:02}", "metadata": {}}
+            cells.append(text | {"source": _wrapped(part)})
     assert not code, f"the prose of {stage} leaves out {list(code)}"
     for cell in cells:
         cell["source"] = cell["source"].splitlines(keepends=True)
     return json.dumps(known | {"cells": cells}, indent=1, ensure_ascii=False) + "\n"
 
 
-def _filled(part: str, words: Mapping[str, str]) -> str:
-    """Put words into a text of Markdown, and wrap its paragraphs and items again."""
-    for name, value in words.items():
-        part = part.replace(f"{{{name}}}", value)
+def _wrapped(part: str) -> str:
+    """Wrap the paragraphs and items of a text in Markdown again; a drawing stays as it is."""
     blocks = []
-    for block in part.strip().split("\n\n"):
-        if block.startswith("```"):  # a drawing
+    for block in re.split(r"\n{2,}", part.strip()):
+        if block.startswith("```"):
             blocks.append(block)
             continue
         items = re.split(r"\n(?=- )", block)
