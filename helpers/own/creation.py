@@ -47,7 +47,10 @@ def create(name: str, source: str, wishes: Wishes, say: Callable[[str], None]) -
     if wishes.device not in ("cpu", "gpu"):
         raise ParameterError(f"Invalid --device {wishes.device}. Use cpu or gpu.")
     if wishes.samples:
-        origins.require_memory(wishes.samples, _size(wishes.samples), "samples")
+        try:
+            origins.require_memory(wishes.samples, wishes.samples.stat().st_size, "samples")
+        except OSError as error:
+            raise DataError(f"{wishes.samples}: {error.strerror}. Use an .npz file.") from None
     origin = origins.read(source)
     precisions = {"fp32", "bf16" if wishes.device == "cpu" else "fp16"}
     precisions |= {"int8"} if wishes.samples else set()
@@ -103,13 +106,6 @@ def _check_metric(wishes: Wishes) -> None:
         raise ParameterError(
             f"Invalid --metric {wishes.metric}. Use {known}, or a name for your own."
         )
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError as error:
-        raise DataError(f"{path}: {error.strerror}. Use an .npz file.") from None
 
 
 def _kept(name: str, found: Draft, wishes: Wishes) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import product
+from math import prod
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from helpers.errors import CheckpointError, DeploymentError, ParameterError
 from helpers.models import Arrays, Config, Graph, Network
 from helpers.models._arrays import spread, take
-from helpers.models._own import Axes, Own
+from helpers.models._own import Axes, Own, graph
 from helpers.models._own import data as samples_file
 from helpers.own import rounding
 from helpers.own.inputs import known_inputs, with_tables
@@ -146,7 +147,7 @@ def _run(title: str, found: Draft, samples: Path | None, precisions: Collection[
         found,
         outputs=outputs,
         decision=decision,
-        terms=_terms(network, found),
+        terms=rounding.terms(_weight_shapes(network, found)),
         effects=rounding.effects(
             network, found.origin.framework, run, several, decision, precisions
         ),
@@ -291,8 +292,6 @@ def _told_sizes(found: Draft, name: str) -> dict[int, int | str]:
     """
     if found.origin.kind != "onnx":
         return {}
-    from helpers.models._own import graph
-
     model = graph.read_onnx(found.origin.path)
     own = next(each for each in model.graph.output if each.name == name)
     sizes = graph.sizes(own)[int(found.has_batch) :]
@@ -308,21 +307,14 @@ def _is_classes(name: str, array: NDArray[Any]) -> bool:
     return is_share or bool(CLASS_WORDS.search(name))
 
 
-def _terms(network: Network, found: Draft) -> tuple[int, int]:
-    """Count the terms of all sums that lie one after the other, and these sums: what decides how
-    far rounding may carry an output.
-    """
-    from helpers.own import sums
-
+def _weight_shapes(network: Network, found: Draft) -> list[tuple[int, ...]]:
+    """Return the shapes of the weights, the dimension of their results last."""
     if isinstance(network, Graph) and found.origin.kind == "onnx":
-        return sums.of_onnx(network.content)
+        shapes = graph.weight_shapes(network.content)  # of products and convolutions alike
+        return [s if prod(s[:-1]) > prod(s[1:]) else s[::-1] for s in shapes]
     if isinstance(network, Graph):
         source: Any = network.session
-        return sums.of_shapes(source.session.shapes())
+        return cast(list[tuple[int, ...]], source.session.shapes())
     if found.origin.framework == "torch":
-        return sums.of_shapes([tuple(each.shape)[::-1] for each in _tensors(network)])
-    return sums.of_shapes([tuple(each.shape) for each in network.weights])
-
-
-def _tensors(network: Network) -> list[Any]:
-    return [*network.parameters(), *network.buffers()]
+        return [tuple(each.shape)[::-1] for each in (*network.parameters(), *network.buffers())]
+    return [tuple(each.shape) for each in network.weights]

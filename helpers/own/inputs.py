@@ -53,27 +53,12 @@ def known_inputs(
     """
     arrays = samples_file.load(samples) if samples else origin.example or {}
     if samples:
-        _check_arrays(samples, arrays, origin.inputs)
+        samples_file.check_names(samples, arrays, [port.name for port in origin.inputs])
     arrays = _as_rows(arrays, batch, bool(samples))
     ports = tuple(_said(port, arrays, batch, origin) for port in origin.inputs)
     has_batch, is_batched = _batch(origin, ports, batch)
     axes, dimensions = _dimensions(ports, arrays, wanted, has_batch)
     return Inputs(axes, dimensions, has_batch, is_batched)
-
-
-def _check_arrays(path: Path, arrays: Arrays, ports: Sequence[Port]) -> None:
-    """Raise DataError for samples of other names or types than the inputs'."""
-    names = [port.name for port in ports]
-    for name in (*names, *arrays):
-        if name not in arrays:
-            raise DataError(f"{path} has no array '{name}'. Add it, with one row per sample.")
-        if name not in names:
-            raise DataError(f"{path} has '{name}'. The model's inputs are {', '.join(names)}.")
-    for port in ports:
-        found = arrays[port.name].dtype
-        if port.dtype and str(found) != port.dtype:
-            place = f"{path}: the array '{port.name}'"
-            raise DataError(f"{place} is {found}, but the input takes {port.dtype}")
 
 
 def _as_rows(arrays: Arrays, batch: str, are_samples: bool) -> Arrays:

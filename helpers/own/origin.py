@@ -200,17 +200,14 @@ def _of_savedmodel(path: Path) -> Origin:
 def _of_keras(path: Path) -> Origin:
     from helpers.models._own import networks
 
-    return Origin("keras", path, "tensorflow", _keras_ports(path, networks.read_keras(path)))
-
-
-def _keras_ports(path: object, model: Any) -> tuple[Port, ...]:
-    tensors = getattr(model, "inputs", None)
+    tensors = getattr(networks.read_keras(path), "inputs", None)
     if not tensors:
         raise CheckpointError(f"{path} declares no inputs. Build the model with keras.Input.")
-    return tuple(
+    ports = (
         Port(each.name, str(each.dtype), tuple(size or "" for size in each.shape))
         for each in tensors
     )
+    return Origin("keras", path, "tensorflow", tuple(ports))
 
 
 def _of_torchscript(path: Path) -> Origin:
@@ -243,7 +240,7 @@ def _of_exported(path: Path) -> Origin:
         if value is None or not hasattr(value, "shape"):
             raise ParameterError(f"The input '{name}' of {path} is not a tensor. Remove it.")
         sizes = tuple(size if isinstance(size, int) else str(size) for size in value.shape)
-        ports.append(Port(str(name), _torch_name(value.dtype), sizes))
+        ports.append(Port(str(name), str(value.dtype).removeprefix("torch."), sizes))
     return Origin("exported", path, "torch", tuple(ports))
 
 
@@ -277,10 +274,6 @@ def _of_repository(path: Path) -> Origin:
         most=message.max_batch_size,
         answers=tuple(map(port, message.output)),
     )
-
-
-def _torch_name(dtype: Any) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def _of_function(source: str) -> Origin:

@@ -5,9 +5,9 @@ How far rounding may carry the outputs does not follow from the sums of a networ
 that is a small share of a softmax, or a sample unlike all that it was trained with, multiplies it.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from math import sqrt
+from math import prod, sqrt
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -72,6 +72,16 @@ def effects(
         for precision, error in ERRORS.items()
         if precision in precisions
     }
+
+
+def terms(shapes: Sequence[tuple[int, ...]]) -> tuple[int, int]:
+    """Add up the terms of the sums over every weight, and count these sums.
+
+    Where a network has branches beside each other that is more than its longest path has, which
+    widens the tolerances by its root only.
+    """
+    lengths = [prod(shape[:-1]) for shape in shapes if len(shape) > 1]
+    return (sum(lengths), len(lengths)) if lengths else (1, 1)
 
 
 def widened(

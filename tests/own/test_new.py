@@ -333,7 +333,10 @@ DRAWN = np.zeros((4, sources.FEATURES), np.float32)
 NOT_FINITE = np.where(np.arange(64).reshape(4, 16) == 37, np.nan, DRAWN)
 SAMPLES: dict[str, tuple[dict[str, Any], str]] = {
     "another name": ({"points": DRAWN}, "has no array 'features'"),
-    "one too many": ({"features": DRAWN, "x": DRAWN}, "has 'x'. The model's inputs are features."),
+    "one too many": (
+        {"features": DRAWN, "x": DRAWN},
+        "has the array 'x'. The model's inputs are features.",
+    ),
     "another type": ({"features": DRAWN.astype(float)}, "is float64, but the input takes float32"),
     "another shape": ({"features": DRAWN[:, :7]}, "are 4 x 7, but the input takes rows x 16"),
     "not a number": (

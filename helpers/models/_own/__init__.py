@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 from numpy.typing import NDArray
 
 from helpers.errors import CheckpointError, ParameterError
-from helpers.models import Arrays, Config, Dataset, Example, Model, Network, Tensor
+from helpers.models import Arrays, Config, Model, Network, Tensor
 
 if TYPE_CHECKING:
     from helpers.models._own.data import Samples
@@ -137,10 +137,6 @@ class Own(Model):
 
     def prepare_checkpoint(self, config: Config, dataset: Path, path: Path) -> None:
         raise CheckpointError(f"{self.TITLE} cannot be fitted. Set checkpoint to its file.")
-
-    def example(self, config: Config, dataset: Dataset, most: int) -> Example:
-        found = super().example(config, dataset, most)
-        return Example(found.batch, {}, found.reading)
 
     def read(self, checkpoint: Path) -> "Source":
         """Load the file in its own runtime; raise CheckpointError if it cannot be."""

@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import chain
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -209,19 +210,24 @@ def subgraphs(node: "onnx.NodeProto") -> "list[onnx.GraphProto]":
 
 def layers_of(model: "onnx.ModelProto") -> Iterator[tuple[str, int]]:
     """Give the kind of each operator, and how many parameters it is the first to take."""
-    left = Counter(dict(_weights(model.graph)))
+    left = Counter({name: prod(shape) for name, shape in _weights(model.graph)})
     for node in _nodes(model.graph):
         if node.op_type != "Constant":
             yield node.op_type, sum(left.pop(name, 0) for name in node.input)
 
 
-def _weights(graph: Any) -> Iterator[tuple[str, int]]:
+def weight_shapes(model: "onnx.ModelProto") -> list[tuple[int, ...]]:
+    """List the shapes of all weights and constants."""
+    return [shape for _, shape in _weights(model.graph)]
+
+
+def _weights(graph: Any) -> Iterator[tuple[str, tuple[int, ...]]]:
     for each in graph.initializer:
-        yield each.name, int(np.prod(each.dims))
+        yield each.name, tuple(each.dims)
     for node in graph.node:
         if node.op_type == "Constant":
             for attribute in node.attribute:
-                yield node.output[0], int(np.prod(attribute.t.dims)) if attribute.t.dims else 0
+                yield node.output[0], tuple(attribute.t.dims) or (0,)
         for inner in subgraphs(node):
             yield from _weights(inner)
 
