@@ -10,11 +10,11 @@ from pathlib import Path
 from helpers import models
 from helpers.accuracy import KEPT_SHARE, MATCH_RATE, MATCHED_SHARE
 from helpers.errors import DataError, ParameterError
-from helpers.models._own import CALIBRATED, metrics
+from helpers.models._own import CALIBRATED, Own, metrics
 from helpers.models._own import data as samples_file
 from helpers.own import origin as origins
 from helpers.own import writing
-from helpers.own.draft import Draft, draft, drafted, fields
+from helpers.own.draft import Draft, draft, fields
 from helpers.own.inputs import sizes_of
 from helpers.own.options import options
 from helpers.store import ROOT, display_path, write_atomic
@@ -68,7 +68,8 @@ def create(name: str, source: str, wishes: Wishes, say: Callable[[str], None]) -
     )
     notebooks = writing.notebooks(name, found, chosen, files, metric)
     paths = {ROOT / f"notebooks/{name}/{stage}.ipynb": text for stage, text in notebooks.items()}
-    paths[ROOT / f"helpers/models/{name}/__init__.py"] = writing.package(name, found, scored)
+    package = writing.package(name, found, scored)
+    paths |= {ROOT / f"helpers/models/{name}/{file}": text for file, text in package.items()}
     paths[ROOT / f"params/{name}.yaml"] = parameters
     _write(paths)
     _tell(name, found, [each.name for each in chosen], left_out, wishes, say)
@@ -112,7 +113,7 @@ def _kept(name: str, found: Draft, wishes: Wishes) -> int:
     """Count the samples that calibrate int8; raise DataError for labels that do not fit."""
     if not wishes.samples:
         return 0
-    own, config = drafted(name, found), fields(found)
+    own, config = Own(name, found.description), fields(found)
     rows = len(next(iter(samples_file.read(wishes.samples, own.inputs(config)).values())))
     if wishes.labels:
         samples_file.read_labels(wishes.labels, rows)
@@ -139,13 +140,13 @@ def _tell(
     wishes: Wishes,
     say: Callable[[str], None],
 ) -> None:
-    for kind, axes in (("input", found.inputs), ("output", found.outputs)):
+    for kind, axes in (("input", found.description.inputs), ("output", found.description.outputs)):
         for each in axes:
             shape = " x ".join(map(str, each.shape)) or "one number"
             say(f"{kind} {each.name}: {each.dtype}, {shape}")
     for dimension, size in found.dimensions.items():
         say(f"dimension {dimension}: {size}")
-    if not found.is_batched:
+    if not found.description.is_batched:
         say("batch: one sample per request")
     say(f"samples: {wishes.samples or 'random inputs'}")
     say(f"experiments: {', '.join(chosen)}")

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from helpers.errors import CheckpointError, DeploymentError, ParameterError
 from helpers.models import Arrays, Config, Graph, Network
 from helpers.models._arrays import spread, take
-from helpers.models._own import Axes, Own, graph
+from helpers.models._own import Axes, Description, Own, graph
 from helpers.models._own import data as samples_file
 from helpers.own import rounding
 from helpers.own.inputs import known_inputs, with_tables
@@ -39,21 +39,18 @@ class Draft:
     """What will be written of a model."""
 
     origin: Origin
-    inputs: tuple[Axes, ...]
-    outputs: tuple[Axes, ...]
+    description: Description
     dimensions: dict[str, int]
-    has_batch: bool  # whether the first dimension of the source's tensors is that of samples
-    is_batched: bool  # whether it takes several at once
-    scalars: tuple[str, ...]  # tensors with no dimension but the batch's, which get one
-    takes_zeros: bool  # whether it computes zeros, by which Triton would warm it up
-    is_plain: bool  # whether a module of PyTorch needs nothing around it
-    decision: str
-    terms: tuple[int, int]  # of all sums on the longest path, and how many sums these are
+    terms: tuple[int, int] = (1, 1)  # of all sums over weights, and how many sums these are
     # precision -> the largest and the mean effect of rounding, and what tells samples apart
     effects: dict[str, rounding.Effect] = field(default_factory=dict)
     apart: float = 1.0
     samples: Arrays = field(repr=False, default_factory=dict)  # a few that it computes
     network: Network = field(repr=False, default=None)
+
+    def described(self, **changes: object) -> "Draft":
+        """Return it with other fields of its description."""
+        return replace(self, description=self.description.model_copy(update=changes))
 
 
 def draft(
@@ -73,40 +70,21 @@ def draft(
     known = known_inputs(origin, samples, batch, wanted)
     scalars = tuple(each.name for each in known.axes if not each.shape)
     axes = tuple(each if each.shape else replace(each, shape=(1,)) for each in known.axes)
-    found = Draft(
-        *(origin, with_tables(origin, axes), (), known.dimensions),
-        *(known.has_batch, known.is_batched, scalars),
-        takes_zeros=True,
-        is_plain=False,
-        decision="values",
-        terms=(1, 1),
+    description = Description(
+        source=origin.kind,
+        framework=origin.framework,
+        function=origin.function,
+        backend=origin.backend,
+        inputs=with_tables(origin, axes),
+        outputs=(),
+        has_batch=known.has_batch,
+        is_batched=known.is_batched,
+        scalars=scalars,
     )
+    found = Draft(origin, description, known.dimensions)
     if origin.backend:
         return _unseen(title, found, samples)
     return _run(title, found, samples, precisions)
-
-
-def drafted(title: str, found: Draft) -> Own:
-    """Give the model that will be written, before it is."""
-    own = type(
-        "Draft",
-        (Own,),
-        {
-            "TITLE": title,
-            "FRAMEWORK": found.origin.framework,
-            "SOURCE": found.origin.kind,
-            "FUNCTION": found.origin.function,
-            "INPUTS": found.inputs,
-            "OUTPUTS": found.outputs,
-            "HAS_BATCH": found.has_batch,
-            "IS_BATCHED": found.is_batched,
-            "IS_PLAIN": found.is_plain,
-            "BACKEND": found.origin.backend,
-            "SCALARS": found.scalars,
-            "TAKES_ZEROS": found.takes_zeros,
-        },
-    )
-    return cast(Own, own())
 
 
 def fields(found: Draft) -> Config:
@@ -116,26 +94,27 @@ def fields(found: Draft) -> Config:
 
 def _run(title: str, found: Draft, samples: Path | None, precisions: Collection[str]) -> Draft:
     """Run the model on one sample and on two, and describe what it answers."""
-    own, config = drafted(title, found), fields(found)
+    own, config = Own(title, found.description), fields(found)
     tensors = own.inputs(config)
     if samples:
         batch = samples_file.read(samples, tensors)
     else:
-        below = {each.name: each.below for each in found.inputs}
+        below = {each.name: each.below for each in found.description.inputs}
         batch = samples_file.drawn(tensors, below, MOST)
     source: Any = own.read(found.origin.path)
     one = {name: array[:1] for name, array in batch.items()}
     run, single = source.run, _answered(found, source.run, one, not samples)
-    found = replace(found, scalars=(*found.scalars, *source.lifted))
-    source.own = drafted(title, found)
-    if found.scalars and found.origin.kind == "savedmodel":
+    found = found.described(scalars=(*found.description.scalars, *source.lifted))
+    source.own = Own(title, found.description)
+    has_batch, scalars = found.description.has_batch, found.description.scalars
+    if scalars and found.origin.kind == "savedmodel":
         raise ParameterError(
-            f"'{found.scalars[0]}' has only a batch dimension, and Triton needs one more. Save "
+            f"'{scalars[0]}' has only a batch dimension, and Triton needs one more. Save "
             "the model with the shape batch x 1."
         )
-    if found.origin.framework == "torch" and found.has_batch and not found.scalars:
-        found = replace(found, is_plain=source.is_plain(one))
-    if found.is_batched:
+    if found.origin.framework == "torch" and has_batch and not scalars:
+        found = found.described(is_plain=source.is_plain(one))
+    if found.description.is_batched:
         rows = [array[:TWO] if len(array) >= TWO else array[[0, 0]] for array in batch.values()]
         _require_batch(found, run, dict(zip(batch, rows, strict=True)), single)
     doubled = _doubled(found, run, one)
@@ -143,16 +122,14 @@ def _run(title: str, found: Draft, samples: Path | None, precisions: Collection[
     first = next(iter(single.values()))
     decision = "class" if _is_classes(next(iter(single)), first) else "values"
     several, network = _several(found, batch, one), source.build(tensors)
+    found = found.described(outputs=outputs, decision=decision, takes_zeros=_takes_zeros(run, one))
     return replace(
         found,
-        outputs=outputs,
-        decision=decision,
         terms=rounding.terms(_weight_shapes(network, found)),
         effects=rounding.effects(
             network, found.origin.framework, run, several, decision, precisions
         ),
         apart=rounding.told_apart(run(several)),
-        takes_zeros=_takes_zeros(run, one),
         samples=take(batch, np.resize(spread(len(next(iter(batch.values()))), TRIED), TRIED)),
         network=network,
     )
@@ -161,7 +138,7 @@ def _run(title: str, found: Draft, samples: Path | None, precisions: Collection[
 def _unseen(title: str, found: Draft, samples: Path | None) -> Draft:
     """Describe the outputs of a model that only a server can run, as its configuration does."""
     if samples:
-        samples_file.read(samples, drafted(title, found).inputs(fields(found)))
+        samples_file.read(samples, Own(title, found.description).inputs(fields(found)))
     outputs = []
     for each in found.origin.answers:
         assert each.sizes is not None
@@ -172,7 +149,7 @@ def _unseen(title: str, found: Draft, samples: Path | None) -> Draft:
         outputs.append(Axes(each.name, each.dtype, each.sizes[1:]))
     decision = "class" if CLASS_WORDS.search(outputs[0].name) else "values"
     is_batched = found.origin.most > 1
-    return replace(found, outputs=tuple(outputs), decision=decision, is_batched=is_batched)
+    return found.described(outputs=tuple(outputs), decision=decision, is_batched=is_batched)
 
 
 def _takes_zeros(run: Callable[[Arrays], Arrays], one: Arrays) -> bool:
@@ -187,7 +164,7 @@ def _several(found: Draft, batch: Arrays, one: Arrays) -> Arrays:
     """Choose the samples of which it is seen what rounding does: fewer if they are large, as these
     take long; one, where the batch is fixed.
     """
-    if not found.is_batched:
+    if not found.description.is_batched:
         return one
     size = sum(array.nbytes for array in one.values())
     count = int(min(MOST, max(TWO, BYTES // size)))
@@ -240,7 +217,7 @@ def _doubled(found: Draft, run: Callable[[Arrays], Arrays], one: Arrays) -> dict
     results = {}
     for dimension in found.dimensions:
         wider = dict(one)
-        for axes in found.inputs:
+        for axes in found.description.inputs:
             for axis, size in enumerate(axes.shape, 1):
                 if size == dimension:
                     wider[axes.name] = np.concatenate([wider[axes.name]] * 2, axis)
@@ -276,7 +253,7 @@ def _part_of(
     the same place; the size itself if of none. `wider` has the output's shape where a dimension
     was doubled: a size that did not double only happens to be equal.
     """
-    at_place = [each.shape[place] for each in found.inputs if len(each.shape) > place]
+    at_place = [each.shape[place] for each in found.description.inputs if len(each.shape) > place]
     ordered = sorted(found.dimensions, key=lambda name: name not in at_place)
     for part, name in product(PARTS, ordered):
         whole = found.dimensions[name]
@@ -294,7 +271,7 @@ def _told_sizes(found: Draft, name: str) -> dict[int, int | str]:
         return {}
     model = graph.read_onnx(found.origin.path)
     own = next(each for each in model.graph.output if each.name == name)
-    sizes = graph.sizes(own)[int(found.has_batch) :]
+    sizes = graph.sizes(own)[int(found.description.has_batch) :]
     known = (*found.dimensions,)
     return {at: size for at, size in enumerate(sizes) if isinstance(size, int) or size in known}
 

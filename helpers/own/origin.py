@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -59,7 +59,7 @@ class Origin:
 
     kind: Kind
     path: Path  # of its file or folder; of a function, the file of its module
-    framework: str
+    framework: Literal["onnxruntime", "torch", "tensorflow", "triton"]
     inputs: tuple[Port, ...]
     function: str = ""
     example: Arrays | None = None  # inputs of a batch, where the source has them
@@ -299,8 +299,10 @@ def _of_function(source: str) -> Origin:
     ports = tuple(Port(name, str(array.dtype), array.shape) for name, array in given.items())
     for port in ports:
         check_name(source, port.name, "input")
-    framework = "tensorflow" if is_keras else "torch"
-    return Origin("function", Path(spec.origin), framework, ports, source, example=given)
+    path = Path(spec.origin)
+    return Origin(
+        *("function", path, "tensorflow" if is_keras else "torch"), ports, source, example=given
+    )
 
 
 def _argument_names(network: Any, is_keras: bool) -> list[str]:

@@ -47,38 +47,37 @@ FILES = {
 }
 fill = partial(textwrap.fill, break_long_words=False, break_on_hyphens=False)
 PACKAGE = Template('''\
-"""The model `$title`, from $noun.
+"""The model `$title`: `model.yaml` describes it."""
 
-Written by `triton-notebooks new`, to be edited: `helpers/models/_own` says what each name means.
-"""
+from helpers.models._own import Own
 
-$imports
-
-
-class $name(Own):
-$body$score
-
-
-MODEL = $name()
+COMPANIONS = ("model.yaml",)  # a change of it is a change here
+MODEL = Own.load(__file__)
 ''')
-IMPORTS = """\
-from helpers.models._own import Axes, Own
-from helpers.models._rounding import bounds
-"""
-OF_A_METRIC = "from typing import ClassVar\n\n"
-OF_A_FUNCTION = """\
+PACKAGE_WITH_METRIC = Template('''\
+"""The model `$title`: `model.yaml` describes it."""
+
 import numpy as np
 
 from helpers.models import Arrays
-from helpers.models._own import Array, Axes, Own, metrics
-from helpers.models._rounding import bounds
-"""
-SCORE = Template('''
+from helpers.models._own import Array, Own, metrics
 
+COMPANIONS = ("model.yaml",)  # a change of it is a change here
+
+
+class Scored(Own):
     def score(self, outputs: Arrays, labels: Array) -> dict[str, float]:
         """Score the outputs of all samples by their labels: write here what you mean."""
         first = next(iter(outputs.values()))
-        return {"$name": float(np.mean(metrics.classes(first) == labels))}''')
+        return {"$metric": float(np.mean(metrics.classes(first) == labels))}
+
+
+MODEL = Scored.load(__file__)
+''')
+DESCRIPTION = Template("""\
+# $title, from $noun, written by `triton-notebooks new`: edit it.
+# `Description` in helpers/models/_own says what each field means.
+$fields""")
 
 
 @dataclass(frozen=True)
@@ -98,69 +97,25 @@ class Scored:
     better: str = "higher"
 
 
-def package(title: str, found: Draft, scored: Scored) -> str:
-    """Write the package of a model: one class."""
+def package(title: str, found: Draft, scored: Scored) -> dict[str, str]:
+    """Write the files of a model's package: its description, and what loads it."""
     terms, count = found.terms
-    lines = [f'TITLE = "{title}"', f'FRAMEWORK = "{found.origin.framework}"']
-    lines.append(f'SOURCE = "{found.origin.kind}"')
-    if found.origin.function:
-        lines.append(f'FUNCTION = "{found.origin.function}"')
-    lines += [*_axes("INPUTS", found.inputs), *_axes("OUTPUTS", found.outputs)]
-    if found.origin.backend:
-        lines.append(f'BACKEND = "{found.origin.backend}"')
-    if not found.has_batch:
-        lines.append("HAS_BATCH = False")
-    if not found.is_batched:
-        lines.append("IS_BATCHED = False")
-    if not found.takes_zeros:
-        lines.append("TAKES_ZEROS = False")
-    if found.scalars:
-        names = ", ".join(f'"{name}"' for name in found.scalars)
-        lines.append(f"SCALARS = ({names}{',' * (len(found.scalars) == 1)})")
-    if found.is_plain:
-        lines.append("IS_PLAIN = True")
-    if found.decision != "values":
-        lines.append(f'DECISION = "{found.decision}"  # of the first output')
-    if name := scored.metric:
-        lines.append(f'METRICS: ClassVar = {{"{name}": "{scored.better}"}}')
-    sums = [max(1, round(terms / count))] * count  # of which only number and total decide
-    narrow, pairs = bounds(sums), []
-    for precision, pair in rounding.widened(narrow, found.effects, found.apart).items():
-        if any(wide > bound for wide, bound in zip(pair, narrow[precision], strict=True)):
-            pairs.append(f'"{precision}": ({rounded(pair[0])}, {rounded(pair[1])})')
-    line = f"BOUNDS = bounds([{sums[0]}] * {count})"
-    seen = f"{line} | {{{', '.join(pairs)}}}" if pairs else line
-    lines += [seen] if len(seen) <= LONGEST - INDENT else _broken(f"{line} | {{", pairs, "}")
-    imports = OF_A_FUNCTION if scored.is_own else IMPORTS
-    return PACKAGE.substitute(
-        title=title,
-        noun=NOUNS[found.origin.kind],
-        imports=(OF_A_METRIC if scored.metric else "") + imports.rstrip(),
-        name="".join(part.capitalize() for part in title.split("_")),
-        body="\n".join(f"    {line}" for line in lines),
-        score=SCORE.substitute(name=scored.metric) if scored.is_own else "",
-    )
-
-
-def rounded(bound: float) -> str:
-    """Write a bound with two digits, and its exponent without a plus, as ruff does."""
-    return f"{bound:.1e}".replace("e+", "e")
-
-
-def _axes(name: str, axes: Sequence[Axes]) -> list[str]:
-    said = []
-    for each in axes:
-        shape = ", ".join(json.dumps(size) for size in each.shape)
-        shape = f"({shape},)" if len(each.shape) == 1 else f"({shape})"
-        below = f", below={each.below}" if each.below != Axes.below else ""
-        said.append(f'Axes("{each.name}", "{each.dtype}", {shape}{below})')
-    line = f"{name} = ({', '.join(said)}{',' * (len(said) == 1)})"
-    return [line] if len(line) <= LONGEST - INDENT else _broken(f"{name} = (", said, ")")
-
-
-def _broken(first: str, parts: Sequence[str], last: str) -> list[str]:
-    """Give each part a line of its own, as ruff does where all of them are too long for one."""
-    return [first, *(f"    {each}," for each in parts), last]
+    narrow = bounds([max(1, round(terms / count))] * count)  # only number and total decide
+    wide = narrow | rounding.widened(narrow, found.effects, found.apart)
+    tolerances = {
+        precision: tuple(float(f"{bound:.1e}") for bound in pair)
+        for precision, pair in wide.items()
+    }
+    metrics = {scored.metric: scored.better} if scored.metric else {}
+    described = found.described(metrics=metrics, tolerances=tolerances).description
+    fields = described.model_dump(mode="json", exclude_defaults=True)
+    text = yaml.safe_dump(fields, sort_keys=False, default_flow_style=None, width=100)
+    names = {"title": title, "noun": NOUNS[found.origin.kind], "metric": scored.metric}
+    template = PACKAGE_WITH_METRIC if scored.is_own else PACKAGE
+    return {
+        "__init__.py": template.substitute(names),
+        "model.yaml": DESCRIPTION.substitute(names, fields=text),
+    }
 
 
 def spelled(path: Path) -> str:
@@ -178,7 +133,7 @@ def parameter_file(
 ) -> str:
     """Write the parameter file of a model: real, but quick."""
     first = options[0].fields
-    most = found.origin.most or (8 if found.is_batched else 1)
+    most = found.origin.most or (8 if found.description.is_batched else 1)
     batched = most >= 4
     defaults: dict[str, object] = {
         "dataset": spelled(files.samples) if files.samples else "generated",
@@ -258,7 +213,9 @@ def notebooks(
     kind = found.origin.kind
     environment.globals |= {
         "title": title,
-        "model": found,
+        "model": found.description,
+        "dimensions": found.dimensions,
+        "terms": found.terms,
         "kind": kind,
         "backend": found.origin.backend,
         "source": NOUNS[kind],

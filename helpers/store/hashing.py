@@ -66,5 +66,5 @@ def package_files() -> dict[str, str]:
     return {
         str(path.relative_to(ROOT)): file_digest(path)
         for path in sorted((ROOT / "helpers").rglob("*"))
-        if path.suffix in (".py", ".j2", ".css", ".js")
+        if path.suffix in (".py", ".j2", ".css", ".js", ".yaml")
     }

@@ -20,16 +20,17 @@ import pytest
 import yaml
 from onnx import TensorProto, helper, numpy_helper
 
+from helpers import models
 from helpers.__main__ import main
 from helpers.config import Gpu, parse, resolve
 from helpers.config.checking import validated
 from helpers.config.parameter_file import Experiment
 from helpers.errors import DataError, DeviceError, ParameterError
-from helpers.models._own import Axes, metrics
+from helpers.models._own import Axes, Own, metrics
 from helpers.models._own.graph import OnnxRuntime
+from helpers.models._rounding import bounds
 from helpers.own import creation, origin, rounding, writing
 from helpers.own.draft import draft
-from helpers.own.writing import rounded
 from helpers.store import ROOT
 from tests.own import sources
 from tests.pipeline import test_prose as prose_rules
@@ -42,26 +43,12 @@ RUFF = (sys.executable, "-m", "ruff")
 
 
 PACKAGE = '''\
-"""The model `mine`, from an ONNX file.
+"""The model `mine`: `model.yaml` describes it."""
 
-Written by `triton-notebooks new`, to be edited: `helpers/models/_own` says what each name means.
-"""
+from helpers.models._own import Own
 
-from helpers.models._own import Axes, Own
-from helpers.models._rounding import bounds
-
-
-class Mine(Own):
-    TITLE = "mine"
-    FRAMEWORK = "onnxruntime"
-    SOURCE = "onnx"
-    INPUTS = (Axes("features", "float32", (16,)),)
-    OUTPUTS = (Axes("logits", "float32", (4,)),)
-    DECISION = "class"  # of the first output
-    BOUNDS = bounds(...)
-
-
-MODEL = Mine()
+COMPANIONS = ("model.yaml",)  # a change of it is a change here
+MODEL = Own.load(__file__)
 '''
 
 
@@ -90,7 +77,8 @@ def test_an_onnx_file_becomes_a_package_seven_notebooks_and_a_parameter_file(
     assert new("mine", "--from", "scores.onnx") == 0
 
     notebooks = [f"notebooks/mine/{stage}.ipynb" for stage in sorted(STAGES)]
-    assert written(place) == ["helpers/models/mine/__init__.py", *notebooks, "params/mine.yaml"]
+    package = [f"helpers/models/mine/{name}" for name in ("__init__.py", "model.yaml")]
+    assert written(place) == [*package, *notebooks, "params/mine.yaml"]
     said = capsys.readouterr().out.splitlines()
     assert said[:4] == [
         "input features: float32, 16",
@@ -102,15 +90,68 @@ def test_an_onnx_file_becomes_a_package_seven_notebooks_and_a_parameter_file(
     assert said[-1].endswith("params/mine.yaml")
 
 
-def test_the_package_is_shorter_than_the_dummy_of_the_tests(place: Path) -> None:
+def described(place: Path) -> dict[str, Any]:
+    """What `new` says of the model."""
+    content = yaml.safe_load((place / "helpers/models/mine/model.yaml").read_text())
+    assert isinstance(content, dict)
+    return content
+
+
+def test_a_file_describes_the_model_and_its_package_loads_it(place: Path) -> None:
     sources.scores(place.parent / "scores.onnx")
     new("mine", "--from", "scores.onnx")
+    package = place / "helpers/models/mine/__init__.py"
 
-    text = (place / "helpers/models/mine/__init__.py").read_text()
+    assert package.read_text() == PACKAGE
+    content = described(place)
+    tolerances = content.pop("tolerances")
+    assert content == {
+        "source": "onnx",
+        "framework": "onnxruntime",
+        "inputs": [{"name": "features", "dtype": "float32", "shape": [16]}],
+        "outputs": [{"name": "logits", "dtype": "float32", "shape": [4]}],
+        "decision": "class",
+    }
+    narrow = bounds([sources.FEATURES])
+    for precision, (largest, mean) in tolerances.items():
+        assert largest > 0.95 * narrow[precision][0]
+        assert mean > 0.95 * narrow[precision][1]
+    model = Own.load(str(package))
+    assert model.TITLE == "mine"
+    assert (model.FRAMEWORK, model.IS_BATCHED, model.METRICS) == ("onnxruntime", True, {})
+    assert {name: tuple(pair) for name, pair in tolerances.items()} == model.BOUNDS
 
-    dummy = (ROOT / "tests/dummy/__init__.py").read_text()
-    assert len(text.splitlines()) < len(dummy.splitlines())
-    assert re.sub(r"bounds\([^\n]*", "bounds(...)", text) == PACKAGE
+
+DESCRIPTIONS = {
+    "an unknown field": (
+        "decision:",
+        "decide:",
+        "model.yaml: decide: Extra inputs are not permitted",
+    ),
+    "a wrong value": ("decision: class", "decision: both", "model.yaml: decision: Input should be"),
+    "no YAML": ("decision: class", "decision: {", "model.yaml: while parsing a flow"),
+}
+
+
+@pytest.mark.parametrize(("old", "other", "line"), DESCRIPTIONS.values(), ids=list(DESCRIPTIONS))
+def test_a_fault_in_a_description_is_one_clear_line(
+    old: str, other: str, line: str, place: Path
+) -> None:
+    sources.scores(place.parent / "scores.onnx")
+    new("mine", "--from", "scores.onnx")
+    path = place / "helpers/models/mine/model.yaml"
+    path.write_text(path.read_text().replace(old, other))
+
+    with pytest.raises(ParameterError, match=line) as fault:
+        Own.load(str(path.with_name("__init__.py")))
+    assert "\n" not in str(fault.value)
+
+
+def test_what_a_description_says_decides_what_is_drawn() -> None:
+    files = [models.source("mine", module) for module in Own.RECIPE]
+
+    assert ROOT / "helpers/models/mine/model.yaml" in files
+    assert ROOT / "helpers/models/mine/__init__.py" in files
 
 
 def test_the_parameter_file_names_the_files_and_keeps_the_rules_of_all(place: Path) -> None:
@@ -558,10 +599,10 @@ def test_a_graph_without_a_batch_gets_one_of_a_sample(
     assert new("mine", *ONNX, "--batch", "none", "--dimension", "length=5") == 0
 
     assert "batch: one sample per request" in capsys.readouterr().out
-    text = (place / "helpers/models/mine/__init__.py").read_text()
-    assert 'SCALARS = ("net/loud:0",)' in text
-    assert "HAS_BATCH = False" in text
-    assert "IS_BATCHED = False" in text
+    content = described(place)
+    assert content["scalars"] == ["net/loud:0"]
+    assert not content["has_batch"]
+    assert not content["is_batched"]
     defaults = yaml.safe_load((place / "params/mine.yaml").read_text())["models"]["mine"][
         "defaults"
     ]
@@ -581,8 +622,8 @@ def test_whole_numbers_are_drawn_below_the_rows_of_the_table_that_they_choose(pl
     )
 
     assert new("mine", *ONNX) == 0
-    text = (place / "helpers/models/mine/__init__.py").read_text()
-    assert 'Axes("ids", "int32", (5,), below=30)' in text
+    ids = {"name": "ids", "dtype": "int32", "shape": [5], "below": 30}
+    assert described(place)["inputs"] == [ids]
 
 
 def test_a_model_of_a_repository_has_the_notebooks_of_what_is_served(
@@ -595,8 +636,7 @@ def test_a_model_of_a_repository_has_the_notebooks_of_what_is_served(
     assert "output doubled: float32, 3" in capsys.readouterr().out
     found = {path.stem for path in (place / "notebooks/mine").iterdir()}
     assert found == {"deploy", "perf_offline", "perf_online", "report"}
-    text = (place / "helpers/models/mine/__init__.py").read_text()
-    assert 'BACKEND = "onnxruntime"' in text
+    assert described(place)["backend"] == "onnxruntime"
     content = yaml.safe_load((place / "params/mine.yaml").read_text())
     assert content["server"]["kind"] == "docker"
     assert list(content["models"]["mine"]["experiments"]) == ["as-it-is"]
@@ -701,7 +741,7 @@ def test_a_metric_of_ones_own_is_a_method_to_be_written(place: Path) -> None:
     assert new("mine", *ONNX, *options) == 0
 
     text = (place / "helpers/models/mine/__init__.py").read_text()
-    assert 'METRICS: ClassVar = {"within_one": "higher"}' in text
+    assert described(place)["metrics"] == {"within_one": "higher"}
     assert "def score(self, outputs: Arrays, labels: Array) -> dict[str, float]:" in text
 
 
@@ -836,16 +876,6 @@ def test_what_is_written_passes_ruff_and_mypy(place: Path) -> None:
         command = [sys.executable, "-m", "mypy", "--config-file", str(ROOT / "pyproject.toml")]
         done = subprocess.run([*command, package], capture_output=True, text=True, cwd=ROOT)
         assert done.returncode == 0, done.stdout
-
-
-@pytest.mark.parametrize("bound", [1.7e-4, 0.96, 1.4, 23.0, 4.5e12])
-def test_a_bound_is_written_as_ruff_formats_it(bound: float) -> None:
-    line = f"x = {rounded(bound)}\n"
-
-    done = subprocess.run([*RUFF, "format", "-"], input=line, capture_output=True, text=True)
-
-    assert done.stdout == line
-    assert float(rounded(bound)) == pytest.approx(bound, rel=0.05)
 
 
 def test_the_same_source_gives_the_same_files(place: Path) -> None:

@@ -46,7 +46,7 @@ class OnnxRuntime:
 
 def source(own: Own, path: Path) -> Source:
     """Load a graph in its runtime."""
-    return Onnx(own, path) if own.SOURCE == "onnx" else SavedModel(own, path)
+    return Onnx(own, path) if own.description.source == "onnx" else SavedModel(own, path)
 
 
 class Onnx(Source):
@@ -70,10 +70,10 @@ class Onnx(Source):
         check_names(self.path, [each.name for each in inputs], [each.name for each in feeds(model)])
         # not where there are branches: what is inferred of the sizes need not fit the one not taken
         if not any(subgraphs(node) for node in model.graph.node):
-            fix_sizes(model, inputs, own.IS_BATCHED, int(own.HAS_BATCH))
-        if not own.HAS_BATCH:
+            fix_sizes(model, inputs, own.IS_BATCHED, int(own.description.has_batch))
+        if not own.description.has_batch:
             put_dimension(model, [each.name for each in (*feeds(model), *model.graph.output)], 0)
-        put_dimension(model, own.SCALARS, 1)
+        put_dimension(model, own.description.scalars, 1)
         return Graph(model, self, tuple(layers_of(model)))
 
 

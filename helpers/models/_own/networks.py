@@ -107,16 +107,16 @@ class Torch(Source):
 
     def __init__(self, own: Own, path: Path) -> None:
         super().__init__(own, path)
-        if own.SOURCE == "exported":
+        if own.description.source == "exported":
             program = read_exported(path)
             self.network = program.module(check_guards=False)
             self.names = list(map(str, program.graph_signature.user_inputs))
             self.spec = program.call_spec.in_spec
-        elif own.SOURCE == "torchscript":
+        elif own.description.source == "torchscript":
             self.network = read_torchscript(path)
             self.names = [each.name for each in self.network.forward.schema.arguments][1:]
         else:
-            self.network = call(own.FUNCTION, path)[0].eval()
+            self.network = call(own.description.function, path)[0].eval()
             self.names = list(inspect.signature(self.network.forward).parameters)
 
     def arguments(self, given: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
@@ -160,7 +160,7 @@ class Torch(Source):
         import torch
 
         source, names = self, [each.name for each in inputs]
-        if self.own.IS_PLAIN and self.own.HAS_BATCH:
+        if self.own.description.is_plain and self.own.description.has_batch:
             return self.network
 
         class Adapted(torch.nn.Module):  # type: ignore[misc]
@@ -185,8 +185,10 @@ class Keras(Source):
 
     def __init__(self, own: Own, path: Path) -> None:
         super().__init__(own, path)
-        is_file = own.SOURCE == "keras"
-        self.network, example = (read_keras(path), 0) if is_file else call(own.FUNCTION, path)
+        is_file = own.description.source == "keras"
+        self.network, example = (
+            (read_keras(path), 0) if is_file else call(own.description.function, path)
+        )
         self._takes_dict = isinstance(example, Mapping)
 
     def called(self, given: Mapping[str, Any]) -> dict[str, Any]:
