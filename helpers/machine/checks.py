@@ -160,13 +160,13 @@ def _asked(name: str, found: str, ask: Callable[[], object]) -> Check:
 
 
 def matches_target(name: str, target: str) -> bool:
-    """Whether a target is for the device `name`; text in brackets after the name is ignored."""
+    """Return whether a target is for the device `name`; text in brackets after it is ignored."""
     known = (name, target_name(name))
     return target in known or target.startswith(tuple(f"{each} (" for each in known))
 
 
 def target_name(name: str) -> str:
-    """Spell a device's name as the published tables and the parameter files do: NVML's names change
+    """Return a device's name as in published tables and parameter files: NVML's names change
     with the driver, and some results were published under the name of the whole machine.
     """
     name = name.removeprefix("NVIDIA ").removeprefix("Tesla ")
@@ -174,7 +174,7 @@ def target_name(name: str) -> str:
 
 
 def this_gpu() -> Gpu:
-    """Ask the driver for the GPU of this machine that CUDA takes first.
+    """Return the GPU of this machine that CUDA takes first, as its driver reports it.
 
     Raises `DeviceError` where there is no driver, no GPU, or not the package that asks.
     """

@@ -88,7 +88,7 @@ def draft(
 
 
 def fields(found: Draft) -> Config:
-    """Give what a model reads of an experiment."""
+    """Return what a model reads of an experiment."""
     return cast(Config, SimpleNamespace(dimensions=found.dimensions, labels="", dataset=""))
 
 
@@ -264,7 +264,7 @@ def _part_of(
 
 
 def _told_sizes(found: Draft, name: str) -> dict[int, int | str]:
-    """Give the sizes of an output that its graph tells, by their places: a number, or the name of
+    """Return the sizes of an output that its graph tells, by their places: a number, or the name of
     an input's free dimension.
     """
     if found.origin.kind != "onnx":

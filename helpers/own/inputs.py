@@ -48,7 +48,7 @@ def sizes_of(given: Sequence[str]) -> dict[str, int]:
 def known_inputs(
     origin: Origin, samples: Path | None, batch: str, wanted: Mapping[str, int]
 ) -> Inputs:
-    """Say what is known of the inputs; raise ParameterError that asks for what is not, or DataError
+    """Return what is known of the inputs; raise ParameterError that asks for the rest, or DataError
     for samples of other names, types or shapes.
     """
     arrays = samples_file.load(samples) if samples else origin.example or {}
@@ -62,7 +62,7 @@ def known_inputs(
 
 
 def _as_rows(arrays: Arrays, batch: str, are_samples: bool) -> Arrays:
-    """Give examples one row a sample, as samples have."""
+    """Return examples with one row per sample, as samples have."""
     if batch == "none" and not are_samples:
         return {name: array[np.newaxis] for name, array in arrays.items()}
     return arrays
@@ -98,7 +98,7 @@ def _check_rank(port: Port, array: NDArray[Any], batch: str) -> None:
 
 
 def _batch(origin: Origin, ports: Sequence[Port], batch: str) -> tuple[bool, bool]:
-    """Tell whether the tensors have a batch and whether it is free; ask if that cannot be known."""
+    """Return whether the tensors have a batch and whether it is free; raise if that is unknown."""
     if batch == "none":
         return False, False
     if batch == "1":
@@ -132,7 +132,7 @@ def _batch(origin: Origin, ports: Sequence[Port], batch: str) -> tuple[bool, boo
 def _dimensions(
     ports: Sequence[Port], arrays: Arrays, wanted: Mapping[str, int], has_batch: bool
 ) -> tuple[tuple[Axes, ...], dict[str, int]]:
-    """Name the free dimensions and give each its size: that of the samples, or the user's."""
+    """Return the free dimensions by name, each with the size of the samples or the user's."""
     found: dict[str, int] = {}
     axes = []
     free: list[tuple[str, str]] = []
@@ -174,7 +174,7 @@ def _dimensions(
 
 
 def with_tables(origin: Origin, axes: Sequence[Axes]) -> tuple[Axes, ...]:
-    """Say of inputs of whole numbers what those that are drawn are below: rows of a table that the
+    """Set the upper bound of inputs of whole numbers that are drawn: the rows of a table that the
     graph looks them up in, if it tells.
     """
     rows = _table_rows(origin) if origin.kind == "onnx" else {}

@@ -39,7 +39,7 @@ class Option:
 
     @property
     def changes_precision(self) -> bool:
-        """Whether `convert` has something to show: see `config.loading.configure`."""
+        """Return whether `convert` has something to show: see `config.loading.configure`."""
         return self.fields["precision"] != self.fields["export_precision"]
 
 
@@ -96,7 +96,7 @@ def options(
 
 
 def _left_out(found: Draft) -> dict[str, str]:
-    """Say of the formats that this model cannot become why, as far as trying is quick."""
+    """Return the formats that this model cannot become, and why, as far as trying is quick."""
     if found.origin.framework == "torch":
         return _of_torch(found)
     if not isinstance(found.network, Graph) or found.origin.kind != "onnx":

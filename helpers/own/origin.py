@@ -69,7 +69,7 @@ class Origin:
 
 
 def kind_of(source: str) -> Kind:
-    """Tell the kind of a source by what lies there; raise ParameterError if it is none."""
+    """Return the kind of a source by what lies there; raise ParameterError if it is none."""
     path = Path(source).expanduser()
     if path.is_dir() and (path / "saved_model.pb").is_file():
         return "savedmodel"
@@ -176,7 +176,7 @@ def _of_onnx(path: Path) -> Origin:
 
 
 def _numpy_name(path: object, name: str, dtype: np.dtype[Any]) -> str:
-    """Name a type that Triton has and numpy too; raise ParameterError for another."""
+    """Return the name of a type that Triton and numpy have; raise ParameterError for another."""
     if dtype.kind not in "fiub" or str(dtype) not in np.sctypeDict:
         raise ParameterError(f"{path}: '{name}' has the type {dtype}, which numpy does not have")
     return str(dtype)
@@ -312,7 +312,7 @@ def _argument_names(network: Any, is_keras: bool) -> list[str]:
 
 
 def _arrays(source: str, example: Any, names: Sequence[str]) -> Arrays:
-    """Give example inputs, a tensor, a sequence or a dict of them, as arrays by name."""
+    """Return example inputs, a tensor, a sequence or a dict of them, as arrays by name."""
     if not isinstance(example, Mapping):
         values = example if isinstance(example, (list, tuple)) else [example]
         several = [each for each in names if each not in ("args", "kwargs")]

@@ -102,7 +102,7 @@ def widened(
 
 
 def too_coarse(seen: Mapping[str, Effect], apart: float, asked: float) -> dict[str, str]:
-    """Say of the precisions whose rounding alone is too much why they are left out: outputs would
+    """Return the precisions whose rounding alone is too much, and why: outputs would
     be like those of other samples, or fewer decisions be kept than the share `asked` for.
     """
     found = {}
@@ -123,7 +123,7 @@ def too_coarse(seen: Mapping[str, Effect], apart: float, asked: float) -> dict[s
 
 
 def told_apart(outputs: Arrays) -> float:
-    """Give the mean difference from a sample to the next one or to zeros, whichever is less, of the
+    """Return the mean difference of a sample to the next one or to zeros, the lesser, of the
     output where it is least.
     """
     found = []
@@ -149,7 +149,7 @@ def _effect(right: Arrays, rounded: Arrays, decision: str) -> Effect:
 
 
 def _kept(right: Array, rounded: Array, decision: str) -> float:
-    """Give the share of decisions that are the same; one that differs may be one of many more."""
+    """Return the share of decisions that are the same; one that differs may be one of many more."""
     if decision == "class":
         differ = int((classes(right) != classes(rounded)).sum())
         return 1 - max(0, differ - 1) / len(right)
@@ -246,7 +246,7 @@ def _add_errors(
 
 @contextmanager
 def _noisy_torch(error: float) -> Iterator[None]:
-    """Have PyTorch make an error in every result of the block."""
+    """Make PyTorch add an error to every result of the block."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import tree_map
@@ -273,7 +273,7 @@ def _noisy_torch(error: float) -> Iterator[None]:
 
 @contextmanager
 def _noisy_weights(variables: Any, error: float) -> Iterator[None]:
-    """Have TensorFlow's variables be off by an error within the block."""
+    """Add an error to TensorFlow's variables within the block."""
     draw = np.random.default_rng(0)
     kept = [(each, each.numpy()) for each in variables if "float" in str(each.dtype)]
     for variable, values in kept:

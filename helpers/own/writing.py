@@ -119,7 +119,7 @@ def package(title: str, found: Draft, scored: Scored) -> dict[str, str]:
 
 
 def spelled(path: Path) -> str:
-    """Spell a path for a parameter file: from the project's root."""
+    """Return a path as a parameter file has it: from the project's root."""
     return os.path.relpath(path.resolve(), ROOT)
 
 
@@ -251,7 +251,7 @@ def _overrides(options: Sequence[Option], files: Files) -> dict[str, object]:
 
 
 def tensors(axes: Sequence[Axes]) -> str:
-    """Name tensors with their types and shapes."""
+    """List tensors with their types and shapes."""
     named = [
         f"`{each.name}` ({each.dtype}, {' x '.join(map(str, each.shape)) or 'one number'})"
         for each in axes[:MOST]

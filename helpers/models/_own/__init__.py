@@ -41,7 +41,7 @@ class Axes:
     meaning: str = ""  # for a reader
 
     def sized(self, dimensions: dict[str, int]) -> Tensor:
-        """Give the tensor with all its sizes; raise ParameterError if one is not known."""
+        """Return the tensor with all its sizes; raise ParameterError if one is not known."""
         shape = tuple(self._size(each, dimensions) for each in self.shape)
         return Tensor(self.name, self.dtype, shape, self.meaning)
 
@@ -118,18 +118,18 @@ class Own(Model):
 
     @property
     def dimensions(self) -> tuple[str, ...]:
-        """Name the free dimensions of the inputs."""
+        """Return the names of the free dimensions of the inputs."""
         sizes = (
             size for each in self.description.inputs for size in each.shape if isinstance(size, str)
         )
         return tuple(dict.fromkeys(size.partition("/")[0] for size in sizes))
 
     def inputs(self, config: Config) -> tuple[Tensor, ...]:
-        """Give the inputs with the sizes that the parameter file says."""
+        """Return the inputs with the sizes that the parameter file says."""
         return tuple(each.sized(config.dimensions) for each in self.description.inputs)
 
     def outputs(self, config: Config) -> tuple[Tensor, ...]:
-        """Give the outputs with the sizes that the parameter file says."""
+        """Return the outputs with the sizes that the parameter file says."""
         return tuple(each.sized(config.dimensions) for each in self.description.outputs)
 
     def score(self, outputs: Arrays, labels: Array) -> dict[str, float]:

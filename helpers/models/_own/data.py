@@ -107,7 +107,7 @@ def read_labels(path: Path, rows: int) -> Array:
 
 
 def spell(shape: Sequence[int]) -> str:
-    """Spell a shape for a reader."""
+    """Format a shape for a reader."""
     return " x ".join(map(str, shape)) or "one number"
 
 

@@ -122,7 +122,7 @@ def opset_of(model: "onnx.ModelProto") -> int:
 
 
 def sizes(value: "onnx.ValueInfoProto") -> list[int | str]:
-    """Give the dimensions of a tensor: a size, or the name of a free one; empty if it has none."""
+    """Return the dimensions of a tensor: sizes, or names of free ones; empty if it has none."""
     return [
         each.dim_value if each.dim_value > 0 else each.dim_param
         for each in value.type.tensor_type.shape.dim
@@ -132,7 +132,7 @@ def sizes(value: "onnx.ValueInfoProto") -> list[int | str]:
 def fix_sizes(
     model: "onnx.ModelProto", inputs: Sequence[Tensor], is_batched: bool, skipped: int
 ) -> None:
-    """Give each free dimension of the inputs its size, wherever its name occurs in the graph.
+    """Set each free dimension of the inputs to its size, wherever its name occurs in the graph.
 
     The first one, of the batch, stays free where `is_batched`; `skipped` says how many dimensions
     of the graph the tensors do not have.
@@ -191,7 +191,7 @@ def put_dimension(model: "onnx.ModelProto", names: Sequence[str], axis: int) -> 
 
 
 def _nodes(graph: Any) -> Iterator[Any]:
-    """Give the nodes of a graph, those of branches and loops too."""
+    """Yield the nodes of a graph, those of branches and loops too."""
     for node in graph.node:
         yield node
         for inner in subgraphs(node):
@@ -209,7 +209,7 @@ def subgraphs(node: "onnx.NodeProto") -> "list[onnx.GraphProto]":
 
 
 def layers_of(model: "onnx.ModelProto") -> Iterator[tuple[str, int]]:
-    """Give the kind of each operator, and how many parameters it is the first to take."""
+    """Yield the kind of each operator, and how many parameters it is the first to take."""
     left = Counter({name: prod(shape) for name, shape in _weights(model.graph)})
     for node in _nodes(model.graph):
         if node.op_type != "Constant":

@@ -153,7 +153,7 @@ class Torch(Source):
         return isinstance(result, torch.Tensor) and result.dim() > 1
 
     def build(self, inputs: Sequence[Tensor]) -> "torch.nn.Module":
-        """Have the module take the inputs in order and return a tuple, unless it is plain already.
+        """Wrap the module to take the inputs in order and return a tuple, unless it is plain.
 
         Without a batch, the first dimension of what goes in and out is taken away and put back.
         """
@@ -207,7 +207,7 @@ class Keras(Source):
         return {name: np.asarray(each) for name, each in self.called(inputs).items()}
 
     def build(self, inputs: Sequence[Tensor]) -> Network:
-        """Have the model take a dict of tensors by the names of the inputs, and return a list."""
+        """Wrap the model to take a dict of tensors by the inputs' names, and return a list."""
         own = keras()
         given = {t.name: own.Input(t.shape, dtype=t.dtype, name=t.name) for t in inputs}
         return own.Model(given, [*self.shaped(given, self.called).values()])
