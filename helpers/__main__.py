@@ -317,7 +317,7 @@ def doctor(
 ) -> int:
     """Check this machine and say how to fix what is missing."""
     given = config.read_file(file)
-    configs = [config.configure(given, *each, "convert") for each in config.select(given, [], [])]
+    configs = [config.configure(given, *each, "deploy") for each in config.select(given, [], [])]
     found = machine.examine([each for each in configs if isinstance(each, config.ConvertConfig)])
     for check in found:
         say(f"{check.word:4} {check.line}")

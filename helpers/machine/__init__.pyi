@@ -1,4 +1,4 @@
-from .checks import Check, examine, matches_target, this_gpu
+from .checks import Check, examine, matches_target, target_name, this_gpu
 from .packages import BROKEN, require
 from .preflight import compare_obstacle, obstacle
 from .probe import explained
@@ -14,5 +14,6 @@ __all__ = [
     "matches_target",
     "obstacle",
     "require",
+    "target_name",
     "this_gpu",
 ]

@@ -14,7 +14,7 @@ from pydantic import JsonValue
 from helpers import formats
 from helpers.config import ConvertConfig, Gpu, releases
 from helpers.errors import DeploymentError, DeviceError
-from helpers.machine import gpu, packages, preflight, processor
+from helpers.machine import gpu, packages, preflight
 from helpers.store import core_quota, outputs, usable_cores
 from helpers.triton import binaries, containers, process
 
@@ -83,8 +83,8 @@ def _host() -> Iterator[Check]:
     yield Check("glibc", preflight.numbers(glibc) >= GLIBC, glibc or "unknown", fix)
     for name in binaries.BINARIES:
         yield _asked(name, "installed", partial(binaries.require, name))
-    yield _python_library()
-    yield Check("CPU", True, processor.in_words())
+    yield _asked("Python's library", "found", binaries.python_library)
+    yield Check("CPU", True, _precisions())
     quota, cores = core_quota(), os.cpu_count() or 1
     fix = "A quota pauses processes for up to 0.1 s. Use whole cores: docker run --cpuset-cpus"
     text = f"{min(quota, usable_cores()):g} of {cores} usable"
@@ -94,13 +94,15 @@ def _host() -> Iterator[Check]:
     yield _space("disk", outputs(), DISK_GB, "Free some, or use --outputs on another disk.")
 
 
-def _python_library() -> Check:
-    """Check for this interpreter as a library, as which Triton's Python backend loads it."""
-    try:
-        binaries.python_library()
-    except DeploymentError as error:
-        return Check("Python's library", False, str(error))
-    return Check("Python's library", True, "found")
+def _precisions() -> str:
+    """Return by which instructions the processor computes each precision in hardware."""
+    found = {
+        precision: ", ".join(formats.instructions(precision)) for precision in formats.PRODUCTS
+    }
+    named = [f"{precision} by {names}" for precision, names in found.items() if names]
+    if lacking := [precision for precision, names in found.items() if not names]:
+        named.append(f"no {', '.join(lacking)} (not faster than fp32)")
+    return "; ".join(named)
 
 
 def _packages(configs: Sequence[ConvertConfig]) -> Iterator[Check]:
@@ -158,13 +160,13 @@ def _asked(name: str, found: str, ask: Callable[[], object]) -> Check:
 
 
 def matches_target(name: str, target: str) -> bool:
-    """Whether a target is for the device `name`; text in brackets after the name is ignored."""
+    """Return whether a target is for the device `name`; text in brackets after it is ignored."""
     known = (name, target_name(name))
     return target in known or target.startswith(tuple(f"{each} (" for each in known))
 
 
 def target_name(name: str) -> str:
-    """Spell a device's name as the published tables and the parameter files do: NVML's names change
+    """Return a device's name as in published tables and parameter files: NVML's names change
     with the driver, and some results were published under the name of the whole machine.
     """
     name = name.removeprefix("NVIDIA ").removeprefix("Tesla ")
@@ -172,7 +174,7 @@ def target_name(name: str) -> str:
 
 
 def this_gpu() -> Gpu:
-    """Ask the driver for the GPU of this machine that CUDA takes first.
+    """Return the GPU of this machine that CUDA takes first, as its driver reports it.
 
     Raises `DeviceError` where there is no driver, no GPU, or not the package that asks.
     """

@@ -63,7 +63,7 @@ SLOWED = {word for word in REASONS.values() if "slowdown" in word} | {"power bra
 
 
 def has_driver() -> bool:
-    """Whether an NVIDIA driver is loaded, without loading any of its libraries."""
+    """Return whether an NVIDIA driver is loaded, without loading any of its libraries."""
     return any(map(os.path.exists, DRIVER_FILES))
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from signal import Signals
 
 from helpers import formats, models
-from helpers.config import ConvertConfig
+from helpers.config import ConvertConfig, DeployConfig
 from helpers.errors import InstallationError, WorkspaceError
 from helpers.machine import probe
 from helpers.machine.probe import Fault
@@ -27,6 +27,7 @@ COMMON = (
     *("ipykernel.kernelapp", "papermill", "nbconvert", "pandas", "seaborn", "scipy.stats"),
     *("tritonclient.grpc", "tritonclient.http", "prometheus_client", "openvino"),
 )
+DATABASES = {"redis_cluster": "redis", "rocks_db": "rocksdict"}  # of the extra `hps`
 WITH = {"tensorflow": ("keras",), "onnxruntime": ("onnx",)}  # what a framework is used with
 BROKEN = "the installation is broken: "  # how a reason begins, unless a framework is only absent
 SETTINGS = {"KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "3"}
@@ -42,6 +43,9 @@ def needed(config: ConvertConfig) -> tuple[str, ...]:
     names += exported.TOOLS.get(model.FRAMEWORK, ())
     names += () if config.server.is_native else served.RUNTIME
     names += (each for kind in kinds for each in served.TOOLS.get(kind, ()))
+    sections = config.hps.values() if isinstance(config, DeployConfig) else ()
+    databases = (str(each.get("type")) for each in sections if isinstance(each, dict))
+    names += (DATABASES[each] for each in databases if each in DATABASES)
     return tuple(dict.fromkeys(names))
 
 

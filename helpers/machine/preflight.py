@@ -20,7 +20,7 @@ LOWEST_FOR_EMBEDDED = "525.60.13"
 
 
 def obstacle(config: ConvertConfig) -> str:
-    """Say in one line why this machine cannot run the experiment; empty if it can."""
+    """Return in one line why this machine cannot run the experiment; empty if it can."""
     return (
         gpu_obstacle(config)
         or server_obstacle(config.server)
@@ -30,7 +30,7 @@ def obstacle(config: ConvertConfig) -> str:
 
 
 def gpu_obstacle(config: StageConfig) -> str:
-    """Say why this machine's driver cannot run the experiment; empty if it can or is not known."""
+    """Return why this machine's driver cannot run the experiment; empty if it can or is unknown."""
     if config.device != "gpu":
         return ""
     if not gpu.has_driver():
@@ -42,7 +42,7 @@ def gpu_obstacle(config: StageConfig) -> str:
 
 
 def driver_obstacle(server: Server, version: str) -> str:
-    """Say why the server does not run on this driver; empty if it does, or `version` is none."""
+    """Return why the server does not run on this driver; empty if it does, or `version` is none."""
     if not numbers(version):
         return ""
     if server.kind == "docker":
@@ -56,13 +56,13 @@ def driver_obstacle(server: Server, version: str) -> str:
 
 
 def driver_doubt(server: Server, version: str) -> str:
-    """Say why it is not known whether the server runs on this driver; empty if it is known."""
+    """Return why it is not known whether the server runs on this driver; empty if it is known."""
     in_image = server.kind == "docker" and numbers(version)
     return releases.driver_doubt(server.release, version) if in_image else ""
 
 
 def blocks_cuda(reason: str) -> bool:
-    """Whether a GPU absent for `reason` cannot compute: it can if only nvidia-ml-py is missing."""
+    """Return whether a GPU absent for `reason` cannot compute; without nvidia-ml-py it can."""
     return reason not in ("", gpu.NOT_INSTALLED[0])
 
 
@@ -82,7 +82,7 @@ def numbers(version: str) -> tuple[int, ...]:
 
 @cache
 def server_obstacle(server: Server) -> str:
-    """Say why the server that a target names is not available; empty if it is.
+    """Return why the server that a target names is not available; empty if it is.
 
     Each is asked once in a process: a parameter file has dozens of experiments.
     """
@@ -106,8 +106,8 @@ def server_obstacle(server: Server) -> str:
 
 
 def compare_obstacle(config: StageConfig) -> str:
-    """Say why the stage cannot compare configurations on the target's server; empty if it can, or
-    compares none.
+    """Return why the stage cannot compare configurations on the target's server; empty if it can
+    or compares none.
     """
     if isinstance(config, CompareConfig) and config.server.kind == "remote":
         return (
@@ -118,7 +118,7 @@ def compare_obstacle(config: StageConfig) -> str:
 
 
 def _format_obstacle(config: ConvertConfig) -> str:
-    """Say what the formats or the server's backends for them do not have; empty if nothing."""
+    """Return what the formats or the server's backends for them do not have; empty if nothing."""
     if backend := models.get(config.model).BACKEND:
         lacks = config.server.kind == "embedded" and backend != "python"
         how = "Set server.kind to docker or remote."

@@ -4,6 +4,8 @@ import os
 import platform
 import subprocess
 from functools import cache
+from math import ceil
+from pathlib import Path
 
 from pydantic import JsonValue
 
@@ -13,6 +15,7 @@ from helpers.formats import PRODUCTS, cpuinfo, instructions
 from helpers.store import ROOT, physical_cores, usable_cores, usable_memory
 
 COMMAND_VARIABLE = "TRITON_NOTEBOOKS_COMMAND"  # set by the batch command for its kernels
+CPUINFO = Path("/proc/cpuinfo")
 REPORTING = ("matplotlib", "seaborn", "pandas", "nbconvert")
 NO_ACCELERATOR: dict[str, JsonValue] = {"accelerators_per_node": 0, "accelerator_model_name": ""}
 
@@ -68,12 +71,13 @@ def machine(gpu: str, device: str = "cpu") -> dict[str, JsonValue]:
     Source of the field names: github.com/mlcommons/policies, submission_rules.adoc, "System
     description".
     """
+    sockets = _sockets()
     return {
         "system_name": gpu,
         "number_of_nodes": 1,
         "host_processor_model_name": cpuinfo("model name") or "unknown",
-        "host_processors_per_node": 1,
-        "host_processor_core_count": physical_cores(),
+        "host_processors_per_node": sockets,
+        "host_processor_core_count": ceil(physical_cores() / sockets),
         "host_processor_vcpu_count": usable_cores(),
         "host_processor_instruction_sets": [
             name for precision in PRODUCTS for name in instructions(precision)
@@ -82,6 +86,12 @@ def machine(gpu: str, device: str = "cpu") -> dict[str, JsonValue]:
         **(_accelerator() if device == "gpu" else NO_ACCELERATOR),
         "operating_system": _system(),
     }
+
+
+def _sockets() -> int:
+    """Count the processors, each of which has a number of its own; 1 if they have none."""
+    lines = CPUINFO.read_text().splitlines()
+    return len({line for line in lines if line.startswith("physical id")}) or 1
 
 
 def _accelerator() -> dict[str, JsonValue]:

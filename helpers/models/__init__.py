@@ -366,7 +366,8 @@ def lookups(name: str) -> tuple[str, ...]:
 def source(name: str, module: str) -> Path:
     """Find the file of a module of a model: "network", or "_<shared>/network" for a shared one."""
     folder = Path(__file__).parent
-    return (folder if module[0] == "_" else folder / name) / f"{module}.py"
+    file = module if Path(module).suffix else f"{module}.py"
+    return (folder if module[0] == "_" and module != "__init__" else folder / name) / file
 
 
 def sources(name: str) -> list[Path]:

@@ -10,14 +10,13 @@ from pathlib import Path
 from helpers import models
 from helpers.accuracy import KEPT_SHARE, MATCH_RATE, MATCHED_SHARE
 from helpers.errors import DataError, ParameterError
-from helpers.models._own import CALIBRATED, metrics
+from helpers.models._own import CALIBRATED, Own, metrics
 from helpers.models._own import data as samples_file
 from helpers.own import origin as origins
 from helpers.own import writing
-from helpers.own.draft import Draft, draft, drafted, fields
+from helpers.own.draft import Draft, draft, fields
 from helpers.own.inputs import sizes_of
 from helpers.own.options import options
-from helpers.own.words import words
 from helpers.store import ROOT, display_path, write_atomic
 
 RESERVED = ("lessons", "data", "published")  # folders beside those of models
@@ -48,7 +47,10 @@ def create(name: str, source: str, wishes: Wishes, say: Callable[[str], None]) -
     if wishes.device not in ("cpu", "gpu"):
         raise ParameterError(f"Invalid --device {wishes.device}. Use cpu or gpu.")
     if wishes.samples:
-        origins.require_memory(wishes.samples, _size(wishes.samples))
+        try:
+            origins.require_memory(wishes.samples, wishes.samples.stat().st_size, "samples")
+        except OSError as error:
+            raise DataError(f"{wishes.samples}: {error.strerror}. Use an .npz file.") from None
     origin = origins.read(source)
     precisions = {"fp32", "bf16" if wishes.device == "cpu" else "fp16"}
     precisions |= {"int8"} if wishes.samples else set()
@@ -60,21 +62,15 @@ def create(name: str, source: str, wishes: Wishes, say: Callable[[str], None]) -
     chosen, left_out = options(found, wishes.device, kept, asked)
     better = "lower" if metric in metrics.LOWER else "higher"
     scored = writing.Scored(metric, bool(metric) and metric not in metrics.NAMES, better)
-    texts = words(name, found, chosen, wishes.samples, metric)
     files = writing.Files(wishes.samples, wishes.labels)
     parameters = writing.parameter_file(
         name, found, chosen, files, min(kept, MOST_CALIBRATED), wishes.device
     )
-    paths = {
-        ROOT / f"helpers/models/{name}/__init__.py": writing.package(name, found, scored),
-        **{
-            ROOT / f"notebooks/{name}/{stage}.ipynb": writing.notebook(
-                name, stage, texts, bool(origin.backend)
-            )
-            for stage in (writing.SERVED if origin.backend else writing.STAGES)
-        },
-        ROOT / f"params/{name}.yaml": parameters,
-    }
+    notebooks = writing.notebooks(name, found, chosen, files, metric)
+    paths = {ROOT / f"notebooks/{name}/{stage}.ipynb": text for stage, text in notebooks.items()}
+    package = writing.package(name, found, scored)
+    paths |= {ROOT / f"helpers/models/{name}/{file}": text for file, text in package.items()}
+    paths[ROOT / f"params/{name}.yaml"] = parameters
     _write(paths)
     _tell(name, found, [each.name for each in chosen], left_out, wishes, say)
 
@@ -113,18 +109,11 @@ def _check_metric(wishes: Wishes) -> None:
         )
 
 
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError as error:
-        raise DataError(f"{path}: {error.strerror}. Use an .npz file.") from None
-
-
 def _kept(name: str, found: Draft, wishes: Wishes) -> int:
     """Count the samples that calibrate int8; raise DataError for labels that do not fit."""
     if not wishes.samples:
         return 0
-    own, config = drafted(name, found), fields(found)
+    own, config = Own(name, found.description), fields(found)
     rows = len(next(iter(samples_file.read(wishes.samples, own.inputs(config)).values())))
     if wishes.labels:
         samples_file.read_labels(wishes.labels, rows)
@@ -151,13 +140,13 @@ def _tell(
     wishes: Wishes,
     say: Callable[[str], None],
 ) -> None:
-    for kind, axes in (("input", found.inputs), ("output", found.outputs)):
+    for kind, axes in (("input", found.description.inputs), ("output", found.description.outputs)):
         for each in axes:
             shape = " x ".join(map(str, each.shape)) or "one number"
             say(f"{kind} {each.name}: {each.dtype}, {shape}")
     for dimension, size in found.dimensions.items():
         say(f"dimension {dimension}: {size}")
-    if not found.is_batched:
+    if not found.description.is_batched:
         say("batch: one sample per request")
     say(f"samples: {wishes.samples or 'random inputs'}")
     say(f"experiments: {', '.join(chosen)}")

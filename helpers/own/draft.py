@@ -4,8 +4,10 @@ far rounding may carry its outputs.
 
 import re
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import product
+from math import prod
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,7 +18,7 @@ from numpy.typing import NDArray
 from helpers.errors import CheckpointError, DeploymentError, ParameterError
 from helpers.models import Arrays, Config, Graph, Network
 from helpers.models._arrays import spread, take
-from helpers.models._own import Axes, Own
+from helpers.models._own import Axes, Description, Own, graph
 from helpers.models._own import data as samples_file
 from helpers.own import rounding
 from helpers.own.inputs import known_inputs, with_tables
@@ -37,21 +39,18 @@ class Draft:
     """What will be written of a model."""
 
     origin: Origin
-    inputs: tuple[Axes, ...]
-    outputs: tuple[Axes, ...]
+    description: Description
     dimensions: dict[str, int]
-    has_batch: bool  # whether the first dimension of the source's tensors is that of samples
-    is_batched: bool  # whether it takes several at once
-    scalars: tuple[str, ...]  # tensors with no dimension but the batch's, which get one
-    takes_zeros: bool  # whether it computes zeros, by which Triton would warm it up
-    is_plain: bool  # whether a module of PyTorch needs nothing around it
-    decision: str
-    terms: tuple[int, int]  # of all sums on the longest path, and how many sums these are
+    terms: tuple[int, int] = (1, 1)  # of all sums over weights, and how many sums these are
     # precision -> the largest and the mean effect of rounding, and what tells samples apart
     effects: dict[str, rounding.Effect] = field(default_factory=dict)
     apart: float = 1.0
     samples: Arrays = field(repr=False, default_factory=dict)  # a few that it computes
     network: Network = field(repr=False, default=None)
+
+    def described(self, **changes: object) -> "Draft":
+        """Return it with other fields of its description."""
+        return replace(self, description=self.description.model_copy(update=changes))
 
 
 def draft(
@@ -71,85 +70,66 @@ def draft(
     known = known_inputs(origin, samples, batch, wanted)
     scalars = tuple(each.name for each in known.axes if not each.shape)
     axes = tuple(each if each.shape else replace(each, shape=(1,)) for each in known.axes)
-    found = Draft(
-        *(origin, with_tables(origin, axes), (), known.dimensions),
-        *(known.has_batch, known.is_batched, scalars),
-        takes_zeros=True,
-        is_plain=False,
-        decision="values",
-        terms=(1, 1),
+    description = Description(
+        source=origin.kind,
+        framework=origin.framework,
+        function=origin.function,
+        backend=origin.backend,
+        inputs=with_tables(origin, axes),
+        outputs=(),
+        has_batch=known.has_batch,
+        is_batched=known.is_batched,
+        scalars=scalars,
     )
+    found = Draft(origin, description, known.dimensions)
     if origin.backend:
         return _unseen(title, found, samples)
     return _run(title, found, samples, precisions)
 
 
-def drafted(title: str, found: Draft) -> Own:
-    """Give the model that will be written, before it is."""
-    own = type(
-        "Draft",
-        (Own,),
-        {
-            "TITLE": title,
-            "FRAMEWORK": found.origin.framework,
-            "SOURCE": found.origin.kind,
-            "FUNCTION": found.origin.function,
-            "INPUTS": found.inputs,
-            "OUTPUTS": found.outputs,
-            "HAS_BATCH": found.has_batch,
-            "IS_BATCHED": found.is_batched,
-            "IS_PLAIN": found.is_plain,
-            "BACKEND": found.origin.backend,
-            "SCALARS": found.scalars,
-            "TAKES_ZEROS": found.takes_zeros,
-        },
-    )
-    return cast(Own, own())
-
-
 def fields(found: Draft) -> Config:
-    """Give what a model reads of an experiment."""
+    """Return what a model reads of an experiment."""
     return cast(Config, SimpleNamespace(dimensions=found.dimensions, labels="", dataset=""))
 
 
 def _run(title: str, found: Draft, samples: Path | None, precisions: Collection[str]) -> Draft:
     """Run the model on one sample and on two, and describe what it answers."""
-    own, config = drafted(title, found), fields(found)
+    own, config = Own(title, found.description), fields(found)
     tensors = own.inputs(config)
     if samples:
         batch = samples_file.read(samples, tensors)
     else:
-        below = {each.name: each.below for each in found.inputs}
+        below = {each.name: each.below for each in found.description.inputs}
         batch = samples_file.drawn(tensors, below, MOST)
     source: Any = own.read(found.origin.path)
     one = {name: array[:1] for name, array in batch.items()}
     run, single = source.run, _answered(found, source.run, one, not samples)
-    found = replace(found, scalars=(*found.scalars, *source.lifted))
-    source.own = drafted(title, found)
-    if found.scalars and found.origin.kind == "savedmodel":
+    found = found.described(scalars=(*found.description.scalars, *source.lifted))
+    source.own = Own(title, found.description)
+    has_batch, scalars = found.description.has_batch, found.description.scalars
+    if scalars and found.origin.kind == "savedmodel":
         raise ParameterError(
-            f"'{found.scalars[0]}' has only a batch dimension, and Triton needs one more. Save "
+            f"'{scalars[0]}' has only a batch dimension, and Triton needs one more. Save "
             "the model with the shape batch x 1."
         )
-    if found.origin.framework == "torch" and found.has_batch and not found.scalars:
-        found = replace(found, is_plain=source.is_plain(one))
-    if found.is_batched:
+    if found.origin.framework == "torch" and has_batch and not scalars:
+        found = found.described(is_plain=source.is_plain(one))
+    if found.description.is_batched:
         rows = [array[:TWO] if len(array) >= TWO else array[[0, 0]] for array in batch.values()]
         _require_batch(found, run, dict(zip(batch, rows, strict=True)), single)
-    outputs = tuple(_output(found, name, array) for name, array in single.items())
+    doubled = _doubled(found, run, one)
+    outputs = tuple(_output(found, name, array, doubled) for name, array in single.items())
     first = next(iter(single.values()))
     decision = "class" if _is_classes(next(iter(single)), first) else "values"
     several, network = _several(found, batch, one), source.build(tensors)
+    found = found.described(outputs=outputs, decision=decision, takes_zeros=_takes_zeros(run, one))
     return replace(
         found,
-        outputs=outputs,
-        decision=decision,
-        terms=_terms(network, found),
+        terms=rounding.terms(_weight_shapes(network, found)),
         effects=rounding.effects(
             network, found.origin.framework, run, several, decision, precisions
         ),
         apart=rounding.told_apart(run(several)),
-        takes_zeros=_takes_zeros(run, one),
         samples=take(batch, np.resize(spread(len(next(iter(batch.values()))), TRIED), TRIED)),
         network=network,
     )
@@ -158,7 +138,7 @@ def _run(title: str, found: Draft, samples: Path | None, precisions: Collection[
 def _unseen(title: str, found: Draft, samples: Path | None) -> Draft:
     """Describe the outputs of a model that only a server can run, as its configuration does."""
     if samples:
-        samples_file.read(samples, drafted(title, found).inputs(fields(found)))
+        samples_file.read(samples, Own(title, found.description).inputs(fields(found)))
     outputs = []
     for each in found.origin.answers:
         assert each.sizes is not None
@@ -169,7 +149,7 @@ def _unseen(title: str, found: Draft, samples: Path | None) -> Draft:
         outputs.append(Axes(each.name, each.dtype, each.sizes[1:]))
     decision = "class" if CLASS_WORDS.search(outputs[0].name) else "values"
     is_batched = found.origin.most > 1
-    return replace(found, outputs=tuple(outputs), decision=decision, is_batched=is_batched)
+    return found.described(outputs=tuple(outputs), decision=decision, is_batched=is_batched)
 
 
 def _takes_zeros(run: Callable[[Arrays], Arrays], one: Arrays) -> bool:
@@ -184,7 +164,7 @@ def _several(found: Draft, batch: Arrays, one: Arrays) -> Arrays:
     """Choose the samples of which it is seen what rounding does: fewer if they are large, as these
     take long; one, where the batch is fixed.
     """
-    if not found.is_batched:
+    if not found.description.is_batched:
         return one
     size = sum(array.nbytes for array in one.values())
     count = int(min(MOST, max(TWO, BYTES // size)))
@@ -232,7 +212,21 @@ def _require_batch(
             )
 
 
-def _output(found: Draft, name: str, array: NDArray[Any]) -> Axes:
+def _doubled(found: Draft, run: Callable[[Arrays], Arrays], one: Arrays) -> dict[str, Arrays]:
+    """Run one sample with each free dimension at twice its size; leave out those that fail."""
+    results = {}
+    for dimension in found.dimensions:
+        wider = dict(one)
+        for axes in found.description.inputs:
+            for axis, size in enumerate(axes.shape, 1):
+                if size == dimension:
+                    wider[axes.name] = np.concatenate([wider[axes.name]] * 2, axis)
+        with suppress(Exception):  # runtimes raise anything for a size that a model does not take
+            results[dimension] = run(wider)
+    return results
+
+
+def _output(found: Draft, name: str, array: NDArray[Any], doubled: Mapping[str, Arrays]) -> Axes:
     """Describe an output: sizes that are a free dimension of an input, or part of one, by name."""
     check_name(found.origin.path, name, "output")
     if array.dtype.kind not in "fiub":
@@ -244,37 +238,40 @@ def _output(found: Draft, name: str, array: NDArray[Any]) -> Axes:
             "Use --batch none if the model has no batch dimension."
         )
     told = _told_sizes(found, name)
+    wider = {dimension: outputs[name].shape[1:] for dimension, outputs in doubled.items()}
     shape = [
-        told.get(place) or _part_of(found, place, size)
+        told.get(place) or _part_of(found, place, size, wider)
         for place, size in enumerate(array.shape[1:])
     ]
     return Axes(name, str(array.dtype), tuple(shape))
 
 
-def _part_of(found: Draft, place: int, size: int) -> int | str:
-    """Say of a size of an output which free dimension it is, or which part of one: at best one of
-    the same place; the size itself if of none.
+def _part_of(
+    found: Draft, place: int, size: int, wider: Mapping[str, tuple[int, ...]]
+) -> int | str:
+    """Return which free dimension the size of an output is, or which part of one: at best one of
+    the same place; the size itself if of none. `wider` has the output's shape where a dimension
+    was doubled: a size that did not double only happens to be equal.
     """
-    at_place = [each.shape[place] for each in found.inputs if len(each.shape) > place]
+    at_place = [each.shape[place] for each in found.description.inputs if len(each.shape) > place]
     ordered = sorted(found.dimensions, key=lambda name: name not in at_place)
     for part, name in product(PARTS, ordered):
         whole = found.dimensions[name]
-        if size > 1 and whole == size * part:
+        grows = name not in wider or wider[name][place : place + 1] == (2 * size,)
+        if size > 1 and whole == size * part and grows:
             return f"{name}/{part}" if part > 1 else name
     return size
 
 
 def _told_sizes(found: Draft, name: str) -> dict[int, int | str]:
-    """Give the sizes of an output that its graph tells, by their places: a number, or the name of
+    """Return the sizes of an output that its graph tells, by their places: a number, or the name of
     an input's free dimension.
     """
     if found.origin.kind != "onnx":
         return {}
-    from helpers.models._own import graph
-
     model = graph.read_onnx(found.origin.path)
     own = next(each for each in model.graph.output if each.name == name)
-    sizes = graph.sizes(own)[int(found.has_batch) :]
+    sizes = graph.sizes(own)[int(found.description.has_batch) :]
     known = (*found.dimensions,)
     return {at: size for at, size in enumerate(sizes) if isinstance(size, int) or size in known}
 
@@ -287,21 +284,14 @@ def _is_classes(name: str, array: NDArray[Any]) -> bool:
     return is_share or bool(CLASS_WORDS.search(name))
 
 
-def _terms(network: Network, found: Draft) -> tuple[int, int]:
-    """Count the terms of all sums that lie one after the other, and these sums: what decides how
-    far rounding may carry an output.
-    """
-    from helpers.own import sums
-
+def _weight_shapes(network: Network, found: Draft) -> list[tuple[int, ...]]:
+    """Return the shapes of the weights, the dimension of their results last."""
     if isinstance(network, Graph) and found.origin.kind == "onnx":
-        return sums.of_onnx(network.content)
+        shapes = graph.weight_shapes(network.content)  # of products and convolutions alike
+        return [s if prod(s[:-1]) > prod(s[1:]) else s[::-1] for s in shapes]
     if isinstance(network, Graph):
-        held: Any = network.session
-        return sums.of_shapes([tuple(each.shape) for each in held.variables])
+        source: Any = network.session
+        return cast(list[tuple[int, ...]], source.session.shapes())
     if found.origin.framework == "torch":
-        return sums.of_shapes([tuple(each.shape)[::-1] for each in _tensors(network)])
-    return sums.of_shapes([tuple(each.shape) for each in network.weights])
-
-
-def _tensors(network: Network) -> list[Any]:
-    return [*network.parameters(), *network.buffers()]
+        return [tuple(each.shape)[::-1] for each in (*network.parameters(), *network.buffers())]
+    return [tuple(each.shape) for each in network.weights]

@@ -48,12 +48,12 @@ def sizes_of(given: Sequence[str]) -> dict[str, int]:
 def known_inputs(
     origin: Origin, samples: Path | None, batch: str, wanted: Mapping[str, int]
 ) -> Inputs:
-    """Say what is known of the inputs; raise ParameterError that asks for what is not, or DataError
+    """Return what is known of the inputs; raise ParameterError that asks for the rest, or DataError
     for samples of other names, types or shapes.
     """
     arrays = samples_file.load(samples) if samples else origin.example or {}
     if samples:
-        _check_arrays(samples, arrays, origin.inputs)
+        samples_file.check_names(samples, arrays, [port.name for port in origin.inputs])
     arrays = _as_rows(arrays, batch, bool(samples))
     ports = tuple(_said(port, arrays, batch, origin) for port in origin.inputs)
     has_batch, is_batched = _batch(origin, ports, batch)
@@ -61,23 +61,8 @@ def known_inputs(
     return Inputs(axes, dimensions, has_batch, is_batched)
 
 
-def _check_arrays(path: Path, arrays: Arrays, ports: Sequence[Port]) -> None:
-    """Raise DataError for samples of other names or types than the inputs'."""
-    names = [port.name for port in ports]
-    for name in (*names, *arrays):
-        if name not in arrays:
-            raise DataError(f"{path} has no array '{name}'. Add it, with one row per sample.")
-        if name not in names:
-            raise DataError(f"{path} has '{name}'. The model's inputs are {', '.join(names)}.")
-    for port in ports:
-        found = arrays[port.name].dtype
-        if port.dtype and str(found) != port.dtype:
-            place = f"{path}: the array '{port.name}'"
-            raise DataError(f"{place} is {found}, but the input takes {port.dtype}")
-
-
 def _as_rows(arrays: Arrays, batch: str, are_samples: bool) -> Arrays:
-    """Give examples one row a sample, as samples have."""
+    """Return examples with one row per sample, as samples have."""
     if batch == "none" and not are_samples:
         return {name: array[np.newaxis] for name, array in arrays.items()}
     return arrays
@@ -113,7 +98,7 @@ def _check_rank(port: Port, array: NDArray[Any], batch: str) -> None:
 
 
 def _batch(origin: Origin, ports: Sequence[Port], batch: str) -> tuple[bool, bool]:
-    """Tell whether the tensors have a batch and whether it is free; ask if that cannot be known."""
+    """Return whether the tensors have a batch and whether it is free; raise if that is unknown."""
     if batch == "none":
         return False, False
     if batch == "1":
@@ -147,7 +132,7 @@ def _batch(origin: Origin, ports: Sequence[Port], batch: str) -> tuple[bool, boo
 def _dimensions(
     ports: Sequence[Port], arrays: Arrays, wanted: Mapping[str, int], has_batch: bool
 ) -> tuple[tuple[Axes, ...], dict[str, int]]:
-    """Name the free dimensions and give each its size: that of the samples, or the user's."""
+    """Return the free dimensions by name, each with the size of the samples or the user's."""
     found: dict[str, int] = {}
     axes = []
     free: list[tuple[str, str]] = []
@@ -165,6 +150,9 @@ def _dimensions(
                 if found.setdefault(name, size_here) != size_here:
                     one, other = found[name], size_here
                     raise DataError(f"The samples have two sizes of '{name}', {one} and {other}")
+                if wanted.get(name, size_here) != size_here:
+                    fault = f"--dimension {name}={wanted[name]} does not match the samples"
+                    raise ParameterError(f"{fault}, in which it is {size_here}. Leave it out.")
             elif name in wanted:
                 found[name] = wanted[name]
             else:
@@ -186,7 +174,7 @@ def _dimensions(
 
 
 def with_tables(origin: Origin, axes: Sequence[Axes]) -> tuple[Axes, ...]:
-    """Say of inputs of whole numbers what those that are drawn are below: rows of a table that the
+    """Set the upper bound of inputs of whole numbers that are drawn: the rows of a table that the
     graph looks them up in, if it tells.
     """
     rows = _table_rows(origin) if origin.kind == "onnx" else {}

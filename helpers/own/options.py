@@ -16,8 +16,9 @@ from typing import Any
 from helpers import formats
 from helpers.errors import FormatError
 from helpers.models import Graph, Network
+from helpers.models._own import Own
 from helpers.own import rounding
-from helpers.own.draft import Draft, drafted, fields
+from helpers.own.draft import Draft, fields
 
 SHORT = {"tf-savedmodel": "savedmodel"}  # in names of experiments
 AS_IT_IS = ("onnx", "savedmodel")  # kinds whose file is exported without a change
@@ -38,7 +39,7 @@ class Option:
 
     @property
     def changes_precision(self) -> bool:
-        """Whether `convert` has something to show: see `config.loading.configure`."""
+        """Return whether `convert` has something to show: see `config.loading.configure`."""
         return self.fields["precision"] != self.fields["export_precision"]
 
 
@@ -95,7 +96,7 @@ def options(
 
 
 def _left_out(found: Draft) -> dict[str, str]:
-    """Say of the formats that this model cannot become why, as far as trying is quick."""
+    """Return the formats that this model cannot become, and why, as far as trying is quick."""
     if found.origin.framework == "torch":
         return _of_torch(found)
     if not isinstance(found.network, Graph) or found.origin.kind != "onnx":
@@ -123,9 +124,9 @@ def _of_torch(found: Draft) -> dict[str, str]:
     """Trace and script a module: what tracing would fix, and what scripting does not take."""
     import torch
 
-    own, config, left_out = drafted("draft", found), fields(found), dict[str, str]()
+    own, config, left_out = Own("draft", found.description), fields(found), dict[str, str]()
     network = own.build(config, found.origin.path)  # what it returns is known by now
-    chosen = BATCHES if found.is_batched else [slice(row, row + 1) for row in range(3)]
+    chosen = BATCHES if found.description.is_batched else [slice(row, row + 1) for row in range(3)]
     tensors, traced = [torch.from_numpy(array) for array in found.samples.values()], None
     batches = [tuple(each[rows] for each in tensors) for rows in chosen]
     with warnings.catch_warnings(record=True) as noticed, torch.no_grad():
@@ -140,7 +141,9 @@ def _of_torch(found: Draft) -> dict[str, str]:
         if "might cause the trace to be incorrect" in str(each.message)
         and not Path(each.filename).is_relative_to(Path(torch.__file__).parent)
     ]
-    if warned and (why := _fixed(network, traced, batches, found.is_batched, warned[0])):
+    if warned and (
+        why := _fixed(network, traced, batches, found.description.is_batched, warned[0])
+    ):
         left_out |= dict.fromkeys(("ts-trace", "onnx", "openvino"), why)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

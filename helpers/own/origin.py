@@ -12,9 +12,10 @@ import re
 import sys
 import zipfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -58,7 +59,7 @@ class Origin:
 
     kind: Kind
     path: Path  # of its file or folder; of a function, the file of its module
-    framework: str
+    framework: Literal["onnxruntime", "torch", "tensorflow", "triton"]
     inputs: tuple[Port, ...]
     function: str = ""
     example: Arrays | None = None  # inputs of a batch, where the source has them
@@ -68,7 +69,7 @@ class Origin:
 
 
 def kind_of(source: str) -> Kind:
-    """Tell the kind of a source by what lies there; raise ParameterError if it is none."""
+    """Return the kind of a source by what lies there; raise ParameterError if it is none."""
     path = Path(source).expanduser()
     if path.is_dir() and (path / "saved_model.pb").is_file():
         return "savedmodel"
@@ -141,12 +142,12 @@ def _bytes(path: Path, kind: Kind) -> int:
     return path.stat().st_size + beside
 
 
-def require_memory(path: Path, size: int) -> None:
-    """Raise CheckpointError if a model of so many bytes does not fit into the free memory."""
+def require_memory(path: Path, size: int, what: str = "weights") -> None:
+    """Raise CheckpointError if `size` bytes of weights or samples do not fit into free memory."""
     free = free_memory()
     if COPIES * size > free:
         raise CheckpointError(
-            f"{path} has {size / 1e9:.1f} GB of weights. A stage needs about {COPIES} times that, "
+            f"{path} has {size / 1e9:.1f} GB of {what}. A stage needs about {COPIES} times that, "
             f"but only {free / 1e9:.1f} GB of memory are free."
         )
 
@@ -175,7 +176,7 @@ def _of_onnx(path: Path) -> Origin:
 
 
 def _numpy_name(path: object, name: str, dtype: np.dtype[Any]) -> str:
-    """Name a type that Triton has and numpy too; raise ParameterError for another."""
+    """Return the name of a type that Triton and numpy have; raise ParameterError for another."""
     if dtype.kind not in "fiub" or str(dtype) not in np.sctypeDict:
         raise ParameterError(f"{path}: '{name}' has the type {dtype}, which numpy does not have")
     return str(dtype)
@@ -199,17 +200,14 @@ def _of_savedmodel(path: Path) -> Origin:
 def _of_keras(path: Path) -> Origin:
     from helpers.models._own import networks
 
-    return Origin("keras", path, "tensorflow", _keras_ports(path, networks.read_keras(path)))
-
-
-def _keras_ports(path: object, model: Any) -> tuple[Port, ...]:
-    tensors = getattr(model, "inputs", None)
+    tensors = getattr(networks.read_keras(path), "inputs", None)
     if not tensors:
         raise CheckpointError(f"{path} declares no inputs. Build the model with keras.Input.")
-    return tuple(
+    ports = (
         Port(each.name, str(each.dtype), tuple(size or "" for size in each.shape))
         for each in tensors
     )
+    return Origin("keras", path, "tensorflow", tuple(ports))
 
 
 def _of_torchscript(path: Path) -> Origin:
@@ -242,7 +240,7 @@ def _of_exported(path: Path) -> Origin:
         if value is None or not hasattr(value, "shape"):
             raise ParameterError(f"The input '{name}' of {path} is not a tensor. Remove it.")
         sizes = tuple(size if isinstance(size, int) else str(size) for size in value.shape)
-        ports.append(Port(str(name), _torch_name(value.dtype), sizes))
+        ports.append(Port(str(name), str(value.dtype).removeprefix("torch."), sizes))
     return Origin("exported", path, "torch", tuple(ports))
 
 
@@ -278,20 +276,15 @@ def _of_repository(path: Path) -> Origin:
     )
 
 
-def _torch_name(dtype: Any) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
 def _of_function(source: str) -> Origin:
     """Call the function: it returns a model and example inputs, a batch of each."""
     from helpers.models._own import networks
 
     sys.path.insert(0, os.getcwd())
     module = source.partition(":")[0]
-    try:
+    spec = None
+    with networks.explained(source, "cannot be imported"), suppress(ImportError):
         spec = importlib.util.find_spec(module)
-    except ImportError:
-        spec = None
     if spec is None or not spec.origin or not Path(spec.origin).is_file():
         raise ParameterError(f"--from {source}: the module '{module}' was not found")
     network, example = networks.call(source)
@@ -306,8 +299,10 @@ def _of_function(source: str) -> Origin:
     ports = tuple(Port(name, str(array.dtype), array.shape) for name, array in given.items())
     for port in ports:
         check_name(source, port.name, "input")
-    framework = "tensorflow" if is_keras else "torch"
-    return Origin("function", Path(spec.origin), framework, ports, source, example=given)
+    path = Path(spec.origin)
+    return Origin(
+        *("function", path, "tensorflow" if is_keras else "torch"), ports, source, example=given
+    )
 
 
 def _argument_names(network: Any, is_keras: bool) -> list[str]:
@@ -317,7 +312,7 @@ def _argument_names(network: Any, is_keras: bool) -> list[str]:
 
 
 def _arrays(source: str, example: Any, names: Sequence[str]) -> Arrays:
-    """Give example inputs, a tensor, a sequence or a dict of them, as arrays by name."""
+    """Return example inputs, a tensor, a sequence or a dict of them, as arrays by name."""
     if not isinstance(example, Mapping):
         values = example if isinstance(example, (list, tuple)) else [example]
         several = [each for each in names if each not in ("args", "kwargs")]

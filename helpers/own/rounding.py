@@ -5,9 +5,9 @@ How far rounding may carry the outputs does not follow from the sums of a networ
 that is a small share of a softmax, or a sample unlike all that it was trained with, multiplies it.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from math import sqrt
+from math import prod, sqrt
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -59,13 +59,29 @@ def effects(
     decision: str,
     precisions: Collection[str],
 ) -> dict[str, Effect]:
-    """Give the effect of each precision, of the output that it concerns most."""
+    """Return the effect of each precision on the output that changes most; empty if nothing can be
+    changed, because the weights are frozen in a SavedModel.
+    """
+    if isinstance(network, Graph) and framework == "tensorflow":
+        session: Any = network.session
+        if not session.variables:
+            return {}
     right = run(inputs)
     return {
         precision: _effect(right, _rounded(network, framework, run, inputs, error), decision)
         for precision, error in ERRORS.items()
         if precision in precisions
     }
+
+
+def terms(shapes: Sequence[tuple[int, ...]]) -> tuple[int, int]:
+    """Add up the terms of the sums over every weight, and count these sums.
+
+    Where a network has branches beside each other that is more than its longest path has, which
+    widens the tolerances by its root only.
+    """
+    lengths = [prod(shape[:-1]) for shape in shapes if len(shape) > 1]
+    return (sum(lengths), len(lengths)) if lengths else (1, 1)
 
 
 def widened(
@@ -86,7 +102,7 @@ def widened(
 
 
 def too_coarse(seen: Mapping[str, Effect], apart: float, asked: float) -> dict[str, str]:
-    """Say of the precisions whose rounding alone is too much why they are left out: outputs would
+    """Return the precisions whose rounding alone is too much, and why: outputs would
     be like those of other samples, or fewer decisions be kept than the share `asked` for.
     """
     found = {}
@@ -107,7 +123,7 @@ def too_coarse(seen: Mapping[str, Effect], apart: float, asked: float) -> dict[s
 
 
 def told_apart(outputs: Arrays) -> float:
-    """Give the mean difference from a sample to the next one or to zeros, whichever is less, of the
+    """Return the mean difference of a sample to the next one or to zeros, the lesser, of the
     output where it is least.
     """
     found = []
@@ -133,7 +149,7 @@ def _effect(right: Arrays, rounded: Arrays, decision: str) -> Effect:
 
 
 def _kept(right: Array, rounded: Array, decision: str) -> float:
-    """Give the share of decisions that are the same; one that differs may be one of many more."""
+    """Return the share of decisions that are the same; one that differs may be one of many more."""
     if decision == "class":
         differ = int((classes(right) != classes(rounded)).sum())
         return 1 - max(0, differ - 1) / len(right)
@@ -230,7 +246,7 @@ def _add_errors(
 
 @contextmanager
 def _noisy_torch(error: float) -> Iterator[None]:
-    """Have PyTorch make an error in every result of the block."""
+    """Make PyTorch add an error to every result of the block."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import tree_map
@@ -257,7 +273,7 @@ def _noisy_torch(error: float) -> Iterator[None]:
 
 @contextmanager
 def _noisy_weights(variables: Any, error: float) -> Iterator[None]:
-    """Have TensorFlow's variables be off by an error within the block."""
+    """Add an error to TensorFlow's variables within the block."""
     draw = np.random.default_rng(0)
     kept = [(each, each.numpy()) for each in variables if "float" in str(each.dtype)]
     for variable, values in kept:

@@ -4,7 +4,8 @@ import json
 import os
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,6 +13,9 @@ from string import Template
 
 import yaml
 
+from helpers import formats
+from helpers.errors import DeviceError
+from helpers.machine import target_name, this_gpu
 from helpers.models._own import Axes
 from helpers.models._rounding import bounds
 from helpers.own import rounding
@@ -29,40 +33,51 @@ RESOLVE = re.compile(r"config = resolve\(([^)]*)\)")
 LONGEST = 100  # characters of a line of code
 INDENT = 4
 WIDTH = 160  # characters of a line of prose
+MOST = 6  # tensors that a sentence names
+FRAMEWORKS = {"onnxruntime": "ONNX Runtime", "torch": "PyTorch", "tensorflow": "TensorFlow"}
+FRAMEWORKS |= {"triton": "the same model, with one client"}
+FILES = {
+    "onnx": "the ONNX file",
+    "savedmodel": "the SavedModel's folder",
+    "keras": "the Keras file",
+    "torchscript": "the TorchScript file",
+    "exported": "the exported program",
+    "function": "the file of the module whose function builds it",
+    "repository": "the model's folder in its repository",
+}
 fill = partial(textwrap.fill, break_long_words=False, break_on_hyphens=False)
 PACKAGE = Template('''\
-"""The model `$title`, from $noun.
+"""The model `$title`: `model.yaml` describes it."""
 
-Written by `triton-notebooks new`, to be edited: `helpers/models/_own` says what each name means.
-"""
+from helpers.models._own import Own
 
-$imports
-
-
-class $name(Own):
-$body$score
-
-
-MODEL = $name()
+COMPANIONS = ("model.yaml",)  # a change of it is a change here
+MODEL = Own.load(__file__)
 ''')
-IMPORTS = """\
-from helpers.models._own import Axes, Own
-from helpers.models._rounding import bounds
-"""
-OF_A_METRIC = "from typing import ClassVar\n\n"
-OF_A_FUNCTION = """\
+PACKAGE_WITH_METRIC = Template('''\
+"""The model `$title`: `model.yaml` describes it."""
+
 import numpy as np
 
 from helpers.models import Arrays
-from helpers.models._own import Array, Axes, Own, metrics
-from helpers.models._rounding import bounds
-"""
-SCORE = Template('''
+from helpers.models._own import Array, Own, metrics
 
+COMPANIONS = ("model.yaml",)  # a change of it is a change here
+
+
+class Scored(Own):
     def score(self, outputs: Arrays, labels: Array) -> dict[str, float]:
         """Score the outputs of all samples by their labels: write here what you mean."""
         first = next(iter(outputs.values()))
-        return {"$name": float(np.mean(metrics.classes(first) == labels))}''')
+        return {"$metric": float(np.mean(metrics.classes(first) == labels))}
+
+
+MODEL = Scored.load(__file__)
+''')
+DESCRIPTION = Template("""\
+# $title, from $noun, written by `triton-notebooks new`: edit it.
+# `Description` in helpers/models/_own says what each field means.
+$fields""")
 
 
 @dataclass(frozen=True)
@@ -82,73 +97,29 @@ class Scored:
     better: str = "higher"
 
 
-def package(title: str, found: Draft, scored: Scored) -> str:
-    """Write the package of a model: one class."""
+def package(title: str, found: Draft, scored: Scored) -> dict[str, str]:
+    """Write the files of a model's package: its description, and what loads it."""
     terms, count = found.terms
-    lines = [f'TITLE = "{title}"', f'FRAMEWORK = "{found.origin.framework}"']
-    lines.append(f'SOURCE = "{found.origin.kind}"')
-    if found.origin.function:
-        lines.append(f'FUNCTION = "{found.origin.function}"')
-    lines += [*_axes("INPUTS", found.inputs), *_axes("OUTPUTS", found.outputs)]
-    if found.origin.backend:
-        lines.append(f'BACKEND = "{found.origin.backend}"')
-    if not found.has_batch:
-        lines.append("HAS_BATCH = False")
-    if not found.is_batched:
-        lines.append("IS_BATCHED = False")
-    if not found.takes_zeros:
-        lines.append("TAKES_ZEROS = False")
-    if found.scalars:
-        names = ", ".join(f'"{name}"' for name in found.scalars)
-        lines.append(f"SCALARS = ({names}{',' * (len(found.scalars) == 1)})")
-    if found.is_plain:
-        lines.append("IS_PLAIN = True")
-    if found.decision != "values":
-        lines.append(f'DECISION = "{found.decision}"  # of the first output')
-    if name := scored.metric:
-        lines.append(f'METRICS: ClassVar = {{"{name}": "{scored.better}"}}')
-    sums = [max(1, round(terms / count))] * count  # of which only number and total decide
-    narrow, pairs = bounds(sums), []
-    for precision, pair in rounding.widened(narrow, found.effects, found.apart).items():
-        if any(wide > bound for wide, bound in zip(pair, narrow[precision], strict=True)):
-            pairs.append(f'"{precision}": ({rounded(pair[0])}, {rounded(pair[1])})')
-    line = f"BOUNDS = bounds([{sums[0]}] * {count})"
-    seen = f"{line} | {{{', '.join(pairs)}}}" if pairs else line
-    lines += [seen] if len(seen) <= LONGEST - INDENT else _broken(f"{line} | {{", pairs, "}")
-    imports = OF_A_FUNCTION if scored.is_own else IMPORTS
-    return PACKAGE.substitute(
-        title=title,
-        noun=NOUNS[found.origin.kind],
-        imports=(OF_A_METRIC if scored.metric else "") + imports.rstrip(),
-        name="".join(part.capitalize() for part in title.split("_")),
-        body="\n".join(f"    {line}" for line in lines),
-        score=SCORE.substitute(name=scored.metric) if scored.is_own else "",
-    )
-
-
-def rounded(bound: float) -> str:
-    """Write a bound with two digits, and its exponent without a plus, as ruff does."""
-    return f"{bound:.1e}".replace("e+", "e")
-
-
-def _axes(name: str, axes: Sequence[Axes]) -> list[str]:
-    said = []
-    for each in axes:
-        shape = ", ".join(json.dumps(size) for size in each.shape)
-        shape = f"({shape},)" if len(each.shape) == 1 else f"({shape})"
-        below = f", below={each.below}" if each.below != Axes.below else ""
-        said.append(f'Axes("{each.name}", "{each.dtype}", {shape}{below})')
-    line = f"{name} = ({', '.join(said)}{',' * (len(said) == 1)})"
-    return [line] if len(line) <= LONGEST - INDENT else _broken(f"{name} = (", said, ")")
-
-
-def _broken(first: str, parts: Sequence[str], last: str) -> list[str]:
-    """Give each part a line of its own, as ruff does where all of them are too long for one."""
-    return [first, *(f"    {each}," for each in parts), last]
+    narrow = bounds([max(1, round(terms / count))] * count)  # only number and total decide
+    wide = narrow | rounding.widened(narrow, found.effects, found.apart)
+    tolerances = {
+        precision: tuple(float(f"{bound:.1e}") for bound in pair)
+        for precision, pair in wide.items()
+    }
+    metrics = {scored.metric: scored.better} if scored.metric else {}
+    described = found.described(metrics=metrics, tolerances=tolerances).description
+    fields = described.model_dump(mode="json", exclude_defaults=True)
+    text = yaml.safe_dump(fields, sort_keys=False, default_flow_style=None, width=100)
+    names = {"title": title, "noun": NOUNS[found.origin.kind], "metric": scored.metric}
+    template = PACKAGE_WITH_METRIC if scored.is_own else PACKAGE
+    return {
+        "__init__.py": template.substitute(names),
+        "model.yaml": DESCRIPTION.substitute(names, fields=text),
+    }
 
 
 def spelled(path: Path) -> str:
-    """Spell a path for a parameter file: from the project's root."""
+    """Return a path as a parameter file has it: from the project's root."""
     return os.path.relpath(path.resolve(), ROOT)
 
 
@@ -162,7 +133,7 @@ def parameter_file(
 ) -> str:
     """Write the parameter file of a model: real, but quick."""
     first = options[0].fields
-    most = found.origin.most or (8 if found.is_batched else 1)
+    most = found.origin.most or (8 if found.description.is_batched else 1)
     batched = most >= 4
     defaults: dict[str, object] = {
         "dataset": spelled(files.samples) if files.samples else "generated",
@@ -193,7 +164,7 @@ def parameter_file(
     lines = [
         f"# {title}, from {NOUNS[found.origin.kind]}, written by `triton-notebooks new`: edit it.",
         "# Paths begin at the project's root; params/cpu-full.yaml shows what else can be done.",
-        f"gpu: {device.upper()} ({title})",
+        f"gpu: {_device_name(device)} ({title})",
         f"device: {device}",
         f'server: {{kind: {kind}, release: "24.10"}}',
         "models:",
@@ -213,48 +184,106 @@ def parameter_file(
     return "\n".join(lines) + "\n"
 
 
+def _device_name(device: str) -> str:
+    """Return the name of this machine's GPU, by which `doctor` and workers know it."""
+    if device == "gpu":
+        with suppress(DeviceError):  # the files can be written on a machine without one
+            return target_name(this_gpu().name)
+    return device.upper()
+
+
 def _flow(value: object) -> str:
     text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10_000)
     return text.removesuffix("\n").removesuffix("\n...").strip()
 
 
-def notebook(title: str, stage: str, words: Mapping[str, str], is_served: bool) -> str:
-    """Write a notebook: the code of every model's, and the prose of this room; another where the
-    model is in a repository already (`is_served`).
-    """
+def notebooks(
+    title: str, found: Draft, options: Sequence[Option], files: Files, metric: str
+) -> dict[str, str]:
+    """Write the notebook of each stage: the code of every model's, and the prose of this room."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(PROSE),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"tensors": tensors, "json": json.dumps}
+    kind = found.origin.kind
+    environment.globals |= {
+        "title": title,
+        "model": found.description,
+        "dimensions": found.dimensions,
+        "terms": found.terms,
+        "kind": kind,
+        "backend": found.origin.backend,
+        "source": NOUNS[kind],
+        "file": f"`{found.origin.function or found.origin.path.name}`",
+        "file_words": FILES[kind],
+        "framework": FRAMEWORKS[found.origin.framework],
+        "options": options,
+        "samples": files.samples and files.samples.name,
+        "scored_by": metric,
+        **_overrides(options, files),
+    }
+    stages = SERVED if found.origin.backend else STAGES
+    texts = {stage: environment.get_template(f"{stage}.md.j2").render() for stage in stages}
+    return {stage: _notebook(title, stage, text) for stage, text in texts.items()}
+
+
+def _overrides(options: Sequence[Option], files: Files) -> dict[str, object]:
+    """Choose what the notebooks suggest to try: other files of the model where there are any."""
+    exports = list(dict.fromkeys(each.fields["export_format"] for each in options))
+    export = {"dataset": "generated" if files.samples else "samples.npz"}
+    if len(exports) > 1:
+        export = {"export_format": exports[1], "format": exports[1]}
+    shown = next((each for each in options if each.changes_precision), options[0]).fields
+    others = [each.fields for each in options if each.fields != shown]
+    others.sort(key=lambda fields: fields["format"] == shown["format"])  # another format first
+    other = others[0] if others else shown
+    return {
+        "exports": exports,
+        "other_export": export,
+        "other_file": {name: value for name, value in other.items() if shown[name] != value},
+        "other_runtime": formats.get(other["format"]).SHOWN[0],
+    }
+
+
+def tensors(axes: Sequence[Axes]) -> str:
+    """List tensors with their types and shapes."""
+    named = [
+        f"`{each.name}` ({each.dtype}, {' x '.join(map(str, each.shape)) or 'one number'})"
+        for each in axes[:MOST]
+    ]
+    if len(axes) > MOST:
+        named.append(f"{len(axes) - MOST} more")
+    return " and ".join([", ".join(named[:-1])] * (len(named) > 1) + named[-1:])
+
+
+def _notebook(title: str, stage: str, prose: str) -> str:
+    """Put prose between the cells of code that it names."""
     known = json.loads((ROOT / f"notebooks/{SHOWN_BY}/{stage}.ipynb").read_text())
     code = {cell["id"]: cell for cell in known["cells"] if cell["cell_type"] == "code"}
     cells = []
-    path = PROSE / f"{stage}{'_as_it_is' * is_served}.md"
-    path = path if path.exists() else PROSE / f"{stage}.md"
-    parts = re.split(r"^--- (\S+)\n", path.read_text(), flags=re.MULTILINE)
-    for place, part in enumerate(parts):
+    for place, part in enumerate(re.split(r"^--- (\S+)\n", prose, flags=re.MULTILINE)):
         if place % 2:
             cell = code.pop(part)
             cells.append(cell | {"source": _code(title, "".join(cell["source"]))})
         elif part.strip():
-            text = _filled(part, words)
-            cells.append(
-                {
-                    "cell_type": "markdown",
-                    "id": f"prose-{place // 2:02}",
-                    "metadata": {},
-                    "source": text,
-                }
-            )
+            text = {"cell_type": "markdown", "id": f"prose-{place // 2:02}", "metadata": {}}
+            cells.append(text | {"source": _wrapped(part)})
     assert not code, f"the prose of {stage} leaves out {list(code)}"
     for cell in cells:
         cell["source"] = cell["source"].splitlines(keepends=True)
     return json.dumps(known | {"cells": cells}, indent=1, ensure_ascii=False) + "\n"
 
 
-def _filled(part: str, words: Mapping[str, str]) -> str:
-    """Put words into a text of Markdown, and wrap its paragraphs and items again."""
-    for name, value in words.items():
-        part = part.replace(f"{{{name}}}", value)
+def _wrapped(part: str) -> str:
+    """Wrap the paragraphs and items of a text in Markdown again; a drawing stays as it is."""
     blocks = []
-    for block in part.strip().split("\n\n"):
-        if block.startswith("```"):  # a drawing
+    for block in re.split(r"\n{2,}", part.strip()):
+        if block.startswith("```"):
             blocks.append(block)
             continue
         items = re.split(r"\n(?=- )", block)

@@ -60,9 +60,9 @@ def plan(
     for model in dict.fromkeys(model for model, _ in chosen):
         configs = owners(given, model)
         for _, experiment in (each for each in chosen if each[0] == model):
-            conversion = configure(given, model, experiment, "convert")
-            assert isinstance(conversion, ConvertConfig)
-            reason = ask(conversion)
+            deployment = configure(given, model, experiment, "deploy")  # it has all that is needed
+            assert isinstance(deployment, ConvertConfig)
+            reason = ask(deployment)
             own = config_stages(model)
             for stage in stages or STAGES:
                 if stage in own and not STAGE[stage].of_model:

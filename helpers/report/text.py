@@ -96,12 +96,17 @@ def reasons(found: Results) -> list[str]:
 def _surplus(result: Result | None) -> list[str]:
     """Return whether a measured experiment had more threads than physical cores."""
     settings = result.fingerprint.config if result and result.fingerprint else {}
-    cores = result.machine.get("host_processor_core_count") if result else None
+    machine = result.machine if result else {}
+    cores = machine.get("host_processor_core_count")  # of each of the processors
+    processors = machine.get("host_processors_per_node", 1)
     threads, instances = settings.get("threads"), settings.get("instances")
     if not result or not isinstance(threads, int) or not isinstance(instances, dict):
         return []
     count = instances[result.stage.removeprefix("perf_")]
-    if not isinstance(cores, int) or not isinstance(count, int) or threads * count <= cores:
+    if not (isinstance(cores, int) and isinstance(processors, int) and isinstance(count, int)):
+        return []
+    cores *= processors
+    if threads * count <= cores:
         return []
     return [
         f"{result.stage} used {threads * count} threads on {cores} physical cores. More than one "

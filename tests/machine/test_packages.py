@@ -312,6 +312,20 @@ def test_an_experiment_needs_what_makes_its_formats_too() -> None:
     assert set(needed(dlrm)) - set(COMMON) == keras
 
 
+def test_a_parameter_server_needs_the_packages_of_its_databases() -> None:
+    given = read_file(ROOT / "params/cpu-hps.yaml")
+
+    def wanted(experiment: str) -> set[str]:
+        found = configure(given, "dlrm", experiment, "deploy")
+        assert isinstance(found, ConvertConfig)
+        return set(needed(found)) & {"redis", "rocksdict"}
+
+    assert wanted("cache-0.1") == set()
+    assert wanted("redis-0.1") == {"redis"}
+    assert wanted("rocksdb-0.1") == {"rocksdict"}
+    assert wanted("redis-rocksdb-0.01") == {"redis", "rocksdict"}
+
+
 def knowing(monkeypatch: pytest.MonkeyPatch, **known: Fault) -> None:
     """Have this process know all that experiments import, without a fault but for these."""
     given = read_file(ROOT / "params/cpu.yaml")

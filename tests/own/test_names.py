@@ -16,8 +16,9 @@ from onnx import helper, numpy_helper
 from helpers import formats
 from helpers.errors import CheckpointError
 from helpers.models import Arrays
+from helpers.models._own import Axes, Own
 from helpers.own import origin
-from helpers.own.draft import Draft, draft, drafted, fields
+from helpers.own.draft import Draft, draft, fields
 from helpers.own.options import options
 from tests.own import sources
 
@@ -88,7 +89,7 @@ def subclassed():
 def drawn(found: Draft) -> Arrays:
     """Draw five samples, other ones for each name."""
     draw = np.random.default_rng(7)
-    shapes = {each.name: (5, *each.shape) for each in found.inputs}
+    shapes = {each.name: (5, *each.shape) for each in found.description.inputs}
     return {name: draw.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
 
 
@@ -98,10 +99,10 @@ def read(source: object, samples: Path | None = None) -> Draft:
 
 def made(found: Draft, given: Arrays, folder: Path, *path: str) -> formats.Session:
     """Make formats, one of the other, and load the last."""
-    network = drafted("mine", found).build(fields(found), found.origin.path)
+    network = Own("mine", found.description).build(fields(found), found.origin.path)
     source = getattr(network, "content", network)
     inputs = {name: array[:2] for name, array in given.items()}
-    build = formats.Build("fp32", inputs, tuple(each.name for each in found.outputs))
+    build = formats.Build("fp32", inputs, tuple(each.name for each in found.description.outputs))
     for name in path:
         fmt, place = formats.get(name), folder / "-".join((*path, "of", name))
         place.mkdir()
@@ -114,9 +115,9 @@ def hold(
     found: Draft, given: Arrays, expected: dict[str, Any], folder: Path, *paths: tuple[str, ...]
 ) -> None:
     """Hold the reference and formats against what the framework computes under each name."""
-    reference = drafted("mine", found).source(fields(found), found.origin.path)
+    reference = Own("mine", found.description).source(fields(found), found.origin.path)
     assert reference
-    assert {each.name for each in found.outputs} == set(expected)
+    assert {each.name for each in found.description.outputs} == set(expected)
     for path in ((), *paths):
         session = made(found, given, folder, *path) if path else reference
         answer = session.run(given)
@@ -310,8 +311,8 @@ def test_the_reference_does_not_depend_on_the_order_in_a_package(
     import torch
 
     found = read("twisted:ordered")
-    own = drafted("mine", found)
-    type(own).INPUTS = own.INPUTS[::-1]
+    own = Own("mine", found.description)
+    own.description = own.description.model_copy(update={"inputs": found.description.inputs[::-1]})
     given = drawn(found)
 
     reference = own.source(fields(found), found.origin.path)
@@ -320,7 +321,8 @@ def test_the_reference_does_not_depend_on_the_order_in_a_package(
     tensors = {name: torch.from_numpy(array) for name, array in given.items()}
     right = twisted.ordered()[0](**tensors).detach().numpy()
     np.testing.assert_allclose(reference.run(given)["output"], right, **NEAR)
-    type(own).OUTPUTS = (own.OUTPUTS[0].__class__("other", "float32", (WIDTH,)),)
+    other = (Axes("other", "float32", (WIDTH,)),)
+    own.description = own.description.model_copy(update={"outputs": other})
     with pytest.raises(CheckpointError, match="has the outputs output, but not other"):
         reference.run(given)
 

@@ -20,15 +20,17 @@ import pytest
 import yaml
 from onnx import TensorProto, helper, numpy_helper
 
+from helpers import models
 from helpers.__main__ import main
-from helpers.config import parse, resolve
+from helpers.config import Gpu, parse, resolve
 from helpers.config.checking import validated
 from helpers.config.parameter_file import Experiment
-from helpers.errors import ParameterError
-from helpers.models._own import Axes, metrics
+from helpers.errors import DataError, DeviceError, ParameterError
+from helpers.models._own import Axes, Own, metrics
 from helpers.models._own.graph import OnnxRuntime
-from helpers.own import creation, rounding
-from helpers.own.writing import rounded
+from helpers.models._rounding import bounds
+from helpers.own import creation, origin, rounding, writing
+from helpers.own.draft import draft
 from helpers.store import ROOT
 from tests.own import sources
 from tests.pipeline import test_prose as prose_rules
@@ -41,26 +43,12 @@ RUFF = (sys.executable, "-m", "ruff")
 
 
 PACKAGE = '''\
-"""The model `mine`, from an ONNX file.
+"""The model `mine`: `model.yaml` describes it."""
 
-Written by `triton-notebooks new`, to be edited: `helpers/models/_own` says what each name means.
-"""
+from helpers.models._own import Own
 
-from helpers.models._own import Axes, Own
-from helpers.models._rounding import bounds
-
-
-class Mine(Own):
-    TITLE = "mine"
-    FRAMEWORK = "onnxruntime"
-    SOURCE = "onnx"
-    INPUTS = (Axes("features", "float32", (16,)),)
-    OUTPUTS = (Axes("logits", "float32", (4,)),)
-    DECISION = "class"  # of the first output
-    BOUNDS = bounds(...)
-
-
-MODEL = Mine()
+COMPANIONS = ("model.yaml",)  # a change of it is a change here
+MODEL = Own.load(__file__)
 '''
 
 
@@ -89,7 +77,8 @@ def test_an_onnx_file_becomes_a_package_seven_notebooks_and_a_parameter_file(
     assert new("mine", "--from", "scores.onnx") == 0
 
     notebooks = [f"notebooks/mine/{stage}.ipynb" for stage in sorted(STAGES)]
-    assert written(place) == ["helpers/models/mine/__init__.py", *notebooks, "params/mine.yaml"]
+    package = [f"helpers/models/mine/{name}" for name in ("__init__.py", "model.yaml")]
+    assert written(place) == [*package, *notebooks, "params/mine.yaml"]
     said = capsys.readouterr().out.splitlines()
     assert said[:4] == [
         "input features: float32, 16",
@@ -101,15 +90,68 @@ def test_an_onnx_file_becomes_a_package_seven_notebooks_and_a_parameter_file(
     assert said[-1].endswith("params/mine.yaml")
 
 
-def test_the_package_is_shorter_than_the_dummy_of_the_tests(place: Path) -> None:
+def described(place: Path) -> dict[str, Any]:
+    """What `new` says of the model."""
+    content = yaml.safe_load((place / "helpers/models/mine/model.yaml").read_text())
+    assert isinstance(content, dict)
+    return content
+
+
+def test_a_file_describes_the_model_and_its_package_loads_it(place: Path) -> None:
     sources.scores(place.parent / "scores.onnx")
     new("mine", "--from", "scores.onnx")
+    package = place / "helpers/models/mine/__init__.py"
 
-    text = (place / "helpers/models/mine/__init__.py").read_text()
+    assert package.read_text() == PACKAGE
+    content = described(place)
+    tolerances = content.pop("tolerances")
+    assert content == {
+        "source": "onnx",
+        "framework": "onnxruntime",
+        "inputs": [{"name": "features", "dtype": "float32", "shape": [16]}],
+        "outputs": [{"name": "logits", "dtype": "float32", "shape": [4]}],
+        "decision": "class",
+    }
+    narrow = bounds([sources.FEATURES])
+    for precision, (largest, mean) in tolerances.items():
+        assert largest > 0.95 * narrow[precision][0]
+        assert mean > 0.95 * narrow[precision][1]
+    model = Own.load(str(package))
+    assert model.TITLE == "mine"
+    assert (model.FRAMEWORK, model.IS_BATCHED, model.METRICS) == ("onnxruntime", True, {})
+    assert {name: tuple(pair) for name, pair in tolerances.items()} == model.BOUNDS
 
-    dummy = (ROOT / "tests/dummy/__init__.py").read_text()
-    assert len(text.splitlines()) < len(dummy.splitlines())
-    assert re.sub(r"bounds\([^\n]*", "bounds(...)", text) == PACKAGE
+
+DESCRIPTIONS = {
+    "an unknown field": (
+        "decision:",
+        "decide:",
+        "model.yaml: decide: Extra inputs are not permitted",
+    ),
+    "a wrong value": ("decision: class", "decision: both", "model.yaml: decision: Input should be"),
+    "no YAML": ("decision: class", "decision: {", "model.yaml: while parsing a flow"),
+}
+
+
+@pytest.mark.parametrize(("old", "other", "line"), DESCRIPTIONS.values(), ids=list(DESCRIPTIONS))
+def test_a_fault_in_a_description_is_one_clear_line(
+    old: str, other: str, line: str, place: Path
+) -> None:
+    sources.scores(place.parent / "scores.onnx")
+    new("mine", "--from", "scores.onnx")
+    path = place / "helpers/models/mine/model.yaml"
+    path.write_text(path.read_text().replace(old, other))
+
+    with pytest.raises(ParameterError, match=line) as fault:
+        Own.load(str(path.with_name("__init__.py")))
+    assert "\n" not in str(fault.value)
+
+
+def test_what_a_description_says_decides_what_is_drawn() -> None:
+    files = [models.source("mine", module) for module in Own.RECIPE]
+
+    assert ROOT / "helpers/models/mine/model.yaml" in files
+    assert ROOT / "helpers/models/mine/__init__.py" in files
 
 
 def test_the_parameter_file_names_the_files_and_keeps_the_rules_of_all(place: Path) -> None:
@@ -332,7 +374,10 @@ DRAWN = np.zeros((4, sources.FEATURES), np.float32)
 NOT_FINITE = np.where(np.arange(64).reshape(4, 16) == 37, np.nan, DRAWN)
 SAMPLES: dict[str, tuple[dict[str, Any], str]] = {
     "another name": ({"points": DRAWN}, "has no array 'features'"),
-    "one too many": ({"features": DRAWN, "x": DRAWN}, "has 'x'. The model's inputs are features."),
+    "one too many": (
+        {"features": DRAWN, "x": DRAWN},
+        "has the array 'x'. The model's inputs are features.",
+    ),
     "another type": ({"features": DRAWN.astype(float)}, "is float64, but the input takes float32"),
     "another shape": ({"features": DRAWN[:, :7]}, "are 4 x 7, but the input takes rows x 16"),
     "not a number": (
@@ -439,6 +484,17 @@ def test_a_model_that_needs_more_memory_than_there_is_is_refused(
     assert new("mine", *ONNX) == 0
 
 
+def test_samples_that_need_more_memory_than_there_is_are_called_so(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sources.scores(place.parent / "model.onnx")
+    sources.samples(place.parent / "samples.npz")
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=0))
+
+    assert new("mine", *ONNX, "--samples", "samples.npz") == 1
+    assert "samples.npz has 0.0 GB of samples. A stage needs" in capsys.readouterr().err
+
+
 def test_if_a_file_cannot_be_written_none_is(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -475,6 +531,60 @@ def test_sizes_that_are_free_are_those_of_the_samples(
     assert content["models"]["mine"]["defaults"]["dimensions"] == {"height": 8, "width": 6}
 
 
+def test_a_size_that_is_given_beside_samples_must_be_theirs(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sources.relu(place.parent / "model.onnx", ["n", "height"])
+    np.savez(place.parent / "samples.npz", x=np.zeros((4, 256), np.float32))
+    given = (*ONNX, "--samples", "samples.npz", "--dimension")
+
+    assert new("mine", *given, "height=320") == 2
+    fault = "--dimension height=320 does not match the samples, in which it is 256. Leave it out."
+    assert fault in capsys.readouterr().err
+    assert new("mine", *given, "height=256") == 0
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Keras with NumPy 2
+def test_an_output_whose_size_only_happens_to_be_half_a_dimension_keeps_it(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from helpers.models._keras import keras
+
+    k = keras()
+    steps = k.Input((None, 8), name="steps")
+    pooled = k.layers.Dense(10, name="pooled")(k.layers.GlobalAveragePooling1D()(steps))
+    every = k.layers.AveragePooling1D(2, name="every")(steps)
+    k.Model(steps, {"pooled": pooled, "every": every}).save(place.parent / "net.keras")
+
+    assert new("mine", "--from", "net.keras", "--dimension", "steps_1=20") == 0
+
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1:3] == ["output pooled: float32, 10", "output every: float32, steps_1/2 x 8"]
+
+
+@pytest.mark.slow
+def test_the_tolerances_of_frozen_weights_are_those_of_their_sums(tmp_path: Path) -> None:
+    from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
+
+    from helpers.models._keras import tensorflow
+
+    tf = tensorflow()
+    module = tf.Module()
+    module.weights = tf.Variable(tf.ones((100, 4)))
+    spec = tf.TensorSpec((None, 100), name="x")
+    function = tf.function(lambda x: {"y": x @ module.weights}, [spec]).get_concrete_function()
+    frozen = convert_variables_to_constants_v2(function)
+    module = tf.Module()
+    module.of = tf.function(lambda x: {"y": frozen(x)[0]}, [spec])
+    tf.saved_model.save(module, str(tmp_path / "saved"), signatures=module.of)
+
+    found = draft("mine", origin.read(str(tmp_path / "saved")), None, "", {}, ["fp32", "bf16"])
+
+    assert found.terms == (100, 1)
+    assert found.effects == {}
+
+
 def test_an_output_may_have_a_part_of_a_dimension() -> None:
     axes = Axes("map", "float32", ("height/4", 2))
 
@@ -489,10 +599,10 @@ def test_a_graph_without_a_batch_gets_one_of_a_sample(
     assert new("mine", *ONNX, "--batch", "none", "--dimension", "length=5") == 0
 
     assert "batch: one sample per request" in capsys.readouterr().out
-    text = (place / "helpers/models/mine/__init__.py").read_text()
-    assert 'SCALARS = ("net/loud:0",)' in text
-    assert "HAS_BATCH = False" in text
-    assert "IS_BATCHED = False" in text
+    content = described(place)
+    assert content["scalars"] == ["net/loud:0"]
+    assert not content["has_batch"]
+    assert not content["is_batched"]
     defaults = yaml.safe_load((place / "params/mine.yaml").read_text())["models"]["mine"][
         "defaults"
     ]
@@ -512,8 +622,8 @@ def test_whole_numbers_are_drawn_below_the_rows_of_the_table_that_they_choose(pl
     )
 
     assert new("mine", *ONNX) == 0
-    text = (place / "helpers/models/mine/__init__.py").read_text()
-    assert 'Axes("ids", "int32", (5,), below=30)' in text
+    ids = {"name": "ids", "dtype": "int32", "shape": [5], "below": 30}
+    assert described(place)["inputs"] == [ids]
 
 
 def test_a_model_of_a_repository_has_the_notebooks_of_what_is_served(
@@ -526,8 +636,7 @@ def test_a_model_of_a_repository_has_the_notebooks_of_what_is_served(
     assert "output doubled: float32, 3" in capsys.readouterr().out
     found = {path.stem for path in (place / "notebooks/mine").iterdir()}
     assert found == {"deploy", "perf_offline", "perf_online", "report"}
-    text = (place / "helpers/models/mine/__init__.py").read_text()
-    assert 'BACKEND = "onnxruntime"' in text
+    assert described(place)["backend"] == "onnxruntime"
     content = yaml.safe_load((place / "params/mine.yaml").read_text())
     assert content["server"]["kind"] == "docker"
     assert list(content["models"]["mine"]["experiments"]) == ["as-it-is"]
@@ -575,6 +684,9 @@ def test_a_format_whose_runtime_lacks_an_operator_is_left_out_with_the_reason(
     said = capsys.readouterr().out
     assert "experiments: onnx-fp32\n" in said
     assert re.search("left out: openvino: OpenVINO rejects it: .*Det", said)
+    book = nbformat.read(place / "notebooks/mine/convert.ipynb", as_version=4)  # type: ignore[no-untyped-call]
+    (override,) = OVERRIDES.findall(book.cells[-1].source)
+    assert ast.literal_eval(override) == {"dataset": "samples.npz"}
     assert logging.root.level == level
 
 
@@ -629,7 +741,7 @@ def test_a_metric_of_ones_own_is_a_method_to_be_written(place: Path) -> None:
     assert new("mine", *ONNX, *options) == 0
 
     text = (place / "helpers/models/mine/__init__.py").read_text()
-    assert 'METRICS: ClassVar = {"within_one": "higher"}' in text
+    assert described(place)["metrics"] == {"within_one": "higher"}
     assert "def score(self, outputs: Arrays, labels: Array) -> dict[str, float]:" in text
 
 
@@ -652,6 +764,11 @@ def test_metrics_are_those_of_their_definitions() -> None:
     assert metrics.auc(scores, labels) == 3 / 4  # pairs of a 1 and a 0 in the right order
     third = np.eye(3)[[0, 1, 2, 1]]  # labels of two classes, and three are predicted
     assert metrics.f1(third, labels) == pytest.approx(f1_of(third.argmax(1), labels))
+    both = np.eye(3)[[0, 1, 1, 1]]  # two are predicted, and the model has scores of three
+    assert metrics.f1(both, labels) == pytest.approx(f1_of(both.argmax(1), labels))
+    assert metrics.f1(np.array([0, 2, 2, 1]), np.array([0, 1, 2, 2])) == pytest.approx(1 / 2)
+    with pytest.raises(DataError, match="there is a label 3, but .* scores of classes 0 to 2"):
+        metrics.auc(third, np.array([0, 1, 3, 1]))
     assert metrics.mae(scores[:, :1], np.array([1, 0, 0, 1])) == pytest.approx(0.25)
     assert metrics.classes(np.array([[0.4], [0.6]])).tolist() == [0, 1]
 
@@ -683,6 +800,7 @@ TORCH_BAD = {
     "a state dict": (("--from", "state.pt"), "(a state dict has no network)"),
     "no module": (("--from", "missing:plain"), "the module 'missing' was not found"),
     "no function": (("--from", "nets:missing"), "has no attribute 'missing'"),
+    "no file": (("--from", "__main__:x"), "__main__:x cannot be imported: ValueError: __main__"),
     "control flow": (
         ("--from", "nets:unclear"),
         "nets:unclear cannot be converted to any format: the control flow depends on values (nets",
@@ -760,16 +878,6 @@ def test_what_is_written_passes_ruff_and_mypy(place: Path) -> None:
         assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.parametrize("bound", [1.7e-4, 0.96, 1.4, 23.0, 4.5e12])
-def test_a_bound_is_written_as_ruff_formats_it(bound: float) -> None:
-    line = f"x = {rounded(bound)}\n"
-
-    done = subprocess.run([*RUFF, "format", "-"], input=line, capture_output=True, text=True)
-
-    assert done.stdout == line
-    assert float(rounded(bound)) == pytest.approx(bound, rel=0.05)
-
-
 def test_the_same_source_gives_the_same_files(place: Path) -> None:
     sources.scores(place.parent / "model.onnx")
     assert new("mine", *ONNX) == 0
@@ -780,9 +888,25 @@ def test_the_same_source_gives_the_same_files(place: Path) -> None:
     assert {name: (place / name).read_text() for name in written(place)} == first
 
 
+def no_gpu() -> Gpu:
+    raise DeviceError("no GPU")
+
+
+GPUS: list[tuple[Callable[[], Gpu], str]] = [
+    (no_gpu, "GPU (mine)"),
+    (lambda: Gpu("Tesla T4", 6, 15), "NVIDIA T4 (mine)"),
+]
+
+
+@pytest.mark.parametrize(("ask", "name"), GPUS, ids=["elsewhere", "here"])
 def test_on_a_gpu_there_are_engines_of_tensorrt(
-    place: Path, capsys: pytest.CaptureFixture[str]
+    ask: Callable[[], Gpu],
+    name: str,
+    place: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.setattr(writing, "this_gpu", ask)
     sources.scores(place.parent / "model.onnx")
 
     assert new("mine", *ONNX, "--device", "gpu") == 0
@@ -791,7 +915,7 @@ def test_on_a_gpu_there_are_engines_of_tensorrt(
     assert "experiments: onnx-fp32, trt-fp32, trt-fp16\n" in said
     assert "left out: onnx-fp16: the file is exported unchanged, in fp32" in said
     content = yaml.safe_load((place / "params/mine.yaml").read_text())
-    assert (content["gpu"], content["device"]) == ("GPU (mine)", "gpu")
+    assert (content["gpu"], content["device"]) == (name, "gpu")
 
 
 WRONG_FIELDS = {

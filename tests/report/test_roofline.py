@@ -87,7 +87,7 @@ def stage(name: str, **fields: object) -> Result:
 def of_threads(threads: int, offline: int, cores: int) -> Result:
     config = {"threads": threads, "instances": {"offline": offline, "online": 1}}
     fingerprint = Fingerprint(config=config, notebook="", versions={}, inputs={})
-    machine = {"host_processor_core_count": cores}
+    machine = {"host_processor_core_count": cores // 2, "host_processors_per_node": 2}
     return stage("perf_offline", fingerprint=fingerprint, machine=machine)
 
 

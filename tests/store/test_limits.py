@@ -54,6 +54,8 @@ OUTSIDE = IN_A_CONTAINER | {"own": "0::/../.."}
 @pytest.fixture(autouse=True)
 def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "GROUPS", tmp_path)
+    monkeypatch.setattr(provenance, "CPUINFO", tmp_path / "cpuinfo")
+    (tmp_path / "cpuinfo").write_text("physical id\t: 0\n" * 16)
     monkeypatch.setattr(limits, "OWN", tmp_path / "own")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
@@ -99,6 +101,14 @@ def test_the_tightest_limit_of_all_groups_around_holds(
     monkeypatch.setenv(THREADS[1], "7")
     with kernel_environment("cpu"):
         assert [os.environ[name] for name in THREADS[:2]] == ["2", "7"]  # the user's stays
+
+
+def test_cores_are_those_of_each_processor(tmp_path: Path) -> None:
+    (tmp_path / "cpuinfo").write_text("physical id\t: 0\nphysical id\t: 1\n" * 8)
+
+    found = provenance.machine("CPU")
+
+    assert (found["host_processors_per_node"], found["host_processor_core_count"]) == (2, 4)
 
 
 @pytest.mark.parametrize("own", ["0::/", "4:cpu:/\n3:memory:/", None])

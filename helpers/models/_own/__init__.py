@@ -1,19 +1,21 @@
 """A model of the user's: its trained weights and samples come as files that a parameter file names.
 
-`triton-notebooks new` writes such a model as a package with one class. What it says there about
-tensors, metric and bounds can be edited; for a network of its own it overrides `build`.
+`triton-notebooks new` describes such a model in `model.yaml`, which can be edited. Its package can
+override `score`, and `build` for a network of its own.
 """
 
 from dataclasses import dataclass
 from importlib import import_module
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
+import yaml
 from numpy.typing import NDArray
+from pydantic import BaseModel, ValidationError
 
 from helpers.errors import CheckpointError, ParameterError
-from helpers.models import Arrays, Config, Dataset, Example, Model, Network, Tensor
+from helpers.models import Arrays, Config, Model, Network, Tensor
 
 if TYPE_CHECKING:
     from helpers.models._own.data import Samples
@@ -39,7 +41,7 @@ class Axes:
     meaning: str = ""  # for a reader
 
     def sized(self, dimensions: dict[str, int]) -> Tensor:
-        """Give the tensor with all its sizes; raise ParameterError if one is not known."""
+        """Return the tensor with all its sizes; raise ParameterError if one is not known."""
         shape = tuple(self._size(each, dimensions) for each in self.shape)
         return Tensor(self.name, self.dtype, shape, self.meaning)
 
@@ -53,45 +55,82 @@ class Axes:
         return dimensions[name] // int(divisor or 1)
 
 
-class Own(Model):
-    """A model of the user's; the names in capitals are what its package says of it."""
+class Description(BaseModel, frozen=True, extra="forbid"):
+    """What `model.yaml` says of a model; `new` leaves out what has its default."""
 
-    SOURCE: ClassVar[Kind]
-    FUNCTION: ClassVar[str] = ""  # of the source "function": its module and name, "nets:build"
-    INPUTS: ClassVar[tuple[Axes, ...]]
-    OUTPUTS: ClassVar[tuple[Axes, ...]]
+    source: Kind
+    framework: Literal["onnxruntime", "torch", "tensorflow", "triton"]
+    function: str = ""  # of the source "function": its module and name, "nets:build"
+    backend: str = ""  # of the source "repository": what runs it in Triton
+    inputs: tuple[Axes, ...]
+    outputs: tuple[Axes, ...]
     # Whether the graph's tensors have the batch as their first dimension: if not, one of size 1 is
     # put before them, and a request is one sample.
-    HAS_BATCH: ClassVar[bool] = True
+    has_batch: bool = True
+    is_batched: bool = True  # whether it takes several samples at once
     # Tensors with no dimension but that of the batch: Triton wants one, so they get one of size 1
-    SCALARS: ClassVar[tuple[str, ...]] = ()
+    scalars: tuple[str, ...] = ()
+    takes_zeros: bool = True  # whether it computes zeros, by which Triton would warm it up
     # Of PyTorch: whether the module takes the inputs in order and returns one tensor, so that
     # nothing is put around it, and TorchScript can compile it
-    IS_PLAIN: ClassVar[bool] = False
+    is_plain: bool = False
     # What a user decides by the first output: the class of the largest score, or its values
-    DECISION: ClassVar[Literal["class", "values"]] = "values"
-    # By which labels score the outputs: names of `metrics.NAMES`, or what `score` gives
-    METRICS: ClassVar[dict[str, Literal["higher", "lower"]]] = {}
+    decision: Literal["class", "values"] = "values"
+    # By which labels score the outputs: names of `metrics.NAMES`, or what `score` returns
+    metrics: dict[str, Literal["higher", "lower"]] = {}
+    # Precision -> largest (max, mean) difference from the source, in standard deviations
+    tolerances: dict[str, tuple[float, float]] = {}
+
+
+class Own(Model):
+    """A model of the user's, as its `Description` says."""
+
     GENERATED = (GENERATED,)
     TAKES_LABELS = True
     PACKAGES = ("sklearn",)  # the metrics
     DRAWN = "drawn at random from type and shape, so they do not represent real data"
-    RECIPE = ("_own/data", "_own/metrics", "_own/graph", "_own/networks", "_own/source")
+    # The package itself says names, types and what whole numbers are below.
+    RECIPE = (
+        *("__init__", "model.yaml", "_own/data", "_own/metrics"),
+        *("_own/graph", "_own/networks", "_own/source"),
+    )
     BATCH = 32
+
+    def __init__(self, title: str, description: Description) -> None:
+        self.TITLE, self.description = title, description
+        self.BOUNDS = description.tolerances
+        for name in ("framework", "metrics", "backend", "is_batched", "takes_zeros"):
+            setattr(self, name.upper(), getattr(description, name))
+
+    @classmethod
+    def load(cls, file: str) -> Self:
+        """Read `model.yaml` beside a package's `file`; raise ParameterError for a fault in it."""
+        path = Path(file).with_name("model.yaml")
+        try:
+            description = Description.model_validate(yaml.safe_load(path.read_text()))
+        except ValidationError as error:
+            fault = error.errors()[0]
+            where = ".".join(map(str, fault["loc"]))
+            raise ParameterError(f"{path}: {where}: {fault['msg']}") from None
+        except (OSError, yaml.YAMLError) as error:
+            raise ParameterError(f"{path}: {' '.join(str(error).split())}") from None
+        return cls(path.parent.name, description)
 
     @property
     def dimensions(self) -> tuple[str, ...]:
-        """Name the free dimensions of the inputs."""
-        sizes = (size for each in self.INPUTS for size in each.shape if isinstance(size, str))
+        """Return the names of the free dimensions of the inputs."""
+        sizes = (
+            size for each in self.description.inputs for size in each.shape if isinstance(size, str)
+        )
         return tuple(dict.fromkeys(size.partition("/")[0] for size in sizes))
 
     def inputs(self, config: Config) -> tuple[Tensor, ...]:
-        """Give the inputs with the sizes that the parameter file says."""
-        return tuple(each.sized(config.dimensions) for each in self.INPUTS)
+        """Return the inputs with the sizes that the parameter file says."""
+        return tuple(each.sized(config.dimensions) for each in self.description.inputs)
 
     def outputs(self, config: Config) -> tuple[Tensor, ...]:
-        """Give the outputs with the sizes that the parameter file says."""
-        return tuple(each.sized(config.dimensions) for each in self.OUTPUTS)
+        """Return the outputs with the sizes that the parameter file says."""
+        return tuple(each.sized(config.dimensions) for each in self.description.outputs)
 
     def score(self, outputs: Arrays, labels: Array) -> dict[str, float]:
         """Score the outputs of all samples by their labels, row by row."""
@@ -103,7 +142,7 @@ class Own(Model):
     def prepare_dataset(self, config: Config, folder: Path) -> None:
         from helpers.models._own.data import write_drawn
 
-        below = {each.name: each.below for each in self.INPUTS}
+        below = {each.name: each.below for each in self.description.inputs}
         write_drawn(folder, self.inputs(config), below)
 
     def open_dataset(self, config: Config, folder: Path) -> "Samples":
@@ -115,7 +154,7 @@ class Own(Model):
             self.inputs(config),
             config.labels,
             self.score if self.METRICS else None,
-            self.DECISION,
+            self.description.decision,
             kept=0 if is_drawn else CALIBRATED,
         )
 
@@ -134,15 +173,11 @@ class Own(Model):
     def prepare_checkpoint(self, config: Config, dataset: Path, path: Path) -> None:
         raise CheckpointError(f"{self.TITLE} cannot be fitted. Set checkpoint to its file.")
 
-    def example(self, config: Config, dataset: Dataset, most: int) -> Example:
-        found = super().example(config, dataset, most)
-        return Example(found.batch, {}, found.reading)
-
     def read(self, checkpoint: Path) -> "Source":
         """Load the file in its own runtime; raise CheckpointError if it cannot be."""
         if self.BACKEND:
             raise CheckpointError(f"{self.TITLE} runs only in Triton")
-        module = "graph" if self.SOURCE in ("onnx", "savedmodel") else "networks"
+        module = "graph" if self.description.source in ("onnx", "savedmodel") else "networks"
         found: Source = import_module(f"helpers.models._own.{module}").source(self, checkpoint)
         return found
 

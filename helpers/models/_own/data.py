@@ -49,10 +49,7 @@ def read(path: Path, tensors: Sequence[Tensor]) -> Arrays:
     """
     arrays = load(path)
     names = [each.name for each in tensors]
-    for name in (*names, *arrays):
-        if name not in arrays or name not in names:
-            fault = f"has {'no array' if name in names else 'the array'} '{name}'"
-            raise DataError(f"{path} {fault}. The model's inputs are {', '.join(names)}.")
+    check_names(path, arrays, names)
     for each in tensors:
         array, place = arrays[each.name], f"{path}: the array '{each.name}'"
         if array.ndim == 1 and each.shape == (1,):  # a number for each sample
@@ -71,6 +68,14 @@ def read(path: Path, tensors: Sequence[Tensor]) -> Arrays:
     if len(set(rows.values())) > 1:
         raise DataError(f"{path} has different numbers of rows: {rows}")
     return {name: arrays[name] for name in names}
+
+
+def check_names(path: Path, arrays: Arrays, names: Sequence[str]) -> None:
+    """Raise DataError if the arrays of a file have other names than the inputs."""
+    for name in (*names, *arrays):
+        if name not in arrays or name not in names:
+            fault = f"has {'no array' if name in names else 'the array'} '{name}'"
+            raise DataError(f"{path} {fault}. The model's inputs are {', '.join(names)}.")
 
 
 def load(path: Path) -> Arrays:
@@ -102,7 +107,7 @@ def read_labels(path: Path, rows: int) -> Array:
 
 
 def spell(shape: Sequence[int]) -> str:
-    """Spell a shape for a reader."""
+    """Format a shape for a reader."""
     return " x ".join(map(str, shape)) or "one number"
 
 

@@ -47,7 +47,7 @@ def _rows(
 
 
 def _first(array: NDArray[Any]) -> str:
-    """Spell the first values of a tensor; of scores, the largest and its place too."""
+    """Format the first values of a tensor; of scores, the largest and its place too."""
     flat = array.reshape(-1)
     shown = ", ".join(f"{value:.4g}" for value in flat[:VALUES])
     if flat.size <= VALUES:

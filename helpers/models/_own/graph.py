@@ -3,6 +3,8 @@
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import chain
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +46,7 @@ class OnnxRuntime:
 
 def source(own: Own, path: Path) -> Source:
     """Load a graph in its runtime."""
-    return Onnx(own, path) if own.SOURCE == "onnx" else SavedModel(own, path)
+    return Onnx(own, path) if own.description.source == "onnx" else SavedModel(own, path)
 
 
 class Onnx(Source):
@@ -68,10 +70,10 @@ class Onnx(Source):
         check_names(self.path, [each.name for each in inputs], [each.name for each in feeds(model)])
         # not where there are branches: what is inferred of the sizes need not fit the one not taken
         if not any(subgraphs(node) for node in model.graph.node):
-            fix_sizes(model, inputs, own.IS_BATCHED, int(own.HAS_BATCH))
-        if not own.HAS_BATCH:
+            fix_sizes(model, inputs, own.IS_BATCHED, int(own.description.has_batch))
+        if not own.description.has_batch:
             put_dimension(model, [each.name for each in (*feeds(model), *model.graph.output)], 0)
-        put_dimension(model, own.SCALARS, 1)
+        put_dimension(model, own.description.scalars, 1)
         return Graph(model, self, tuple(layers_of(model)))
 
 
@@ -120,7 +122,7 @@ def opset_of(model: "onnx.ModelProto") -> int:
 
 
 def sizes(value: "onnx.ValueInfoProto") -> list[int | str]:
-    """Give the dimensions of a tensor: a size, or the name of a free one; empty if it has none."""
+    """Return the dimensions of a tensor: sizes, or names of free ones; empty if it has none."""
     return [
         each.dim_value if each.dim_value > 0 else each.dim_param
         for each in value.type.tensor_type.shape.dim
@@ -130,7 +132,7 @@ def sizes(value: "onnx.ValueInfoProto") -> list[int | str]:
 def fix_sizes(
     model: "onnx.ModelProto", inputs: Sequence[Tensor], is_batched: bool, skipped: int
 ) -> None:
-    """Give each free dimension of the inputs its size, wherever its name occurs in the graph.
+    """Set each free dimension of the inputs to its size, wherever its name occurs in the graph.
 
     The first one, of the batch, stays free where `is_batched`; `skipped` says how many dimensions
     of the graph the tensors do not have.
@@ -189,7 +191,7 @@ def put_dimension(model: "onnx.ModelProto", names: Sequence[str], axis: int) -> 
 
 
 def _nodes(graph: Any) -> Iterator[Any]:
-    """Give the nodes of a graph, those of branches and loops too."""
+    """Yield the nodes of a graph, those of branches and loops too."""
     for node in graph.node:
         yield node
         for inner in subgraphs(node):
@@ -207,20 +209,25 @@ def subgraphs(node: "onnx.NodeProto") -> "list[onnx.GraphProto]":
 
 
 def layers_of(model: "onnx.ModelProto") -> Iterator[tuple[str, int]]:
-    """Give the kind of each operator, and how many parameters it is the first to take."""
-    left = Counter(dict(_weights(model.graph)))
+    """Yield the kind of each operator, and how many parameters it is the first to take."""
+    left = Counter({name: prod(shape) for name, shape in _weights(model.graph)})
     for node in _nodes(model.graph):
         if node.op_type != "Constant":
             yield node.op_type, sum(left.pop(name, 0) for name in node.input)
 
 
-def _weights(graph: Any) -> Iterator[tuple[str, int]]:
+def weight_shapes(model: "onnx.ModelProto") -> list[tuple[int, ...]]:
+    """List the shapes of all weights and constants."""
+    return [shape for _, shape in _weights(model.graph)]
+
+
+def _weights(graph: Any) -> Iterator[tuple[str, tuple[int, ...]]]:
     for each in graph.initializer:
-        yield each.name, int(np.prod(each.dims))
+        yield each.name, tuple(each.dims)
     for node in graph.node:
         if node.op_type == "Constant":
             for attribute in node.attribute:
-                yield node.output[0], int(np.prod(attribute.t.dims)) if attribute.t.dims else 0
+                yield node.output[0], tuple(attribute.t.dims) or (0,)
         for inner in subgraphs(node):
             yield from _weights(inner)
 
@@ -233,6 +240,18 @@ class TensorFlow:
         self.model = self._tensorflow.saved_model.load(str(path))
         self.function = self.model.signatures[SIGNATURE]
         self.variables = self.function.variables
+
+    def shapes(self) -> list[tuple[int, ...]]:
+        """Return the shapes of the weights: of variables, or of constants if these are frozen."""
+        if self.variables:
+            return [tuple(each.shape) for each in self.variables]
+        definition = self.function.graph.as_graph_def()
+        inner = (each.node_def for each in definition.library.function)
+        return [
+            tuple(each.size for each in node.attr["value"].tensor.tensor_shape.dim)
+            for node in chain(definition.node, *inner)
+            if node.op == "Const"
+        ]
 
     def run(self, inputs: Arrays) -> Arrays:
         names = self.function.structured_input_signature[1]

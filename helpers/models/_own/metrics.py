@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from helpers.errors import DataError
 from helpers.models._own import Array
 
 HALF = 0.5  # from which on a probability of one class means that class
@@ -24,11 +25,12 @@ def accuracy(scores: Array, labels: Array) -> float:
 
 
 def f1(scores: Array, labels: Array) -> float:
-    """Score by F1, the mean over the classes where there are more than two."""
+    """Return the F1 score: the mean over the classes if the model scores more than two."""
     from sklearn.metrics import f1_score
 
     found = classes(scores)
-    is_binary = {*np.unique(labels).tolist(), *np.unique(found).tolist()} <= {0, 1}
+    has_two_scores = scores.reshape(len(scores), -1).shape[1] <= 2
+    is_binary = has_two_scores and {*np.unique(labels), *np.unique(found)} <= {0, 1}
     average = "binary" if is_binary else "macro"
     return float(f1_score(labels, found, average=average, zero_division=0))
 
@@ -43,7 +45,14 @@ def auc(scores: Array, labels: Array) -> float:
         ranked = flat[:, 0] if flat.shape[1] == 1 else flat[:, 1] - flat[:, 0]
         return float(roc_auc_score(labels, ranked))
     present = np.unique(labels)
-    shares = softmax(flat[:, present.astype(int)], axis=1)
+    places = present.astype(int)
+    if (places != present).any() or places.min() < 0 or places.max() >= flat.shape[1]:
+        strange = next(each for each in present if each not in range(flat.shape[1]))
+        raise DataError(
+            f"auc: there is a label {strange}, but the model has scores of classes 0 to "
+            f"{flat.shape[1] - 1}"
+        )
+    shares = softmax(flat[:, places], axis=1)
     return float(roc_auc_score(labels, shares, multi_class="ovr", labels=present))
 
 

@@ -35,7 +35,7 @@ def read_torchscript(path: Path) -> "torch.jit.ScriptModule":
     import torch
 
     fault = "is not a TorchScript file that PyTorch can read (a state dict has no network)"
-    with _explained(path, fault), warnings.catch_warnings():
+    with explained(path, fault), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PyTorch deprecates TorchScript
         module = torch.jit.load(str(path), map_location="cpu")
     return cast("torch.jit.ScriptModule", module.eval())
@@ -46,7 +46,7 @@ def read_exported(path: Path) -> "torch.export.ExportedProgram":
     import torch
 
     fault = "is not an exported program that PyTorch can read"
-    with _explained(path, fault), warnings.catch_warnings():
+    with explained(path, fault), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return torch.export.load(str(path))
 
@@ -55,7 +55,7 @@ def read_keras(path: Path) -> Network:
     """Read a `.keras` file without running Python code that it holds; raise CheckpointError if it
     is none or has such code.
     """
-    with _explained(path, "is not a readable Keras model"):
+    with explained(path, "is not a readable Keras model"):
         return keras().models.load_model(path, compile=False)
 
 
@@ -71,9 +71,9 @@ def call(function: str, path: Path | None = None) -> tuple[Network, object]:
         folder = str(path.resolve().parents[module.count(".") + (path.name == "__init__.py")])
         if folder not in sys.path:
             sys.path.insert(0, folder)
-    with _explained(function, "cannot be imported"):
+    with explained(function, "cannot be imported"):
         found = getattr(importlib.import_module(module), name)
-    with _explained(function, "failed"):
+    with explained(function, "failed"):
         made = found()
     if not isinstance(made, tuple) or len(made) != 2:
         raise CheckpointError(
@@ -84,7 +84,7 @@ def call(function: str, path: Path | None = None) -> tuple[Network, object]:
 
 
 @contextmanager
-def _explained(place: object, fault: str) -> Iterator[None]:
+def explained(place: object, fault: str) -> Iterator[None]:
     """Turn any error of reading a model into one line."""
     try:
         yield
@@ -107,16 +107,16 @@ class Torch(Source):
 
     def __init__(self, own: Own, path: Path) -> None:
         super().__init__(own, path)
-        if own.SOURCE == "exported":
+        if own.description.source == "exported":
             program = read_exported(path)
             self.network = program.module(check_guards=False)
             self.names = list(map(str, program.graph_signature.user_inputs))
             self.spec = program.call_spec.in_spec
-        elif own.SOURCE == "torchscript":
+        elif own.description.source == "torchscript":
             self.network = read_torchscript(path)
             self.names = [each.name for each in self.network.forward.schema.arguments][1:]
         else:
-            self.network = call(own.FUNCTION, path)[0].eval()
+            self.network = call(own.description.function, path)[0].eval()
             self.names = list(inspect.signature(self.network.forward).parameters)
 
     def arguments(self, given: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
@@ -153,14 +153,14 @@ class Torch(Source):
         return isinstance(result, torch.Tensor) and result.dim() > 1
 
     def build(self, inputs: Sequence[Tensor]) -> "torch.nn.Module":
-        """Have the module take the inputs in order and return a tuple, unless it is plain already.
+        """Wrap the module to take the inputs in order and return a tuple, unless it is plain.
 
         Without a batch, the first dimension of what goes in and out is taken away and put back.
         """
         import torch
 
         source, names = self, [each.name for each in inputs]
-        if self.own.IS_PLAIN and self.own.HAS_BATCH:
+        if self.own.description.is_plain and self.own.description.has_batch:
             return self.network
 
         class Adapted(torch.nn.Module):  # type: ignore[misc]
@@ -185,8 +185,10 @@ class Keras(Source):
 
     def __init__(self, own: Own, path: Path) -> None:
         super().__init__(own, path)
-        is_file = own.SOURCE == "keras"
-        self.network, example = (read_keras(path), 0) if is_file else call(own.FUNCTION, path)
+        is_file = own.description.source == "keras"
+        self.network, example = (
+            (read_keras(path), 0) if is_file else call(own.description.function, path)
+        )
         self._takes_dict = isinstance(example, Mapping)
 
     def called(self, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -205,7 +207,7 @@ class Keras(Source):
         return {name: np.asarray(each) for name, each in self.called(inputs).items()}
 
     def build(self, inputs: Sequence[Tensor]) -> Network:
-        """Have the model take a dict of tensors by the names of the inputs, and return a list."""
+        """Wrap the model to take a dict of tensors by the inputs' names, and return a list."""
         own = keras()
         given = {t.name: own.Input(t.shape, dtype=t.dtype, name=t.name) for t in inputs}
         return own.Model(given, [*self.shaped(given, self.called).values()])

@@ -33,13 +33,13 @@ class Source:
         self, inputs: Mapping[str, Any], ask: Callable[..., dict[str, Any]]
     ) -> dict[str, Any]:
         """Compute by `ask`, without the dimensions that only Triton wants, and put them back."""
-        own = self.own
-        given = {name: a.squeeze(1) if name in own.SCALARS else a for name, a in inputs.items()}
-        found = ask(given if own.HAS_BATCH else {name: a.squeeze(0) for name, a in given.items()})
-        names = [each.name for each in own.OUTPUTS] or [*found]
+        own = self.own.description
+        given = {name: a.squeeze(1) if name in own.scalars else a for name, a in inputs.items()}
+        found = ask(given if own.has_batch else {name: a.squeeze(0) for name, a in given.items()})
+        names = [each.name for each in own.outputs] or [*found]
         if missing := set(names) - set(found):
             fault = f"{self.path} has the outputs {', '.join(found)}, but not {min(missing)}"
-            raise CheckpointError(f"{fault}. Correct OUTPUTS in its package.")
-        results = {name: found[name] if own.HAS_BATCH else found[name][None] for name in names}
+            raise CheckpointError(f"{fault}. Correct `outputs` in its model.yaml.")
+        results = {name: found[name] if own.has_batch else found[name][None] for name in names}
         self.lifted = tuple(name for name, a in results.items() if len(a.shape) == 1)
         return {name: a[:, None] if name in self.lifted else a for name, a in results.items()}
