@@ -4,22 +4,26 @@ A model is a package `helpers.models.<name>` with an object `MODEL`, an instance
 knows nothing about formats or servers. A package or module `_<name>` holds what models share.
 """
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 from inspect import getfile
 from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar, cast
 
+import numpy as np
 from numpy.typing import NDArray
 
-from helpers.errors import DataError, ParameterError
+from helpers.errors import ParameterError
 
 Answer = TypeVar("Answer")
 Arrays = dict[str, NDArray[Any]]
+Split = Literal["train", "test"]
 # A torch.nn.Module or a keras.Model, of which neither framework is imported here, or a `Graph`
 Network = Any
 
@@ -103,27 +107,37 @@ class Example:
     reading: str
 
 
-class Dataset(Protocol):
-    """An evaluation set on disk: real samples in order, and the task's metric over all of them."""
+class Dataset(ABC):
+    """A set of samples on disk, in order, and the task's metric over all of them."""
 
     @property
+    @abstractmethod
     def facts(self) -> dict[str, str | int]:
-        """What a reader should know of it: number of samples and classes, generated or real."""
+        """Facts for a reader: number of samples and classes, generated or real."""
 
+    @abstractmethod
     def __len__(self) -> int: ...
 
+    @abstractmethod
+    def take(self, places: NDArray[np.int64]) -> Arrays:
+        """Read the samples at the rising `places`, as arrays with a leading batch dimension."""
+
     def batches(self, batch_size: int, limit: int | None = None) -> Iterator[Arrays]:
-        """Yield every sample once, in order, as arrays with a leading batch dimension.
+        """Yield every sample once, in order; the last batch may be short.
 
-        The last batch may be short. With `limit`, only that many samples are read and yielded,
-        spread evenly over the whole set.
+        With `limit`, only that many samples are read, spread evenly over the whole set.
         """
+        count = len(self) if limit is None else min(limit, len(self))
+        for start in range(0, count, batch_size):
+            yield self.take(np.arange(start, min(start + batch_size, count)) * len(self) // count)
 
+    @abstractmethod
     def score(self, outputs: Arrays) -> dict[str, float]:
         """Score the outputs of all samples, in the order of `batches`, with the task's metrics."""
 
+    @abstractmethod
     def decisions(self, outputs: Arrays) -> NDArray[Any]:
-        """Give what a user of the outputs of all samples would decide, one after the other."""
+        """Return what a user of the outputs of all samples would decide, one after the other."""
 
 
 class Session(Protocol):
@@ -255,33 +269,44 @@ class Model(ABC):
     @abstractmethod
     def outputs(self, config: Config) -> tuple[Tensor, ...]: ...
 
-    @abstractmethod
+    def module(self, name: str) -> Any:
+        """Import a module of the model's package; return None if the package lacks it."""
+        name = f"{sys.modules[type(self).__module__].__package__}.{name}"
+        return import_module(name) if find_spec(name) else None
+
     def prepare_dataset(self, config: Config, folder: Path) -> None:
         """Generate the set `config.dataset` in `folder`; raise `DataError` if there is none."""
+        self.module("synthetic.generate").write(config, folder)
 
     @abstractmethod
-    def open_dataset(self, config: Config, folder: Path) -> Dataset:
-        """Open a generated or prepared data set; raise `DataError` for another layout."""
+    def open_dataset(self, config: Config, folder: Path, split: Split = "test") -> Dataset:
+        """Open a part of a generated or prepared data set; raise `DataError` for another layout."""
 
     def training_samples(self, config: Config, folder: Path, count: int, seed: int) -> Arrays:
         """Draw `count` different training samples of the data set in `folder`, by `seed`.
 
         Raises `DataError` if the set has fewer, or none.
         """
-        raise DataError(f"{self.TITLE} has no training samples")
+        from helpers.models._arrays import draw
 
-    @abstractmethod
+        samples = self.open_dataset(config, folder, "train")
+        return samples.take(draw(len(samples), count, seed))
+
     def prepare_checkpoint(self, config: Config, dataset: Path, path: Path) -> None:
         """Fit a small checkpoint to the generated set in `dataset`; `path` is its file or folder.
 
         Prints a line every 20 steps. Raises `DataError` if no such set is generated.
         """
+        self.module("synthetic.fit").fit(config, dataset, path)
 
     def example(self, config: Config, dataset: Dataset, most: int) -> Example:
-        """Choose what a client that is taken along asks: at most `most` samples of the data set,
-        those that the model's own display shows first.
+        """Choose at most `most` samples that the client in a model repository sends: those that the
+        model's own display shows first.
         """
-        (batch,) = dataset.batches(1, 1)
+        if choose := getattr(self.module("display"), "example", None):
+            chosen: Example = choose(dataset, most)
+            return chosen
+        batch = dataset.take(np.zeros(1, np.int64))
         names = [tensor.name for tensor in self.outputs(config)]
         reading = f"for name in {names}:\n    print(name, response.as_numpy(name).ravel()[:8])\n"
         return Example(batch, {}, reading)
@@ -304,7 +329,8 @@ class Model(ABC):
     @property
     def raw(self) -> Raw | None:
         """How the model's public raw files are prepared, if it has any."""
-        return None
+        found: Raw | None = self.module("raw")
+        return found
 
     @property
     def raw_parts(self) -> RawParts | None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 from numpy.typing import NDArray
 
 from helpers.errors import CheckpointError, ParameterError
-from helpers.models import Arrays, Config, Dataset, Example, Model, Network, Tensor
+from helpers.models import Arrays, Config, Dataset, Example, Model, Network, Split, Tensor
 
 if TYPE_CHECKING:
     from helpers.models._own.data import Samples
@@ -106,7 +106,7 @@ class Own(Model):
         below = {each.name: each.below for each in self.INPUTS}
         write_drawn(folder, self.inputs(config), below)
 
-    def open_dataset(self, config: Config, folder: Path) -> "Samples":
+    def open_dataset(self, config: Config, folder: Path, split: Split = "test") -> "Samples":
         from helpers.models._own.data import FILE, Samples
 
         is_drawn = config.dataset == GENERATED

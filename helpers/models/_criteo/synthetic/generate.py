@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from helpers.errors import ParameterError
+from helpers.models import Config
 from helpers.models._criteo import spec
 from helpers.models._criteo.data import Samples, write_part
 from helpers.models._criteo.tables import CATEGORICAL, NUMERICAL, TABLES
@@ -36,11 +37,12 @@ Floats = NDArray[np.float64]
 Ids = NDArray[np.int32] | NDArray[np.int64]
 
 
-def write(name: str, variant: str, folder: Path) -> None:
-    """Write the set `name` with the tables of `variant` into `folder`, an empty folder.
+def write(config: Config, folder: Path) -> None:
+    """Write the set `config.dataset` with the tables of `config.variant` into an empty folder.
 
     Raises DataError if there is no such set, ParameterError if the variant has no tables here.
     """
+    name, variant = config.dataset, config.variant
     counts = size_of(name, SIZES, ", a split-binary folder or the public day files")
     if variant not in TABLES:
         raise ParameterError(f"Unknown tables '{variant}'. Known tables: {', '.join(TABLES)}.")
