@@ -4,6 +4,7 @@ A model is a package `helpers.models.<name>` with an object `MODEL`, an instance
 knows nothing about formats or servers. A package or module `_<name>` holds what models share.
 """
 
+import ast
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,6 +25,9 @@ from helpers.errors import ParameterError
 Answer = TypeVar("Answer")
 Arrays = dict[str, NDArray[Any]]
 Split = Literal["train", "test"]
+# files of a model's package: what generates and fits, and what prepares public raw files
+GENERATING = ("synthetic/generate.py", "synthetic/fit.py", "data.py")
+PREPARING = ("raw.py", "raw/__init__.py")
 # A torch.nn.Module or a keras.Model, of which neither framework is imported here, or a `Graph`
 Network = Any
 
@@ -244,8 +248,6 @@ class Model(ABC):
     GENERATED: ClassVar[tuple[str, ...]] = ("generated", "generated-small")  # data sets made here
     TAKES_LABELS: ClassVar[bool] = False  # whether labels are a file of their own
     DRAWN: ClassVar[str] = ""  # what must stand beside all that comes of a generated data set
-    # Modules, as `source` takes them, whose code decides what is generated and fitted.
-    RECIPE: ClassVar[tuple[str, ...]]
     TAKES_ZEROS: ClassVar[bool] = True  # whether a graph computes zeros, to be warmed up by them
     # of a model that is in a Triton repository already: the backend that runs it
     BACKEND: ClassVar[str] = ""
@@ -389,21 +391,35 @@ def lookups(name: str) -> tuple[str, ...]:
     return tuple(get(name).ensembles)
 
 
-def source(name: str, module: str) -> Path:
-    """Find the file of a module of a model: "network", or "_<shared>/network" for a shared one."""
-    folder = Path(__file__).parent
-    return (folder if module[0] == "_" else folder / name) / f"{module}.py"
+@cache
+def recipe(name: str, modules: tuple[str, ...] = GENERATING) -> list[Path]:
+    """List the files that decide what some modules of the model `name` write, below this folder:
+    the modules and what they import. A model that generates nothing has its package instead.
+    """
+    package = Path(getfile(type(get(name)))).parent
+    left = [path for module in modules if (path := package / module).is_file()]
+    left = left or [Path(__file__).with_name(name) / "__init__.py"]
+    found: set[Path] = set()
+    while left:
+        found.add(path := left.pop())
+        left += _imported(path) - found
+    return sorted(found)
+
+
+def _imported(path: Path) -> set[Path]:
+    """Find the files of this folder, but for this one, that a file imports by `from`."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.ImportFrom) and f"{node.module}.".startswith(f"{__name__}."):
+            module = Path(__file__).parent.joinpath(*str(node.module).split(".")[2:])
+            for name in (module / alias.name for alias in node.names):
+                files = (name.with_suffix(".py"), name / "__init__.py", module.with_suffix(".py"))
+                found.add(next(filter(Path.is_file, files), module / "__init__.py"))
+    return found - {Path(__file__)}
 
 
 def sources(name: str) -> list[Path]:
-    """List every file that decides what the model `name` computes."""
-    own = Path(__file__).with_name(name).glob("*.py")
-    return sorted({*own, *(source(name, module) for module in get(name).RECIPE)})
-
-
-def raw_sources(name: str) -> list[Path]:
-    """List the files that prepare the raw data of the model `name`: `raw*.py`, or all of `raw/`."""
-    if (found := raw(name)) is None:
-        return []
-    folder = Path(getfile(found.prepare_raw)).parent
-    return sorted(folder.glob("*.py" if folder.name == "raw" else "raw*.py"))
+    """List every file that decides what the model `name` computes: all of its packages."""
+    here, files = Path(__file__).parent, recipe(name)
+    packages = {here / name, *(path.parent for path in files)} - {here}
+    return sorted({*files, *(path for each in packages for path in each.glob("*.py"))})

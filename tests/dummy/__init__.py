@@ -52,7 +52,6 @@ class Dummy(Model):
     FRAMEWORK = "onnxruntime"  # no import that takes seconds
     METRICS: ClassVar = {"accuracy": "higher"}
     GENERATED = ("generated",)
-    RECIPE = ()
     BATCH = 8
     BOUNDS: ClassVar = {"fp32": (1e-4, 1e-5), "bf16": (0.2, 0.05)}
 

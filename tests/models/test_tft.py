@@ -119,8 +119,6 @@ def test_the_package_is_found_and_says_what_it_is() -> None:
     assert tft.VARIANTS == ("electricity", "traffic")
     assert tft.METRICS == {"p10": "lower", "p50": "lower", "p90": "lower"}
     assert tft.GENERATED == ("generated", "generated-small")
-    for name in tft.RECIPE:
-        assert models.source("tft", name).is_file()
 
 
 def test_importing_it_loads_no_framework() -> None:

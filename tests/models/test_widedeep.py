@@ -73,8 +73,6 @@ def test_the_package_is_found_and_says_what_it_is() -> None:
     assert widedeep.VARIANTS == ()
     assert widedeep.METRICS == {"map12": "higher"}
     assert widedeep.GENERATED == ("generated", "generated-small")
-    for name in widedeep.RECIPE:
-        assert models.source("widedeep", name).is_file()
 
 
 def test_importing_it_loads_no_framework() -> None:

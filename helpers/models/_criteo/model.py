@@ -32,11 +32,6 @@ class Recommender(Model):
     PACKAGES = ("sklearn",)
     METRICS: ClassVar = {"auc": "higher"}
     VARIANTS = (*TABLES, *OWN)  # which rows the tables have
-    RECIPE = (
-        *(f"_criteo/{module}" for module in ("tables", "spec", "data", "network", "checkpoint")),
-        *("_criteo/lookup", "_criteo/synthetic/generate", "_criteo/synthetic/fit"),
-        "_keras/checkpoint",
-    )
     BATCH = 4096
     CALIBRATION = (8_000, 1_000)  # a sample is one row, and rare rows reach far
 

@@ -76,7 +76,6 @@ class Own(Model):
     TAKES_LABELS = True
     PACKAGES = ("sklearn",)  # the metrics
     DRAWN = "drawn at random from type and shape, so they do not represent real data"
-    RECIPE = ("_own/data", "_own/metrics", "_own/graph", "_own/networks", "_own/source")
     BATCH = 32
 
     @property

@@ -31,10 +31,6 @@ class BERT(Model):
     VARIANTS = tuple(SIZES)
     GENERATED = ("generated", "generated-few", "generated-small")  # the second for slow variants
     SAMPLE_SIZES: ClassVar = {"max_seq_length": SampleSize(SHORTEST, POSITIONS, LENGTH, "tokens")}
-    RECIPE = (
-        *("sizes", "network", "features", "_torch/descent"),
-        *("synthetic/generate", "synthetic/fit"),
-    )
     BATCH = 8
     BOUNDS = bounds(_SUMS)
 

@@ -25,7 +25,6 @@ class ResNet50(Model):
     PACKAGES = ("PIL",)
     METRICS: ClassVar = {"top1": "higher", "top5": "higher"}
     SAMPLE_SIZES: ClassVar = {"crop_size": SampleSize(SMALLEST, RESIZED, CROPPED, "pixels a side")}
-    RECIPE = ("network", "data", "_torch/descent", "synthetic/generate", "synthetic/fit")
     BATCH = 8
     BOUNDS = bounds(_SUMS)
 

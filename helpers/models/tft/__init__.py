@@ -27,10 +27,6 @@ class TFT(Model):
     PACKAGES = ("polars", "sklearn")
     METRICS: ClassVar = {f"p{round(100 * q)}": "lower" for q in QUANTILES}  # q-risks
     VARIANTS = tuple(VARIANTS)
-    RECIPE = (
-        *("variants", "network", "data", "prepare", "_torch/descent"),
-        *("synthetic/generate", "synthetic/fit"),
-    )
     BATCH = 64
     # int8 leaves the LSTM in floating point
     BOUNDS = bounds(_SELECTION + _LSTM + _ATTENTION) | {

@@ -13,10 +13,6 @@ class WideAndDeep(Model):
     FRAMEWORK = "tensorflow"
     PACKAGES = ("polars",)
     METRICS: ClassVar = {"map12": "higher"}
-    RECIPE = (
-        *("features", "network", "data", "checkpoint", "_keras/checkpoint"),
-        *("synthetic/generate", "synthetic/fit"),
-    )
     BATCH = 4096
     BOUNDS = bounds([1248, *[1024] * 5])  # inputs of the deep network's layers
 
