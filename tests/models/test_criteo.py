@@ -1,5 +1,6 @@
 """Criteo's folders against plain NumPy files, pair counts, closed forms and scikit-learn."""
 
+import re
 import subprocess
 import sys
 import tracemalloc
@@ -627,6 +628,7 @@ def test_predictions_are_shown_beside_what_was_observed(small: SplitBinary) -> N
     text = shown(display.show_predictions(small, infer))
     assert sizes_seen == [256] * 8 + [77]
     assert text.startswith("Of 2,125 samples in 10 groups of rising prediction, the lowest has ")
+    assert re.search(r"; the largest distance is \d+\.\d percentage points\.$", text)
     everything = infer(small.read(slice(None)).inputs)
     assert shown(display.show_predictions(small, everything)) == text
 

@@ -83,7 +83,7 @@ def show_predictions(dataset: SplitBinary, infer: Answers) -> "Image":
         f"Of {len(clicks):,} samples in {len(places)} groups of rising prediction, the lowest has "
         f"{observed[0]:.1f}% clicks where {predicted[0]:.1f}% are predicted, the highest "
         f"{observed[-1]:.1f}% where {predicted[-1]:.1f}% are; the largest distance is "
-        f"{np.abs(observed - predicted).max():.1f}%."
+        f"{np.abs(observed - predicted).max():.1f} percentage points."
     )
     return picture(figure, text)
 
