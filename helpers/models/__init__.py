@@ -26,8 +26,8 @@ Answer = TypeVar("Answer")
 Arrays = dict[str, NDArray[Any]]
 Split = Literal["train", "test"]
 # files of a model's package: what generates and fits, and what prepares public raw files
-GENERATING = ("synthetic/generate.py", "synthetic/fit.py", "data.py")
-PREPARING = ("raw.py", "raw/__init__.py")
+GENERATING: tuple[str, ...] = ("synthetic/generate.py", "synthetic/fit.py", "data.py")
+PREPARING: tuple[str, ...] = ("raw.py", "raw/__init__.py")
 # A torch.nn.Module or a keras.Model, of which neither framework is imported here, or a `Graph`
 Network = Any
 
