@@ -1,5 +1,8 @@
 """Every error that the package raises: one line that says what happened and what to do."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class DeploymentError(Exception):
     """Base of the package's errors. Its text is one line that a user can act on."""
@@ -55,3 +58,19 @@ class StageError(DeploymentError):
 
 class FleetError(DeploymentError):
     """The machines of a cluster cannot be reached, or have different software."""
+
+
+def one_line(error: object, length: int | None = None) -> str:
+    """Return the text of an error in one line, of at most `length` characters."""
+    return " ".join(str(error).split())[:length]
+
+
+@contextmanager
+def as_error(
+    kind: type[DeploymentError], text: str, length: int, caught: type[Exception] = Exception
+) -> Iterator[None]:
+    """Raise whatever a reader of damaged bytes raises as an error of this package, after `text`."""
+    try:
+        yield
+    except caught as error:
+        raise kind(f"{text}: {one_line(error, length)}") from None

@@ -61,10 +61,11 @@ def recipe_folder(config: ExportConfig, kind: str) -> Path:
             "checkpoint": checkpoint_place(config).name,
         }
     else:
-        sources = [models.source(config.model, m) for m in models.get(config.model).RECIPE]
+        modules = models.GENERATING
         if not _is_generated(config):
-            sources += models.raw_sources(config.model)
+            modules = models.PREPARING
             value["files"] = store.fingerprint(store.from_root(config.dataset))
+        sources = models.recipe(config.model, modules)
         value |= {str(path.relative_to(store.ROOT)): store.known_digest(path) for path in sources}
     return store.outputs() / "data" / f"{config.model}-{kind}-{store.digest(value)[:12]}"
 

@@ -4,22 +4,30 @@ A model is a package `helpers.models.<name>` with an object `MODEL`, an instance
 knows nothing about formats or servers. A package or module `_<name>` holds what models share.
 """
 
+import ast
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 from inspect import getfile
 from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar, cast
 
+import numpy as np
 from numpy.typing import NDArray
 
-from helpers.errors import DataError, ParameterError
+from helpers.errors import ParameterError
 
 Answer = TypeVar("Answer")
 Arrays = dict[str, NDArray[Any]]
+Split = Literal["train", "test"]
+# files of a model's package: what generates and fits, and what prepares public raw files
+GENERATING: tuple[str, ...] = ("synthetic/generate.py", "synthetic/fit.py", "data.py")
+PREPARING: tuple[str, ...] = ("raw.py", "raw/__init__.py")
 # A torch.nn.Module or a keras.Model, of which neither framework is imported here, or a `Graph`
 Network = Any
 
@@ -103,27 +111,37 @@ class Example:
     reading: str
 
 
-class Dataset(Protocol):
-    """An evaluation set on disk: real samples in order, and the task's metric over all of them."""
+class Dataset(ABC):
+    """A set of samples on disk, in order, and the task's metric over all of them."""
 
     @property
+    @abstractmethod
     def facts(self) -> dict[str, str | int]:
-        """What a reader should know of it: number of samples and classes, generated or real."""
+        """Facts for a reader: number of samples and classes, generated or real."""
 
+    @abstractmethod
     def __len__(self) -> int: ...
 
+    @abstractmethod
+    def take(self, places: NDArray[np.int64]) -> Arrays:
+        """Read the samples at the rising `places`, as arrays with a leading batch dimension."""
+
     def batches(self, batch_size: int, limit: int | None = None) -> Iterator[Arrays]:
-        """Yield every sample once, in order, as arrays with a leading batch dimension.
+        """Yield every sample once, in order; the last batch may be short.
 
-        The last batch may be short. With `limit`, only that many samples are read and yielded,
-        spread evenly over the whole set.
+        With `limit`, only that many samples are read, spread evenly over the whole set.
         """
+        count = len(self) if limit is None else min(limit, len(self))
+        for start in range(0, count, batch_size):
+            yield self.take(np.arange(start, min(start + batch_size, count)) * len(self) // count)
 
+    @abstractmethod
     def score(self, outputs: Arrays) -> dict[str, float]:
         """Score the outputs of all samples, in the order of `batches`, with the task's metrics."""
 
+    @abstractmethod
     def decisions(self, outputs: Arrays) -> NDArray[Any]:
-        """Give what a user of the outputs of all samples would decide, one after the other."""
+        """Return what a user of the outputs of all samples would decide, one after the other."""
 
 
 class Session(Protocol):
@@ -230,8 +248,6 @@ class Model(ABC):
     GENERATED: ClassVar[tuple[str, ...]] = ("generated", "generated-small")  # data sets made here
     TAKES_LABELS: ClassVar[bool] = False  # whether labels are a file of their own
     DRAWN: ClassVar[str] = ""  # what must stand beside all that comes of a generated data set
-    # Modules, as `source` takes them, whose code decides what is generated and fitted.
-    RECIPE: ClassVar[tuple[str, ...]]
     TAKES_ZEROS: ClassVar[bool] = True  # whether a graph computes zeros, to be warmed up by them
     # of a model that is in a Triton repository already: the backend that runs it
     BACKEND: ClassVar[str] = ""
@@ -255,33 +271,44 @@ class Model(ABC):
     @abstractmethod
     def outputs(self, config: Config) -> tuple[Tensor, ...]: ...
 
-    @abstractmethod
+    def module(self, name: str) -> Any:
+        """Import a module of the model's package; return None if the package lacks it."""
+        name = f"{sys.modules[type(self).__module__].__package__}.{name}"
+        return import_module(name) if find_spec(name) else None
+
     def prepare_dataset(self, config: Config, folder: Path) -> None:
         """Generate the set `config.dataset` in `folder`; raise `DataError` if there is none."""
+        self.module("synthetic.generate").write(config, folder)
 
     @abstractmethod
-    def open_dataset(self, config: Config, folder: Path) -> Dataset:
-        """Open a generated or prepared data set; raise `DataError` for another layout."""
+    def open_dataset(self, config: Config, folder: Path, split: Split = "test") -> Dataset:
+        """Open a part of a generated or prepared data set; raise `DataError` for another layout."""
 
     def training_samples(self, config: Config, folder: Path, count: int, seed: int) -> Arrays:
         """Draw `count` different training samples of the data set in `folder`, by `seed`.
 
         Raises `DataError` if the set has fewer, or none.
         """
-        raise DataError(f"{self.TITLE} has no training samples")
+        from helpers.models._arrays import draw
 
-    @abstractmethod
+        samples = self.open_dataset(config, folder, "train")
+        return samples.take(draw(len(samples), count, seed))
+
     def prepare_checkpoint(self, config: Config, dataset: Path, path: Path) -> None:
         """Fit a small checkpoint to the generated set in `dataset`; `path` is its file or folder.
 
         Prints a line every 20 steps. Raises `DataError` if no such set is generated.
         """
+        self.module("synthetic.fit").fit(config, dataset, path)
 
     def example(self, config: Config, dataset: Dataset, most: int) -> Example:
-        """Choose what a client that is taken along asks: at most `most` samples of the data set,
-        those that the model's own display shows first.
+        """Choose at most `most` samples that the client in a model repository sends: those that the
+        model's own display shows first.
         """
-        (batch,) = dataset.batches(1, 1)
+        if choose := getattr(self.module("display"), "example", None):
+            chosen: Example = choose(dataset, most)
+            return chosen
+        batch = dataset.take(np.zeros(1, np.int64))
         names = [tensor.name for tensor in self.outputs(config)]
         reading = f"for name in {names}:\n    print(name, response.as_numpy(name).ravel()[:8])\n"
         return Example(batch, {}, reading)
@@ -304,7 +331,8 @@ class Model(ABC):
     @property
     def raw(self) -> Raw | None:
         """How the model's public raw files are prepared, if it has any."""
-        return None
+        found: Raw | None = self.module("raw")
+        return found
 
     @property
     def raw_parts(self) -> RawParts | None:
@@ -363,22 +391,35 @@ def lookups(name: str) -> tuple[str, ...]:
     return tuple(get(name).ensembles)
 
 
-def source(name: str, module: str) -> Path:
-    """Find the file of a module of a model: "network", or "_<shared>/network" for a shared one."""
-    folder = Path(__file__).parent
-    file = module if Path(module).suffix else f"{module}.py"
-    return (folder if module[0] == "_" and module != "__init__" else folder / name) / file
+@cache
+def recipe(name: str, modules: tuple[str, ...] = GENERATING) -> list[Path]:
+    """List the files that decide what some modules of the model `name` write, below this folder:
+    the modules and what they import. A model that generates nothing has its package instead.
+    """
+    package = Path(getfile(type(get(name)))).parent
+    left = [path for module in modules if (path := package / module).is_file()]
+    left = left or [Path(__file__).with_name(name) / "__init__.py"]
+    found = {path for path in [Path(__file__).with_name(name) / "model.yaml"] if path.is_file()}
+    while left:
+        found.add(path := left.pop())
+        left += _imported(path) - found
+    return sorted(found)
+
+
+def _imported(path: Path) -> set[Path]:
+    """Find the files of this folder, but for this one, that a file imports by `from`."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.ImportFrom) and f"{node.module}.".startswith(f"{__name__}."):
+            module = Path(__file__).parent.joinpath(*str(node.module).split(".")[2:])
+            for name in (module / alias.name for alias in node.names):
+                files = (name.with_suffix(".py"), name / "__init__.py", module.with_suffix(".py"))
+                found.add(next(filter(Path.is_file, files), module / "__init__.py"))
+    return found - {Path(__file__)}
 
 
 def sources(name: str) -> list[Path]:
-    """List every file that decides what the model `name` computes."""
-    own = Path(__file__).with_name(name).glob("*.py")
-    return sorted({*own, *(source(name, module) for module in get(name).RECIPE)})
-
-
-def raw_sources(name: str) -> list[Path]:
-    """List the files that prepare the raw data of the model `name`: `raw*.py`, or all of `raw/`."""
-    if (found := raw(name)) is None:
-        return []
-    folder = Path(getfile(found.prepare_raw)).parent
-    return sorted(folder.glob("*.py" if folder.name == "raw" else "raw*.py"))
+    """List every file that decides what the model `name` computes: all of its packages."""
+    here, files = Path(__file__).parent, recipe(name)
+    packages = {here / name, *(path.parent for path in files)} - {here}
+    return sorted({*files, *(path for each in packages for path in each.glob("*.py"))})

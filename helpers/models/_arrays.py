@@ -11,6 +11,7 @@ from helpers.models import Arrays
 
 # What a network answers: asked for a batch, or the outputs of all samples of a set in order
 Answers: TypeAlias = Callable[[Arrays], Arrays] | Arrays
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # by which SplitMix64 moves on
 
 
 def spread(total: int, count: int | None = None) -> NDArray[np.int64]:
@@ -40,3 +41,12 @@ def concatenate(batches: Iterable[Arrays]) -> Arrays:
 def answers(given: Answers, batch: Arrays, places: NDArray[np.int64]) -> Arrays:
     """Give the outputs of `batch`, which are the samples at `places` of a set."""
     return given(batch) if callable(given) else take(given, places)
+
+
+def mix(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Mix the bits of numbers as SplitMix64 does (Steele, Lea and Flood, "Fast splittable
+    pseudorandom number generators", OOPSLA 2014, figure 17, with the variant's constants).
+    """
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        bits = (bits ^ (bits >> np.uint64(shift))) * np.uint64(factor)
+    return bits ^ (bits >> np.uint64(31))

@@ -9,7 +9,7 @@ from zipfile import BadZipFile, ZipFile
 
 import numpy as np
 
-from helpers.errors import DataError
+from helpers.errors import DataError, one_line
 
 GENERATED, PREPARED = "generated.json", "prepared.json"  # files that mark where a set came from
 LONGEST_LINE = 2**23  # bytes; a day of PEMS-SF has 1 MB
@@ -31,7 +31,7 @@ def reading(path: Path, problem: str = "cannot be read") -> Iterator[None]:
     try:
         yield
     except (*damage, PolarsError, PanicException) as error:
-        raise DataError(f"{path} {problem}: {' '.join(str(error).split())[:150]}") from None
+        raise DataError(f"{path} {problem}: {one_line(error, 150)}") from None
 
 
 def require(holds: bool | np.bool_, path: Path, column: str, kind: str) -> None:

@@ -1,7 +1,6 @@
 """A model of one small layer, for a copy of the project: what a new model must offer."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -9,12 +8,12 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from helpers.models import Arrays, Config, Dataset, Graph, Model, Tensor
+from helpers.models import Arrays, Config, Dataset, Graph, Model, Split, Tensor
 
 FEATURES, CLASSES, COUNT = 16, 4, 96
 
 
-class Points:
+class Points(Dataset):
     def __init__(self, folder: Path) -> None:
         with np.load(folder / "points.npz") as arrays:
             self.x, self.y = arrays["x"], arrays["y"]
@@ -26,10 +25,8 @@ class Points:
     def __len__(self) -> int:
         return len(self.x)
 
-    def batches(self, batch_size: int, limit: int | None = None) -> Iterator[Arrays]:
-        chosen = np.linspace(0, len(self.x) - 1, limit or len(self.x)).astype(int)
-        for start in range(0, len(chosen), batch_size):
-            yield {"features": self.x[chosen[start : start + batch_size]]}
+    def take(self, places: NDArray[np.int64]) -> Arrays:
+        return {"features": self.x[places]}
 
     def score(self, outputs: Arrays) -> dict[str, float]:
         return {"accuracy": float((outputs["logits"].argmax(1) == self.y).mean())}
@@ -55,7 +52,6 @@ class Dummy(Model):
     FRAMEWORK = "onnxruntime"  # no import that takes seconds
     METRICS: ClassVar = {"accuracy": "higher"}
     GENERATED = ("generated",)
-    RECIPE = ()
     BATCH = 8
     BOUNDS: ClassVar = {"fp32": (1e-4, 1e-5), "bf16": (0.2, 0.05)}
 
@@ -69,7 +65,7 @@ class Dummy(Model):
         x = np.random.default_rng(1).standard_normal((COUNT, FEATURES)).astype(np.float32)
         np.savez(folder / "points.npz", x=x, y=(x @ weights().T).argmax(1))
 
-    def open_dataset(self, config: Config, folder: Path) -> Dataset:
+    def open_dataset(self, config: Config, folder: Path, split: Split = "test") -> Dataset:
         return Points(folder)
 
     def prepare_checkpoint(self, config: Config, dataset: Path, path: Path) -> None:

@@ -1,10 +1,12 @@
 """Criteo's folders against plain NumPy files, pair counts, closed forms and scikit-learn."""
 
+import re
 import subprocess
 import sys
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -61,11 +63,16 @@ def folder(tmp_path: Path) -> Path:
     return folder_of(tmp_path)
 
 
+def write(dataset: str, folder: Path, variant: str = "T15-10k") -> None:
+    config: Any = SimpleNamespace(dataset=dataset, variant=variant)
+    generate.write(config, folder)
+
+
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> SplitBinary:
     """The generated small set, which tests only read."""
     root = tmp_path_factory.mktemp("small")
-    generate.write("generated-small", "T15-10k", root)
+    write("generated-small", root)
     return SplitBinary(root, TABLES["T15-10k"])
 
 
@@ -145,8 +152,8 @@ def test_another_order_and_other_names_are_followed(folder: Path) -> None:
     edit(folder, change)
     after = SplitBinary(folder)
     assert after.spec.cardinalities == before.spec.cardinalities[::-1]
-    expected = before.take(slice(None)).categorical[:, ::-1]
-    np.testing.assert_array_equal(after.take(slice(None)).categorical, expected)
+    expected = before.read(slice(None)).categorical[:, ::-1]
+    np.testing.assert_array_equal(after.read(slice(None)).categorical, expected)
 
 
 def edit(folder: Path, change: Change) -> None:
@@ -278,9 +285,9 @@ def test_every_sample_comes_once_in_order_and_the_last_batch_may_be_short(folder
 def test_the_training_part_is_read_in_any_order(folder: Path) -> None:
     part, expected = SplitBinary(folder, part="train"), drawn(50, seed=50)
     order = np.random.default_rng(1).permutation(50)
-    for found, array in zip(part.take(order), expected, strict=True):
+    for found, array in zip(part.read(order), expected, strict=True):
         np.testing.assert_array_equal(found, array[order])
-    for found, array in zip(next(part.samples(64)), expected, strict=True):
+    for found, array in zip(next(part.batches(64)).values(), expected[:2], strict=True):
         np.testing.assert_array_equal(found, array)
     np.testing.assert_array_equal(part.clicks(), expected.clicks)
 
@@ -486,19 +493,19 @@ def test_effects_of_different_ids_and_features_are_independent() -> None:
 def test_a_set_is_the_same_each_time_and_its_parts_are_not(
     small: SplitBinary, tmp_path: Path
 ) -> None:
-    generate.write("generated-small", "T15-10k", tmp_path)
+    write("generated-small", tmp_path)
     root = small._files[1].parents[1]
     for path in sorted(root.rglob("*.*")):
         assert (tmp_path / path.relative_to(root)).read_bytes() == path.read_bytes()
-    train = SplitBinary(root, part="train").take(slice(None))
-    test = small.take(slice(None))
+    train = SplitBinary(root, part="train").read(slice(None))
+    test = small.read(slice(None))
     assert not (train.numerical[:100] == test.numerical[:100]).all(axis=1).any()
     assert small.facts["origin"] == "generated"
     assert (len(train.clicks), len(test.clicks)) == (8000, 2125)
 
 
 def test_numbers_are_logarithms_of_counts_and_some_are_missing(small: SplitBinary) -> None:
-    numbers = small.take(slice(None)).numerical
+    numbers = small.read(slice(None)).numerical
     there = numbers > 0
     assert numbers.min() == 0
     counts = np.round(np.exp(numbers[there].astype(np.float64)) - 3)
@@ -552,8 +559,8 @@ def test_a_linear_model_of_the_frequent_ids_learns_from_one_part_about_the_other
     )
 
     monkeypatch.setitem(generate.SIZES, "generated", {"train": 40_000, "test": 5_001})
-    generate.write("generated", "T15-10k", tmp_path)
-    parts = [SplitBinary(tmp_path, part=part).take(slice(None)) for part in ("train", "test")]
+    write("generated", tmp_path)
+    parts = [SplitBinary(tmp_path, part=part).read(slice(None)) for part in ("train", "test")]
     encoder = OneHotEncoder(min_frequency=20, handle_unknown="infrequent_if_exist")
     ids = [encoder.fit_transform(parts[0].categorical), encoder.transform(parts[1].categorical)]
     scaler = StandardScaler().fit(parts[0].numerical)
@@ -570,11 +577,11 @@ def test_a_linear_model_of_the_frequent_ids_learns_from_one_part_about_the_other
 
 
 def test_another_name_and_tables_of_no_list_are_refused(tmp_path: Path) -> None:
-    assert refusal(lambda: generate.write("other", "T15-10k", tmp_path)).startswith(
+    assert refusal(lambda: write("other", tmp_path)).startswith(
         "Unknown data set 'other'. Use one of generated, generated-small, "
     )
     with pytest.raises(ParameterError, match="Unknown tables 'own'. Known tables: T15-10k, T15"):
-        generate.write("generated", "own", tmp_path)
+        write("generated", tmp_path, "own")
 
 
 # What is shown
@@ -593,7 +600,7 @@ def test_the_tables_are_shown_with_how_skewed_their_lookups_are(small: SplitBina
     assert text.startswith("The 26 tables have 4 to 10,000 rows, ")
     assert f"{sum(TABLES['T15-10k']):,} together. In 2,125 samples " in text
     shares, lookups = display._frequent(small)
-    ids = small.take(slice(None)).categorical
+    ids = small.read(slice(None)).categorical
     assert lookups == len(ids)
     for place, rows in ((0, 10_000), (6, 7_105), (15, 104), (5, 4)):
         counts = sorted(np.bincount(ids[:, place]).tolist())[::-1]
@@ -621,7 +628,8 @@ def test_predictions_are_shown_beside_what_was_observed(small: SplitBinary) -> N
     text = shown(display.show_predictions(small, infer))
     assert sizes_seen == [256] * 8 + [77]
     assert text.startswith("Of 2,125 samples in 10 groups of rising prediction, the lowest has ")
-    everything = infer(small.take(slice(None)).inputs)
+    assert re.search(r"; the largest distance is \d+\.\d percentage points\.$", text)
+    everything = infer(small.read(slice(None)).inputs)
     assert shown(display.show_predictions(small, everything)) == text
 
 

@@ -111,7 +111,7 @@ def check_part(
         (folder / "test").rename(folder / "first")
         (folder / "validation").rename(folder / "test")
         part = "test"
-    found = SplitBinary(folder, part=part).take(slice(None))
+    found = SplitBinary(folder, part=part).read(slice(None))
     for array, expected in zip(found, expected_part(lines, ids, order), strict=True):
         np.testing.assert_array_equal(array, expected)
 
@@ -224,7 +224,7 @@ def test_a_missing_number_is_0_and_not_the_logarithm_of_3(tmp_path: Path) -> Non
     lines[0][0][1:6] = ["", "0", "-1", "-2", "-3"]
     lines[0][0][6:8] = ["-17", "97"]
     folder = prepared(written(tmp_path / "days", lines), tmp_path / "out")
-    found = SplitBinary(folder, part="train").take(slice(None)).numerical[0, :7]
+    found = SplitBinary(folder, part="train").read(slice(None)).numerical[0, :7]
     expected = [0, math.log(3), math.log(2), 0, 0, 0, math.log(100)]
     np.testing.assert_allclose(found, expected, rtol=1e-3)
 
@@ -236,7 +236,7 @@ def test_a_hash_of_zeros_is_a_hash_and_a_missing_one_is_none(tmp_path: Path) -> 
     for line in days[1]:
         line[14:16] = ["00000000", "ffffffff"]
     folder = prepared(written(tmp_path / "days", days), tmp_path / "out")
-    train, test = (SplitBinary(folder, part=part).take(slice(None)) for part in ("train", "test"))
+    train, test = (SplitBinary(folder, part=part).read(slice(None)) for part in ("train", "test"))
     np.testing.assert_array_equal(train.categorical[:, 0], [0, 1, 1, 1] * 5)
     assert SplitBinary(folder).spec.cardinalities[:2] == (2, 1)
     assert test.categorical[:, :2].tolist() == [[1, 0]] * 2
@@ -249,7 +249,7 @@ def test_the_test_day_counts_for_no_frequency(tmp_path: Path) -> None:
             line[20] = word
     folder = prepared(written(tmp_path / "days", days), tmp_path / "out")
     assert SplitBinary(folder).spec.cardinalities[6] == 2
-    assert SplitBinary(folder, part="test").take(slice(None)).categorical[:, 6].tolist() == [0] * 20
+    assert SplitBinary(folder, part="test").read(slice(None)).categorical[:, 6].tolist() == [0] * 20
 
 
 def test_plain_and_zipped_days_and_a_last_line_without_end_are_the_same(tmp_path: Path) -> None:

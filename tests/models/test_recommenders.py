@@ -121,8 +121,6 @@ def test_both_packages_are_found_and_say_what_they_are(model: str, title: str) -
     assert found.VARIANTS == ("T15-10k", "T15", "T3", "T0", "own", "own-T3", "own-T0")
     assert found.METRICS == {"auc": "higher"}
     assert found.GENERATED == ("generated", "generated-small")
-    for name in found.RECIPE:
-        assert (Path(models.__file__).parent / f"{name}.py").is_file()
     assert found.inputs(config_of(model)) == (
         Tensor("categorical_features", "int32", (26,)),
         Tensor("numerical_features", "float32", (13,)),

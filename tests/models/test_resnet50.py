@@ -29,7 +29,7 @@ from helpers.models.resnet50.data import ImageFolder
 from helpers.models.resnet50.display import show_images
 from helpers.models.resnet50.network import ResNet50, load
 from helpers.models.resnet50.synthetic import fit
-from helpers.models.resnet50.synthetic.generate import CLASSES, SETS, training_batch, write_images
+from helpers.models.resnet50.synthetic.generate import CLASSES, SETS, training_batch, write
 from tests.models.examples import said
 from tests.pipeline.test_try_it import fitted_by_run
 
@@ -563,7 +563,7 @@ def test_folders_of_another_layout_are_errors_that_say_what_is_expected(tmp_path
 
 
 def test_the_generated_images_are_the_same_every_time(generated: Path, tmp_path: Path) -> None:
-    write_images("generated-small", tmp_path / "validation", tmp_path / "train")
+    write(SMALL, tmp_path)
     paths = sorted(path for path in tmp_path.rglob("*") if path.is_file())
     assert len(paths) == CLASSES * sum(SETS["generated-small"]) + 2
     for path in paths:

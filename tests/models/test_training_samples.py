@@ -1,5 +1,6 @@
 """What int8 is calibrated with: training samples, drawn by a seed; and what a model decides."""
 
+from inspect import signature
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -41,6 +42,23 @@ def rows(samples: Arrays) -> list[bytes]:
     """Give each sample as bytes."""
     arrays = list(samples.values())
     return [b"".join(each[i].tobytes() for each in arrays) for i in range(len(arrays[0]))]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", models.names())
+def test_a_model_has_the_functions_that_are_called_by_name(name: str) -> None:
+    model = models.get(name)
+    found = {
+        "write": model.module("synthetic.generate").write,
+        "fit": model.module("synthetic.fit").fit,
+        "example": model.module("display").example,
+    }
+    assert {key: [*signature(each).parameters] for key, each in found.items()} == {
+        "write": ["config", "folder"],
+        "fit": ["config", "dataset", "path"],
+        "example": ["dataset", "most"],
+    }
+    assert (model.raw is None) == (name == "bert")
 
 
 @pytest.mark.slow

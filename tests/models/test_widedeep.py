@@ -73,8 +73,6 @@ def test_the_package_is_found_and_says_what_it_is() -> None:
     assert widedeep.VARIANTS == ()
     assert widedeep.METRICS == {"map12": "higher"}
     assert widedeep.GENERATED == ("generated", "generated-small")
-    for name in widedeep.RECIPE:
-        assert models.source("widedeep", name).is_file()
 
 
 def test_importing_it_loads_no_framework() -> None:
@@ -510,7 +508,7 @@ def test_a_limit_is_spread_evenly_over_all_files(
         np.testing.assert_array_equal(found, whole[name][::2])
     assert len(next(dataset.batches(99, limit=500))["ad_id"]) == 26
     places = np.array([0, 10, 11, 25])
-    for name, values in dataset.rows(places).items():
+    for name, values in dataset.take(places).items():
         np.testing.assert_array_equal(values, whole[name][places])
 
 
@@ -788,7 +786,7 @@ def test_displays_rankings_and_ranks_are_shown(small: Path) -> None:
 
     dataset = opened(small)
     clicks = dict(
-        zip(dataset.rows(np.arange(len(dataset)))["ad_id"][:, 0], dataset.clicked, strict=True)
+        zip(dataset.take(np.arange(len(dataset)))["ad_id"][:, 0], dataset.clicked, strict=True)
     )
 
     def perfect(batch: Batch) -> Batch:

@@ -23,7 +23,7 @@ from helpers.models._tables import LONGEST_LINE
 from helpers.models.widedeep import MODEL as widedeep
 from helpers.models.widedeep import raw
 from helpers.models.widedeep.features import MULTI_HOT, NAMES, NUMERIC, ONE_HOT
-from helpers.models.widedeep.raw import files, rows, statistics, tables
+from helpers.models.widedeep.raw import files, parts, rows, statistics, tables
 from helpers.models.widedeep.raw.tables import row_of
 
 CONFIG: Any = SimpleNamespace(dataset="x", export_precision="fp32")
@@ -491,12 +491,10 @@ def test_only_a_folder_with_the_clicks_is_taken_for_raw(
 
 
 def test_every_file_of_the_preparation_decides_the_name_of_a_prepared_set() -> None:
-    """The names are keys of the recipe, so that none may be that of another module of it."""
-    names = [path.name for path in models.raw_sources("widedeep")]
-    assert names == sorted(path.name for path in Path(raw.__file__).parent.glob("*.py"))
-    assert {"files.py", "rows.py", "tables.py"} < set(names)
-    assert not {f"{module}.py" for module in widedeep.RECIPE} & set(names)
-    assert [path.name for path in models.raw_sources("resnet50")] == ["raw.py"]
+    files = models.recipe("widedeep", models.PREPARING)
+    assert {*Path(raw.__file__).parent.glob("*.py")} - {*files} == {Path(parts.__file__)}
+    assert {"features.py", "_tables.py"} < {path.name for path in files}
+    assert not {path for path in files if "synthetic" in path.parts}
 
 
 def test_files_that_are_missing_are_named(source: Path, world: World, tmp_path: Path) -> None:

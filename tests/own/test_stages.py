@@ -73,6 +73,35 @@ def quicken(project: Project, name: str, *kept: str) -> None:
     path.write_text(yaml.safe_dump(content, sort_keys=False))
 
 
+OWN = """
+from helpers.models._own import Axes, Own
+
+class Mine(Own):
+    INPUTS = (Axes("ids", "int32", (4,), below={below}),)
+
+MODEL = Mine()
+"""
+PLACE = """
+from types import SimpleNamespace
+from helpers.inference import recipe_folder
+config = SimpleNamespace(model="mine", dataset="generated", cache_fields=lambda stage: {})
+print(recipe_folder(config, "dataset"))
+"""
+
+
+def test_samples_are_drawn_again_after_an_edit_of_the_inputs(tmp_path: Path) -> None:
+    project = copy_project(tmp_path / "project")
+    package = project.root / "helpers/models/mine/__init__.py"
+    package.parent.mkdir()
+    python, found = (sys.executable, "-c", PLACE), []
+    for below in (2, 1000):
+        package.write_text(OWN.format(below=below))
+        done = subprocess.run(python, cwd=project.root, capture_output=True, text=True, check=True)
+        found.append(done.stdout)
+
+    assert found[0] != found[1]
+
+
 def remove(project: Project, name: str) -> None:
     """Delete what `new` wrote."""
     for folder in (f"helpers/models/{name}", f"notebooks/{name}"):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
 
-from helpers.errors import CheckpointError
+from helpers.errors import CheckpointError, as_error
 from helpers.models._criteo import network
 from helpers.models._criteo.spec import first_fault
 from helpers.models._criteo.tables import CATEGORICAL, DIMENSION, NUMERICAL, TABLES
@@ -171,11 +171,8 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _mapped(path: Path) -> Table:
-    try:
+    with as_error(CheckpointError, f"{path} is not a whole .npy file of numbers", 200):
         return cast(Table, NPY.open_memmap(path, mode="r"))
-    except Exception as error:  # damaged bytes can fail in any way inside the reader
-        line = " ".join(str(error).split())[:200]
-        raise CheckpointError(f"{path} is not a whole .npy file of numbers: {line}") from None
 
 
 def _layout(table: Table) -> str:

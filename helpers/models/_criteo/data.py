@@ -1,6 +1,6 @@
 """How the samples of a split-binary folder lie on disk, are read in batches, and are scored."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from helpers.errors import DataError
-from helpers.models import Arrays
+from helpers.models import Arrays, Dataset
 from helpers.models._criteo import spec
 from helpers.models._criteo.tables import NUMERICAL
 
@@ -32,7 +32,7 @@ class Samples(NamedTuple):
         return dict(zip(INPUTS, self[:2], strict=True))
 
 
-class SplitBinary:
+class SplitBinary(Dataset):
     """A part of a split-binary folder, "train" or "test", every sample of it; NVIDIA's reader drops
     a last batch that is not full.
 
@@ -72,7 +72,11 @@ class SplitBinary:
     def __len__(self) -> int:
         return len(self._clicks)
 
-    def take(self, rows: Rows) -> Samples:
+    def take(self, places: NDArray[np.int64]) -> Arrays:
+        """Read int32 [samples, 26] and float32 [samples, 13]."""
+        return self.read(places).inputs
+
+    def read(self, rows: Rows) -> Samples:
         """Read the samples `rows`, a slice or indices in any order.
 
         Raises DataError for an id outside its table, a number that is not finite and a label other
@@ -98,17 +102,6 @@ class SplitBinary:
         if len(found) and found.max() > 1:
             raise DataError(f"{self._files[1]} has a label other than 0 and 1")
         return np.asarray(found, dtype=np.bool_)
-
-    def samples(self, batch_size: int, limit: int | None = None) -> Iterator[Samples]:
-        """Read all samples in order, or `limit` of them spread evenly, in batches."""
-        count = len(self) if limit is None else min(limit, len(self))
-        for start in range(0, count, batch_size):
-            places = np.arange(start, min(start + batch_size, count))
-            yield self.take(places * len(self) // count)
-
-    def batches(self, batch_size: int, limit: int | None = None) -> Iterator[Arrays]:
-        """Yield int32 [batch, 26] and float32 [batch, 13]."""
-        return (samples.inputs for samples in self.samples(batch_size, limit))
 
     def score(self, outputs: Arrays) -> dict[str, float]:
         """Give the area under the ROC curve and the mean cross-entropy of all logits.

@@ -60,7 +60,7 @@ def show_predictions(dataset: SplitBinary, infer: Answers) -> "Image":
     """
     places = spread(len(dataset), PREDICTED)
     parts = [places[first : first + BATCH] for first in range(0, len(places), BATCH)]
-    outputs = concatenate(answers(infer, dataset.take(part).inputs, part) for part in parts)
+    outputs = concatenate(answers(infer, dataset.take(part), part) for part in parts)
     (logits,) = (np.asarray(found, np.float64).reshape(-1) for found in outputs.values())
     clicks = dataset.clicks(places)
     predicted, observed, deviations = (100 * each for each in _tenths(logits, clicks))
@@ -83,7 +83,7 @@ def show_predictions(dataset: SplitBinary, infer: Answers) -> "Image":
         f"Of {len(clicks):,} samples in {len(places)} groups of rising prediction, the lowest has "
         f"{observed[0]:.1f}% clicks where {predicted[0]:.1f}% are predicted, the highest "
         f"{observed[-1]:.1f}% where {predicted[-1]:.1f}% are; the largest distance is "
-        f"{np.abs(observed - predicted).max():.1f}%."
+        f"{np.abs(observed - predicted).max():.1f} percentage points."
     )
     return picture(figure, text)
 
@@ -93,7 +93,7 @@ def show_clicks(dataset: SplitBinary, infer: Answers) -> list[dict[str, str | in
     probability that `infer` gives to a click, and what happened.
     """
     places = _shown(dataset)
-    samples = dataset.take(places)
+    samples = dataset.read(places)
     (logits,) = answers(infer, samples.inputs, places).values()
     chances = 1 / (1 + np.exp(-np.asarray(logits, np.float64).reshape(-1)))
     return [
@@ -104,7 +104,7 @@ def show_clicks(dataset: SplitBinary, infer: Answers) -> list[dict[str, str | in
 
 def example(dataset: SplitBinary, most: int) -> Example:
     """Choose the samples that `show_clicks` shows."""
-    samples = dataset.take(_shown(dataset)[:most])
+    samples = dataset.read(_shown(dataset)[:most])
     return Example(samples.inputs, {"clicked": samples.clicks}, READING)
 
 
@@ -124,7 +124,7 @@ def _frequent(dataset: SplitBinary) -> tuple[NDArray[np.float64], int]:
     """Give the share of each table's lookups that its most frequent 1% of rows (one at least) get,
     and in how many samples.
     """
-    (samples,) = dataset.samples(COUNTED, COUNTED)
+    samples = dataset.read(spread(len(dataset), COUNTED))
     shares = []
     for ids, rows in zip(samples.categorical.T, dataset.spec.cardinalities, strict=True):
         lookups = np.sort(np.unique(ids, return_counts=True)[1])[::-1]

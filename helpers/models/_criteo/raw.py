@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from helpers.display import Progress
-from helpers.errors import DataError
+from helpers.errors import DataError, one_line
 from helpers.models import Config
 from helpers.models._criteo import spec, tables
 from helpers.models._criteo.data import Samples, write_part
@@ -283,7 +283,7 @@ def _read(
     except (OSError, pl.exceptions.PolarsError) as error:
         if "invalid utf8" in str(error):
             raise _no_text(path) from None
-        raise DataError(f"{path} is damaged: {' '.join(str(error).split())[:120]}") from None
+        raise DataError(f"{path} is damaged: {one_line(error, 120)}") from None
     if not found:
         raise DataError(f"{path} is empty")
 

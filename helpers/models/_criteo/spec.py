@@ -14,7 +14,7 @@ import numpy as np
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from helpers.errors import DataError
+from helpers.errors import DataError, one_line
 from helpers.models._criteo.tables import CATEGORICAL, NUMERICAL
 
 FILE = "feature_spec.yaml"
@@ -116,7 +116,7 @@ def read(folder: Path) -> Spec:
     except ValidationError as error:
         raise DataError(f"{path}: {first_fault(error)}") from None
     except (yaml.YAMLError, OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path} is not YAML: {' '.join(str(error).split())[:120]}") from None
+        raise DataError(f"{path} is not YAML: {one_line(error, 120)}") from None
     channels, features = content.channel_spec.model_dump(), content.feature_spec
     named = [name for names in channels.values() for name in names]
     for name in [*named, *features]:

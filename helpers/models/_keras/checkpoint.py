@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from helpers.errors import CheckpointError
+from helpers.errors import CheckpointError, one_line
 from helpers.models._keras import tensorflow
 from helpers.models._tensors import check
 
@@ -45,7 +45,7 @@ def load(prefix: Path, title: str, weights: Mapping[str, "Variable"]) -> None:
     except CheckpointError:
         raise
     except Exception as error:  # damaged bytes can fail in any way inside the reader
-        text = f"cannot be read{place}: {' '.join(str(error).split())[:200]}"
+        text = f"cannot be read{place}: {one_line(error, 200)}"
         raise CheckpointError(f"{prefix}.index and its data {text}") from None
 
 

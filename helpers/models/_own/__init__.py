@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ValidationError
 
 from helpers.errors import CheckpointError, ParameterError
-from helpers.models import Arrays, Config, Model, Network, Tensor
+from helpers.models import Arrays, Config, Model, Network, Split, Tensor
 
 if TYPE_CHECKING:
     from helpers.models._own.data import Samples
@@ -89,11 +89,6 @@ class Own(Model):
     TAKES_LABELS = True
     PACKAGES = ("sklearn",)  # the metrics
     DRAWN = "drawn at random from type and shape, so they do not represent real data"
-    # The package itself says names, types and what whole numbers are below.
-    RECIPE = (
-        *("__init__", "model.yaml", "_own/data", "_own/metrics"),
-        *("_own/graph", "_own/networks", "_own/source"),
-    )
     BATCH = 32
 
     def __init__(self, title: str, description: Description) -> None:
@@ -145,7 +140,7 @@ class Own(Model):
         below = {each.name: each.below for each in self.description.inputs}
         write_drawn(folder, self.inputs(config), below)
 
-    def open_dataset(self, config: Config, folder: Path) -> "Samples":
+    def open_dataset(self, config: Config, folder: Path, split: Split = "test") -> "Samples":
         from helpers.models._own.data import FILE, Samples
 
         is_drawn = config.dataset == GENERATED

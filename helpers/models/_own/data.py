@@ -1,15 +1,16 @@
 """Samples of a model of the user's: one array for each input in an `.npz`, or drawn at random."""
 
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from helpers.errors import DataError
-from helpers.models import Arrays, Tensor
-from helpers.models._arrays import spread, take
+from helpers.models import Arrays, Dataset, Tensor
+from helpers.models._arrays import take
 from helpers.models._own import Array, metrics, sample_bytes
 from helpers.store import from_root
 
@@ -111,7 +112,7 @@ def spell(shape: Sequence[int]) -> str:
     return " x ".join(map(str, shape)) or "one number"
 
 
-class Samples:
+class Samples(Dataset):
     """Samples of a file in order, and what is decided and scored of their outputs."""
 
     def __init__(
@@ -142,10 +143,8 @@ class Samples:
     def __len__(self) -> int:
         return len(self.places)
 
-    def batches(self, batch_size: int, limit: int | None = None) -> Iterator[Arrays]:
-        chosen = self.places[spread(len(self), limit)]
-        for start in range(0, len(chosen), batch_size):
-            yield take(self.everything, chosen[start : start + batch_size])
+    def take(self, places: NDArray[np.int64]) -> Arrays:
+        return take(self.everything, self.places[places])
 
     def score(self, outputs: Arrays) -> dict[str, float]:
         if self.labels is None or self._score is None:

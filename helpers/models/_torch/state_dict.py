@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from helpers.errors import CheckpointError
+from helpers.errors import CheckpointError, one_line
 from helpers.models._tensors import check
 
 
@@ -42,7 +42,7 @@ def read(path: Path, inert: Collection[str] = ()) -> Any:
             with torch.serialization.safe_globals(stubs):
                 return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # damaged bytes can fail in any way inside the unpickler
-        reason = " ".join(str(error).split()).split("WeightsUnpickler error: ")[-1]
+        reason = one_line(error).split("WeightsUnpickler error: ")[-1]
         named = re.search(r"GLOBAL ([\w.]+)", reason)
         text = f"is not a whole PyTorch checkpoint: {reason[:120] or 'no content'}"
         if tried := named[1] if named else _imported(path):

@@ -3,14 +3,12 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from helpers.models import Arrays, Config, Dataset, Example, Model, SampleSize, Tensor, float_type
+from helpers.models import Config, Dataset, Model, SampleSize, Split, Tensor, float_type
 from helpers.models._rounding import bounds
 from helpers.models.bert.sizes import POSITIONS, SIZES
 
 if TYPE_CHECKING:
     from torch import nn
-
-    from helpers.models.bert.data import QuestionSet
 
 LENGTH = 384  # tokens of a window unless the experiment says otherwise
 INPUTS = (
@@ -33,10 +31,6 @@ class BERT(Model):
     VARIANTS = tuple(SIZES)
     GENERATED = ("generated", "generated-few", "generated-small")  # the second for slow variants
     SAMPLE_SIZES: ClassVar = {"max_seq_length": SampleSize(SHORTEST, POSITIONS, LENGTH, "tokens")}
-    RECIPE = (
-        *("sizes", "network", "features", "_torch/descent"),
-        *("synthetic/generate", "synthetic/fit"),
-    )
     BATCH = 8
     BOUNDS = bounds(_SUMS)
 
@@ -58,45 +52,15 @@ class BERT(Model):
             for place, end in enumerate(("start", "end"))
         )
 
-    def prepare_dataset(self, config: Config, folder: Path) -> None:
-        from helpers.models.bert.synthetic.generate import write_questions
-
-        write_questions(config.dataset, folder)
-
-    def open_dataset(self, config: Config, folder: Path) -> Dataset:
-        from helpers.models.bert.squad import FILE
-
-        return self._questions(config, folder, FILE)
-
-    def training_samples(self, config: Config, folder: Path, count: int, seed: int) -> Arrays:
-        """Draw windows over the questions of `train-v1.1.json`."""
-        from helpers.models._arrays import draw
-        from helpers.models.bert.squad import TRAINING
-
-        questions = self._questions(config, folder, TRAINING)
-        return questions.batch(draw(len(questions), count, seed).tolist())
-
-    def _questions(self, config: Config, folder: Path, file: str) -> "QuestionSet":
+    def open_dataset(self, config: Config, folder: Path, split: Split = "test") -> Dataset:
         from helpers.models.bert.data import QuestionSet
+        from helpers.models.bert.squad import FILES
 
         inputs, outputs = (
             [tensor.name for tensor in tensors(config)] for tensors in (self.inputs, self.outputs)
         )
-        rows = SIZES[config.variant].rows
-        return QuestionSet(folder, config.max_seq_length or LENGTH, rows, inputs, outputs, file)
-
-    def prepare_checkpoint(self, config: Config, dataset: Path, path: Path) -> None:
-        """Fit the network to paragraphs that are not in `dataset`."""
-        from helpers.models.bert.synthetic.fit import fit
-
-        fit(config.dataset, config.variant, dataset, path)
-
-    def example(self, config: Config, dataset: Dataset, most: int) -> Example:
-        from helpers.models.bert.data import QuestionSet
-        from helpers.models.bert.display import example
-
-        assert isinstance(dataset, QuestionSet)
-        return example(dataset, [tensor.name for tensor in self.outputs(config)])
+        length, rows = config.max_seq_length or LENGTH, SIZES[config.variant].rows
+        return QuestionSet(folder, length, rows, inputs, outputs, FILES[split])
 
     def build(self, config: Config, checkpoint: Path) -> "nn.Module":
         from transformers.initialization import no_init_weights

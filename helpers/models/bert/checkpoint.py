@@ -2,10 +2,9 @@
 
 from pathlib import Path
 
-import torch
 from torch import Tensor, nn
 
-from helpers.errors import CheckpointError
+from helpers.errors import CheckpointError, as_error
 from helpers.models._torch import state_dict
 from helpers.models.bert.sizes import SIZES
 
@@ -56,9 +55,6 @@ def _safetensors(path: Path) -> dict[str, Tensor]:
 
     if not path.is_file():
         raise CheckpointError(f"{path} is not a file. Use a checkpoint.")
-    try:
-        tensors: dict[str, torch.Tensor] = load_file(path)
-    except Exception as error:  # damaged bytes fail in several ways
-        reason = " ".join(str(error).split())[:120]
-        raise CheckpointError(f"{path} is not a whole safetensors file: {reason}") from None
+    with as_error(CheckpointError, f"{path} is not a whole safetensors file", 120):
+        tensors: dict[str, Tensor] = load_file(path)
     return tensors

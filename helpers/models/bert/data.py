@@ -1,15 +1,14 @@
 """How SQuAD's questions and a vocabulary become batches, and how outputs become scores."""
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from helpers.errors import DataError
-from helpers.models import Arrays
-from helpers.models._arrays import spread
+from helpers.models import Arrays, Dataset
 from helpers.models.bert import metric
 from helpers.models.bert.answers import best_spans
 from helpers.models.bert.features import Window, WordPiece, windows
@@ -20,7 +19,7 @@ MARKER = "generated.json"  # next to the questions: marks a generated set
 PUBLISHED = "3e85deb501d4e538b6bc56f786231552"  # MD5 of the public file
 
 
-class QuestionSet:
+class QuestionSet(Dataset):
     """The questions of `file`, tokenized with `vocab.txt`, from anywhere in a folder.
 
     A sample is a window of `length` tokens over one question's paragraph. Raises DataError for
@@ -36,7 +35,7 @@ class QuestionSet:
         outputs: Sequence[str],
         file: str = FILE,
     ) -> None:
-        self.length, self._inputs, self._outputs = length, inputs, outputs
+        self.length, self._inputs, self.outputs = length, inputs, outputs
         path = _only(folder, file)
         content = path.read_bytes()
         self.tokenizer = WordPiece(_only(folder, VOCABULARY), rows)
@@ -62,12 +61,6 @@ class QuestionSet:
     def __len__(self) -> int:
         return len(self.windows)
 
-    def batches(self, batch_size: int, limit: int | None = None) -> Iterator[Arrays]:
-        """Yield ids, segments and mask, int32 [batch, length] each."""
-        places = spread(len(self), limit).tolist()
-        for first in range(0, len(places), batch_size):
-            yield self.batch(places[first : first + batch_size])
-
     def windows_of(self, question: int) -> list[int]:
         """Give the places of all windows of the question at that place."""
         return [i for i, window in enumerate(self.windows) if window.question == question]
@@ -84,8 +77,8 @@ class QuestionSet:
         context = self._contexts[self.questions[found.question].context]
         return context.spans[found.start : found.start + found.length]
 
-    def batch(self, places: Sequence[int]) -> Arrays:
-        """Give the windows at `places` as one batch."""
+    def take(self, places: Sequence[int] | NDArray[np.int64]) -> Arrays:
+        """Return ids, segments and mask of the windows at `places`, int32 [windows, length]."""
         rows = []
         for place in places:
             window = self.windows[place]
@@ -101,11 +94,11 @@ class QuestionSet:
         `places`, which hold all windows of their questions. Raises DataError for another shape.
         """
         chosen = self.windows if places is None else [self.windows[place] for place in places]
-        for name in self._outputs:
+        for name in self.outputs:
             found, expected = list(outputs[name].shape), [len(chosen), self.length]
             if found != expected:
                 raise DataError(f"{name} is {found} and should be {expected}")
-        start, end = (outputs[name] for name in self._outputs)
+        start, end = (outputs[name] for name in self.outputs)
         spans = best_spans(chosen, start, end)
         return {self.questions[place].id: self._text(place, span) for place, span in spans.items()}
 

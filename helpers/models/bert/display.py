@@ -1,7 +1,5 @@
 """Tables of questions of an evaluation set: as tokens, and with the answers a network gives."""
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from helpers.models import Example
@@ -32,7 +30,7 @@ def show_answers(dataset: QuestionSet, infer: Answers, count: int = 5) -> list[d
     for place in spread(len(dataset.questions), count).tolist():
         question, windows = dataset.questions[place], dataset.windows_of(place)
         outputs = concatenate(
-            answers(infer, dataset.batch([window]), np.array([window])) for window in windows
+            answers(infer, dataset.take([window]), np.array([window])) for window in windows
         )
         context, expected = dataset.contexts[question.context], question.answers[0]
         rows.append(
@@ -46,9 +44,9 @@ def show_answers(dataset: QuestionSet, infer: Answers, count: int = 5) -> list[d
     return rows
 
 
-def example(dataset: QuestionSet, outputs: Sequence[str]) -> Example:
+def example(dataset: QuestionSet, most: int) -> Example:
     """Choose the first question that `show_answers` asks, and the window over its paragraph that
-    has the answer; `outputs` are the names of the start and end logits.
+    has the answer.
     """
     question, windows = dataset.questions[0], dataset.windows_of(0)
     text, expected = dataset.contexts[question.context], question.answers[0]
@@ -67,7 +65,7 @@ def example(dataset: QuestionSet, outputs: Sequence[str]) -> Example:
         "passage": np.array([window.offset, window.offset + window.length]),
         "expected": np.array(expected),
     }
-    return Example(dataset.batch([chosen]), beside, READING.format(outputs=tuple(outputs)))
+    return Example(dataset.take([chosen]), beside, READING.format(outputs=tuple(dataset.outputs)))
 
 
 def show_features(dataset: QuestionSet, count: int = 5) -> list[dict[str, str | int]]:

@@ -13,6 +13,7 @@ from pydantic import BaseModel, Field, ValidationError
 from helpers.errors import DataError
 
 FILE, TRAINING = "dev-v1.1.json", "train-v1.1.json"
+FILES = {"test": FILE, "train": TRAINING}
 
 
 class _Answer(BaseModel):

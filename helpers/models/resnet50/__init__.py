@@ -3,23 +3,11 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from helpers.models import (
-    Arrays,
-    Config,
-    Dataset,
-    Example,
-    Model,
-    Raw,
-    SampleSize,
-    Tensor,
-    float_type,
-)
+from helpers.models import Config, Dataset, Model, SampleSize, Split, Tensor, float_type
 from helpers.models._rounding import bounds
 
 if TYPE_CHECKING:
     from torch import nn
-
-    from helpers.models.resnet50.data import ImageFolder
 
 RESIZED = 256  # pixels of an image's shorter side, and so of the largest crop
 CROPPED = 224  # pixels of a crop's sides, unless an experiment has a crop_size
@@ -37,7 +25,6 @@ class ResNet50(Model):
     PACKAGES = ("PIL",)
     METRICS: ClassVar = {"top1": "higher", "top5": "higher"}
     SAMPLE_SIZES: ClassVar = {"crop_size": SampleSize(SMALLEST, RESIZED, CROPPED, "pixels a side")}
-    RECIPE = ("network", "data", "_torch/descent", "synthetic/generate", "synthetic/fit")
     BATCH = 8
     BOUNDS = bounds(_SUMS)
 
@@ -51,39 +38,14 @@ class ResNet50(Model):
         meaning = "a logit for each class"
         return (Tensor("OUTPUT__0", float_type(config), (1000,), meaning),)
 
-    def prepare_dataset(self, config: Config, folder: Path) -> None:
-        from helpers.models.resnet50.synthetic.generate import write_images
-
-        write_images(config.dataset, folder / IMAGES, folder / TRAINING)
-
-    def open_dataset(self, config: Config, folder: Path) -> Dataset:
-        images = folder / IMAGES if (folder / IMAGES).is_dir() else folder
-        return self._folder(config, images)
-
-    def _folder(self, config: Config, folder: Path) -> "ImageFolder":
+    def open_dataset(self, config: Config, folder: Path, split: Split = "test") -> Dataset:
         from helpers.models.resnet50.data import ImageFolder
 
         (image,), (logits,) = self.inputs(config), self.outputs(config)
-        return ImageFolder(folder, image.name, logits.name, image.shape[-1])
-
-    def training_samples(self, config: Config, folder: Path, count: int, seed: int) -> Arrays:
-        """Read images of `<folder>/train/<class>/`."""
-        from helpers.models._arrays import draw
-
-        images = self._folder(config, folder / TRAINING)
-        return images.take(draw(len(images), count, seed))
-
-    def prepare_checkpoint(self, config: Config, dataset: Path, path: Path) -> None:
-        from helpers.models.resnet50.synthetic.fit import fit
-
-        fit(config.dataset, path)
-
-    def example(self, config: Config, dataset: Dataset, most: int) -> Example:
-        from helpers.models.resnet50.data import ImageFolder
-        from helpers.models.resnet50.display import example
-
-        assert isinstance(dataset, ImageFolder)
-        return example(dataset, self.outputs(config)[0].name)
+        images = folder / (TRAINING if split == "train" else IMAGES)
+        if split == "test" and not images.is_dir():
+            images = folder  # the user's, which has class folders alone
+        return ImageFolder(images, image.name, logits.name, image.shape[-1])
 
     def build(self, config: Config, checkpoint: Path) -> "nn.Module":
         from helpers.models.resnet50.network import ResNet50, load
@@ -91,12 +53,6 @@ class ResNet50(Model):
         network = ResNet50()
         load(checkpoint, network)
         return network.eval()
-
-    @property
-    def raw(self) -> Raw:
-        from helpers.models.resnet50 import raw
-
-        return raw
 
 
 MODEL = ResNet50()

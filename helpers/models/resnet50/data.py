@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from helpers.errors import DataError
-from helpers.models import Arrays
+from helpers.models import Arrays, Dataset
 from helpers.models._arrays import spread
 from helpers.models.resnet50 import CROPPED, RESIZED
 from helpers.store import usable_cores
@@ -28,7 +28,7 @@ MEAN = np.array([0.485, 0.456, 0.406], dtype=np.float32)
 DEVIATION = np.array([0.229, 0.224, 0.225], dtype=np.float32)
 
 
-class ImageFolder:
+class ImageFolder(Dataset):
     """The images of `<folder>/<class>/`, in order of class and path.
 
     A class is its folder's name where all names are numbers (NVIDIA's prepared ImageNet), else the
@@ -38,7 +38,7 @@ class ImageFolder:
     def __init__(
         self, folder: Path, input_name: str, output_name: str, side: int = CROPPED
     ) -> None:
-        self._input, self._output = input_name, output_name
+        self._input, self.output = input_name, output_name
         self._read = partial(preprocess, side=side)
         self._origin = "generated" if (folder / MARKER).is_file() else "folder"
         try:
@@ -91,17 +91,17 @@ class ImageFolder:
 
         The outputs are [images, 1000]; raises DataError for another shape.
         """
-        logits = outputs[self._output]
+        logits = outputs[self.output]
         if logits.shape != (len(self), OUTPUTS):
             expected = [len(self), OUTPUTS]
-            raise DataError(f"{self._output} is {list(logits.shape)} and should be {expected}")
+            raise DataError(f"{self.output} is {list(logits.shape)} and should be {expected}")
         best = np.argsort(-logits.astype(np.float32), axis=1, kind="stable")[:, :5]
         hits = best == self._labels[:, None]
         return {"top1": float(hits[:, 0].mean()), "top5": float(hits.any(axis=1).mean())}
 
     def decisions(self, outputs: Arrays) -> NDArray[np.int64]:
         """Give the class of each image."""
-        return np.asarray(outputs[self._output].argmax(axis=1))
+        return np.asarray(outputs[self.output].argmax(axis=1))
 
 
 def normalise(pixels: NDArray[np.uint8]) -> NDArray[np.float32]:

@@ -92,8 +92,9 @@ def show_predictions(
     return picture(figure, f"{text}, by class and likeliest class: {'; '.join(said)}.")
 
 
-def example(dataset: ImageFolder, output: str) -> Example:
-    """Choose the first image that `show_predictions` draws; `output` has its logits."""
+def example(dataset: ImageFolder, most: int) -> Example:
+    """Choose the first image that `show_predictions` draws."""
     classes = np.array([dataset.name_of(label) for label in range(OUTPUTS)])
     beside = {"classes": classes, "label": np.array(dataset.class_of(0))}
-    return Example(dataset.take(np.array([0])), beside, READING.format(output=output))
+    reading = READING.format(output=dataset.output)
+    return Example(dataset.take(np.array([0])), beside, reading)

@@ -3,14 +3,12 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from helpers.models import Arrays, Config, Dataset, Example, Model, Raw, Tensor, float_type
+from helpers.models import Config, Dataset, Model, Split, Tensor, float_type
 from helpers.models._rounding import bounds
 from helpers.models.tft.variants import HORIZON, LENGTH, QUANTILES, VARIANTS
 
 if TYPE_CHECKING:
     from torch import nn
-
-    from helpers.models.tft.data import Windows
 
 _WIDTH = 128
 # terms of an output of: the embedding; the selection of variables, whose first layer takes four;
@@ -29,10 +27,6 @@ class TFT(Model):
     PACKAGES = ("polars", "sklearn")
     METRICS: ClassVar = {f"p{round(100 * q)}": "lower" for q in QUANTILES}  # q-risks
     VARIANTS = tuple(VARIANTS)
-    RECIPE = (
-        *("variants", "network", "data", "prepare", "_torch/descent"),
-        *("synthetic/generate", "synthetic/fit"),
-    )
     BATCH = 64
     # int8 leaves the LSTM in floating point
     BOUNDS = bounds(_SELECTION + _LSTM + _ATTENTION) | {
@@ -53,38 +47,11 @@ class TFT(Model):
         shape, meaning = (HORIZON, len(QUANTILES)), "P10, P50 and P90 of each hour, scaled"
         return (Tensor("target__0", float_type(config), shape, meaning),)
 
-    def prepare_dataset(self, config: Config, folder: Path) -> None:
-        from helpers.models.tft.synthetic.generate import write_series
-
-        write_series(config.dataset, config.variant, folder)
-
-    def open_dataset(self, config: Config, folder: Path) -> Dataset:
-        return self._windows(config, folder, "test")
-
-    def training_samples(self, config: Config, folder: Path, count: int, seed: int) -> Arrays:
-        """Draw windows of `train.csv`."""
-        from helpers.models._arrays import draw
-
-        windows = self._windows(config, folder, "train")
-        return windows.take(draw(len(windows), count, seed))
-
-    def _windows(self, config: Config, folder: Path, split: str) -> "Windows":
+    def open_dataset(self, config: Config, folder: Path, split: Split = "test") -> Dataset:
         from helpers.models.tft.data import Windows
 
         names = tuple(tensor.name for tensor in (*self.inputs(config), *self.outputs(config)))
         return Windows(folder, VARIANTS[config.variant], names, split)
-
-    def prepare_checkpoint(self, config: Config, dataset: Path, path: Path) -> None:
-        from helpers.models.tft.synthetic.fit import fit
-
-        fit(config.dataset, VARIANTS[config.variant], dataset, path)
-
-    def example(self, config: Config, dataset: Dataset, most: int) -> Example:
-        from helpers.models.tft.data import Windows
-        from helpers.models.tft.display import example
-
-        assert isinstance(dataset, Windows)
-        return example(dataset, self.outputs(config)[0].name)
 
     def build(self, config: Config, checkpoint: Path) -> "nn.Module":
         from helpers.models.tft.checkpoint import load
@@ -94,12 +61,6 @@ class TFT(Model):
         network = TemporalFusionTransformer(variant.cardinality, variant.dropout)
         load(checkpoint, network)
         return network.eval()
-
-    @property
-    def raw(self) -> Raw:
-        from helpers.models.tft import raw
-
-        return raw
 
 
 MODEL = TFT()

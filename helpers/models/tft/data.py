@@ -1,6 +1,5 @@
 """How a folder that NVIDIA's preprocessing wrote becomes windows, and how forecasts are scored."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from helpers.errors import DataError
-from helpers.models import Arrays
-from helpers.models._arrays import spread
+from helpers.models import Arrays, Dataset
 from helpers.models._tables import origin, reading, require
 from helpers.models.tft import pickles
 from helpers.models.tft.variants import (
@@ -29,7 +27,7 @@ Doubles = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 
-class Windows:
+class Windows(Dataset):
     """The windows of `test.csv`, by series and start, and the scalers of `tgt_scalers.bin`.
 
     A series has a window at each of its hours but the last 191. `names` are those of the three
@@ -41,7 +39,7 @@ class Windows:
     def __init__(
         self, folder: Path, variant: Variant, names: tuple[str, ...], split: str = "test"
     ) -> None:
-        self.variant, self._names = variant, names
+        self.variant, self.names = variant, names
         path, last = folder / f"{split}.csv", variant.cardinality - 1
         if not path.is_file():
             layout = "Use NVIDIA's processed folder, with test.csv and tgt_scalers.bin."
@@ -63,7 +61,7 @@ class Windows:
         self.series = ids[self._starts]  # [windows]: whose each window is
         codes, places = np.unique(self.series, return_inverse=True)
         self._scalers = _scalers(folder / "tgt_scalers.bin", codes)[places]  # mean and scale
-        self.facts: dict[str, str | int] = {
+        self._facts: dict[str, str | int] = {
             "series": len(codes),
             "windows": len(self),
             "hours": len(ids),
@@ -71,27 +69,21 @@ class Windows:
             "origin": origin(folder),
         }
 
+    @property
+    def facts(self) -> dict[str, str | int]:
+        return self._facts
+
     def __len__(self) -> int:
         return len(self._starts)
-
-    def spread(self, limit: int | None = None) -> Integers:
-        """Choose `limit` windows, spread evenly over the whole set; all without a limit."""
-        return spread(len(self), limit)
 
     def cut(self, chosen: Integers) -> tuple[Integers, Floats, Floats]:
         """Copy windows out: categories, known and target, each [chosen, 192, 1 or 3]."""
         rows = self._starts[chosen, None] + np.arange(LENGTH)
         return self._categories[rows, None], self._known[rows], self._target[rows, None]
 
-    def batches(self, batch_size: int, limit: int | None = None) -> Iterator[Arrays]:
-        """Yield int64 [batch, 192, 1], float32 [batch, 192, 3] and float32 [batch, 192, 1]."""
-        chosen = self.spread(limit)
-        for start in range(0, len(chosen), batch_size):
-            yield self.take(chosen[start : start + batch_size])
-
-    def take(self, chosen: Integers) -> Arrays:
-        """Give the windows `chosen` as one batch."""
-        return dict(zip(self._names, self.cut(chosen), strict=False))
+    def take(self, places: Integers) -> Arrays:
+        """Return int64 [windows, 192, 1], float32 [windows, 192, 3] and [windows, 192, 1]."""
+        return dict(zip(self.names, self.cut(places), strict=False))
 
     def unscaled(self, values: Floats | Doubles, chosen: Integers) -> NDArray[np.float64]:
         """Give the scaled values [chosen, ...] of windows in the units of the data."""
@@ -107,10 +99,10 @@ class Windows:
         """Give the q-risk of P10, P50 and P90 over all windows and hours, in units of the data;
         raise DataError for outputs not [windows, 24, 3].
         """
-        name, expected = self._names[-1], (len(self), HORIZON, len(QUANTILES))
+        name, expected = self.names[-1], (len(self), HORIZON, len(QUANTILES))
         if (found := outputs[name]).shape != expected:
             raise DataError(f"{name} is {list(found.shape)} and should be {list(expected)}")
-        everything = self.spread()
+        everything = np.arange(len(self))
         actual = self.targets(everything)[:, HISTORY:]
         return {
             f"p{round(100 * q)}": q_risk(actual, self.unscaled(found[..., place], everything), q)
@@ -119,8 +111,8 @@ class Windows:
 
     def decisions(self, outputs: Arrays) -> NDArray[np.bool_]:
         """Tell of each hour whether the P50 is above the target of the day before."""
-        everything = self.spread()
-        median = self.unscaled(outputs[self._names[-1]][..., QUANTILES.index(0.5)], everything)
+        everything = np.arange(len(self))
+        median = self.unscaled(outputs[self.names[-1]][..., QUANTILES.index(0.5)], everything)
         before = self.targets(everything)[:, HISTORY - HORIZON : HISTORY]
         return np.asarray(median > before).reshape(-1)
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from helpers.display import COLOURS, GREY, INK, legend_below, number, paired_bars, picture, subplots
 from helpers.models import Config, Example
-from helpers.models._arrays import Answers, answers
+from helpers.models._arrays import Answers, answers, spread
 from helpers.models.tft.data import Windows
 from helpers.models.tft.variants import HISTORY, HORIZON, LENGTH
 
@@ -35,7 +35,7 @@ ACTUAL: dict[str, Any] = {"color": INK, "lw": 0.7, "marker": "o", "ms": 2.8}
 
 def show_series(dataset: Windows, count: int = 4) -> "Image":
     """Draw a window of `count` series, spread over the set: a week, and the day to forecast."""
-    chosen = dataset.spread(count)
+    chosen = spread(len(dataset), count)
     values, ahead = dataset.targets(chosen), HOURS[HISTORY:]
     figure, drawn = subplots("A week of history and the day to forecast", len(chosen))
     for axes, series, line in zip(drawn, dataset.series[chosen], values, strict=True):
@@ -56,9 +56,8 @@ def show_forecasts(dataset: Windows, infer: Answers, count: int = 4) -> "Image":
     `infer` maps a batch as the data set gives it to the network's output: a session's `run`, or a
     client of a server. Or it holds the outputs of all windows.
     """
-    chosen = dataset.spread(count)
-    (batch,) = dataset.batches(len(chosen), len(chosen))
-    (scaled,) = answers(infer, batch, chosen).values()
+    chosen = spread(len(dataset), count)
+    (scaled,) = answers(infer, dataset.take(chosen), chosen).values()
     forecasts = dataset.unscaled(np.asarray(scaled, dtype=np.float64), chosen)
     actual, ahead = dataset.targets(chosen), HOURS[HISTORY:]
     figure, drawn = subplots("Forecasts of a day and actual values", len(chosen))
@@ -82,9 +81,9 @@ def show_forecasts(dataset: Windows, infer: Answers, count: int = 4) -> "Image":
     return picture(figure, text)
 
 
-def example(dataset: Windows, output: str) -> Example:
-    """Choose the first window that `show_forecasts` draws; `output` has its quantiles, scaled."""
-    chosen = dataset.spread(1)
+def example(dataset: Windows, most: int) -> Example:
+    """Choose the first window that `show_forecasts` draws."""
+    chosen = spread(len(dataset), 1)
     ((mean, one),) = dataset.unscaled(np.array([[0.0, 1.0]]), chosen)
     beside = {
         "mean": np.array(mean),
@@ -92,7 +91,7 @@ def example(dataset: Windows, output: str) -> Example:
         "actual": dataset.targets(chosen)[0, HISTORY:],
         "quantity": np.array(f"series {dataset.series[chosen[0]]}, {dataset.variant.quantity}"),
     }
-    reading = READING.format(output=output, hours=HORIZON)
+    reading = READING.format(output=dataset.names[-1], hours=HORIZON)
     return Example(dataset.take(chosen), beside, reading)
 
 

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from helpers.errors import DataError
+from helpers.errors import DataError, one_line
 
 NUMPY = {  # what numpy's own pickles of arrays and scalars need
     "_codecs": ("encode",),
@@ -42,5 +42,5 @@ def read(path: Path) -> Any:
     except FileNotFoundError:
         raise DataError(f"{path} is missing") from None
     except Exception as error:  # damaged bytes can fail in any way inside the unpickler
-        reason = " ".join(str(error).split())[:120] or type(error).__name__
+        reason = one_line(error, 120) or type(error).__name__
         raise DataError(f"{path} was rejected: {reason}") from None

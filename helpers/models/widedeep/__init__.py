@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import ClassVar
 
-from helpers.models import Arrays, Config, Dataset, Example, Model, Network, Raw, RawParts, Tensor
+from helpers.models import Config, Dataset, Model, Network, RawParts, Split, Tensor
 from helpers.models._rounding import bounds
 from helpers.models.widedeep.features import HOTNESS, MULTI_HOT, NUMERIC, ONE_HOT
 
@@ -13,10 +13,6 @@ class WideAndDeep(Model):
     FRAMEWORK = "tensorflow"
     PACKAGES = ("polars",)
     METRICS: ClassVar = {"map12": "higher"}
-    RECIPE = (
-        *("features", "network", "data", "checkpoint", "_keras/checkpoint"),
-        *("synthetic/generate", "synthetic/fit"),
-    )
     BATCH = 4096
     BOUNDS = bounds([1248, *[1024] * 5])  # inputs of the deep network's layers
 
@@ -35,35 +31,11 @@ class WideAndDeep(Model):
         """Name the probability of a click."""
         return (Tensor("wide_deep_model", "float32", (1,), "the probability of a click"),)
 
-    def prepare_dataset(self, config: Config, folder: Path) -> None:
-        from helpers.models.widedeep.synthetic.generate import write_displays
-
-        write_displays(config.dataset, folder)
-
-    def open_dataset(self, config: Config, folder: Path) -> Dataset:
+    def open_dataset(self, config: Config, folder: Path, split: Split = "test") -> Dataset:
         from helpers.models.widedeep.data import Displays
 
-        return Displays(folder, self.outputs(config)[0].name)
-
-    def training_samples(self, config: Config, folder: Path, count: int, seed: int) -> Arrays:
-        """Draw rows of `train/*.parquet`."""
-        from helpers.models._arrays import draw
-        from helpers.models.widedeep.data import Displays
-
-        displays = Displays(folder, self.outputs(config)[0].name, "train")
-        return displays.rows(draw(len(displays), count, seed))
-
-    def prepare_checkpoint(self, config: Config, dataset: Path, path: Path) -> None:
-        from helpers.models.widedeep.synthetic.fit import fit
-
-        fit(config.dataset, dataset, path)
-
-    def example(self, config: Config, dataset: Dataset, most: int) -> Example:
-        from helpers.models.widedeep.data import Displays
-        from helpers.models.widedeep.display import example
-
-        assert isinstance(dataset, Displays)
-        return example(dataset, self.outputs(config)[0].name, most)
+        part = {"test": "valid", "train": "train"}[split]
+        return Displays(folder, self.outputs(config)[0].name, part)
 
     def build(self, config: Config, checkpoint: Path) -> Network:
         from helpers.models.widedeep.checkpoint import load
@@ -72,12 +44,6 @@ class WideAndDeep(Model):
         network = wide_and_deep()
         load(checkpoint, network)
         return network
-
-    @property
-    def raw(self) -> Raw:
-        from helpers.models.widedeep import raw
-
-        return raw
 
     @property
     def raw_parts(self) -> RawParts:

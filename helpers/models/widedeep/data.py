@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from helpers.errors import DataError
-from helpers.models import Arrays
+from helpers.models import Arrays, Dataset
 from helpers.models._arrays import concatenate, spread, take
 from helpers.models._tables import origin, reading, require
 from helpers.models.widedeep.features import CLICKED, DISPLAY, HOTNESS, MULTI_HOT, NAMES, PAD, ROWS
@@ -23,7 +23,7 @@ SLICE = 1 << 18  # rows that are in memory at once
 Integers = NDArray[np.int64]
 
 
-class Displays:
+class Displays(Dataset):
     """The rows of `valid/*.parquet`, in the order of the files' names: an ad in its display each.
 
     `output` is the name of the network's; `part` may also be "train". The features are read when
@@ -32,7 +32,7 @@ class Displays:
     """
 
     def __init__(self, folder: Path, output: str, part: str = "valid") -> None:
-        self._output, self._origin = output, origin(folder)
+        self.output, self._origin = output, origin(folder)
         self._files = sorted(path for path in (folder / part).glob("*.parquet") if path.is_file())
         if not self._files:
             layout = "Use NVIDIA's prepared folder, with valid/*.parquet."
@@ -63,12 +63,12 @@ class Displays:
         places = spread(len(self), limit)
         step = max(SLICE // batch_size, 1) * batch_size
         for first in range(0, len(places), step):
-            rows = self.rows(places[first : first + step])
+            rows = self.take(places[first : first + step])
             for start in range(0, len(rows[NAMES[0]]), batch_size):
                 yield take(rows, slice(start, start + batch_size))
 
-    def rows(self, places: Integers) -> Arrays:
-        """Read the features of the rows at `places`, which ascend, a slice of a file at a time."""
+    def take(self, places: Integers) -> Arrays:
+        """Read the features of the rows at `places`, a slice of a file at a time."""
         parts = []
         for path, (start, end) in zip(self._files, pairwise(self._starts.tolist()), strict=True):
             for first in range(start, end, SLICE):
@@ -81,15 +81,15 @@ class Displays:
 
     def score(self, outputs: Arrays) -> dict[str, float]:
         """Give MAP@12 over all displays with a click; raise DataError for outputs not [rows, 1]."""
-        found = outputs[self._output]
+        found = outputs[self.output]
         if found.shape != (len(self), 1):
-            raise DataError(f"{self._output} is {list(found.shape)} and should be {[len(self), 1]}")
+            raise DataError(f"{self.output} is {list(found.shape)} and should be {[len(self), 1]}")
         ranks = first_click_ranks(self.displays, self.clicked, found[:, 0])
         return {"map12": mean_average_precision(ranks)}
 
     def decisions(self, outputs: Arrays) -> NDArray[np.int64]:
         """Give the row of the ad that each display would show first."""
-        order = np.lexsort((-outputs[self._output][:, 0], self.displays))
+        order = np.lexsort((-outputs[self.output][:, 0], self.displays))
         return np.asarray(order[np.unique(self.displays[order], return_index=True)[1]])
 
 

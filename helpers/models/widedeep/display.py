@@ -40,7 +40,7 @@ def show_displays(dataset: Displays, count: int = 3) -> list[Row]:
     """Give a row for each ad of `count` displays, spread over the set: features, and the click."""
     rows: list[Row] = []
     for places in _displays(dataset, count):
-        features = dataset.rows(places)
+        features = dataset.take(places)
         for number, place in enumerate(places):
             shown = {name: _plain(features[of][number]) for name, of in COLUMNS.items()}
             display = str(dataset.displays[place])
@@ -54,7 +54,7 @@ def show_ranking(dataset: Displays, infer: Answers, count: int = 3) -> list[Row]
     """
     rows: list[Row] = []
     for places in _displays(dataset, count):
-        features = dataset.rows(places)
+        features = dataset.take(places)
         predicted, ads = _predicted(infer, features, places), features["ad_id"][:, 0]
         for rank, number in enumerate(np.argsort(-predicted, kind="stable"), start=1):
             place = places[number]
@@ -64,11 +64,11 @@ def show_ranking(dataset: Displays, infer: Answers, count: int = 3) -> list[Row]
     return rows
 
 
-def example(dataset: Displays, output: str, most: int) -> Example:
-    """Choose the ads of the first display that `show_ranking` ranks; `output` has probabilities."""
+def example(dataset: Displays, most: int) -> Example:
+    """Choose the ads of the first display that `show_ranking` ranks."""
     places = next(_displays(dataset, 1))[:most]
     beside = {"clicked": dataset.clicked[places]}
-    return Example(dataset.rows(places), beside, READING.format(output=output))
+    return Example(dataset.take(places), beside, READING.format(output=dataset.output))
 
 
 def show_ranks(dataset: Displays, infer: Answers, batch_size: int = 64) -> "Image":
@@ -78,7 +78,7 @@ def show_ranks(dataset: Displays, infer: Answers, batch_size: int = 64) -> "Imag
     """
     wanted = max(1, round(ROWS / len(dataset) * len(np.unique(dataset.displays))))
     places = np.sort(np.concatenate(list(_displays(dataset, wanted))))
-    features = dataset.rows(places)
+    features = dataset.take(places)
     batches = (slice(first, first + batch_size) for first in range(0, len(places), batch_size))
     predicted = np.concatenate(
         [_predicted(infer, take(features, each), places[each]) for each in batches]

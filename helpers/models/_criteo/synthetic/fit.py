@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from helpers.models import Config
 from helpers.models._criteo import checkpoint
 from helpers.models._criteo.data import Samples, SplitBinary
 from helpers.models._criteo.lookup import Lookup
@@ -105,14 +106,15 @@ class Recommender:
         return loss, slope
 
 
-def fit(name: str, model: str, dataset: Path, path: Path) -> None:
-    """Fit "dlrm" or "dcnv2" to the part `train` of the set `name` in `dataset`.
+def fit(config: Config, dataset: Path, path: Path) -> None:
+    """Fit "dlrm" or "dcnv2" to the part `train` of the generated set in `dataset`.
 
     The checkpoint is written to the new folder `path`. Raises DataError if there is no recipe.
     """
-    recipe, part = recipe_of(name, RECIPES)[model], SplitBinary(dataset, part="train")
-    fitted = train(model, part, recipe, path)
-    checkpoint.save(model, fitted.dense, part.spec.cardinalities, path)
+    recipe = recipe_of(config.dataset, RECIPES)[config.model]
+    part = SplitBinary(dataset, part="train")
+    fitted = train(config.model, part, recipe, path)
+    checkpoint.save(config.model, fitted.dense, part.spec.cardinalities, path)
 
 
 def train(model: str, part: SplitBinary, recipe: Recipe, folder: Path) -> Recommender:
@@ -120,7 +122,7 @@ def train(model: str, part: SplitBinary, recipe: Recipe, folder: Path) -> Recomm
     recommender = Recommender(model, part.spec.cardinalities, folder)
     progress, rng = FitProgress(recipe.steps), np.random.default_rng(SEED)
     for step in range(1, recipe.steps + 1):
-        samples = part.take(rng.integers(0, len(part), recipe.batch_size))
+        samples = part.read(rng.integers(0, len(part), recipe.batch_size))
         cooling = float(0.5 * (1 + np.cos(np.pi * (step - 1) / recipe.steps)))
         rates = recipe.learning_rate * cooling, recipe.table_rate * cooling
         progress.say(step, recommender.take(samples, *rates))

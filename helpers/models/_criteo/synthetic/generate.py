@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from helpers.errors import ParameterError
+from helpers.models import Config
+from helpers.models._arrays import GOLDEN, mix
 from helpers.models._criteo import spec
 from helpers.models._criteo.data import Samples, write_part
 from helpers.models._criteo.tables import CATEGORICAL, NUMERICAL, TABLES
@@ -36,11 +38,12 @@ Floats = NDArray[np.float64]
 Ids = NDArray[np.int32] | NDArray[np.int64]
 
 
-def write(name: str, variant: str, folder: Path) -> None:
-    """Write the set `name` with the tables of `variant` into `folder`, an empty folder.
+def write(config: Config, folder: Path) -> None:
+    """Write the set `config.dataset` with the tables of `config.variant` into an empty folder.
 
     Raises DataError if there is no such set, ParameterError if the variant has no tables here.
     """
+    name, variant = config.dataset, config.variant
     counts = size_of(name, SIZES, ", a split-binary folder or the public day files")
     if variant not in TABLES:
         raise ParameterError(f"Unknown tables '{variant}'. Known tables: {', '.join(TABLES)}.")
@@ -93,11 +96,8 @@ def logits(categorical: Ids, numerical: NDArray[np.float32]) -> Floats:
 def effect(feature: int, ids: Ids) -> Floats:
     """Give each id of a feature a number of its own, as if drawn from (-√3, √3): of variance 1.
 
-    The mixing is splitmix64's (Steele, Lea and Flood, OOPSLA 2014, figure 17).
+    The mixing is that of splitmix64.
     """
     bits = ids.astype(np.uint64) + (np.uint64(feature + 1) << np.uint64(40))
-    bits = bits * np.uint64(0x9E3779B97F4A7C15)
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        bits = (bits ^ (bits >> np.uint64(shift))) * np.uint64(factor)
-    bits ^= bits >> np.uint64(31)
+    bits = mix(bits * GOLDEN)
     return np.asarray((2 * (bits >> np.uint64(11)) / 2.0**53 - 1) * 3**0.5)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from helpers.models import Config
 from helpers.models._synthetic import FitProgress, recipe_of
 from helpers.models._torch import state_dict
 from helpers.models._torch.descent import descend, mixed_precision
@@ -33,17 +34,17 @@ TOKENS = 384  # of a window
 LARGEST_NORM = 1.0  # of a gradient
 
 
-def fit(name: str, variant: str, dataset: Path, path: Path) -> None:
-    """Fit the network `variant` to the set `name` and write its state dict to `path`.
+def fit(config: Config, dataset: Path, path: Path) -> None:
+    """Fit the network to paragraphs that are not in `dataset`; write its state dict to `path`.
 
     Prints a line every 20 steps. Raises DataError if there is no recipe for the set.
     """
-    steps = recipe_of(name, STEPS)
-    scale = SIZES["small"].hidden / SIZES[variant].hidden
-    tokenizer = WordPiece(dataset / VOCABULARY, SIZES[variant].rows)
+    steps, size = recipe_of(config.dataset, STEPS), SIZES[config.variant]
+    scale = SIZES["small"].hidden / size.hidden
+    tokenizer = WordPiece(dataset / VOCABULARY, size.rows)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
-        network = QuestionAnswering(variant)
+        network = QuestionAnswering(config.variant)
     network.eval()  # there is no dropout: no question is seen twice
     encoder, layers = network.bert.encoder, network.bert.encoder.layer
     for layer in layers[FITTED:]:

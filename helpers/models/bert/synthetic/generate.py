@@ -14,6 +14,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.random import Generator
 
+from helpers.models import Config
 from helpers.models._synthetic import size_of
 from helpers.models.bert.data import MARKER, VOCABULARY
 from helpers.models.bert.features import SPECIAL
@@ -64,12 +65,13 @@ class Asked:
     start: int
 
 
-def write_questions(name: str, folder: Path) -> None:
-    """Write the set `name` in SQuAD's format, questions of the training distribution in a file of
-    their own, and the vocabulary.
+def write(config: Config, folder: Path) -> None:
+    """Write the set `config.dataset` in SQuAD's format, questions of the training distribution in a
+    file of their own, and the vocabulary.
 
     Raises DataError if there is no such set.
     """
+    name = config.dataset
     count = size_of(name, SETS, f" or a folder that holds {FILE} and {VOCABULARY}")
     _write(folder / FILE, name, count, SEED)
     _write(folder / TRAINING, name, TRAINING_SETS[name], FILE_SEED)

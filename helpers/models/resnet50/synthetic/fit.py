@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy, one_hot
 
+from helpers.models import Config
 from helpers.models._synthetic import FitProgress, recipe_of
 from helpers.models._torch import state_dict
 from helpers.models._torch.descent import descend, mixed_precision
@@ -47,12 +48,12 @@ RECIPES = {
 }
 
 
-def fit(name: str, path: Path) -> None:
-    """Fit the network to the set `name` and write its state dict to `path`.
+def fit(config: Config, dataset: Path, path: Path) -> None:
+    """Fit the network to the set `config.dataset` and write its state dict to `path`.
 
     Prints a line every 20 steps. Raises DataError if there is no recipe for the set.
     """
-    recipe = recipe_of(name, RECIPES)
+    recipe = recipe_of(config.dataset, RECIPES)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
         network = _fresh_network()

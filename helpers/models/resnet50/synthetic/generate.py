@@ -14,7 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from helpers.models import Config
 from helpers.models._synthetic import size_of
+from helpers.models.resnet50 import IMAGES, TRAINING
 from helpers.models.resnet50.data import MARKER
 from helpers.store import usable_cores
 
@@ -29,14 +31,16 @@ Floats = NDArray[np.floating[Any]]
 Pattern = Callable[[Floats, Floats, np.random.Generator], Floats]
 
 
-def write_images(name: str, folder: Path, training: Path) -> None:
-    """Write the set `name` as files `<folder>/<class>/<number>.JPEG`, and others into `training`.
+def write(config: Config, folder: Path) -> None:
+    """Write the set `config.dataset` as files `<folder>/validation/<class>/<number>.JPEG`, and
+    others into `<folder>/train`.
 
     Raises DataError if there is no such set.
     """
+    name, parts = config.dataset, (folder / IMAGES, folder / TRAINING)
     counts = size_of(name, SETS, " or a folder of images")
     seeds = EVALUATION_SEED, FILE_SEED
-    for count, seed, part in zip(counts, seeds, (folder, training), strict=True):
+    for count, seed, part in zip(counts, seeds, parts, strict=True):
         images = [(seed, texture, number) for texture in range(CLASSES) for number in range(count)]
         for texture in range(CLASSES):
             (part / str(texture)).mkdir(parents=True)

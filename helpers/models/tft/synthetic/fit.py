@@ -6,12 +6,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from helpers.models import Config
 from helpers.models._synthetic import FitProgress, recipe_of
 from helpers.models._torch import state_dict
 from helpers.models._torch.descent import descend, mixed_precision
 from helpers.models.tft.data import Windows
 from helpers.models.tft.network import TemporalFusionTransformer
-from helpers.models.tft.variants import HISTORY, QUANTILES, Variant
+from helpers.models.tft.variants import HISTORY, QUANTILES, VARIANTS
 
 SEED = 0
 WARM_UP = 20  # steps in which the learning rate rises
@@ -19,12 +20,13 @@ WARM_UP = 20  # steps in which the learning rate rises
 RECIPES = {"generated": (140, 32, 4e-3), "generated-small": (50, 8, 3e-3)}
 
 
-def fit(name: str, variant: Variant, dataset: Path, path: Path) -> None:
-    """Fit to `train.csv` of the set `name` in `dataset` and write the state dict to `path`.
+def fit(config: Config, dataset: Path, path: Path) -> None:
+    """Fit to `train.csv` of the generated set in `dataset`; write the state dict to `path`.
 
     Prints a line every 20 steps. Raises DataError if there is no recipe for the set.
     """
-    steps, batch_size, learning_rate = recipe_of(name, RECIPES)
+    steps, batch_size, learning_rate = recipe_of(config.dataset, RECIPES)
+    variant = VARIANTS[config.variant]
     windows, rng = Windows(dataset, variant, (), "train"), np.random.default_rng(SEED)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)

@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from helpers.models import Config
 from helpers.models._synthetic import size_of
 from helpers.models._tables import GENERATED
 from helpers.models.tft.prepare import prepare
@@ -25,12 +26,13 @@ SIZES = {  # days to train, and windows to test of each series
 }
 
 
-def write_series(name: str, kind: str, folder: Path) -> None:
-    """Write the set `name` of the variant `kind` as a processed folder with the variant's ids.
+def write(config: Config, folder: Path) -> None:
+    """Write the set `config.dataset` as a processed folder with the ids of `config.variant`.
 
     The hours that are forecast in `valid` and `test` come after all those of `train`. Raises
     DataError if there is no such set.
     """
+    name, kind = config.dataset, config.variant
     sizes = size_of(name, SIZES, ", NVIDIA's processed folder or a public raw file")
     (train, windows), variant, history = sizes[kind], VARIANTS[kind], HISTORY // DAY
     days = ((0, train), (train - history, train + 1), (train + 1 - history, train + 3))

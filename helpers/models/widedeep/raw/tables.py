@@ -16,6 +16,7 @@ import polars as pl
 from scipy.sparse import csr_matrix  # type: ignore[import-untyped, unused-ignore]
 
 from helpers.errors import DataError
+from helpers.models._arrays import GOLDEN, mix
 from helpers.models.widedeep.features import HOTNESS, MULTI_HOT
 from helpers.models.widedeep.raw.files import Files, refuse_repeated
 
@@ -119,8 +120,7 @@ def hashed(ids: pl.Expr) -> pl.Expr:
 
 def _hash(ids: pl.Series) -> pl.Series:
     """Hash numbers, taken as 64 bits in two's complement, with the first output of SplitMix64
-    seeded with the number (Steele, Lea and Flood, "Fast splittable pseudorandom number generators",
-    2014, figure 17, with the variant's constants); texts with the first 8 bytes of BLAKE2b as a
+    seeded with the number; texts with the first 8 bytes of BLAKE2b as a
     little-endian number, a missing one as the empty one.
     """
     if ids.dtype == pl.String:
@@ -130,7 +130,4 @@ def _hash(ids: pl.Series) -> pl.Series:
         hashes = pl.Series(np.frombuffer(digests, dtype="<u8"))
         return texts.replace_strict(known, hashes, return_dtype=pl.UInt64)
     mixed = ids.fill_null(MISSING).cast(pl.Int64).to_numpy().view(np.uint64)
-    mixed = mixed + np.uint64(0x9E3779B97F4A7C15)
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return pl.Series(ids.name, mixed ^ (mixed >> np.uint64(31)))
+    return pl.Series(ids.name, mix(mixed + GOLDEN))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from helpers.models import Network
+from helpers.models import Config, Network
 from helpers.models._arrays import take
 from helpers.models._keras import Tensor, tensorflow
 from helpers.models._keras import keras as load_keras
@@ -23,19 +23,19 @@ FLOOR = 1e-8  # that Adagrad's sum of squares starts from; a gradient here is ab
 RECIPES = {"generated": (60, 1024), "generated-small": (40, 256)}  # steps, and batch size
 
 
-def fit(name: str, dataset: Path, path: Path) -> None:
-    """Fit to `train/*.parquet` of the set `name` in `dataset`; write to the new folder `path`.
+def fit(config: Config, dataset: Path, path: Path) -> None:
+    """Fit to `train/*.parquet` of the generated set in `dataset`; write to the new folder `path`.
 
     Prints a line every 20 steps. Raises DataError if there is no recipe for the set.
     """
-    steps, batch_size = recipe_of(name, RECIPES)
+    steps, batch_size = recipe_of(config.dataset, RECIPES)
     network = wide_and_deep(SEED)
     _train(network, Displays(dataset, OUTPUT, "train"), steps, batch_size)
     checkpoint.save(network, path)
 
 
 def _train(network: Network, displays: Displays, steps: int, batch_size: int) -> None:
-    features = displays.rows(np.arange(len(displays)))
+    features = displays.take(np.arange(len(displays)))
     clicked = displays.clicked[:, None].astype(np.float32)
     tf, cross_entropy = tensorflow(), load_keras().losses.binary_crossentropy
     variables = [each.value for each in network.trainable_variables]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from helpers.models import Config
 from helpers.models._synthetic import size_of
 from helpers.models._tables import GENERATED
 from helpers.models.widedeep.features import (
@@ -39,12 +40,13 @@ Columns = dict[str, NDArray[Any]]
 SIZES = {"generated": (24_000, 3_200), "generated-small": (1_500, 250)}  # displays, of both parts
 
 
-def write_displays(name: str, folder: Path) -> None:
-    """Write the set `name` into `train/*.parquet` and `valid/*.parquet` of a folder.
+def write(config: Config, folder: Path) -> None:
+    """Write the set `config.dataset` into `train/*.parquet` and `valid/*.parquet` of a folder.
 
     The displays of the two are different and lie between each other; rows are sorted by display.
     Raises DataError if there is no such set.
     """
+    name = config.dataset
     known = ", NVIDIA's prepared folder or the folder of outbrain's CSV files"
     sizes, rng = size_of(name, SIZES, known), np.random.default_rng(SEED)
     table = _table(displays := sum(sizes), rng)
