@@ -176,7 +176,7 @@ def worker(
 
     It runs until you press Ctrl-C.
     """
-    fleet.work(fleet.Access(address, key, insecure), outputs, target or (), say)
+    fleet.work(fleet.Access(address, key, insecure), target or (), say)
 
 
 @app.command(epilog=EXAMPLE.format("scheduler --host 10.0.0.1"))
