@@ -50,6 +50,11 @@ class Artifact:
         return digest({name: file.sha256 for name, file in self.files.items()})
 
     @property
+    def failure(self) -> str:
+        """Why nothing may be built on it; empty if it may."""
+        return str(self.facts.get("failed") or self.facts.get("red") or "")  # "red" before 0.1.0
+
+    @property
     def size_mb(self) -> float:
         """Size of all files together in megabytes (10^6 bytes)."""
         return sum(file.size for file in self.files.values()) / 1e6
@@ -119,7 +124,7 @@ def verify(artifact: Artifact) -> Artifact:
 
 def mark_failed(artifact: Artifact, reason: str) -> None:
     """Write into the manifest that nothing may be built on this artifact, and why."""
-    _write_manifest(artifact.folder, {**artifact.facts, "red": reason}, artifact.files)
+    _write_manifest(artifact.folder, {**artifact.facts, "failed": reason}, artifact.files)
 
 
 def discard(folder: Path) -> None:
