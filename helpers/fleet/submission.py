@@ -27,8 +27,8 @@ from helpers.pipeline import (
     Runner,
     due,
     explain,
-    here,
     kernel_environment,
+    kernel_server,
     opened,
     publish,
     publish_indexes,
@@ -79,9 +79,9 @@ def run(
     with (
         joined(access, outputs) as workers,
         opened(plans, outputs, force, say, away=True) as (pending, expected),
-        here(cell_seconds) as place,
+        kernel_server(True) as server,
     ):
-        runner = Runner(outputs, pending, expected, force, say, place)
+        runner = Runner(outputs, pending, expected, force, say, server, cell_seconds)
         try:
             outcome = Submission(workers, runner, groups).run()
         finally:
@@ -184,7 +184,7 @@ class Submission:
             "experiments": group.experiments,
             "stages": list(dict.fromkeys(job.config.stage for job in jobs)),
             "force": self._runner.force,
-            "cell_seconds": self._runner.place.cell_seconds if self._runner.place else 0,
+            "cell_seconds": self._runner.cell_seconds,
             "command": COMMAND.format(group.target),
             "is_shared": worker.is_shared,
         }

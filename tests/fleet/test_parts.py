@@ -422,7 +422,7 @@ def test_a_broken_installation_of_a_worker_counts_as_in_an_ordinary_run(
     (group,) = groups_of(plans)
     ((_, job),) = group.jobs
     group.worker = WorkerInfo("", "a processor", ("smoke",), False, "", 0.0, 0.0)
-    runner = Runner(tmp_path / "home", {job.result: "waiting"}, {}, False, Lines(), None)
+    runner = Runner(tmp_path / "home", {job.result: "waiting"}, {}, False, Lines(), None, 60)
     sent = Submission(cast(Any, None), runner, [group])
     found = {"model": "bert", "experiment": job.config.experiment, "stage": "export", "gpu": "CPU"}
     broken = Result(**found, state="skipped", reason=f"{BROKEN} torch cannot be loaded")
@@ -449,7 +449,7 @@ def test_a_worker_that_is_silent_is_not_asked_what_it_has(
         return {"two": ["data/x"]}
 
     monkeypatch.setattr(submission, "ask_all", ask_all)
-    runner = Runner(tmp_path, {}, {}, False, Lines(), None)
+    runner = Runner(tmp_path, {}, {}, False, Lines(), None, 60)
     sent = Submission(cast(Any, SimpleNamespace(client=None)), runner, [])
 
     assert sent._with_most(free, ["data/x"]).address == "two"
