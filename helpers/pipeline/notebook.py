@@ -76,7 +76,6 @@ def execute(
 
         _write_whole()
         transport = {"transport": "ipc", "ip": f"{sockets}/kernel"}  # no port is opened
-        client = {"client_class": f"{__package__}.kernels.PromptClient"}
         try:
             notebook = papermill.execute_notebook(
                 str(source),
@@ -86,7 +85,7 @@ def execute(
                 progress_bar=False,
                 start_timeout=START_SECONDS,
                 execution_timeout=cell_seconds,
-                config=Config({"ConnectionFileMixin": transport, "AsyncKernelManager": client}),
+                config=Config({"ConnectionFileMixin": transport}),
                 stdout_file=Relay(say),
                 extra_arguments=["--IPKernelApp.log_level=CRITICAL"],  # it is said when it ends
                 shutdown_kernel="immediate",  # its cells are done: ending politely takes 0.4 s
