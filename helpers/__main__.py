@@ -381,8 +381,9 @@ def use_utf8() -> None:
 
 @contextmanager
 def interrupted_by(*signals: signal.Signals) -> Iterator[list[int]]:
-    """Have the first of these signals interrupt the block as Ctrl-C does, and tell which it was. A
-    signal that is ignored stays so, as SIGHUP does after `nohup`.
+    """Let the first of these signals interrupt the block as Ctrl-C does; yield a list that gets it.
+
+    A signal that is ignored stays so, as SIGHUP does after `nohup`.
     """
     came: list[int] = []
 

@@ -145,7 +145,7 @@ class Submission:
             group.state = "over"
 
     def _assign(self) -> None:
-        """Give each waiting group to a free worker, or say why there is none."""
+        """Send each waiting group to a free worker, or show why there is none."""
         for group in self._groups:
             if group.state != "waiting" or not self._is_remote(group):
                 continue
@@ -170,7 +170,7 @@ class Submission:
         return max(heard, key=lambda worker: len(held.get(worker.address, ())))
 
     def _send(self, group: Group, worker: WorkerInfo, artifacts: Sequence[str]) -> None:
-        """Have a worker run a group, once."""
+        """Submit a group to a worker, once."""
         from helpers.fleet.tasks import run_group
 
         self._say.queued(group.name, "")
@@ -267,7 +267,7 @@ class Submission:
         self._show(group, job, f"running: on {group.worker.description}")
 
     def _settle(self, group: Group, job: Job, state: str, line: str) -> None:
-        """Take over what a job left on its worker."""
+        """Copy what a job left on its worker, and count its state."""
         group.shown.close()
         try:
             if state != "unchanged" or stale(job, away=True):
@@ -284,7 +284,7 @@ class Submission:
         publish(self._outputs, group.target, only_changed=True, pending=self._pending)
 
     def _files(self, group: Group, job: Job) -> dict[str, bytes]:
-        """Ask a group's worker for the files of a job."""
+        """Fetch the files of a job from its group's worker."""
         from helpers.fleet.tasks import in_outputs
 
         assert group.worker

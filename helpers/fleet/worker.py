@@ -28,7 +28,7 @@ def work(access: Access, targets: Sequence[str], say: Lines) -> None:
 
 
 async def _work(access: Access, resources: dict[str, float], say: Lines) -> None:
-    """Be a worker until the scheduler is lost; closing it ends what it runs."""
+    """Run a worker until the scheduler is lost; closing it ends what it runs."""
     from distributed import Worker
     from distributed.utils import get_ip
 

@@ -107,9 +107,7 @@ class Workers:
         return [worker.address for worker in self]
 
     def refresh(self) -> None:
-        """Ask the scheduler which workers there are, and new ones what they are; raise `FleetError`
-        if the scheduler is gone.
-        """
+        """Update the list of workers from the scheduler; raise `FleetError` if it is gone."""
         now, present = time.monotonic(), self._present()
         for name, worker in self._known.items():
             if worker.lost:

@@ -124,7 +124,7 @@ class Forked:
         self.send_signal(signal.SIGKILL)
 
     def terminate(self) -> None:
-        """Ask it to end."""
+        """Send it a request to end."""
         self.send_signal(signal.SIGTERM)
 
 
@@ -147,7 +147,7 @@ class ForkedProvisioner(LocalProvisioner):
 
 @contextmanager
 def forked() -> Iterator[Nursery]:
-    """Have the kernels that the block starts forked from one process, which ends with it."""
+    """Fork the kernels that the block starts from one process, which ends with it."""
     global nursery
     factory = KernelProvisionerFactory.instance()
     factory.provisioners[NAME] = EntryPoint(

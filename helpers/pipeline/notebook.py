@@ -37,7 +37,7 @@ class Relay(io.TextIOBase):
 
 @cache
 def _write_whole() -> None:
-    """Have papermill replace notebooks at absolute paths whole: it writes one after every cell, and
+    """Make papermill replace notebooks at absolute paths whole: it writes one after every cell, and
     a command that is killed meanwhile would leave half of it.
     """
     from papermill.iorw import LocalHandler, papermill_io

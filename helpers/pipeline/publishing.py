@@ -48,7 +48,7 @@ Configs = dict[str, dict[tuple[str, str], StageConfig | str]]
 
 
 def targets(outputs: Path) -> list[str]:
-    """Name the targets that lie in an outputs folder, but for those of models that are gone."""
+    """List the targets of an outputs folder, but for those of models that are gone."""
     paths = sorted(outputs.glob("*/parameters.yaml"))
     return [path.parent.name for path in paths if _content(path, path.stat().st_mtime_ns)]
 
@@ -165,7 +165,7 @@ def write_results(outputs: Path, target: str) -> Path:
 
 
 def _plain(value: Value) -> Value:
-    """Spell a value as the published tables do: unknown ones empty, booleans in lower case."""
+    """Format a value as the published tables do: unknown ones empty, booleans in lower case."""
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return ""
     if isinstance(value, bool):
