@@ -176,7 +176,7 @@ def worker(
 
     It runs until you press Ctrl-C.
     """
-    fleet.work(fleet.Access(address, key, insecure), outputs, target or (), say)
+    fleet.work(fleet.Access(address, key, insecure), target or (), say)
 
 
 @app.command(epilog=EXAMPLE.format("scheduler --host 10.0.0.1"))
@@ -381,8 +381,9 @@ def use_utf8() -> None:
 
 @contextmanager
 def interrupted_by(*signals: signal.Signals) -> Iterator[list[int]]:
-    """Have the first of these signals interrupt the block as Ctrl-C does, and tell which it was. A
-    signal that is ignored stays so, as SIGHUP does after `nohup`.
+    """Let the first of these signals interrupt the block as Ctrl-C does; yield a list that gets it.
+
+    A signal that is ignored stays so, as SIGHUP does after `nohup`.
     """
     came: list[int] = []
 

@@ -23,18 +23,18 @@ def differences(first: Path, second: Path) -> list[str]:
 
 
 def _machine(file: ParameterFile) -> Fields:
-    """Give what a file says of the machine, without the release: a model may have its own."""
+    """Return what a file says of the machine, without the release: a model may have its own."""
     return file.model_dump(exclude={"defaults": True, "models": True, "server": {"release"}})
 
 
 def resolved(parameters: Parameters, model: str, name: str) -> Fields:
-    """Give every field of an experiment with its value, whatever stage reads it."""
+    """Return every field of an experiment with its value, whatever stage reads it."""
     fields: Fields = parameters.experiment(model, name).model_dump()
     return fields | {"release": fields["release"] or parameters.file.server.release}
 
 
 def _model_changes(first: Parameters, second: Parameters, model: str) -> Iterator[str]:
-    """Give a line for each difference; one that all experiments share is one line."""
+    """Return a line for each difference; one that all experiments share is one line."""
     before, after = first.experiments(model), second.experiments(model)
     for names, others, place in ((before, after, first.place), (after, before, second.place)):
         if not others:

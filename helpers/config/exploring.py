@@ -19,7 +19,7 @@ FILE = "overrides.json"
 
 
 def name_of(experiment: str, overrides: Mapping[str, Value]) -> str:
-    """Name an experiment with these overrides: `onnx-fp32~threads=1`."""
+    """Return the name of an experiment with these overrides: `onnx-fp32~threads=1`."""
     said = ",".join(f"{key}={_spelled(value)}" for key, value in sorted(overrides.items()))
     if len(said) > LONGEST:
         said = digest(dict(overrides))[:12]
@@ -33,7 +33,7 @@ def _spelled(value: Value) -> str:
 
 
 def experiment_of(name: str) -> str:
-    """Name the experiment that the overrides belong to; `name` itself if it has none."""
+    """Return the name without its overrides; `name` itself if it has none."""
     return name.partition(MARK)[0]
 
 

@@ -35,11 +35,11 @@ class Parameters:
     place: str  # how an error names the file
 
     def experiments(self, model: str) -> tuple[str, ...]:
-        """Name the experiments of a model; none if the file does not have the model."""
+        """Return the names of a model's experiments; none if the file does not have the model."""
         return tuple(self.file.models[model].experiments) if model in self.file.models else ()
 
     def lessons(self, model: str) -> tuple[str, ...]:
-        """Name the lessons that a run adds to the experiments of a model."""
+        """Return the names of the lessons that a run adds to the experiments of a model."""
         return tuple(self.file.models[model].lessons)
 
     def experiment(self, model: str, name: str) -> Experiment:
@@ -104,7 +104,7 @@ def _named(path: Path, *_: int) -> tuple[object, frozenset[str]]:
 
 
 def _target(gpu: str, model: str) -> str:
-    """Name a target's folder: as the parameter file is named, else after the GPU."""
+    """Return the name of a target's folder: the parameter file's, else one made of the GPU's."""
     if given := os.environ.get(TARGET_VARIABLE):
         return given
     path = file_for(gpu, model)

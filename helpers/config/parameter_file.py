@@ -114,7 +114,7 @@ class Server(Strict):
 
     @property
     def is_native(self) -> bool:
-        """Whether Triton's own backends run the models, and not the package's Python adapter."""
+        """Return whether Triton's own backends run the models, and not the Python adapter."""
         return self.kind != "embedded" and self.backend != "adapter"
 
     @pydantic.field_validator("backend")
@@ -202,7 +202,7 @@ class CheckpointField(Strict):
 
     @property
     def caveat(self) -> str:
-        """The note next to every accuracy; empty for a real checkpoint and real samples."""
+        """Return the note next to every accuracy; empty for a real checkpoint and real samples."""
         if self.checkpoint == "fitted":
             return " (checkpoint fitted to generated data)"
         drawn = getattr(self, "drawn", "")
@@ -281,7 +281,7 @@ class ConvertFields(ExportFields):
 
     @property
     def calibration(self) -> tuple[int, int] | None:
-        """Number of training samples and the seed that draws them; None if none are needed."""
+        """Return the number of training samples and the seed that draws them; None without int8."""
         if self.calibration_samples is None or self.calibration_seed is None:
             return None
         return self.calibration_samples, self.calibration_seed

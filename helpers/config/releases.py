@@ -85,7 +85,7 @@ def number(release: str) -> Version:
 
 
 def has_tensorflow(release: str) -> bool:
-    """Whether the release's image has the TensorFlow backend."""
+    """Return whether the release's image has the TensorFlow backend."""
     return number(release) <= number(LAST_WITH_TENSORFLOW)
 
 
@@ -97,14 +97,14 @@ def table() -> tuple[Held, ...]:
 
 
 def contents(release: str) -> str:
-    """Say in one line what a release's image holds; empty for one that is not in the table."""
+    """Return in one line what a release's image holds; empty for one that the table lacks."""
     held = [each for each in table() if each.release == release]
     doubt = {"stated": "", "inferred": " (inferred)", "unsourced": " (unsure)"}
     return ", ".join(f"{PARTS[each.part]} {each.version}{doubt[each.known]}" for each in held)
 
 
 def _version(release: str, part: str) -> Version:
-    """Give major and minor version of a part; (0, 0) before the table begins."""
+    """Return major and minor version of a part; (0, 0) before the table begins."""
     rows = (each for each in table() if each.part == part)
     held = [each for each in rows if number(each.release) <= number(release)]
     major, minor = re.findall(r"\d+", held[-1].version)[:2] if held else (0, 0)
@@ -112,12 +112,12 @@ def _version(release: str, part: str) -> Version:
 
 
 def has_tensorrt_10(release: str) -> bool:
-    """Whether the release's TensorRT is 10 or newer; older ones take 64-bit integers as 32-bit."""
+    """Return whether the release's TensorRT is 10 or newer; older ones read int64 as int32."""
     return _version(release, "tensorrt") >= (10, 0)
 
 
 def opset(release: str) -> int | None:
-    """Give the ONNX opset that a release with old runtimes reads; None for others.
+    """Return the ONNX opset that a release with old runtimes reads; None for others.
 
     Its PyTorch and TensorFlow are as old, and need files of their age too.
     """
@@ -127,14 +127,14 @@ def opset(release: str) -> int | None:
 
 
 def driver_obstacle(release: str, version: str) -> str:
-    """Say why a release does not run on this driver; empty if it does or that is not known."""
+    """Return why a release does not run on this driver; empty if it does or nobody knows."""
     needs = _missed(release, version)
     too_old = needs and not _is_silent(release, version)
     return f"driver {version} is too old: {needs}" if too_old else ""
 
 
 def driver_doubt(release: str, version: str) -> str:
-    """Say that NVIDIA's notes do not mention this driver; empty if they do."""
+    """Return a note that NVIDIA's notes do not mention this driver; empty if they do."""
     needs = _missed(release, version)
     if not (needs and _is_silent(release, version)):
         return ""
@@ -149,7 +149,7 @@ def _is_silent(release: str, version: str) -> bool:
 
 
 def _missed(release: str, version: str) -> str:
-    """Say what a release needs, if this driver is not that; empty if it is."""
+    """Return what a release needs, if this driver is not that; empty if it is."""
     major, minor, *_ = map(int, f"{version}.0".split("."))
     driver, (any_from, older) = (major, minor), _requirement(release)
     if driver >= any_from or any(driver[0] == each[0] and driver >= each for each in older):
@@ -161,7 +161,7 @@ def _missed(release: str, version: str) -> str:
 
 
 def _requirement(release: str) -> tuple[Version, tuple[Version, ...]]:
-    """Look a release's drivers up: the first, and the first of each older branch."""
+    """Return a release's drivers: the first, and the first of each older branch."""
     rows = [row for name, row in DRIVERS.items() if number(name) <= number(release)]
     return rows[-1] if rows else ((0, 0), ())
 

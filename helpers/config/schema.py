@@ -34,12 +34,12 @@ class StageConfig(fields.Strict):
 
     @property
     def opset(self) -> int | None:
-        """The ONNX opset that a server with old runtimes reads; None for one with today's."""
+        """Return the ONNX opset for a server with old runtimes; None for one with today's."""
         return None if not self.server.is_native else releases.opset(self.server.release)
 
     @property
     def drawn(self) -> str:
-        """The note next to all results from random samples; empty for other samples."""
+        """Return the note next to all results from random samples; empty for other samples."""
         model = models.get(self.model)
         return model.DRAWN if getattr(self, "dataset", "") in model.GENERATED else ""
 
@@ -60,7 +60,7 @@ class StageConfig(fields.Strict):
         return head | {name: value for name, value in read.items() if value not in empty}
 
     def fields_for(self, stage: str) -> set[str]:
-        """Name the fields that `stage`, this one or an earlier one, reads of this experiment."""
+        """Return the fields that `stage`, this one or an earlier one, reads of this experiment."""
         return fields_for(stage, getattr(self, "format", ""))
 
     def cache_fields(self, stage: str) -> dict[str, Value]:
@@ -85,7 +85,7 @@ class StageConfig(fields.Strict):
         return chosen
 
     def key(self, stage: str) -> str:
-        """Name the artifact of `stage`: two experiments with equal cache fields share it."""
+        """Return the name of a stage's artifact: experiments with equal cache fields share it."""
         return f"{self.model}-{stage}-{digest(self.cache_fields(stage))[:12]}"
 
 
@@ -168,8 +168,8 @@ LESSONS = tuple(name for name, stage in STAGE.items() if stage.config is LessonC
 
 
 def stages(model: str) -> tuple[str, ...]:
-    """Name the stages of a model, without lessons. A model of an existing repository has no export,
-    no conversion and no tuning.
+    """Return the stages of a model, without lessons. A model of an existing repository has no
+    export, no conversion and no tuning.
     """
     own = [name for name in STAGE if name not in LESSONS]
     if models.get(model).BACKEND:
@@ -178,13 +178,13 @@ def stages(model: str) -> tuple[str, ...]:
 
 
 def needed(model: str, stage: str) -> str:
-    """Name the stage whose result `stage` needs; empty if none."""
+    """Return the stage whose result `stage` needs; empty if none."""
     before = STAGE[stage].needs
     return before if before in stages(model) else ""
 
 
 def fields_for(stage: str, format_name: str) -> set[str]:
-    """Name the fields that `stage` ("data" for the data set) reads.
+    """Return the fields that `stage` ("data" for the data set) reads.
 
     A conversion reads what its format is built for too: a changed `max_batch_size` makes an engine
     again, and no ONNX file.

@@ -44,7 +44,7 @@ def load(path: Path) -> object:
 
 
 def _check_events(text: str) -> None:
-    """Look for what would end the parser, which reads events without recursion and nodes with it,
+    """Raise for what would end the parser, which reads events without recursion and nodes with it,
     and for tags, which a node no longer tells from the type that its text has.
     """
     depth = 0
@@ -58,7 +58,7 @@ def _check_events(text: str) -> None:
 
 
 def _check_node(node: yaml.Node, known: dict[yaml.Node, tuple[int, int]]) -> tuple[int, int]:
-    """Give how many values and levels `node` has, once every alias in it is replaced."""
+    """Return how many values and levels `node` has, once every alias in it is replaced."""
     if node in known:
         return known[node]
     known[node] = MAX_VALUES, MAX_DEPTH  # counts if the node holds an alias of itself

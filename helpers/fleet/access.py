@@ -43,7 +43,7 @@ def silence() -> float:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host's address can be reached from this machine only."""
+    """Return whether a host's address can be reached from this machine only."""
     with suppress(ValueError):
         return ip_address(host).is_loopback
     return host == "localhost"
@@ -61,7 +61,7 @@ class Access:
 
     @property
     def host(self) -> str:
-        """The host of an address such as tls://10.0.0.1:8786; raises `ParameterError`."""
+        """Return the host of an address such as tls://10.0.0.1:8786; raise `ParameterError`."""
         with suppress(ValueError):  # of a port that is no number
             parts = urlsplit(self.address)
             if parts.scheme in ("tls", "tcp") and parts.hostname and parts.port is not None:
@@ -72,7 +72,7 @@ class Access:
 
     @property
     def security(self) -> "Security":
-        """What encrypts the connection.
+        """Return what encrypts the connection.
 
         Raises `ParameterError` where a key is missing, or where a plain connection would leave this
         machine and nothing says that it may.

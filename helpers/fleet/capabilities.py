@@ -1,11 +1,14 @@
 """What a machine offers a cluster: the targets that it can run, and what it is."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from helpers import machine
 from helpers.config import FILES, Parameters, read_file
 from helpers.errors import DeploymentError, ParameterError
 from helpers.machine import provenance
+
+OURS = "triton-notebooks"  # Dask resource of every worker: one group at a time
+TARGET = "target:"  # prefix of a target as a Dask resource
 
 
 def targets() -> list[str]:
@@ -16,16 +19,16 @@ def targets() -> list[str]:
         name = machine.this_gpu().name
     except DeploymentError:
         name = ""
-    found = []
+    matching: dict[str, None] = {}
     for path in sorted(FILES.glob("*.yaml")):
         try:
             given = read_file(path)
         except ParameterError:
             continue
-        fits = machine.matches_target(name, given.file.gpu) if name else given.file.device == "cpu"
-        if fits:
-            found += names(given)
-    return list(dict.fromkeys(found))
+        gpu, device = given.file.gpu, given.file.device
+        if machine.matches_target(name, gpu) if name else device == "cpu":
+            matching |= dict.fromkeys(names(given))
+    return [*matching]
 
 
 def names(given: Parameters) -> list[str]:
@@ -35,17 +38,17 @@ def names(given: Parameters) -> list[str]:
 
 def description() -> str:
     """Return what this machine is in words, not what it is called."""
-    found = provenance.machine("", "gpu")
-    processor, cores = found["host_processor_model_name"], found["host_processor_vcpu_count"]
-    gpu = f"{found['accelerator_model_name']}, " if found["accelerators_per_node"] else ""
-    return f"{gpu}{processor}, {cores} cores, {found['host_memory_capacity']}"
+    about = provenance.machine("", "gpu")
+    processor, cores = about["host_processor_model_name"], about["host_processor_vcpu_count"]
+    gpu = f"{about['accelerator_model_name']}, " if about["accelerators_per_node"] else ""
+    return f"{gpu}{processor}, {cores} cores, {about['host_memory_capacity']}"
 
 
-def resources(offered: Sequence[str]) -> dict[str, float]:
-    """Return what is offered as Dask resources: one group at a time of each."""
-    return {resource(name): 1.0 for name in offered}
+def resources(targets: Iterable[str]) -> dict[str, float]:
+    """Return the Dask resources of a worker that offers targets."""
+    return {OURS: 1.0, **{TARGET + name: 1.0 for name in targets}}
 
 
-def resource(name: str) -> str:
-    """Return a target as a Dask resource."""
-    return f"target:{name}"
+def offered(resources: Iterable[str]) -> tuple[str, ...]:
+    """Return the targets among a worker's Dask resources."""
+    return tuple(name.removeprefix(TARGET) for name in resources if name.startswith(TARGET))

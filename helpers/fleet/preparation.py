@@ -11,21 +11,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from helpers import models
 from helpers.config import ExportConfig, configure, read_file, select
 from helpers.display import Lines
 from helpers.errors import FleetError, ParameterError
 from helpers.fleet.access import Access
-from helpers.fleet.access import configure as configure_dask
-from helpers.fleet.workers import Workers, joined, probed
+from helpers.fleet.workers import Workers, ask_all, joined
 from helpers.inference import dataset_place
 from helpers.models import Answer
 from helpers.store import display_path, from_root, locked, making
-
-if TYPE_CHECKING:
-    from distributed import Client
 
 AGAIN = 3  # times that a call may be repeated whose worker was lost
 
@@ -34,7 +30,6 @@ AGAIN = 3  # times that a call may be repeated whose worker was lost
 class Spread:
     """Makes calls on the workers that see what they need."""
 
-    client: "Client"
     workers: Workers
     addresses: list[str]
     say: Lines
@@ -42,11 +37,11 @@ class Spread:
     def __call__(
         self, do: Callable[..., Answer], calls: Sequence[Sequence[Any]]
     ) -> Sequence[Answer]:
-        """Make the calls, and give their answers in order; raise what one of them raised."""
+        """Make the calls, and return their answers in order; raise what one of them raised."""
         from helpers.fleet.tasks import call
 
-        began = time.monotonic()
-        futures = self.client.map(
+        began, client = time.monotonic(), self.workers.client
+        futures = client.map(
             partial(call, do),
             [[*arguments] for arguments in calls],
             workers=self.addresses,
@@ -55,15 +50,15 @@ class Spread:
             pure=False,
         )
         try:
-            found: list[Answer] = self.client.gather(futures)
+            answers: list[Answer] = client.gather(futures)
         except CancelledError:
             self.workers.refresh()  # it says that the scheduler is gone
             raise
         finally:
-            self.client.cancel(futures)
+            client.cancel(futures)
         seconds = time.monotonic() - began
         self.say(f"{do.__name__}: {len(calls)} parts in {seconds:.1f} s")
-        return found
+        return answers
 
 
 def prepare(
@@ -91,35 +86,27 @@ def prepare(
         say(f"{display_path(place.made)} is already prepared")
         return
     scratch = place.made.with_name(f"{place.made.name}.parts")
-    configure_dask()
-    with joined(access) as client, locked(outputs), probed(outputs) as probe:
-        workers = Workers(client, access.address, probe)
-        workers.refresh()
-        workers.refuse_others([each.targets for each in workers])
-        spread = Spread(client, workers, _seeing(workers, [probe, source]), say)
+    with joined(access, outputs) as workers, locked(outputs):
+        workers.refuse_others([worker.targets for worker in workers])
+        spread = Spread(workers, _seeing(workers, [workers.probe, source]), say)
         (scratch / "result").mkdir(parents=True, exist_ok=True)
         parts.prepare_parts(config, source, scratch / "result", scratch, spread)
         for left in (scratch / "result").rglob(".*"):  # of a worker that was killed
             left.unlink()
         with making(place.made) as (folder, _):
-            for each in (scratch / "result").iterdir():
-                each.rename(folder / each.name)
+            for part in (scratch / "result").iterdir():
+                part.rename(folder / part.name)
         shutil.rmtree(scratch)
     say(f"{display_path(place.made)} is prepared")
 
 
 def _seeing(workers: Workers, paths: Sequence[Path]) -> list[str]:
     """Choose the workers that see all of the paths."""
-    from helpers.fleet.tasks import sees
+    from helpers.fleet.tasks import see
 
-    found = [
-        info.address
-        for info in workers
-        if all(workers.ask(info.address, sees, str(path)) for path in paths)
-    ]
-    if not found:
-        places = " and ".join(str(path) for path in paths)
-        raise FleetError(
-            f"No worker can read {places}. Put both on a disk that all machines share."
-        )
-    return found
+    names = [str(path) for path in paths]
+    answers = ask_all(workers.client, workers.addresses, see, names)
+    if found := [address for address, sees in answers.items() if sees]:
+        return found
+    places = " and ".join(names)
+    raise FleetError(f"No worker can read {places}. Put both on a disk that all machines share.")

@@ -1,16 +1,18 @@
 """The process in which a worker runs a group of stages: the ordinary run, in the worker's folder.
 
-The task comes as a line of JSON on its standard input; what the run does goes out as lines of JSON.
-If the input closes, or SIGINT comes, the run ends as by Ctrl-C and so does this process.
+The worker starts it with `run_process`. The task comes as a line of JSON on its standard input;
+what the run does goes out as lines of JSON. If the input closes, or SIGINT comes, the run ends as
+by Ctrl-C and so does this process.
 """
 
 import fcntl
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -18,10 +20,67 @@ from helpers.config import STAGE, CompareConfig, LoadConfig
 from helpers.display import Lines
 from helpers.errors import DeploymentError, WorkspaceError
 from helpers.pipeline import Job, read_plans, run_plans
-from helpers.store import outputs, temporary_folder
+from helpers.store import LOCKED_VARIABLE, outputs, temporary_folder
 
 END_SECONDS = 20.0  # that ending a stage may take
+POLL_SECONDS = 0.1
+COMMAND = (sys.executable, "-W", "ignore", "-m", "helpers.fleet.process")
+KILLED = "The worker process was killed, probably out of memory. Run again."
 LOCK_FOLDER = Path("/tmp")  # the same for all workers of a host, whatever their TMPDIR
+
+
+def run_process(
+    task: Mapping[str, object],
+    tell: Callable[[Mapping[str, object]], None],
+    is_wanted: Callable[[], bool],
+) -> None:
+    """Run the group of a task in a process of its own, pass on its events, the last of which says
+    why nothing more will come, and end it once it is no longer wanted.
+
+    In an outputs folder that is the submitter's too, it needs no lock: the submitter holds it.
+    """
+    last: dict[str, object] = {"over": True, "error": KILLED}
+    variables = {LOCKED_VARIABLE: "1"} if task["is_shared"] else {}
+
+    def relay() -> None:
+        assert process.stdout
+        for line in process.stdout:
+            event = json.loads(line)
+            (last.update if "over" in event else tell)(event)
+
+    with (
+        suppress(BrokenPipeError),  # it has ended before it read the task
+        subprocess.Popen(
+            COMMAND,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | variables,
+            start_new_session=True,  # Ctrl-C ends the worker, which ends it
+        ) as process,
+    ):
+        assert process.stdin
+        print(json.dumps(task), file=process.stdin, flush=True)
+        reader = threading.Thread(target=relay, daemon=True)
+        reader.start()
+        while process.poll() is None:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(POLL_SECONDS)
+            if not is_wanted():
+                _end(process)
+        reader.join()
+    tell(last)
+
+
+def _end(process: "subprocess.Popen[str]") -> None:
+    """End a process as Ctrl-C does, and kill it if that does not help."""
+    process.send_signal(signal.SIGINT)
+    try:
+        process.wait(END_SECONDS)
+    except subprocess.TimeoutExpired:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 class Events(Lines):
@@ -97,15 +156,8 @@ def main() -> None:
                 path = folder / f"{task['target']}.yaml"
                 path.write_text(task["parameters"])
                 plans = read_plans([path], [task["model"]], task["experiments"], task["stages"])
-            run_plans(
-                plans,
-                outputs(),
-                task["force"],
-                task["cell_seconds"],
-                events,
-                command=task["command"],
-                guard=events.alone,
-            )
+            how = {"command": task["command"], "guard": events.alone}
+            run_plans(plans, outputs(), task["force"], task["cell_seconds"], events, **how)
         except WorkspaceError as found:
             error = f"on the worker: {found}"
         except DeploymentError as found:

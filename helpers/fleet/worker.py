@@ -3,7 +3,6 @@
 import asyncio
 import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 
 from helpers.display import Lines
 from helpers.fleet import capabilities
@@ -12,30 +11,28 @@ from helpers.fleet.access import Access, configure, is_loopback, silence
 AGAIN_SECONDS = 2.0  # between two attempts to join
 
 
-def work(access: Access, outputs: Path, targets: Sequence[str], say: Lines) -> None:
+def work(access: Access, targets: Sequence[str], say: Lines) -> None:
     """Offer targets, by default all that this machine can run, to a scheduler, and run what it is
-    sent in `outputs`, until Ctrl-C.
+    sent in the outputs folder, until Ctrl-C.
 
     Raises `ParameterError` for an address that cannot be joined like this.
     """
     configure()
     _ = access.security  # an error at once
-    offered = list(targets) or capabilities.targets()
+    targets = targets or capabilities.targets()
     machine = capabilities.description()
-    say(f"targets offered: {', '.join(offered) or 'none'}; machine: {machine}")
+    say(f"targets offered: {', '.join(targets) or 'none'}; machine: {machine}")
     while True:
-        asyncio.run(_work(access, outputs, offered, say))
+        asyncio.run(_work(access, capabilities.resources(targets), say))
         say(f"lost the connection to {access.address}; reconnecting")
 
 
-async def _work(access: Access, outputs: Path, offered: list[str], say: Lines) -> None:
-    """Be a worker until the scheduler is lost; whatever ran then is ended."""
+async def _work(access: Access, resources: dict[str, float], say: Lines) -> None:
+    """Run a worker until the scheduler is lost; closing it ends what it runs."""
     from distributed import Worker
     from distributed.utils import get_ip
 
-    from helpers.fleet.tasks import Station, install
-
-    address, station = access.address, Station(outputs, offered)
+    address = access.address
     with tempfile.TemporaryDirectory(prefix="triton-dask-") as scratch:
         told = False
         while True:
@@ -44,12 +41,11 @@ async def _work(access: Access, outputs: Path, offered: list[str], say: Lines) -
                 host="127.0.0.1" if is_loopback(access.host) else get_ip(access.host),
                 nthreads=1,
                 memory_limit=0,
-                resources=capabilities.resources(offered),
+                resources=resources,
                 security=access.security,
                 dashboard_address="127.0.0.1:0",
                 local_directory=scratch,
             )
-            install(worker, station)
             try:
                 await asyncio.wait_for(worker.start(), silence())
                 break
@@ -64,5 +60,4 @@ async def _work(access: Access, outputs: Path, offered: list[str], say: Lines) -
         try:
             await worker.finished()
         finally:
-            await asyncio.to_thread(station.close)
             await worker.close()

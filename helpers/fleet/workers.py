@@ -1,16 +1,17 @@
-"""The workers of a fleet as a submitter sees them: what they offer, and which are lost."""
+"""The workers of a cluster as a submitter sees them: what they offer, and which are lost."""
 
 import time
 import uuid
 from asyncio import CancelledError
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from helpers.errors import FleetError
-from helpers.fleet.access import Access, silence
+from helpers.fleet.access import Access, configure, silence
+from helpers.fleet.capabilities import OURS, offered
 from helpers.fleet.software import difference, software
 from helpers.store import write_atomic
 
@@ -18,13 +19,22 @@ if TYPE_CHECKING:
     from distributed import Client
 
 ENDED = "The worker ended (killed, out of memory or stopped). Start it and run again."
-PROBE = ".fleet-{}"  # a file by which a worker finds that it shares the outputs folder
 CUT_OFF = "Lost the connection to the worker. Check its network and run again."
+GONE = (
+    "Lost the scheduler at {}. Results so far are kept. "
+    "Restart scheduler and workers, then run the same command."
+)
+PROBE = ".fleet-{}"  # a file by which a worker finds that it shares the outputs folder
+ANSWER_SECONDS = 60.0  # at least, for an answer that a stage needs
 
 
 @contextmanager
-def joined(access: Access) -> "Iterator[Client]":
-    """Reach a scheduler for the time of the block; raise `FleetError`."""
+def joined(access: Access, outputs: Path) -> "Iterator[Workers]":
+    """Connect to a scheduler for the block; raise `FleetError` if it cannot be reached.
+
+    A file in `outputs` lets workers find whether they see the same folder.
+    """
+    configure()
     from distributed import Client
 
     try:
@@ -38,21 +48,16 @@ def joined(access: Access) -> "Iterator[Client]":
     except (OSError, TimeoutError, RuntimeError) as error:
         line = " ".join(str(error).split()) or "no response"
         raise FleetError(f"no scheduler at {access.address}: {line[:200]}") from error
+    probe = outputs / PROBE.format(uuid.uuid4().hex[:8])
     try:
-        yield client
+        write_atomic(probe, "")
+        workers = Workers(client, access.address, probe)
+        workers.refresh()
+        yield workers
     finally:
+        probe.unlink(missing_ok=True)
         with suppress(Exception):  # it may be gone
             client.close(timeout=2)
-
-
-@contextmanager
-def probed(outputs: Path) -> Iterator[Path]:
-    """Leave a file in a folder for the time of the block, by which others find that they see it."""
-    path = write_atomic(outputs / PROBE.format(uuid.uuid4().hex[:8]), "")
-    try:
-        yield path
-    finally:
-        path.unlink(missing_ok=True)
 
 
 @dataclass
@@ -60,20 +65,24 @@ class WorkerInfo:
     """One worker."""
 
     address: str
-    description: str  # what it is
+    description: str  # its processor, memory and GPU
     targets: tuple[str, ...]  # that it offers
     is_shared: bool  # whether its outputs folder is the submitter's
-    difference: str  # what software it has otherwise than we have
+    difference: str  # between its software and ours
     seen: float  # by the scheduler, on its clock
     heard: float  # when that was new, on ours
     lost: str = ""  # why it is
-    busy: str = ""  # with what of ours
+    busy: str = ""  # with which group of ours
+
+    @property
+    def is_silent(self) -> bool:
+        """Return whether the scheduler has not heard of it for a while."""
+        return time.monotonic() - self.heard > silence() / 2
 
     @property
     def reason(self) -> str:
         """Return why it is lost, by how long it had been silent."""
-        quiet = time.monotonic() - self.heard > silence() / 2
-        return CUT_OFF if quiet else ENDED
+        return CUT_OFF if self.is_silent else ENDED
 
     def match(self, wanted: Sequence[str]) -> str:
         """Return what it offers of what a target wants; empty if nothing. One is enough."""
@@ -84,85 +93,78 @@ class Workers:
     """Follows the workers of a scheduler."""
 
     def __init__(self, client: "Client", address: str, probe: Path) -> None:
-        self._client, self._address, self._probe = client, address, probe
-        self._software = software()
+        self.client, self.probe = client, probe
+        self._address, self._software = address, software()
         self._known: dict[str, WorkerInfo] = {}  # by Dask's name of the process
-        self._strangers: set[str] = set()
 
     def __iter__(self) -> Iterator[WorkerInfo]:
         """Iterate over the workers that are not lost."""
-        return (each for each in [*self._known.values()] if not each.lost)
+        return (worker for worker in [*self._known.values()] if not worker.lost)
+
+    @property
+    def addresses(self) -> list[str]:
+        """Return the addresses of the workers that are not lost."""
+        return [worker.address for worker in self]
 
     def refresh(self) -> None:
-        """Ask the scheduler which workers there are, and new ones what they are; raise `FleetError`
-        if the scheduler is gone.
-        """
-        now, found = time.monotonic(), self._workers()
-        for name, info in self._known.items():
-            if info.lost:
+        """Update the list of workers from the scheduler; raise `FleetError` if it is gone."""
+        now, present = time.monotonic(), self._present()
+        for name, worker in self._known.items():
+            if worker.lost:
                 continue
-            if name not in found:
-                info.lost = info.reason
-            elif (seen := float(found[name]["last_seen"])) != info.seen:
-                info.seen, info.heard = seen, now
-        for name in found.keys() - self._known.keys() - self._strangers:
-            self._meet(name, found[name])
+            if name not in present:
+                worker.lost = worker.reason
+            elif (seen := float(present[name]["last_seen"])) != worker.seen:
+                worker.seen, worker.heard = seen, now
+        for name in present.keys() - self._known.keys():
+            with suppress(FleetError):  # the next refresh tries again, or finds it gone
+                self._known[name] = self._meet(present[name])
 
-    def _workers(self) -> dict[str, dict[str, Any]]:
-        """List the workers by address and identity: an address may be used again."""
-        gone = f"Lost the scheduler at {self._address}. Results so far are kept. "
-        gone += "Restart scheduler and workers, then run the same command."
-        if self._client.status != "running":
-            raise FleetError(gone)
+    def _present(self) -> dict[str, dict[str, Any]]:
+        """Return the workers of a cluster of ours by address and identity: an address may be used
+        again.
+        """
+        if self.client.status != "running":
+            raise FleetError(GONE.format(self._address))
         try:
-            asked = self._client.scheduler.identity
-            found = self._client.sync(asked, n_workers=-1, callback_timeout=silence())
+            identity = self.client.scheduler.identity
+            answer = self.client.sync(identity, n_workers=-1, callback_timeout=silence())
         except (OSError, TimeoutError, RuntimeError, CancelledError) as error:
-            raise FleetError(gone) from error
+            raise FleetError(GONE.format(self._address)) from error
         return {
-            f"{address} {each['id']}": {**each, "address": address}
-            for address, each in found["workers"].items()
+            f"{address} {worker['id']}": {**worker, "address": address}
+            for address, worker in answer["workers"].items()
+            if OURS in worker["resources"]
         }
 
-    def _meet(self, name: str, worker: dict[str, Any]) -> None:
+    def _meet(self, worker: Mapping[str, Any]) -> WorkerInfo:
         from helpers.fleet.tasks import about
 
-        address = worker["address"]
-        try:
-            told = self.ask(address, about, self._probe.name)
-        except FleetError:
-            return  # the next refresh tries again, or finds it gone
-        if told is None:
-            self._strangers.add(name)
-            return
-        self._known[name] = WorkerInfo(
-            address,
-            description=told["description"],
-            targets=tuple(told["targets"]),
-            is_shared=told["shared"],
-            difference=difference(self._software, told["software"]),
+        answer = ask(self.client, worker["address"], about, self.probe.name)
+        return WorkerInfo(
+            worker["address"],
+            description=answer["description"],
+            targets=offered(worker["resources"]),
+            is_shared=answer["shared"],
+            difference=difference(self._software, answer["software"]),
             seen=float(worker["last_seen"]),
             heard=time.monotonic(),
         )
 
-    def ask(self, address: str, question: Callable[..., object], *arguments: object) -> Any:
-        """Return a worker's answer, which it gives beside whatever it runs; raise `FleetError`."""
-        return ask(self._client, address, question, *arguments)
-
     def refuse_others(self, wanted: Iterable[Sequence[str]]) -> None:
         """Raise `FleetError` if a worker that offers what is wanted has other software."""
         for names in wanted:
-            for info in self:
-                if info.difference and (name := info.match(names)):
+            for worker in self:
+                if worker.difference and (name := worker.match(names)):
                     raise FleetError(
-                        f"The worker for {name} ({info.description}) has {info.difference}. "
+                        f"The worker for {name} ({worker.description}) has {worker.difference}. "
                         "Install the same commit and docker/requirements.lock, and restart it."
                     )
 
     def why_none(self, wanted: Sequence[str]) -> str:
         """Return why no worker can take what is wanted now."""
-        fitting = [each for each in self if each.match(wanted)]
-        alike = [each for each in fitting if not each.difference]
+        fitting = [worker for worker in self if worker.match(wanted)]
+        alike = [worker for worker in fitting if not worker.difference]
         if not fitting:
             return f"no worker offers {' or '.join(wanted)}"
         if not alike:
@@ -170,21 +172,34 @@ class Workers:
         return f"the worker is running {alike[0].busy}"
 
 
-def ask(
-    client: "Client | None", address: str, question: Callable[..., object], *arguments: object
-) -> object:
-    """Return a worker's answer, which it gives beside whatever it runs; raise `FleetError`."""
-    assert client
+def ask(client: "Client", address: str, do: Callable[..., object], *arguments: object) -> Any:
+    """Call a function on a worker beside whatever it runs; raise `FleetError` if that fails."""
+    limit = max(ANSWER_SECONDS, silence())
     try:
-        return client.sync(
-            client._run,
-            question,
-            *arguments,
-            workers=[address],
-            callback_timeout=max(60.0, silence()),
-        )[address]
+        call = client.sync(client._run, do, *arguments, workers=[address], callback_timeout=limit)
+        return call[address]
     except FleetError:
         raise
-    except Exception as error:  # of Dask, or what the question raised there
+    except Exception as error:  # of Dask, or what the function raised there
         line = " ".join(str(error).split()) or type(error).__name__
         raise FleetError(f"the worker at {address} does not respond: {line[:200]}") from error
+
+
+def ask_all(
+    client: "Client", addresses: Sequence[str], do: Callable[..., object], *arguments: object
+) -> dict[str, Any]:
+    """Call a function on several workers at once, and return their answers by address.
+
+    Workers that fail are left out; if one is silent, there is no answer.
+    """
+    with suppress(Exception):
+        answers: dict[str, Any] = client.sync(
+            client._run,
+            do,
+            *arguments,
+            workers=[*addresses],
+            on_error="ignore",
+            callback_timeout=silence(),
+        )
+        return answers
+    return {}

@@ -38,8 +38,8 @@ def require(config: ExportConfig, stage: str) -> Artifact:
     name = f"{config.model} {config.experiment}"
     if artifact is None:
         raise ArtifactError(f"{name} has no {stage} result yet. Run: {command(config, stage)}")
-    if reason := artifact.facts.get("red"):
-        raise ArtifactError(f"{name} failed its parity check in {stage}: {reason}")
+    if artifact.failure:
+        raise ArtifactError(f"{name} failed its parity check in {stage}: {artifact.failure}")
     if is_away(artifact):
         how = "Add the cluster's --scheduler, or run with --fetch."
         raise ArtifactError(f"The {stage} artifact of {name} is on another machine. {how}")

@@ -1,5 +1,4 @@
 from .clearing import clear
-from .local import Here, here
 from .planning import DATA_SECONDS, Job, due, explain, plan, stale
 from .publishing import publish, publish_front, publish_indexes, stage_states, targets
 from .running import (
@@ -7,6 +6,7 @@ from .running import (
     Plan,
     Runner,
     kernel_environment,
+    kernel_server,
     opened,
     read_plans,
     run,
@@ -18,15 +18,14 @@ from .tuning import tune
 __all__ = [
     "DATA_SECONDS",
     "KEPT_BACK",
-    "Here",
     "Job",
     "Plan",
     "Runner",
     "clear",
     "due",
     "explain",
-    "here",
     "kernel_environment",
+    "kernel_server",
     "opened",
     "plan",
     "publish",

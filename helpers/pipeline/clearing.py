@@ -49,7 +49,7 @@ def _size_mb(folder: Path) -> float:
 
 
 def _referenced(outputs: Path) -> Iterator[Path]:
-    """Name the artifacts that results name, and those that each target's parameters lead to."""
+    """Yield the artifacts that results name, and those that each target's parameters lead to."""
     for path in outputs.glob("*/*/*/*.json"):
         found = results.read(path)
         if found and found.artifact:

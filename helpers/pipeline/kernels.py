@@ -12,16 +12,12 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib.metadata import EntryPoint
-from math import inf
 from pathlib import Path
-from queue import Empty
 from typing import Any
 
-from jupyter_client.asynchronous.client import AsyncKernelClient
 from jupyter_client.connect import KernelConnectionInfo
 from jupyter_client.provisioning.factory import KernelProvisionerFactory
 from jupyter_client.provisioning.local_provisioner import LocalProvisioner
@@ -128,7 +124,7 @@ class Forked:
         self.send_signal(signal.SIGKILL)
 
     def terminate(self) -> None:
-        """Ask it to end."""
+        """Send it a request to end."""
         self.send_signal(signal.SIGTERM)
 
 
@@ -149,34 +145,9 @@ class ForkedProvisioner(LocalProvisioner):
         return self.connection_info
 
 
-class PromptClient(AsyncKernelClient):  # type: ignore[misc, unused-ignore]
-    """A client that is ready once the kernel has answered, and both its channels with it.
-
-    Jupyter's own then waits for 0.2 s of silence, half of what a forked kernel's start takes.
-    """
-
-    async def wait_for_ready(self, timeout: float | None = None) -> None:
-        """Wait for at most `timeout` seconds; raise RuntimeError as Jupyter's own does."""
-        ends = time.monotonic() + (timeout or inf)
-        while time.monotonic() < ends:
-            asked = self.kernel_info()
-            with suppress(Empty):
-                reply = await self.get_shell_msg(timeout=1)
-                idle = False
-                while not idle:
-                    message = await self.get_iopub_msg(timeout=0.05)
-                    is_own = message["parent_header"].get("msg_id") == asked
-                    idle = is_own and message["content"].get("execution_state") == "idle"
-                self._handle_kernel_info_reply(reply)
-                return
-            if not await self.is_alive():
-                raise RuntimeError("Kernel died before replying to kernel_info")
-        raise RuntimeError(f"Kernel didn't respond in {timeout:g} seconds")
-
-
 @contextmanager
 def forked() -> Iterator[Nursery]:
-    """Have the kernels that the block starts forked from one process, which ends with it."""
+    """Fork the kernels that the block starts from one process, which ends with it."""
     global nursery
     factory = KernelProvisionerFactory.instance()
     factory.provisioners[NAME] = EntryPoint(

@@ -37,7 +37,7 @@ class Relay(io.TextIOBase):
 
 @cache
 def _write_whole() -> None:
-    """Have papermill replace notebooks at absolute paths whole: it writes one after every cell, and
+    """Make papermill replace notebooks at absolute paths whole: it writes one after every cell, and
     a command that is killed meanwhile would leave half of it.
     """
     from papermill.iorw import LocalHandler, papermill_io
@@ -76,7 +76,6 @@ def execute(
 
         _write_whole()
         transport = {"transport": "ipc", "ip": f"{sockets}/kernel"}  # no port is opened
-        client = {"client_class": f"{__package__}.kernels.PromptClient"}
         try:
             notebook = papermill.execute_notebook(
                 str(source),
@@ -86,7 +85,7 @@ def execute(
                 progress_bar=False,
                 start_timeout=START_SECONDS,
                 execution_timeout=cell_seconds,
-                config=Config({"ConnectionFileMixin": transport, "AsyncKernelManager": client}),
+                config=Config({"ConnectionFileMixin": transport}),
                 stdout_file=Relay(say),
                 extra_arguments=["--IPKernelApp.log_level=CRITICAL"],  # it is said when it ends
                 shutdown_kernel="immediate",  # its cells are done: ending politely takes 0.4 s

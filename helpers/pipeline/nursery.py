@@ -80,7 +80,7 @@ def load_quietly(*names: str) -> None:
 
 
 def run_kernel(argv: list[str], env: dict[str, str], cwd: str) -> None:
-    """Be the kernel, in a session of its own, until it is shut down."""
+    """Run as the kernel, in a session of its own, until it is shut down."""
     gc.enable()
     os.setsid()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)

@@ -88,13 +88,13 @@ def plan(
 
 
 def lessons(given: Parameters, model: str) -> list[StageConfig]:
-    """Give the configuration of each lesson about a model, of its first experiment."""
+    """Return the configuration of each lesson about a model, of its first experiment."""
     return [configure(given, model, "", stage) for stage in LESSONS if model == TAUGHT]
 
 
 def owners(given: Parameters, model: str) -> dict[tuple[str, str], StageConfig]:
-    """Give for each experiment of a model and each of its stages the configuration in whose name
-    the stage runs: that of the first experiment with the same key where an artifact is made.
+    """Return for each experiment of a model and each of its stages the configuration in whose
+    name the stage runs: that of the first experiment with the same key where an artifact is made.
     """
     first: dict[str, StageConfig] = {}
     found = {}
@@ -108,7 +108,7 @@ def owners(given: Parameters, model: str) -> dict[tuple[str, str], StageConfig]:
 
 
 def stale(job: Job, digests: dict[str, str] | None = None, away: bool = False) -> str:
-    """Say why the stage must run; empty if its result holds, even if blocked or skipped since.
+    """Return why the stage must run; empty if its result holds, even if blocked or skipped since.
 
     `digests` keeps those of the modules for other stages, which read mostly the same ones. `away`
     says that data, and artifacts of which there is the manifest, may lie on other machines.
@@ -137,14 +137,14 @@ def stale(job: Job, digests: dict[str, str] | None = None, away: bool = False) -
 
 
 def _lacks_data(config: StageConfig) -> bool:
-    """Whether this is a model's first stage, and its data set or checkpoint is yet to be made."""
+    """Return whether this is a model's first stage and its data set or checkpoint is missing."""
     if not isinstance(config, ExportConfig) or config.stage != config_stages(config.model)[0]:
         return False
     return checkpoint_place(config).is_missing or dataset_place(config).is_missing
 
 
 def parameters(job: Job) -> dict[str, Any]:
-    """Give the notebook's parameters: what this stage reads, so that no page shows more."""
+    """Return the notebook's parameters: what this stage reads, so that no page shows more."""
     config, read = job.config, job.config.fields_for(job.config.stage)
     values = config.model_dump(include=read).items()
     own = {name: value for name, value in values if value not in (None, "")}  # [] may be no default
@@ -161,7 +161,7 @@ def parameters(job: Job) -> dict[str, Any]:
 
 
 def framework(config: StageConfig) -> tuple[str, bool]:
-    """Name the framework of a stage's model, and say whether its notebook imports that."""
+    """Return the framework of a stage's model, and whether its notebook imports that."""
     name = models.get(config.model).FRAMEWORK
     used = set[str]()
     if isinstance(config, ConvertConfig):
@@ -172,7 +172,7 @@ def framework(config: StageConfig) -> tuple[str, bool]:
 
 
 def due(jobs: Sequence[Job], force: bool, away: bool = False) -> dict[Path, str]:
-    """Say of each job that must run why, by its result; `away` as for `stale`."""
+    """Return why each job that must run must, by its result; `away` as for `stale`."""
     found: dict[Path, str] = {}
     renewed = set[tuple[str, str]]()  # targets and models
     digests: dict[str, str] = {}
@@ -213,7 +213,7 @@ def estimates(jobs: Sequence[Job]) -> dict[Path, float]:
 def explain(
     path: Path, jobs: Sequence[Job], reasons: Mapping[Path, str], say: Callable[[str], None]
 ) -> None:
-    """Say what a run would do, for the `reasons` that are due, and about how long it would take."""
+    """Print what a run would do, for the `reasons` that are due, and how long it would take."""
     expected = estimates(jobs)
     for job in jobs:
         if job.obstacle:

@@ -43,22 +43,33 @@ from helpers.report import (
 from helpers.results import Row
 from helpers.store import display_path, write_atomic
 
+# By model: the configurations of its stages by experiment and stage, or why there is none
+Configs = dict[str, dict[tuple[str, str], StageConfig | str]]
+
 
 def targets(outputs: Path) -> list[str]:
-    """Name the targets that lie in an outputs folder, but for those of models that are gone."""
+    """List the targets of an outputs folder, but for those of models that are gone."""
     paths = sorted(outputs.glob("*/parameters.yaml"))
     return [path.parent.name for path in paths if _content(path, path.stat().st_mtime_ns)]
 
 
 def last_parameters(outputs: Path, target: str) -> Parameters:
     """Read what the last run of a target was given, but for models that are gone since."""
+    return _last_run(outputs, target)[0]
+
+
+def _last_run(outputs: Path, target: str) -> tuple[Parameters, Configs]:
+    """Return what the last run of a target was given, and each model's configurations; both are
+    made again once the file of parameters has changed.
+    """
     path = outputs / target / "parameters.yaml"
-    return _parsed(path, path.stat().st_mtime_ns)
+    return _read_run(path, path.stat().st_mtime_ns)
 
 
 @cache
-def _parsed(path: Path, changed: int) -> Parameters:
-    return parse(_content(path, changed), path.parent.name, display_path(path))
+def _read_run(path: Path, changed: int) -> tuple[Parameters, Configs]:
+    given = parse(_content(path, changed), path.parent.name, display_path(path))
+    return given, {model: _configs(given, model) for model in given.file.models}
 
 
 @cache
@@ -81,27 +92,24 @@ def stage_states(
     `pending` says of a run under way which results are "running" or "waiting", and after a colon
     what for.
     """
-    path, base, found = outputs / target / "parameters.yaml", outputs / target, []
-    given = last_parameters(outputs, target)
+    base, states = outputs / target, []
+    given, configs = _last_run(outputs, target)
     for model in given.file.models:
-        configs = _configs(path, path.stat().st_mtime_ns, model)
-        for (experiment, stage), config in configs.items():
+        for (experiment, stage), config in configs[model].items():
             is_asked = not STAGE[stage].is_optional or stage in given.lessons(model)
             if is_asked or (not isinstance(config, str) and result_file(config).exists()):
                 if isinstance(config, str):
                     state = StageState(model, experiment, stage, state="missing", reason=config)
                 else:
                     state = _state(config, experiment, base, pending or {})
-                found.append(state)
-    return found
+                states.append(state)
+    return states
 
 
-@cache
-def _configs(path: Path, _: int, model: str) -> dict[tuple[str, str], StageConfig | str]:
-    """Give each stage of each experiment of a model its configuration, or say why there is none:
-    the file may have been written by an older release. The report and lessons have no experiment.
+def _configs(given: Parameters, model: str) -> dict[tuple[str, str], StageConfig | str]:
+    """Return the configuration of each stage of each experiment of a model, or why there is none:
+    an older release may have written the file. The report and lessons have no experiment.
     """
-    given = last_parameters(path.parents[1], path.parent.name)
     found: dict[tuple[str, str], StageConfig | str]
     try:
         found = {
@@ -135,12 +143,12 @@ def _state(
 
 def explored(outputs: Path, target: str) -> list[StageState]:
     """List the stages that notebooks ran with overrides, which belong to no experiment."""
-    found = []
+    states = []
     for path in sorted((outputs / target).glob(f"*/*{MARK}*/*.json")):
         if result := results.read(path):
             shown = result.model_dump(include={"state", "headline", "reason", "finished"})
-            found.append(StageState(result.model, result.experiment, result.stage, **shown))
-    return found
+            states.append(StageState(result.model, result.experiment, result.stage, **shown))
+    return states
 
 
 def write_results(outputs: Path, target: str) -> Path:
@@ -157,7 +165,7 @@ def write_results(outputs: Path, target: str) -> Path:
 
 
 def _plain(value: Value) -> Value:
-    """Spell a value as the published tables do: unknown ones empty, booleans in lower case."""
+    """Format a value as the published tables do: unknown ones empty, booleans in lower case."""
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return ""
     if isinstance(value, bool):
@@ -203,10 +211,8 @@ def _reading_order(outputs: Path, target: str) -> list[list[Path]]:
     """List the notebooks of each experiment in the order of its stages, and a model's lessons, its
     report last.
     """
-    base, path = outputs / target, outputs / target / "parameters.yaml"
-    found: dict[tuple[str, str], list[Path]] = {}
-    for model in last_parameters(outputs, target).file.models:
-        configs = _configs(path, path.stat().st_mtime_ns, model)
+    base, found = outputs / target, dict[tuple[str, str], list[Path]]()
+    for model, configs in _last_run(outputs, target)[1].items():
         for (experiment, stage), config in configs.items():
             is_read = stage in LESSONS or (experiment and stage in STAGES)
             if is_read and not isinstance(config, str):

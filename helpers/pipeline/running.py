@@ -7,18 +7,35 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import yaml
 
 from helpers import results
-from helpers.config import TARGET_VARIABLE, ConvertConfig, Parameters, read_file, select
+from helpers.config import (
+    TARGET_VARIABLE,
+    ConvertConfig,
+    Parameters,
+    notebook_file,
+    read_file,
+    select,
+)
 from helpers.display import Lines
-from helpers.errors import DeploymentError, InstallationError, ParameterError
+from helpers.errors import DeploymentError, InstallationError, ParameterError, StageError
 from helpers.machine import BROKEN, COMMAND_VARIABLE, obstacle
-from helpers.pipeline.local import Here, here
-from helpers.pipeline.planning import Job, due, estimates, explain, plan
+from helpers.pipeline.notebook import execute
+from helpers.pipeline.planning import (
+    Job,
+    due,
+    estimates,
+    explain,
+    framework,
+    parameters,
+    plan,
+    stale,
+)
 from helpers.pipeline.publishing import publish, publish_front, publish_indexes
 from helpers.results import Result
 from helpers.store import (
@@ -33,6 +50,9 @@ from helpers.store import (
     write_atomic,
 )
 
+if TYPE_CHECKING:
+    from helpers.pipeline.kernels import Nursery
+
 DEFAULT = ROOT / "params/cpu.yaml"
 RESERVED = ("data",)  # folders of outputs/ that are no target
 RAN = ("executed", "failed")
@@ -40,6 +60,7 @@ RAN = ("executed", "failed")
 THREADS = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
 KEPT_BACK = "skipped because of the broken installation"  # an outcome that is a failure
 TELLING_LOSS = 10.0  # seconds
+PATIENT_STAGES = 6  # that may spend all their patience for a quiet machine, in one run
 REPORT_SECONDS = 180.0  # between two reports, each of which takes about five
 
 Plan = tuple[Path, Parameters, list[Job]]  # a parameter file, what is in it, and its jobs
@@ -118,16 +139,27 @@ def run_plans(
     gives a `guard`, which is held while a job runs; it writes no pages.
     """
     outcome = Counter(executed=0, unchanged=0, skipped=0, failed=0, blocked=0)
-    with opened(plans, outputs, force, say, pages=guard is None) as (pending, expected):
-        with here(cell_seconds) if pending else nullcontext() as place:
-            runner = Runner(outputs, pending, expected, force, say, place, guard)
-            for path, _, jobs in plans:
-                with kernel_environment(path.stem, command):
-                    outcome += runner.run(path.stem, jobs)
-        if place and (lost := sum(place.lost)) >= TELLING_LOSS:
+    with (
+        opened(plans, outputs, force, say, pages=guard is None) as (pending, expected),
+        kernel_server(bool(pending)) as server,
+    ):
+        runner = Runner(outputs, pending, expected, force, say, server, cell_seconds, guard)
+        for path, _, jobs in plans:
+            with kernel_environment(path.stem, command):
+                outcome += runner.run(path.stem, jobs)
+        if (lost := sum(runner.lost)) >= TELLING_LOSS:
             spent = f"{lost:.0f} s were spent waiting and measuring again"
             say(f"Other load disturbed the measurements: {spent}.")
     return outcome
+
+
+def kernel_server(are_needed: bool) -> "AbstractContextManager[Nursery | None]":
+    """Return a context with a process that forks kernels, if any are needed."""
+    if not are_needed:
+        return nullcontext()
+    from helpers.pipeline.kernels import forked  # slow to import
+
+    return forked()
 
 
 @contextmanager
@@ -174,8 +206,10 @@ class Runner:
     expected: Mapping[Path, float]  # seconds
     force: bool
     say: Lines
-    place: Here | None  # if anything is to run
+    kernels: "Nursery | None"  # if anything is to run
+    cell_seconds: int
     guard: Callable[[Job], AbstractContextManager[None]] | None = None  # on a cluster's worker
+    lost: list[float] = field(default_factory=list)  # seconds of each stage, to an unquiet machine
 
     def run(self, target: str, jobs: Sequence[Job]) -> Counter[str]:
         """Run a target's jobs, and a model's report also after the run's first experiment and after
@@ -212,7 +246,7 @@ class Runner:
         return outcome
 
     def share(self, jobs: Sequence[Job], model: str) -> str:
-        """Say how many of a model's measurements are in a report that is written meanwhile."""
+        """Return how many of a model's measurements are in a report that is written meanwhile."""
         measured = [
             job.result
             for job in jobs
@@ -220,8 +254,8 @@ class Runner:
             and job.config.stage.startswith("perf")
             and not job.obstacle
         ]
-        found = [results.read(path) for path in measured if path not in self.pending]
-        done = sum(each is not None and each.state == "done" for each in found)
+        known = [results.read(path) for path in measured if path not in self.pending]
+        done = sum(result is not None and result.state == "done" for result in known)
         return f"so far: {done} of {len(measured)} performance stages are in this report"
 
     def step(self, target: str, job: Job, name: str) -> str:
@@ -252,9 +286,8 @@ class Runner:
             write_status(job, "blocked", waits)
             return "blocked"
         try:
-            place = self.place if is_due else None
-            why = "" if place is None else "--force" if self.force else place.stale(job)
-            if place is None or not why:
+            why = "" if not is_due else "--force" if self.force else stale(job)
+            if not why:
                 self.say(f"{name}: unchanged")
                 write_status(job, "done", "")
                 return "unchanged"
@@ -262,13 +295,41 @@ class Runner:
                 started = time.monotonic()
                 write_status(job, "failed", "the run was interrupted")  # until it has ended
                 with self.say.stage(name, why, self.expected[job.result]):
-                    found = place.execute(job, self.say.printed)
+                    result = self.execute(job)
         except (DeploymentError, OSError) as error:
             self.say(f"{name}: failed: {error}")
             write_status(job, "failed", str(error))
             return "failed"
-        self.say(f"{name}: done in {time.monotonic() - started:.0f} s, {found.headline}")
+        self.say(f"{name}: done in {time.monotonic() - started:.0f} s, {result.headline}")
         return "executed"
+
+    def execute(self, job: Job) -> Result:
+        """Run a job's notebook, pass on what it prints, and return its result.
+
+        Raises `DeploymentError` with one line; the executed notebook stays, as far as it came.
+        """
+        config = job.config
+        before, source = results.fingerprint(config), notebook_file(config.model, config.stage)
+        assert self.kernels
+        self.kernels.preload(*framework(config))
+        with environment(**self._patience()):
+            result = execute(
+                source, job.result, parameters(job), self.cell_seconds, self.say.printed
+            )
+        if result.fingerprint and (changed := results.difference(before, result.fingerprint)):
+            raise StageError(f"{changed} while it ran. Run again.")
+        if result.measurement:
+            self.lost.append(result.measurement.lost_seconds)
+        return result
+
+    def _patience(self) -> dict[str, str]:
+        """Return a stage's patience for a quiet machine, no more than the run has left: where it is
+        never quiet, waiting in each of fifty stages would double the time and help little.
+        """
+        from helpers.perf import PATIENCE_VARIABLE, patience
+
+        left = max(0.0, PATIENT_STAGES * patience() - sum(self.lost))
+        return {PATIENCE_VARIABLE: f"{min(patience(), left):.2f}"}
 
 
 @contextmanager
@@ -287,22 +348,22 @@ def kernel_environment(target: str, command: str = "") -> Iterator[None]:
 
 
 def blocker(job: Job) -> str:
-    """Say which stage must be done first and is not; empty if none."""
-    found = results.read(job.needs) if job.needs else None
-    if job.needs is None or (found and found.state == "done"):
+    """Return which stage must be done first and is not; empty if none."""
+    result = results.read(job.needs) if job.needs else None
+    if job.needs is None or (result and result.state == "done"):
         return ""
-    if found is None:
+    if result is None:
         return f"{job.needs.stem} has not run"
-    return f"{job.needs.stem} {'' if found.state == 'failed' else 'was '}{found.state}"
+    return f"{job.needs.stem} {'' if result.state == 'failed' else 'was '}{result.state}"
 
 
 def write_status(job: Job, state: results.State, reason: str) -> None:
     """Write the state of a stage that did not run; a result that is there keeps its figures."""
-    config, found = job.config, results.read(job.result)
-    if found and (found.state, found.reason) == (state, reason):
+    config, result = job.config, results.read(job.result)
+    if result and (result.state, result.reason) == (state, reason):
         return
     identity = config.model_dump(include={"model", "experiment", "stage", "gpu"})
-    found = found or Result(**identity, state=state)
-    finished = found.finished if state != "failed" and found.finished else results.timestamp()
+    result = result or Result(**identity, state=state)
+    finished = result.finished if state != "failed" and result.finished else results.timestamp()
     update = {"state": state, "reason": reason, "finished": finished}
-    results.write(config, found.model_copy(update=update))
+    results.write(config, result.model_copy(update=update))

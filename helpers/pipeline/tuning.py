@@ -51,7 +51,7 @@ def tune(
 
 
 def experiments(given: Parameters, config: TuneConfig) -> dict[str, dict[str, Value]]:
-    """Give an experiment for each format that the search may take."""
+    """Return an experiment for each format that the search may take."""
     own, (found, _) = given.merged(config.model, config.experiment), candidates(config)
     return {PREFIX + name: own | fields for name, fields in found.items()}
 

@@ -42,7 +42,7 @@ def _kernel_seconds() -> float:
 
 
 def timestamp() -> str:
-    """The time now, as results have it."""
+    """Return the time now, as results have it."""
     return datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 

@@ -56,8 +56,8 @@ def _report_inputs(config: StageConfig) -> dict[str, str]:
 
 
 def files_read(stage: str = "report") -> dict[str, str]:
-    """SHA-256 of every file of this package that this process read, as it was when the stage's
-    configuration was resolved: a file that is edited meanwhile does not pass for what ran.
+    """Return the SHA-256 of every file of this package that this process read, as it was when the
+    stage's configuration was resolved: a file that is edited meanwhile does not pass for what ran.
 
     These are the loaded modules, and the files that a module names in `COMPANIONS` because it
     copies, starts or fills them in instead of importing them. A stage that measures shows its rows
@@ -75,7 +75,7 @@ def files_read(stage: str = "report") -> dict[str, str]:
 
 
 def difference(before: Fingerprint, now: Fingerprint) -> str:
-    """Say in what two fingerprints differ, but for the package's files; empty if in nothing."""
+    """Return in what two fingerprints differ, but for the package's files; empty if in nothing."""
     for part, word in PARTS.items():
         old, new = getattr(before, part), getattr(now, part)
         if isinstance(old, str) and old != new:

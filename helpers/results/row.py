@@ -143,7 +143,7 @@ class Row(TableRow):
     gpu_power_max_w: float | None = None
 
     def point(self, scenario: str) -> str:
-        """The name of its requests in the file beside its result."""
+        """Return the name of its requests in the file beside its result."""
         if self.rate:
             return f"rate_{self.rate}"
         if scenario == "offline":

@@ -34,7 +34,7 @@ class Difference(Record):
 
     @property
     def ok(self) -> bool:
-        """Whether both differences are within their tolerances."""
+        """Return whether both differences are within their tolerances."""
         if self.max_difference is None or self.mean_difference is None:
             return False
         return self.max_difference <= self.max_bound and self.mean_difference <= self.mean_bound
@@ -52,7 +52,7 @@ class ParityCheck(Record):
 
     @property
     def fault(self) -> str:
-        """What is wrong, in one line; empty if every output is within its tolerances."""
+        """Return what is wrong, in one line; empty if every output is within its tolerances."""
         for bad in (each for each in self.differences if not each.ok):
             how = "has a different shape" if bad.sample is None else "is not finite"
             if bad.max_difference is not None:
@@ -69,12 +69,12 @@ class ParityCheck(Record):
 
     @property
     def headline(self) -> str:
-        """The largest difference from the reference, in standard deviations."""
+        """Return the largest difference from the reference, in standard deviations."""
         largest = [each.max_difference or 0.0 for each in self.differences]
         return f"max difference {max(largest):.1e}" if largest else self.note
 
     def rows(self) -> list[dict[str, Value]]:
-        """One row for each output, for a table."""
+        """Return one row for each output, for a table."""
         head: dict[str, Value] = {"check": self.name, "precision": self.precision}
         head |= {"compared with": self.reference, "samples": self.samples}
         columns = {"output", "max_difference", "mean_difference", "max_bound", "mean_bound"}
@@ -96,7 +96,7 @@ class Score(Record):
 
     @property
     def fault(self) -> str:
-        """What is wrong, in one line; empty if the metric is kept."""
+        """Return what is wrong, in one line; empty if the metric is kept."""
         if self.served >= self.bound if self.better == "higher" else self.served <= self.bound:
             return ""
         limit = "at least" if self.better == "higher" else "at most"
@@ -158,7 +158,7 @@ class LookupPass(Record):
 
     @property
     def row(self) -> dict[str, Value]:
-        """Its row in a table."""
+        """Return its row in a table."""
         return {
             "cache": self.name,
             "hit rate": self.hit_rate,
@@ -199,13 +199,13 @@ class Measurement(Record):
 
     @property
     def lost_seconds(self) -> float:
-        """Time spent waiting for an idle machine and measuring again."""
+        """Return the time spent waiting for an idle machine and measuring again."""
         return self.again_seconds + self.waited_seconds
 
     @property
     def headline(self) -> str:
-        """The highest throughput in concurrency mode that is stable or imprecise, and its load;
-        else the highest of all, with its quality.
+        """Return the highest throughput in concurrency mode that is stable or imprecise, and its
+        load; else the highest of all, with its quality.
         """
         closed = [row for row in self.rows if (row.throughput or 0) > 0 and not row.rate]
         known = [row for row in closed if row.quality in ("stable", "imprecise")]
@@ -217,7 +217,7 @@ class Measurement(Record):
         return found if known else f"{found} ({best.quality})"
 
     def frame(self) -> "DataFrame":
-        """The rows as a table."""
+        """Return the rows as a table."""
         from pandas import DataFrame
 
         return DataFrame([row.model_dump() for row in self.rows], columns=list(Row.model_fields))
@@ -244,13 +244,13 @@ class Profile(Record):
 
     @property
     def caption(self) -> str:
-        """What was profiled, in one line, or why nothing was."""
+        """Return what was profiled, in one line, or why nothing was."""
         return (
             self.reason or f"Profile of one run: {self.batch_size} samples, {self.threads} threads"
         )
 
     def rows(self, most: int = 12) -> list[dict[str, Value]]:
-        """One row for each of the longest, for a table, and one for all others together."""
+        """Return one row for each of the longest, for a table, and one for all others."""
         total = sum(each.ms for each in self.operators) or 1.0
         rest = self.operators[most:]
         found: list[dict[str, Value]] = [

@@ -46,16 +46,21 @@ class Artifact:
 
     @property
     def sha256(self) -> str:
-        """One hash over the names and hashes of all files."""
+        """Return one hash over the names and hashes of all files."""
         return digest({name: file.sha256 for name, file in self.files.items()})
 
     @property
+    def failure(self) -> str:
+        """Return why nothing may be built on it; empty if it may."""
+        return str(self.facts.get("failed") or self.facts.get("red") or "")  # "red" before 0.1.0
+
+    @property
     def size_mb(self) -> float:
-        """Size of all files together in megabytes (10^6 bytes)."""
+        """Return the size of all files together in megabytes (10^6 bytes)."""
         return sum(file.size for file in self.files.values()) / 1e6
 
     def summary(self) -> dict[str, JsonValue]:
-        """What a reader should know of it."""
+        """Return what a reader should know of it."""
         return {
             "folder": display_path(self.folder),
             **{name: value for name, value in self.facts.items() if name not in SHOWN_APART},
@@ -87,7 +92,7 @@ def find_artifact(folder: Path) -> Artifact | None:
 
 
 def is_unchanged(artifact: Artifact) -> bool:
-    """Tell without reading the files whether they have the size and time of when it was made."""
+    """Return whether files have the size and time of when it was made, without reading them."""
     for name, file in artifact.files.items():
         try:
             status = (artifact.folder / name).stat()
@@ -99,7 +104,7 @@ def is_unchanged(artifact: Artifact) -> bool:
 
 
 def is_away(artifact: Artifact) -> bool:
-    """Tell whether only the manifest is here: the files lie on the machine that made them."""
+    """Return whether only the manifest is here: the files lie on the machine that made them."""
     return not any((artifact.folder / name).exists() for name in artifact.files)
 
 
@@ -119,7 +124,7 @@ def verify(artifact: Artifact) -> Artifact:
 
 def mark_failed(artifact: Artifact, reason: str) -> None:
     """Write into the manifest that nothing may be built on this artifact, and why."""
-    _write_manifest(artifact.folder, {**artifact.facts, "red": reason}, artifact.files)
+    _write_manifest(artifact.folder, {**artifact.facts, "failed": reason}, artifact.files)
 
 
 def discard(folder: Path) -> None:

@@ -55,7 +55,7 @@ def write_atomic(path: Path, content: str | bytes) -> Path:
 
 
 def link_or_copy(source: str | Path, target: str | Path) -> str:
-    """Give `target` the content of `source`, as a hard link where the file system can."""
+    """Link `target` to `source`, or copy where the file system has no hard links."""
     try:
         os.link(source, target)
     except OSError:

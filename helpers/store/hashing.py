@@ -15,14 +15,14 @@ def digest(value: object) -> str:
 
 
 def file_digest(path: Path) -> str:
-    """Give the SHA-256 of a file's bytes."""
+    """Return the SHA-256 of a file's bytes."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def known_digest(path: Path) -> str:
-    """Give the SHA-256 of a file that many ask for; it is read again once its size or time has
-    changed.
+    """Return the SHA-256 of a file that many callers need; it is read again once its size or time
+    has changed.
     """
     status = path.stat()
     return _known(path, status.st_ino, status.st_size, status.st_mtime_ns)
@@ -35,7 +35,7 @@ def _known(path: Path, *_: int) -> str:
 
 @cache
 def content_name(path: str) -> str:
-    """Name a user's files by what they are rather than where they lie: give their fingerprint, or
+    """Return a name of a user's files that does not depend on their place: their fingerprint, or
     `path` as it is if nothing is there. Asked once in a process, so that keys do not change in it.
     """
     try:
@@ -45,8 +45,8 @@ def content_name(path: str) -> str:
 
 
 def fingerprint(path: Path) -> str:
-    """Tell whether a user's file or folder changed without reading it: the names in it, sizes and
-    times, but not where it lies. Raises `DataError`.
+    """Hash the names, sizes and times of a user's file or folder, but neither place nor content.
+    Raises `DataError`.
     """
     try:
         if not path.exists():
@@ -60,7 +60,7 @@ def fingerprint(path: Path) -> str:
 
 @cache
 def package_files() -> dict[str, str]:
-    """SHA-256 of every source file of this package, as it was at the first call in this process:
+    """Return the SHA-256 of every source file of this package at the first call in this process.
     `resolve` makes that call, so that a file which is edited while a stage runs keeps its old hash.
     """
     return {

@@ -25,7 +25,7 @@ def environment(**values: str) -> Iterator[None]:
 
 @contextmanager
 def writable_home() -> Iterator[None]:
-    """Have packages write to a temporary folder during the block, unless the user's home can be
+    """Make packages write to a temporary folder during the block, unless the user's home can be
     written to. In paths `~` stays that home if there is one.
     """
     home = os.path.expanduser("~")  # "~" if nobody knows it

@@ -11,7 +11,7 @@ GRAMMARS = "rfc3987_syntax"
 
 @contextmanager
 def without(name: str) -> Iterator[None]:
-    """Have what the block imports find the package `name` missing, unless it has been imported."""
+    """Hide the package `name` from what the block imports, unless it has been imported."""
     if name in sys.modules:
         yield
         return

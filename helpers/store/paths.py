@@ -13,7 +13,7 @@ OUTPUTS_VARIABLE = "TRITON_NOTEBOOKS_OUTPUTS"  # set by the batch command for it
 
 
 def outputs() -> Path:
-    """Give the outputs folder: the batch command's, else `outputs/` of the project."""
+    """Return the outputs folder: the batch command's, else `outputs/` of the project."""
     return Path(os.environ.get(OUTPUTS_VARIABLE, ROOT / "outputs"))
 
 
@@ -23,7 +23,7 @@ def from_root(path: str) -> Path:
 
 
 def display_path(path: Path) -> str:
-    """Spell a path for a reader, relative to the project or the outputs folder if it is in one."""
+    """Return a path for a reader, relative to the project or the outputs folder if it is in one."""
     if path.is_relative_to(outputs()):
         return str(outputs().name / path.relative_to(outputs()))
     return str(path.relative_to(ROOT) if path.is_relative_to(ROOT) else path)

@@ -162,8 +162,8 @@ def fault(config: DeployConfig) -> str:
         artifact = find_artifact(artifact_folder(config, stage))
         if artifact is None:
             return NOT_RUN.format(config.target, config.model)
-        if reason := artifact.facts.get("red"):
-            return f"{stage} failed: {reason}"
+        if artifact.failure:
+            return f"{stage} failed: {artifact.failure}"
     return ""
 
 

@@ -152,10 +152,11 @@ def test_a_stage_alone_finds_the_deployment_that_it_is_about_or_has_it_sent(flee
     fleet.work("first", "second")
     deployed = fleet.run("params/second.yaml", *ONE, *("--stage=" + name for name in STAGES[:3]))
     assert deployed.code == 0, deployed.output
-    fleet.work("second")
     only = ("--stage", "export", "--stage", "perf_online", *ONE)
 
     running = fleet.submit("params/first.yaml", "params/second.yaml", *only)
+    running.wait_to_say("first dummy onnx-fp32 export: holding on")
+    fleet.work("second")
     running.wait_to_say("dummy onnx-fp32 perf_online waiting: other stages are running on its host")
     hold.unlink()
     answer = running.answer()

@@ -4,8 +4,10 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -15,16 +17,17 @@ from helpers.accuracy import parity_plot
 from helpers.config import LESSONS, STAGE, STAGES, configure, parse, read_file, select
 from helpers.display import Lines
 from helpers.errors import FleetError, ParameterError
-from helpers.fleet import capabilities, process, transfer
+from helpers.fleet import capabilities, process, submission, transfer
 from helpers.fleet.access import SILENCE_VARIABLE, Access, silence, write_key
 from helpers.fleet.groups import groups_of
 from helpers.fleet.software import difference, software
-from helpers.fleet.submission import Options, Submission
+from helpers.fleet.submission import Submission
 from helpers.fleet.workers import WorkerInfo
 from helpers.machine import BROKEN
 from helpers.pipeline import KEPT_BACK, Job, Runner, plan, read_plans, stage_states
 from helpers.results import Result
-from helpers.store import ROOT, find_artifact, is_away, making
+from helpers.store import ROOT, Artifact, find_artifact, is_away, making
+from helpers.store.artifacts import FileRecord
 from tests.conftest import WATCHED, Project
 
 pytest.importorskip("distributed")
@@ -317,10 +320,6 @@ def test_an_artifact_travels_in_pieces_and_is_the_same(
     assert own
     assert (found.sha256, found.facts) == (own.sha256, own.facts)
     assert not is_away(found)
-    monkeypatch.setattr(transfer, "RATE", 95 / 2)
-    assert transfer.is_quicker(ask, place, 99)  # two seconds against three
-    monkeypatch.setattr(transfer, "RATE", 95 / 4)
-    assert not transfer.is_quicker(ask, place, 99)
 
 
 def test_what_comes_damaged_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -337,12 +336,12 @@ def test_what_comes_damaged_does_not_count(tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize("place", ["../x", "data/../../x", "data", "/etc/passwd", "a/b/c"])
 def test_only_artifacts_travel(place: str, tmp_path: Path) -> None:
     with pytest.raises(FleetError):
-        transfer.listed(tmp_path, place)
-    listing = {"../../y": (1, "0")}
+        transfer.artifact_at(tmp_path, place)
+    outside = {"../../y": FileRecord(size=1, mtime_ns=0, sha256="0")}
     with pytest.raises(FleetError, match="is not a file of an artifact"):
-        transfer.pull(lambda *_: ({}, listing), "data/x", tmp_path)
+        transfer.pull(lambda *_: Artifact(tmp_path, outside, {}), "data/x", tmp_path)
     with pytest.raises(FleetError):
-        transfer.pull(lambda *_: ({}, {}), place, tmp_path)
+        transfer.pull(lambda *_: Artifact(tmp_path, {}, {}), place, tmp_path)
 
 
 def job_of(outputs: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
@@ -356,12 +355,12 @@ def test_the_files_of_a_result_are_of_its_stage_and_in_its_folder(
     job, base = job_of(tmp_path, monkeypatch), tmp_path / "smoke"
 
     with pytest.raises(FleetError, match=r"export\.json, which is not a file of deploy"):
-        transfer.receive(base, job.result, {"export.json": b""})
+        transfer.receive(job.result, {"export.json": b""})
     assert list(tmp_path.rglob("*")) == []
     manifest = json.dumps({"files": {}}).encode()
     result = json.dumps({"artifact": {"folder": "../../x"}}).encode()
     files = {"../../../deploy.csv": b"1", "manifest.json": manifest, "deploy.json": result}
-    transfer.receive(base, job.result, files)
+    transfer.receive(job.result, files)
 
     found = {str(path.relative_to(base)) for path in tmp_path.rglob("*") if path.is_file()}
     own = "bert/openvino-fp32"
@@ -381,9 +380,8 @@ def test_the_data_of_a_stages_figures_come_home_with_it(
         job.result.parent.mkdir(parents=True, exist_ok=True)
         for each in (job.result.with_name(name), job.result):
             each.write_text("")
-        result = str(job.result.relative_to(tmp_path / "smoke"))
 
-        found = transfer.results_of(tmp_path, "smoke", result)
+        found = transfer.results_of(tmp_path, str(job.result.relative_to(tmp_path)))
         assert [*found] == [name, job.result.name]
 
 
@@ -424,13 +422,104 @@ def test_a_broken_installation_of_a_worker_counts_as_in_an_ordinary_run(
     (group,) = groups_of(plans)
     ((_, job),) = group.jobs
     group.worker = WorkerInfo("", "a processor", ("smoke",), False, "", 0.0, 0.0)
-    runner = Runner(tmp_path / "home", {job.result: "waiting"}, {}, False, Lines(), None)
-    sent = Submission(cast(Any, None), cast(Any, None), runner, [group], Options())
+    runner = Runner(tmp_path / "home", {job.result: "waiting"}, {}, False, Lines(), None, 60)
+    sent = Submission(cast(Any, None), runner, [group])
     found = {"model": "bert", "experiment": job.config.experiment, "stage": "export", "gpu": "CPU"}
     broken = Result(**found, state="skipped", reason=f"{BROKEN} torch cannot be loaded")
     files = {"export.json": broken.model_dump_json().encode()}
-    monkeypatch.setattr(sent, "_ask", lambda *_: files)
+    monkeypatch.setattr(sent, "_files", lambda *_: files)
 
     sent._settle(group, job, "skipped", "")
 
     assert +sent._outcome == {KEPT_BACK: 1}
+
+
+def test_a_worker_that_is_silent_is_not_asked_what_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = time.monotonic()
+    free = [
+        WorkerInfo(name, "", ("smoke",), False, "", 0.0, now - quiet)
+        for name, quiet in (("silent", silence()), ("one", 0.0), ("two", 0.0))
+    ]
+    asked = []
+
+    def ask_all(_: object, addresses: list[str], *__: object) -> dict[str, list[str]]:
+        asked.append(addresses)
+        return {"two": ["data/x"]}
+
+    monkeypatch.setattr(submission, "ask_all", ask_all)
+    runner = Runner(tmp_path, {}, {}, False, Lines(), None, 60)
+    sent = Submission(cast(Any, SimpleNamespace(client=None)), runner, [])
+
+    assert sent._with_most(free, ["data/x"]).address == "two"
+    assert sent._with_most(free[:2], ["data/x"]).address == "one"
+    assert sent._with_most(free[:1], ["data/x"]).address == "silent"
+    assert asked == [["one", "two"]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        ("", [{"over": True, "error": process.KILLED}]),  # before it reads its task
+        (
+            "import json, sys; print(sys.stdin.readline(), end='')",
+            [{"is_shared": True}, {"over": True, "error": process.KILLED}],
+        ),
+        (
+            'print(\'{"line": "a"}\'); print(\'{"over": true, "error": ""}\')',
+            [{"line": "a"}, {"over": True, "error": ""}],
+        ),
+        ("import time; time.sleep(60)", [{"over": True, "error": process.KILLED}]),
+    ],
+)
+def test_a_process_that_ends_in_any_way_is_the_last_event(
+    script: str, expected: list[dict[str, object]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "COMMAND", (sys.executable, "-c", script))
+    events: list[object] = []
+
+    process.run_process({"is_shared": True}, events.append, lambda: "sleep" not in script)
+
+    assert events == expected
+
+
+def test_a_process_that_has_ended_before_its_task_is_written_is_one_event(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real = subprocess.Popen
+
+    def ended(*arguments: Any, **options: Any) -> "subprocess.Popen[str]":
+        started = real(*arguments, **options)
+        started.wait()
+        return started
+
+    monkeypatch.setattr(process, "COMMAND", ("true",))
+    monkeypatch.setattr(process.subprocess, "Popen", ended)
+    events: list[object] = []
+
+    process.run_process({"is_shared": False}, events.append, lambda: True)
+
+    assert events == [{"over": True, "error": process.KILLED}]
+
+
+def test_what_is_done_elsewhere_is_taken_over_unless_it_is_done_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = job_of(tmp_path / "home", monkeypatch)
+    head = {"model": "bert", "experiment": "", "stage": "deploy", "gpu": "CPU"}
+    done = Result.model_validate({**head, "state": "done"}).model_dump_json()
+    job.result.parent.mkdir(parents=True)
+    job.result.write_text(done)
+    job.result.with_suffix(".ipynb").write_text("theirs")
+    files = transfer.done_files(tmp_path / "home", [job])
+    there = tmp_path / "there" / job.result.relative_to(tmp_path / "home")
+
+    transfer.take(tmp_path / "there", files)
+
+    assert [Path(name).suffix for name in files] == [".ipynb", ".json"]
+    assert (there.read_text(), there.with_suffix(".ipynb").read_text()) == (done, "theirs")
+    there.with_suffix(".ipynb").write_text("own")
+    transfer.take(tmp_path / "there", files)
+    assert there.with_suffix(".ipynb").read_text() == "own"

@@ -11,7 +11,7 @@ from helpers.__main__ import main
 from helpers.errors import StageError
 from helpers.machine import packages
 from helpers.machine.probe import Fault, fault
-from helpers.pipeline import kernels, local, running
+from helpers.pipeline import kernels, running
 from helpers.pipeline.kernels import Nursery
 from helpers.results import Result
 from helpers.store import OUTPUTS_VARIABLE, ROOT
@@ -38,7 +38,7 @@ def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return Result(**fields, state="done")
 
     monkeypatch.setenv(OUTPUTS_VARIABLE, str(tmp_path / "outputs"))
-    monkeypatch.setattr(local, "execute", execute)
+    monkeypatch.setattr(running, "execute", execute)
     monkeypatch.setattr(running, "blocker", lambda _: "")
     monkeypatch.setattr(kernels, "forked", lambda: nullcontext(KERNELS))
     return found

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from helpers.perf import PATIENCE_VARIABLE
-from helpers.pipeline import kernels, local, running
+from helpers.pipeline import kernels, running
 from helpers.results import Measurement, Result
 from helpers.store import OUTPUTS_VARIABLE
 from tests.conftest import ROOT, Project
@@ -58,7 +58,7 @@ def test_a_run_says_what_a_machine_that_was_not_quiet_took(
     )
     fields = {"model": "dlrm", "experiment": "onnx-fp32", "stage": "perf_online", "gpu": ""}
     done = Result(**fields, state="done", measurement=measured)
-    monkeypatch.setattr(local, "execute", lambda *_: done)
+    monkeypatch.setattr(running, "execute", lambda *_: done)
     monkeypatch.setattr(running, "blocker", lambda _: "")
     monkeypatch.setattr(kernels, "forked", lambda: nullcontext(KERNELS))
 
@@ -83,7 +83,7 @@ def test_the_stages_of_a_run_share_the_patience_for_a_quiet_machine(
         fields = {"model": "bert", "experiment": "onnx-fp32", "stage": "perf_online", "gpu": ""}
         return Result(**fields, state="done", measurement=measured)
 
-    monkeypatch.setattr(local, "execute", execute)
+    monkeypatch.setattr(running, "execute", execute)
     monkeypatch.setattr(running, "blocker", lambda _: "")
     monkeypatch.setattr(kernels, "forked", lambda: nullcontext(KERNELS))
     monkeypatch.setenv(PATIENCE_VARIABLE, "2")
@@ -107,7 +107,7 @@ def test_reports_meanwhile_are_three_minutes_apart(
         fields = {"model": "bert", "experiment": "onnx-fp32", "stage": source.stem, "gpu": ""}
         return Result(**fields, state="done")
 
-    monkeypatch.setattr(local, "execute", execute)
+    monkeypatch.setattr(running, "execute", execute)
     monkeypatch.setattr(running, "blocker", lambda _: "")
     monkeypatch.setattr(kernels, "forked", lambda: nullcontext(KERNELS))
     assert running.REPORT_SECONDS == 180

@@ -257,17 +257,24 @@ def test_a_touched_or_longer_file_is_no_longer_unchanged(folder: Path) -> None:
     assert verify(touched) == touched
 
 
-def test_a_red_artifact_says_why_and_keeps_its_hashes(folder: Path) -> None:
+def test_a_failed_artifact_says_why_and_keeps_its_hashes(folder: Path) -> None:
     artifact = find_artifact(made(folder / "some"))
     assert artifact is not None
+    assert artifact.failure == ""
 
     mark_failed(artifact, "it differs")
 
-    red = find_artifact(folder / "some")
-    assert red is not None
-    assert dict(red.facts) == {"format": "test", "red": "it differs"}
-    assert red.sha256 == artifact.sha256
-    assert verify(red) == red
+    failed = find_artifact(folder / "some")
+    assert failed is not None
+    assert dict(failed.facts) == {"format": "test", "failed": "it differs"}
+    assert failed.failure == "it differs"
+    assert failed.sha256 == artifact.sha256
+    assert verify(failed) == failed
+    manifest = folder / "some/manifest.json"
+    manifest.write_text(manifest.read_text().replace('"failed"', '"red"'))  # of an older version
+    before = find_artifact(folder / "some")
+    assert before is not None
+    assert before.failure == "it differs"
 
 
 @pytest.mark.parametrize(
