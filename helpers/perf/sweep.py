@@ -18,7 +18,7 @@ from helpers.config import CompareConfig, LoadConfig
 from helpers.errors import MeasurementError, ServerError
 from helpers.inference import ensemble, exported_work, open_dataset, requests, threads
 from helpers.models import Arrays
-from helpers.perf import analyzer, background, gpu_monitor, limits, memory, peaks
+from helpers.perf import analyzer, background, gpu_monitor, memory, peaks
 from helpers.perf.analyzer import LoadPoint
 from helpers.perf.gpu_monitor import GpuObservation, Observer
 from helpers.perf.rows import Window, beyond_floor, compare, measure_row
@@ -141,7 +141,7 @@ def run(
         at_last = peaks.measure(*asked) if server.is_local else None
     found_peaks, work = peaks.highest_peaks(at_first, at_last), exported_work(config)
     if found_peaks and work:
-        rows = [limits.limited(row, work, found_peaks, config.precision) for row in rows]
+        rows = [peaks.limited(row, work, found_peaks, config.precision) for row in rows]
     try:
         counted = server.statistics(config.model)
     except ServerError:  # it has ended
