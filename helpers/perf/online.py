@@ -12,7 +12,7 @@ from helpers.perf.analyzer import LoadPoint
 from helpers.perf.rows import block_size
 from helpers.perf.runs import Runs
 from helpers.perf.statistics import FEWEST_RUNS
-from helpers.perf.sweep import Point, batch
+from helpers.perf.sweep import Point
 from helpers.results import Measurement, Row
 from helpers.triton import Server
 
@@ -27,11 +27,8 @@ def measure_online(config: OnlineConfig, server: Server) -> Measurement:
     a row with the reason.
     """
     samples, size = sweep.distinct_samples(config), config.online_batch_size
-    together = min(max(config.concurrency), config.max_batch_size // size)
-    for count in range(1, together + 1):  # each batch that the batcher can form
-        server.infer(config.model, batch(samples, 0, count * size))
-    one = batch(samples, 0, size)
-    seconds = [sweep.seconds(lambda: server.infer(config.model, one))]  # a request, at each point
+    # of a request, at each point
+    seconds = [sweep.warm_up(server, config, samples, max(config.concurrency))]
 
     def close_loop(load: LoadPoint, runs: Runs) -> None:
         runs.cut = True

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from helpers import models
-from helpers.config import CompareConfig, LoadConfig
+from helpers.config import CompareConfig, LoadConfig, OnlineConfig
 from helpers.errors import MeasurementError, ServerError
 from helpers.inference import ensemble, exported_work, open_dataset, requests, threads
 from helpers.models import Arrays
@@ -23,7 +23,7 @@ from helpers.perf.analyzer import LoadPoint
 from helpers.perf.gpu_monitor import GpuObservation, Observer
 from helpers.perf.rows import Window, beyond_floor, compare, measure_row
 from helpers.perf.runs import MachineSpeed, Runs
-from helpers.results import Measurement, Row
+from helpers.results import Measurement, Row, clients_of
 from helpers.store import usable_cores
 from helpers.triton import Server
 
@@ -82,6 +82,35 @@ def seconds(call: Callable[[], object]) -> float:
     return timeit(call, number=3) / 3
 
 
+def warm_up(
+    server: Server, config: OnlineConfig | CompareConfig, samples: Arrays, clients: int
+) -> float:
+    """Send each batch that the batcher can form of so many clients' requests, because the first
+    request of a shape is slow. Return the seconds of a request that is alone.
+    """
+    size = config.online_batch_size
+    for joined in range(1, max(1, min(clients, config.max_batch_size // size)) + 1):
+        server.infer(config.model, batch(samples, 0, joined * size))
+    one = batch(samples, 0, size)
+    return seconds(lambda: server.infer(config.model, one))
+
+
+def load_of(
+    server: Server, config: LoadConfig | CompareConfig, samples: Arrays, data: Path = Path()
+) -> LoadPoint:
+    """Return the load of one client, with what every load of the server has in common."""
+    inputs = sent(server, batch(samples, 0, 1), 1)
+    outputs = [tensor.name for tensor in models.get(config.model).outputs(config)]
+    served = ensemble.served(config)
+    return LoadPoint(
+        config.model,
+        data,
+        analyzer.shared_memory_patterns(list(inputs), outputs),
+        parts=[each.part.name for each in served] if len(served) > 1 else [""],
+        flat=bool(server.wire),
+    )
+
+
 def run(
     config: LoadConfig,
     server: Server,
@@ -92,10 +121,7 @@ def run(
     is a row with the reason. Before each one a machine that others use is waited for, as long as
     the retry budget lasts.
     """
-    outputs = [tensor.name for tensor in models.get(config.model).outputs(config)]
-    regions = analyzer.shared_memory_patterns(list(sent(server, batch(samples, 0, 1), 1)), outputs)
-    found = ensemble.served(config)
-    parts = [each.part.name for each in found] if len(found) > 1 else [""]
+    one_client = load_of(server, config, samples)
     rows: list[Row] = []
     kept: dict[str, NDArray[np.generic]] = {}
     before: list[float] = []
@@ -118,8 +144,7 @@ def run(
             if (size, point.repeated) not in data:
                 made = analyzer.input_data(sent(server, chosen, size))
                 data[size, point.repeated] = files.enter_context(made)
-            load = LoadPoint(config.model, data[size, point.repeated], regions, parts=parts)
-            load = replace(load, flat=bool(server.wire), **point.fields)
+            load = replace(one_client, data=data[size, point.repeated], **point.fields)
             asked_at = time.monotonic()
             before.append(background.wait_until_quiet(others_cores, asked_at - began))
             others_cores = None
@@ -257,8 +282,8 @@ def compared(config: LoadConfig, runs: Runs) -> dict[str, object]:
 
 
 def _in_words(row: Row) -> str:
-    clients = f"{row.concurrency} client{'' if row.concurrency == 1 else 's'}"
-    head = f"batch {row.batch_size}, {f'{row.rate:.4g} requests/s' if row.rate else clients}"
+    load = f"{row.rate:.4g} requests/s" if row.rate else clients_of(row.concurrency)
+    head = f"batch {row.batch_size}, {load}"
     if row.quality == "failed":
         return f"{head}: failed: {row.reason}"
     width = f" ±{row.margin_of_error:.1%}" if row.margin_of_error and not row.rate else ""
