@@ -35,7 +35,7 @@ class Rounded:
 
     @property
     def row(self) -> dict[str, Value]:
-        """What a table shows of it."""
+        """Return its row in a table."""
         return {
             "precision": self.precision,
             "result": "failed" if self.check.fault else "passed",

@@ -48,7 +48,7 @@ class Changes:
     caption: str  # of the calls
 
     def operators(self) -> Rows:
-        """One column for each graph, its most frequent operators below one another."""
+        """Return one column for each graph, its most frequent operators below one another."""
         columns = map(_column, self.graphs.values())
         return [
             dict(zip(self.graphs, line, strict=True))
@@ -56,7 +56,7 @@ class Changes:
         ]
 
     def times(self) -> Rows:
-        """One row for each graph that was to be called, with the reason where one was not."""
+        """Return one row for each graph, with the reason where it was not called."""
         is_lacking = any(each.reason for each in self.calls)
         return [
             {
@@ -139,7 +139,7 @@ def _faster(calls: Sequence[Call]) -> list[str]:
 def _called(
     config: ConvertConfig, exported: Artifact, artifact: Artifact
 ) -> tuple[int, tuple[Call, ...]]:
-    """Time the exported and the converted graph; give the samples in a call too. There is nothing
+    """Time the exported and the converted graph; return the samples in a call too. There is nothing
     to time where both are one file.
     """
     if is_as_exported(config):

@@ -1,4 +1,4 @@
-"""The scenario offline: one client with batches, and the bare runtime measured in turn with it."""
+"""The scenario offline: one client with batches, interleaved with the in-process baseline."""
 
 import time
 from collections.abc import Iterable

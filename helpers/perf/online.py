@@ -61,8 +61,8 @@ def measure_online(config: OnlineConfig, server: Server) -> Measurement:
 
 
 def _open_loop(config: OnlineConfig, rows: list[Row], peak: float) -> Iterator[Point]:
-    """Points at shares of the peak (requests/s), until the server is overloaded; then those that
-    bisect the rates below it for the highest that keeps the budget.
+    """Yield points at shares of the peak (requests/s), until the server is overloaded. Then yield
+    those that bisect the rates below it for the highest that keeps the budget.
     """
     budget_ms = config.max_rate_budget_ms
     kept, broken = 0.0, peak
@@ -105,5 +105,5 @@ def _narrowed(row: Row, budget_ms: float | None, kept: float, broken: float) -> 
 
 
 def _wanted(config: OnlineConfig, clients: int) -> int:
-    """How many requests a point is held to, each client's first apart."""
+    """Return how many requests a point needs, each client's first apart."""
     return max(config.request_count, REQUESTS_A_CLIENT * clients)

@@ -55,7 +55,7 @@ def measure(device: str, threads: int, precision: str) -> Peaks | None:
 
 
 def highest_peaks(before: Peaks | None, after: Peaks | None) -> Peaks | None:
-    """Give the higher of two measurements of each peak."""
+    """Return the higher of two measurements of each peak."""
     if before is None or after is None:
         return before or after
     names = sorted(before.gflops | after.gflops, key=PRECISIONS.index)
@@ -95,7 +95,7 @@ def limited(row: Row, work: Work, peaks: Peaks, precision: str) -> Row:
 
 
 def _fastest(call: Call) -> float:
-    """Give the seconds of the fastest call, of three at least."""
+    """Return the seconds of the fastest call, of three at least."""
     call()
     seconds: list[float] = []
     ends = time.perf_counter() + SECONDS
@@ -120,7 +120,7 @@ def _of_processor(threads: int, precision: str) -> tuple[dict[str, float], float
 
 @cache
 def _product(precision: str, threads: int) -> tuple[int, Call]:
-    """Compile a chain of products; give its multiplications, and what computes it."""
+    """Compile a chain of products; return its multiplications, and what computes it."""
     block_telemetry()
     import openvino
     from openvino import opset13 as ops

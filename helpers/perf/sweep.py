@@ -44,13 +44,13 @@ class Point:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """The columns by which its row is known."""
+        """Return the columns by which its row is known."""
         own = {k: v for k, v in self.fields.items() if k in IDENTITY}
         return {"concurrency": 1, "repeated": self.repeated} | own
 
 
 def distinct_samples(config: LoadConfig | CompareConfig) -> Arrays:
-    """Give the different samples that are sent in turn."""
+    """Return the different samples that are sent, one after the other."""
     count = config.distinct_rows
     (samples,) = requests(config, open_dataset(config), count, count)
     return samples
@@ -62,7 +62,7 @@ def count(samples: Arrays) -> int:
 
 
 def sent(server: Server, samples: Arrays, size: int) -> Arrays:
-    """Give what travels: the samples, or requests of `size` of them each."""
+    """Return what is sent: the samples, or requests of `size` of them each."""
     if server.wire is None:
         return samples
     starts = range(0, max(count(samples), size), size)
@@ -71,7 +71,7 @@ def sent(server: Server, samples: Arrays, size: int) -> Arrays:
 
 
 def batch(samples: Arrays, start: int, size: int) -> Arrays:
-    """Give `size` samples from `start` on, beginning again after the last."""
+    """Return `size` samples from `start` on, beginning again after the last."""
     chosen = range(start, start + size)
     return {name: array.take(chosen, axis=0, mode="wrap") for name, array in samples.items()}
 
@@ -200,7 +200,7 @@ def _measure(
     point: Point,
     speed: MachineSpeed,
 ) -> tuple[Row, dict[str, NDArray[np.generic]]]:
-    """Measure one point, and observe the machine meanwhile; give the row and all requests."""
+    """Measure one point, and observe the machine meanwhile; return the row and all requests."""
     seen, failure = GpuObservation(), ""
 
     @contextmanager
@@ -256,7 +256,7 @@ def _measure(
 
 
 def lookup_shares(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
-    """Give the share of different keys that the cache had, and that of default vectors."""
+    """Return the share of different keys that the cache had, and that of default vectors."""
     met = {name.removeprefix(LOOKUPS): after[name] - before.get(name, 0) for name in after}
     if not met.get("keys"):
         return {}
