@@ -1,4 +1,4 @@
-"""How long work says how far it has come: lines in a pipe or a file, a live view in a terminal."""
+"""Show the progress of work: lines in a pipe or a file, a live view in a terminal."""
 
 import os
 import re
@@ -165,7 +165,7 @@ class _Share:
 
     @property
     def pace(self) -> float:
-        """How many times as long as expected the parts took, once that tells something."""
+        """Return how many times as long as expected the parts took, once that tells something."""
         return self.took / self.done if self.done >= TELLING_SECONDS else 1.0
 
 
@@ -184,6 +184,6 @@ def _clock(seconds: float) -> str:
 
 
 def lines_or_live() -> Lines:
-    """Choose the live view in a terminal that can redraw lines, and plain lines elsewhere."""
+    """Return the live view in a terminal that can redraw lines, and plain lines elsewhere."""
     can_erase = os.environ.get("TERM", "") not in ("", "dumb", "unknown")
     return LiveView() if sys.stdout.isatty() and can_erase else Lines()

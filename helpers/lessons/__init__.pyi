@@ -9,10 +9,9 @@ from .noticed import (
     notice_sharing,
     shown,
 )
-from .rounding import NUMBERS, Rounded, draw_errors, notice_outputs, outputs_in
+from .rounding import Rounded, draw_errors, notice_outputs, outputs_in
 
 __all__ = [
-    "NUMBERS",
     "Rounded",
     "batchers",
     "clients",

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pandas import DataFrame
 
-SERIES = (  # column, its ends, label, colour, marker and its fill
-    ("p50_latency_ms", "p50_low_ms", "p50_high_ms", "p50", COLOURS[0], "o", "full"),
-    ("p99_latency_ms", "p99_low_ms", "p99_high_ms", "p99", COLOURS[1], "D", "none"),
-    ("throughput", "throughput_low", "throughput_high", "throughput", COLOURS[2], "s", "full"),
-)
+SERIES = {  # column -> its ends, label, colour, marker and its fill
+    "p50_latency_ms": ("p50_low_ms", "p50_high_ms", "p50", COLOURS[0], "o", "full"),
+    "p99_latency_ms": ("p99_low_ms", "p99_high_ms", "p99", COLOURS[1], "D", "none"),
+    "throughput": ("throughput_low", "throughput_high", "throughput", COLOURS[2], "s", "full"),
+}
 ROW = 0.27  # inches, of a configuration
 
 
@@ -36,35 +36,25 @@ def draw(rows: "DataFrame", title: str) -> "Figure":
     for place, count in enumerate(counts):
         left, right = found[2 * place : 2 * place + 2]
         some = rows[rows["clients"] == count].iloc[::-1]  # the first on top
-        for axes, series, label in (
-            (left, SERIES[:2], "latency (ms)"),
-            (right, SERIES[2:], "throughput (samples/s)"),
+        for axes, columns, label in (
+            (left, ("p50_latency_ms", "p99_latency_ms"), "latency (ms)"),
+            (right, ("throughput",), "throughput (samples/s)"),
         ):
-            for each in series:
-                _draw(axes, some, *each)
+            for column in columns:
+                _draw(axes, some, column)
             axes.set_title(clients_of(count), loc="left", fontsize="medium")
             axes.set_xlabel(label)
             axes.set_xlim(0, None)
         left.set_yticks(range(len(some)), some["configuration"])
         right.set_yticks(range(len(some)), [""] * len(some))
-    for each in SERIES[2:]:  # the legend is that of the first subplot
-        _draw(found[0], rows.iloc[:0], *each)
+    _draw(found[0], rows.iloc[:0], "throughput")  # the legend is that of the first subplot
     found[0].plot([], [], color=GREY, lw=1.5, label="95% CI")
     legend_below(figure, found[0])
     return figure
 
 
-def _draw(
-    axes: "Axes",
-    rows: "DataFrame",
-    column: str,
-    low: str,
-    high: str,
-    label: str,
-    colour: str,
-    mark: str,
-    fill: str,
-) -> None:
+def _draw(axes: "Axes", rows: "DataFrame", column: str) -> None:
+    low, high, label, colour, mark, fill = SERIES[column]
     places = range(len(rows))
     axes.hlines(places, rows[low].astype(float), rows[high].astype(float), colour, lw=1.5)
     axes.plot(rows[column], places, mark, color=colour, fillstyle=fill, label=label, ls="none")

@@ -16,7 +16,7 @@ MOST_CLIENTS = 16  # more would take the CPU from the server
 
 
 def clients(config: LessonConfig) -> tuple[int, int]:
-    """One client, and as many as fill the largest batch, but 2 at least."""
+    """Return one client, and as many as fill the largest batch, but 2 at least."""
     filling = config.max_batch_size // config.online_batch_size
     return 1, max(2, min(filling, MOST_CLIENTS))
 
@@ -79,8 +79,8 @@ def precisions(config: LessonConfig) -> tuple[list[Variant], dict[str, str]]:
 
 
 def described(variants: Sequence[Variant], *fields: str) -> list[dict[str, Value]]:
-    """One row for each configuration, with the fields that differ; what has no batcher has none of
-    its fields.
+    """Return one row for each configuration, with the fields that differ. One without a batcher has
+    none of its fields.
     """
     rows = []
     for each in variants:

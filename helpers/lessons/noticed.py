@@ -3,7 +3,7 @@ contains no difference, the sentence says so.
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from pydantic import JsonValue
@@ -25,10 +25,11 @@ ENDS = [
     for end in (f"low{unit}", f"high{unit}")
 ]
 TIMES = "throughput relative to the first"
+Describe = Callable[[Sequence[Point], Point, Point], str]
 
 
 def frame(points: Sequence[Point]) -> "DataFrame":
-    """All measurements, one row for each configuration and number of clients."""
+    """Return all measurements, one row for each configuration and number of clients."""
     from pandas import DataFrame
 
     rows: list[dict[str, object]] = []
@@ -43,7 +44,7 @@ def frame(points: Sequence[Point]) -> "DataFrame":
 
 
 def shown(points: Sequence[Point]) -> "DataFrame":
-    """What a reader compares: the numbers with their 95% CIs."""
+    """Return what a reader compares: the numbers with their 95% CIs."""
     rows = frame(points)
     chosen = with_intervals(rows, COLUMNS).drop(columns="reason")  # shown once: see `_conditions`
     chosen["times"] = [str(ratio_of(points, each, _first(points, each))) for each in points]
@@ -53,19 +54,19 @@ def shown(points: Sequence[Point]) -> "DataFrame":
 
 
 def facts(points: Sequence[Point]) -> dict[str, JsonValue]:
-    """What the lesson's result keeps of them."""
+    """Return what the lesson's result keeps of them."""
     return {"points": json.loads(frame(points).to_json(orient="records"))}
 
 
 def headline(points: Sequence[Point]) -> str:
-    """The fastest configuration with many clients compared with the first, in one line."""
+    """Return the fastest configuration with many clients compared with the first, in one line."""
     _, many = _counts(points)
     loaded = [point for point in points if point.row.concurrency == many]
     best = max(loaded, key=lambda point: point.row.throughput or 0.0)
     first = _first(points, best)
     if best is first:
-        return f"{_clients(best)}: none was faster than {first.variant}"
-    return f"{_clients(best)}: {_throughput(points, first, best)}".rstrip(".")
+        return f"{clients_of(many)}: none was faster than {first.variant}"
+    return _compared(points, many, (first.variant, best.variant), _throughput).rstrip(".")
 
 
 def notice_batching(points: Sequence[Point]) -> list[str]:
@@ -74,24 +75,17 @@ def notice_batching(points: Sequence[Point]) -> list[str]:
     none, zero, *delays = dict.fromkeys(point.variant for point in points)
     longest = delays[len(delays) // 2 - 1]  # the other half prefers sizes
     preferring = delays[-1]
-
-    def at(name: str, clients: int) -> Point:
-        return _at(points, name, clients)
-
     joined = "; ".join(
-        f"{short(at(name, many).row.average_batch_size or 0.0)} with {name}"
+        f"{short(_at(points, name, many).row.average_batch_size or 0.0)} with {name}"
         for name in (none, zero, longest, preferring)
     )
+    idle, preferred = ", so there is nothing to batch", ", effect of preferred sizes"
     return [
-        f"{_clients(at(zero, few))}, so there is nothing to batch: "
-        + _latency(points, at(zero, few), at(longest, few)),
-        f"{_clients(at(zero, many))}, average batch size: {joined}.",
-        f"{_clients(at(zero, many))}, effect of batching: "
-        + _throughput(points, at(none, many), at(zero, many)),
-        f"{_clients(at(zero, many))}, effect of the delay: "
-        + _throughput(points, at(zero, many), at(longest, many)),
-        f"{_clients(at(zero, many))}, effect of preferred sizes: "
-        + _latency(points, at(longest, many), at(preferring, many)),
+        _compared(points, few, (zero, longest), _latency, idle),
+        f"{clients_of(many)}, average batch size: {joined}.",
+        _compared(points, many, (none, zero), _throughput, ", effect of batching"),
+        _compared(points, many, (zero, longest), _throughput, ", effect of the delay"),
+        _compared(points, many, (longest, preferring), _latency, preferred),
         _conditions(points),
     ]
 
@@ -100,32 +94,35 @@ def notice_sharing(points: Sequence[Point]) -> list[str]:
     """Return what instances and threads did."""
     few, many = _counts(points)
     first, *others = dict.fromkeys(point.variant for point in points)
-    found = [
-        f"{_clients(_at(points, name, few))}: "
-        + _latency(points, _at(points, first, few), _at(points, name, few))
-        for name in others
-    ]
     pairs = [(first, name) for name in others]
+    alone = [_compared(points, few, pair, _latency) for pair in pairs]
     if len(others) > 1:  # one instance with all cores, and two that share them
         pairs.append((others[0], others[1]))
-    found += [
-        f"{_clients(_at(points, second, many))}: "
-        + _throughput(points, _at(points, one, many), _at(points, second, many))
-        for one, second in pairs
-    ]
-    return [*found, *_memory(points, first, others[-1:]), _conditions(points)]
+    loaded = [_compared(points, many, pair, _throughput) for pair in pairs]
+    return [*alone, *loaded, *_memory(points, first, others[-1:]), _conditions(points)]
 
 
 def notice_precision(points: Sequence[Point]) -> list[str]:
     """Return what lower precisions did to the speed."""
     first, *others = dict.fromkeys(point.variant for point in points)
     found = [
-        f"{_clients(_at(points, name, count))}: "
-        + _throughput(points, _at(points, first, count), _at(points, name, count))
+        _compared(points, count, (first, name), _throughput)
         for name in others
         for count in _counts(points)
     ]
     return [*found, *_memory(points, first, others), _conditions(points)]
+
+
+def _compared(
+    points: Sequence[Point],
+    clients: int,
+    variants: tuple[str, str],
+    describe: Describe,
+    head: str = "",
+) -> str:
+    """Return how the second of two configurations differs from the first."""
+    first, second = (_at(points, name, clients) for name in variants)
+    return f"{clients_of(clients)}{head}: {describe(points, first, second)}"
 
 
 def _at(points: Sequence[Point], variant: str, clients: int) -> Point:
@@ -140,10 +137,6 @@ def _first(points: Sequence[Point], point: Point) -> Point:
 
 def _counts(points: Sequence[Point]) -> list[int]:
     return sorted({point.row.concurrency for point in points})
-
-
-def _clients(point: Point) -> str:
-    return clients_of(point.row.concurrency)
 
 
 def _throughput(points: Sequence[Point], first: Point, second: Point) -> str:
@@ -187,5 +180,5 @@ def _conditions(points: Sequence[Point]) -> str:
     if not doubted:
         return said
     first = doubted[0]
-    named = f"{first.variant} with {_clients(first)} is {first.row.quality}"
+    named = f"{first.variant} with {clients_of(first.row.concurrency)} is {first.row.quality}"
     return f"{said} For example, {named} ({first.row.reason})."

@@ -19,18 +19,6 @@ from helpers.triton import convert
 if TYPE_CHECKING:
     from IPython.display import Image
 
-# Sources: IEEE 754-2019 for fp32 and fp16; bfloat16 is fp32 without its last 16 bits. int8 has a
-# scale of its own for each tensor or channel, so that its steps are equal and its range is chosen.
-_NAMES = ("precision", "bits", "bits of the significand", "step after 1", "largest number")
-NUMBERS: list[dict[str, Value]] = [
-    dict(zip(_NAMES, each, strict=True))
-    for each in (
-        ("fp32", 32, 24, 2.0**-23, "3.4e38"),
-        ("bf16", 16, 8, 2.0**-7, "3.4e38"),
-        ("fp16", 16, 11, 2.0**-10, "65,504"),
-        ("int8", 8, None, None, "127 steps of its scale"),
-    )
-]
 MARKS = ("o", "s", "^", "D")
 
 
@@ -47,7 +35,7 @@ class Rounded:
 
     @property
     def row(self) -> dict[str, Value]:
-        """What a table shows of it."""
+        """Return its row in a table."""
         return {
             "precision": self.precision,
             "result": "failed" if self.check.fault else "passed",

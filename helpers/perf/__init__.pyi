@@ -14,7 +14,6 @@ from .compare import (
 )
 from .interleave import Ratio
 from .loadgen import crosscheck
-from .lookups import show_passes
 from .offline import measure_offline
 from .online import measure_online
 from .operators import profile_operators
@@ -48,7 +47,6 @@ __all__ = [
     "profile_operators",
     "ratio_of",
     "served",
-    "show_passes",
     "what_changed",
     "with_intervals",
 ]

@@ -1,4 +1,4 @@
-"""Running perf_analyzer, Triton's own load generator, and reading what it records.
+"""Run perf_analyzer, Triton's own load generator, and read what it records.
 
 Its stability gate is switched off, because an unstable point would leave no record at all;
 `statistics` judges instead.
@@ -78,8 +78,8 @@ def input_data(samples: Arrays) -> Iterator[Path]:
 
 
 def shared_memory_patterns(inputs: Sequence[str], outputs: Sequence[str]) -> list[str]:
-    """Patterns of the names that perf_analyzer gives its regions, the same in every run on a host:
-    an output's has a number only if the output is fixed to one of several.
+    """Return patterns of the names that perf_analyzer gives its regions, the same in every run on a
+    host: an output's has a number only if the output is fixed to one of several.
     """
     return [*(f"{name}_[0-9]*" for name in (*inputs, *outputs)), *outputs]
 
@@ -107,8 +107,8 @@ def interval_ms(
     request_seconds: float,
     shortest: int = SHORTEST_INTERVAL_MS,
 ) -> int:
-    """Length of a window so that `runs` runs see `request_count` requests beside the first ones,
-    and each enough for a throughput, with one to spare; `shortest` at least (ms).
+    """Return the length of a window (ms), `shortest` at least. `runs` runs then see `request_count`
+    requests beside the first ones, and each enough for a throughput, with one to spare.
     """
     per_run = max(ceil(request_count / runs), FEWEST_REQUESTS) + 1
     wanted = (ceil(per_run / WINDOWS) + 1 / WINDOWS) * request_seconds * 1000
@@ -116,8 +116,8 @@ def interval_ms(
 
 
 def gaps_us(point: LoadPoint) -> NDArray[np.int64]:
-    """The microseconds before each request of an open loop: exponential, so that their times are a
-    Poisson process, and with one seed the same at every rate but for the scale.
+    """Return the microseconds before each request of an open loop. They are exponential, so that
+    the times are a Poisson process, and with one seed the same at every rate but for the scale.
     """
     assert point.rate
     gaps = np.random.default_rng(SEED).exponential(1e6 / point.rate, point.requests)
@@ -148,9 +148,9 @@ def _closed_loop(point: LoadPoint) -> list[str]:
 
 
 def _open_loop(point: LoadPoint, folder: Path) -> list[str]:
-    """Asynchronous, as a thread that waits for an answer would be late for the next request. And
-    one thread, as perf_analyzer's may sleep through the start: without a lock it says that it
-    begins, sometimes before a thread waits to hear that.
+    """Return the options of request-rate mode. It is asynchronous, because a thread that waits for
+    an answer would be late for the next request. It has one thread, because perf_analyzer announces
+    the start without a lock, and another thread may miss that.
     """
     every = ("--request-intervals", str(folder / "gaps"), "--request-count", str(point.requests))
     return [*every, "--async", "--max-threads", "1"]

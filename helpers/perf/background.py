@@ -1,4 +1,4 @@
-"""Whether the machine is ours while we measure: load from others, one measurement at a time."""
+"""Watch the load from other processes, and let one measurement run at a time on a machine."""
 
 import fcntl
 import os
@@ -19,7 +19,7 @@ SPEED_SECONDS, SPEED_PARTS, SPEED_SIZE = 0.05, 5, 512
 
 
 def _host_seconds() -> float:
-    """Processor seconds of the host since it booted, time stolen by other guests included."""
+    """Return the host's CPU seconds since it booted, with the time that other guests stole."""
     times = psutil.cpu_times()
     return times.user + times.nice + times.system + times.irq + times.softirq + times.steal
 
@@ -35,7 +35,7 @@ def family(numbers: Iterable[int]) -> set[psutil.Process]:
 
 
 def _own_seconds(servers: Sequence[int]) -> float:
-    """Processor seconds of this process, `servers` and all descendants, ended ones included."""
+    """Return the CPU seconds of this process, `servers` and all descendants, ended ones too."""
     total = 0.0
     for process in family((os.getpid(), *servers)):
         with suppress(psutil.Error):
@@ -62,8 +62,8 @@ def monitor_background(servers: Sequence[int] = ()) -> Callable[[], float]:
 
 
 def cores() -> int:
-    """The logical cores of the host, which `others_cores` are a part of. A quota does not count: it
-    takes no core away from others, and they take none from it while the host has free ones.
+    """Return the host's logical cores, of which `others_cores` are a part. A quota does not count:
+    it takes no core away from others, and they take none from it while the host has free ones.
     """
     return os.cpu_count() or 1
 
@@ -88,7 +88,7 @@ def machine_speed() -> float:
 
 
 def patience() -> float:
-    """For how long a measurement may wait for a quiet machine, in seconds."""
+    """Return for how long a measurement may wait for a quiet machine, in seconds."""
     return float(os.environ.get(PATIENCE_VARIABLE) or PATIENCE_SECONDS)
 
 

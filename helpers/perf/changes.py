@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import zip_longest
 from statistics import median
 
 from helpers import formats
@@ -36,10 +37,6 @@ class Call:
     ms: tuple[float, ...] = ()
     reason: str = ""
 
-    @property
-    def median_ms(self) -> float | None:
-        return median(self.ms) if self.ms else None
-
 
 @dataclass(frozen=True)
 class Changes:
@@ -51,22 +48,21 @@ class Changes:
     caption: str  # of the calls
 
     def operators(self) -> Rows:
-        """One column for each graph, its most frequent operators below one another."""
-        columns = {name: _column(counts) for name, counts in self.graphs.items()}
-        height = max((len(lines) for lines in columns.values()), default=0)
+        """Return one column for each graph, its most frequent operators below one another."""
+        columns = map(_column, self.graphs.values())
         return [
-            {name: lines[row] if row < len(lines) else BLANK for name, lines in columns.items()}
-            for row in range(height)
+            dict(zip(self.graphs, line, strict=True))
+            for line in zip_longest(*columns, fillvalue=BLANK)
         ]
 
     def times(self) -> Rows:
-        """One row for each graph that was to be called, with the reason where one was not."""
+        """Return one row for each graph, with the reason where it was not called."""
         is_lacking = any(each.reason for each in self.calls)
         return [
             {
                 "graph": each.graph,
                 "runtime": each.runtime,
-                "median_ms": each.median_ms,
+                "median_ms": median(each.ms) if each.ms else None,
                 "fastest_ms": min(each.ms, default=None),
                 "slowest_ms": max(each.ms, default=None),
                 **({"why not": each.reason} if is_lacking else {}),
@@ -98,9 +94,11 @@ def what_changed(config: ConvertConfig, artifact: Artifact, profile: Profile) ->
     return Changes(graphs, calls, tuple(filter(None, findings)), caption)
 
 
-def _column(counts: Counter[str]) -> list[str]:
+def _column(counts: Counter[str]) -> list[Value]:
     ordered = counts.most_common()
-    lines = [f"{counts.total():,} operators of {len(counts)} kind{'s' * (len(counts) != 1)}"]
+    lines: list[Value] = [
+        f"{counts.total():,} operators of {len(counts)} kind{'s' * (len(counts) != 1)}"
+    ]
     lines += [f"{count:,} × {kind}" for kind, count in ordered[:LINES]]
     if rest := ordered[LINES:]:
         lines.append(f"{sum(count for _, count in rest):,} of {len(rest)} other kinds")
@@ -141,38 +139,43 @@ def _faster(calls: Sequence[Call]) -> list[str]:
 def _called(
     config: ConvertConfig, exported: Artifact, artifact: Artifact
 ) -> tuple[int, tuple[Call, ...]]:
-    """Time the exported and the converted graph; give the samples in a call too. There is nothing
+    """Time the exported and the converted graph; return the samples in a call too. There is nothing
     to time where both are one file.
     """
     if is_as_exported(config):
         return 0, ()
     size, inputs = graph_batch(config, artifact, OPERATIONS)
-    found: list[Call] = []
-    sessions: list[Session] = []
-    sides = {
-        "exported": (exported, config.export_format, config.export_precision),
-        "converted": (artifact, config.format, config.precision),
-    }
-    for graph, (of, name, precision) in sides.items():
-        fmt = formats.get(name)
-        version = formats.installed_version(formats.distribution(fmt.RUNTIME[0]))
-        call = Call(graph, f"{fmt.SHOWN[0]} {version}, {fmt.SHOWN[1]} {precision}")
-        reason = obstacle(config, name)
-        if not reason:
-            try:
-                session = fmt.load(of.folder / fmt.FILE, physical_cores(), config.device)
-                session.run(inputs)
-            except RuntimeError as error:  # of a GPU that is not there, or another kind of it
-                reason = " ".join(str(error).split())[:200]
-            else:
-                sessions.append(session)
-        found.append(Call(graph, call.runtime, reason=reason))
-    times = iter(_alternate(sessions, inputs))
-    timed = [
-        each if each.reason else Call(each.graph, each.runtime, tuple(next(times)))
-        for each in found
-    ]
-    return size, tuple(timed)
+    sides = (
+        ("exported", exported, config.export_format, config.export_precision),
+        ("converted", artifact, config.format, config.precision),
+    )
+    loaded = [_load(config, made, name, inputs) for _, made, name, _ in sides]
+    times = iter(_alternate([session for session, _ in loaded if session], inputs))
+    return size, tuple(
+        Call(graph, _runtime(name, precision), tuple(next(times)) if session else (), reason)
+        for (graph, _, name, precision), (session, reason) in zip(sides, loaded, strict=True)
+    )
+
+
+def _runtime(name: str, precision: str) -> str:
+    fmt = formats.get(name)
+    version = formats.installed_version(formats.distribution(fmt.RUNTIME[0]))
+    return f"{fmt.SHOWN[0]} {version}, {fmt.SHOWN[1]} {precision}"
+
+
+def _load(
+    config: ConvertConfig, artifact: Artifact, name: str, inputs: Arrays
+) -> tuple[Session | None, str]:
+    """Load a graph and call it once; return its session, or why it cannot be timed."""
+    fmt, reason = formats.get(name), obstacle(config, name)
+    if reason:
+        return None, reason
+    try:
+        session = fmt.load(artifact.folder / fmt.FILE, physical_cores(), config.device)
+        session.run(inputs)
+    except RuntimeError as error:  # of a GPU that is not there, or another kind of it
+        return None, " ".join(str(error).split())[:200]
+    return session, ""
 
 
 def obstacle(config: ConvertConfig, name: str) -> str:

@@ -10,14 +10,12 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from helpers import models
 from helpers.config import CompareConfig, LessonConfig, artifact_folder, results_folder
 from helpers.errors import DeploymentError, MeasurementError
-from helpers.inference import ensemble, require
+from helpers.inference import require
 from helpers.machine import compare_obstacle
 from helpers.models import Arrays
 from helpers.perf import analyzer, background, memory, sweep
-from helpers.perf.analyzer import LoadPoint
 from helpers.perf.interleave import Ratio, interleave, paired_ratio
 from helpers.perf.rows import Window, block_size, measure_row
 from helpers.perf.statistics import FEWEST_RUNS, geometric_mean, judge_budget
@@ -80,35 +78,21 @@ class LoadSession:
     data: Path  # the same for perf_analyzer
 
     def warm(self, server: Server, config: CompareConfig, clients: int) -> Candidate:
-        """Send each batch that the batcher can form of so many clients' requests, because the first
-        request of a shape is slow.
-        """
-        size = config.online_batch_size
-        for count in range(1, max(1, min(clients, config.max_batch_size // size)) + 1):
-            server.infer(config.model, sweep.batch(self.samples, 0, count * size))
-        one = sweep.batch(self.samples, 0, size)
-        return Candidate(
-            server, config, clients, sweep.seconds(lambda: server.infer(config.model, one))
-        )
+        """Warm up a server for so many clients' requests; return it as a candidate."""
+        request_seconds = sweep.warm_up(server, config, self.samples, clients)
+        return Candidate(server, config, clients, request_seconds)
 
     def load(self, candidate: Candidate) -> Window:
         """Load a candidate for about `RUN_SECONDS`."""
         config, server = candidate.config, candidate.server
-        outputs = [tensor.name for tensor in models.get(config.model).outputs(config)]
-        one = sweep.sent(server, sweep.batch(self.samples, 0, 1), 1)
-        served = ensemble.served(config)
         seconds = min(RUN_SECONDS, config.measurement_seconds / 5)
         shortest = round(1000 * seconds / analyzer.WINDOWS / analyzer.WINDOW_STRETCH)
         count = candidate.clients + block_size(candidate.clients)
-        point = LoadPoint(
-            config.model,
-            self.data,
-            analyzer.shared_memory_patterns(list(one), outputs),
+        point = replace(
+            sweep.load_of(server, config, self.samples, self.data),
             batch_size=config.online_batch_size,
             concurrency=candidate.clients,
-            parts=[each.part.name for each in served] if len(served) > 1 else [""],
             interval_ms=max(shortest, analyzer.interval_ms(count, 1, candidate.request_seconds)),
-            flat=bool(server.wire),
             # without it perf_analyzer writes all that it sent as text: 3 MB and 50 ms an image
             shared_memory=config.shared_memory if server.is_local else "none",
         )

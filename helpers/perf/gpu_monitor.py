@@ -1,4 +1,4 @@
-"""What the GPU does while it is measured: its state before and after, and during each point its
+"""Observe the GPU while it is measured: its state before and after, and during each point its
 utilisation, memory, power, and whether something slowed it down or shared it.
 
 The load comes from Triton's own metrics, and from NVML where a server has none (the embedded one
@@ -65,8 +65,8 @@ class GpuObservation:
     others_mb: float = 0.0  # and their memory at most
 
     def figures(self, runs: Collection[NDArray[np.int64]]) -> dict[str, float]:
-        """Mean and largest load while requests of `runs` ([n, 2], ns) were under way, by column; of
-        what is averaged over time, once they had been for longer than that.
+        """Return mean and largest load by column, while requests of `runs` ([n, 2], ns) were in
+        flight. What a driver averages over time counts once they had been for longer than that.
         """
         spans = [(run[:, 0].min(), run[:, 1].max()) for run in runs]
         row: dict[str, float] = {}
@@ -82,7 +82,7 @@ class GpuObservation:
         return row
 
     def disturbance(self) -> str:
-        """Say in one line what disturbed the GPU, and what to do; empty if nothing did."""
+        """Return in one line what disturbed the GPU, and what to do; empty if nothing did."""
         if slowed := sorted(self.held_by & gpu.SLOWED):
             return f"The GPU was slowed by {', '.join(slowed)}. Check its cooling and power supply."
         if self.others:
@@ -164,7 +164,7 @@ def observed(device: str, server: Server) -> Iterator[Observer]:
 
 
 def changes(start: dict[str, Any], end: dict[str, Any], held_by: Collection[str]) -> list[str]:
-    """Say what of two records, and of what held the clocks down between, matters to results."""
+    """Return what of two records, and of what held the clocks down between, affects results."""
     found = [
         f"{name} changed from {start.get(name)} to {end.get(name)}"
         for name in SETTINGS

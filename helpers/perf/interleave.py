@@ -25,17 +25,17 @@ class Ratio:
 
     @property
     def is_above(self) -> bool:
-        """Whether the interval is above 1."""
+        """Return whether the interval is above 1."""
         return self.interval is not None and self.interval.low > 1
 
     @property
     def is_below(self) -> bool:
-        """Whether the interval is below 1."""
+        """Return whether the interval is below 1."""
         return self.interval is not None and self.interval.high < 1
 
     @property
     def is_significant(self) -> bool:
-        """Whether the interval excludes 1."""
+        """Return whether the interval excludes 1."""
         return self.is_above or self.is_below
 
     def __str__(self) -> str:

@@ -1,5 +1,5 @@
-"""A second meter: LoadGen, the load generator of MLPerf's benchmarks, asks the server that
-perf_analyzer measures, and some of the answers are checked. These are no MLPerf results.
+"""Measure a server with a second load generator: LoadGen, which MLPerf's benchmarks use. Some of
+the responses are checked. These are not MLPerf results.
 
 LoadGen chooses the samples, keeps the time and logs answers; `tritonclient` sends the requests. One
 of its samples is a request as clients send it online, of `online_batch_size` rows.
@@ -87,7 +87,7 @@ class Estimate:
 
 
 def flat(outputs: Arrays, names: Sequence[str], start: int, rows: int) -> Values:
-    """All values of `rows` rows from `start` on, one output after the other."""
+    """Return all values of `rows` rows from `start` on, one output after the other."""
     parts = (np.asarray(outputs[name][start : start + rows], np.float64) for name in names)
     return np.concatenate([part.ravel() for part in parts])
 
@@ -192,7 +192,8 @@ def wrong_answer(trial: Trial, right: Sequence[Values], bounds: Values) -> str:
 
 
 def crosscheck(given: Parameters, model: str, experiment: str) -> list[Row]:
-    """Measure a deployed experiment with both meters in turn, and write `crosscheck.json`.
+    """Measure a deployed experiment with both load generators, interleaved, and write
+    `crosscheck.json`.
 
     The server is set up as for clients online, and all requests go over HTTP. Raises
     `AccuracyError` for a wrong answer, `ArtifactError` if nothing is deployed yet, and
@@ -257,7 +258,7 @@ def compare(
     joined: int,
     budget_ms: float | None,
 ) -> list[Row]:
-    """Let both meters measure in turn: LoadGen by `loadgen`, perf_analyzer by `closed_loop`, which
+    """Interleave both load generators: LoadGen by `loadgen`, perf_analyzer by `closed_loop`, which
     takes the rows of a request, and `open_loop`, which takes requests per second and in all. A
     sample has `size` rows, an Offline request `joined` samples.
     """
@@ -305,7 +306,7 @@ def _p90(runs: Sequence[Trial | Window]) -> Estimate:
 
 
 def _bounded(latencies: Values) -> Estimate:
-    """The p90 of one run, by its order statistics."""
+    """Return the p90 of one run, by its order statistics."""
     return Estimate(float(np.quantile(latencies, 0.9)), percentile_interval(latencies, 0.9))
 
 

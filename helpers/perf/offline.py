@@ -1,4 +1,4 @@
-"""The scenario offline: one client with batches, and the bare runtime measured in turn with it."""
+"""The scenario offline: one client with batches, interleaved with the in-process baseline."""
 
 import time
 from collections.abc import Iterable
@@ -22,22 +22,8 @@ NOT_SHARED = "inputs are sent over HTTP, because a remote host shares no memory 
 NO_FLOOR = "the no-op model exists only on the embedded server, for models of this package"
 FLOOR_INTERVAL_MS = 50  # of the identity model, which answers in a millisecond or two
 BARE_SHARE = 0.6  # of a served run's time, for a bare one: it has no windows to fill
-NO_RATIO = dict.fromkeys(
-    (
-        *(
-            "in_process_throughput",
-            "relative_throughput",
-            "relative_throughput_low",
-            "relative_throughput_high",
-        ),
-        *(
-            "serving_overhead_ms",
-            "residual_overhead_ms",
-            "residual_overhead_low_ms",
-            "residual_overhead_high_ms",
-        ),
-    )
-)
+COMPARED = ("in_process_", "relative_", "serving_", "residual_")  # with the in-process baseline
+NO_RATIO = {name: None for name in Row.model_fields if name.startswith(COMPARED)}
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from helpers.perf.analyzer import LoadPoint
 from helpers.perf.rows import block_size
 from helpers.perf.runs import Runs
 from helpers.perf.statistics import FEWEST_RUNS
-from helpers.perf.sweep import Point, batch
+from helpers.perf.sweep import Point
 from helpers.results import Measurement, Row
 from helpers.triton import Server
 
@@ -27,11 +27,8 @@ def measure_online(config: OnlineConfig, server: Server) -> Measurement:
     a row with the reason.
     """
     samples, size = sweep.distinct_samples(config), config.online_batch_size
-    together = min(max(config.concurrency), config.max_batch_size // size)
-    for count in range(1, together + 1):  # each batch that the batcher can form
-        server.infer(config.model, batch(samples, 0, count * size))
-    one = batch(samples, 0, size)
-    seconds = [sweep.seconds(lambda: server.infer(config.model, one))]  # a request, at each point
+    # of a request, at each point
+    seconds = [sweep.warm_up(server, config, samples, max(config.concurrency))]
 
     def close_loop(load: LoadPoint, runs: Runs) -> None:
         runs.cut = True
@@ -64,8 +61,8 @@ def measure_online(config: OnlineConfig, server: Server) -> Measurement:
 
 
 def _open_loop(config: OnlineConfig, rows: list[Row], peak: float) -> Iterator[Point]:
-    """Points at shares of the peak (requests/s), until the server is overloaded; then those that
-    bisect the rates below it for the highest that keeps the budget.
+    """Yield points at shares of the peak (requests/s), until the server is overloaded. Then yield
+    those that bisect the rates below it for the highest that keeps the budget.
     """
     budget_ms = config.max_rate_budget_ms
     kept, broken = 0.0, peak
@@ -108,5 +105,5 @@ def _narrowed(row: Row, budget_ms: float | None, kept: float, broken: float) -> 
 
 
 def _wanted(config: OnlineConfig, clients: int) -> int:
-    """How many requests a point is held to, each client's first apart."""
+    """Return how many requests a point needs, each client's first apart."""
     return max(config.request_count, REQUESTS_A_CLIENT * clients)

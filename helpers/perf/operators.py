@@ -55,8 +55,8 @@ def profile_operators(config: ConvertConfig, artifact: Artifact) -> Profile:
 
 
 def graph_batch(config: ConvertConfig, artifact: Artifact, operations: float) -> tuple[int, Arrays]:
-    """Give inputs of the graph for so many samples that a call has `operations` at least, if no
-    more are needed than a user would send; and how many samples these are.
+    """Return how many samples a call needs for `operations` at least, but no more than a user would
+    send; and inputs of the graph for them.
     """
     work = exported_work(config)
     wanted = 2 ** ceil(log2(operations / work.flop)) if work and work.flop else SAMPLES
@@ -66,7 +66,7 @@ def graph_batch(config: ConvertConfig, artifact: Artifact, operations: float) ->
 
 
 def grouped(found: Sequence[OperatorTime]) -> tuple[Operator, ...]:
-    """Put calls of one kind, kernel and precision together, the longest first."""
+    """Group calls of one kind, kernel and precision, the longest first."""
     groups: dict[tuple[str, str, str], list[float]] = {}
     for each in found:
         groups.setdefault((each["kind"], each["kernel"], each["precision"]), []).append(each["ms"])
@@ -124,7 +124,7 @@ def explain(
 def _shares(
     operators: Sequence[Operator], whole: float, name: Callable[[Operator], str], most: int = 3
 ) -> str:
-    """Name the largest groups with their shares of a time, those of 1% or more."""
+    """Return the largest groups with their shares of a time, those of 1% or more."""
     times: dict[str, float] = {}
     for each in operators:
         times[name(each)] = times.get(name(each), 0.0) + each.ms

@@ -14,7 +14,8 @@ from functools import cache, partial
 import numpy as np
 
 from helpers.formats import block_telemetry, installed_version
-from helpers.results import Peaks
+from helpers.inference import Work
+from helpers.results import Peaks, Row
 
 SECONDS = 0.02  # for each product, and for the copy
 LAYERS = 4  # products in a call, so that calling takes no time
@@ -54,7 +55,7 @@ def measure(device: str, threads: int, precision: str) -> Peaks | None:
 
 
 def highest_peaks(before: Peaks | None, after: Peaks | None) -> Peaks | None:
-    """Give the higher of two measurements of each peak."""
+    """Return the higher of two measurements of each peak."""
     if before is None or after is None:
         return before or after
     names = sorted(before.gflops | after.gflops, key=PRECISIONS.index)
@@ -69,8 +70,32 @@ def highest_peaks(before: Peaks | None, after: Peaks | None) -> Peaks | None:
     )
 
 
+def limited(row: Row, work: Work, peaks: Peaks, precision: str) -> Row:
+    """Add to a row which roofline bound is the nearer one, and its share of it.
+
+    A sample takes at least its operations at the peak of the precision, and at least its bytes at
+    the peak of the memory (Williams, Waterman and Patterson, "Roofline: an insightful visual
+    performance model for multicore architectures", 2009).
+    """
+    peak = peaks.gflops.get(precision)
+    if not row.throughput or not peak or not work.flop:  # a graph may have no products
+        return row
+    moved = work.bytes(precision, row.average_batch_size or row.batch_size)
+    intensity = work.flop / moved
+    by_memory = intensity * peaks.memory_gb_s
+    gflops = row.throughput * work.flop / 1e9
+    return row.model_copy(
+        update={
+            "gflops": gflops,
+            "intensity": intensity,
+            "roofline_bound": "memory" if by_memory < peak else "compute",
+            "roofline_share": gflops / min(peak, by_memory),
+        }
+    )
+
+
 def _fastest(call: Call) -> float:
-    """Give the seconds of the fastest call, of three at least."""
+    """Return the seconds of the fastest call, of three at least."""
     call()
     seconds: list[float] = []
     ends = time.perf_counter() + SECONDS
@@ -95,7 +120,7 @@ def _of_processor(threads: int, precision: str) -> tuple[dict[str, float], float
 
 @cache
 def _product(precision: str, threads: int) -> tuple[int, Call]:
-    """Compile a chain of products; give its multiplications, and what computes it."""
+    """Compile a chain of products; return its multiplications, and what computes it."""
     block_telemetry()
     import openvino
     from openvino import opset13 as ops

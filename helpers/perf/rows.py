@@ -51,7 +51,7 @@ class Window:
 
     @property
     def steady(self) -> "Window":
-        """Without each client's first request, which meets an idle server."""
+        """Return the run without each client's first request, which meets an idle server."""
         if not self.concurrency:
             return self
         first = np.argsort(self.requests[:, 0], kind="stable")[: self.concurrency]
@@ -67,19 +67,19 @@ class Window:
 
     @property
     def sent_latencies_ms(self) -> NDArray[np.float64]:
-        """Latencies from when the requests were sent, which in an open loop may be too late."""
+        """Return latencies since the requests were sent, which in an open loop may be too late."""
         start = self.requests[:, 0] if self.sent is None else self.sent
         return (self.requests[:, 1] - start) / 1e6
 
     @property
     def seconds(self) -> float:
-        """From the first start to the last end."""
+        """Return the seconds from the first start to the last end."""
         return float(self.requests[:, 1].max() - self.requests[:, 0].min()) / 1e9
 
     @property
     def throughput(self) -> float:
-        """Inferences per second: the least-squares slope of completed requests over time, times the
-        batch size.
+        """Return samples per second: the least-squares slope of completed requests over time, times
+        the batch size.
 
         A straight line through a staircase of equal steps has the staircase's own slope, so answers
         that arrive a batch at a time do not bias it. NaN with fewer than three requests or two
@@ -100,15 +100,15 @@ def windows(whole: Window, count: int) -> list[Window]:
 
 
 def block_size(concurrency: int) -> int:
-    """How many requests a block of a run has at least: answers come a batch at a time, and a block
-    of few bursts would have the throughput of a moment.
+    """Return how many requests a block of a run has at least. Responses come a batch at a time, so
+    a block of few bursts would have the throughput of a moment.
     """
     return max(BLOCK_REQUESTS, BLOCK_ROUNDS * concurrency)
 
 
 def repetitions(runs: Sequence[Window], cut: bool) -> list[float]:
-    """Throughputs that repeat one another: of the runs, or if they are `cut`, of blocks of each
-    that has enough requests.
+    """Return throughputs that repeat one another: of the runs, or if they are `cut`, of blocks of
+    each that has enough requests.
     """
     if not cut:
         return [run.throughput for run in runs]
@@ -121,7 +121,7 @@ def repetitions(runs: Sequence[Window], cut: bool) -> list[float]:
 
 
 def compare(bare: Sequence[float], served: Sequence[float], within: float) -> dict[str, object]:
-    """Columns of served over bare throughput (samples/s): pairs in which each run occurs once.
+    """Return the columns of served over in-process throughput (samples/s), from pairs of runs.
 
     The ratio has a quality of its own: "stable" if at least three pairs know it within `within`.
     """
@@ -140,8 +140,8 @@ def compare(bare: Sequence[float], served: Sequence[float], within: float) -> di
 def beyond_floor(
     serving_overhead_ms: Sequence[float], noop_latency_ms: Sequence[float]
 ) -> dict[str, object]:
-    """Columns of the floor: the mean latency of requests to an identity model, and by how much
-    serving costs more than it, from what each served run and each floor run measured.
+    """Return the columns of the no-op model: the mean latency of its requests, and how much more
+    serving costs, from what each served run and each run of the no-op model measured.
     """
     floor = float(np.mean(noop_latency_ms))
     if not serving_overhead_ms:
@@ -191,9 +191,9 @@ def quality(
 
 
 def miscounted(runs: Sequence[Window]) -> str:
-    """Say by how much Triton's count of requests differs from perf_analyzer's; empty if it agrees
-    within `COUNT_BOUND` plus the clients of each run: the last request of each has no record, or
-    was answered and not counted yet when Triton was asked.
+    """Return by how much Triton's count of requests differs from perf_analyzer's; empty if it
+    agrees within `COUNT_BOUND` plus the clients of each run: the last request of each has no
+    record, or was answered and not counted yet when Triton was asked.
     """
     for run in runs:
         seen = len(run.requests)
@@ -208,8 +208,8 @@ def miscounted(runs: Sequence[Window]) -> str:
 
 
 def open_loop_columns(run: Window, rate: float) -> tuple[dict[str, object], Quality | None, str]:
-    """Columns that only a row of an open loop has, and the quality that only it can get: where the
-    server takes less than `rate` requests/s, or the client sends too late.
+    """Return the columns and the quality that only a row of an open loop has: there the server may
+    take less than `rate` requests/s, or the client may send too late.
     """
     assert run.sent is not None
     delays, sent = (run.sent - run.requests[:, 0]) / 1e6, run.sent_latencies_ms

@@ -71,12 +71,12 @@ class Runs:
 
     @property
     def speed_changed(self) -> str:
-        """How the machine's speed changed in a round; empty if in none."""
+        """Return how the machine's speed changed in a round; empty if in none."""
         return next(filter(None, (self.speed.changed(*each) for each in self.rounds)), "")
 
     @property
     def others_cores(self) -> float:
-        """What other processes took meanwhile. Of all runs together: the clock of processes ticks
+        """Return the CPU cores that other processes took in all runs: the clock of processes ticks
         every 10 ms, and a few ticks are a large share of a short run.
         """
         taken, lasted = np.sum(self.others, axis=0)
@@ -87,13 +87,13 @@ class Runs:
         return wanted - sum(len(run.steady.requests) for run in self.served)
 
     def is_over(self, seconds: float, wanted: int) -> bool:
-        """Whether a point has had its time: `seconds`, or three times as long while requests are
-        missing, as the row would say nothing then.
+        """Return whether a point has had its time: `seconds`, or three times as long while requests
+        are missing, as the row would say nothing then.
         """
         return self.seconds > seconds * (1 if self.missing(wanted) <= 0 else 3)
 
     def is_known(self, margin_of_error: float) -> bool:
-        """Whether the throughput is known within that."""
+        """Return whether the throughput is known within a margin of error."""
         repeated = repetitions([run.steady for run in self.served], self.cut)
         interval = log_interval(repeated)
         return interval is not None and interval.margin_of_error <= margin_of_error

@@ -59,13 +59,13 @@ def difference_interval(first: Sequence[float], second: Sequence[float]) -> Inte
 
 
 def geometric_mean(values: Sequence[float]) -> float:
-    """The figure that `log_interval` bounds; NaN without values, or if one is not positive."""
+    """Return the geometric mean, which `log_interval` bounds; NaN unless all are positive."""
     array = np.asarray(values, dtype=np.float64)
     return float(np.exp(np.log(array).mean())) if len(array) and (array > 0).all() else nan
 
 
 def lag1(values: NDArray[np.float64]) -> float:
-    """Correlation of each value's rank with the next one's, from 0 to 0.95 (Spearman's rho)."""
+    """Return the correlation of each value's rank with the next's, 0 to 0.95 (Spearman's rho)."""
     from scipy.stats import rankdata
 
     ranks = rankdata(values)
@@ -75,7 +75,7 @@ def lag1(values: NDArray[np.float64]) -> float:
 
 
 def independent_share(values: NDArray[np.float64]) -> float:
-    """What one of the values in sequence is worth, from 0 to 1, beside an independent one:
+    """Return what one of the values in sequence is worth, 0 to 1, of an independent one:
     (1 - rho) / (1 + rho) for a lag-1 correlation of rho (Bayley and Hammersley 1946).
     """
     rho = lag1(values)
@@ -83,7 +83,7 @@ def independent_share(values: NDArray[np.float64]) -> float:
 
 
 def requests_needed(quantile: float) -> int:
-    """How many independent requests bound a quantile from above: 299 for the 99th percentile."""
+    """Return how many independent requests bound a quantile from above: 299 for the p99."""
     return ceil(log(1 - CONFIDENCE) / log(quantile))
 
 
@@ -103,8 +103,8 @@ def percentile_interval(values: NDArray[np.float64], quantile: float) -> Interva
 
 @cache
 def _ranks(count: int, quantile: float) -> tuple[int, int]:
-    """Which two of `count` values, from 1, bound a quantile. Where even the largest bounds it with
-    too little certainty for one side, the other side gets less.
+    """Return which two of `count` values, from 1, bound a quantile. Where even the largest bounds
+    it with too little certainty for one side, the other side gets less.
     """
     from scipy.stats import binom
 
@@ -124,9 +124,9 @@ def share_interval(count: float, total: float) -> tuple[float, float]:
 
 
 def judge_budget(latencies_ms: NDArray[np.float64], budget_ms: float) -> tuple[str, int]:
-    """Say whether at most 1% of requests, in sequence, take longer than a budget: "met", "not met"
-    or "unconfirmed". And how many requests it would take to meet it if no more took longer. They
-    count for as many as their correlation leaves.
+    """Return whether at most 1% of requests, in sequence, take longer than a budget: "met", "not
+    met" or "unconfirmed". Return too how many requests would confirm it if no more took longer.
+    Requests count for as many as their correlation leaves.
     """
     worth = independent_share(latencies_ms)
     late, total = worth * float((latencies_ms > budget_ms).sum()), worth * len(latencies_ms)
@@ -139,9 +139,9 @@ def judge_budget(latencies_ms: NDArray[np.float64], budget_ms: float) -> tuple[s
 
 
 def growth(times: NDArray[np.float64], values: NDArray[np.float64]) -> float:
-    """How fast values grow over time, in their unit per that of time; NaN for fewer than two. The
-    median of the slopes between pairs of points, of 500 at most, which a single stall does not move
-    (Theil 1950, Sen 1968).
+    """Return how fast values grow over time, in their unit per that of time; NaN for fewer than
+    two. It is the median slope between pairs of at most 500 points, which a single stall does not
+    move (Theil 1950, Sen 1968).
     """
     from scipy.stats import theilslopes
 
@@ -152,7 +152,7 @@ def growth(times: NDArray[np.float64], values: NDArray[np.float64]) -> float:
 def littles_law(
     throughput: float, mean_latency_ms: float, batch_size: int, concurrency: int
 ) -> float:
-    """throughput x mean latency / (batch size x concurrency): 1 in a closed loop without pauses
-    (Little 1961).
+    """Return throughput x mean latency / (batch size x concurrency): 1 in a closed loop without
+    pauses (Little 1961).
     """
     return throughput * mean_latency_ms / 1000 / (batch_size * concurrency)

@@ -14,16 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from helpers import models
-from helpers.config import CompareConfig, LoadConfig
+from helpers.config import CompareConfig, LoadConfig, OnlineConfig
 from helpers.errors import MeasurementError, ServerError
 from helpers.inference import ensemble, exported_work, open_dataset, requests, threads
 from helpers.models import Arrays
-from helpers.perf import analyzer, background, gpu_monitor, limits, memory, peaks
+from helpers.perf import analyzer, background, gpu_monitor, memory, peaks
 from helpers.perf.analyzer import LoadPoint
 from helpers.perf.gpu_monitor import GpuObservation, Observer
 from helpers.perf.rows import Window, beyond_floor, compare, measure_row
 from helpers.perf.runs import MachineSpeed, Runs
-from helpers.results import Measurement, Row
+from helpers.results import Measurement, Row, clients_of
 from helpers.store import usable_cores
 from helpers.triton import Server
 
@@ -44,13 +44,13 @@ class Point:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """The columns by which its row is known."""
+        """Return the columns by which its row is known."""
         own = {k: v for k, v in self.fields.items() if k in IDENTITY}
         return {"concurrency": 1, "repeated": self.repeated} | own
 
 
 def distinct_samples(config: LoadConfig | CompareConfig) -> Arrays:
-    """Give the different samples that are sent in turn."""
+    """Return the different samples that are sent, one after the other."""
     count = config.distinct_rows
     (samples,) = requests(config, open_dataset(config), count, count)
     return samples
@@ -62,7 +62,7 @@ def count(samples: Arrays) -> int:
 
 
 def sent(server: Server, samples: Arrays, size: int) -> Arrays:
-    """Give what travels: the samples, or requests of `size` of them each."""
+    """Return what is sent: the samples, or requests of `size` of them each."""
     if server.wire is None:
         return samples
     starts = range(0, max(count(samples), size), size)
@@ -71,7 +71,7 @@ def sent(server: Server, samples: Arrays, size: int) -> Arrays:
 
 
 def batch(samples: Arrays, start: int, size: int) -> Arrays:
-    """Give `size` samples from `start` on, beginning again after the last."""
+    """Return `size` samples from `start` on, beginning again after the last."""
     chosen = range(start, start + size)
     return {name: array.take(chosen, axis=0, mode="wrap") for name, array in samples.items()}
 
@@ -80,6 +80,35 @@ def seconds(call: Callable[[], object]) -> float:
     """Time a call, on average over three after a first one."""
     call()
     return timeit(call, number=3) / 3
+
+
+def warm_up(
+    server: Server, config: OnlineConfig | CompareConfig, samples: Arrays, clients: int
+) -> float:
+    """Send each batch that the batcher can form of so many clients' requests, because the first
+    request of a shape is slow. Return the seconds of a request that is alone.
+    """
+    size = config.online_batch_size
+    for joined in range(1, max(1, min(clients, config.max_batch_size // size)) + 1):
+        server.infer(config.model, batch(samples, 0, joined * size))
+    one = batch(samples, 0, size)
+    return seconds(lambda: server.infer(config.model, one))
+
+
+def load_of(
+    server: Server, config: LoadConfig | CompareConfig, samples: Arrays, data: Path = Path()
+) -> LoadPoint:
+    """Return the load of one client, with what every load of the server has in common."""
+    inputs = sent(server, batch(samples, 0, 1), 1)
+    outputs = [tensor.name for tensor in models.get(config.model).outputs(config)]
+    served = ensemble.served(config)
+    return LoadPoint(
+        config.model,
+        data,
+        analyzer.shared_memory_patterns(list(inputs), outputs),
+        parts=[each.part.name for each in served] if len(served) > 1 else [""],
+        flat=bool(server.wire),
+    )
 
 
 def run(
@@ -92,10 +121,7 @@ def run(
     is a row with the reason. Before each one a machine that others use is waited for, as long as
     the retry budget lasts.
     """
-    outputs = [tensor.name for tensor in models.get(config.model).outputs(config)]
-    regions = analyzer.shared_memory_patterns(list(sent(server, batch(samples, 0, 1), 1)), outputs)
-    found = ensemble.served(config)
-    parts = [each.part.name for each in found] if len(found) > 1 else [""]
+    one_client = load_of(server, config, samples)
     rows: list[Row] = []
     kept: dict[str, NDArray[np.generic]] = {}
     before: list[float] = []
@@ -118,8 +144,7 @@ def run(
             if (size, point.repeated) not in data:
                 made = analyzer.input_data(sent(server, chosen, size))
                 data[size, point.repeated] = files.enter_context(made)
-            load = LoadPoint(config.model, data[size, point.repeated], regions, parts=parts)
-            load = replace(load, flat=bool(server.wire), **point.fields)
+            load = replace(one_client, data=data[size, point.repeated], **point.fields)
             asked_at = time.monotonic()
             before.append(background.wait_until_quiet(others_cores, asked_at - began))
             others_cores = None
@@ -141,7 +166,7 @@ def run(
         at_last = peaks.measure(*asked) if server.is_local else None
     found_peaks, work = peaks.highest_peaks(at_first, at_last), exported_work(config)
     if found_peaks and work:
-        rows = [limits.limited(row, work, found_peaks, config.precision) for row in rows]
+        rows = [peaks.limited(row, work, found_peaks, config.precision) for row in rows]
     try:
         counted = server.statistics(config.model)
     except ServerError:  # it has ended
@@ -175,7 +200,7 @@ def _measure(
     point: Point,
     speed: MachineSpeed,
 ) -> tuple[Row, dict[str, NDArray[np.generic]]]:
-    """Measure one point, and observe the machine meanwhile; give the row and all requests."""
+    """Measure one point, and observe the machine meanwhile; return the row and all requests."""
     seen, failure = GpuObservation(), ""
 
     @contextmanager
@@ -231,7 +256,7 @@ def _measure(
 
 
 def lookup_shares(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
-    """Give the share of different keys that the cache had, and that of default vectors."""
+    """Return the share of different keys that the cache had, and that of default vectors."""
     met = {name.removeprefix(LOOKUPS): after[name] - before.get(name, 0) for name in after}
     if not met.get("keys"):
         return {}
@@ -257,8 +282,8 @@ def compared(config: LoadConfig, runs: Runs) -> dict[str, object]:
 
 
 def _in_words(row: Row) -> str:
-    clients = f"{row.concurrency} client{'' if row.concurrency == 1 else 's'}"
-    head = f"batch {row.batch_size}, {f'{row.rate:.4g} requests/s' if row.rate else clients}"
+    load = f"{row.rate:.4g} requests/s" if row.rate else clients_of(row.concurrency)
+    head = f"batch {row.batch_size}, {load}"
     if row.quality == "failed":
         return f"{head}: failed: {row.reason}"
     width = f" ±{row.margin_of_error:.1%}" if row.margin_of_error and not row.rate else ""

@@ -27,7 +27,7 @@ class Recommendation:
 
     @property
     def figures(self) -> str:
-        """What was measured, in one line."""
+        """Return what was measured, in one line."""
         if self.throughput is None:
             return "not confirmed"
         p99 = "" if self.p99_latency_ms is None else f", p99 {short(self.p99_latency_ms)} ms"
@@ -45,12 +45,12 @@ class Answer:
 
     @property
     def recommended(self) -> Recommendation | None:
-        """What to deploy; None if no throughput is known."""
+        """Return what to deploy; None if no throughput is known."""
         return next((each for each in self.choices if each.experiment), None)
 
     @property
     def others(self) -> list[Recommendation]:
-        """The other choices, in their order."""
+        """Return the other choices, in their order."""
         return [each for each in self.choices if each is not self.recommended]
 
 

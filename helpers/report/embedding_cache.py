@@ -1,15 +1,21 @@
-"""The embedding cache of a parameter server in tables and text: cold and warm, and with one batch
-that is sent again and again.
+"""The embedding cache of a parameter server in tables, text and a chart: cold and warm, and with
+one batch that is sent again and again.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from helpers.config import Value
-from helpers.display import display, table
+from helpers.display import COLOURS, INK, display, number, picture, subplots, table
 from helpers.perf import Ratio
 from helpers.report import analysis, text
 from helpers.report.describe import say
-from helpers.results import Measurement, Results, Row
+from helpers.results import LookupPass, Measurement, Results, Row
+
+if TYPE_CHECKING:
+    from IPython.display import Image
 
 
 def show(found: Results) -> None:
@@ -22,6 +28,34 @@ def show(found: Results) -> None:
             display(table(rows, caption))
     if lines := sentences(found):
         display(text.bullets(lines))
+
+
+def show_warmup(both: Sequence[LookupPass]) -> None:
+    """Display how the cache of a stage's server warms up; nothing without a parameter server."""
+    if both:
+        rows = [{"samples per request": each.batch_size, **each.row} for each in both]
+        display(table(rows, "All requests of the evaluation set, from the first"), _warmup(both))
+
+
+def _warmup(both: Sequence[LookupPass]) -> "Image":
+    """Draw the shares and the latency of each request of both passes."""
+    figure, (shares, times) = subplots("Cache warm-up", 2, 3.3)
+    ends = np.cumsum([each.course[-1][0] for each in both]) / 1000
+    sent, *shown, took_ms = np.concatenate([np.array(each.course, float) for each in both]).T
+    sent = sent / 1000 + np.repeat([0, *ends[:-1]], [len(each.course) for each in both])
+    labels = ("in the cache (of different keys)", "default vectors (of all)")
+    for values, label, colour, dash in zip(shown, labels, COLOURS, ("-", "--"), strict=False):
+        shares.plot(sent, 100 * values, color=colour, lw=1.3, ls=dash, label=label)
+    times.plot(sent, took_ms, color=COLOURS[0], lw=1.3)
+    shares.set(ylabel="share (%)", ylim=(-3, 103))
+    shares.legend(frameon=False, fontsize=8)
+    times.set(ylabel="request latency (ms)", ylim=(0, None))
+    for axes in (shares, times):
+        axes.set_xlabel("samples sent (thousands)")
+        axes.yaxis.set_major_formatter(number)
+        for end in ends:
+            axes.axvline(end, color=INK, lw=0.6, ls=":")
+    return picture(figure, say("warmup", cold=both[0], warm=both[-1]))
 
 
 def _measurements(found: Results) -> Iterator[tuple[str, Measurement]]:

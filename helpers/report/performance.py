@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 from helpers.config import OnlineConfig
 from helpers.display import Table, display, picture, table
-from helpers.perf import show_passes, with_intervals
-from helpers.report import describe, figures, latency_parts, text
+from helpers.perf import with_intervals
+from helpers.report import describe, embedding_cache, figures, latency_parts, text
 from helpers.report.analysis import UNLIMITED
 from helpers.results import Measurement
 
@@ -33,7 +33,7 @@ def show_offline(measurement: Measurement) -> None:
     the conditions, which are folded.
     """
     rows = measurement.frame()
-    show_passes(measurement)
+    embedding_cache.show_warmup(measurement.passes)
     display(table(with_intervals(rows, OFFLINE), "Offline, with 95% CIs"))
     if rows["in_process_throughput"].notna().any():
         caption = "Compared with the same model in-process, without a server"

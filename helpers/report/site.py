@@ -75,7 +75,7 @@ class StageState:
 
     @property
     def took(self) -> str:
-        """The duration in the two units that matter, such as '2 min 5 s'."""
+        """Return the duration in the two units that matter, such as '2 min 5 s'."""
         if self.seconds is None:
             return ""
         if self.seconds < 60:
@@ -103,7 +103,7 @@ class Target:
 
     @property
     def refresh(self) -> int:
-        """After how many seconds its index reloads; 0 if no run is in progress."""
+        """Return after how many seconds its index reloads; 0 if no run is in progress."""
         return REFRESH_SECONDS if any(each.state in PENDING for each in self.states) else 0
 
 
@@ -118,7 +118,7 @@ class IndexRow:
 
     @property
     def bars(self) -> list[tuple[str, str, int]]:
-        """Each experiment's throughput as text, and as a share of the highest in percent."""
+        """Return each experiment's throughput as text, and as a share of the highest in percent."""
         found = self.answer.throughputs if self.answer else {}
         highest = max(found.values(), default=0.0)
         return [

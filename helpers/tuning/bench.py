@@ -1,4 +1,4 @@
-"""Measures configurations on servers: that of the fastest keeps running."""
+"""Measure configurations on servers: that of the fastest keeps running."""
 
 import json
 from contextlib import ExitStack
@@ -34,7 +34,7 @@ class Tuning:
 
     @property
     def headline(self) -> str:
-        """The winner in one line."""
+        """Return the winner in one line."""
         final = self.winner.final
         return (
             f"{final.throughput:,.1f} samples/s, {final.ratio_in_words} the experiment's, "
@@ -42,7 +42,7 @@ class Tuning:
         )
 
     def rows(self) -> list[dict[str, Value]]:
-        """One row for each trial."""
+        """Return one row for each trial."""
         return [
             {
                 "trial": trial.number,
@@ -58,7 +58,7 @@ class Tuning:
         ]
 
     def worth(self) -> list[dict[str, Value]]:
-        """One row for each field of the winner that differs, and one for all of them."""
+        """Return one row for each field of the winner that differs, and one for all of them."""
         winner, start = self.winner, self.trials[0].choice
         return [
             {
@@ -72,7 +72,7 @@ class Tuning:
         ]
 
     def facts(self, space: Space, written: Path) -> dict[str, Value]:
-        """What the stage's result keeps of the search."""
+        """Return what the stage's result keeps of the search."""
         return {
             "space": {name: list(values) for name, values in space.values.items()},
             "excluded": dict(space.excluded),

@@ -1,4 +1,4 @@
-"""Searches the fastest configuration by Optuna's TPE, comparison by comparison, within a time limit
+"""Search the fastest configuration by Optuna's TPE, comparison by comparison, within a time limit
 and with a journal from which an interrupted search resumes.
 
 Each candidate is compared with the fastest configuration so far, at nearly the same time, so that a
@@ -67,13 +67,13 @@ class Trial(BaseModel, frozen=True):
 
     @property
     def ratio_in_words(self) -> str:
-        """The ratio with its 95% CI."""
+        """Return the ratio with its 95% CI."""
         bounds = f" (95% CI {self.low:.2f} to {self.high:.2f})" if self.low and self.high else ""
         return f"{self.ratio:.2f}×{bounds}" if self.ratio else "not measured"
 
     @property
     def inverse(self) -> "Trial":
-        """The same with the ratio of the other one's throughput to this one's."""
+        """Return the same with the ratio of the other one's throughput to this one's."""
         low, high = (each and 1 / each for each in (self.high, self.low))
         ratio = self.ratio and 1 / self.ratio
         return self.model_copy(update={"ratio": ratio, "low": low, "high": high})
@@ -103,7 +103,7 @@ class Search:
 
     @property
     def trials(self) -> list[Trial]:
-        """What was tried so far, in earlier runs too."""
+        """Return what was tried so far, in earlier runs too."""
         found = (each.user_attrs.get("trial") for each in self.study.get_trials(deepcopy=False))
         return [Trial.model_validate(each) for each in found if each]
 
@@ -238,7 +238,7 @@ class Search:
 
 
 def fastest(trials: Sequence[Trial]) -> Trial | None:
-    """Give the fastest one so far that keeps the budget; the first of all if none does."""
+    """Return the fastest one so far that keeps the budget; the first of all if none does."""
     return next((each for each in reversed(trials) if each.state == "faster"), (*trials, None)[0])
 
 
@@ -283,7 +283,7 @@ def open_study(journal: Path | None, name: str) -> "Study":
 
 
 def _whole_lines(text: bytes) -> bytes:
-    """Leave out what follows the last whole line."""
+    """Return a text without what follows its last whole line."""
     kept = []
     for line in text.splitlines(keepends=True):
         try:

@@ -32,7 +32,7 @@ NOT_RUN = (
 
 
 def clients(choice: Choice) -> int:
-    """Give the number of clients of a choice."""
+    """Return the number of clients of a choice."""
     return int(str(choice["concurrency"]))
 
 
@@ -46,27 +46,27 @@ class Space:
 
     @property
     def start(self) -> Choice:
-        """The experiment as it is."""
+        """Return the experiment as it is."""
         return {name: values[0] for name, values in self.values.items()}
 
     def __iter__(self) -> Iterator[Choice]:
-        """Every configuration."""
+        """Yield every configuration."""
         for values in product(*self.values.values()):
             yield dict(zip(self.values, values, strict=True))
 
     @property
     def size(self) -> int:
-        """How many configurations there are."""
+        """Return how many configurations there are."""
         return prod(map(len, self.values.values()))
 
     def fields(self, choice: Choice) -> Choice:
-        """Give the fields of an experiment that a choice stands for; the clients are none."""
+        """Return the fields of an experiment that a choice stands for; the clients are none."""
         own = {name: value for name, value in choice.items() if name != "concurrency"}
         return own | self.formats[str(own.pop("format"))]
 
 
 def candidates(config: TuneConfig) -> tuple[dict[str, Choice], dict[str, str]]:
-    """Give the experiment's fields for each format and precision that its model's framework leads
+    """Return the experiment's fields for each format and precision that its model's framework leads
     to, the experiment's own first, and why the others cannot run on this machine.
     """
     framework = models.get(config.model).FRAMEWORK
@@ -120,7 +120,7 @@ def _first_valid(config: DeployConfig, wanted: Iterable[Choice]) -> DeployConfig
 
 
 def choices(config: TuneConfig) -> Space:
-    """Give what a search of the experiment may choose.
+    """Return what a search of the experiment may choose.
 
     Raises `MeasurementError` if the experiment itself did not pass its parity checks, and
     `ParameterError` for a wrong value in `tune_space`.
@@ -168,7 +168,7 @@ def fault(config: DeployConfig) -> str:
 
 
 def usual(config: TuneConfig) -> dict[str, list[Value]]:
-    """Give the values of each field that are tried if the experiment does not say which."""
+    """Return the values of each field that are tried if the experiment does not say which."""
     largest, sent = config.max_batch_size, config.online_batch_size
     counts = [2**power for power in range(physical_cores().bit_length())]
     found: dict[str, list[Value]] = {"instances": [*counts]}

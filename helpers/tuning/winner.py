@@ -16,7 +16,7 @@ EXPERIMENT = "tuned"
 
 
 def differing(space: Space, winner: Winner) -> Choice:
-    """Give the fields of the winner's experiment that differ from the experiment's own."""
+    """Return the fields of the winner's experiment that differ from the experiment's own."""
     own, found = space.fields(space.start), space.fields(winner.choice)
     return {name: value for name, value in found.items() if value != own.get(name)}
 

@@ -185,7 +185,7 @@ def test_a_cable_pulled_out_in_mid_stage_fails_it_and_the_worker_comes_back(
 def test_a_worker_with_other_software_is_refused_before_anything_runs(fleet: Fleet) -> None:
     other, same = copy_project(fleet.folder / "other"), Project(fleet.folder / "same")
     add_targets(other)
-    with (other.root / "helpers/perf/limits.py").open("a") as file:
+    with (other.root / "helpers/perf/peaks.py").open("a") as file:
         file.write("# changed\n")
     shutil.copytree(fleet.home.root, same.root)
     for project in (other, same, fleet.home):
@@ -199,7 +199,7 @@ def test_a_worker_with_other_software_is_refused_before_anything_runs(fleet: Fle
         fleet.work(name, project=project)
 
     for name, difference in (
-        ("first", "a different version of helpers/perf/limits.py"),
+        ("first", "a different version of helpers/perf/peaks.py"),
         ("second", "numpy 0.1 instead of "),
     ):
         answer = fleet.run(f"params/{name}.yaml", *ONLY)

@@ -4,6 +4,7 @@ import json
 import re
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -195,6 +196,16 @@ def test_how_many_times_as_fast_a_graph_is_has_an_interval(
 
     assert re.search(said, found)
     assert changes._faster([calls[0], Call("converted", "B", reason="not timed: x")]) == []
+
+
+def test_timed_graphs_take_turns_at_coming_first() -> None:
+    order: list[str] = []
+    sessions: Any = [SimpleNamespace(run=lambda _, name=name: order.append(name)) for name in "AB"]
+
+    exported, converted = changes._alternate(sessions, {})
+
+    assert "".join(order).startswith("ABBAAB")
+    assert len(exported) == len(converted) == order.count("A")
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 
 from helpers.inference import Work
 from helpers.perf import peaks
-from helpers.perf.limits import limited
+from helpers.perf.peaks import limited
 from helpers.results import Peaks, Row
 
 # 1,000 operations on 100 weights; 40 bytes come and go with each sample

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from helpers.report import embedding_cache as cache
+from helpers.report.describe import say
 from helpers.results import LookupPass, Results
 from tests.report.test_answer import results_of, row
 
@@ -88,3 +89,34 @@ def test_without_a_store_nothing_is_said() -> None:
 
     assert (cache.passes(found), cache.repeated_batches(found)) == ([], [])
     assert said_of(found) == ""
+
+
+def test_a_stage_shows_how_its_cache_warms_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = of_store(0.25, cold=0.61, warm=0.72)["hps"]["perf_offline"].measurement
+    assert measured
+    shown: list[Any] = []
+    monkeypatch.setattr(cache, "display", lambda *each: shown.extend(each))
+    drawn: list[Any] = []
+    monkeypatch.setattr(cache, "picture", lambda figure, text: drawn.extend((figure, text)))
+
+    cache.show_warmup(measured.passes)
+    cache.show_warmup(())
+
+    assert "<caption" in shown[0].html
+    assert len(shown) == 2
+    figure, text = drawn
+    assert text == (
+        "First pass over the evaluation set: hit rate 50.0%, default vectors 25.00%. Last pass: "
+        "hit rate 50.0%, default vectors 0.00%. Median request latency: 2.0 ms, then 2.0 ms."
+    )
+    shares, times = figure.axes
+    assert shares.lines[1].get_xydata().tolist() == [[0.008, 25], [0.016, 0]]
+    assert times.get_ylim()[0] == 0
+    unknown = say("warmup", cold=of_pass(None), warm=of_pass(None))
+    assert unknown.startswith("The server reports no hit rate. Median")
+
+
+def of_pass(share: float | None) -> LookupPass:
+    measured = of_store(share, cold=0.6, warm=0.7)["hps"]["perf_offline"].measurement
+    assert measured
+    return measured.passes[0]

@@ -14,6 +14,7 @@ from helpers.perf.compare import HOPELESS
 from helpers.perf.interleave import Ratio
 from helpers.perf.statistics import Interval
 from helpers.tuning import Search, Space, Trial, open_study
+from helpers.tuning import search as search_module
 from helpers.tuning.search import FINAL_PAIRS, STALE, _whole_lines
 from helpers.tuning.space import Choice
 
@@ -85,7 +86,11 @@ def test_it_finds_the_optimum_in_a_fifth_of_the_comparisons_of_a_grid() -> None:
     assert all(trial.state != "faster" for trial in tried.trials[-STALE:])
 
 
-def test_a_field_says_what_it_is_worth_and_goes_back_if_that_is_nothing() -> None:
+@pytest.mark.parametrize("pairs", [3, search_module.PAIRS])
+def test_a_field_says_what_it_is_worth_and_goes_back_if_that_is_nothing(
+    pairs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search_module, "WORTH_PAIRS", pairs)
     tried = search(Bench())
     tried.run(300)
 
@@ -94,6 +99,7 @@ def test_a_field_says_what_it_is_worth_and_goes_back_if_that_is_nothing() -> Non
     assert set(winner.why) == {
         name for name, value in winner.choice.items() if value != SPACE.start[name]
     } - {"concurrency"}
+    assert {each.pairs for each in winner.why.values()} == {pairs}  # no race, which ends early
     worth = winner.why["format"]
     assert worth.ratio == pytest.approx(3, rel=0.05)
     assert worth.low

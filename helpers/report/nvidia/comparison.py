@@ -36,7 +36,7 @@ class Pair:
 
     @property
     def ratio(self) -> float:
-        """Our throughput over NVIDIA's."""
+        """Return our throughput over NVIDIA's."""
         return (self.measured.throughput or 0) / self.published.throughput
 
 
@@ -53,12 +53,12 @@ class Comparison:
 
     @property
     def is_own(self) -> bool:
-        """Whether NVIDIA published the target's own GPU."""
+        """Return whether NVIDIA published the target's own GPU."""
         return self.gpu == self.chosen
 
     @property
     def scenarios(self) -> list[str]:
-        """Name the scenarios that NVIDIA published."""
+        """Return the scenarios that NVIDIA published."""
         return [name for name in SCENARIOS if any(row.scenario == name for row in self.published)]
 
     def of(self, scenario: str) -> list[Pair]:
@@ -66,9 +66,9 @@ class Comparison:
         return [pair for pair in self.pairs if pair.published.scenario == scenario]
 
     def drawn(self, scenario: str) -> list[PublishedRow]:
-        """NVIDIA's rows for a figure: the tables of the chosen GPU that ours are compared with, or
-        all of its tables if nothing of ours was measured. If the chosen GPU is not the target's
-        own, the fastest such table of each other GPU is added.
+        """Return NVIDIA's rows for a figure: the tables of the chosen GPU that ours are compared
+        with, or all of its tables if nothing of ours was measured. If the chosen GPU is not the
+        target's own, the fastest such table of each other GPU is added.
         """
         served = {pair.published.served for pair in self.of(scenario)}
         rows = [

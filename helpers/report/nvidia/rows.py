@@ -52,35 +52,37 @@ class PublishedRow(TableRow, allow_inf_nan=False):
 
     @property
     def littles_law(self) -> float | None:
-        """Throughput x average latency over batch x clients: 1 if the row agrees with itself."""
+        """Return throughput x average latency over batch x clients: 1 if the row agrees with
+        itself.
+        """
         if self.avg_latency_ms is None:
             return None
         return littles_law(self.throughput, self.avg_latency_ms, self.batch_size, self.concurrency)
 
     @property
     def format(self) -> str:
-        """The format and its accelerator, in a few words."""
+        """Return the format and its accelerator, in a few words."""
         names = (self.model_format, self.backend_accelerator)
         return " with ".join(name.replace("NVIDIA ", "") for name in names if name)
 
     @property
     def served(self) -> str:
-        """How the model was served, in a few words."""
+        """Return how the model was served, in a few words."""
         return f"{self.format}, {self.precision}"
 
     @property
     def table(self) -> tuple[str, ...]:
-        """What identifies the published table of this row."""
+        """Return what identifies the published table of this row."""
         return (self.model, self.gpu, self.scenario, self.dataset, self.served)
 
     @property
     def slug(self) -> str:
-        """Name the table of this row in an address."""
+        """Return the name of this row's table in an address."""
         return re.sub(r"\W+", "-", " ".join(filter(None, self.table))).strip("-").lower()
 
     @cached_property
     def setup(self) -> Setup:
-        """How NVIDIA measured the row, by the document that published it."""
+        """Return how NVIDIA measured the row, by the document that published it."""
         return setup_of(self)
 
 
