@@ -283,14 +283,14 @@ def serve(
     chosen = config.configure(given, model, experiment, "deploy")
     assert isinstance(chosen, config.DeployConfig)
     if scheduler:
-        fleet.bring(chosen, outputs, fleet.Access(scheduler, key, insecure), say)
+        fleet.fetch_repository(chosen, outputs, fleet.Access(scheduler, key, insecure), say)
     repository = inference.require(chosen, "deploy")
     log = outputs / file.stem / "serve.log"
     with triton.serve(chosen, repository, "online", log=log, http_port=port) as server:
         say(f"{model} ({chosen.experiment}) at http://{server.url}; press Ctrl-C to stop")
         while server.is_alive():
             time.sleep(0.5)
-        raise ServerError(f"Triton ended: {server.last_words()}")
+        raise ServerError(f"Triton ended: {server.exit_report()}")
 
 
 @app.command(epilog=EXAMPLE.format("crosscheck params/cpu.yaml --model resnet50"))
@@ -318,7 +318,7 @@ def doctor(
     """Check this machine and say how to fix what is missing."""
     given = config.read_file(file)
     configs = [config.configure(given, *each, "deploy") for each in config.select(given, [], [])]
-    found = machine.examine([each for each in configs if isinstance(each, config.ConvertConfig)])
+    found = machine.run_checks([each for each in configs if isinstance(each, config.ConvertConfig)])
     for check in found:
         say(f"{check.word:4} {check.line}")
     return 0 if all(check.ok for check in found) else 1
@@ -340,7 +340,7 @@ def new_model(
     It also creates a Python package in helpers/models. No existing file is overwritten.
     """
     own.create(
-        name, source, own.Wishes(samples, labels, metric, batch, dimension or (), device), say
+        name, source, own.NewOptions(samples, labels, metric, batch, dimension or (), device), say
     )
 
 
@@ -421,7 +421,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2 if isinstance(error, ParameterError) else 1
     except ImportError as error:  # of a package that the command itself imports
-        print("error: {} {}. Run: {}".format(*machine.explained(error)), file=sys.stderr)
+        print("error: {} {}. Run: {}".format(*machine.diagnose(error)), file=sys.stderr)
         return 1
     except OSError:
         if not came:

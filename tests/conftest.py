@@ -29,11 +29,11 @@ from filelock import FileLock
 from helpers.machine import packages
 from helpers.perf.background import PATIENCE_VARIABLE
 from helpers.results import Result, Row, read
-from helpers.store import GRAMMARS, OUTPUTS_VARIABLE, without
+from helpers.store import GRAMMARS, OUTPUTS_VARIABLE, block_import
 from helpers.triton import guard, owner
 from helpers.triton.process import OPENMP
 
-with without(GRAMMARS):
+with block_import(GRAMMARS):
     import jsonschema  # noqa: F401  (seconds of every worker's start, where another imports it first)
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -439,7 +439,7 @@ def kernels(folder: Path) -> list[int]:
     """List a project's running notebooks, forks of the process that forks kernels; one may end
     meanwhile.
     """
-    found = processes(str(folder), "nursery.py")
+    found = processes(str(folder), "kernel_server.py")
     parents = {}
     for pid in found:
         with suppress(psutil.NoSuchProcess):

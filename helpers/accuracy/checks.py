@@ -32,7 +32,7 @@ from helpers.inference import (
 )
 from helpers.models import Dataset
 from helpers.results import Difference, ParityCheck, Score
-from helpers.store import Artifact, find_artifact, making, outputs
+from helpers.store import Artifact, create_artifact, find_artifact, outputs
 
 if TYPE_CHECKING:
     from helpers.triton import Server
@@ -93,7 +93,7 @@ def check(
     result = ParityCheck(
         name=name, precision=precision, reference=against, samples=count, differences=differences
     )
-    if precision == "fp32" or bounds or check(name, config, "fp32", found, reference).fault:
+    if precision == "fp32" or bounds or check(name, config, "fp32", found, reference).failure:
         return result
     return result.model_copy(update={"note": PROBABLY_FP32})
 
@@ -137,7 +137,7 @@ def compute_reference(config: ExportConfig, prepared: Prepared) -> Artifact:
     found = find_artifact(folder)
     if found is None or EVALUATION_FILE not in found.files:
         session = framework_session(config, prepared.checkpoint)
-        with making(folder) as (temporary, facts):
+        with create_artifact(folder) as (temporary, facts):
             size = models.at_once(config.model, models.get(config.model).BATCH)
             everything = _run(session, dataset.batches(size))
             np.savez(temporary / EVALUATION_FILE, allow_pickle=False, **everything)
@@ -209,7 +209,7 @@ def compare(config: ExportConfig, artifact: Artifact) -> ParityCheck:
     return check(step, config, precision, found, _reference(config)[0])
 
 
-def artifact_outputs(config: ExportConfig, artifact: Artifact) -> Arrays:
+def cached_outputs(config: ExportConfig, artifact: Artifact) -> Arrays:
     """Return the outputs that `compare` computed, or compute them now; none for the exported file
     itself.
     """
@@ -219,7 +219,7 @@ def artifact_outputs(config: ExportConfig, artifact: Artifact) -> Arrays:
 
 def _outputs(config: ExportConfig, artifact: Artifact) -> Arrays:
     name, is_export = str(artifact.facts["format"]), config.stage == "export"
-    if isinstance(config, ConvertConfig) and ensemble.requires_native_backend(config, name):
+    if isinstance(config, ConvertConfig) and ensemble.needs_native_backend(config, name):
         return _by_server(config, artifact)
     on_cpu = config.device == "cpu"
     if not is_export and on_cpu and artifact.sha256 == require(config, "export").sha256:
@@ -264,7 +264,7 @@ def evaluate_alone(config: DeployConfig, server: "Server") -> tuple[ParityCheck,
     precision = served_precision(config)
     alone = list(requests(config, dataset, min(BATCH, config.max_batch_size), SAMPLES))
     expected = None
-    if ensemble.has_bare_runtime(config):  # it computes while the server starts
+    if ensemble.runs_in_process(config):  # it computes while the server starts
         folder, cores = require(config, "convert").folder, threads(config, "online")
         session = ensemble.load(config, config.format, lambda _: folder, cores, config.device)
         expected = _run(session, alone)

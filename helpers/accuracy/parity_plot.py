@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from helpers import formats
-from helpers.accuracy.checks import artifact_outputs, reference_outputs
+from helpers.accuracy.checks import cached_outputs, reference_outputs
 from helpers.config import ConvertConfig, results_folder
 from helpers.display import COLOURS, INK, number, short, show, subplots
 from helpers.formats import Arrays
@@ -24,13 +24,13 @@ def show_parity(config: ConvertConfig, artifact: Artifact) -> None:
     """Display the converted model's outputs for the 64 samples over the reference's, or print that
     there is nothing to draw.
     """
-    found = artifact_outputs(config, artifact)
+    found = cached_outputs(config, artifact)
     if not found:
         print("The exported file is served unchanged: the export notebook has compared it.")
         return
     reference = reference_outputs(config)
     drawn, total = points(reference, found), sum(each.size for each in reference.values())
-    name = f"{formats.get(config.format).SHOWN[1]} in {config.precision}"
+    name = f"{formats.get(config.format).DISPLAY_NAMES[1]} in {config.precision}"
     text = describe(drawn, name, total)
     show(draw(drawn, name), text, drawn, results_folder(config) / FILE)
 

@@ -1,6 +1,5 @@
 from .checking import validated
 from .comparison import differences
-from .exploring import MARK, keep
 from .loading import (
     FILES,
     TARGET_VARIABLE,
@@ -13,7 +12,8 @@ from .loading import (
     select,
 )
 from .old_names import renamed_parameters, renamed_result
-from .parameter_file import TAUGHT, Experiment, Server, Value
+from .overrides import SEPARATOR, save_overrides
+from .parameter_file import TUTORIAL_MODEL, Experiment, Server, Value
 from .schema import (
     LESSONS,
     OF_LOOKUPS,
@@ -45,12 +45,12 @@ from .targets import Gpu, write_new
 __all__ = [
     "FILES",
     "LESSONS",
-    "MARK",
     "OF_LOOKUPS",
+    "SEPARATOR",
     "STAGE",
     "STAGES",
     "TARGET_VARIABLE",
-    "TAUGHT",
+    "TUTORIAL_MODEL",
     "CompareConfig",
     "ConvertConfig",
     "DeployConfig",
@@ -74,7 +74,6 @@ __all__ = [
     "configure",
     "differences",
     "file_for",
-    "keep",
     "needed",
     "notebook_file",
     "parse",
@@ -84,6 +83,7 @@ __all__ = [
     "resolve",
     "result_file",
     "results_folder",
+    "save_overrides",
     "select",
     "stages",
     "validated",

@@ -10,14 +10,14 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 M = TypeVar("M", bound=pydantic.BaseModel)
-WORDS = {  # kinds of pydantic's errors whose own message mentions Python or JSON
+MESSAGES = {  # kinds of pydantic's errors whose own message mentions Python or JSON
     "missing": "is missing. Add it.",
     "too_short": "is empty. Add at least one entry.",
     "model_type": "It should be a mapping of keys to values.",
     "dict_type": "It should be a mapping of keys to values.",
     "invalid-json-value": "It should be text in quotes, a number, true, false, a list or mapping.",
 }
-LONGEST = 100  # characters of a wrong value that are shown
+MAX_SHOWN_CHARACTERS = 100  # characters of a wrong value that are shown
 
 
 def validated(schema: type[M], value: object, place: str, model: str = "") -> M:
@@ -33,7 +33,7 @@ def _line(place: str, error: "ErrorDetails") -> str:
     keys = [str(key) for key in error["loc"] if key != "[key]"]
     # keys follow a file's name after a colon, and other keys after a dot
     where = f"{place}{'.' if ': ' in place else ': '}{'.'.join(keys)}" if keys else place
-    message = WORDS.get(kind) or error["msg"].removeprefix("Value error, ")
+    message = MESSAGES.get(kind) or error["msg"].removeprefix("Value error, ")
     message = message.replace("Input should", "It should").rstrip(".") + "."
     if kind == "string_type" and isinstance(value, int | float):
         message += " Write it in quotes: YAML drops a number's last zero."
@@ -42,4 +42,5 @@ def _line(place: str, error: "ErrorDetails") -> str:
     if isinstance(value, dict) or error["loc"][-1:] == ("[key]",):
         return f"{where}: {message}"
     shown = repr(value)
-    return f"{where} is {shown[:LONGEST]}{'...' if len(shown) > LONGEST else ''}. {message}"
+    ending = "..." if len(shown) > MAX_SHOWN_CHARACTERS else ""
+    return f"{where} is {shown[:MAX_SHOWN_CHARACTERS]}{ending}. {message}"

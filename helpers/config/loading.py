@@ -12,7 +12,8 @@ from functools import cache
 from pathlib import Path
 
 from helpers import formats
-from helpers.config import exploring, yaml_file
+from helpers.config import overrides as overrides_file
+from helpers.config import yaml_file
 from helpers.config.checking import validated
 from helpers.config.parameter_file import Experiment, ParameterFile, Value, unknown_key
 from helpers.config.schema import STAGE, EngineConfig, StageConfig, fields_for
@@ -175,16 +176,18 @@ def configure(
         raise ParameterError(f"{place} has no model '{model}'. Use one of {known}.")
     if not experiment:
         experiment = next(filter(converts, names), names[0]) if stage == "convert" else names[0]
-    name = exploring.experiment_of(experiment)
+    name = overrides_file.experiment_of(experiment)
     if name not in names:
         known = ", ".join(names)
         raise ParameterError(f"{place}: {model} has no experiment '{name}'. Use one of {known}.")
     place += f": models.{model}.experiments.{name}"
     fields = parameters.merged(model, name)
-    given = exploring.kept(parameters.target, model, experiment) | dict(overrides or {})
+    given = overrides_file.load_overrides(parameters.target, model, experiment) | dict(
+        overrides or {}
+    )
     changed = {key: value for key, value in given.items() if fields.get(key) != value}
     if changed:
-        name = exploring.name_of(name, changed)
+        name = overrides_file.name_of(name, changed)
     fields |= changed
     if unknown := set(fields) - set(Experiment.model_fields):
         raise ParameterError(f"{place}: {unknown_key(Experiment, min(unknown))}")

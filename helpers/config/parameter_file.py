@@ -56,7 +56,7 @@ FormatName = Annotated[str, pydantic.AfterValidator(_known_format)]
 ModelName = Annotated[str, pydantic.AfterValidator(_known_model)]
 FolderName = Annotated[str, pydantic.AfterValidator(_folder_name)]
 Lesson = Literal["dynamic_batching", "instances", "precision"]
-TAUGHT = "resnet50"  # the model of the lessons' notebooks
+TUTORIAL_MODEL = "resnet50"  # the model of the lessons' notebooks
 LESSONS_FOLDER = "lessons"  # of their notebooks, and of their results next to the experiments'
 Milliseconds = Annotated[float, Field(gt=0, strict=False, allow_inf_nan=False)]
 
@@ -480,6 +480,8 @@ class ParameterFile(Strict):
     @pydantic.field_validator("models")
     @classmethod
     def _check_lessons(cls, sections: dict[str, ModelSection]) -> dict[str, ModelSection]:
-        if wrong := [name for name in sections if sections[name].lessons and name != TAUGHT]:
-            raise ValueError(f"{wrong[0]} has no lessons. Only {TAUGHT} has them.")
+        if wrong := [
+            name for name in sections if sections[name].lessons and name != TUTORIAL_MODEL
+        ]:
+            raise ValueError(f"{wrong[0]} has no lessons. Only {TUTORIAL_MODEL} has them.")
         return sections

@@ -15,7 +15,7 @@ from helpers.errors import ParameterError
 Version = tuple[int, int]
 
 
-class Held(NamedTuple):
+class ReleasePackage(NamedTuple):
     """The version of one part of a release's image."""
 
     release: str
@@ -70,7 +70,7 @@ DRIVERS = {
 
 # Branches that the notes from 24.10 on call not forward-compatible. A newer branch than the older
 # ones that they allow, which is not in this list either (550 for 24.10, 570 for 26.04), they do not
-# mention: see `driver_doubt`
+# mention: see `driver_warning`
 SILENT_FROM, NOT_COMPATIBLE = "24.10", (418, 440, 450, 460, 510, 520, 530, 545, 555)
 
 
@@ -90,13 +90,13 @@ def has_tensorflow(release: str) -> bool:
 
 
 @cache
-def table() -> tuple[Held, ...]:
+def table() -> tuple[ReleasePackage, ...]:
     """Read `releases.csv`, from the oldest release to the newest."""
     with Path(__file__).with_suffix(".csv").open(newline="") as file:
-        return tuple(Held(**row) for row in csv.DictReader(file))
+        return tuple(ReleasePackage(**row) for row in csv.DictReader(file))
 
 
-def contents(release: str) -> str:
+def describe_release(release: str) -> str:
     """Return in one line what a release's image holds; empty for one that the table lacks."""
     held = [each for each in table() if each.release == release]
     doubt = {"stated": "", "inferred": " (inferred)", "unsourced": " (unsure)"}
@@ -133,7 +133,7 @@ def driver_obstacle(release: str, version: str) -> str:
     return f"driver {version} is too old: {needs}" if too_old else ""
 
 
-def driver_doubt(release: str, version: str) -> str:
+def driver_warning(release: str, version: str) -> str:
     """Return a note that NVIDIA's notes do not mention this driver; empty if they do."""
     needs = _missed(release, version)
     if not (needs and _is_silent(release, version)):

@@ -14,7 +14,7 @@ from helpers.config.checking import validated
 from helpers.config.parameter_file import LESSONS_FOLDER, Value
 from helpers.store import ROOT, content_name, digest, outputs
 
-DRAWN = fields.BudgetField.model_fields  # perf_online draws it; no row depends on it
+DISPLAY_ONLY = fields.BudgetField.model_fields  # perf_online draws it; no row depends on it
 OF_LOOKUPS = ("lookup", "table_precision", "composition", "hps")  # fields of models that have them
 C = TypeVar("C", bound="StageConfig")
 
@@ -78,7 +78,7 @@ class StageConfig(fields.Strict):
             chosen["experiments"] = list(self.experiments)
         chosen |= self.model_dump(include=self.fields_for(stage))
         if stage == "perf_online":
-            chosen = {name: value for name, value in chosen.items() if name not in DRAWN}
+            chosen = {name: value for name, value in chosen.items() if name not in DISPLAY_ONLY}
         for name in {"dataset", "checkpoint", "labels"} & set(chosen):
             if chosen[name]:  # labels may be empty
                 chosen[name] = content_name(str(chosen[name]))

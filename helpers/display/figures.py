@@ -10,7 +10,7 @@ from urllib.parse import quote
 import numpy as np
 
 from helpers.display.tables import display
-from helpers.store import without, write_atomic
+from helpers.store import block_import, write_atomic
 
 if TYPE_CHECKING:
     from IPython.display import Image
@@ -51,7 +51,9 @@ def _white(height: float, count: int, across: int = 2) -> tuple["Figure", "list[
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    with without("scipy"):  # only its estimates need it, and its import takes longer than a figure
+    with block_import(
+        "scipy"
+    ):  # only its estimates need it, and its import takes longer than a figure
         import seaborn
 
     with rc_context(seaborn.axes_style("whitegrid", {"grid.color": "#e4e7eb"})):

@@ -1,13 +1,13 @@
 from .access import Access
 from .preparation import prepare
-from .rendezvous import serve_scheduler
+from .scheduler import serve_scheduler
 from .submission import run
-from .transfer import bring
+from .transfer import fetch_repository
 from .worker import work
 
 __all__ = [
     "Access",
-    "bring",
+    "fetch_repository",
     "prepare",
     "run",
     "serve_scheduler",

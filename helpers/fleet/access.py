@@ -14,31 +14,33 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from helpers.errors import ParameterError
-from helpers.store import display_path, explained
+from helpers.store import display_path, report_write_errors
 
 if TYPE_CHECKING:
     from distributed.security import Security
 
 KEY_FILE = "fleet.pem"  # in the outputs folder of the scheduler
-SILENCE_VARIABLE = "TRITON_NOTEBOOKS_WORKER_TIMEOUT"  # set by the user, in seconds
-SILENCE_SECONDS = 20.0
+WORKER_TIMEOUT_VARIABLE = "TRITON_NOTEBOOKS_WORKER_TIMEOUT"  # set by the user, in seconds
+WORKER_TIMEOUT_SECONDS = 20.0
 LEAST_TCP_SECONDS = 12.0  # that Dask takes
 LOGGERS = ("distributed", "distributed.client", "tornado", "tornado.application", "asyncio")
 ROLES = ("client", "scheduler", "worker")
 
 
-def silence() -> float:
+def worker_timeout() -> float:
     """Return after how many seconds a machine that is not heard of counts as cut off.
 
     Raises `ParameterError` if the user's variable is not a positive number.
     """
-    given = os.environ.get(SILENCE_VARIABLE, "")
+    given = os.environ.get(WORKER_TIMEOUT_VARIABLE, "")
     try:
-        seconds = float(given or SILENCE_SECONDS)
+        seconds = float(given or WORKER_TIMEOUT_SECONDS)
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < inf:
-        raise ParameterError(f"Invalid {SILENCE_VARIABLE} '{given}'. Use a number of seconds.")
+        raise ParameterError(
+            f"Invalid {WORKER_TIMEOUT_VARIABLE} '{given}'. Use a number of seconds."
+        )
     return seconds
 
 
@@ -102,7 +104,7 @@ def write_key(path: Path) -> Path:
 
     if not path.exists():
         made = Security.temporary()
-        with explained(path):
+        with report_write_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with os.fdopen(descriptor, "w") as file:
@@ -116,7 +118,7 @@ def configure() -> None:
     """
     import dask
 
-    seconds, tcp = f"{silence():g}s", f"{max(silence(), LEAST_TCP_SECONDS):g}s"
+    seconds, tcp = f"{worker_timeout():g}s", f"{max(worker_timeout(), LEAST_TCP_SECONDS):g}s"
     dask.config.set(
         {
             "distributed.scheduler.allowed-failures": 0,

@@ -7,7 +7,7 @@ from helpers.config import FILES, Parameters, read_file
 from helpers.errors import DeploymentError, ParameterError
 from helpers.machine import provenance
 
-OURS = "triton-notebooks"  # Dask resource of every worker: one group at a time
+WORKER_RESOURCE = "triton-notebooks"  # Dask resource of every worker: one group at a time
 TARGET = "target:"  # prefix of a target as a Dask resource
 
 
@@ -46,7 +46,7 @@ def description() -> str:
 
 def resources(targets: Iterable[str]) -> dict[str, float]:
     """Return the Dask resources of a worker that offers targets."""
-    return {OURS: 1.0, **{TARGET + name: 1.0 for name in targets}}
+    return {WORKER_RESOURCE: 1.0, **{TARGET + name: 1.0 for name in targets}}
 
 
 def offered(resources: Iterable[str]) -> tuple[str, ...]:

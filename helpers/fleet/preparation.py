@@ -21,7 +21,7 @@ from helpers.fleet.access import Access
 from helpers.fleet.workers import Workers, ask_all, joined
 from helpers.inference import dataset_place
 from helpers.models import Answer
-from helpers.store import display_path, from_root, locked, making
+from helpers.store import create_artifact, display_path, from_root, locked
 
 AGAIN = 3  # times that a call may be repeated whose worker was lost
 
@@ -93,7 +93,7 @@ def prepare(
         parts.prepare_parts(config, source, scratch / "result", scratch, spread)
         for left in (scratch / "result").rglob(".*"):  # of a worker that was killed
             left.unlink()
-        with making(place.made) as (folder, _):
+        with create_artifact(place.made) as (folder, _):
             for part in (scratch / "result").iterdir():
                 part.rename(folder / part.name)
         shutil.rmtree(scratch)

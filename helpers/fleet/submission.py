@@ -17,23 +17,23 @@ from helpers import results
 from helpers.display import Lines
 from helpers.errors import FleetError, ParameterError
 from helpers.fleet import capabilities, transfer
-from helpers.fleet.access import Access, silence
+from helpers.fleet.access import Access, worker_timeout
 from helpers.fleet.groups import Group, groups_of
 from helpers.fleet.workers import WorkerInfo, Workers, ask, ask_all, joined
 from helpers.machine import BROKEN
 from helpers.pipeline import (
-    KEPT_BACK,
+    BROKEN_INSTALLATION,
     Job,
     Runner,
     due,
     explain,
     kernel_environment,
     kernel_server,
-    opened,
+    open_run,
     publish,
     publish_indexes,
     read_plans,
-    stale,
+    why_outdated,
     write_status,
 )
 
@@ -78,7 +78,7 @@ def run(
     groups = groups_of(plans, models, experiments)
     with (
         joined(access, outputs) as workers,
-        opened(plans, outputs, force, say, away=True) as (pending, expected),
+        open_run(plans, outputs, force, say, away=True) as (pending, expected),
         kernel_server(True) as server,
     ):
         runner = Runner(outputs, pending, expected, force, say, server, cell_seconds)
@@ -140,7 +140,7 @@ class Submission:
                 self._pending.setdefault(group.jobs[0][1].result, "waiting")
             with kernel_environment(group.target, COMMAND.format(group.target)):
                 for place, job in group.jobs:
-                    state = self._runner.step(group.target, job, f"{place} {job.name}")
+                    state = self._runner.run_and_publish(group.target, job, f"{place} {job.name}")
                     self._count(group, job, state)
             group.state = "over"
 
@@ -199,7 +199,7 @@ class Submission:
             key=f"{group.name.replace(' ', '-')}-{uuid.uuid4().hex}",
             workers=[worker.address],
             allow_other_workers=False,
-            resources={capabilities.OURS: 1},
+            resources={capabilities.WORKER_RESOURCE: 1},
             retries=0,
             pure=False,
         )
@@ -270,7 +270,7 @@ class Submission:
         """Copy what a job left on its worker, and count its state."""
         group.shown.close()
         try:
-            if state != "unchanged" or stale(job, away=True):
+            if state != "unchanged" or why_outdated(job, away=True):
                 transfer.receive(job.result, self._files(group, job))
         except FleetError as error:
             write_status(job, "failed", str(error))
@@ -279,7 +279,7 @@ class Submission:
         group.running = None
         result = results.read(job.result)
         is_broken = state == "skipped" and result and result.reason.startswith(BROKEN)
-        self._count(group, job, KEPT_BACK if is_broken else state)
+        self._count(group, job, BROKEN_INSTALLATION if is_broken else state)
         self._say(f"{group.target}: {line}")
         publish(self._outputs, group.target, only_changed=True, pending=self._pending)
 
@@ -302,7 +302,7 @@ class Submission:
         """End a group whose task failed or was canceled; of one that finished an event tells."""
         assert group.worker
         if future.status == "error":
-            error = future.exception(timeout=silence())
+            error = future.exception(timeout=worker_timeout())
             line = " ".join(str(error).split())
             reason = f"the worker failed: {type(error).__name__}: {line}"
             if type(error).__name__ == "KilledWorker":  # Dask says a paragraph

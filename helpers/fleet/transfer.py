@@ -25,11 +25,11 @@ from helpers.results import read as read_result
 from helpers.store import (
     MANIFEST,
     Artifact,
+    create_artifact,
     display_path,
     find_artifact,
-    is_away,
+    is_remote,
     is_unchanged,
-    making,
     write_atomic,
 )
 
@@ -106,7 +106,7 @@ def pull(ask: Ask, place: str, outputs: Path) -> str:
     Raises `FleetError` if a file is damaged.
     """
     began, source = time.monotonic(), ask(artifact_at, place)
-    with making(_folder(outputs, place)) as (folder, facts):
+    with create_artifact(_folder(outputs, place)) as (folder, facts):
         facts.update(source.facts)
         for name, record in source.files.items():
             if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
@@ -144,7 +144,7 @@ def fetch(workers: Workers, outputs: Path, places: Sequence[str], say: Lines) ->
         say(f"{display_path(outputs / place)}: not found on any worker")
 
 
-def bring(config: DeployConfig, outputs: Path, access: Access, say: Lines) -> None:
+def fetch_repository(config: DeployConfig, outputs: Path, access: Access, say: Lines) -> None:
     """Copy the model repository of an experiment from the workers of a cluster."""
     place = str(artifact_folder(config, "deploy").relative_to(outputs))
     with joined(access, outputs) as workers:
@@ -180,7 +180,7 @@ def receive(result: Path, files: Mapping[str, bytes]) -> None:
             made = json.loads(files[result.name])["artifact"]
             path = result.parents[2] / "artifacts" / PurePosixPath(made["folder"]).name / MANIFEST
             here = find_artifact(path.parent)
-            if here and not is_away(here) and here.sha256 == made["sha256"]:
+            if here and not is_remote(here) and here.sha256 == made["sha256"]:
                 continue
         elif re.match(rf"{result.stem}[._]", name):
             path = result.with_name(name)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from helpers.display import Lines
 from helpers.fleet import capabilities
-from helpers.fleet.access import Access, configure, is_loopback, silence
+from helpers.fleet.access import Access, configure, is_loopback, worker_timeout
 
 AGAIN_SECONDS = 2.0  # between two attempts to join
 
@@ -47,7 +47,7 @@ async def _work(access: Access, resources: dict[str, float], say: Lines) -> None
                 local_directory=scratch,
             )
             try:
-                await asyncio.wait_for(worker.start(), silence())
+                await asyncio.wait_for(worker.start(), worker_timeout())
                 break
             except (OSError, TimeoutError, RuntimeError) as error:
                 await worker.close()

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from helpers.errors import FleetError
-from helpers.fleet.access import Access, configure, silence
-from helpers.fleet.capabilities import OURS, offered
+from helpers.fleet.access import Access, configure, worker_timeout
+from helpers.fleet.capabilities import WORKER_RESOURCE, offered
 from helpers.fleet.software import difference, software
 from helpers.store import write_atomic
 
@@ -41,7 +41,7 @@ def joined(access: Access, outputs: Path) -> "Iterator[Workers]":
         client = Client(
             access.address,
             security=access.security,
-            timeout=silence(),
+            timeout=worker_timeout(),
             set_as_default=False,
             direct_to_workers=False,
         )
@@ -77,7 +77,7 @@ class WorkerInfo:
     @property
     def is_silent(self) -> bool:
         """Return whether the scheduler has not heard of it for a while."""
-        return time.monotonic() - self.heard > silence() / 2
+        return time.monotonic() - self.heard > worker_timeout() / 2
 
     @property
     def reason(self) -> str:
@@ -128,13 +128,13 @@ class Workers:
             raise FleetError(GONE.format(self._address))
         try:
             identity = self.client.scheduler.identity
-            answer = self.client.sync(identity, n_workers=-1, callback_timeout=silence())
+            answer = self.client.sync(identity, n_workers=-1, callback_timeout=worker_timeout())
         except (OSError, TimeoutError, RuntimeError, CancelledError) as error:
             raise FleetError(GONE.format(self._address)) from error
         return {
             f"{address} {worker['id']}": {**worker, "address": address}
             for address, worker in answer["workers"].items()
-            if OURS in worker["resources"]
+            if WORKER_RESOURCE in worker["resources"]
         }
 
     def _meet(self, worker: Mapping[str, Any]) -> WorkerInfo:
@@ -174,7 +174,7 @@ class Workers:
 
 def ask(client: "Client", address: str, do: Callable[..., object], *arguments: object) -> Any:
     """Call a function on a worker beside whatever it runs; raise `FleetError` if that fails."""
-    limit = max(ANSWER_SECONDS, silence())
+    limit = max(ANSWER_SECONDS, worker_timeout())
     try:
         call = client.sync(client._run, do, *arguments, workers=[address], callback_timeout=limit)
         return call[address]
@@ -199,7 +199,7 @@ def ask_all(
             *arguments,
             workers=[*addresses],
             on_error="ignore",
-            callback_timeout=silence(),
+            callback_timeout=worker_timeout(),
         )
         return answers
     return {}

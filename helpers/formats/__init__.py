@@ -64,7 +64,7 @@ class GraphFacts(TypedDict):
     opset: NotRequired[int]  # the version of ONNX's operators
 
 
-class Asked(NamedTuple):
+class Setting(NamedTuple):
     """A setting that the tool which makes an artifact is given, and why."""
 
     field: str
@@ -80,7 +80,7 @@ class Build:
     inputs: Arrays  # a small real batch, in the network's order
     outputs: tuple[str, ...]  # names, in the order in which the network returns them
     opset: int | None = None  # of ONNX, for a server with old runtimes; None: today's
-    # not the defaults only for a format that names them in `BUILT_FOR`
+    # not the defaults only for a format that names them in `DEPENDS_ON`
     max_batch_size: int = 1
     capture_cuda_graph: bool = False
     samples: int = 0  # in `inputs`, where they are flat; 0: as many as an input is long
@@ -93,14 +93,14 @@ class Build:
 
     def record(self, function: str, *arguments: str, **options: object) -> None:
         """Write down a call of a tool: `arguments` as code, `options` as values."""
-        given = [*arguments, *(f"{name}={_spelled(value)}" for name, value in options.items())]
+        given = [*arguments, *(f"{name}={_as_code(value)}" for name, value in options.items())]
         line = f"{function}({', '.join(given)})"
         if len(line) > LONGEST_CALL:
             line = f"{function}(\n{''.join(f'    {each},{chr(10)}' for each in given)})"
         self.calls.append(line)
 
 
-def _spelled(value: object) -> str:
+def _as_code(value: object) -> str:
     if isinstance(value, list) and len(value) > MOST_ITEMS:
         return f"[{value[0]!r}, ..., {value[-1]!r}]"
     if isinstance(value, Enum):
@@ -116,7 +116,7 @@ class Format:
     SOURCES: tuple[str, ...]  # the frameworks ("torch", "tensorflow") or formats it is made from
     PRECISIONS: Mapping[str, tuple[str, ...]]  # on each device ("cpu", "gpu") that it runs on
     RUNTIME: tuple[str, ...]  # the modules whose versions decide what the artifact computes
-    SHOWN: tuple[str, str]  # the names of the runtime and the format in published tables
+    DISPLAY_NAMES: tuple[str, str]  # the names of the runtime and the format in published tables
     # Writes the artifact of a source to a path; raises whatever the exporter raises
     make: Callable[[Source, Path, Build], None]
     # Loads it with some threads within an operator for a device ("cpu", "gpu")
@@ -127,10 +127,10 @@ class Format:
     # Counts the operators of an artifact without running it; None if nothing tells them
     describe: Callable[[Path], GraphFacts] | None = None
     # Says what `make` asks for beside the precision; None if nothing
-    asks: Callable[[Build], list[Asked]] | None = None
+    asks: Callable[[Build], list[Setting]] | None = None
     # The modules that `make` imports too, of a source or for a precision
     TOOLS: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    BUILT_FOR: tuple[str, ...] = ()  # see `built_for`
+    DEPENDS_ON: tuple[str, ...] = ()  # see `built_for`
     IMAGE: str = ""  # in which it is made for a server of `{release}`; empty if any process can
 
 
@@ -154,7 +154,7 @@ def get(name: str) -> Format:
     return Format(**{each: getattr(module, each) for each in known if hasattr(module, each)})
 
 
-def richest(source: str, device: str) -> str:
+def most_precisions(source: str, device: str) -> str:
     """Return the format with the most precisions on a device, of `source` and those that are made
     from it.
     """
@@ -164,7 +164,7 @@ def richest(source: str, device: str) -> str:
 
 def built_for(name: str) -> tuple[str, ...]:
     """List the fields that a conversion to this format reads, beyond those that every one reads."""
-    return get(name).BUILT_FOR if name in names() else ()
+    return get(name).DEPENDS_ON if name in names() else ()
 
 
 def missing(name: str, device: str) -> str:

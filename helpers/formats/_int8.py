@@ -98,16 +98,16 @@ def quantise_onnx(
             quantised = onnx.load(path)
             if not has_convolutions:  # whatever else takes a product's input takes it unrounded
                 others = [each.name for each in exact.graph.node if each.op_type not in PRODUCTS]
-                quantised = _restored(quantised, exact, others)
-            if reduced == ranges[-1] or _share(bounds, exact, quantised, calibration) <= 1:
+                quantised = _revert_to_fp32(quantised, exact, others)
+            if reduced == ranges[-1] or _bound_usage(bounds, exact, quantised, calibration) <= 1:
                 break
         record("onnxruntime.quantization.quantize_static", "source", "target", "samples", **options)
         if bounds != UNLIMITED:
-            quantised = _within(bounds, exact, quantised, calibration)
+            quantised = _with_accuracy_control(bounds, exact, quantised, calibration)
         onnx.save(quantised, path)
 
 
-def _share(
+def _bound_usage(
     bounds: tuple[float, float],
     exact: "onnx.ModelProto",
     quantised: "onnx.ModelProto",
@@ -116,10 +116,10 @@ def _share(
     """Return how much of `bounds` a graph uses, of some of the samples."""
     samples = calibration[:: ceil(len(calibration) / CHECKED)]
     found = zip(_outputs(quantised, samples), _outputs(exact, samples), strict=True)
-    return _used(found, bounds)
+    return _bound_usage_of(found, bounds)
 
 
-def _within(
+def _with_accuracy_control(
     bounds: tuple[float, float],
     exact: "onnx.ModelProto",
     quantised: "onnx.ModelProto",
@@ -132,8 +132,8 @@ def _within(
     right = _outputs(exact, samples)
 
     def used(names: Iterable[str]) -> float:
-        found = _outputs(_restored(quantised, exact, names), samples)
-        return _used(zip(found, right, strict=True), bounds)
+        found = _outputs(_revert_to_fp32(quantised, exact, names), samples)
+        return _bound_usage_of(zip(found, right, strict=True), bounds)
 
     if used([]) <= 1:
         return quantised
@@ -141,8 +141,8 @@ def _within(
     costliest = sorted(layers, key=lambda name: used([name]))
     for count in range(1, len(layers)):
         if used(costliest[:count]) <= 1:
-            return _restored(quantised, exact, costliest[:count])
-    return _restored(quantised, exact, layers)
+            return _revert_to_fp32(quantised, exact, costliest[:count])
+    return _revert_to_fp32(quantised, exact, layers)
 
 
 def _outputs(graph: "onnx.ModelProto", samples: Iterable[Arrays]) -> list[tuple[Array, ...]]:
@@ -154,7 +154,7 @@ def _outputs(graph: "onnx.ModelProto", samples: Iterable[Arrays]) -> list[tuple[
     return [tuple(session.run(None, batch)) for batch in samples]
 
 
-def _restored(
+def _revert_to_fp32(
     quantised: "onnx.ModelProto", exact: "onnx.ModelProto", names: Iterable[str]
 ) -> "onnx.ModelProto":
     """Return a copy of `quantised` whose nodes `names` have their inputs in `exact`."""
@@ -167,7 +167,7 @@ def _restored(
     for node in graph.node:
         if node.name in chosen:
             node.input[:] = inputs[node.name]
-    while idle := _idle(graph):
+    while idle := _unused_nodes(graph):
         for node in idle:
             graph.node.remove(node)
     made = {name for node in graph.node for name in node.output}  # of biases too, from their int32
@@ -178,14 +178,14 @@ def _restored(
     return found
 
 
-def _idle(graph: "onnx.GraphProto") -> "list[onnx.NodeProto]":
+def _unused_nodes(graph: "onnx.GraphProto") -> "list[onnx.NodeProto]":
     """List the nodes whose results nobody reads."""
     read = {name for node in graph.node for name in node.input}
     read |= {each.name for each in graph.output}
     return [node for node in graph.node if not read & set(node.output)]
 
 
-def _used(items: Iterable[Item], bounds: tuple[float, float]) -> float:
+def _bound_usage_of(items: Iterable[Item], bounds: tuple[float, float]) -> float:
     """Return how much of `bounds` the outputs of some batches use, of (found, right) each: up to 1
     is within them.
 
@@ -235,7 +235,7 @@ def quantise_openvino(
     def measure(compiled: "openvino.CompiledModel", items: Iterable[Sample]) -> tuple[float, None]:
         """Return how much of the bounds is left, as a metric: 1 is best, below 0 is too far."""
         found = ((tuple(compiled(batch).values()), right) for batch, right in items)
-        return 1 - _used(found, bounds), None
+        return 1 - _bound_usage_of(found, bounds), None
 
     kinds = {each.get_type_name() for each in model.get_ops()}
     ignored = [] if CONVOLUTIONS & kinds else sorted(kinds - set(PRODUCTS))

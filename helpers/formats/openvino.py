@@ -8,7 +8,7 @@ multiplies fastest, bf16 or fp32: OpenVINO's own choice.
 from collections import Counter
 from pathlib import Path
 
-from helpers.formats import Asked, Build, GraphFacts, Source, _int8, _openvino
+from helpers.formats import Build, GraphFacts, Setting, Source, _int8, _openvino
 
 FILE = "model.xml"
 SOURCES = ("onnx", "tf-savedmodel")
@@ -46,11 +46,11 @@ def describe(path: Path) -> GraphFacts:
     return {"operators": dict(Counter(kind for kind in kinds if kind not in _NO_OPERATORS))}
 
 
-def asks(build: Build) -> list[Asked]:
+def asks(build: Build) -> list[Setting]:
     """Return the precision in which the file is to be executed."""
     whys = {
         "fp32": "The CPU computes in the precision of the weights.",
         "bf16": "The file keeps fp32 weights. The CPU rounds them when it loads them.",
         "int8": "The other layers run in bf16 or fp32, whichever the CPU multiplies faster.",
     }
-    return [Asked("INFERENCE_PRECISION_HINT", _HINTS[build.precision], whys[build.precision])]
+    return [Setting("INFERENCE_PRECISION_HINT", _HINTS[build.precision], whys[build.precision])]

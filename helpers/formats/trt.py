@@ -12,7 +12,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from helpers.formats import Asked, Build, Source, _tensorrt, onnx
+from helpers.formats import Build, Setting, Source, _tensorrt, onnx
 from helpers.formats._tensorrt import FACTS, MAX_GRAPHS, SAVED_MODEL, TIMINGS, Request
 
 FILE = "model.plan"
@@ -32,7 +32,7 @@ _WHY_FLAGS = {
 }
 
 
-def asks(build: Build) -> list[Asked]:
+def asks(build: Build) -> list[Setting]:
     """Return what TensorRT's builder is given."""
     launches = (
         "The kernels of a batch are recorded and launched as one, for at most "
@@ -41,17 +41,17 @@ def asks(build: Build) -> list[Asked]:
         else "Each kernel of a batch is launched alone."
     )
     return [
-        Asked("builder flags", _FLAGS[build.precision], _WHY_FLAGS[build.precision]),
+        Setting("builder flags", _FLAGS[build.precision], _WHY_FLAGS[build.precision]),
         *limits(build),
-        Asked("CUDA graphs", "yes" if build.capture_cuda_graph else "no", launches),
+        Setting("CUDA graphs", "yes" if build.capture_cuda_graph else "no", launches),
     ]
 
 
-def limits(build: Build) -> list[Asked]:
+def limits(build: Build) -> list[Setting]:
     """Return the shapes and the memory for which an engine, or TF-TRT's, is made."""
     profile = _tensorrt.profile(build.inputs, build.max_batch_size, build.samples)
     shapes = [
-        Asked(
+        Setting(
             f"optimization profile, {name}",
             "; ".join(f"{end} {' x '.join(map(str, shape))}" for end, shape in ends.items()),
             "The engine takes shapes from min to max. It is tuned for opt.",
@@ -60,7 +60,7 @@ def limits(build: Build) -> list[Asked]:
     ]
     workspace = f"{_tensorrt.WORKSPACE_BYTES / 2**30:g} GiB"
     why = "The most scratch memory of a kernel. Less memory excludes some kernels."
-    return [*shapes, Asked("workspace", workspace, why)]
+    return [*shapes, Setting("workspace", workspace, why)]
 
 
 def make(source: Source, path: Path, build: Build) -> None:

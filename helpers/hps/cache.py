@@ -56,7 +56,7 @@ class Cache:
         arrays = (self._keys, self._stamps, self._vectors, self._first)
         return sum(each.nbytes for each in arrays)
 
-    def take(self, keys: Keys, out: Vectors) -> tuple[Places, int]:
+    def fetch(self, keys: Keys, out: Vectors) -> tuple[Places, int]:
         """Copy the rows of `keys` [n], which may repeat, to `out` [n, width]; what it then has for
         the missing means nothing. Give the places of the missing in `keys`, and how many different
         keys were found.
@@ -75,7 +75,7 @@ class Cache:
             np.take(self._vectors, rows, axis=0, out=out, mode="clip")
         return missing, different
 
-    def put(self, keys: Keys, vectors: Vectors, only_present: bool = False) -> int:
+    def insert(self, keys: Keys, vectors: Vectors, only_present: bool = False) -> int:
         """Write vectors [n, width] of different keys [n]: over those that are here, and else,
         unless `only_present`, in place of the least recently used. Where more keys than a set has
         rows fall into it, the last ones stay. Give how many keys were evicted.

@@ -40,7 +40,7 @@ class DeviceCache(Cache):
         """Return the bytes that it takes in the device's memory."""
         return sum(each.nbytes for each in (self._keys, self._stamps, self._vectors))
 
-    def take(self, keys: Keys, out: Any) -> tuple[Places, int]:
+    def fetch(self, keys: Keys, out: Any) -> tuple[Places, int]:
         """Do as `Cache.take`; `out` may be a tensor on the device too."""
         with self._lock:
             places, rows = self._find(keys)

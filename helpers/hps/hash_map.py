@@ -126,7 +126,7 @@ class HashMap(Database):
         with self._lock:
             self._resize(rows)
 
-    def put(self, keys: Keys, vectors: Vectors) -> None:
+    def insert(self, keys: Keys, vectors: Vectors) -> None:
         """Write vectors [n, width] of keys [n]; of a key that repeats the last one holds."""
         keys, last = np.unique(keys[::-1], return_index=True)
         vectors = vectors[len(vectors) - 1 - last]
@@ -143,7 +143,7 @@ class HashMap(Database):
             if self._count > self._margin:  # else no partition has as many
                 self._evict()
 
-    def take(self, keys: Keys, out: Vectors) -> NDArray[np.int64]:
+    def fetch(self, keys: Keys, out: Vectors) -> NDArray[np.int64]:
         with self._lock:
             rows = self._index.find(keys)
             found = rows != FREE

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .table import Away, Database
+from .table import Database, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,7 +59,7 @@ def _import_redis() -> Any:
 def connect(settings: VolatileDatabase) -> Any:
     """Open the Redis at `address`, a Cluster if it is one; several nodes are parted by commas.
 
-    Raises `Away` for a wrong password or if nobody answers.
+    Raises `Unavailable` for a wrong password or if nobody answers.
     """
     redis = _import_redis()
 
@@ -82,13 +82,13 @@ def connect(settings: VolatileDatabase) -> Any:
         words = str(error)
         if isinstance(error, redis.AuthenticationError) or "AUTH" in words:
             words = "it rejects user_name and password"
-        raise Away(f"Redis at {settings.address}: {words}") from None
+        raise Unavailable(f"Redis at {settings.address}: {words}") from None
     return client
 
 
 class RedisMap(Database):
-    """One table's rows of float32 [width] in Redis. While it is away `take` and `put` raise `Away`,
-    for a second without asking.
+    """One table's rows of float32 [width] in Redis. While it is away, `fetch` and `insert`
+    raise `Unavailable` for a second without asking.
     """
 
     outlives_process = True
@@ -98,7 +98,7 @@ class RedisMap(Database):
         self._settings = settings
         self._away_until, self._why = 0.0, ""
 
-    def put(self, keys: Keys, vectors: Vectors) -> None:
+    def insert(self, keys: Keys, vectors: Vectors) -> None:
         """Write vectors [n, width] of keys [n] in pipelined batches, and evict what is too much."""
         step = self._settings.max_batch_size
         with self._asking():
@@ -116,7 +116,7 @@ class RedisMap(Database):
         if self._settings.overflow_margin < NO_MARGIN:
             self._evict([partition for partition, _ in parts])
 
-    def take(self, keys: Keys, out: Vectors) -> NDArray[np.int64]:
+    def fetch(self, keys: Keys, out: Vectors) -> NDArray[np.int64]:
         missing = []
         with self._asking():
             for start in range(0, len(keys), self._settings.max_batch_size):
@@ -128,13 +128,13 @@ class RedisMap(Database):
     def _asking(self) -> Iterator[None]:
         redis = _import_redis()
         if time.monotonic() < self._away_until:
-            raise Away(self._why)
+            raise Unavailable(self._why)
         try:
             yield
         except (redis.RedisError, OSError) as error:
             self._why = f"{self._name}: no connection to Redis at {self._settings.address}: {error}"
             self._away_until = time.monotonic() + RETRY_SECONDS
-            raise Away(self._why) from None
+            raise Unavailable(self._why) from None
 
     def _take(self, keys: Keys, out: Vectors) -> NDArray[np.int64]:
         parts, pipe = self._parts(keys), self._client.pipeline(transaction=False)
@@ -203,10 +203,10 @@ class RedisMap(Database):
                 for kind in "vum":
                     self._client.unlink(self._key(partition, kind))
 
-    def mark(self) -> str:
+    def load_token(self) -> str:
         with self._asking():
             return (self._client.get(self._key(0, "m")) or b"").decode()
 
-    def set_mark(self, text: str) -> None:
+    def set_load_token(self, text: str) -> None:
         with self._asking():
             self._client.set(self._key(0, "m"), text)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .table import Away, Database
+from .table import Database, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,7 +24,7 @@ MARK = b"mark"  # keys of rows have 8 bytes
 class Rocks(Database):
     """Rows of float32 [width] by key, in the database at `path`, which one process may write.
 
-    Raises `Away` for a database that another process has open, or a damaged one.
+    Raises `Unavailable` for a database that another process has open, or a damaged one.
     """
 
     is_persistent = outlives_process = True
@@ -42,7 +42,7 @@ class Rocks(Database):
         with self._explained():
             self._db: Any = rocksdict.Rdict(str(path), options, access_type=mode)
 
-    def put(self, keys: Keys, vectors: Vectors) -> None:
+    def insert(self, keys: Keys, vectors: Vectors) -> None:
         """Write vectors [n, width] of keys [n], all of them or none."""
         batch, names = self._kinds.WriteBatch(raw_mode=True), keys.astype(">i8").tobytes()
         values = np.ascontiguousarray(vectors, "<f4").tobytes()
@@ -52,7 +52,7 @@ class Rocks(Database):
         with self._explained():
             self._db.write(batch)
 
-    def take(self, keys: Keys, out: Vectors) -> NDArray[np.int64]:
+    def fetch(self, keys: Keys, out: Vectors) -> NDArray[np.int64]:
         with self._explained():
             names = keys.astype(">i8").tobytes()
             blobs = self._db[[names[at : at + 8] for at in range(0, len(names), 8)]]
@@ -70,7 +70,7 @@ class Rocks(Database):
             words = " ".join(str(error).split())
             if ("lock" in words.lower() and "held" in words.lower()) or "LOCK" in words:
                 words = "another process is using it"
-            raise Away(f"RocksDB at {self._path}: {words[:200]}") from None
+            raise Unavailable(f"RocksDB at {self._path}: {words[:200]}") from None
 
     def clear(self) -> None:
         with self._explained():
@@ -78,11 +78,11 @@ class Rocks(Database):
             self._kinds.Rdict.destroy(str(self._path))
             self._db = self._kinds.Rdict(str(self._path), self._options, access_type=self._mode)
 
-    def mark(self) -> str:
+    def load_token(self) -> str:
         with self._explained():
             return (self._db.get(MARK) or b"").decode()
 
-    def set_mark(self, text: str) -> None:
+    def set_load_token(self, text: str) -> None:
         with self._explained():
             self._db[MARK] = text.encode()
             self._db.flush()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .store import Store
-from .updates import follow
+from .updates import start_updates
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -61,7 +61,7 @@ class Session:
     def configure(self, parameters: Mapping[str, str]) -> None:
         """Apply the parameters of the model's `config.pbtxt`: `exact` makes every lookup exact."""
         if parameters.get("exact"):
-            self.store.wait_for_all()
+            self.store.insert_synchronously()
 
     def close(self) -> None:
         """End the store's threads, and let go of its databases."""
@@ -87,5 +87,5 @@ def load(path: Path, threads: int, device: str, read_only: bool = False) -> Sess
     say = LOG.info if read_only else _say
     store = Store(content, path, threads, device, read_only, say)
     if not read_only:
-        follow(store)
+        start_updates(store)
     return Session(store)

@@ -55,11 +55,11 @@ class Store:
         threads: int = 1,
         device: str = "cpu",
         read_only: bool = False,
-        say: Callable[[str], None] = LOG.info,
+        log: Callable[[str], None] = LOG.info,
     ) -> None:
         self.settings, (self.model,) = settings, settings.models
         self.folders = [folder / each for each in self.model.sparse_files]
-        self.device, self.say = _device_of(device), say
+        self.device, self.say = _device_of(device), log
         sizes = self.model.embedding_vecsize_per_table
         self.rows = [files.rows(each, width) for each, width in zip(self.folders, sizes)]
         self.folder, self.closed = folder, Event()
@@ -77,7 +77,7 @@ class Store:
             self.close()
             raise
         for table in self.tables:
-            self.start(table.insert_pending)
+            self.start(table.run_insert_worker)
         if self.model.refresh_interval:
             self.start(self._refresh_at_intervals)
 
@@ -110,7 +110,7 @@ class Store:
 
         return torch.empty(size, dtype=torch.float32, device="cuda")
 
-    def wait_for_all(self) -> None:
+    def insert_synchronously(self) -> None:
         """From now on insert synchronously, whatever the hit rate: answers are exact."""
         for table in self.tables:
             table.threshold = EXACT
@@ -122,10 +122,10 @@ class Store:
             total.add(table.counts)
         return total
 
-    def settle(self) -> None:
+    def drain(self) -> None:
         """Wait until all that was missed so far is inserted."""
         for table in self.tables:
-            table.settle()
+            table.drain()
 
     def refresh(self) -> None:
         """Update all caches from the databases."""
@@ -235,7 +235,7 @@ class Store:
             else None,
             default[place] if place < len(default) else 0.0,
             model.hit_rate_threshold,
-            lift=volatile.cache_missed_embeddings,
+            promote=volatile.cache_missed_embeddings,
         )
 
     def _load(self, place: int, read_only: bool) -> None:
@@ -244,12 +244,12 @@ class Store:
         """
         table, folder = self.tables[place], self.folders[place]
         volatile, persistent = self.settings.volatile_db, self.settings.persistent_db
-        mark, share = _digest(folder), volatile.initial_cache_rate
+        mark, share = _folder_token(folder), volatile.initial_cache_rate
         todo = []
         for level in table.levels:
             own = persistent if level.is_persistent else volatile
             many = self.rows[place] if level.is_persistent else int(share * self.rows[place])
-            if level.outlives_process and (read_only or level.mark() == f"{mark} {many}"):
+            if level.outlives_process and (read_only or level.load_token() == f"{mark} {many}"):
                 continue
             if own.initialize_after_startup:
                 todo.append((level, many, own.max_batch_size))
@@ -261,13 +261,13 @@ class Store:
             for level, many, step in todo:
                 for start in range(0, min(len(keys), many - done), step):
                     end = min(start + step, many - done)
-                    level.put(keys[start:end], vectors[start:end])
+                    level.insert(keys[start:end], vectors[start:end])
             done += len(keys)
             if time.monotonic() - said > SAY_SECONDS:
                 said = time.monotonic()
                 self.say(f"{table.name}: {done:,} of {self.rows[place]:,} rows loaded")
         for level, many, _ in todo:
-            level.set_mark(f"{mark} {many}")
+            level.set_load_token(f"{mark} {many}")
 
     def _preload(self, place: int) -> None:
         """Write a table's first rows to its cache, if the settings ask for it."""
@@ -277,7 +277,7 @@ class Store:
             return
         left = int(self.model.gpucacheper * self.rows[place])
         for keys, vectors in files.read(self.folders[place], table.width):
-            table.cache.put(keys[:left], vectors[:left])
+            table.cache.insert(keys[:left], vectors[:left])
             left -= len(keys)
             if left <= 0:
                 return
@@ -304,7 +304,7 @@ def _device_of(wanted: str) -> str:
     return "gpu"
 
 
-def _digest(folder: Path) -> str:
+def _folder_token(folder: Path) -> str:
     """Return a digest of a folder: of its files' sizes, times, and first and last MB."""
     found = hashlib.sha256()
     for name in (files.KEYS, files.VECTORS):

@@ -26,25 +26,25 @@ if TYPE_CHECKING:
     Places = NDArray[np.int64]
 
 LOG = logging.getLogger("hps")
-PENDING = 64  # requests whose missing keys wait to be inserted; those of more are not
-PIECE = 4096  # rows that are written to the cache at a time: a lookup waits for no more
+MAX_QUEUED_REQUESTS = 64  # requests whose missing keys wait to be inserted; those of more are not
+ROWS_PER_INSERT = 4096  # rows that are written to the cache at a time: a lookup waits for no more
 
 
-class Away(Exception):
+class Unavailable(Exception):
     """A database that does not answer, in one line."""
 
 
 class Database:
-    """A level below the cache, of one table. All methods raise `Away` if it does not answer."""
+    """A level below the cache, of one table. Its methods raise `Unavailable` if nobody answers."""
 
     is_persistent = False  # whether it is the level that has all rows
     outlives_process = False  # whether a server that starts may find rows in it
 
-    def put(self, keys: Keys, vectors: Vectors) -> None:
+    def insert(self, keys: Keys, vectors: Vectors) -> None:
         """Write vectors [n, width] of different keys [n]."""
         raise NotImplementedError
 
-    def take(self, keys: Keys, out: Vectors) -> Places:
+    def fetch(self, keys: Keys, out: Vectors) -> Places:
         """Copy the rows of different keys [n] to `out` [n, width]; return the places of those that
         it does not have.
         """
@@ -56,11 +56,11 @@ class Database:
     def clear(self) -> None:
         """Remove all rows."""
 
-    def mark(self) -> str:
-        """Return what `set_mark` wrote, or nothing."""
+    def load_token(self) -> str:
+        """Return what `set_load_token` wrote, or nothing."""
         return ""
 
-    def set_mark(self, text: str) -> None:
+    def set_load_token(self, text: str) -> None:
         """Write what was loaded, after all of it was."""
 
 
@@ -97,8 +97,8 @@ def _write(out: Any, places: Places, values: Any) -> None:
 
 
 class Table:
-    """One table: its `cache`, or None, over `levels`, the upper one first. With `lift`, what only
-    the lower level had is written to the upper one.
+    """One table: its `cache`, or None, over `levels`, the upper one first. With `promote`,
+    what only the lower level had is written to the upper one.
 
     No lookup that began before an update puts an old row over a new one.
     """
@@ -111,17 +111,17 @@ class Table:
         cache: Any = None,
         default: float = 0.0,
         threshold: float = 0.9,
-        lift: bool = False,
+        promote: bool = False,
     ) -> None:
         self.name, self.width, self.cache = name, width, cache
         self.levels, self.default, self.threshold = levels, np.float32(default), threshold
         self.counts = Counts()
-        self._lift = lift
+        self._lift = promote
         self._counting = Lock()
         self._lock = Lock()
         self._updates = 0  # begun and ended ones: odd while one is under way
         self._updating = Lock()
-        self._pending: queue.Queue[Keys | None] = queue.Queue(PENDING)
+        self._pending: queue.Queue[Keys | None] = queue.Queue(MAX_QUEUED_REQUESTS)
 
     def lookup(self, keys: Keys, out: Any) -> None:
         """Write the vectors of keys [n], which may repeat, to `out` [n, width], an array or a
@@ -130,7 +130,7 @@ class Table:
         if self.cache is None:
             missing, hits = np.arange(len(keys)), 0
         else:
-            missing, hits = self.cache.take(keys, out)
+            missing, hits = self.cache.fetch(keys, out)
         wanted, places = np.unique(keys[missing], return_inverse=True)
         met = Counts(len(keys), hits + len(wanted), hits)
         if len(wanted) and self.cache is not None and met.hit_rate >= self.threshold:
@@ -150,7 +150,7 @@ class Table:
         """Ask the databases, from above, for different keys [n], and put what they have into the
         cache; give the vectors [n, width], the default where none has one, and which were found.
 
-        Raises `Away` if the last one does not answer: those above it may.
+        Raises `Unavailable` if the last one does not answer: those above it may.
         """
         with self._lock:
             before = self._updates
@@ -162,8 +162,8 @@ class Table:
                 break
             part = np.full((len(missing), self.width), self.default, np.float32)
             try:
-                absent = level.take(keys[missing], part)
-            except Away as error:
+                absent = level.fetch(keys[missing], part)
+            except Unavailable as error:
                 if level is self.levels[-1]:
                     raise
                 LOG.warning("%s", error)
@@ -173,19 +173,19 @@ class Table:
             vectors[missing[there]] = part[there]
             found[missing[there]] = True
             if depth and self._lift and there.any():
-                with self._lock, suppress(Away):
+                with self._lock, suppress(Unavailable):
                     if before == self._updates and not before % 2:
-                        self.levels[0].put(keys[missing[there]], part[there])
+                        self.levels[0].insert(keys[missing[there]], part[there])
         if self.cache is not None:
             known, rows = keys[found], vectors[found]
-            for start in range(0, len(known), PIECE):
-                piece = slice(start, start + PIECE)
+            for start in range(0, len(known), ROWS_PER_INSERT):
+                piece = slice(start, start + ROWS_PER_INSERT)
                 with self._lock:
                     if before == self._updates and not before % 2:
-                        self.cache.put(known[piece], rows[piece], only_present)
+                        self.cache.insert(known[piece], rows[piece], only_present)
         return vectors, found
 
-    def insert_pending(self) -> None:
+    def run_insert_worker(self) -> None:
         """Fetch and insert what asynchronous lookups missed, until `stop`."""
         while (keys := self._pending.get()) is not None:
             try:
@@ -196,12 +196,12 @@ class Table:
                 self._pending.task_done()
         self._pending.task_done()
 
-    def settle(self) -> None:
+    def drain(self) -> None:
         """Wait until all that was missed so far is inserted."""
         self._pending.join()
 
-    def stop(self) -> None:
-        """End `insert_pending` after the request that it is inserting; drop those that wait."""
+    def stop_worker(self) -> None:
+        """End `run_insert_worker` after the request that it is inserting; drop those that wait."""
         with suppress(queue.Empty):
             while True:
                 self._pending.get_nowait()
@@ -221,7 +221,7 @@ class Table:
         """Write new vectors [n, width] of keys [n] to all databases, from below, and over those in
         the cache. Of a key that repeats the last one holds.
 
-        Raises `Away` for a database that does not answer: then the same update has to be repeated.
+        Raises `Unavailable` if a database does not answer: the same update has to be repeated.
         """
         keys, last = np.unique(keys[::-1], return_index=True)
         vectors = vectors[len(vectors) - 1 - last]
@@ -230,9 +230,9 @@ class Table:
                 self._updates += 1
             try:
                 for level in reversed(self.levels):
-                    level.put(keys, vectors)
+                    level.insert(keys, vectors)
             finally:
                 with self._lock:
                     if self.cache is not None:
-                        self.cache.put(keys, vectors, only_present=True)
+                        self.cache.insert(keys, vectors, only_present=True)
                     self._updates += 1

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import files
-from .table import Away
+from .table import Unavailable
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -33,10 +33,10 @@ POLL_SECONDS = 0.5
 PREFIX = "hps"  # of a topic
 
 
-def follow(store: Store) -> Thread | None:
+def start_updates(store: Store) -> Thread | None:
     """Start to read the update source that the settings name, if they name one."""
     source = store.settings.update_source
-    work = {"folder": _watch, "kafka_message_queue": _consume}.get(source.type)
+    work = {"folder": _watch_folder, "kafka_message_queue": _consume_kafka}.get(source.type)
     return store.start(work, store, source) if work else None
 
 
@@ -61,7 +61,7 @@ def apply(store: Store, folder: Path) -> int:
     return many
 
 
-def _watch(store: Store, source: UpdateSource) -> None:
+def _watch_folder(store: Store, source: UpdateSource) -> None:
     """Apply each new folder once, in the order of their names; what is damaged is left out."""
     done: set[str] = set()
     root = store.resolve(source.path)
@@ -72,7 +72,9 @@ def _watch(store: Store, source: UpdateSource) -> None:
                 continue
             try:
                 store.say(f"{each.name}: {apply(store, each):,} rows updated")
-            except Away as error:  # it and those after it are applied when the database is back
+            except (
+                Unavailable
+            ) as error:  # it and those after it are applied when the database is back
                 LOG.warning("%s is delayed: %s", each.name, error)
                 break
             except (OSError, ValueError) as error:
@@ -91,12 +93,12 @@ def _update(store: Store, name: str, keys: Keys, vectors: Vectors) -> None:
         try:
             store.update(name, keys, vectors)
             return
-        except Away as error:
+        except Unavailable as error:
             LOG.warning("an update of %s is delayed: %s", name, error)
             store.closed.wait(POLL_SECONDS)
 
 
-def _consume(store: Store, source: UpdateSource) -> None:
+def _consume_kafka(store: Store, source: UpdateSource) -> None:
     """Apply the messages of all tables' topics, from their beginning."""
     import confluent_kafka as kafka
 

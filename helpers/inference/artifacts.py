@@ -11,10 +11,10 @@ from pydantic import JsonValue
 from helpers import formats, models
 from helpers.config import ConvertConfig, ExportConfig, artifact_folder, command, needed
 from helpers.errors import ArtifactError, DeploymentError, FormatError
-from helpers.formats import Asked, Build, Format, Source
+from helpers.formats import Build, Format, Setting, Source
 from helpers.inference import datasets, ensemble, work
 from helpers.models import Arrays, Dataset, Network
-from helpers.store import Artifact, find_artifact, is_away, making, verify
+from helpers.store import Artifact, create_artifact, find_artifact, is_remote, verify
 
 # Runs a command in a container of an image: takes the image, a folder, and the command, whose words
 # after the first are names of files in that folder.
@@ -40,7 +40,7 @@ def require(config: ExportConfig, stage: str) -> Artifact:
         raise ArtifactError(f"{name} has no {stage} result yet. Run: {command(config, stage)}")
     if artifact.failure:
         raise ArtifactError(f"{name} failed its parity check in {stage}: {artifact.failure}")
-    if is_away(artifact):
+    if is_remote(artifact):
         how = "Add the cluster's --scheduler, or run with --fetch."
         raise ArtifactError(f"The {stage} artifact of {name} is on another machine. {how}")
     state = artifact.sha256, _stamps(artifact)
@@ -77,7 +77,7 @@ def _make(
         name, precision = config.format, config.precision
     fmt, release = formats.get(name), config.server.release
     folder = artifact_folder(config, config.stage)
-    with making(folder) as (temporary, facts):
+    with create_artifact(folder) as (temporary, facts):
         started = time.monotonic()
         ensemble.write_preprocessing(config, origin, temporary)
         batch = datasets.some(config, dataset, models.at_once(config.model, EXAMPLE_BATCH))
@@ -112,25 +112,25 @@ def _build(config: ExportConfig, fmt: Format, precision: str, inputs: Arrays) ->
         outputs=tuple(tensor.name for tensor in graph.outputs.values()),
         samples=EXAMPLE_BATCH if graph.flat else 0,
         opset=config.opset,
-        **config.model_dump(include=set(fmt.BUILT_FOR)),
+        **config.model_dump(include=set(fmt.DEPENDS_ON)),
     )
 
 
-def asked(config: ConvertConfig) -> list[Asked]:
+def asked(config: ConvertConfig) -> list[Setting]:
     """Return the settings of the conversion beside format and precision."""
     if is_as_exported(config):
         return []
-    found, fmt = list[Asked](), formats.get(config.format)
+    found, fmt = list[Setting](), formats.get(config.format)
     if config.calibration:
         (count, seed), (most, mean) = config.calibration, models.get(config.model).BOUNDS["int8"]
         why = "Their range decides the scales of the 8-bit integers. None of them is evaluated."
-        found.append(Asked("calibration", f"{count:,} training samples, seed {seed}", why))
+        found.append(Setting("calibration", f"{count:,} training samples, seed {seed}", why))
         if config.device == "cpu":
             why = (
                 "The largest and the mean difference, in standard deviations of an output. Beyond "
                 "them, the layer that costs most accuracy goes back to fp32."
             )
-            found.append(Asked("tolerances", f"{most:.2g} and {mean:.2g}", why))
+            found.append(Setting("tolerances", f"{most:.2g} and {mean:.2g}", why))
     if fmt.asks:
         inputs = ensemble.example_inputs(config, EXAMPLE_BATCH)
         found += fmt.asks(_build(config, fmt, config.precision, inputs))
@@ -205,7 +205,7 @@ def _as_exported(config: ExportConfig) -> Artifact | None:
 
 def _taken(config: ConvertConfig, exported: Artifact) -> Artifact:
     folder = artifact_folder(config, "convert")
-    with making(folder) as (temporary, facts):
+    with create_artifact(folder) as (temporary, facts):
         ensemble.link_files(exported, temporary, exported.files)
         facts.update(format=config.format, precision=config.precision, seconds=0.0)
         facts.update({key: exported.facts[key] for key in DESCRIBED if key in exported.facts})

@@ -102,7 +102,7 @@ def prepare(config: ExportConfig) -> Prepared:
     model, raw = models.get(config.model), models.raw(config.model)
     data, checkpoint = dataset_place(config), checkpoint_place(config)
     if data.made and data.is_missing:
-        with store.making(data.made) as (temporary, _):
+        with store.create_artifact(data.made) as (temporary, _):
             if _is_generated(config):
                 print(f"generating the data set '{config.dataset}'")
                 model.prepare_dataset(config, temporary)
@@ -112,7 +112,7 @@ def prepare(config: ExportConfig) -> Prepared:
     dataset = model.open_dataset(config, data.path)
     if checkpoint.made and checkpoint.is_missing:
         print("fitting a small checkpoint to the data set")
-        with store.making(checkpoint.made) as (temporary, facts):
+        with store.create_artifact(checkpoint.made) as (temporary, facts):
             started = time.monotonic()
             model.prepare_checkpoint(config, data.path, temporary / checkpoint.path.name)
             facts["fitted_seconds"] = round(time.monotonic() - started, 1)

@@ -47,7 +47,7 @@ def step(part: Part, session: Session | None = None) -> Step:
 
 
 @dataclass(frozen=True)
-class Wired:
+class EncodedSession:
     """A session that takes samples and computes on what travels of them."""
 
     session: Session
@@ -109,7 +109,7 @@ def _folder_in_environment(folder: Path) -> Iterator[None]:
             os.environ[store.FOLDER] = _folders[-1]
 
 
-def wire_of(config: DeployConfig, repository: Path) -> Wire | None:
+def codec_of(config: DeployConfig, repository: Path) -> Wire | None:
     """Return how samples travel to the model that a repository holds."""
     return wire(config, repository / served(config)[0].part.name / "1")
 
@@ -180,17 +180,17 @@ def load(
         session: Session = steps[0].session
         return session
     found = wire(config, folder(components(config, name)[0]))
-    return Wired(Chain(steps), found) if found else Chain(steps)
+    return EncodedSession(Chain(steps), found) if found else Chain(steps)
 
 
-def requires_native_backend(config: StageConfig, format_name: str) -> bool:
+def needs_native_backend(config: StageConfig, format_name: str) -> bool:
     """Whether only the server can run the format: this process has no runtime, or another one."""
     if not config.server.is_native:
         return False
     return bool(formats.built_for(format_name) or formats.missing(format_name, config.device))
 
 
-def has_bare_runtime(config: DeployConfig) -> bool:
+def runs_in_process(config: DeployConfig) -> bool:
     """Whether this process can run the deployed file with the runtime that serves it. If not, the
     ratio of served to bare throughput would compare two runtimes: a native backend has a version of
     its own, other settings of its threads, and perhaps an accelerator.

@@ -5,26 +5,26 @@ from .noticed import (
     frame,
     headline,
     notice_batching,
+    notice_instances,
     notice_precision,
-    notice_sharing,
     shown,
 )
-from .rounding import Rounded, draw_errors, notice_outputs, outputs_in
+from .rounding import PrecisionResult, compare_precisions, draw_errors, notice_outputs
 
 __all__ = [
-    "Rounded",
+    "PrecisionResult",
     "batchers",
     "clients",
+    "compare_precisions",
     "described",
     "draw_errors",
     "facts",
     "frame",
     "headline",
     "notice_batching",
+    "notice_instances",
     "notice_outputs",
     "notice_precision",
-    "notice_sharing",
-    "outputs_in",
     "precisions",
     "sharings",
     "show_points",

@@ -60,7 +60,7 @@ def precisions(config: LessonConfig) -> tuple[list[Variant], dict[str, str]]:
     """Return the precisions of one format, the format with most precisions for the experiment's
     export; and why the others cannot run here.
     """
-    name = formats.richest(config.export_format, config.device)
+    name = formats.most_precisions(config.export_format, config.device)
     found, left = list[Variant](), dict[str, str]()
     for precision in PRECISIONS:
         fields: dict[str, Value] = {"format": name, "precision": precision, "accelerator": "none"}

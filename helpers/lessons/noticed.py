@@ -90,7 +90,7 @@ def notice_batching(points: Sequence[Point]) -> list[str]:
     ]
 
 
-def notice_sharing(points: Sequence[Point]) -> list[str]:
+def notice_instances(points: Sequence[Point]) -> list[str]:
     """Return what instances and threads did."""
     few, many = _counts(points)
     first, *others = dict.fromkeys(point.variant for point in points)

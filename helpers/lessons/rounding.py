@@ -23,7 +23,7 @@ MARKS = ("o", "s", "^", "D")
 
 
 @dataclass(frozen=True)
-class Rounded:
+class PrecisionResult:
     """A model in one precision compared with the reference in fp32, on 64 samples."""
 
     precision: str
@@ -38,7 +38,7 @@ class Rounded:
         """Return its row in a table."""
         return {
             "precision": self.precision,
-            "result": "failed" if self.check.fault else "passed",
+            "result": "failed" if self.check.failure else "passed",
             "reason": self.check.note,
             "size_mb": self.artifact.size_mb,
             "median difference": f"{np.median(self.errors):.1e}",
@@ -47,7 +47,7 @@ class Rounded:
         }
 
 
-def outputs_in(variants: Sequence[Variant]) -> list[Rounded]:
+def compare_precisions(variants: Sequence[Variant]) -> list[PrecisionResult]:
     """Compare each precision's outputs with the reference's; convert the missing ones.
 
     Differences are in standard deviations of the reference's outputs. Raises `ArtifactError` if the
@@ -66,7 +66,7 @@ def outputs_in(variants: Sequence[Variant]) -> list[Rounded]:
         decisions = open_dataset(config).decisions
         agreed = int((decisions(reference) == decisions(outputs)).sum())
         found.append(
-            Rounded(
+            PrecisionResult(
                 variant.name,
                 artifact,
                 check("converted", config, config.precision, outputs, reference),
@@ -79,7 +79,7 @@ def outputs_in(variants: Sequence[Variant]) -> list[Rounded]:
     return found
 
 
-def draw_errors(found: Sequence[Rounded]) -> "Image":
+def draw_errors(found: Sequence[PrecisionResult]) -> "Image":
     """Draw for each precision the share of outputs that differ by at most so much."""
     title = "Difference of outputs from the reference (fp32)"
     figure, axes = canvas(title, "difference in standard deviations, log scale", "share of outputs")
@@ -104,7 +104,7 @@ def draw_errors(found: Sequence[Rounded]) -> "Image":
     )
 
 
-def notice_outputs(found: Sequence[Rounded]) -> list[str]:
+def notice_outputs(found: Sequence[PrecisionResult]) -> list[str]:
     """Return what the precisions did to the outputs."""
     lines = []
     for each in found:
@@ -113,7 +113,11 @@ def notice_outputs(found: Sequence[Rounded]) -> list[str]:
             f"{each.precision}: the median difference is {np.median(each.errors):.1e} standard "
             f"deviations, the largest {each.errors[-1]:.1e}; {share:.1%} are over half the median "
             f"gap. {each.agreed} of {each.check.samples} predictions are equal. "
-            + (f"Failed: {each.check.fault}." if each.check.fault else "The parity check passed.")
+            + (
+                f"Failed: {each.check.failure}."
+                if each.check.failure
+                else "The parity check passed."
+            )
             + (f" It was {each.check.note}." if each.check.note else "")
         )
     first = found[0]

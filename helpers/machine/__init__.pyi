@@ -1,7 +1,7 @@
-from .checks import Check, examine, matches_target, target_name, this_gpu
+from .checks import Check, matches_target, run_checks, target_name, this_gpu
 from .packages import BROKEN, require
 from .preflight import compare_obstacle, obstacle
-from .probe import explained
+from .probe import diagnose
 from .provenance import COMMAND_VARIABLE
 
 __all__ = [
@@ -9,11 +9,11 @@ __all__ = [
     "COMMAND_VARIABLE",
     "Check",
     "compare_obstacle",
-    "examine",
-    "explained",
+    "diagnose",
     "matches_target",
     "obstacle",
     "require",
+    "run_checks",
     "target_name",
     "this_gpu",
 ]

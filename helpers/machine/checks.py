@@ -60,7 +60,7 @@ class Check:
         return f"{self.name}: {self.found}{fix}"
 
 
-def examine(configs: Sequence[ConvertConfig]) -> list[Check]:
+def run_checks(configs: Sequence[ConvertConfig]) -> list[Check]:
     """Check this machine for what these experiments need."""
     found = [*_host()]
     if on_gpu := [config for config in configs if config.device == "gpu"]:
@@ -82,8 +82,8 @@ def _host() -> Iterator[Check]:
     fix = "perf_analyzer and Triton need 2.35. Use Ubuntu 22.04, Debian 12 or newer."
     yield Check("glibc", preflight.numbers(glibc) >= GLIBC, glibc or "unknown", fix)
     for name in binaries.BINARIES:
-        yield _asked(name, "installed", partial(binaries.require, name))
-    yield _asked("Python's library", "found", binaries.python_library)
+        yield check_call(name, "installed", partial(binaries.require, name))
+    yield check_call("Python's library", "found", binaries.python_library)
     yield Check("CPU", True, _precisions())
     quota, cores = core_quota(), os.cpu_count() or 1
     fix = "A quota pauses processes for up to 0.1 s. Use whole cores: docker run --cpuset-cpus"
@@ -129,15 +129,15 @@ def _space(
 
 def _docker(configs: Sequence[ConvertConfig]) -> Iterator[Check]:
     """Check the Docker engine and, if it answers, the image of every release."""
-    engine = _asked("Docker", "engine {}", containers.engine)
+    engine = check_call("Docker", "engine {}", containers.engine)
     yield engine
     for release in sorted({each.server.release for each in configs}):
-        if contents := releases.contents(release):
+        if contents := releases.describe_release(release):
             yield Check(f"release {release}", True, contents)
     servers = {each.server.image or each.server.release: each.server for each in configs}
     for name, server in servers.items() if engine.ok else ():
         image = partial(containers.require_image, server)
-        yield _asked(f"image {name}", "{}", image)
+        yield check_call(f"image {name}", "{}", image)
     if engine.ok and any(each.device == "gpu" for each in configs):
         # an engine of a virtual machine gives GPUs without telling how
         has = "nvidia" in containers.docker("info", "--format={{json .Runtimes}}").stdout
@@ -152,7 +152,7 @@ def _gpu_packages(configs: Sequence[ConvertConfig]) -> Iterator[Check]:
         yield Check("GPU packages", not lacks, "; ".join(lacks) or "installed", INSTALL_GPU)
 
 
-def _asked(name: str, found: str, ask: Callable[[], object]) -> Check:
+def check_call(name: str, found: str, ask: Callable[[], object]) -> Check:
     try:
         return Check(name, True, found.format(ask()))
     except DeploymentError as error:
@@ -198,7 +198,7 @@ def gpu_checks(configs: Sequence[ConvertConfig]) -> Iterator[Check]:
     with gpu.opened() as device:
         found, absent = device.record(), device.absent
     if absent:
-        ok = not preflight.blocks_cuda(absent[0])
+        ok = not preflight.prevents_cuda(absent[0])
         yield Check("NVIDIA driver", ok, f"found, but {absent[0]}", absent[1], warn=True)
         return
     name, driver, wanted = str(found["name"]), str(found["driver"]), configs[0].gpu
@@ -227,7 +227,7 @@ def gpu_checks(configs: Sequence[ConvertConfig]) -> Iterator[Check]:
     words = [str(each) for each in throttled] if isinstance(throttled, list) else []
     text = _text(throttled, f"limited by {', '.join(words)}" if words else "not throttled")
     fix = f"Check its cooling and power supply. {NOISY}"
-    yield Check("GPU clocks", True, text, fix, warn=bool(gpu.SLOWED & set(words)))
+    yield Check("GPU clocks", True, text, fix, warn=bool(gpu.THROTTLED & set(words)))
     limit, default = found["power_limit_w"], found["power_limit_default_w"]
     low = isinstance(limit, float) and isinstance(default, float) and limit < default
     fix = f"The default is {default} W. Run as root: nvidia-smi --power-limit={default}"

@@ -59,7 +59,7 @@ REASONS = {
     "nvmlClocksEventReasonHwPowerBrakeSlowdown": "power brake",
     "nvmlClocksEventReasonDisplayClockSetting": "display clocks",
 }
-SLOWED = {word for word in REASONS.values() if "slowdown" in word} | {"power brake"}
+THROTTLED = {word for word in REASONS.values() if "slowdown" in word} | {"power brake"}
 
 
 def has_driver() -> bool:
@@ -100,7 +100,9 @@ QUERIES: dict[str, Query[JsonValue]] = {
     "persistence": lambda n, gpu: _on(n.nvmlDeviceGetPersistenceMode(gpu)),
     "throttle_reasons": lambda n, gpu: [*_throttle_reasons(n, gpu)],
 }
-LOAD: dict[str, Query[float]] = {  # a share from 0 to 1, MB and watts, as in the columns of a row
+UTILIZATION: dict[
+    str, Query[float]
+] = {  # a share from 0 to 1, MB and watts, as in the columns of a row
     "gpu_utilisation": lambda n, gpu: n.nvmlDeviceGetUtilizationRates(gpu).gpu / 100,
     "gpu_memory_mb": lambda n, gpu: n.nvmlDeviceGetMemoryInfo(gpu).used / 1e6,
     "gpu_power_w": lambda n, gpu: n.nvmlDeviceGetPowerUsage(gpu) / 1000,
@@ -142,7 +144,7 @@ class Device:
 
     def load(self) -> dict[str, float]:
         """Return the present utilisation, memory and power, as far as they are known."""
-        answers = {name: self.ask(query) for name, query in LOAD.items()}
+        answers = {name: self.ask(query) for name, query in UTILIZATION.items()}
         return {name: value for name, value in answers.items() if not isinstance(value, str)}
 
     def throttle_reasons(self) -> set[str]:

@@ -36,7 +36,7 @@ def gpu_obstacle(config: StageConfig) -> str:
     if not gpu.has_driver():
         return f"it needs {config.gpu}, but this machine has no NVIDIA driver"
     version, reason = _driver()
-    if blocks_cuda(reason) and config.server.kind == "embedded":  # Docker may run elsewhere
+    if prevents_cuda(reason) and config.server.kind == "embedded":  # Docker may run elsewhere
         return f"it needs {config.gpu}, but NVIDIA's driver does not respond: {reason}"
     return driver_obstacle(config.server, version)
 
@@ -58,10 +58,10 @@ def driver_obstacle(server: Server, version: str) -> str:
 def driver_doubt(server: Server, version: str) -> str:
     """Return why it is not known whether the server runs on this driver; empty if it is known."""
     in_image = server.kind == "docker" and numbers(version)
-    return releases.driver_doubt(server.release, version) if in_image else ""
+    return releases.driver_warning(server.release, version) if in_image else ""
 
 
-def blocks_cuda(reason: str) -> bool:
+def prevents_cuda(reason: str) -> bool:
     """Return whether a GPU absent for `reason` cannot compute; without nvidia-ml-py it can."""
     return reason not in ("", gpu.NOT_INSTALLED[0])
 

@@ -75,7 +75,7 @@ def faults(name: str, known: dict[str, list[Distribution]]) -> Iterator[Fault]:
         if not getattr(import_module(name), "__file__", None):  # a folder without a package
             yield fault(root)
     except (Exception, SystemExit) as error:
-        yield explained(error, root, known)
+        yield diagnose(error, root, known)
     for other in {each.partition(".")[0] for each in set(sys.modules) - before}:
         yield from lost(other, known)
 
@@ -89,7 +89,7 @@ def lost(root: str, known: dict[str, list[Distribution]]) -> Iterator[Fault]:
                 yield fault(own.name, own.version, f"lacks {path}")
 
 
-def explained(
+def diagnose(
     error: BaseException,
     root: str = "a package",
     known: dict[str, list[Distribution]] | None = None,

@@ -35,7 +35,7 @@ def versions(config: StageConfig) -> dict[str, str]:
         if isinstance(config, ConvertConfig):
             modules += formats.get(config.format).RUNTIME
         if isinstance(config, LessonConfig) and config.stage == "precision":  # it converts too
-            name = formats.richest(config.export_format, config.device)
+            name = formats.most_precisions(config.export_format, config.device)
             modules += formats.get(name).RUNTIME
         if ensemble := models.ensemble(config.model, config.lookup):
             modules += ensemble.RUNTIME

@@ -23,7 +23,7 @@ def one_after_another(
 
 
 @contextmanager
-def once(path: Path) -> Iterator[Path | None]:
+def atomic_output(path: Path) -> Iterator[Path | None]:
     """Give where to write the file or folder `path`, which is there after the block; None if it is
     there already.
     """
@@ -43,7 +43,7 @@ def once(path: Path) -> Iterator[Path | None]:
 
 def joined(pieces: Sequence[Path], path: Path) -> None:
     """Join the pieces of a file, in order."""
-    with once(path) as temporary:
+    with atomic_output(path) as temporary:
         if temporary:
             with temporary.open("wb") as file:
                 for piece in pieces:

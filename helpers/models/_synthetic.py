@@ -10,7 +10,7 @@ REPORT_EVERY = 20  # steps
 Found = TypeVar("Found")
 
 
-def size_of(name: str, sets: Mapping[str, Found], otherwise: str) -> Found:
+def lookup_size(name: str, sets: Mapping[str, Found], otherwise: str) -> Found:
     """Look up the size of the generated set `name`; raise DataError naming all sets if it is none,
     and what else can be given (`otherwise`).
     """
@@ -19,7 +19,7 @@ def size_of(name: str, sets: Mapping[str, Found], otherwise: str) -> Found:
     return sets[name]
 
 
-def recipe_of(name: str, recipes: Mapping[str, Found]) -> Found:
+def lookup_recipe(name: str, recipes: Mapping[str, Found]) -> Found:
     """Look up how a checkpoint is fitted to the set `name`; raise DataError if there is no way."""
     if name not in recipes:
         known = ", ".join(recipes)
@@ -27,7 +27,7 @@ def recipe_of(name: str, recipes: Mapping[str, Found]) -> Found:
     return recipes[name]
 
 
-class FitProgress:
+class TrainingLog:
     """Prints how far a fit of `steps` steps has come."""
 
     def __init__(self, steps: int) -> None:

@@ -23,7 +23,7 @@ def origin(folder: Path) -> str:
 
 
 @contextmanager
-def reading(path: Path, problem: str = "cannot be read") -> Iterator[None]:
+def as_data_error(path: Path, problem: str = "cannot be read") -> Iterator[None]:
     """Turn whatever a damaged file makes Python, zipfile or polars raise into a DataError."""
     from polars.exceptions import PanicException, PolarsError  # a few damages make polars panic
 
@@ -34,13 +34,13 @@ def reading(path: Path, problem: str = "cannot be read") -> Iterator[None]:
         raise DataError(f"{path} {problem}: {one_line(error, 150)}") from None
 
 
-def require(holds: bool | np.bool_, path: Path, column: str, kind: str) -> None:
+def check_values(holds: bool | np.bool_, path: Path, column: str, kind: str) -> None:
     """Raise DataError, unless `holds`, for a value that is not of its kind."""
     if not holds:
         raise DataError(f"{path} has a value in column {column} that is {kind}")
 
 
-def text_blocks(path: Path, name: str, size: int = 1) -> Iterator[bytes]:
+def read_text_chunks(path: Path, name: str, size: int = 1) -> Iterator[bytes]:
     """Yield the first line of a text, then whole lines: `size` bytes and the rest of the last line.
 
     `path` is the text itself or a zip file with `name` in any of its folders, which is read without
@@ -49,7 +49,7 @@ def text_blocks(path: Path, name: str, size: int = 1) -> Iterator[bytes]:
     its zip file.
     """
     wanted = 1
-    with reading(path, "is damaged"), _opened(path, name) as file:
+    with as_data_error(path, "is damaged"), _opened(path, name) as file:
         while text := file.read(wanted):
             if begun := len(text) - 1 - text.rfind(b"\n"):  # bytes of a line that is not whole
                 text += (rest := file.readline(LONGEST_LINE))

@@ -1,3 +1,3 @@
-from .creation import Wishes, create
+from .creation import NewOptions, create
 
-__all__ = ["Wishes", "create"]
+__all__ = ["NewOptions", "create"]

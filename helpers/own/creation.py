@@ -10,11 +10,11 @@ from pathlib import Path
 from helpers import models
 from helpers.accuracy import KEPT_SHARE, MATCH_RATE, MATCHED_SHARE
 from helpers.errors import DataError, ParameterError
-from helpers.models._own import CALIBRATED, Own, metrics
+from helpers.models._own import MIN_FOR_CALIBRATION, Own, metrics
 from helpers.models._own import data as samples_file
 from helpers.own import origin as origins
 from helpers.own import writing
-from helpers.own.draft import Draft, draft, fields
+from helpers.own.draft import InspectedModel, draft, fields
 from helpers.own.inputs import sizes_of
 from helpers.own.options import options
 from helpers.store import ROOT, display_path, write_atomic
@@ -25,7 +25,7 @@ LONGEST_NAME = 40
 
 
 @dataclass(frozen=True)
-class Wishes:
+class NewOptions:
     """What the command line says beside name and source."""
 
     samples: Path | None = None
@@ -36,7 +36,7 @@ class Wishes:
     device: str = "cpu"
 
 
-def create(name: str, source: str, wishes: Wishes, say: Callable[[str], None]) -> None:
+def create(name: str, source: str, wishes: NewOptions, say: Callable[[str], None]) -> None:
     """Write the package, the notebooks and the parameter file of the model `name`.
 
     Nothing is overwritten, and nothing stays if it fails. Raises a `DeploymentError` of one line
@@ -94,7 +94,7 @@ def _check_name(name: str) -> None:
         raise ParameterError(f"{taken[0]} already exists. Choose another name.")
 
 
-def _check_metric(wishes: Wishes) -> None:
+def _check_metric(wishes: NewOptions) -> None:
     known = ", ".join(metrics.NAMES)
     if wishes.metric and wishes.metric != MATCH_RATE and not wishes.labels:
         need = "--labels: an .npz file with one label per sample"
@@ -109,7 +109,7 @@ def _check_metric(wishes: Wishes) -> None:
         )
 
 
-def _kept(name: str, found: Draft, wishes: Wishes) -> int:
+def _kept(name: str, found: InspectedModel, wishes: NewOptions) -> int:
     """Count the samples that calibrate int8; raise DataError for labels that do not fit."""
     if not wishes.samples:
         return 0
@@ -117,7 +117,7 @@ def _kept(name: str, found: Draft, wishes: Wishes) -> int:
     rows = len(next(iter(samples_file.read(wishes.samples, own.inputs(config)).values())))
     if wishes.labels:
         samples_file.read_labels(wishes.labels, rows)
-    return rows // samples_file.SHARE if rows >= CALIBRATED else 0
+    return rows // samples_file.SHARE if rows >= MIN_FOR_CALIBRATION else 0
 
 
 def _write(files: dict[Path, str]) -> None:
@@ -134,10 +134,10 @@ def _write(files: dict[Path, str]) -> None:
 
 def _tell(
     name: str,
-    found: Draft,
+    found: InspectedModel,
     chosen: Sequence[str],
     left_out: dict[str, str],
-    wishes: Wishes,
+    wishes: NewOptions,
     say: Callable[[str], None],
 ) -> None:
     for kind, axes in (("input", found.description.inputs), ("output", found.description.outputs)):

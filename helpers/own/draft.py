@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from helpers.errors import CheckpointError, DeploymentError, ParameterError
 from helpers.models import Arrays, Config, Graph, Network
 from helpers.models._arrays import spread, take
-from helpers.models._own import Axes, Description, Own, graph
+from helpers.models._own import Description, Own, TensorSpec, graph
 from helpers.models._own import data as samples_file
 from helpers.own import rounding
 from helpers.own.inputs import known_inputs, with_tables
-from helpers.own.origin import Origin, check_name
+from helpers.own.origin import ModelSource, check_name
 
 PARTS = (1, 2, 4, 8, 16, 32)  # of an input's dimension that an output's may be
 CLASS_WORDS = re.compile(r"logit|prob|score|class|label|softmax", re.IGNORECASE)
@@ -35,32 +35,32 @@ ADVICE = " (random inputs; use --samples if the model accepts only some values)"
 
 
 @dataclass(frozen=True)
-class Draft:
+class InspectedModel:
     """What will be written of a model."""
 
-    origin: Origin
+    origin: ModelSource
     description: Description
     dimensions: dict[str, int]
     terms: tuple[int, int] = (1, 1)  # of all sums over weights, and how many sums these are
     # precision -> the largest and the mean effect of rounding, and what tells samples apart
-    effects: dict[str, rounding.Effect] = field(default_factory=dict)
+    effects: dict[str, rounding.RoundingError] = field(default_factory=dict)
     apart: float = 1.0
     samples: Arrays = field(repr=False, default_factory=dict)  # a few that it computes
     network: Network = field(repr=False, default=None)
 
-    def described(self, **changes: object) -> "Draft":
+    def described(self, **changes: object) -> "InspectedModel":
         """Return it with other fields of its description."""
         return replace(self, description=self.description.model_copy(update=changes))
 
 
 def draft(
     title: str,
-    origin: Origin,
+    origin: ModelSource,
     samples: Path | None,
     batch: str,
     wanted: Mapping[str, int],
     precisions: Collection[str],
-) -> Draft:
+) -> InspectedModel:
     """Find out what a source does not say, by its samples and by running it.
 
     `batch` is what the user says of it: "" (it is free), "1" (it is fixed) or "none"; `precisions`
@@ -81,18 +81,20 @@ def draft(
         is_batched=known.is_batched,
         scalars=scalars,
     )
-    found = Draft(origin, description, known.dimensions)
+    found = InspectedModel(origin, description, known.dimensions)
     if origin.backend:
         return _unseen(title, found, samples)
     return _run(title, found, samples, precisions)
 
 
-def fields(found: Draft) -> Config:
+def fields(found: InspectedModel) -> Config:
     """Return what a model reads of an experiment."""
     return cast(Config, SimpleNamespace(dimensions=found.dimensions, labels="", dataset=""))
 
 
-def _run(title: str, found: Draft, samples: Path | None, precisions: Collection[str]) -> Draft:
+def _run(
+    title: str, found: InspectedModel, samples: Path | None, precisions: Collection[str]
+) -> InspectedModel:
     """Run the model on one sample and on two, and describe what it answers."""
     own, config = Own(title, found.description), fields(found)
     tensors = own.inputs(config)
@@ -129,13 +131,13 @@ def _run(title: str, found: Draft, samples: Path | None, precisions: Collection[
         effects=rounding.effects(
             network, found.origin.framework, run, several, decision, precisions
         ),
-        apart=rounding.told_apart(run(several)),
+        apart=rounding.sample_distance(run(several)),
         samples=take(batch, np.resize(spread(len(next(iter(batch.values()))), TRIED), TRIED)),
         network=network,
     )
 
 
-def _unseen(title: str, found: Draft, samples: Path | None) -> Draft:
+def _unseen(title: str, found: InspectedModel, samples: Path | None) -> InspectedModel:
     """Describe the outputs of a model that only a server can run, as its configuration does."""
     if samples:
         samples_file.read(samples, Own(title, found.description).inputs(fields(found)))
@@ -146,7 +148,7 @@ def _unseen(title: str, found: Draft, samples: Path | None) -> Draft:
             raise ParameterError(
                 f"The output '{each.name}' has a free size. Set the size in config.pbtxt."
             )
-        outputs.append(Axes(each.name, each.dtype, each.sizes[1:]))
+        outputs.append(TensorSpec(each.name, each.dtype, each.sizes[1:]))
     decision = "class" if CLASS_WORDS.search(outputs[0].name) else "values"
     is_batched = found.origin.most > 1
     return found.described(outputs=tuple(outputs), decision=decision, is_batched=is_batched)
@@ -160,7 +162,7 @@ def _takes_zeros(run: Callable[[Arrays], Arrays], one: Arrays) -> bool:
     return True
 
 
-def _several(found: Draft, batch: Arrays, one: Arrays) -> Arrays:
+def _several(found: InspectedModel, batch: Arrays, one: Arrays) -> Arrays:
     """Choose the samples of which it is seen what rounding does: fewer if they are large, as these
     take long; one, where the batch is fixed.
     """
@@ -172,7 +174,7 @@ def _several(found: Draft, batch: Arrays, one: Arrays) -> Arrays:
 
 
 def _answered(
-    found: Draft, run: Callable[[Arrays], Arrays], inputs: Arrays, are_drawn: bool
+    found: InspectedModel, run: Callable[[Arrays], Arrays], inputs: Arrays, are_drawn: bool
 ) -> Arrays:
     """Run a model; raise CheckpointError with the shapes if it does not run on them."""
     try:
@@ -189,7 +191,7 @@ def _answered(
 
 
 def _require_batch(
-    found: Draft, run: Callable[[Arrays], Arrays], two: Arrays, single: Arrays
+    found: InspectedModel, run: Callable[[Arrays], Arrays], two: Arrays, single: Arrays
 ) -> None:
     """Raise ParameterError if two samples at once are not answered as two samples."""
     ask = "Use --batch 1 if the model takes one sample at a time, --batch none if it has no batch."
@@ -212,7 +214,9 @@ def _require_batch(
             )
 
 
-def _doubled(found: Draft, run: Callable[[Arrays], Arrays], one: Arrays) -> dict[str, Arrays]:
+def _doubled(
+    found: InspectedModel, run: Callable[[Arrays], Arrays], one: Arrays
+) -> dict[str, Arrays]:
     """Run one sample with each free dimension at twice its size; leave out those that fail."""
     results = {}
     for dimension in found.dimensions:
@@ -226,7 +230,9 @@ def _doubled(found: Draft, run: Callable[[Arrays], Arrays], one: Arrays) -> dict
     return results
 
 
-def _output(found: Draft, name: str, array: NDArray[Any], doubled: Mapping[str, Arrays]) -> Axes:
+def _output(
+    found: InspectedModel, name: str, array: NDArray[Any], doubled: Mapping[str, Arrays]
+) -> TensorSpec:
     """Describe an output: sizes that are a free dimension of an input, or part of one, by name."""
     check_name(found.origin.path, name, "output")
     if array.dtype.kind not in "fiub":
@@ -243,11 +249,11 @@ def _output(found: Draft, name: str, array: NDArray[Any], doubled: Mapping[str, 
         told.get(place) or _part_of(found, place, size, wider)
         for place, size in enumerate(array.shape[1:])
     ]
-    return Axes(name, str(array.dtype), tuple(shape))
+    return TensorSpec(name, str(array.dtype), tuple(shape))
 
 
 def _part_of(
-    found: Draft, place: int, size: int, wider: Mapping[str, tuple[int, ...]]
+    found: InspectedModel, place: int, size: int, wider: Mapping[str, tuple[int, ...]]
 ) -> int | str:
     """Return which free dimension the size of an output is, or which part of one: at best one of
     the same place; the size itself if of none. `wider` has the output's shape where a dimension
@@ -263,7 +269,7 @@ def _part_of(
     return size
 
 
-def _told_sizes(found: Draft, name: str) -> dict[int, int | str]:
+def _told_sizes(found: InspectedModel, name: str) -> dict[int, int | str]:
     """Return the sizes of an output that its graph tells, by their places: a number, or the name of
     an input's free dimension.
     """
@@ -284,7 +290,7 @@ def _is_classes(name: str, array: NDArray[Any]) -> bool:
     return is_share or bool(CLASS_WORDS.search(name))
 
 
-def _weight_shapes(network: Network, found: Draft) -> list[tuple[int, ...]]:
+def _weight_shapes(network: Network, found: InspectedModel) -> list[tuple[int, ...]]:
     """Return the shapes of the weights, the dimension of their results last."""
     if isinstance(network, Graph) and found.origin.kind == "onnx":
         shapes = graph.weight_shapes(network.content)  # of products and convolutions alike

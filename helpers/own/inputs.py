@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from helpers.errors import DataError, ParameterError
 from helpers.models import Arrays
-from helpers.models._own import Axes
+from helpers.models._own import TensorSpec
 from helpers.models._own import data as samples_file
-from helpers.own.origin import Origin, Port
+from helpers.own.origin import ModelSource, SourceTensor
 
 # Operators that hand the numbers of an input on
 PASSING = ("Cast", "Reshape", "Expand", "Unsqueeze", "Squeeze", "Identity")
@@ -26,7 +26,7 @@ PASSING = ("Cast", "Reshape", "Expand", "Unsqueeze", "Squeeze", "Identity")
 class Inputs:
     """What is known of them."""
 
-    axes: tuple[Axes, ...]
+    axes: tuple[TensorSpec, ...]
     dimensions: dict[str, int]  # the size of each that is free
     has_batch: bool
     is_batched: bool  # whether the batch is free
@@ -46,7 +46,7 @@ def sizes_of(given: Sequence[str]) -> dict[str, int]:
 
 
 def known_inputs(
-    origin: Origin, samples: Path | None, batch: str, wanted: Mapping[str, int]
+    origin: ModelSource, samples: Path | None, batch: str, wanted: Mapping[str, int]
 ) -> Inputs:
     """Return what is known of the inputs; raise ParameterError that asks for the rest, or DataError
     for samples of other names, types or shapes.
@@ -68,7 +68,7 @@ def _as_rows(arrays: Arrays, batch: str, are_samples: bool) -> Arrays:
     return arrays
 
 
-def _said(port: Port, arrays: Arrays, batch: str, origin: Origin) -> Port:
+def _said(port: SourceTensor, arrays: Arrays, batch: str, origin: ModelSource) -> SourceTensor:
     """Complete what a source does not say of an input by its samples."""
     if port.sizes is not None and port.dtype:
         if port.name in arrays and origin.example is None:
@@ -81,10 +81,10 @@ def _said(port: Port, arrays: Arrays, batch: str, origin: Origin) -> Port:
         )
     array = arrays[port.name]
     sizes: tuple[int | str, ...] = array.shape[1:] if batch == "none" else ("", *array.shape[1:])
-    return Port(port.name, str(array.dtype), sizes)
+    return SourceTensor(port.name, str(array.dtype), sizes)
 
 
-def _check_rank(port: Port, array: NDArray[Any], batch: str) -> None:
+def _check_rank(port: SourceTensor, array: NDArray[Any], batch: str) -> None:
     assert port.sizes is not None
     own = port.sizes if batch == "none" else port.sizes[1:]
     fits = array.ndim == len(own) + 1 and all(
@@ -97,7 +97,7 @@ def _check_rank(port: Port, array: NDArray[Any], batch: str) -> None:
         raise DataError(f"the samples of '{port.name}' are {shape}, but the input takes {wanted}")
 
 
-def _batch(origin: Origin, ports: Sequence[Port], batch: str) -> tuple[bool, bool]:
+def _batch(origin: ModelSource, ports: Sequence[SourceTensor], batch: str) -> tuple[bool, bool]:
     """Return whether the tensors have a batch and whether it is free; raise if that is unknown."""
     if batch == "none":
         return False, False
@@ -130,8 +130,8 @@ def _batch(origin: Origin, ports: Sequence[Port], batch: str) -> tuple[bool, boo
 
 
 def _dimensions(
-    ports: Sequence[Port], arrays: Arrays, wanted: Mapping[str, int], has_batch: bool
-) -> tuple[tuple[Axes, ...], dict[str, int]]:
+    ports: Sequence[SourceTensor], arrays: Arrays, wanted: Mapping[str, int], has_batch: bool
+) -> tuple[tuple[TensorSpec, ...], dict[str, int]]:
     """Return the free dimensions by name, each with the size of the samples or the user's."""
     found: dict[str, int] = {}
     axes = []
@@ -158,7 +158,7 @@ def _dimensions(
             else:
                 free.append((port.name, name))
             shape.append(name)
-        axes.append(Axes(port.name, port.dtype, tuple(shape)))
+        axes.append(TensorSpec(port.name, port.dtype, tuple(shape)))
     missing = sorted({name for _, name in free} - set(found))
     if missing:
         names = ", ".join(missing)
@@ -173,7 +173,7 @@ def _dimensions(
     return tuple(axes), found
 
 
-def with_tables(origin: Origin, axes: Sequence[Axes]) -> tuple[Axes, ...]:
+def with_tables(origin: ModelSource, axes: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
     """Set the upper bound of inputs of whole numbers that are drawn: the rows of a table that the
     graph looks them up in, if it tells.
     """
@@ -181,14 +181,14 @@ def with_tables(origin: Origin, axes: Sequence[Axes]) -> tuple[Axes, ...]:
     found = []
     for each in axes:
         if np.dtype(each.dtype).kind in "iu":
-            below = min(rows.get(each.name, Axes.below), np.iinfo(each.dtype).max)
+            below = min(rows.get(each.name, TensorSpec.below), np.iinfo(each.dtype).max)
             found.append(replace(each, below=int(below)))
         else:
             found.append(each)
     return tuple(found)
 
 
-def _table_rows(origin: Origin) -> dict[str, int]:
+def _table_rows(origin: ModelSource) -> dict[str, int]:
     """Find the tables whose rows inputs of an ONNX graph choose: looked up, or by a comparison with
     the numbers of all rows, which is how a one-hot code is often written.
     """

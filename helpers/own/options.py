@@ -18,7 +18,7 @@ from helpers.errors import FormatError
 from helpers.models import Graph, Network
 from helpers.models._own import Own
 from helpers.own import rounding
-from helpers.own.draft import Draft, fields
+from helpers.own.draft import InspectedModel, fields
 
 SHORT = {"tf-savedmodel": "savedmodel"}  # in names of experiments
 AS_IT_IS = ("onnx", "savedmodel")  # kinds whose file is exported without a change
@@ -44,7 +44,7 @@ class Option:
 
 
 def options(
-    found: Draft, device: str, calibrated: int, asked: float
+    found: InspectedModel, device: str, calibrated: int, asked: float
 ) -> tuple[list[Option], dict[str, str]]:
     """List the experiments on a device, and why formats and precisions are left out.
 
@@ -63,7 +63,7 @@ def options(
     if found.origin.kind == "savedmodel":
         exports = ["tf-savedmodel"]
     left_out = _left_out(found)
-    coarse = rounding.too_coarse(found.effects, found.apart, asked)
+    coarse = rounding.rejected_precisions(found.effects, found.apart, asked)
     options = []
     for name in sorted(formats.names(), key=lambda each: (each not in exports, each)):
         known = formats.get(name)
@@ -95,7 +95,7 @@ def options(
     return options, left_out
 
 
-def _left_out(found: Draft) -> dict[str, str]:
+def _left_out(found: InspectedModel) -> dict[str, str]:
     """Return the formats that this model cannot become, and why, as far as trying is quick."""
     if found.origin.framework == "torch":
         return _of_torch(found)
@@ -120,7 +120,7 @@ def _left_out(found: Draft) -> dict[str, str]:
     return {}
 
 
-def _of_torch(found: Draft) -> dict[str, str]:
+def _of_torch(found: InspectedModel) -> dict[str, str]:
     """Trace and script a module: what tracing would fix, and what scripting does not take."""
     import torch
 

@@ -44,7 +44,7 @@ ZIPPED = ("keras", "torchscript", "exported")  # whose files are ZIP archives
 
 
 @dataclass(frozen=True)
-class Port:
+class SourceTensor:
     """An input as a source names it."""
 
     name: str
@@ -54,18 +54,20 @@ class Port:
 
 
 @dataclass(frozen=True)
-class Origin:
+class ModelSource:
     """Where a model comes from."""
 
     kind: Kind
     path: Path  # of its file or folder; of a function, the file of its module
     framework: Literal["onnxruntime", "torch", "tensorflow", "triton"]
-    inputs: tuple[Port, ...]
+    inputs: tuple[SourceTensor, ...]
     function: str = ""
     example: Arrays | None = None  # inputs of a batch, where the source has them
     backend: str = ""  # that serves a model of a repository
     most: int = 0  # samples that it takes at once, where the source says it
-    answers: tuple[Port, ...] = ()  # outputs with their shapes, where nothing else tells them
+    answers: tuple[
+        SourceTensor, ...
+    ] = ()  # outputs with their shapes, where nothing else tells them
 
 
 def kind_of(source: str) -> Kind:
@@ -88,7 +90,7 @@ def kind_of(source: str) -> Kind:
     raise ParameterError(f"Unsupported model source '{source}'. Use {known}, or module:function.")
 
 
-def read(source: str) -> Origin:
+def read(source: str) -> ModelSource:
     """Read what a source says of its tensors.
 
     Raises ParameterError or CheckpointError for one that is no model, has weights that are missing
@@ -152,7 +154,7 @@ def require_memory(path: Path, size: int, what: str = "weights") -> None:
         )
 
 
-def _of_onnx(path: Path) -> Origin:
+def _of_onnx(path: Path) -> ModelSource:
     import onnx
 
     from helpers.models._own import graph
@@ -167,12 +169,14 @@ def _of_onnx(path: Path) -> Origin:
                 f"The input '{each.name}' of {path} is {what}. Use numeric inputs."
             )
         dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kind))
-        inputs.append(Port(each.name, _numpy_name(path, each.name, dtype), (*graph.sizes(each),)))
+        inputs.append(
+            SourceTensor(each.name, _numpy_name(path, each.name, dtype), (*graph.sizes(each),))
+        )
     for each in model.graph.output:
         check_name(path, each.name, "output")
         if not each.type.HasField("tensor_type"):
             raise ParameterError(f"The output '{each.name}' of {path} is not a tensor. Remove it.")
-    return Origin("onnx", path, "onnxruntime", tuple(inputs))
+    return ModelSource("onnx", path, "onnxruntime", tuple(inputs))
 
 
 def _numpy_name(path: object, name: str, dtype: np.dtype[Any]) -> str:
@@ -182,7 +186,7 @@ def _numpy_name(path: object, name: str, dtype: np.dtype[Any]) -> str:
     return str(dtype)
 
 
-def _of_savedmodel(path: Path) -> Origin:
+def _of_savedmodel(path: Path) -> ModelSource:
     from helpers.models._own import graph
 
     function = graph.read_savedmodel(path).function
@@ -192,25 +196,25 @@ def _of_savedmodel(path: Path) -> Origin:
             raise ParameterError(f"The input '{name}' of {path} has no shape. Save it with one.")
         sizes = tuple(size or "" for size in spec.shape.as_list())
         inputs.append(
-            Port(name, _numpy_name(path, name, np.dtype(spec.dtype.as_numpy_dtype)), sizes)
+            SourceTensor(name, _numpy_name(path, name, np.dtype(spec.dtype.as_numpy_dtype)), sizes)
         )
-    return Origin("savedmodel", path, "tensorflow", tuple(inputs))
+    return ModelSource("savedmodel", path, "tensorflow", tuple(inputs))
 
 
-def _of_keras(path: Path) -> Origin:
+def _of_keras(path: Path) -> ModelSource:
     from helpers.models._own import networks
 
     tensors = getattr(networks.read_keras(path), "inputs", None)
     if not tensors:
         raise CheckpointError(f"{path} declares no inputs. Build the model with keras.Input.")
     ports = (
-        Port(each.name, str(each.dtype), tuple(size or "" for size in each.shape))
+        SourceTensor(each.name, str(each.dtype), tuple(size or "" for size in each.shape))
         for each in tensors
     )
-    return Origin("keras", path, "tensorflow", tuple(ports))
+    return ModelSource("keras", path, "tensorflow", tuple(ports))
 
 
-def _of_torchscript(path: Path) -> Origin:
+def _of_torchscript(path: Path) -> ModelSource:
     from helpers.models._own import networks
 
     module = networks.read_torchscript(path)
@@ -224,11 +228,11 @@ def _of_torchscript(path: Path) -> Origin:
                 f"The input '{each.name}' of {path} is a {each.type}. Wrap the model in a module "
                 "that takes only tensors."
             )
-        ports.append(Port(each.name))
-    return Origin("torchscript", path, "torch", tuple(ports))
+        ports.append(SourceTensor(each.name))
+    return ModelSource("torchscript", path, "torch", tuple(ports))
 
 
-def _of_exported(path: Path) -> Origin:
+def _of_exported(path: Path) -> ModelSource:
     from helpers.models._own import networks
 
     program = networks.read_exported(path)
@@ -240,11 +244,11 @@ def _of_exported(path: Path) -> Origin:
         if value is None or not hasattr(value, "shape"):
             raise ParameterError(f"The input '{name}' of {path} is not a tensor. Remove it.")
         sizes = tuple(size if isinstance(size, int) else str(size) for size in value.shape)
-        ports.append(Port(str(name), str(value.dtype).removeprefix("torch."), sizes))
-    return Origin("exported", path, "torch", tuple(ports))
+        ports.append(SourceTensor(str(name), str(value.dtype).removeprefix("torch."), sizes))
+    return ModelSource("exported", path, "torch", tuple(ports))
 
 
-def _of_repository(path: Path) -> Origin:
+def _of_repository(path: Path) -> ModelSource:
     from tritonclient.grpc import model_config_pb2 as pb
     from tritonclient.utils import triton_to_np_dtype
 
@@ -261,13 +265,13 @@ def _of_repository(path: Path) -> Origin:
     if not any(each.is_dir() and each.name.isdigit() for each in path.iterdir()):
         raise ParameterError(f"{path} has no version folder, such as 1")
 
-    def port(tensor: Any) -> Port:
+    def port(tensor: Any) -> SourceTensor:
         kind = triton_to_np_dtype(pb.DataType.Name(tensor.data_type).removeprefix("TYPE_"))
         dtype = np.dtype(kind) if kind else np.dtype(object)
         sizes = tuple(size if size > 0 else "" for size in tensor.dims)
-        return Port(tensor.name, _numpy_name(path, tensor.name, dtype), ("", *sizes))
+        return SourceTensor(tensor.name, _numpy_name(path, tensor.name, dtype), ("", *sizes))
 
-    return Origin(
+    return ModelSource(
         *("repository", path, "triton"),
         inputs=tuple(map(port, message.input)),
         backend=backend_of(message),
@@ -276,7 +280,7 @@ def _of_repository(path: Path) -> Origin:
     )
 
 
-def _of_function(source: str) -> Origin:
+def _of_function(source: str) -> ModelSource:
     """Call the function: it returns a model and example inputs, a batch of each."""
     from helpers.models._own import networks
 
@@ -296,11 +300,13 @@ def _of_function(source: str) -> Origin:
     given = _arrays(source, example, _argument_names(network, is_keras))
     if not given:
         raise CheckpointError(f"{source} returned no example inputs. Return a batch of each.")
-    ports = tuple(Port(name, str(array.dtype), array.shape) for name, array in given.items())
+    ports = tuple(
+        SourceTensor(name, str(array.dtype), array.shape) for name, array in given.items()
+    )
     for port in ports:
         check_name(source, port.name, "input")
     path = Path(spec.origin)
-    return Origin(
+    return ModelSource(
         *("function", path, "tensorflow" if is_keras else "torch"), ports, source, example=given
     )
 

@@ -40,7 +40,7 @@ MOVING = {
 Bounds = tuple[float, float]
 
 
-class Effect(NamedTuple):
+class RoundingError(NamedTuple):
     """What errors of a precision change."""
 
     largest: float  # change, in deviations of the output
@@ -58,7 +58,7 @@ def effects(
     inputs: Arrays,
     decision: str,
     precisions: Collection[str],
-) -> dict[str, Effect]:
+) -> dict[str, RoundingError]:
     """Return the effect of each precision on the output that changes most; empty if nothing can be
     changed, because the weights are frozen in a SavedModel.
     """
@@ -84,8 +84,8 @@ def terms(shapes: Sequence[tuple[int, ...]]) -> tuple[int, int]:
     return (sum(lengths), len(lengths)) if lengths else (1, 1)
 
 
-def widened(
-    narrow: Mapping[str, Bounds], seen: Mapping[str, Effect], apart: float
+def widen_tolerances(
+    narrow: Mapping[str, Bounds], seen: Mapping[str, RoundingError], apart: float
 ) -> dict[str, Bounds]:
     """Widen bounds to `SAFETY` times the effects that were seen, where these are larger; not so far
     that a mean bound would let another sample's outputs pass.
@@ -101,7 +101,9 @@ def widened(
     return found
 
 
-def too_coarse(seen: Mapping[str, Effect], apart: float, asked: float) -> dict[str, str]:
+def rejected_precisions(
+    seen: Mapping[str, RoundingError], apart: float, asked: float
+) -> dict[str, str]:
     """Return the precisions whose rounding alone is too much, and why: outputs would
     be like those of other samples, or fewer decisions be kept than the share `asked` for.
     """
@@ -122,7 +124,7 @@ def too_coarse(seen: Mapping[str, Effect], apart: float, asked: float) -> dict[s
     return found
 
 
-def told_apart(outputs: Arrays) -> float:
+def sample_distance(outputs: Arrays) -> float:
     """Return the mean difference of a sample to the next one or to zeros, the lesser, of the
     output where it is least.
     """
@@ -137,7 +139,7 @@ def told_apart(outputs: Arrays) -> float:
     return float(min(found))
 
 
-def _effect(right: Arrays, rounded: Arrays, decision: str) -> Effect:
+def _effect(right: Arrays, rounded: Arrays, decision: str) -> RoundingError:
     largest, mean = 0.0, 0.0
     first = next(iter(right))
     kept = _kept(right[first], rounded[first], decision)
@@ -145,7 +147,7 @@ def _effect(right: Arrays, rounded: Arrays, decision: str) -> Effect:
         values = array.astype(np.float64)
         apart = np.abs(rounded[name] - values) / (values.std() or np.abs(values).max() or 1)
         largest, mean = max(largest, float(apart.max())), max(mean, float(apart.mean()))
-    return Effect(largest, mean, kept)
+    return RoundingError(largest, mean, kept)
 
 
 def _kept(right: Array, rounded: Array, decision: str) -> float:
@@ -162,7 +164,7 @@ def _rounded(network: Network, framework: str, run: Run, inputs: Arrays, error: 
     results of a framework cannot be had.
     """
     if isinstance(network, Graph) and framework == "onnxruntime":
-        return OnnxRuntime(noisy(network.content, error)).run(inputs)
+        return OnnxRuntime(add_rounding_noise(network.content, error)).run(inputs)
     if framework == "torch":
         with _noisy_torch(error):
             return run(inputs)
@@ -171,7 +173,7 @@ def _rounded(network: Network, framework: str, run: Run, inputs: Arrays, error: 
         return run(inputs)
 
 
-def noisy(model: "onnx.ModelProto", error: float) -> "onnx.ModelProto":
+def add_rounding_noise(model: "onnx.ModelProto", error: float) -> "onnx.ModelProto":
     """Copy a graph, with a relative error in every weight and in every result that is computed."""
     import onnx
 

@@ -16,10 +16,10 @@ import yaml
 from helpers import formats
 from helpers.errors import DeviceError
 from helpers.machine import target_name, this_gpu
-from helpers.models._own import Axes
+from helpers.models._own import TensorSpec
 from helpers.models._rounding import bounds
 from helpers.own import rounding
-from helpers.own.draft import Draft
+from helpers.own.draft import InspectedModel
 from helpers.own.options import Option
 from helpers.own.origin import NOUNS
 from helpers.store import ROOT
@@ -97,11 +97,11 @@ class Scored:
     better: str = "higher"
 
 
-def package(title: str, found: Draft, scored: Scored) -> dict[str, str]:
+def package(title: str, found: InspectedModel, scored: Scored) -> dict[str, str]:
     """Write the files of a model's package: its description, and what loads it."""
     terms, count = found.terms
     narrow = bounds([max(1, round(terms / count))] * count)  # only number and total decide
-    wide = narrow | rounding.widened(narrow, found.effects, found.apart)
+    wide = narrow | rounding.widen_tolerances(narrow, found.effects, found.apart)
     tolerances = {
         precision: tuple(float(f"{bound:.1e}") for bound in pair)
         for precision, pair in wide.items()
@@ -125,7 +125,7 @@ def spelled(path: Path) -> str:
 
 def parameter_file(
     title: str,
-    found: Draft,
+    found: InspectedModel,
     options: Sequence[Option],
     files: Files,
     calibration: int,
@@ -198,7 +198,7 @@ def _flow(value: object) -> str:
 
 
 def notebooks(
-    title: str, found: Draft, options: Sequence[Option], files: Files, metric: str
+    title: str, found: InspectedModel, options: Sequence[Option], files: Files, metric: str
 ) -> dict[str, str]:
     """Write the notebook of each stage: the code of every model's, and the prose of this room."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -246,11 +246,11 @@ def _overrides(options: Sequence[Option], files: Files) -> dict[str, object]:
         "exports": exports,
         "other_export": export,
         "other_file": {name: value for name, value in other.items() if shown[name] != value},
-        "other_runtime": formats.get(other["format"]).SHOWN[0],
+        "other_runtime": formats.get(other["format"]).DISPLAY_NAMES[0],
     }
 
 
-def tensors(axes: Sequence[Axes]) -> str:
+def tensors(axes: Sequence[TensorSpec]) -> str:
     """List tensors with their types and shapes."""
     named = [
         f"`{each.name}` ({each.dtype}, {' x '.join(map(str, each.shape)) or 'one number'})"

@@ -26,7 +26,15 @@ from helpers.models import Arrays
 from helpers.perf.rows import Window
 from helpers.results import LATENCY_COMPONENTS
 from helpers.store import has_room, temporary_folder
-from helpers.triton import Server, exit_reason, guarded, last_lines, libraries, perf_analyzer, sweep
+from helpers.triton import (
+    Server,
+    exit_reason,
+    last_lines,
+    libraries,
+    perf_analyzer,
+    supervised,
+    sweep,
+)
 
 WINDOWS = 3  # perf_analyzer reports once it has three
 WINDOW_STRETCH = 1.2  # by which it lengthens the interval it is given
@@ -171,7 +179,7 @@ def run(point: LoadPoint, server: Server) -> Window:
             code = _perform(point, server, folder)
             was_set = abs(time.time() - time.monotonic() - clock) > CLOCK_SECONDS
             if not server.is_live():
-                raise ServerError(f"Triton ended during the measurement: {server.last_words()}")
+                raise ServerError(f"Triton ended during the measurement: {server.exit_report()}")
             if code is None:  # it never began
                 continue
             if code:
@@ -203,7 +211,7 @@ def _perform(point: LoadPoint, server: Server, folder: Path) -> int | None:
     before = server.statistics(point.model)["inference_count"] if point.rate else 0
     with (
         (folder / "log").open("wb") as log,
-        guarded(command, log=log, env=env, sweep=point.regions) as analyzer,
+        supervised(command, log=log, env=env, sweep=point.regions) as analyzer,
     ):
         if point.rate:
             with suppress(subprocess.TimeoutExpired):

@@ -75,13 +75,13 @@ def what_changed(config: ConvertConfig, artifact: Artifact, profile: Profile) ->
     """Compare the exported file with what was made of it; `profile` has what is executed."""
     exported = require(config, "export")
     before, after = (formats.get(each) for each in (config.export_format, config.format))
-    graphs = {f"exported: {before.SHOWN[1]}": counted(exported)}
+    graphs = {f"exported: {before.DISPLAY_NAMES[1]}": counted(exported)}
     if not is_as_exported(config):
-        graphs[f"converted: {after.SHOWN[1]}"] = counted(artifact)
+        graphs[f"converted: {after.DISPLAY_NAMES[1]}"] = counted(artifact)
     executed = Counter[str]()
     for each in profile.operators:
         executed[each.kind] += each.calls
-    graphs[f"executed: {after.SHOWN[0]}"] = executed
+    graphs[f"executed: {after.DISPLAY_NAMES[0]}"] = executed
     graphs = {name: counts for name, counts in graphs.items() if counts}
     size, calls = _called(config, exported, artifact)
     findings = (_said(config, exported, artifact, executed), *_faster(calls))
@@ -109,8 +109,10 @@ def _said(
     config: ConvertConfig, exported: Artifact, artifact: Artifact, executed: Counter[str]
 ) -> str:
     """Return how the served file differs from the exported one, or that it does not."""
-    before, after = (formats.get(each).SHOWN[1] for each in (config.export_format, config.format))
-    runtime = formats.get(config.format).SHOWN[0]
+    before, after = (
+        formats.get(each).DISPLAY_NAMES[1] for each in (config.export_format, config.format)
+    )
+    runtime = formats.get(config.format).DISPLAY_NAMES[0]
     first, second = counted(exported).total(), counted(artifact).total()
     ran = f"{runtime} executes {executed.total():,} operators" if executed else ""
     if is_as_exported(config):
@@ -160,7 +162,7 @@ def _called(
 def _runtime(name: str, precision: str) -> str:
     fmt = formats.get(name)
     version = formats.installed_version(formats.distribution(fmt.RUNTIME[0]))
-    return f"{fmt.SHOWN[0]} {version}, {fmt.SHOWN[1]} {precision}"
+    return f"{fmt.DISPLAY_NAMES[0]} {version}, {fmt.DISPLAY_NAMES[1]} {precision}"
 
 
 def _load(
@@ -182,7 +184,7 @@ def obstacle(config: ConvertConfig, name: str) -> str:
     """Return in one line why this process cannot run a format on the device; empty if it can."""
     if config.device not in formats.get(name).PRECISIONS:
         return f"not timed: {name} does not run on a {config.device.upper()}"
-    if ensemble.requires_native_backend(config, name):
+    if ensemble.needs_native_backend(config, name):
         return "not timed: only Triton's native backend runs it"
     missing = formats.missing(name, config.device)
     return f"not timed: {missing}" if missing else ""

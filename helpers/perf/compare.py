@@ -18,12 +18,14 @@ from helpers.models import Arrays
 from helpers.perf import analyzer, background, memory, sweep
 from helpers.perf.interleave import Ratio, interleave, paired_ratio
 from helpers.perf.rows import Window, block_size, measure_row
-from helpers.perf.statistics import FEWEST_RUNS, geometric_mean, judge_budget
+from helpers.perf.statistics import MIN_RUNS, geometric_mean, judge_budget
 from helpers.results import Row
 from helpers.store import Artifact
 from helpers.triton import Server, serve, write_repository
 
-HOPELESS = 0.85  # of the baseline's throughput: a candidate that slow does not become faster
+EARLY_STOP_RATIO = (
+    0.85  # of the baseline's throughput: a candidate that slow does not become faster
+)
 NO_REQUESTS = "a run has only the first request of each client: increase measurement_seconds"
 RUN_SECONDS = 1.2  # of load; perf_analyzer takes about as long to begin and to end
 MOST_ROUNDS, ROUND_SECONDS = 4, 2.0  # of variants
@@ -115,11 +117,11 @@ class LoadSession:
             background.wait_until_quiet()
 
         def ratio(runs: list[list[Window]]) -> Ratio:
-            looks = rounds - FEWEST_RUNS + 1 if is_race else 1
+            looks = rounds - MIN_RUNS + 1 if is_race else 1
             return paired_ratio([[run.throughput for run in own] for own in runs], 1, 0, looks)
 
         def is_over(runs: list[list[Window]]) -> bool:
-            return is_race and (ratio(runs).is_significant or ratio(runs).value < HOPELESS)
+            return is_race and (ratio(runs).is_significant or ratio(runs).value < EARLY_STOP_RATIO)
 
         processes = {*baseline.server.processes, *candidate.server.processes}
         others_cores = background.monitor_background(tuple(processes))
@@ -192,7 +194,7 @@ def measure_interleaved(variants: Sequence[Variant], clients: Sequence[int]) -> 
             for each in candidates
         ]
         rounds = int(first.measurement_seconds / ROUND_SECONDS)
-        rounds = max(FEWEST_RUNS, min(MOST_ROUNDS, rounds))
+        rounds = max(MIN_RUNS, min(MOST_ROUNDS, rounds))
         started = time.monotonic()
 
         def say(runs: list[list[Window]]) -> bool:

@@ -41,7 +41,7 @@ SETTINGS = (  # what should not change meanwhile
 HARMLESS = {"idle", "display clocks"}
 
 
-def from_metrics(text: str, uuid: str = "") -> dict[str, float]:
+def read_metrics(text: str, uuid: str = "") -> dict[str, float]:
     """Read the load out of Triton's metrics: of the GPU `uuid`, or without one of the busiest."""
     from prometheus_client.parser import text_string_to_metric_families
 
@@ -83,7 +83,7 @@ class GpuObservation:
 
     def disturbance(self) -> str:
         """Return in one line what disturbed the GPU, and what to do; empty if nothing did."""
-        if slowed := sorted(self.held_by & gpu.SLOWED):
+        if slowed := sorted(self.held_by & gpu.THROTTLED):
             return f"The GPU was slowed by {', '.join(slowed)}. Check its cooling and power supply."
         if self.others:
             held = f" with {self.others_mb:,.0f} MB" if self.others_mb else ""
@@ -126,7 +126,7 @@ class Observer:
         """Take one sample."""
         assert self.device
         try:
-            told = from_metrics(self.server.metrics(), self.uuid)
+            told = read_metrics(self.server.metrics(), self.uuid)
         except (OSError, ValueError, HTTPException):  # the load generator says if it is gone
             told = {}
         asked = self.device.load()

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from helpers.perf.statistics import CONFIDENCE, FEWEST_RUNS, Interval
+from helpers.perf.statistics import CONFIDENCE, MIN_RUNS, Interval
 
 T = TypeVar("T")
 
@@ -81,11 +81,7 @@ def paired_ratio(
     array = np.asarray(figures, dtype=np.float64)
     value = float(gmean(array[candidate]) / gmean(array[baseline]))
     rounds = array.shape[1]
-    if (
-        candidate == baseline
-        or rounds < FEWEST_RUNS
-        or not (np.isfinite(array) & (array > 0)).all()
-    ):
+    if candidate == baseline or rounds < MIN_RUNS or not (np.isfinite(array) & (array > 0)).all():
         return Ratio(value)
     logs = np.log(array)
     rest = logs - logs.mean(axis=0) - logs.mean(axis=1, keepdims=True) + logs.mean()

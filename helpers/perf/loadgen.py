@@ -175,7 +175,7 @@ def _test(test: Test, issue: "Callable[[Sequence[QuerySample]], None]", samples:
     return Trial(np.array([ns for _, ns in times]) / 1e6, answers)
 
 
-def wrong_answer(trial: Trial, right: Sequence[Values], bounds: Values) -> str:
+def wrong_response(trial: Trial, right: Sequence[Values], bounds: Values) -> str:
     """Describe the first answer with a value that is further than its bound from the right one."""
     for index, found in trial.answers:
         expected = right[index]
@@ -223,7 +223,7 @@ def crosscheck(given: Parameters, model: str, experiment: str) -> list[Row]:
 
         def loadgen(test: Test) -> Trial:
             trial = run(server, model, samples, outputs, test)
-            if wrong := wrong_answer(trial, right, bounds):
+            if wrong := wrong_response(trial, right, bounds):
                 name = f"{model} {config.experiment}"
                 raise AccuracyError(
                     f"{name}: wrong response in LoadGen's scenario {test.scenario}: {wrong}"

@@ -9,7 +9,7 @@ import numpy as np
 
 from helpers.config import DeployConfig
 from helpers.inference import open_dataset, requests
-from helpers.perf.sweep import LOOKUPS, count, lookup_shares
+from helpers.perf.sweep import LOOKUPS, cache_rates, count
 from helpers.results import LookupPass
 from helpers.triton import Server
 
@@ -33,7 +33,7 @@ def measure(config: DeployConfig, server: Server) -> tuple[LookupPass, ...]:
             took_ms = 1000 * (time.perf_counter() - start)
             done += count(batch)
             after = server.counters(LOOKUPS)
-            shares = lookup_shares(before, after)
+            shares = cache_rates(before, after)
             course.append((done, shares.get("hit_rate"), shares.get("default_share"), took_ms))
             before = after
         joined = {each: np.concatenate([a[each] for a in answers]) for each in answers[0]}
@@ -41,7 +41,7 @@ def measure(config: DeployConfig, server: Server) -> tuple[LookupPass, ...]:
             LookupPass(
                 name=name,
                 batch_size=size,
-                **lookup_shares(first, before),
+                **cache_rates(first, before),
                 scores=dataset.score(joined),
                 p50_latency_ms=float(np.median([took for *_, took in course])),
                 course=tuple(course),

@@ -13,15 +13,15 @@ from helpers.perf import analyzer, lookups, sweep
 from helpers.perf.analyzer import LoadPoint
 from helpers.perf.rows import Window
 from helpers.perf.runs import Runs
-from helpers.perf.statistics import FEWEST_RUNS
+from helpers.perf.statistics import MIN_RUNS
 from helpers.perf.sweep import Point, batch
 from helpers.results import Measurement, Row
 from helpers.triton import Server, apply_settings
 
 NOT_SHARED = "inputs are sent over HTTP, because a remote host shares no memory with this one"
-NO_FLOOR = "the no-op model exists only on the embedded server, for models of this package"
-FLOOR_INTERVAL_MS = 50  # of the identity model, which answers in a millisecond or two
-BARE_SHARE = 0.6  # of a served run's time, for a bare one: it has no windows to fill
+NO_NOOP = "the no-op model exists only on the embedded server, for models of this package"
+NOOP_INTERVAL_MS = 50  # of the identity model, which answers in a millisecond or two
+IN_PROCESS_SHARE = 0.6  # of a served run's time, for a bare one: it has no windows to fill
 COMPARED = ("in_process_", "relative_", "serving_", "residual_")  # with the in-process baseline
 NO_RATIO = {name: None for name in Row.model_fields if name.startswith(COMPARED)}
 
@@ -49,7 +49,7 @@ class OnDevice:
 
 
 @dataclass(frozen=True)
-class Bare:
+class InProcessModel:
     """The runtime in this process, with batches to call it with."""
 
     session: Session
@@ -68,9 +68,9 @@ class Bare:
         return calls / (time.perf_counter() - started)
 
 
-def bare_session(config: DeployConfig) -> Session | None:
+def load_in_process(config: DeployConfig) -> Session | None:
     """Load the artifact in this process as the server does; None if another runtime serves it."""
-    if not ensemble.has_bare_runtime(config):
+    if not ensemble.runs_in_process(config):
         return None
     repository = require(config, "deploy").folder
     return ensemble.load(
@@ -87,7 +87,7 @@ def measure_offline(config: OfflineConfig, server: Server) -> Measurement:
     where there is nothing bare. What cannot be measured is a row with the reason.
     """
     refused = apply_settings()
-    samples, session = sweep.distinct_samples(config), bare_session(config)
+    samples, session = sweep.distinct_samples(config), load_in_process(config)
     passes = lookups.measure(config, server) if server.wire else ()
     shared_memory = config.shared_memory if server.is_local else "none"
 
@@ -97,14 +97,14 @@ def measure_offline(config: OfflineConfig, server: Server) -> Measurement:
             def measure(load: LoadPoint, runs: Runs, repeated: bool = repeated) -> None:
                 starts = range(0, 1 if repeated else sweep.count(samples), load.batch_size)
                 batches = [batch(samples, start, load.batch_size) for start in starts]
-                bare = Bare(session, batches) if session else None
+                bare = InProcessModel(session, batches) if session else None
                 if bare and shared_memory == "cuda" and hasattr(session, "run_on_device"):
                     device = OnDevice(bare.session)
-                    bare = Bare(device, [device.put(each) for each in batches])
+                    bare = InProcessModel(device, [device.put(each) for each in batches])
                 if session and server.wire:
                     for one in batches:  # its own cache has to be as warm as the server's
                         session.run(one)
-                run_pairs(config, server, bare, batches[0], load, runs)
+                run_rounds(config, server, bare, batches[0], load, runs)
 
             fields = {"batch_size": size, "shared_memory": shared_memory}
             yield Point(fields, measure, config.request_count, repeated)
@@ -116,29 +116,29 @@ def measure_offline(config: OfflineConfig, server: Server) -> Measurement:
         if refused and row.relative_throughput is not None:
             changes |= NO_RATIO | {"relative_quality": refused}
         if not server.identity:
-            changes["noop_reason"] = NO_FLOOR
+            changes["noop_reason"] = NO_NOOP
         if shared_memory != config.shared_memory and row.quality != "failed":
             changes["reason"] = "; ".join(filter(None, (row.reason, NOT_SHARED)))
         rows.append(row.model_copy(update=changes))
     return measurement.model_copy(update={"rows": tuple(rows), "passes": passes})
 
 
-def _measure_floor(server: Server, load: LoadPoint, runs: Runs, one: Arrays) -> Window:
+def _measure_noop(server: Server, load: LoadPoint, runs: Runs, one: Arrays) -> Window:
     """Load the identity model with requests like `one`: all the same, as what it answers does not
     depend on them, and perf_analyzer starts sooner with fewer.
     """
     seconds = sweep.seconds(lambda: server.infer(server.identity, one))
-    interval = analyzer.interval_ms(analyzer.FEWEST_REQUESTS, 1, seconds, FLOOR_INTERVAL_MS)
+    interval = analyzer.interval_ms(analyzer.FEWEST_REQUESTS, 1, seconds, NOOP_INTERVAL_MS)
     request = sweep.sent(server, one if server.wire else batch(one, 0, 1), load.batch_size)
     with analyzer.input_data(request) as data:
         floor = replace(load, model=server.identity, parts=("",), data=data, interval_ms=interval)
         return runs.load(floor)
 
 
-def run_pairs(
+def run_rounds(
     config: OfflineConfig,
     server: Server,
-    bare: Bare | None,
+    bare: InProcessModel | None,
     one: Arrays,
     load: LoadPoint,
     runs: Runs,
@@ -146,7 +146,7 @@ def run_pairs(
     """Run pairs of an in-process and a served run, interleaved. Windows are sized by the requests
     that are still missing and by how long a served request, the batch `one`, took so far.
 
-    The first `FEWEST_RUNS` pairs have a run of the identity model between them, a short one, where
+    The first `MIN_RUNS` pairs have a run of the identity model between them, a short one, where
     the server has that model.
 
     It ends when there are enough requests and the throughput is known, or with the first whole pair
@@ -171,11 +171,11 @@ def run_pairs(
         seconds = runs.served[-1].seconds if runs.served else expected
         assert bare
         with runs.watched():
-            runs.bare.append(load.batch_size * bare.run(BARE_SHARE * seconds))
+            runs.bare.append(load.batch_size * bare.run(IN_PROCESS_SHARE * seconds))
 
     def measure_floor() -> None:
-        if len(runs.floor) < FEWEST_RUNS:
-            runs.floor.append(_measure_floor(server, load, runs, one))
+        if len(runs.floor) < MIN_RUNS:
+            runs.floor.append(_measure_noop(server, load, runs, one))
 
     def is_over() -> bool:
         if len(runs.served) < config.pairs:

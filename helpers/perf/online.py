@@ -11,7 +11,7 @@ from helpers.perf import analyzer, sweep
 from helpers.perf.analyzer import LoadPoint
 from helpers.perf.rows import block_size
 from helpers.perf.runs import Runs
-from helpers.perf.statistics import FEWEST_RUNS
+from helpers.perf.statistics import MIN_RUNS
 from helpers.perf.sweep import Point
 from helpers.results import Measurement, Row
 from helpers.triton import Server
@@ -34,7 +34,7 @@ def measure_online(config: OnlineConfig, server: Server) -> Measurement:
         runs.cut = True
         wanted = _wanted(config, load.concurrency)
         # enough for an interval: each run that is too short costs a start of perf_analyzer
-        fewest = max(wanted, FEWEST_RUNS * block_size(load.concurrency)) + load.concurrency
+        fewest = max(wanted, MIN_RUNS * block_size(load.concurrency)) + load.concurrency
 
         def serve() -> None:
             interval = analyzer.interval_ms(fewest * 2 ** len(runs.served), 1, seconds[-1])

@@ -29,10 +29,12 @@ def profile_operators(config: ConvertConfig, artifact: Artifact) -> Profile:
     that cannot be done.
     """
     fmt, threads = formats.get(config.format), physical_cores()
-    if config.device == "gpu" or ensemble.requires_native_backend(config, config.format):
+    if config.device == "gpu" or ensemble.needs_native_backend(config, config.format):
         return Profile(reason="not profiled: this process does not run the model on a CPU")
     if fmt.profile is None:
-        return Profile(reason=f"not profiled: {fmt.SHOWN[0]} does not report the time of operators")
+        return Profile(
+            reason=f"not profiled: {fmt.DISPLAY_NAMES[0]} does not report the time of operators"
+        )
     work = exported_work(config)
     size, inputs = graph_batch(config, artifact, OPERATIONS)
     with background.exclusive_lock():

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from helpers.perf.statistics import (
-    FEWEST_RUNS,
+    MIN_RUNS,
     difference_interval,
     geometric_mean,
     growth,
@@ -114,7 +114,7 @@ def repetitions(runs: Sequence[Window], cut: bool) -> list[float]:
         return [run.throughput for run in runs]
     counts = [min(BLOCKS, len(run.requests) // block_size(run.concurrency)) for run in runs]
     cuts = [
-        windows(run, count) if count >= FEWEST_RUNS else [run]
+        windows(run, count) if count >= MIN_RUNS else [run]
         for run, count in zip(runs, counts, strict=True)
     ]
     return [block.throughput for blocks in cuts for block in blocks]
@@ -137,7 +137,7 @@ def compare(bare: Sequence[float], served: Sequence[float], within: float) -> di
     }
 
 
-def beyond_floor(
+def overhead_columns(
     serving_overhead_ms: Sequence[float], noop_latency_ms: Sequence[float]
 ) -> dict[str, object]:
     """Return the columns of the no-op model: the mean latency of its requests, and how much more
@@ -180,7 +180,7 @@ def quality(
     if row.margin_of_error is None:
         return (
             "imprecise",
-            f"no 95% CI from fewer than {FEWEST_RUNS} runs: increase pairs or request_count",
+            f"no 95% CI from fewer than {MIN_RUNS} runs: increase pairs or request_count",
         )
     if not half <= within:
         of_p50 = " of p50" if row.rate else ""
@@ -190,7 +190,7 @@ def quality(
     return "stable", ""
 
 
-def miscounted(runs: Sequence[Window]) -> str:
+def count_mismatch(runs: Sequence[Window]) -> str:
     """Return by how much Triton's count of requests differs from perf_analyzer's; empty if it
     agrees within `COUNT_BOUND` plus the clients of each run: the last request of each has no
     record, or was answered and not counted yet when Triton was asked.
@@ -287,7 +287,7 @@ def measure_row(
         background_cpu_cores=others_cores,
         littles_law=law,
     ).model_copy(update={**columns, **(figures or {})})
-    word, reason = quality(row, request_count, within, cores, disturbance or miscounted(runs))
+    word, reason = quality(row, request_count, within, cores, disturbance or count_mismatch(runs))
     if rate:
         more, worse, why = open_loop_columns(first, rate)
         row, word, reason = row.model_copy(update=more), worse or word, why or reason

@@ -17,7 +17,7 @@ from helpers.perf.statistics import log_interval
 
 
 @dataclass
-class MachineSpeed:
+class SpeedMonitor:
     """The speed of a reference kernel in a stage (GFLOP/s), and how much of a change is noise."""
 
     within: float = 0.1
@@ -51,7 +51,7 @@ class Runs:
     floor: list[Window] = field(default_factory=list)  # of the identity model
     # by run: processor seconds that other processes took, and how long it was
     others: list[tuple[float, float]] = field(default_factory=list)
-    speed: MachineSpeed = field(default_factory=MachineSpeed)  # of the stage
+    speed: SpeedMonitor = field(default_factory=SpeedMonitor)  # of the stage
     rounds: list[tuple[float, float]] = field(default_factory=list)  # the speed before and after
     seconds: float = 0.0  # that the rounds took
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 CONFIDENCE = 0.95
-FEWEST_RUNS = 3  # that bound anything: the interval of two is wider than any figure
+MIN_RUNS = 3  # that bound anything: the interval of two is wider than any figure
 BUDGET_SHARE = 0.01  # of requests, that may take longer than a latency budget
 
 
@@ -38,7 +38,7 @@ def log_interval(values: Sequence[float]) -> Interval | None:
     from scipy.stats import t
 
     array = np.asarray(values, dtype=np.float64)
-    if len(array) < FEWEST_RUNS or not (np.isfinite(array) & (array > 0)).all():
+    if len(array) < MIN_RUNS or not (np.isfinite(array) & (array > 0)).all():
         return None
     logs = np.log(array)
     reach = t.ppf((1 + CONFIDENCE) / 2, len(logs) - 1) * logs.std(ddof=1) / len(logs) ** 0.5
@@ -52,7 +52,7 @@ def difference_interval(first: Sequence[float], second: Sequence[float]) -> Inte
     """
     from scipy.stats import ttest_ind
 
-    if min(len(first), len(second)) < FEWEST_RUNS:
+    if min(len(first), len(second)) < MIN_RUNS:
         return None
     bounds = ttest_ind(first, second, equal_var=False).confidence_interval(CONFIDENCE)
     return Interval(float(bounds.low), float(bounds.high))
@@ -64,7 +64,7 @@ def geometric_mean(values: Sequence[float]) -> float:
     return float(np.exp(np.log(array).mean())) if len(array) and (array > 0).all() else nan
 
 
-def lag1(values: NDArray[np.float64]) -> float:
+def lag1_autocorrelation(values: NDArray[np.float64]) -> float:
     """Return the correlation of each value's rank with the next's, 0 to 0.95 (Spearman's rho)."""
     from scipy.stats import rankdata
 
@@ -74,11 +74,11 @@ def lag1(values: NDArray[np.float64]) -> float:
     return float(np.clip(np.corrcoef(ranks[:-1], ranks[1:])[0, 1], 0, 0.95))
 
 
-def independent_share(values: NDArray[np.float64]) -> float:
+def effective_sample_ratio(values: NDArray[np.float64]) -> float:
     """Return what one of the values in sequence is worth, 0 to 1, of an independent one:
     (1 - rho) / (1 + rho) for a lag-1 correlation of rho (Bayley and Hammersley 1946).
     """
-    rho = lag1(values)
+    rho = lag1_autocorrelation(values)
     return (1 - rho) / (1 + rho)
 
 
@@ -93,7 +93,7 @@ def percentile_interval(values: NDArray[np.float64], quantile: float) -> Interva
     Order statistics, whose ranks are binomial whatever the distribution (Conover 1999, section
     3.2), for as many values as the correlation leaves. None where the largest bounds nothing.
     """
-    count = int(len(values) * independent_share(values))
+    count = int(len(values) * effective_sample_ratio(values))
     if count < requests_needed(quantile):
         return None
     ranks = np.round(np.array(_ranks(count, quantile)) * len(values) / count).astype(int)
@@ -128,7 +128,7 @@ def judge_budget(latencies_ms: NDArray[np.float64], budget_ms: float) -> tuple[s
     met" or "unconfirmed". Return too how many requests would confirm it if no more took longer.
     Requests count for as many as their correlation leaves.
     """
-    worth = independent_share(latencies_ms)
+    worth = effective_sample_ratio(latencies_ms)
     late, total = worth * float((latencies_ms > budget_ms).sum()), worth * len(latencies_ms)
     low, high = share_interval(late, total)
     found = "met" if high <= BUDGET_SHARE else "not met" if low > BUDGET_SHARE else "unconfirmed"

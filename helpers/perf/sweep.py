@@ -21,8 +21,8 @@ from helpers.models import Arrays
 from helpers.perf import analyzer, background, gpu_monitor, memory, peaks
 from helpers.perf.analyzer import LoadPoint
 from helpers.perf.gpu_monitor import GpuObservation, Observer
-from helpers.perf.rows import Window, beyond_floor, compare, measure_row
-from helpers.perf.runs import MachineSpeed, Runs
+from helpers.perf.rows import Window, compare, measure_row, overhead_columns
+from helpers.perf.runs import Runs, SpeedMonitor
 from helpers.results import Measurement, Row, clients_of
 from helpers.store import usable_cores
 from helpers.triton import Server
@@ -125,7 +125,7 @@ def run(
     rows: list[Row] = []
     kept: dict[str, NDArray[np.generic]] = {}
     before: list[float] = []
-    speed = MachineSpeed(config.margin_of_error)
+    speed = SpeedMonitor(config.margin_of_error)
     measuring, waited, ended = 0.0, 0.0, ""
     asked = config.device, _cores_used(config), config.precision
     server.ready()  # while it starts the machine is slower
@@ -198,7 +198,7 @@ def _measure(
     observer: Observer,
     load: LoadPoint,
     point: Point,
-    speed: MachineSpeed,
+    speed: SpeedMonitor,
 ) -> tuple[Row, dict[str, NDArray[np.generic]]]:
     """Measure one point, and observe the machine meanwhile; return the row and all requests."""
     seen, failure = GpuObservation(), ""
@@ -232,7 +232,7 @@ def _measure(
     }
     figures["server_peak_memory_mb"] = memory_mb
     if before:
-        figures |= lookup_shares(before, server.counters(LOOKUPS))
+        figures |= cache_rates(before, server.counters(LOOKUPS))
     row = measure_row(
         runs.served,
         point.wanted,
@@ -255,7 +255,7 @@ def _measure(
     return row, kept | ({f"{name}_bare_0": np.array(runs.bare)} if runs.bare else {})
 
 
-def lookup_shares(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
+def cache_rates(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
     """Return the share of different keys that the cache had, and that of default vectors."""
     met = {name.removeprefix(LOOKUPS): after[name] - before.get(name, 0) for name in after}
     if not met.get("keys"):
@@ -277,7 +277,7 @@ def compared(config: LoadConfig, runs: Runs) -> dict[str, object]:
         serving = [run.mean_latency_ms - call for run, call in zip(served, calls, strict=True)]
         columns["serving_overhead_ms"] = float(np.mean(serving))
     if runs.floor:
-        columns |= beyond_floor(serving, [run.steady.mean_latency_ms for run in runs.floor])
+        columns |= overhead_columns(serving, [run.steady.mean_latency_ms for run in runs.floor])
     return columns
 
 

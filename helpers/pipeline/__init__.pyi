@@ -1,13 +1,13 @@
 from .clearing import clear
-from .planning import DATA_SECONDS, Job, due, explain, plan, stale
+from .planning import DATA_SECONDS, Job, due, explain, plan, why_outdated
 from .publishing import publish, publish_front, publish_indexes, stage_states, targets
 from .running import (
-    KEPT_BACK,
+    BROKEN_INSTALLATION,
     Plan,
     Runner,
     kernel_environment,
     kernel_server,
-    opened,
+    open_run,
     read_plans,
     run,
     run_plans,
@@ -16,8 +16,8 @@ from .running import (
 from .tuning import tune
 
 __all__ = [
+    "BROKEN_INSTALLATION",
     "DATA_SECONDS",
-    "KEPT_BACK",
     "Job",
     "Plan",
     "Runner",
@@ -26,7 +26,7 @@ __all__ = [
     "explain",
     "kernel_environment",
     "kernel_server",
-    "opened",
+    "open_run",
     "plan",
     "publish",
     "publish_front",
@@ -35,8 +35,8 @@ __all__ = [
     "run",
     "run_plans",
     "stage_states",
-    "stale",
     "targets",
     "tune",
+    "why_outdated",
     "write_status",
 ]

@@ -10,9 +10,9 @@ from helpers.config import ExportConfig
 from helpers.display import Lines
 from helpers.errors import DeploymentError, WorkspaceError
 from helpers.inference import recipe_folder
-from helpers.pipeline.planning import owners
+from helpers.pipeline.planning import shared_configs
 from helpers.pipeline.publishing import last_parameters, targets
-from helpers.store import discard, display_path, locked
+from helpers.store import display_path, locked, remove_artifact
 
 PLACES = ("data/*", "*/artifacts/*", "*/databases/*")
 DATA = ("dataset", "checkpoint", "reference")
@@ -38,7 +38,7 @@ def clear(outputs: Path, dry_run: bool, say: Lines) -> None:
         sizes = {path: _size_mb(path) for path in sorted(ours - kept)}
         for path, size in sizes.items():
             if not dry_run:
-                discard(path)
+                remove_artifact(path)
             say(f"{'would remove' if dry_run else 'removed'} {display_path(path)} ({size:,.1f} MB)")
         say(f"unused artifacts: {len(sizes)} ({sum(sizes.values()):,.1f} MB)")
 
@@ -59,7 +59,7 @@ def _referenced(outputs: Path) -> Iterator[Path]:
     for target in targets(outputs):
         given = last_parameters(outputs, target)
         for model in given.file.models:
-            for (_, stage), config in owners(given, model).items():
+            for (_, stage), config in shared_configs(given, model).items():
                 yield outputs / target / "artifacts" / config.key(stage)
                 if stage == "export" and isinstance(config, ExportConfig):
                     with suppress(DeploymentError):  # the user's files are gone

@@ -29,7 +29,7 @@ LAUNCHER = "ipykernel_launcher"  # the module by which Jupyter starts a kernel
 END_SECONDS = 5.0
 
 
-class Nursery:
+class KernelServer:
     """The process that forks kernels; it is started by the first."""
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class Nursery:
             self._framework = framework if is_needed else ""
 
     def _start(self) -> tuple["subprocess.Popen[bytes]", socket.socket]:
-        script = str(Path(__file__).with_name("nursery.py"))
+        script = str(Path(__file__).with_name("kernel_server.py"))
         channel, theirs = socket.socketpair()
         with theirs:
             number = theirs.fileno()
@@ -59,7 +59,7 @@ class Nursery:
             )
         return process, channel
 
-    def fork(self, argv: list[str], env: dict[str, str], cwd: str) -> "Forked":
+    def fork(self, argv: list[str], env: dict[str, str], cwd: str) -> "KernelProcess":
         """Start a kernel with these arguments; raise `StageError` if that fails."""
         if self._channel is None:
             self._process, self._channel = self._start()
@@ -74,7 +74,7 @@ class Nursery:
         if not answer[:1].isdigit():
             self.close()
             raise StageError(answer.decode().strip())
-        return Forked(int(answer))
+        return KernelProcess(int(answer))
 
     def close(self) -> None:
         """End the process, if there is one, and wait for that."""
@@ -88,7 +88,7 @@ class Nursery:
         self._process = self._channel = None
 
 
-class Forked:
+class KernelProcess:
     """A kernel that is another process' child, with what a provisioner asks of a `Popen`."""
 
     stdin = stdout = stderr = None
@@ -128,7 +128,7 @@ class Forked:
         self.send_signal(signal.SIGTERM)
 
 
-nursery: Nursery | None = None  # of the `forked` block that this is in
+kernel_server: KernelServer | None = None  # of the `forked` block that this is in
 
 
 class ForkedProvisioner(LocalProvisioner):
@@ -136,28 +136,28 @@ class ForkedProvisioner(LocalProvisioner):
 
     async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> KernelConnectionInfo:
         """Start the kernel, and return how to connect to it."""
-        if nursery is None or cmd[0] != sys.executable or LAUNCHER not in cmd:
+        if kernel_server is None or cmd[0] != sys.executable or LAUNCHER not in cmd:
             return await super().launch_kernel(cmd, **kwargs)
         arguments = cmd[cmd.index(LAUNCHER) + 1 :]
         env, cwd = kwargs.get("env") or dict(os.environ), kwargs.get("cwd") or os.getcwd()
-        self.process: Any = nursery.fork(arguments, env, str(cwd))
+        self.process: Any = kernel_server.fork(arguments, env, str(cwd))
         self.pid = self.pgid = self.process.pid
         return self.connection_info
 
 
 @contextmanager
-def forked() -> Iterator[Nursery]:
+def kernel_server_context() -> Iterator[KernelServer]:
     """Fork the kernels that the block starts from one process, which ends with it."""
-    global nursery
+    global kernel_server
     factory = KernelProvisionerFactory.instance()
     factory.provisioners[NAME] = EntryPoint(
         NAME, f"{__name__}:{ForkedProvisioner.__name__}", factory.GROUP_NAME
     )
     before = factory.default_provisioner_name
-    nursery, factory.default_provisioner_name = Nursery(), NAME
+    kernel_server, factory.default_provisioner_name = KernelServer(), NAME
     try:
-        yield nursery
+        yield kernel_server
     finally:
         factory.default_provisioner_name = before
-        nursery.close()
-        nursery = None
+        kernel_server.close()
+        kernel_server = None

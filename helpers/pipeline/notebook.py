@@ -16,7 +16,7 @@ from typing import Any
 from helpers import errors
 from helpers.errors import StageError
 from helpers.results import Result, read
-from helpers.store import GRAMMARS, temporary_folder, without, write_atomic
+from helpers.store import GRAMMARS, block_import, temporary_folder, write_atomic
 
 START_SECONDS = 120
 RELAYED_LINES = 6
@@ -67,7 +67,7 @@ def execute(
     result.parent.mkdir(parents=True, exist_ok=True)
     with warnings.catch_warnings(), temporary_folder() as sockets:
         warnings.simplefilter("ignore")
-        with without(GRAMMARS):
+        with block_import(GRAMMARS):
             import papermill
         from nbclient.exceptions import CellTimeoutError, DeadKernelError
         from papermill.exceptions import PapermillExecutionError

@@ -10,7 +10,7 @@ from helpers.config import (
     LESSONS,
     STAGE,
     STAGES,
-    TAUGHT,
+    TUTORIAL_MODEL,
     ConvertConfig,
     ExportConfig,
     Parameters,
@@ -23,9 +23,9 @@ from helpers.config import (
 from helpers.config import stages as config_stages
 from helpers.inference import checkpoint_place, dataset_place
 from helpers.machine import compare_obstacle, obstacle
-from helpers.store import ROOT, find_artifact, is_away, is_unchanged, known_digest
+from helpers.store import ROOT, find_artifact, is_remote, is_unchanged, known_digest
 
-FIRST_SECONDS = dict(zip(STAGE, (11, 6, 10, 14, 10, 6, 420, 120, 90, 90), strict=True))
+DEFAULT_STAGE_SECONDS = dict(zip(STAGE, (11, 6, 10, 14, 10, 6, 420, 120, 90, 90), strict=True))
 DATA_SECONDS = 40  # generating a data set and fitting a checkpoint to it
 
 
@@ -58,7 +58,7 @@ def plan(
     """
     jobs: dict[Path, Job] = {}
     for model in dict.fromkeys(model for model, _ in chosen):
-        configs = owners(given, model)
+        configs = shared_configs(given, model)
         for _, experiment in (each for each in chosen if each[0] == model):
             deployment = configure(given, model, experiment, "deploy")  # it has all that is needed
             assert isinstance(deployment, ConvertConfig)
@@ -89,10 +89,10 @@ def plan(
 
 def lessons(given: Parameters, model: str) -> list[StageConfig]:
     """Return the configuration of each lesson about a model, of its first experiment."""
-    return [configure(given, model, "", stage) for stage in LESSONS if model == TAUGHT]
+    return [configure(given, model, "", stage) for stage in LESSONS if model == TUTORIAL_MODEL]
 
 
-def owners(given: Parameters, model: str) -> dict[tuple[str, str], StageConfig]:
+def shared_configs(given: Parameters, model: str) -> dict[tuple[str, str], StageConfig]:
     """Return for each experiment of a model and each of its stages the configuration in whose
     name the stage runs: that of the first experiment with the same key where an artifact is made.
     """
@@ -107,7 +107,7 @@ def owners(given: Parameters, model: str) -> dict[tuple[str, str], StageConfig]:
     return found
 
 
-def stale(job: Job, digests: dict[str, str] | None = None, away: bool = False) -> str:
+def why_outdated(job: Job, digests: dict[str, str] | None = None, away: bool = False) -> str:
     """Return why the stage must run; empty if its result holds, even if blocked or skipped since.
 
     `digests` keeps those of the modules for other stages, which read mostly the same ones. `away`
@@ -129,7 +129,7 @@ def stale(job: Job, digests: dict[str, str] | None = None, away: bool = False) -
             return f"{name} changed"
     if STAGE[job.config.stage].makes_artifact:
         artifact = find_artifact(artifact_folder(job.config, job.config.stage))
-        if artifact is None or not (is_unchanged(artifact) or (away and is_away(artifact))):
+        if artifact is None or not (is_unchanged(artifact) or (away and is_remote(artifact))):
             return "its artifact is missing or changed on disk"
     if not away and _lacks_data(job.config):
         return "its data set or checkpoint is missing"
@@ -172,7 +172,7 @@ def framework(config: StageConfig) -> tuple[str, bool]:
 
 
 def due(jobs: Sequence[Job], force: bool, away: bool = False) -> dict[Path, str]:
-    """Return why each job that must run must, by its result; `away` as for `stale`."""
+    """Return why each job that must run must, by its result; `away` as for `why_outdated`."""
     found: dict[Path, str] = {}
     renewed = set[tuple[str, str]]()  # targets and models
     digests: dict[str, str] = {}
@@ -183,7 +183,7 @@ def due(jobs: Sequence[Job], force: bool, away: bool = False) -> dict[Path, str]
         model = (config.target, config.model)
         is_upstream = job.needs in found or (config.stage == "report" and model in renewed)
         why = "--force" if force else "an earlier stage runs again" if is_upstream else ""
-        why = why or stale(job, digests, away)
+        why = why or why_outdated(job, digests, away)
         if why:
             found[job.result] = why
             renewed.add(model)
@@ -201,7 +201,7 @@ def estimates(jobs: Sequence[Job]) -> dict[Path, float]:
         if known and known.seconds:
             found[job.result] = known.seconds
             continue
-        found[job.result] = FIRST_SECONDS[config.stage]
+        found[job.result] = DEFAULT_STAGE_SECONDS[config.stage]
         if _lacks_data(config):
             assert isinstance(config, ExportConfig)
             place = checkpoint_place(config).path

@@ -14,7 +14,7 @@ import yaml
 from helpers import models, results
 from helpers.config import (
     LESSONS,
-    MARK,
+    SEPARATOR,
     STAGE,
     STAGES,
     Parameters,
@@ -26,7 +26,7 @@ from helpers.config import (
     result_file,
 )
 from helpers.errors import DeploymentError
-from helpers.pipeline.planning import lessons, owners
+from helpers.pipeline.planning import lessons, shared_configs
 from helpers.report import (
     Link,
     StageState,
@@ -113,7 +113,7 @@ def _configs(given: Parameters, model: str) -> dict[tuple[str, str], StageConfig
     found: dict[tuple[str, str], StageConfig | str]
     try:
         found = {
-            **owners(given, model),
+            **shared_configs(given, model),
             **{("", each.stage): each for each in lessons(given, model)},
         }
     except DeploymentError as error:
@@ -144,7 +144,7 @@ def _state(
 def explored(outputs: Path, target: str) -> list[StageState]:
     """List the stages that notebooks ran with overrides, which belong to no experiment."""
     states = []
-    for path in sorted((outputs / target).glob(f"*/*{MARK}*/*.json")):
+    for path in sorted((outputs / target).glob(f"*/*{SEPARATOR}*/*.json")):
         if result := results.read(path):
             shown = result.model_dump(include={"state", "headline", "reason", "finished"})
             states.append(StageState(result.model, result.experiment, result.stage, **shown))

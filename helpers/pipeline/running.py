@@ -34,7 +34,7 @@ from helpers.pipeline.planning import (
     framework,
     parameters,
     plan,
-    stale,
+    why_outdated,
 )
 from helpers.pipeline.publishing import publish, publish_front, publish_indexes
 from helpers.results import Result
@@ -51,15 +51,15 @@ from helpers.store import (
 )
 
 if TYPE_CHECKING:
-    from helpers.pipeline.kernels import Nursery
+    from helpers.pipeline.kernels import KernelServer
 
 DEFAULT = ROOT / "params/cpu.yaml"
 RESERVED = ("data",)  # folders of outputs/ that are no target
-RAN = ("executed", "failed")
+EXECUTED_STATES = ("executed", "failed")
 # what frameworks compute in, unless told otherwise
 THREADS = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
-KEPT_BACK = "skipped because of the broken installation"  # an outcome that is a failure
-TELLING_LOSS = 10.0  # seconds
+BROKEN_INSTALLATION = "skipped because of the broken installation"  # an outcome that is a failure
+MIN_REPORTED_LOSS_S = 10.0  # seconds
 PATIENT_STAGES = 6  # that may spend all their patience for a quiet machine, in one run
 REPORT_SECONDS = 180.0  # between two reports, each of which takes about five
 
@@ -96,7 +96,7 @@ def run(
             explain(path, jobs, due(jobs, force), say)
         return Counter()
     outcome = run_plans(plans, outputs, force, cell_seconds, say)
-    outcome.update({"skipped": -len(kept), KEPT_BACK: len(kept)})
+    outcome.update({"skipped": -len(kept), BROKEN_INSTALLATION: len(kept)})
     return outcome
 
 
@@ -140,30 +140,30 @@ def run_plans(
     """
     outcome = Counter(executed=0, unchanged=0, skipped=0, failed=0, blocked=0)
     with (
-        opened(plans, outputs, force, say, pages=guard is None) as (pending, expected),
+        open_run(plans, outputs, force, say, pages=guard is None) as (pending, expected),
         kernel_server(bool(pending)) as server,
     ):
         runner = Runner(outputs, pending, expected, force, say, server, cell_seconds, guard)
         for path, _, jobs in plans:
             with kernel_environment(path.stem, command):
                 outcome += runner.run(path.stem, jobs)
-        if (lost := sum(runner.lost)) >= TELLING_LOSS:
+        if (lost := sum(runner.lost)) >= MIN_REPORTED_LOSS_S:
             spent = f"{lost:.0f} s were spent waiting and measuring again"
             say(f"Other load disturbed the measurements: {spent}.")
     return outcome
 
 
-def kernel_server(are_needed: bool) -> "AbstractContextManager[Nursery | None]":
+def kernel_server(are_needed: bool) -> "AbstractContextManager[KernelServer | None]":
     """Return a context with a process that forks kernels, if any are needed."""
     if not are_needed:
         return nullcontext()
-    from helpers.pipeline.kernels import forked  # slow to import
+    from helpers.pipeline.kernels import kernel_server_context  # slow to import
 
-    return forked()
+    return kernel_server_context()
 
 
 @contextmanager
-def opened(
+def open_run(
     plans: Sequence[Plan],
     outputs: Path,
     force: bool,
@@ -206,7 +206,7 @@ class Runner:
     expected: Mapping[Path, float]  # seconds
     force: bool
     say: Lines
-    kernels: "Nursery | None"  # if anything is to run
+    kernels: "KernelServer | None"  # if anything is to run
     cell_seconds: int
     guard: Callable[[Job], AbstractContextManager[None]] | None = None  # on a cluster's worker
     lost: list[float] = field(default_factory=list)  # seconds of each stage, to an unquiet machine
@@ -223,18 +223,21 @@ class Runner:
         try:
             for turn, job in enumerate(jobs, 1):
                 place = f"[{turn}/{len(jobs)}]"
-                state = self.step(target, job, f"{place} {job.name}")
+                state = self.run_and_publish(target, job, f"{place} {job.name}")
                 outcome[state] += 1
-                if job.config.stage == "report" and state in RAN:
+                if job.config.stage == "report" and state in EXECUTED_STATES:
                     last, has_news = time.monotonic(), False
-                has_news |= state in RAN and job.config.stage.startswith("perf")
+                has_news |= state in EXECUTED_STATES and job.config.stage.startswith("perf")
                 following = jobs[turn] if turn < len(jobs) else job
                 if following.config.experiment == job.config.experiment:
                     continue
                 report = reports.get(job.config.model)
                 is_due = has_news and time.monotonic() > last + REPORT_SECONDS
                 if report and is_due and following is not report:
-                    if self.step(target, report, f"{place} {report.name} so far") == "executed":
+                    if (
+                        self.run_and_publish(target, report, f"{place} {report.name} so far")
+                        == "executed"
+                    ):
                         write_status(report, "done", self.share(jobs, report.config.model))
                         self._publish(target)
                     self.pending[report.result] = "waiting"
@@ -258,15 +261,15 @@ class Runner:
         done = sum(result is not None and result.state == "done" for result in known)
         return f"so far: {done} of {len(measured)} performance stages are in this report"
 
-    def step(self, target: str, job: Job, name: str) -> str:
+    def run_and_publish(self, target: str, job: Job, name: str) -> str:
         """Run one job, if it must, and write the pages; return what became of it."""
         if is_due := job.result in self.pending:
             self.pending[job.result] = "running"
             if self.guard is None:
                 publish_indexes(self.outputs, target, self.pending)
-        state = self.settle(job, name, is_due)
+        state = self.run_job(job, name, is_due)
         self.pending.pop(job.result, None)
-        if state in RAN:
+        if state in EXECUTED_STATES:
             self._publish(target)
         self.say.ended(job.name, state)
         return state
@@ -275,18 +278,18 @@ class Runner:
         if self.guard is None:
             publish(self.outputs, target, only_changed=True, pending=self.pending)
 
-    def settle(self, job: Job, name: str, is_due: bool) -> str:
+    def run_job(self, job: Job, name: str, is_due: bool) -> str:
         """Run one job, if it must, and write its state; return what became of it."""
         if job.obstacle:
             self.say(f"{name}: skipped: {job.obstacle}")
             write_status(job, "skipped", job.obstacle)
             return "skipped"
-        if waits := blocker(job):
+        if waits := missing_prerequisite(job):
             self.say(f"{name}: blocked: {waits}")
             write_status(job, "blocked", waits)
             return "blocked"
         try:
-            why = "" if not is_due else "--force" if self.force else stale(job)
+            why = "" if not is_due else "--force" if self.force else why_outdated(job)
             if not why:
                 self.say(f"{name}: unchanged")
                 write_status(job, "done", "")
@@ -347,7 +350,7 @@ def kernel_environment(target: str, command: str = "") -> Iterator[None]:
         yield
 
 
-def blocker(job: Job) -> str:
+def missing_prerequisite(job: Job) -> str:
     """Return which stage must be done first and is not; empty if none."""
     result = results.read(job.needs) if job.needs else None
     if job.needs is None or (result and result.state == "done"):

@@ -11,7 +11,7 @@ from helpers.display import Lines
 from helpers.errors import StageError
 from helpers.pipeline.planning import plan
 from helpers.pipeline.running import run_plans
-from helpers.tuning import EXPERIMENT, LADDER, PREFIX, candidates
+from helpers.tuning import CHECK_STAGES, EXPERIMENT, PREFIX, candidates
 
 
 def tune(
@@ -37,7 +37,7 @@ def tune(
     assert isinstance(config, TuneConfig)
     more = experiments(given, config)
     wider = _with(given, model, {name: {"tune_minutes": config.tune_minutes}, **more})
-    jobs = plan(wider, [(model, each) for each in (name, *more)], LADDER)
+    jobs = plan(wider, [(model, each) for each in (name, *more)], CHECK_STAGES)
     jobs += plan(wider, [(model, name)], ["tune"])
     run_plans([(path, given, jobs)], outputs, False, cell_seconds, say)
     result = results.read(jobs[-1].result)

@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from helpers.report.site import DOCUMENTS, GLOSSARY, Link, has_documents, render
-from helpers.store import GRAMMARS, ROOT, digest, package_files, without, write_atomic
+from helpers.store import GRAMMARS, ROOT, block_import, digest, package_files, write_atomic
 
 FOLDERS = (
     *(".", "notebooks", "params", "params/models", "params/published"),
@@ -58,7 +58,7 @@ def target(path: Path, url: str, pages: dict[Path, str]) -> str:
 
 def body(path: Path, pages: dict[Path, str]) -> str:
     """Return a document as HTML, with its images in it."""
-    with without(GRAMMARS):
+    with block_import(GRAMMARS):
         from mistune import create_markdown
         from nbconvert.filters.markdown_mistune import IPythonRenderer
 

@@ -21,7 +21,7 @@ from helpers.config import LESSONS, STAGE, STAGES
 from helpers.display import digits, short
 from helpers.errors import WorkspaceError
 from helpers.report.answers import Answer
-from helpers.store import GRAMMARS, ROOT, display_path, without, write_atomic
+from helpers.store import GRAMMARS, ROOT, block_import, display_path, write_atomic
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -134,7 +134,7 @@ def page(
     `state` and `note` are shown at the top: what the runner knows and the notebook cannot (a
     timeout, a dead kernel). Raises WorkspaceError if the notebook cannot be read.
     """
-    with without(GRAMMARS):
+    with block_import(GRAMMARS):
         import nbformat
         from nbconvert import HTMLExporter
     from traitlets.config import Config

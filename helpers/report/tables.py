@@ -96,7 +96,7 @@ def metrics(found: Results) -> list[dict[str, Value]]:
             "experiment": name,
             **score.model_dump(),
             "metric": pretty(score.metric),
-            "result": "failed" if score.fault else "passed",
+            "result": "failed" if score.failure else "passed",
         }
         for name, result in stages(found, "deploy")
         for score in result.scores

@@ -124,7 +124,7 @@ def accuracy(found: Results) -> str:
         if result.scores
     ]
     checks = tables.checks(found)
-    failed = [f"{name} ({check.fault})" for name, check in checks if check.fault]
+    failed = [f"{name} ({check.failure})" for name, check in checks if check.failure]
     failed += [f"{name} ({each.reason})" for name, each in served if each.state == "failed"]
     passed = "All parity checks that ran passed." if checks else "No parity check has run."
     result = f"Failed: {'; '.join(dict.fromkeys(failed))}." if failed else passed
@@ -133,8 +133,8 @@ def accuracy(found: Results) -> str:
 
 def accuracy_kept(stages: Mapping[str, Result]) -> str:
     """Return in a word or two whether every check and every metric of an experiment passed."""
-    checks = [each.fault for result in stages.values() for each in result.checks]
-    scores = [each.fault for result in stages.values() for each in result.scores]
+    checks = [each.failure for result in stages.values() for each in result.checks]
+    scores = [each.failure for result in stages.values() for each in result.scores]
     if any(checks + scores):
         return "not kept"
     return "kept" if scores else "not checked"

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pydantic import JsonValue
 
 from helpers import formats
-from helpers.config import LoadConfig, StageConfig, keep, renamed_result, results_folder
+from helpers.config import LoadConfig, StageConfig, renamed_result, results_folder, save_overrides
 from helpers.errors import AccuracyError, MeasurementError
 from helpers.machine import provenance
 from helpers.results.fingerprints import files_read, fingerprint
@@ -116,7 +116,7 @@ def save(
     """
     checks, scores = tuple(checks), tuple(scores)
     judged: tuple[ParityCheck | Score, ...] = (*checks, *scores)
-    wrong = next((each.fault for each in judged if each.fault), "")
+    wrong = next((each.failure for each in judged if each.failure), "")
     lost = (
         f"batch size {row.batch_size}, {clients_of(row.concurrency)}: {row.reason}"
         for row in (measurement.rows if measurement else ())
@@ -151,7 +151,7 @@ def save(
             np.savez_compressed(buffer, allow_pickle=False, **result.measurement.requests)
             write_atomic(results_folder(config) / name, buffer.getvalue())
         if config.overrides:
-            keep(config.target, config.model, config.experiment, config.overrides)
+            save_overrides(config.target, config.model, config.experiment, config.overrides)
         write(config, result)
     if broken:
         raise (AccuracyError if wrong else MeasurementError)(broken)
@@ -172,7 +172,7 @@ def _identified(config: StageConfig, measurement: Measurement) -> Measurement:
     """Add to each row what identifies it, in the columns of the published tables."""
     assert isinstance(config, LoadConfig)
     scenario = config.stage.removeprefix("perf_")
-    backend, model_format = formats.get(config.format).SHOWN
+    backend, model_format = formats.get(config.format).DISPLAY_NAMES
     in_python = " (Triton Python backend)" if not config.server.is_native else ""
     own = {"gpu", "model", "dataset", "experiment", "variant", "max_batch_size"}
     columns = config.model_dump(include=own) | {

@@ -51,7 +51,7 @@ class ParityCheck(Record):
     note: str = ""
 
     @property
-    def fault(self) -> str:
+    def failure(self) -> str:
         """Return what is wrong, in one line; empty if every output is within its tolerances."""
         for bad in (each for each in self.differences if not each.ok):
             how = "has a different shape" if bad.sample is None else "is not finite"
@@ -95,7 +95,7 @@ class Score(Record):
     better: Literal["higher", "lower"]
 
     @property
-    def fault(self) -> str:
+    def failure(self) -> str:
         """Return what is wrong, in one line; empty if the metric is kept."""
         if self.served >= self.bound if self.better == "higher" else self.served <= self.bound:
             return ""

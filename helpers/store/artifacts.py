@@ -11,7 +11,7 @@ from typing import Literal
 from pydantic import BaseModel, Field, JsonValue, ValidationError
 
 from helpers.errors import ArtifactError
-from helpers.store.files import explained, temporary_name, write_atomic
+from helpers.store.files import report_write_errors, temporary_name, write_atomic
 from helpers.store.hashing import digest, file_digest
 from helpers.store.lock import locked
 from helpers.store.paths import display_path, outputs
@@ -103,7 +103,7 @@ def is_unchanged(artifact: Artifact) -> bool:
     return True
 
 
-def is_away(artifact: Artifact) -> bool:
+def is_remote(artifact: Artifact) -> bool:
     """Return whether only the manifest is here: the files lie on the machine that made them."""
     return not any((artifact.folder / name).exists() for name in artifact.files)
 
@@ -127,15 +127,15 @@ def mark_failed(artifact: Artifact, reason: str) -> None:
     _write_manifest(artifact.folder, {**artifact.facts, "failed": reason}, artifact.files)
 
 
-def discard(folder: Path) -> None:
+def remove_artifact(folder: Path) -> None:
     """Remove the artifact in `folder`; one that is removed in part counts as not there."""
-    with explained(folder):
+    with report_write_errors(folder):
         (folder / MANIFEST).unlink(missing_ok=True)
         shutil.rmtree(folder)
 
 
 @contextmanager
-def making(folder: Path) -> Iterator[tuple[Path, dict[str, JsonValue]]]:
+def create_artifact(folder: Path) -> Iterator[tuple[Path, dict[str, JsonValue]]]:
     """Make an artifact whole or not at all: yields an empty temporary folder and the facts to fill.
 
     At the end of the block every file is hashed, the manifest written and the folder renamed to
@@ -144,7 +144,7 @@ def making(folder: Path) -> Iterator[tuple[Path, dict[str, JsonValue]]]:
     """
     facts: dict[str, JsonValue] = {}
     is_output = folder.is_relative_to(outputs())
-    with locked(outputs()) if is_output else nullcontext(), explained(folder):
+    with locked(outputs()) if is_output else nullcontext(), report_write_errors(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         temporary = temporary_name(folder)
         temporary.mkdir()

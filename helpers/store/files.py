@@ -18,7 +18,7 @@ USER_FIXABLE = (
 
 
 @contextmanager
-def explained(path: Path) -> Iterator[None]:
+def report_write_errors(path: Path) -> Iterator[None]:
     """Turn errors of writing to `path` that a user can fix into one line each."""
     try:
         yield
@@ -40,7 +40,7 @@ def temporary_name(path: Path) -> Path:
 
 def write_atomic(path: Path, content: str | bytes) -> Path:
     """Write a file whole or not at all: a temporary file in its folder, then a rename."""
-    with explained(path):
+    with report_write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = temporary_name(path)
         try:

@@ -10,7 +10,7 @@ GRAMMARS = "rfc3987_syntax"
 
 
 @contextmanager
-def without(name: str) -> Iterator[None]:
+def block_import(name: str) -> Iterator[None]:
     """Hide the package `name` from what the block imports, unless it has been imported."""
     if name in sys.modules:
         yield

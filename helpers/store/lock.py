@@ -12,7 +12,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from helpers.errors import DeploymentError, WorkspaceError
-from helpers.store.files import explained
+from helpers.store.files import report_write_errors
 from helpers.store.paths import display_path
 
 LOCKED_VARIABLE = "TRITON_NOTEBOOKS_LOCKED"  # set by the batch command: it holds the lock for them
@@ -34,7 +34,7 @@ def locked(folder: Path) -> Iterator[None]:
     if os.environ.get(LOCKED_VARIABLE):
         yield
         return
-    with explained(folder):
+    with report_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(folder / LOCK, timeout=MOMENT_SECONDS, is_singleton=True)
         try:
@@ -98,8 +98,8 @@ def clear_leftovers(outputs: Path) -> None:
     """Remove the temporary folders of processes that were killed, and give folders of artifacts
     their name of today; the caller holds `outputs`.
 
-    Those of `making` lie in `outputs`: only who holds it makes one. Those in TMPDIR may belong to a
-    run on another outputs folder, which then holds a lock in each.
+    Those of `create_artifact` lie in `outputs`: only who holds it makes one. Those in TMPDIR may
+    belong to a run on another outputs folder, which then holds a lock in each.
     """
     for path in outputs.glob("*/artefacts"):
         if not path.with_name("artifacts").exists():

@@ -4,10 +4,10 @@ from .conversion import conversion_plan, convert
 from .explained import show_configuration
 from .guard import before_exec, sweep
 from .native import backend_of
-from .process import SETTINGS, apply_settings, exit_reason, guarded, last_lines
+from .process import SETTINGS, apply_settings, exit_reason, last_lines, supervised
 from .repository import deploy, read_configuration, write_repository
 from .server import Server
-from .serving import counting, predictor, serve, serve_elsewhere
+from .serving import count_requests, docker_command, predictor, serve
 
 __all__ = [
     "SETTINGS",
@@ -17,19 +17,19 @@ __all__ = [
     "before_exec",
     "conversion_plan",
     "convert",
-    "counting",
+    "count_requests",
     "deploy",
+    "docker_command",
     "exit_reason",
-    "guarded",
     "last_lines",
     "libraries",
     "perf_analyzer",
     "predictor",
     "read_configuration",
     "serve",
-    "serve_elsewhere",
     "show_client",
     "show_configuration",
+    "supervised",
     "sweep",
     "write_repository",
 ]

@@ -17,10 +17,10 @@ from helpers.config import DeployConfig
 from helpers.inference import ensemble, open_dataset, request
 from helpers.store import Artifact
 from helpers.triton.server import Server
-from helpers.triton.serving import serve_elsewhere
+from helpers.triton.serving import docker_command
 
 SAMPLE, CLIENT = "sample.npz", "client.py"
-ADDRESS = "127.0.0.1:8000"  # where the container that `serve_elsewhere` starts answers
+ADDRESS = "127.0.0.1:8000"  # where the container that `docker_command` starts answers
 TEXT = """\
 import numpy as np
 import tritonclient.http as http
@@ -42,7 +42,7 @@ def write_client(config: DeployConfig, repository: Path) -> None:
     most = config.max_batch_size
     found = models.get(config.model).example(config, open_dataset(config), most)
     sent = request(config, found.batch)
-    if wire := ensemble.wire_of(config, repository):
+    if wire := ensemble.codec_of(config, repository):
         sent = wire.encode(sent)
     np.savez_compressed(repository / SAMPLE, allow_pickle=False, **(found.beside | sent))
     fields = {"sample": SAMPLE, "address": ADDRESS, "model": config.model}
@@ -74,7 +74,7 @@ def show_client(config: DeployConfig, repository: Artifact, server: Server) -> N
         f"Its output:\n\n{printed}",
         f"<details><summary>{place}</summary>\n\n{_block('python', program)}\n\n</details>",
         f"<details><summary>{elsewhere}</summary>\n\n"
-        f"{_block('bash', serve_elsewhere(config))}\n\n</details>",
+        f"{_block('bash', docker_command(config))}\n\n</details>",
     ):
         display(Markdown(text))  # type: ignore[no-untyped-call]
 

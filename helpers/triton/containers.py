@@ -181,7 +181,7 @@ def run(
     try:
         with (
             log.open("wb") as output,
-            process.guarded(arguments, log=output, sweep=sweep) as client,
+            process.supervised(arguments, log=output, sweep=sweep) as client,
         ):
             yield Container(name, client)
     finally:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from helpers import formats, inference
 from helpers.config import ConvertConfig
-from helpers.formats import Asked
+from helpers.formats import Setting
 from helpers.store import Artifact
 
 
@@ -17,23 +17,25 @@ def conversion_plan(config: ConvertConfig) -> list[dict[str, str]]:
     source, target = (formats.get(each) for each in (config.export_format, config.format))
     release, taken = config.server.release, inference.is_as_exported(config)
     rows = [
-        Asked("from", f"{source.SHOWN[1]}, {config.export_precision}", "The exported file."),
-        Asked(
+        Setting(
+            "from", f"{source.DISPLAY_NAMES[1]}, {config.export_precision}", "The exported file."
+        ),
+        Setting(
             "to",
-            f"{target.SHOWN[1]}, {config.precision}",
+            f"{target.DISPLAY_NAMES[1]}, {config.precision}",
             "Same format and precision as the export, so the file is used as it is."
             if taken
-            else f"The format that {target.SHOWN[0]} runs.",
+            else f"The format that {target.DISPLAY_NAMES[0]} runs.",
         ),
     ]
     if target.IMAGE and config.server.is_native:
         why = "Only the release that builds it can load it."
-        rows.append(Asked("built in", target.IMAGE.format(release=release), why))
+        rows.append(Setting("built in", target.IMAGE.format(release=release), why))
     rows += [*inference.asked(config), *_accelerator(config)]
     return [each._asdict() for each in rows]
 
 
-def _accelerator(config: ConvertConfig) -> list[Asked]:
+def _accelerator(config: ConvertConfig) -> list[Setting]:
     """Return what the server's own backend does with the file when it loads it."""
     if config.accelerator == "none":
         return []
@@ -43,7 +45,7 @@ def _accelerator(config: ConvertConfig) -> list[Asked]:
     parameters = native.accelerator_parameters(config)
     given = ", ".join(f"{key}={value}" for key, value in parameters.items())
     why = f"{explained.meaning(name, 'accelerators')} The file stays as it is."
-    return [Asked("accelerator", f"{name} ({given})" if given else name, why)]
+    return [Setting("accelerator", f"{name} ({given})" if given else name, why)]
 
 
 def convert(config: ConvertConfig) -> Artifact:

@@ -106,7 +106,7 @@ def serve(
     command = command_line(releases.number(config.server.release))
     given, sweep = options(config), []
     if "--ipc=host" in given:
-        regions = owner.new_regions()
+        regions = owner.new_shm_prefix()
         sweep = [f"{regions}*"]
         command.append(f"--backend-config=python,shm-region-prefix-name={regions}")
     binds = [*mounts(repository, scenario), *_engine_cache(config)]

@@ -51,7 +51,7 @@ def serve(
     Triton takes two seconds to unload models, which only those that `closes` stands for need: they
     have files of their own to close.
     """
-    regions = owner.new_regions()
+    regions = owner.new_shm_prefix()
     ports = reserved_ports(port, 0)
     with temporary_folder() as folder, log.open("wb") as output, ports as (http, metrics):
         link_backend(folder)
@@ -74,7 +74,9 @@ def serve(
         loaded = ":".join(filter(None, (str(python_library()), os.environ.get("LD_PRELOAD"))))
         env = {**os.environ, "PATH": path, "LD_PRELOAD": loaded, **process.SETTINGS}
         sweep, at_once = [f"{regions}*"], not closes
-        with process.guarded(command, log=output, env=env, sweep=sweep, at_once=at_once) as started:
+        with process.supervised(
+            command, log=output, env=env, sweep=sweep, at_once=at_once
+        ) as started:
             urls = f"127.0.0.1:{http}", f"127.0.0.1:{metrics}"
             end = partial(process.end_of, started)
             server = Server(*urls, log, end, processes=(started.pid,))

@@ -37,7 +37,7 @@ def meaning(name: str, kind: str = "fields") -> str:
     return _sentences()[kind].get(name, UNKNOWN)
 
 
-def explain(message: "ModelConfig") -> Iterator[Line]:
+def describe_config(message: "ModelConfig") -> Iterator[Line]:
     """Explain each field that a configuration sets, and the batcher where it has none."""
     yield "name", message.name, meaning("name").format(value=message.name)
     for field in ("platform", "backend"):
@@ -122,7 +122,10 @@ def show_configuration(repository: Artifact) -> None:
 def configuration_table(message: "ModelConfig", path: Path) -> Table:
     """Return a configuration as a table, and its file folded below."""
     place = f"{path.parent.name}/{path.name}"
-    rows = [{"field": field, "value": value, "why": why} for field, value, why in explain(message)]
+    rows = [
+        {"field": field, "value": value, "why": why}
+        for field, value, why in describe_config(message)
+    ]
     shown = table(rows, f"Fields of {place}")
     file = f"<details><summary>{escape(place)}</summary><pre>{escape(path.read_text())}</pre>"
     return Table(f"{shown.html}{file}</details>", shown.caption)

@@ -83,7 +83,7 @@ def sweep(patterns: Sequence[str]) -> None:
                 path.unlink()
 
 
-def end_session(session: int, seconds: float = GRACE_SECONDS) -> None:
+def kill_session(session: int, seconds: float = GRACE_SECONDS) -> None:
     """Wait until the other processes of `session` have ended, and kill them after `seconds`: stubs
     notice first that their server has gone, and remove their own shared memory.
     """
@@ -98,7 +98,7 @@ def end_session(session: int, seconds: float = GRACE_SECONDS) -> None:
         time.sleep(0.01)  # until it has gone, its shared memory counts as used
 
 
-def python_backend_lives() -> bool:
+def is_python_backend_running() -> bool:
     """Return whether a process has Triton's Python backend loaded."""
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
@@ -115,7 +115,7 @@ def remove_environments() -> None:
     those of all. They are listed first, since a server may start meanwhile.
     """
     folders = list(Path("/tmp").glob(ENVIRONMENTS))
-    if folders and not python_backend_lives():
+    if folders and not is_python_backend_running():
         for folder in folders:
             with suppress(OSError):
                 if folder.stat().st_uid == os.getuid():
@@ -130,7 +130,7 @@ def end(child: "subprocess.Popen[bytes]", at_once: bool) -> None:
             child.wait(GRACE_SECONDS)
     child.kill()
     child.wait()
-    end_session(os.getsid(0), 0 if at_once else GRACE_SECONDS)
+    kill_session(os.getsid(0), 0 if at_once else GRACE_SECONDS)
 
 
 def main() -> int:

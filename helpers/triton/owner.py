@@ -44,7 +44,7 @@ def is_dead(owner: str) -> bool:
     return bool(found and found[1] == _place() and found[3] != _started(found[2]))
 
 
-def new_regions() -> str:
+def new_shm_prefix() -> str:
     """Return a prefix for the shared memory of a server, which names this process.
 
     First it removes what this user's ended processes left under such names. A stub that outlived

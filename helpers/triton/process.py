@@ -65,7 +65,7 @@ def apply_settings() -> str:
 
 
 @contextmanager
-def guarded(
+def supervised(
     command: Sequence[str],
     *,
     log: IO[bytes],
@@ -94,7 +94,7 @@ def guarded(
     finally:
         process.stdin.close()
         if process.wait() < 0:  # the guard itself was killed: its work is left to us
-            guard.end_session(process.pid, ORPHAN_SECONDS)
+            guard.kill_session(process.pid, ORPHAN_SECONDS)
             guard.sweep(sweep)
 
 

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from helpers.config import DeployConfig
 from helpers.errors import ServerError
-from helpers.store import explained, from_root, link_or_copy
+from helpers.store import from_root, link_or_copy, report_write_errors
 from helpers.triton import containers, owner
 from helpers.triton.server import Server
 
@@ -113,7 +113,7 @@ def _copied(repository: Path, target: Path, scenario: str) -> Iterator[list[str]
         models = sorted(path for path in repository.iterdir() if path.is_dir())
         for source in models:
             folder = target / source.name
-            with explained(folder):
+            with report_write_errors(folder):
                 _claim(folder)
                 copied.callback(shutil.rmtree, folder, ignore_errors=True)
                 shutil.copytree(source, folder, copy_function=link_or_copy, dirs_exist_ok=True)

@@ -35,7 +35,7 @@ from helpers.inference import (
     threads,
 )
 from helpers.models import Part, Tensor
-from helpers.store import Artifact, from_root, making
+from helpers.store import Artifact, create_artifact, from_root
 from helpers.triton import native
 from helpers.triton.client import write_client
 from helpers.triton.server import EXACT
@@ -51,7 +51,7 @@ def deploy(config: DeployConfig) -> Artifact:
     converted = None if is_existing else require(config, "convert")
     if is_existing:
         prepare(config)
-    with making(artifact_folder(config, "deploy")) as (temporary, facts):
+    with create_artifact(artifact_folder(config, "deploy")) as (temporary, facts):
         if converted:
             write_repository(temporary, config, converted)
         else:

@@ -102,7 +102,7 @@ class Server:
         """Whether the server's process runs."""
         return not self.end()
 
-    def last_words(self) -> str:
+    def exit_report(self) -> str:
         """Describe how the server ended, if it did, and what the end of its log says."""
         return ": ".join(filter(None, (self.end(), last_lines(self.log))))
 
@@ -128,17 +128,17 @@ class Server:
         started = healthy = time.monotonic()
         while (now := time.monotonic()) < started + seconds:
             if not self.is_alive():
-                raise ServerError(f"Triton ended while it started: {self.last_words()}")
+                raise ServerError(f"Triton ended while it started: {self.exit_report()}")
             if self._is_ready():
                 return
             if not has_dead_stubs():
                 healthy = now
             if now > healthy + STUB_SECONDS:
                 raise ServerError(
-                    f"a Python process of Triton ended while it started: {self.last_words()}"
+                    f"a Python process of Triton ended while it started: {self.exit_report()}"
                 )
             time.sleep(pause_seconds)
-        raise ServerError(f"Triton was not ready after {seconds:.0f} s: {self.last_words()}")
+        raise ServerError(f"Triton was not ready after {seconds:.0f} s: {self.exit_report()}")
 
     def load(self, model: str) -> None:
         """Load `model` from the server's repository, under explicit model control."""
@@ -249,7 +249,7 @@ class Server:
             said = plain(error.message())
             raise ServerError(f"Triton rejected the request{request}: {said}") from error
         except (OSError, HTTPParseError) as error:  # the second in mid-answer
-            state = f"has ended: {self.last_words()}" if self.end() else f"is running: {error}"
+            state = f"has ended: {self.exit_report()}" if self.end() else f"is running: {error}"
             where = f"Triton at {self.address}, which {state}"
             raise ServerError(f"no response from {where}") from error
 

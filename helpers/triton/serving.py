@@ -42,7 +42,7 @@ def serve(
     log = log or results_folder(config) / f"{config.stage}_server.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     start: Callable[..., AbstractContextManager[Server]]
-    wire = ensemble.wire_of(config, repository.folder)
+    wire = ensemble.codec_of(config, repository.folder)
     start = partial(embedded.serve, closes=wire is not None)  # a store's databases
     with ExitStack() as stack:
         stack.enter_context(ensemble.databases(config, repository.folder))
@@ -50,7 +50,7 @@ def serve(
         if config.server.kind != "embedded":  # a stage does not depend on the code of other kinds
             kind = import_module(f"helpers.triton.{config.server.kind}")
             start = partial(kind.serve, config=config)
-        elif scenario == "offline" and ensemble.has_bare_runtime(config):
+        elif scenario == "offline" and ensemble.runs_in_process(config):
             from helpers.triton import floor  # nor other stages on this
 
             beside = stack.enter_context(temporary_folder())
@@ -76,7 +76,7 @@ def _require_same_release(config: DeployConfig, repository: Artifact) -> None:
 
 
 @contextmanager
-def counting(config: DeployConfig, server: Server) -> Iterator[list[dict[str, object]]]:
+def count_requests(config: DeployConfig, server: Server) -> Iterator[list[dict[str, object]]]:
     """Fill a list with what Triton counts of each model during the block: requests, samples and
     executions (`/v2/models/NAME/stats`). Samples / executions is the average batch.
     """
@@ -106,7 +106,7 @@ def predictor(config: DeployConfig, server: Server) -> Callable[[Arrays], Arrays
     return lambda batch: server.infer(config.model, request(config, batch))
 
 
-def serve_elsewhere(config: StageConfig) -> str:
+def docker_command(config: StageConfig) -> str:
     """Return the command that serves a copy of the repository on another machine, with Triton's own
     image. It answers on that machine only, and nobody can load other models into it.
     """

@@ -1,12 +1,12 @@
 from .bench import Tuning, tune
 from .chart import draw_search
 from .search import Search, Trial, Winner, open_study
-from .space import LADDER, PREFIX, Space, candidates, choices
+from .space import CHECK_STAGES, PREFIX, Space, candidates, choices
 from .winner import EXPERIMENT, differing, write_experiment
 
 __all__ = [
+    "CHECK_STAGES",
     "EXPERIMENT",
-    "LADDER",
     "PREFIX",
     "Search",
     "Space",

@@ -85,7 +85,7 @@ class Tuning:
 
 
 @dataclass
-class ServerBench:
+class CandidateRunner:
     """Measures configurations of an experiment, on two servers at a time at most."""
 
     config: TuneConfig
@@ -128,7 +128,7 @@ class ServerBench:
         else:
             self.checks, self.scores = evaluate(candidate.config, candidate.server)
         judged: tuple[ParityCheck | Score, ...] = (*self.checks, *self.scores)
-        return next((each.fault for each in judged if each.fault), "")
+        return next((each.failure for each in judged if each.failure), "")
 
     def serve(self, choice: Choice, keep: Choice) -> Candidate:
         """Serve a configuration, unless a server of it runs, and end one that is not to keep."""
@@ -167,7 +167,7 @@ def tune(config: TuneConfig, space: Space) -> Tuning:
     journal = results_folder(config) / "tune_journal.log"
     study = open_study(journal, digest([about, made, config.online_batch_size]))
     with ExitStack() as opened:
-        bench = ServerBench(config, space, opened)
+        bench = CandidateRunner(config, space, opened)
         bench.serve(space.start, space.start)  # waits for the machine, which is no search
         search = Search(space, bench, study, config.latency_budget_ms)
         search.run(60 * config.tune_minutes)

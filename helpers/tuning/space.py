@@ -25,7 +25,7 @@ from helpers.store import find_artifact
 
 Choice = dict[str, Value]  # a value of each field that is searched; "format" is a candidate's name
 PREFIX = "tune-"  # how the experiments of candidates are named
-LADDER = ("export", "convert", "deploy")
+CHECK_STAGES = ("export", "convert", "deploy")
 NOT_RUN = (
     "its parity checks have not run. Run triton-notebooks tune params/{}.yaml --model {} first"
 )
@@ -155,7 +155,7 @@ def choices(config: TuneConfig) -> Space:
 
 def fault(config: DeployConfig) -> str:
     """Return which parity check of a configuration did not pass, and why; empty if all did."""
-    for stage in LADDER:
+    for stage in CHECK_STAGES:
         result = results.read(results_folder(config) / f"{stage}.json")
         if result and result.state != "done":
             return f"{stage} {result.state}: {result.reason}"

@@ -26,7 +26,7 @@ from helpers.config.loading import configure, read_file, resolve
 from helpers.config.schema import StageConfig as Config
 from helpers.config.schema import artifact_folder
 from helpers.models.resnet50 import MODEL as resnet50
-from helpers.store.artifacts import Artifact, find_artifact, making
+from helpers.store.artifacts import Artifact, create_artifact, find_artifact
 from helpers.store.paths import OUTPUTS_VARIABLE, ROOT
 
 Floats = NDArray[np.float32]
@@ -126,14 +126,14 @@ def test_a_check_names_the_output_that_is_wrong_and_its_tolerances(config: Confi
     red = check("served", config, "fp32", {"OUTPUT__0": np.zeros_like(reference())}, right)
     lost = check("served", config, "fp32", {"OTHER": reference()}, right)
 
-    assert (green.fault, green.samples) == ("", SAMPLES)
-    assert red.fault.startswith(
+    assert (green.failure, green.samples) == ("", SAMPLES)
+    assert red.failure.startswith(
         "served fp32: output OUTPUT__0 differs from the reference by up to "
     )
-    assert " standard deviations (tolerance 5.6e-05) and " in red.fault
-    assert " on average (tolerance 1.4e-05); sample " in red.fault
+    assert " standard deviations (tolerance 5.6e-05) and " in red.failure
+    assert " on average (tolerance 1.4e-05); sample " in red.failure
     assert red.rows()[0]["result"] == "failed"
-    assert lost.fault == "served fp32: output OUTPUT__0 has a different shape"
+    assert lost.failure == "served fp32: output OUTPUT__0 has a different shape"
 
 
 @pytest.mark.parametrize(
@@ -153,12 +153,12 @@ def test_a_failed_check_names_the_sample_that_differs_most_and_both_values(
     (only,) = red.differences
     assert only.sample is not None
     worst = np.abs(found[only.sample] - right[only.sample]).argmax()  # the place of a NaN
-    assert words in red.fault
-    assert red.fault.endswith(
+    assert words in red.failure
+    assert red.failure.endswith(
         f"; sample {only.sample} of 64 is {float(found[only.sample, worst])} "
         f"instead of {float(right[only.sample, worst])}"
     )
-    assert ParityCheck.model_validate_json(red.model_dump_json()).fault  # JSON has null for a NaN
+    assert ParityCheck.model_validate_json(red.model_dump_json()).failure  # JSON has null for a NaN
 
 
 def test_a_16_bit_check_as_near_as_fp32_says_so_on_its_page(config: Config) -> None:
@@ -183,7 +183,9 @@ def test_a_check_fails_when_any_of_its_outputs_does() -> None:
 
     def fault(*differences: Difference) -> str:
         name, precision = "converted", "fp32"
-        return ParityCheck(name=name, precision=precision, samples=1, differences=differences).fault
+        return ParityCheck(
+            name=name, precision=precision, samples=1, differences=differences
+        ).failure
 
     assert fault(good, bad).startswith("converted fp32: output bad ")
     assert fault(good, good) == ""
@@ -211,19 +213,19 @@ def test_an_accelerator_is_held_to_the_bounds_of_its_own_precision(
     server: Any = SimpleNamespace(infer_all=lambda *_: served)
     checks, (score, decided) = accuracy.evaluate(chosen, server)
 
-    found = [(each.name, each.reference, each.precision, each.fault) for each in checks]
+    found = [(each.name, each.reference, each.precision, each.failure) for each in checks]
     assert found == [
         ("served", "reference", precision, ""),
         ("served under load", "reference", precision, ""),  # a native backend has its own runtime
     ]
-    assert (score.fault, decided.metric, decided.fault) == ("", "match_rate", "")
+    assert (score.failure, decided.metric, decided.failure) == ("", "match_rate", "")
 
 
 def test_decisions_that_differ_in_more_than_two_of_a_hundred_are_a_fault() -> None:
     right = np.arange(100)
 
-    assert accuracy.match_rate(right, np.where(right < 2, -1, right)).fault == ""
-    assert accuracy.match_rate(right, np.where(right < 3, -1, right)).fault == (
+    assert accuracy.match_rate(right, np.where(right < 2, -1, right)).failure == ""
+    assert accuracy.match_rate(right, np.where(right < 3, -1, right)).failure == (
         "match_rate is 0.9700 as served, at least 0.9800 is required (reference: 1.0000)"
     )
     assert accuracy.match_rate(right, right[1:]).served == 0
@@ -242,7 +244,7 @@ def test_the_exported_file_is_compared_again_only_on_another_device(
 ) -> None:
     monkeypatch.setenv(OUTPUTS_VARIABLE, str(tmp_path))
     chosen: Any = config.model_copy(update={"device": device})
-    with making(artifact_folder(chosen, "export")) as (folder, _):
+    with create_artifact(artifact_folder(chosen, "export")) as (folder, _):
         (folder / "model.onnx").write_text("graph")
     export = find_artifact(artifact_folder(chosen, "export"))
     assert export
@@ -256,7 +258,7 @@ def test_the_exported_file_is_compared_again_only_on_another_device(
         return
     found = accuracy.compare(chosen, artifact)
     note = "same file as the export, not compared again"
-    assert (found.headline, found.fault) == (note, "")
+    assert (found.headline, found.failure) == (note, "")
     assert found.rows() == [
         {
             "check": "converted",
@@ -289,7 +291,7 @@ def test_the_metric_keeps_99_percent_in_both_directions(graded: Config) -> None:
     framework = {"auc": 0.8, "risk": 0.099}
 
     def faults(auc: float, risk: float) -> list[str]:
-        return [score.fault for score in scores(graded, framework, {"auc": auc, "risk": risk})]
+        return [score.failure for score in scores(graded, framework, {"auc": auc, "risk": risk})]
 
     assert KEPT_SHARE == 0.99
     assert faults(0.8, 0.099) == ["", ""]
@@ -303,4 +305,6 @@ def test_the_metric_keeps_99_percent_in_both_directions(graded: Config) -> None:
 
 @pytest.mark.parametrize("better", ["higher", "lower"])
 def test_a_metric_that_is_not_a_number_fails(better: Literal["higher", "lower"]) -> None:
-    assert Score(metric="top1", framework=0.9, served=float("nan"), bound=0.89, better=better).fault
+    assert Score(
+        metric="top1", framework=0.9, served=float("nan"), bound=0.89, better=better
+    ).failure

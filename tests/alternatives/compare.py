@@ -42,7 +42,7 @@ from helpers.config import DeployConfig, configure, read_file
 from helpers.inference import open_dataset, requests, require, threads
 from helpers.perf.statistics import Interval, geometric_mean, log_interval
 from helpers.store import OUTPUTS_VARIABLE, Artifact, temporary_folder
-from helpers.triton import SETTINGS, guarded, last_lines, serve
+from helpers.triton import SETTINGS, last_lines, serve, supervised
 from helpers.triton.server import free_ports
 
 HERE = Path(__file__).resolve().parent
@@ -276,7 +276,7 @@ def other_server(name: str, port: int, tensors: Tensors, command: Sequence[str])
     environment = {**os.environ, **SETTINGS, **own}
     with temporary_folder() as folder:
         path = folder / "log"
-        with path.open("wb") as log, guarded(command, log=log, env=environment) as process:
+        with path.open("wb") as log, supervised(command, log=log, env=environment) as process:
             deadline = time.monotonic() + READY_SECONDS
             while not _is_ready(port, tensors.model):
                 if process.poll() is not None or time.monotonic() > deadline:

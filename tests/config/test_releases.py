@@ -73,8 +73,8 @@ def test_a_release_of_another_name_needs_no_old_opset() -> None:
 
 
 def test_what_an_image_holds_is_one_line_that_says_what_is_not_certain() -> None:
-    assert releases.contents("23.02") == (
+    assert releases.describe_release("23.02") == (
         "Triton 2.31.0, Python 3.8, CUDA 12.0.1, driver 525 (unsure), TensorRT 8.5.3, "
         "ONNX Runtime 1.14.0 (inferred), PyTorch 1.14.0a0+44dac51, TensorFlow 2.11.0 (inferred)"
     )
-    assert releases.contents("23.03") == ""
+    assert releases.describe_release("23.03") == ""

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.fleet.access import SILENCE_VARIABLE
+from helpers.fleet.access import WORKER_TIMEOUT_VARIABLE
 from tests.conftest import Answer, Project, copy_project, interruptible, wait_for
 
 pytest.importorskip("distributed")
@@ -196,7 +196,7 @@ def make_holdable(fleet: Fleet) -> Path:
     changed = text.replace("\n        import onnx\n", HELD.format(hold=hold))
     assert changed != text
     module.write_text(changed)
-    fleet.variables[SILENCE_VARIABLE] = "6"
+    fleet.variables[WORKER_TIMEOUT_VARIABLE] = "6"
     hold.touch()
     return hold
 

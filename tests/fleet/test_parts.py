@@ -18,15 +18,15 @@ from helpers.config import LESSONS, STAGE, STAGES, configure, parse, read_file, 
 from helpers.display import Lines
 from helpers.errors import FleetError, ParameterError
 from helpers.fleet import capabilities, process, submission, transfer
-from helpers.fleet.access import SILENCE_VARIABLE, Access, silence, write_key
+from helpers.fleet.access import WORKER_TIMEOUT_VARIABLE, Access, worker_timeout, write_key
 from helpers.fleet.groups import groups_of
 from helpers.fleet.software import difference, software
 from helpers.fleet.submission import Submission
 from helpers.fleet.workers import WorkerInfo
 from helpers.machine import BROKEN
-from helpers.pipeline import KEPT_BACK, Job, Runner, plan, read_plans, stage_states
+from helpers.pipeline import BROKEN_INSTALLATION, Job, Runner, plan, read_plans, stage_states
 from helpers.results import Result
-from helpers.store import ROOT, Artifact, find_artifact, is_away, making
+from helpers.store import ROOT, Artifact, create_artifact, find_artifact, is_remote
 from helpers.store.artifacts import FileRecord
 from tests.conftest import WATCHED, Project
 
@@ -66,12 +66,12 @@ def test_an_address_that_cannot_be_joined_is_one_line(address: str, line: str) -
 def test_a_time_limit_of_a_silent_worker_that_is_none_is_one_line(
     given: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(SILENCE_VARIABLE, given)
+    monkeypatch.setenv(WORKER_TIMEOUT_VARIABLE, given)
 
     with pytest.raises(ParameterError) as raised:
-        silence()
+        worker_timeout()
 
-    line = f"Invalid {SILENCE_VARIABLE} '{given}'. Use a number of seconds."
+    line = f"Invalid {WORKER_TIMEOUT_VARIABLE} '{given}'. Use a number of seconds."
     assert str(raised.value) == line
 
 
@@ -292,7 +292,7 @@ def test_the_lock_is_the_same_whatever_the_temporary_folder(
 
 def made(outputs: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(transfer, "PIECE", 10)
-    with making(outputs / "data/dummy-dataset-0123456789ab") as (folder, facts):
+    with create_artifact(outputs / "data/dummy-dataset-0123456789ab") as (folder, facts):
         (folder / "inner").mkdir()
         (folder / "inner/a.bin").write_bytes(bytes(range(95)))
         (folder / "empty").write_text("")
@@ -319,7 +319,7 @@ def test_an_artifact_travels_in_pieces_and_is_the_same(
     assert found
     assert own
     assert (found.sha256, found.facts) == (own.sha256, own.facts)
-    assert not is_away(found)
+    assert not is_remote(found)
 
 
 def test_what_comes_damaged_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -431,7 +431,7 @@ def test_a_broken_installation_of_a_worker_counts_as_in_an_ordinary_run(
 
     sent._settle(group, job, "skipped", "")
 
-    assert +sent._outcome == {KEPT_BACK: 1}
+    assert +sent._outcome == {BROKEN_INSTALLATION: 1}
 
 
 def test_a_worker_that_is_silent_is_not_asked_what_it_has(
@@ -440,7 +440,7 @@ def test_a_worker_that_is_silent_is_not_asked_what_it_has(
     now = time.monotonic()
     free = [
         WorkerInfo(name, "", ("smoke",), False, "", 0.0, now - quiet)
-        for name, quiet in (("silent", silence()), ("one", 0.0), ("two", 0.0))
+        for name, quiet in (("silent", worker_timeout()), ("one", 0.0), ("two", 0.0))
     ]
     asked = []
 

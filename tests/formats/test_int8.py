@@ -216,7 +216,7 @@ def test_one_number_of_each_sample_is_compared_with_those_of_the_others(tmp_path
     deviation = np.std([each for (each,) in right])
     found = [(each + 0.5 * deviation,) for (each,) in right]
 
-    share = _int8._used(zip(found, right, strict=True), (1.0, 1.0))
+    share = _int8._bound_usage_of(zip(found, right, strict=True), (1.0, 1.0))
 
     assert share == pytest.approx(0.5, rel=1e-4)
 

@@ -24,7 +24,7 @@ from helpers.config.schema import StageConfig as Config
 from helpers.formats import Build, _tensorrt
 from helpers.inference import datasets
 from helpers.machine import gpu
-from helpers.store.artifacts import Artifact, making
+from helpers.store.artifacts import Artifact, create_artifact
 from helpers.store.paths import OUTPUTS_VARIABLE
 from helpers.triton import conversion_plan, convert, native
 
@@ -251,7 +251,7 @@ def test_convert_builds_in_a_container_and_notes_the_release(
     monkeypatch.setattr(datasets, "open_dataset", lambda _: None)
     monkeypatch.setattr(datasets, "requests", lambda *_: iter([{"INPUT__0": INPUTS["IMAGE"]}]))
     chosen = config(release="23.02", format=name, precision=precision, export_format=export)
-    with making(artifact_folder(chosen, "export")) as (folder, _):
+    with create_artifact(artifact_folder(chosen, "export")) as (folder, _):
         exported = folder / formats.get(export).FILE
         if export == "onnx":
             exported.write_text("graph")
@@ -287,7 +287,7 @@ def test_what_a_notebook_shows_of_an_engine_is_what_the_builder_is_given(
     monkeypatch.setattr(datasets, "open_dataset", lambda _: None)
     monkeypatch.setattr(datasets, "requests", lambda *_: iter([{"INPUT__0": images}]))
     chosen = config(max_batch_size=16, capture_cuda_graph=capture, release="23.02")
-    with making(artifact_folder(chosen, "export")) as (folder, _):
+    with create_artifact(artifact_folder(chosen, "export")) as (folder, _):
         (folder / "model.onnx").write_text("graph")
     convert(chosen)
 
@@ -494,7 +494,12 @@ def test_an_engine_is_held_against_the_framework_by_the_server_that_loads_it(
     check = checks.compare(config(), artifact)
 
     assert served == [("deploy", "offline", facts)]
-    assert (check.name, check.precision, check.samples, check.fault) == ("converted", "fp16", 3, "")
+    assert (check.name, check.precision, check.samples, check.failure) == (
+        "converted",
+        "fp16",
+        3,
+        "",
+    )
     assert check.differences[0].max_difference == pytest.approx(2**-7 / np.std(right["OUTPUT__0"]))
     assert os.listdir(tmp_path) == ["made"]
 

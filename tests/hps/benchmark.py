@@ -95,7 +95,7 @@ def beside_insertion(databases: HashMap, draws: np.random.Generator) -> None:
         table = Table(name, WIDTH, [databases], Cache(ROWS // 2, WIDTH), threshold=0.0)
         table.insert(np.arange(0, ROWS, 2))
         if name != "no insertion":
-            Thread(target=table.insert_pending, daemon=True).start()
+            Thread(target=table.run_insert_worker, daemon=True).start()
         taken = []
         for some in keys:
             start = time.perf_counter()
@@ -112,9 +112,9 @@ def main() -> None:
     everything = np.arange(ROWS)
     out = np.empty((KEYS, WIDTH), np.float32)
     databases = HashMap(WIDTH)
-    databases.put(everything, rows)
+    databases.insert(everything, rows)
     full = Cache(ROWS, WIDTH)
-    full.put(everything, rows)
+    full.insert(everything, rows)
     table = Table("warm", WIDTH, [databases], full, threshold=1.1)
     plain: dict[str, Way] = {
         "numpy.take": lambda keys: np.take(rows, keys, axis=0, out=out, mode="clip"),
@@ -134,7 +134,7 @@ def main() -> None:
     taken, first = [], []
     for some in keys:
         mostly.cache = Cache(ROWS, WIDTH)
-        mostly.cache.put(known, rows[known])
+        mostly.cache.insert(known, rows[known])
         start = time.perf_counter()
         plain["numpy.take"](some)
         middle = time.perf_counter()

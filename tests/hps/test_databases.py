@@ -15,7 +15,7 @@ from helpers.hps.redis_map import RedisMap, connect
 from helpers.hps.rocks import Rocks
 from helpers.hps.session import JSON, load
 from helpers.hps.settings import VolatileDatabase
-from helpers.hps.table import Away
+from helpers.hps.table import Unavailable
 from tests.hps.conftest import CLUSTER, Redis
 from tests.hps.test_store import (
     content,
@@ -45,14 +45,14 @@ def redis_map(server: Redis, name: str = "t", **fields: Any) -> RedisMap:
 
 def took(level: Any, keys: np.ndarray) -> tuple[np.ndarray, list[int]]:
     out = np.full((len(keys), WIDTH), -1, np.float32)
-    return out, level.take(keys, out).tolist()
+    return out, level.fetch(keys, out).tolist()
 
 
 def check(level: Any) -> None:
     """Rows come back as they were written, the last written, and no others."""
     keys = np.array([5, -3, 2**63 - 1, -(2**63), 0, 77])
-    level.put(keys, vectors_of(keys % 1000, WIDTH))
-    level.put(keys[:2], vectors_of(keys[:2] % 1000, WIDTH, version=1))
+    level.insert(keys, vectors_of(keys % 1000, WIDTH))
+    level.insert(keys[:2], vectors_of(keys[:2] % 1000, WIDTH, version=1))
     asked = np.array([0, 1234, 5, 77, -3, 6])
     found, missing = took(level, asked)
     assert missing == [1, 5]
@@ -72,7 +72,7 @@ def test_a_cluster_keeps_rows_on_all_its_nodes(redis_cluster: list[Redis]) -> No
     level = redis_map(redis_cluster[1])
     check(level)
     keys = np.arange(2000)
-    level.put(keys, vectors_of(keys, WIDTH))
+    level.insert(keys, vectors_of(keys, WIDTH))
     assert len(level) == 2000 + 3  # of the three keys of `check` that are not among them
     sizes = [redis.Redis(port=node.port).dbsize() for node in redis_cluster]
     assert min(sizes) > 0
@@ -81,10 +81,10 @@ def test_a_cluster_keeps_rows_on_all_its_nodes(redis_cluster: list[Redis]) -> No
 def test_rocksdb_keeps_rows_and_opens_again(tmp_path: Path) -> None:
     level = Rocks(tmp_path / "deep/db", WIDTH)
     check(level)
-    level.set_mark("all")
+    level.set_load_token("all")
     level.close()
     again = Rocks(tmp_path / "deep/db", WIDTH, read_only=True)
-    assert again.mark() == "all"
+    assert again.load_token() == "all"
     found, missing = took(again, np.array([77, 78]))
     assert missing == [1]
     assert (found[0] == vectors_of([77], WIDTH)[0]).all()
@@ -104,7 +104,7 @@ def test_round_trips_grow_with_batches_and_not_with_keys(
 
     monkeypatch.setattr(Pipeline, "execute", counted)
     level, keys = redis_map(redis_server, max_batch_size=1000), np.arange(5000)
-    level.put(keys, vectors_of(keys, WIDTH))
+    level.insert(keys, vectors_of(keys, WIDTH))
     assert len(round_trips) == 5
     client = level._client
     before = client.info("stats")["total_reads_processed"]
@@ -121,12 +121,12 @@ def test_round_trips_grow_with_batches_and_not_with_keys(
 def test_redis_evicts_what_its_policy_says(policy: str, redis_server: Redis) -> None:
     fields = {"num_partitions": 1, "overflow_margin": 100, "overflow_resolution_target": 0.5}
     level, keys = redis_map(redis_server, overflow_policy=policy, **fields), np.arange(100)
-    level.put(keys[:50], vectors_of(keys[:50], WIDTH))
-    level.put(keys[50:], vectors_of(keys[50:], WIDTH))
+    level.insert(keys[:50], vectors_of(keys[:50], WIDTH))
+    level.insert(keys[50:], vectors_of(keys[50:], WIDTH))
     for _ in range(3):
         took(level, keys[20:70])
     new = np.arange(1000, 1001)
-    level.put(new, vectors_of(new, WIDTH))
+    level.insert(new, vectors_of(new, WIDTH))
     _, missing = took(level, np.arange(100))
     left = {*range(100)} - {*missing}
     assert len(level) == 50
@@ -143,11 +143,11 @@ def test_what_redis_is_asked_for_and_has_not_takes_no_place(
     fields = {"num_partitions": 1, "overflow_margin": 100, "overflow_resolution_target": 0.5}
     fields |= {"refresh_time_after_fetch": True}
     level, keys = redis_map(redis_server, overflow_policy=policy, **fields), np.arange(100)
-    level.put(keys, vectors_of(keys, WIDTH))
+    level.insert(keys, vectors_of(keys, WIDTH))
     took(level, keys)
     took(level, np.arange(1000, 2000))
 
-    level.put(np.array([2000]), vectors_of(np.array([2000]), WIDTH))
+    level.insert(np.array([2000]), vectors_of(np.array([2000]), WIDTH))
 
     assert len(level) == 50
 
@@ -162,7 +162,7 @@ def test_redis_that_is_not_there_or_refuses_is_said_in_one_line(
         (locked, {"password": "wrong"}, "it rejects user_name and password"),
         (locked, {}, "it rejects user_name and password"),
     ):
-        with pytest.raises(Away) as caught:
+        with pytest.raises(Unavailable) as caught:
             redis_map(server, **fields)
         assert words in str(caught.value)
         assert f"Redis at {server.address}" in str(caught.value)
@@ -174,15 +174,17 @@ def test_a_redis_that_stops_is_said_and_one_that_comes_back_is_asked_again(
     redis_server: Redis,
 ) -> None:
     level, keys = redis_map(redis_server), np.arange(10)
-    level.put(keys, vectors_of(keys, WIDTH))
+    level.insert(keys, vectors_of(keys, WIDTH))
     redis_server.stop()
     for _ in range(2):
-        with pytest.raises(Away, match=f"t: no connection to Redis at {redis_server.address}"):
+        with pytest.raises(
+            Unavailable, match=f"t: no connection to Redis at {redis_server.address}"
+        ):
             took(level, keys)
     redis_server.start()
     time.sleep(1.1)
     assert took(level, keys)[1] == keys.tolist()  # it has nothing yet: the original loads it anew
-    level.put(keys, vectors_of(keys, WIDTH))
+    level.insert(keys, vectors_of(keys, WIDTH))
     assert took(level, keys)[1] == []
 
 
@@ -223,8 +225,8 @@ def test_a_redis_that_is_away_stops_no_lookup_that_would_lift_a_row_and_no_updat
         level, out = session.store.tables[0].levels[0], np.zeros((1, 4), np.float32)
 
         def is_new() -> bool:
-            with suppress(Away):
-                level.take(keys, out)
+            with suppress(Unavailable):
+                level.fetch(keys, out)
             return bool((out == new).all())
 
         wait(is_new)
@@ -302,7 +304,7 @@ def test_a_cluster_that_fails_over_under_lookups_gives_defaults_or_the_rows_and_
             assert time.monotonic() < ends, outcomes
             try:
                 rows = found.lookup(keys, [300, 0]).reshape(300, 4)
-            except Away:
+            except Unavailable:
                 outcomes.append("away")
                 time.sleep(0.1)
                 continue
@@ -346,13 +348,13 @@ def test_a_rocksdb_that_is_locked_or_damaged_is_said_and_can_be_read_beside_its_
 ) -> None:
     path, keys = tmp_path / "db", np.arange(5000)
     level = Rocks(path, WIDTH)
-    level.put(keys, vectors_of(keys, WIDTH))
+    level.insert(keys, vectors_of(keys, WIDTH))
     level.close()
     command = [sys.executable, "-c", HOLDER, str(path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout
         assert holder.stdout.readline() == "open\n"
-        with pytest.raises(Away, match="another process is using it"):
+        with pytest.raises(Unavailable, match="another process is using it"):
             Rocks(path, WIDTH)
         reader = Rocks(path, WIDTH, read_only=True)
         assert took(reader, keys)[1] == []
@@ -360,7 +362,7 @@ def test_a_rocksdb_that_is_locked_or_damaged_is_said_and_can_be_read_beside_its_
         holder.kill()
     for file in path.glob("*.sst"):
         file.write_bytes(file.read_bytes()[:-100])
-    with pytest.raises(Away, match=r"RocksDB at .*db") as caught:
+    with pytest.raises(Unavailable, match=r"RocksDB at .*db") as caught:
         took(Rocks(path, WIDTH), keys)
     assert "\n" not in str(caught.value)
 

@@ -11,7 +11,7 @@ import pytest
 
 from helpers.hps.session import Session
 from helpers.hps.store import Store
-from helpers.hps.updates import follow, topic
+from helpers.hps.updates import start_updates, topic
 from tests.conftest import wait_for
 from tests.hps.test_store import content, settings, vectors_of
 
@@ -51,7 +51,7 @@ def test_messages_reach_all_levels_and_bad_ones_none(
         producer.produce(first, message(keys, vectors_of(keys, 4, version=1)))
         producer.produce(second, message(keys[:1], vectors_of(keys[:1], 8, version=2)))
         producer.flush(10)
-        follow(store)
+        start_updates(store)
         session, ends = Session(store), time.monotonic() + 30
         right = np.concatenate(
             [vectors_of(keys, 4, version=1).ravel(), vectors_of(keys[:1], 8, version=2).ravel()]
@@ -71,7 +71,7 @@ def test_a_broker_that_is_not_there_is_told_and_keeps_nobody_from_answering(
     source = {"type": "kafka_message_queue", "brokers": "127.0.0.1:1"}
     given = settings.parse(content(tmp_path, update_source=source))
     with Store(given, tmp_path) as store:
-        follow(store)
+        start_updates(store)
         assert (store.lookup(np.array([3]), [1, 0]) == vectors_of([3], 4).ravel()).all()
         refused = "127.0.0.1:1 failed: Connection refused"
         wait_for(lambda: refused in capfd.readouterr().err, 30)

@@ -32,9 +32,9 @@ class CacheMachine(RuleBasedStateMachine):
         self.version = 0
 
     @rule(keys=KEYS)
-    def take(self, keys: list[int]) -> None:
+    def fetch(self, keys: list[int]) -> None:
         out = np.full((len(keys), WIDTH), -1, np.float32)
-        missing, different = self.cache.take(np.array(keys, np.int64), out)
+        missing, different = self.cache.fetch(np.array(keys, np.int64), out)
         there = [i for i in range(len(keys)) if i not in set(missing.tolist())]
         assert different == len({keys[i] for i in there})
         for i in range(len(keys)):
@@ -44,12 +44,12 @@ class CacheMachine(RuleBasedStateMachine):
         assert not {keys[i] for i in missing} & {*self.cache.keys().tolist()}
 
     @rule(keys=KEYS, only_present=st.booleans())
-    def put(self, keys: list[int], only_present: bool) -> None:
+    def insert(self, keys: list[int], only_present: bool) -> None:
         self.version += 1
         different = list(dict.fromkeys(keys))
         array = np.array(different, np.int64)
         before = {*self.cache.keys().tolist()}
-        self.cache.put(array, vectors_of(array, self.version), only_present)
+        self.cache.insert(array, vectors_of(array, self.version), only_present)
         after = {*self.cache.keys().tolist()}
         if only_present:
             assert after == before
@@ -78,12 +78,12 @@ class MapMachine(RuleBasedStateMachine):
         self.margin, self.truth, self.version = margin, {}, 0  # type: ignore[var-annotated]
 
     @rule(keys=KEYS)
-    def put(self, keys: list[int]) -> None:
+    def insert(self, keys: list[int]) -> None:
         self.version += 1
         array = np.array(keys, np.int64)
         values = vectors_of(array, self.version)
         values[:, 0] += np.arange(len(keys)) / 64  # of a key that repeats the last one holds
-        self.map.put(array, values)
+        self.map.insert(array, values)
         self.truth |= {key: values[i] for i, key in enumerate(keys)}
         left = {*self.map.keys().tolist()}
         if self.margin > 1000:
@@ -91,9 +91,9 @@ class MapMachine(RuleBasedStateMachine):
         self.truth = {key: value for key, value in self.truth.items() if key in left}
 
     @rule(keys=KEYS)
-    def take(self, keys: list[int]) -> None:
+    def fetch(self, keys: list[int]) -> None:
         out = np.full((len(keys), WIDTH), -1, np.float32)
-        missing = {*self.map.take(np.array(keys, np.int64), out).tolist()}
+        missing = {*self.map.fetch(np.array(keys, np.int64), out).tolist()}
         for i, key in enumerate(keys):
             assert (i in missing) == (key not in self.truth)
             expected = -1 if i in missing else self.truth[key]
@@ -128,10 +128,10 @@ def test_an_index_numbers_different_keys(keys: list[int]) -> None:
 def test_the_least_recently_used_row_of_a_set_goes_first() -> None:
     cache, out = Cache(2 * WAYS, WIDTH), np.empty((1, WIDTH), np.float32)
     for key in range(0, 2 * WAYS, 2):  # of two sets these keys are in one
-        cache.put(np.array([key]), vectors_of([key]))
-    cache.take(np.array([0]), out)
+        cache.insert(np.array([key]), vectors_of([key]))
+    cache.fetch(np.array([0]), out)
 
-    assert cache.put(np.array([100]), vectors_of([100])) == 1
+    assert cache.insert(np.array([100]), vectors_of([100])) == 1
 
     assert {*cache.keys().tolist()} == {0, 100, *range(4, 2 * WAYS, 2)}
 
@@ -140,7 +140,7 @@ def test_keys_in_sequence_fill_a_cache_to_its_last_row() -> None:
     keys = np.arange(1000)
     cache = Cache(1000, WIDTH)
 
-    assert cache.put(keys, vectors_of(keys)) == 0
+    assert cache.insert(keys, vectors_of(keys)) == 0
 
     assert len(cache) == 1000
 
@@ -150,6 +150,6 @@ def test_a_hash_map_takes_little_more_than_its_vectors(width: int) -> None:
     table, rows = HashMap(width), 200_000
     for start in range(0, rows, 10_000):
         keys = np.arange(start, start + 10_000)
-        table.put(keys, np.ones((10_000, width), np.float32))
+        table.insert(keys, np.ones((10_000, width), np.float32))
 
     assert table.nbytes < (1.3 if width == 128 else 2.2) * rows * width * 4

@@ -192,7 +192,7 @@ def test_a_mapped_lookup_and_its_graph_as_one_model_join_requests(
     assert np.abs(found - right).max() <= 1e-4 * right.std()
     apart = np.abs(found - mapped.expected).max() / mapped.expected.std()
     assert 1e-4 < apart < models.get("dlrm").BOUNDS["int8"][0]  # the tables have 8 bits
-    assert [(each.precision, each.fault) for each in checks] == [("int8", "")] * 3
+    assert [(each.precision, each.failure) for each in checks] == [("int8", "")] * 3
     assert int(statistics["execution_count"]) < int(
         statistics["inference_stats"]["success"]["count"]
     )
@@ -213,7 +213,7 @@ def test_the_parity_checks_hold_for_tables_of_int8(mapped: Deployed) -> None:
 
     check = compare(config, require(config, "convert"))
 
-    assert (check.name, check.precision, check.fault) == ("converted", "int8", "")
+    assert (check.name, check.precision, check.failure) == ("converted", "int8", "")
 
 
 @pytest.mark.parametrize("wrong", WRONG)
@@ -228,7 +228,7 @@ def test_the_parity_checks_fail_for_tables_of_int8_with(
 
     broken = compare(config, Artifact(tmp_path / "broken", converted.files, converted.facts))
 
-    assert broken.fault.startswith("converted int8: output DENSE_OUTPUT differs"), broken
+    assert broken.failure.startswith("converted int8: output DENSE_OUTPUT differs"), broken
 
 
 def test_no_native_backend_runs_two_parts_at_once(dlrm: Deployed, tmp_path: Path) -> None:
@@ -245,8 +245,8 @@ def test_the_parity_checks_hold_for_a_store_and_its_configuration_is_nvidia_s(
     config = dlrm.config_of_deploy
     with serve(config, dlrm.repository, "exact", log=tmp_path / "log") as server:
         checks, scores = evaluate(config, server)
-    assert not [check.fault for check in checks if check.fault]
-    assert not [score for score in scores if score.fault]
+    assert not [check.failure for check in checks if check.failure]
+    assert not [score for score in scores if score.failure]
     text = (dlrm.repository.folder / f"{dlrm.model}_dense/config.pbtxt").read_text()
     assert "max_batch_size" not in text  # 0: its tensors are flat
     found = json.loads(

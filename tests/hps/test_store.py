@@ -116,7 +116,7 @@ def test_asynchronous_insertion_gives_defaults_first_and_the_rows_later(tmp_path
     keys, counts = np.arange(60), [40, 20]
     with store(tmp_path, hit_rate_threshold=0.0, gpucacheper=1.0) as found:
         cold = found.lookup(keys % 50, counts)
-        found.settle()
+        found.drain()
         warm = found.lookup(keys % 50, counts)
         assert (cold[: 40 * 4] == 1).all()
         assert (cold[40 * 4 :] == 0).all()
@@ -139,7 +139,7 @@ def test_a_store_refreshes_its_cache_in_intervals(tmp_path: Path) -> None:
     with store(tmp_path, refresh_interval=0.1) as found:
         table = found.tables[0]
         found.lookup(keys, [1, 0])
-        table.levels[0].put(keys, vectors_of(keys, 4, version=1))
+        table.levels[0].insert(keys, vectors_of(keys, 4, version=1))
         ends = time.monotonic() + 5
         while (found.lookup(keys, [1, 0]) != vectors_of(keys, 4, version=1)).any():
             assert time.monotonic() < ends
@@ -152,7 +152,7 @@ def test_a_refresh_that_fails_is_said_and_tried_again(
     with store(tmp_path, refresh_interval=0.05) as found:
         found.tables[0].levels = [Gone()]
         found.lookup(np.array([7]), [0, 1])
-        found.tables[0].cache.put(np.array([7]), vectors_of([7], 4))
+        found.tables[0].cache.insert(np.array([7]), vectors_of([7], 4))
         wait_for(lambda: caplog.text.count("the caches were not refreshed: it is away") > 1, 5)
 
 

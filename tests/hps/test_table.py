@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from helpers.hps.cache import Cache
 from helpers.hps.device_cache import DeviceCache
 from helpers.hps.hash_map import HashMap
-from helpers.hps.table import Away, Table
+from helpers.hps.table import Table, Unavailable
 from tests.hps.test_levels import WIDTH, vectors_of
 
 DEFAULT = np.float32(1.5)
@@ -45,7 +45,7 @@ class TableMachine(RuleBasedStateMachine):
         self.persistent = HashMap(WIDTH)
         levels = [self.volatile, *([self.persistent] if persistent else [])]
         self.table = Table("t", WIDTH, levels, cache, DEFAULT, threshold, lift)
-        self.worker = Thread(target=self.table.insert_pending)
+        self.worker = Thread(target=self.table.run_insert_worker)
         self.worker.start()
         self.version = 0
         self.truths: list[dict[int, int]] = [{} for _ in levels]  # key -> version, of each level
@@ -53,7 +53,7 @@ class TableMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         if hasattr(self, "table"):
-            self.table.stop()
+            self.table.stop_worker()
             self.worker.join()
 
     def keys_of_cache(self) -> set[int]:
@@ -98,7 +98,7 @@ class TableMachine(RuleBasedStateMachine):
             "defaults": sum(key in missing and known[key] is None for key in keys),
             "fetched": 0 if later else len(missing),
         }
-        table.settle()
+        table.drain()
         self.look_again()
 
     @rule(keys=KEYS)
@@ -118,7 +118,7 @@ class TableMachine(RuleBasedStateMachine):
         self.version += 1
         level = min(level, len(self.truths) - 1)
         array = as_keys(keys)
-        self.table.levels[level].put(array, vectors_of(array, self.version))
+        self.table.levels[level].insert(array, vectors_of(array, self.version))
         self.truths[level] |= dict.fromkeys(array.tolist(), self.version)
         self.look_again()
 
@@ -136,7 +136,7 @@ class TableMachine(RuleBasedStateMachine):
         if hasattr(self, "table") and self.table.cache is not None and self.cached:
             keys = np.array([*self.cached], np.int64)
             out = np.empty((len(keys), WIDTH), np.float32)
-            missing, _ = self.table.cache.take(keys, out)
+            missing, _ = self.table.cache.fetch(keys, out)
             assert not len(missing)
             for key, found in zip(keys.tolist(), out, strict=True):
                 assert (found == vectors_of([key], self.cached[key])[0]).all()
@@ -153,15 +153,17 @@ def test_lookups_beside_updates_see_the_old_or_the_new_row_and_never_an_older_on
     """Each update makes one version of all rows; a row's values all say which."""
     width, count, versions = 64, 500, 150
     volatile, persistent = HashMap(width), HashMap(width)
-    table = Table("t", width, [volatile, persistent], Cache(200, width), -1, threshold, lift=True)
+    table = Table(
+        "t", width, [volatile, persistent], Cache(200, width), -1, threshold, promote=True
+    )
     keys = np.arange(count)
 
     def rows(version: int) -> np.ndarray:
         return np.full((count, width), version, np.float32)
 
-    persistent.put(keys, rows(0))
+    persistent.insert(keys, rows(0))
     done, wrong = [0, 0], []
-    threads = [Thread(target=table.insert_pending)]
+    threads = [Thread(target=table.run_insert_worker)]
 
     def look(seed: int) -> None:
         draws = np.random.default_rng(seed)
@@ -188,7 +190,7 @@ def test_lookups_beside_updates_see_the_old_or_the_new_row_and_never_an_older_on
         done[1] = version  # begun
         table.update(keys, rows(version))
         done[0] = version  # ended
-    table.stop()
+    table.stop_worker()
     for thread in threads:
         thread.join()
     assert not wrong[:3]
@@ -197,42 +199,42 @@ def test_lookups_beside_updates_see_the_old_or_the_new_row_and_never_an_older_on
 class Slow(HashMap):
     """A database that hangs for a while."""
 
-    def take(self, keys: Any, out: Any) -> Any:
+    def fetch(self, keys: Any, out: Any) -> Any:
         time.sleep(0.2)
-        return super().take(keys, out)
+        return super().fetch(keys, out)
 
 
 def test_a_table_that_stops_does_not_fetch_what_still_waits() -> None:
     table = Table("t", WIDTH, [Slow(WIDTH)], Cache(1000, WIDTH), threshold=0.0)
     out = np.empty((1, WIDTH), np.float32)
-    worker = Thread(target=table.insert_pending, daemon=True)
+    worker = Thread(target=table.run_insert_worker, daemon=True)
     for key in range(100):  # more than may wait
         table.lookup(np.array([key]), out)
     worker.start()
 
-    table.stop()
+    table.stop_worker()
     worker.join(5)
 
     assert not worker.is_alive()
-    table.settle()
+    table.drain()
 
 
 class Gone:
     """A database that does not answer."""
 
-    def put(self, keys: Any, vectors: Any) -> None:
-        raise Away("it is away")
+    def insert(self, keys: Any, vectors: Any) -> None:
+        raise Unavailable("it is away")
 
-    take = put
+    fetch = insert
 
 
 def test_a_database_that_is_away_is_passed_over_if_there_is_one_below() -> None:
     below, keys = HashMap(WIDTH), np.arange(4)
-    below.put(keys, vectors_of(keys))
+    below.insert(keys, vectors_of(keys))
     out = np.empty((4, WIDTH), np.float32)
 
     Table("t", WIDTH, [Gone(), below]).lookup(keys, out)
 
     assert (out == vectors_of(keys)).all()
-    with pytest.raises(Away, match="it is away"):
+    with pytest.raises(Unavailable, match="it is away"):
         Table("t", WIDTH, [Gone()]).lookup(keys, out)

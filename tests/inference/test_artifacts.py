@@ -14,7 +14,7 @@ from helpers.errors import ArtifactError
 from helpers.formats import Build
 from helpers.inference import artifacts, datasets, ensemble, require
 from helpers.models import Part, Tensor
-from helpers.store import OUTPUTS_VARIABLE, making
+from helpers.store import OUTPUTS_VARIABLE, create_artifact
 from helpers.store import artifacts as store
 from tests.conftest import ONNX
 
@@ -31,7 +31,7 @@ def deployed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ExportConfig:
     """An experiment with a converted model of two files."""
     monkeypatch.setenv(OUTPUTS_VARIABLE, str(tmp_path))
     found: ExportConfig = config("deploy", {})
-    with making(artifact_folder(found, "convert")) as (folder, _):
+    with create_artifact(artifact_folder(found, "convert")) as (folder, _):
         (folder / "model.onnx").write_bytes(b"weights")
         (folder / "sparse").mkdir()
         (folder / "sparse/tables.npy").write_bytes(b"tables")
@@ -65,7 +65,7 @@ def test_what_is_served_as_exported_needs_no_conversion_before(
     monkeypatch.setenv(OUTPUTS_VARIABLE, str(tmp_path))
     found: ExportConfig = config("deploy", {})
     converted: ExportConfig = config("deploy", {}, format="openvino")
-    with making(artifact_folder(found, "export")) as (folder, facts):
+    with create_artifact(artifact_folder(found, "export")) as (folder, facts):
         (folder / "model.onnx").write_bytes(b"weights")
         facts["opset"] = 13
 
@@ -81,7 +81,7 @@ def test_an_artifact_that_is_made_again_is_hashed_again(
     deployed: ExportConfig, hashed: list[str]
 ) -> None:
     require(deployed, "convert")
-    with making(artifact_folder(deployed, "convert")) as (folder, _):
+    with create_artifact(artifact_folder(deployed, "convert")) as (folder, _):
         (folder / "model.onnx").write_bytes(b"another")
     hashed.clear()
 
@@ -164,7 +164,7 @@ def test_a_format_is_told_what_the_server_and_the_experiment_need(
         precision=precision,
         **fields,
     )
-    with making(artifact_folder(chosen, "export")) as (folder, _):
+    with create_artifact(artifact_folder(chosen, "export")) as (folder, _):
         (folder / "model.savedmodel").mkdir()
         (folder / "model.savedmodel/saved_model.pb").write_text("graph")
 
@@ -197,7 +197,7 @@ def test_int8_is_calibrated_with_as_many_samples_at_once_as_a_graph_takes(
     monkeypatch.setattr(model, "training_samples", samples)
     chosen = config("convert", {}, precision="int8", calibration_samples=20)
     inputs = model.inputs(chosen)
-    with making(artifact_folder(chosen, "export")) as (folder, _):
+    with create_artifact(artifact_folder(chosen, "export")) as (folder, _):
         (folder / "model.onnx").write_bytes(b"weights")
 
     artifacts.convert(chosen, lambda *_: None)
@@ -230,5 +230,5 @@ def test_bare_is_measured_only_with_the_runtime_that_serves(
 ) -> None:
     chosen = config("perf_offline", server, device, **fields)
 
-    assert ensemble.requires_native_backend(chosen, chosen.format) is native
-    assert ensemble.has_bare_runtime(chosen) is bare
+    assert ensemble.needs_native_backend(chosen, chosen.format) is native
+    assert ensemble.runs_in_process(chosen) is bare

@@ -59,7 +59,12 @@ def test_every_stage_is_green_and_keeps_the_auc(outputs: Path) -> None:
 
     assert deployed.state == "done"
     kept, decided = deployed.scores
-    assert (kept.metric, kept.fault, decided.metric, decided.fault) == ("auc", "", "match_rate", "")
+    assert (kept.metric, kept.failure, decided.metric, decided.failure) == (
+        "auc",
+        "",
+        "match_rate",
+        "",
+    )
     assert abs(kept.served - kept.framework) < 1e-6
     assert measurement
     assert [row.batch_size for row in measurement.rows] == [2]

@@ -116,7 +116,7 @@ def test_a_lesson_without_the_model_names_the_command_that_makes_it() -> None:
     with pytest.raises(ArtifactError, match=f"no convert result yet. Run: {command} --stage con"):
         measure_interleaved(lessons.sharings(config("instances")), (1, 2))
     with pytest.raises(ArtifactError, match=f"no export result yet. Run: {command} --stage exp"):
-        lessons.outputs_in(lessons.precisions(config("precision"))[0])
+        lessons.compare_precisions(lessons.precisions(config("precision"))[0])
 
 
 def point(variant: str, clients: int, throughput: float, noise: float = 0.01) -> Point:
@@ -219,7 +219,7 @@ def test_instances_name_the_memory_of_more_copies() -> None:
     names = ("one by one", "one by two", "two by one", "two by two")
     points = [point(name, count, 40) for count in (1, 4) for name in names]
 
-    found = lessons.notice_sharing(points)
+    found = lessons.notice_instances(points)
 
     assert "Peak memory of the server: 400 MB with one by one, 400 MB with two by two." in found
     assert any(

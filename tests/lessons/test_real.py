@@ -14,7 +14,14 @@ from typing import Any
 import pytest
 import yaml
 
-from helpers.config import LESSONS, MARK, TARGET_VARIABLE, TAUGHT, notebook_file, resolve
+from helpers.config import (
+    LESSONS,
+    SEPARATOR,
+    TARGET_VARIABLE,
+    TUTORIAL_MODEL,
+    notebook_file,
+    resolve,
+)
 from helpers.display import short
 from helpers.results import Result, read
 from helpers.store import OUTPUTS_VARIABLE
@@ -22,7 +29,7 @@ from tests.conftest import OWN_MEMORY, ROOT
 from tests.pipeline.test_try_it import FILE, run_once, variations
 
 # without shared memory of their own, they are on the worker that runs this model elsewhere
-GROUP = pytest.mark.xdist_group("lessons" if OWN_MEMORY else TAUGHT)
+GROUP = pytest.mark.xdist_group("lessons" if OWN_MEMORY else TUTORIAL_MODEL)
 pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.thorough, GROUP]
 
 TARGET = Path(FILE).stem
@@ -43,7 +50,7 @@ def command(outputs: Path, *words: str) -> "subprocess.CompletedProcess[str]":
 
 
 def run(outputs: Path, *stages: str) -> "subprocess.CompletedProcess[str]":
-    only = ["--model", TAUGHT, "--experiment", "onnx-fp32"]
+    only = ["--model", TUTORIAL_MODEL, "--experiment", "onnx-fp32"]
     chosen = [word for stage in stages for word in ("--stage", stage)]
     helpers = (sys.executable, "-m", "helpers", "run", str(outputs.with_name(FILE)))
     return command(outputs, *helpers, *only, *chosen, "--outputs", str(outputs))
@@ -51,13 +58,13 @@ def run(outputs: Path, *stages: str) -> "subprocess.CompletedProcess[str]":
 
 def try_variation(outputs: Path, lesson: str) -> None:
     """Run the variation that a lesson names, as papermill does."""
-    (given,) = variations(notebook_file(TAUGHT, lesson))
+    (given,) = variations(notebook_file(TUTORIAL_MODEL, lesson))
     content = yaml.safe_load(outputs.with_name(FILE).read_text())
-    config = resolve(TAUGHT, lesson, overrides=given, **content)
-    place = outputs / TARGET / TAUGHT / config.experiment
+    config = resolve(TUTORIAL_MODEL, lesson, overrides=given, **content)
+    place = outputs / TARGET / TUTORIAL_MODEL / config.experiment
     place.mkdir(parents=True)
     with_file = ("-f", str(outputs.with_name(FILE)), "-y", yaml.safe_dump({"overrides": given}))
-    notebooks = (str(notebook_file(TAUGHT, lesson)), str(place / f"{lesson}.ipynb"))
+    notebooks = (str(notebook_file(TUTORIAL_MODEL, lesson)), str(place / f"{lesson}.ipynb"))
     words = (sys.executable, "-m", "papermill", *notebooks, *with_file)
     done = command(outputs, *words)
     assert done.returncode == 0, done.stderr
@@ -68,9 +75,12 @@ def try_variation(outputs: Path, lesson: str) -> None:
 def outputs(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An experiment of ResNet50, deployed, and its lessons."""
     folder = tmp_path_factory.mktemp("lessons")
-    content = run_once(TAUGHT, shared, folder)
+    content = run_once(TUTORIAL_MODEL, shared, folder)
     # as many clients as fill a batch
-    content["models"][TAUGHT]["defaults"] |= {"max_batch_size": 4, "preferred_batch_sizes": [4]}
+    content["models"][TUTORIAL_MODEL]["defaults"] |= {
+        "max_batch_size": 4,
+        "preferred_batch_sizes": [4],
+    }
     (folder / FILE).write_text(yaml.safe_dump(content))
     done = run(folder / "outputs", "export", "convert", "deploy", BY_COMMAND)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -84,8 +94,8 @@ def outputs(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def place(outputs: Path, lesson: str) -> Path:
     """Where a lesson's files are, without their ending."""
     if lesson == BY_COMMAND:
-        return outputs / f"{TARGET}/{TAUGHT}/lessons/{lesson}"
-    (found,) = outputs.glob(f"{TARGET}/{TAUGHT}/*{MARK}*/{lesson}.json")
+        return outputs / f"{TARGET}/{TUTORIAL_MODEL}/lessons/{lesson}"
+    (found,) = outputs.glob(f"{TARGET}/{TUTORIAL_MODEL}/*{SEPARATOR}*/{lesson}.json")
     return found.with_suffix("")
 
 
@@ -122,9 +132,11 @@ def test_a_lesson_is_done_in_time_with_a_page_a_chart_and_its_data(
     assert place(outputs, lesson).with_suffix(".csv").exists()
     assert "overrides = {" in section(text, "Try it")
     index = (outputs / f"{TARGET}/index.html").read_text()
-    own = f"{TAUGHT}/lessons/{lesson}.html" if lesson == BY_COMMAND else MARK
+    own = f"{TUTORIAL_MODEL}/lessons/{lesson}.html" if lesson == BY_COMMAND else SEPARATOR
     assert own in index
-    assert (outputs / f"{TARGET}/{TAUGHT}/lessons/{lesson}.json").exists() is (MARK not in own)
+    assert (outputs / f"{TARGET}/{TUTORIAL_MODEL}/lessons/{lesson}.json").exists() is (
+        SEPARATOR not in own
+    )
     assert all(point["throughput"] > 0 and point["requests"] for point in points(outputs, lesson))
 
 
@@ -170,7 +182,7 @@ def test_precisions_keep_their_bounds_and_are_no_copies_of_fp32(outputs: Path) -
     found = result(outputs, "precision")
 
     assert [check.precision for check in found.checks] == ["fp32", "bf16", "int8"]
-    assert [check.fault for check in found.checks] == ["", "", ""]
+    assert [check.failure for check in found.checks] == ["", "", ""]
     fp32, *_, int8 = (check.differences[0].max_difference or 0.0 for check in found.checks)
     assert 0 < fp32 < int8
 

@@ -146,7 +146,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
 def packages(name: str, **server: Any) -> Check | None:
     """The check of what an experiment needs to run on a GPU in this process."""
     chosen = config(name, server={"kind": "embedded"} | server)
-    return next((each for each in checks.examine([chosen]) if each.name == "GPU packages"), None)
+    return next((each for each in checks.run_checks([chosen]) if each.name == "GPU packages"), None)
 
 
 PACKAGES = {

@@ -65,7 +65,7 @@ def test_tft_loads_completely_at_its_own_cardinality_and_exports(fresh: Project)
     code, output, result = export(fresh, name)
 
     assert code == 0, output
-    assert not result.checks[0].fault
+    assert not result.checks[0].failure
 
 
 QUESTIONS = [
@@ -116,6 +116,6 @@ def test_bert_loads_completely_and_exports(fresh: Project) -> None:
     code, output, result = export(fresh, name)
 
     assert code == 0, output
-    assert not result.checks[0].fault
+    assert not result.checks[0].failure
     assert result.artifact
     assert result.artifact.size_mb > 13

@@ -248,7 +248,7 @@ def test_a_file_for_a_release_gives_the_frameworks_outputs_in_its_runtime(
         f"{case.precision} "
         f"| {case.runtime} {version} | {worst.max_difference:.2g} | {worst.max_bound:.2g}"
     )
-    assert outcome.fault == ""
+    assert outcome.failure == ""
 
 
 @pytest.mark.parametrize(("model", "way"), [("dlrm", "mapped"), ("dlrm", "hps")])
@@ -268,7 +268,7 @@ def test_a_lookup_runs_in_the_python_of_a_release(
     text = json_format.MessageToJson(message, preserving_proto_field_name=True)
     (folder / "1/config.json").write_text(text)
     given = samples(chosen)
-    wire = ensemble.wire_of(deploy, tmp_path / "repository")
+    wire = ensemble.codec_of(deploy, tmp_path / "repository")
     sent = wire.encode(given) if wire else given
     inputs = {own.name: sent[name] for name, own in lookup.inputs.items()}
 

@@ -16,9 +16,9 @@ from onnx import helper, numpy_helper
 from helpers import formats
 from helpers.errors import CheckpointError
 from helpers.models import Arrays
-from helpers.models._own import Axes, Own
+from helpers.models._own import Own, TensorSpec
 from helpers.own import origin
-from helpers.own.draft import Draft, draft, fields
+from helpers.own.draft import InspectedModel, draft, fields
 from helpers.own.options import options
 from tests.own import sources
 
@@ -86,18 +86,18 @@ def subclassed():
 """
 
 
-def drawn(found: Draft) -> Arrays:
+def drawn(found: InspectedModel) -> Arrays:
     """Draw five samples, other ones for each name."""
     draw = np.random.default_rng(7)
     shapes = {each.name: (5, *each.shape) for each in found.description.inputs}
     return {name: draw.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
 
 
-def read(source: object, samples: Path | None = None) -> Draft:
+def read(source: object, samples: Path | None = None) -> InspectedModel:
     return draft("mine", origin.read(str(source)), samples, "", {}, ["fp32"])
 
 
-def made(found: Draft, given: Arrays, folder: Path, *path: str) -> formats.Session:
+def made(found: InspectedModel, given: Arrays, folder: Path, *path: str) -> formats.Session:
     """Make formats, one of the other, and load the last."""
     network = Own("mine", found.description).build(fields(found), found.origin.path)
     source = getattr(network, "content", network)
@@ -112,7 +112,11 @@ def made(found: Draft, given: Arrays, folder: Path, *path: str) -> formats.Sessi
 
 
 def hold(
-    found: Draft, given: Arrays, expected: dict[str, Any], folder: Path, *paths: tuple[str, ...]
+    found: InspectedModel,
+    given: Arrays,
+    expected: dict[str, Any],
+    folder: Path,
+    *paths: tuple[str, ...],
 ) -> None:
     """Hold the reference and formats against what the framework computes under each name."""
     reference = Own("mine", found.description).source(fields(found), found.origin.path)
@@ -321,7 +325,7 @@ def test_the_reference_does_not_depend_on_the_order_in_a_package(
     tensors = {name: torch.from_numpy(array) for name, array in given.items()}
     right = twisted.ordered()[0](**tensors).detach().numpy()
     np.testing.assert_allclose(reference.run(given)["output"], right, **NEAR)
-    other = (Axes("other", "float32", (WIDTH,)),)
+    other = (TensorSpec("other", "float32", (WIDTH,)),)
     own.description = own.description.model_copy(update={"outputs": other})
     with pytest.raises(CheckpointError, match="has the outputs output, but not other"):
         reference.run(given)

@@ -26,7 +26,7 @@ from helpers.config import Gpu, parse, resolve
 from helpers.config.checking import validated
 from helpers.config.parameter_file import Experiment
 from helpers.errors import DataError, DeviceError, ParameterError
-from helpers.models._own import Axes, Own, metrics
+from helpers.models._own import Own, TensorSpec, metrics
 from helpers.models._own.graph import OnnxRuntime
 from helpers.models._rounding import bounds
 from helpers.own import creation, origin, rounding, writing
@@ -586,7 +586,7 @@ def test_the_tolerances_of_frozen_weights_are_those_of_their_sums(tmp_path: Path
 
 
 def test_an_output_may_have_a_part_of_a_dimension() -> None:
-    axes = Axes("map", "float32", ("height/4", 2))
+    axes = TensorSpec("map", "float32", ("height/4", 2))
 
     assert axes.sized({"height": 320}).shape == (80, 2)
 
@@ -721,7 +721,7 @@ def test_rounding_is_seen_by_errors_of_its_size_in_weights_and_in_every_result(
     ]
     tensors = [sources.tensor("x", ["n", 4])], [sources.tensor("y", ["n", 4])]
     path = sources.save(tmp_path / "m.onnx", nodes, *tensors, [weights, yes], opset=opset)
-    noisy = OnnxRuntime(rounding.noisy(onnx.load(path), error))
+    noisy = OnnxRuntime(rounding.add_rounding_noise(onnx.load(path), error))
 
     off = noisy.run({"x": np.ones((rows, 4), np.float32)})["y"] / np.float32([2, 4, 6, 8]) - 1
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from helpers.config.loading import resolve
 from helpers.config.schema import StageConfig as Config
 from helpers.perf import analyzer, background, gpu_monitor, offline, online, sweep
-from helpers.perf.gpu_monitor import GpuObservation, changes, from_metrics, observed
+from helpers.perf.gpu_monitor import GpuObservation, changes, observed, read_metrics
 from helpers.perf.rows import Window, measure_row
 from helpers.results import GpuState, Measurement, Row
 from helpers.triton.server import Server
@@ -49,22 +49,22 @@ nv_inference_count{{model="resnet50",version="1"}} 12.000000
 def test_metrics_are_read_for_the_gpu_that_is_measured() -> None:
     text = METRICS.format(uuid=UUID, utilisation=0.25)
 
-    assert from_metrics(text, UUID) == {
+    assert read_metrics(text, UUID) == {
         "gpu_utilisation": 0.25,
         "gpu_memory_mb": 3500.0,
         "gpu_power_w": 250.5,
     }
-    assert from_metrics(text)["gpu_utilisation"] == 0.99
-    assert from_metrics(text, "GPU-that-is-not-there") == {}
+    assert read_metrics(text)["gpu_utilisation"] == 0.99
+    assert read_metrics(text, "GPU-that-is-not-there") == {}
 
 
 @pytest.mark.parametrize("value", ["nan", "Nan", "+Inf"])
 def test_a_metric_without_a_value_is_none(value: str) -> None:
-    assert "gpu_utilisation" not in from_metrics(METRICS.format(uuid=UUID, utilisation=value), UUID)
+    assert "gpu_utilisation" not in read_metrics(METRICS.format(uuid=UUID, utilisation=value), UUID)
 
 
 def test_a_server_without_a_gpu_has_no_load() -> None:
-    assert from_metrics('nv_cpu_utilization 0.5\nnv_inference_count{model="a"} 1\n') == {}
+    assert read_metrics('nv_cpu_utilization 0.5\nnv_inference_count{model="a"} 1\n') == {}
 
 
 @dataclass
@@ -330,7 +330,7 @@ def load(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(gpu_monitor, "INTERVAL_SECONDS", 0.05)
     monkeypatch.setattr(analyzer, "run", run)
     monkeypatch.setattr(sweep, "distinct_samples", lambda _: {"INPUT__0": np.zeros((4, 2))})
-    monkeypatch.setattr(offline, "bare_session", lambda _: None)
+    monkeypatch.setattr(offline, "load_in_process", lambda _: None)
     monkeypatch.setattr(background, "machine_speed", lambda: 50.0)
     monkeypatch.setattr(background, "wait_until_quiet", lambda *_: 0.0)
     monkeypatch.setattr(background, "_host_seconds", lambda: 0.0)

@@ -16,7 +16,7 @@ from helpers.errors import ServerError
 from helpers.models import Arrays
 from helpers.perf import loadgen
 from helpers.perf.loadgen import Test as Task
-from helpers.perf.loadgen import Trial, compare, flat, run, wrong_answer
+from helpers.perf.loadgen import Trial, compare, flat, run, wrong_response
 from helpers.perf.rows import Window
 from helpers.store.paths import OUTPUTS_VARIABLE, ROOT
 from tests.conftest import Project, processes, wait_for
@@ -69,7 +69,7 @@ def test_each_sample_is_asked_once_and_a_tenth_of_the_answers_is_kept(
     assert len(server.asked) == requests
     assert 3 <= len(trial.answers) <= 25
     assert all((values == RIGHT[index]).all() for index, values in trial.answers)
-    assert wrong_answer(trial, RIGHT, BOUNDS) == ""
+    assert wrong_response(trial, RIGHT, BOUNDS) == ""
 
 
 def test_latencies_are_those_of_the_server() -> None:
@@ -124,7 +124,7 @@ def test_answers_swapped_within_a_request_are_found() -> None:
 
     trial = Swapping().load(Task("Offline", 96, joined=8))
 
-    assert "the reference is" in wrong_answer(trial, RIGHT, BOUNDS)
+    assert "the reference is" in wrong_response(trial, RIGHT, BOUNDS)
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_answers_swapped_within_a_request_are_found() -> None:
 def test_a_wrong_answer_is_described(values: Any, words: str) -> None:
     trial = Trial(np.ones(1), [(2, RIGHT[2]), (3, values)])
 
-    assert wrong_answer(trial, RIGHT, BOUNDS) == words
+    assert wrong_response(trial, RIGHT, BOUNDS) == words
 
 
 @pytest.mark.slow

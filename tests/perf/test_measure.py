@@ -23,9 +23,9 @@ from helpers.errors import MeasurementError
 from helpers.formats import Arrays
 from helpers.perf import analyzer, background, offline, online, sweep
 from helpers.perf.analyzer import LoadPoint
-from helpers.perf.offline import Bare
+from helpers.perf.offline import InProcessModel
 from helpers.perf.rows import Window
-from helpers.perf.runs import MachineSpeed, Runs
+from helpers.perf.runs import Runs, SpeedMonitor
 from helpers.perf.sweep import Point
 from helpers.results import Measurement
 from helpers.triton import Server
@@ -70,7 +70,7 @@ def measured(
 ) -> Runs:
     """Measure one point of a server and a runtime that are stand-ins."""
 
-    class Noted(Bare):
+    class Noted(InProcessModel):
         def run(self, seconds: float) -> float:
             order.append("bare" if seconds else "first call")
             return super().run(min(seconds, 0.01))
@@ -90,7 +90,7 @@ def measured(
     runs = Runs(load_of(seconds, order), watched)
     bare = Noted(Session(), [BATCH])
     point = LoadPoint("resnet50", Path("inputs.json"), [])
-    offline.run_pairs(config, server, bare, BATCH, point, runs)
+    offline.run_rounds(config, server, bare, BATCH, point, runs)
     assert watches == order.count("bare")
     return runs
 
@@ -164,12 +164,12 @@ def test_the_floor_is_asked_with_one_request_whatever_the_batch(tmp_path: Path) 
     point = LoadPoint("resnet50", tmp_path / "inputs.json", [], batch_size=64, parts=("a", "b"))
     many = {"INPUT__0": np.zeros((64, 3), np.float32)}
 
-    offline._measure_floor(server, point, Runs(load, nullcontext), many)
+    offline._measure_noop(server, point, Runs(load, nullcontext), many)
 
     (floor,) = asked
     assert (floor.model, floor.batch_size, floor.parts) == ("identity", 64, ("",))
     assert rows == [1]
-    assert offline.FLOOR_INTERVAL_MS <= floor.interval_ms < analyzer.SHORTEST_INTERVAL_MS
+    assert offline.NOOP_INTERVAL_MS <= floor.interval_ms < analyzer.SHORTEST_INTERVAL_MS
 
 
 @pytest.mark.slow
@@ -192,7 +192,7 @@ def test_a_point_goes_on_until_it_is_known_or_its_time_is_over() -> None:
 
 def test_a_bare_run_lasts_as_long_as_a_served_one() -> None:
     session = Session()
-    bare = Bare(session, [BATCH])
+    bare = InProcessModel(session, [BATCH])
 
     rate = bare.run(0.2)
 
@@ -217,9 +217,9 @@ def test_in_cuda_shared_memory_a_bare_call_takes_tensors_there_and_waits_for_its
     session = SimpleNamespace(run=called("run"), run_on_device=called("on device"))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: order.append("waited"))
     monkeypatch.setattr(offline, "OnDevice", partial(offline.OnDevice, device="cpu"))
-    monkeypatch.setattr(offline, "bare_session", lambda _: session)
+    monkeypatch.setattr(offline, "load_in_process", lambda _: session)
     monkeypatch.setattr(sweep, "distinct_samples", lambda _: {"INPUT__0": np.zeros((2, 3))})
-    monkeypatch.setattr(offline, "run_pairs", lambda *given: given[2].run(0))
+    monkeypatch.setattr(offline, "run_rounds", lambda *given: given[2].run(0))
     load, runs = LoadPoint("m", Path(), [], batch_size=2), Runs(load_of(float, []), nullcontext)
 
     def measured(*given: Any) -> Measurement:
@@ -275,7 +275,7 @@ CHANGED = (
 def test_a_machine_whose_speed_changed_disturbs_a_measurement(
     speeds: tuple[float, float], reason: str
 ) -> None:
-    assert MachineSpeed(0.1, [50.0, 50.0, 50.0, 50.0, *speeds]).changed(*speeds) == reason
+    assert SpeedMonitor(0.1, [50.0, 50.0, 50.0, 50.0, *speeds]).changed(*speeds) == reason
 
 
 def test_each_round_has_the_speed_before_and_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -386,4 +386,4 @@ def test_without_a_whole_run_the_error_is_raised(monkeypatch: pytest.MonkeyPatch
     observer: Any = SimpleNamespace()
     server: Any = SimpleNamespace(processes=(), wire=None)
     with pytest.raises(MeasurementError, match="was killed"):
-        sweep._measure(config, server, observer, point, Point({}, fail, 1), MachineSpeed())
+        sweep._measure(config, server, observer, point, Point({}, fail, 1), SpeedMonitor())

@@ -12,17 +12,17 @@ from numpy.typing import NDArray
 
 from helpers.perf.rows import (
     Window,
-    beyond_floor,
     compare,
+    count_mismatch,
     measure_row,
-    miscounted,
+    overhead_columns,
     quality,
     repetitions,
     windows,
 )
 from helpers.perf.statistics import (
     growth,
-    lag1,
+    lag1_autocorrelation,
     littles_law,
     log_interval,
     percentile_interval,
@@ -179,8 +179,8 @@ def test_the_requests_that_a_percentile_needs(quantile: float, needed: int) -> N
 
 
 def test_a_constant_latency_is_not_correlated() -> None:
-    assert lag1(np.ones(9)) == 0
-    assert lag1(np.arange(50.0)) == 0.95
+    assert lag1_autocorrelation(np.ones(9)) == 0
+    assert lag1_autocorrelation(np.arange(50.0)) == 0.95
 
 
 def test_two_values_bound_nothing_nor_do_values_that_are_no_rates() -> None:
@@ -224,7 +224,7 @@ def test_a_ratio_has_a_verdict_of_its_own(served: list[float], word: str) -> Non
 
 
 def test_what_serving_costs_beyond_the_floor_is_a_difference_of_means_with_welchs_bounds() -> None:
-    found = beyond_floor([1.1, 1.2, 1.3], [0.4, 0.5, 0.6])
+    found = overhead_columns([1.1, 1.2, 1.3], [0.4, 0.5, 0.6])
 
     reach = 2.776445 * (2 * 0.1**2 / 3) ** 0.5  # t of four degrees of freedom
     assert found == pytest.approx(
@@ -238,8 +238,8 @@ def test_what_serving_costs_beyond_the_floor_is_a_difference_of_means_with_welch
 
 
 def test_without_a_bare_runtime_there_is_a_floor_and_nothing_beyond_it() -> None:
-    assert beyond_floor([], [0.4, 0.5, 0.6]) == pytest.approx({"noop_latency_ms": 0.5})
-    assert beyond_floor([1.0, 2.0], [0.5, 0.5, 0.5])["residual_overhead_low_ms"] is None
+    assert overhead_columns([], [0.4, 0.5, 0.6]) == pytest.approx({"noop_latency_ms": 0.5})
+    assert overhead_columns([1.0, 2.0], [0.5, 0.5, 0.5])["residual_overhead_low_ms"] is None
 
 
 @pytest.mark.parametrize(("clients", "batch_size"), [(1, 1), (1, 8), (16, 1), (5, 3)])
@@ -386,7 +386,7 @@ def test_tritons_count_of_requests_is_held_against_the_load_generators(
 ) -> None:
     runs = [Window(closed_loop(1, 3, 0.1), 1, 4, counted=counted)]
 
-    assert miscounted(runs) == fault
+    assert count_mismatch(runs) == fault
     row = measure_row(runs, 20, 0.5, 2, cut=True)
     assert row.quality == ("noisy" if fault else "imprecise")  # of one block
 

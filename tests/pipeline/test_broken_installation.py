@@ -12,7 +12,7 @@ from helpers.errors import StageError
 from helpers.machine import packages
 from helpers.machine.probe import Fault, fault
 from helpers.pipeline import kernels, running
-from helpers.pipeline.kernels import Nursery
+from helpers.pipeline.kernels import KernelServer
 from helpers.results import Result
 from helpers.store import OUTPUTS_VARIABLE, ROOT
 from tests.machine.test_packages import knowing
@@ -39,8 +39,8 @@ def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setenv(OUTPUTS_VARIABLE, str(tmp_path / "outputs"))
     monkeypatch.setattr(running, "execute", execute)
-    monkeypatch.setattr(running, "blocker", lambda _: "")
-    monkeypatch.setattr(kernels, "forked", lambda: nullcontext(KERNELS))
+    monkeypatch.setattr(running, "missing_prerequisite", lambda _: "")
+    monkeypatch.setattr(kernels, "kernel_server_context", lambda: nullcontext(KERNELS))
     return found
 
 
@@ -111,13 +111,13 @@ def test_a_model_whose_framework_is_not_there_is_no_failure(
 @pytest.mark.slow
 def test_kernels_that_cannot_start_say_why(capfd: pytest.CaptureFixture[str]) -> None:
     """A package may break between the check and the kernel."""
-    nursery = Nursery()
-    nursery.preload("nowhere")
+    kernel_server = KernelServer()
+    kernel_server.preload("nowhere")
     reason = "No kernel can be started: ModuleNotFoundError: No module named 'nowhere'"
 
     for _ in range(2):
         with pytest.raises(StageError, match=f"^{reason}. Run: triton-notebooks doctor$"):
-            nursery.fork([], {}, "/")
+            kernel_server.fork([], {}, "/")
 
-    assert nursery._process is None
+    assert kernel_server._process is None
     assert capfd.readouterr().err == ""

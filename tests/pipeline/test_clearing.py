@@ -12,7 +12,7 @@ from helpers.config import ExportConfig, configure, read_file
 from helpers.inference import recipe_folder
 from helpers.results import Result
 from helpers.results.types import ArtifactFacts, Fingerprint
-from helpers.store import OUTPUTS_VARIABLE, ROOT, find_artifact, making
+from helpers.store import OUTPUTS_VARIABLE, ROOT, create_artifact, find_artifact
 from tests.conftest import Project
 
 OLD = "0123456789ab"
@@ -28,7 +28,7 @@ def outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def made(folder: Path, size: int = 1_000_000) -> Path:
-    with making(folder) as (temporary, _):
+    with create_artifact(folder) as (temporary, _):
         (temporary / "model.bin").write_bytes(b"x" * (size - 1))
         (temporary / "more.bin").write_bytes(b"x")
     return folder

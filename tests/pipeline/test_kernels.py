@@ -16,7 +16,7 @@ from jupyter_client.manager import KernelManager
 
 from helpers.errors import StageError
 from helpers.pipeline import kernels
-from helpers.pipeline.kernels import Nursery, forked
+from helpers.pipeline.kernels import KernelServer, kernel_server_context
 from helpers.store import ROOT
 
 TELL = """
@@ -38,13 +38,13 @@ print(json.dumps({
 
 
 @pytest.fixture
-def nursery(monkeypatch: pytest.MonkeyPatch) -> Iterator[Nursery]:
+def kernel_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[KernelServer]:
     monkeypatch.setenv("ONLY_BEFORE", "1")
-    with forked():
-        assert kernels.nursery
-        yield kernels.nursery
-        started = kernels.nursery._process
-    assert kernels.nursery is None
+    with kernel_server_context():
+        assert kernels.kernel_server
+        yield kernels.kernel_server
+        started = kernels.kernel_server._process
+    assert kernels.kernel_server is None
     assert started is None or started.poll() is not None
 
 
@@ -72,13 +72,15 @@ def told(folder: Path, *before: str) -> tuple[KernelManager, dict[str, object]]:
 
 @pytest.mark.slow
 def test_a_kernel_is_a_fork_with_what_it_was_given_and_the_packages(
-    nursery: Nursery, tmp_path: Path
+    kernel_server: KernelServer, tmp_path: Path
 ) -> None:
-    nursery._process, nursery._channel = nursery._start()  # before the variable is gone
+    kernel_server._process, kernel_server._channel = (
+        kernel_server._start()
+    )  # before the variable is gone
     manager, found = told(tmp_path)
     process = psutil.Process(manager.provisioner.pid)  # type: ignore[union-attr]
 
-    assert found["parent"] == nursery._process.pid
+    assert found["parent"] == kernel_server._process.pid
     assert found["session"]
     assert found["folder"] == str(tmp_path)
     assert found["variables"] == {"ONLY_HERE": "2", "ONLY_BEFORE": None}
@@ -92,23 +94,25 @@ def test_a_kernel_is_a_fork_with_what_it_was_given_and_the_packages(
 
 @pytest.mark.slow
 def test_a_kernel_ends_soon_after_the_process_that_forked_it(
-    nursery: Nursery, tmp_path: Path
+    kernel_server: KernelServer, tmp_path: Path
 ) -> None:
     manager, _ = told(tmp_path)
     kernel = psutil.Process(manager.provisioner.pid)  # type: ignore[union-attr]
-    assert nursery._process
+    assert kernel_server._process
 
-    nursery._process.kill()
+    kernel_server._process.kill()
 
     kernel.wait(5)
     assert not manager.is_alive()
     manager.cleanup_resources()
     with pytest.raises(StageError, match="that starts kernels has ended"):
-        nursery.fork([], {}, "/")
+        kernel_server.fork([], {}, "/")
 
 
 @pytest.mark.slow
-def test_the_second_kernel_knows_nothing_of_the_first(nursery: Nursery, tmp_path: Path) -> None:
+def test_the_second_kernel_knows_nothing_of_the_first(
+    kernel_server: KernelServer, tmp_path: Path
+) -> None:
     first, before = told(tmp_path)
     second, now = told(tmp_path)
 
@@ -120,7 +124,7 @@ def test_the_second_kernel_knows_nothing_of_the_first(nursery: Nursery, tmp_path
 
 @pytest.mark.slow
 def test_no_kernel_has_a_debugger_and_the_fourth_has_what_measuring_needs(
-    nursery: Nursery, tmp_path: Path
+    kernel_server: KernelServer, tmp_path: Path
 ) -> None:
     found = []
     for _ in range(4):
@@ -134,17 +138,17 @@ def test_no_kernel_has_a_debugger_and_the_fourth_has_what_measuring_needs(
 
 @pytest.mark.slow
 def test_a_framework_is_imported_before_and_not_beside_another(
-    nursery: Nursery, tmp_path: Path
+    kernel_server: KernelServer, tmp_path: Path
 ) -> None:
     managers, found, parents = [], [], []
     for name in ("torch", "torch", "colorsys"):  # a small one in place of the other framework
-        nursery.preload(name)
+        kernel_server.preload(name)
         manager, told_by = told(tmp_path)
         managers.append(manager)
         found.append(told_by)
-        parents.append(nursery._process)
+        parents.append(kernel_server._process)
     managers[-1].shutdown_kernel(now=True)
-    for manager in managers[:-1]:  # they ended with their nursery
+    for manager in managers[:-1]:  # they ended with their kernel_server
         manager.cleanup_resources()
 
     assert [each["torch"] for each in found] == [True, True, False]
@@ -156,19 +160,19 @@ def test_a_framework_is_imported_before_and_not_beside_another(
 
 @pytest.mark.slow
 def test_a_framework_that_is_not_needed_is_not_imported_and_not_let_go_of(
-    nursery: Nursery, tmp_path: Path
+    kernel_server: KernelServer, tmp_path: Path
 ) -> None:
     found = []
     for name, is_needed in (("colorsys", False), ("colorsys", True), ("colorsys", False)):
-        nursery.preload(name, is_needed)
+        kernel_server.preload(name, is_needed)
         manager, _ = told(tmp_path)
-        found.append((nursery._framework, nursery._process))
+        found.append((kernel_server._framework, kernel_server._process))
         manager.shutdown_kernel(now=True)
-    nursery.preload("torch", False)
+    kernel_server.preload("torch", False)
 
     assert [framework for framework, _ in found] == ["", "colorsys", "colorsys"]
     assert found[0][1] is not found[1][1] is found[2][1]
-    assert (nursery._framework, nursery._process) == ("", None)
+    assert (kernel_server._framework, kernel_server._process) == ("", None)
 
 
 IMPORTS = (  # the sections of a report use the display too
@@ -180,7 +184,7 @@ IMPORTS = (  # the sections of a report use the display too
 
 @pytest.mark.slow
 def test_nothing_of_the_package_is_loaded_before_that_not_every_stage_reads(
-    nursery: Nursery, tmp_path: Path
+    kernel_server: KernelServer, tmp_path: Path
 ) -> None:
     """Else every result would be stale after a change of it."""
     manager, found = told(tmp_path)
@@ -201,17 +205,19 @@ def test_nothing_of_the_package_is_loaded_before_that_not_every_stage_reads(
     assert found["ours"] == read.split()
 
 
-def test_a_kernel_of_another_command_is_started_as_ever(nursery: Nursery, tmp_path: Path) -> None:
+def test_a_kernel_of_another_command_is_started_as_ever(
+    kernel_server: KernelServer, tmp_path: Path
+) -> None:
     manager, found = told(tmp_path, "env")
     manager.shutdown_kernel(now=True)
 
     assert found["parent"] == os.getpid()
     assert not found["pandas"]
-    assert nursery._process is None
+    assert kernel_server._process is None
 
 
 @pytest.mark.slow
-def test_a_kernel_that_ended_is_not_signalled(nursery: Nursery, tmp_path: Path) -> None:
+def test_a_kernel_that_ended_is_not_signalled(kernel_server: KernelServer, tmp_path: Path) -> None:
     manager, _ = told(tmp_path)
     process = manager.provisioner.process  # type: ignore[union-attr]
     psutil.Process(process.pid).kill()

@@ -15,7 +15,7 @@ import pytest
 
 from helpers import models
 from helpers.config.loading import resolve
-from helpers.config.parameter_file import TAUGHT, ParameterFile
+from helpers.config.parameter_file import TUTORIAL_MODEL, ParameterFile
 from helpers.config.schema import LESSONS, STAGE, notebook_file, stages
 from helpers.store.paths import ROOT
 
@@ -28,7 +28,7 @@ TYPES = {"gpu": "str", "device": "str", "experiment": "str"}  # the others are d
 FOLDED = {"jupyter": {"source_hidden": True}}  # a first read leaves the parameters out
 OWN = [stage for stage in STAGE if stage not in LESSONS]  # that each model has a notebook of
 BOOKS = [(model, stage) for model in models.names() for stage in stages(model)]
-BOOKS += [(TAUGHT, lesson) for lesson in LESSONS]
+BOOKS += [(TUTORIAL_MODEL, lesson) for lesson in LESSONS]
 
 
 def read(model: str, stage: str) -> Any:

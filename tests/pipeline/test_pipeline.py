@@ -213,7 +213,7 @@ def test_a_red_rung_fails_its_stage_and_blocks_what_depends_on_it(project: Proje
     ]
     result = project.result("onnx-fp32", "export")
     assert result.state == "failed"
-    assert result.checks[0].fault
+    assert result.checks[0].failure
     assert project.result("onnx-fp32", "deploy").state == "blocked"
 
 
@@ -302,7 +302,7 @@ def test_a_new_format_is_one_module_and_one_failed_experiment_does_not_stop_it(
     assert "dummy cannot be built as openvino bf16: RuntimeError: on purpose" in answer.output
     assert (fresh.target / "dummy/openvino-bf16/convert.ipynb").exists()
     assert "on purpose" in (fresh.target / "index.html").read_text()
-    assert not fresh.result("dummy-fp32", "deploy").scores[0].fault
+    assert not fresh.result("dummy-fp32", "deploy").scores[0].failure
 
 
 def test_what_the_machine_cannot_run_is_skipped_before_any_kernel_starts(fresh: Project) -> None:

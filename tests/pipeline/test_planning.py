@@ -10,16 +10,16 @@ import yaml
 from helpers.config import LESSONS, STAGES, configure, parse, read_file, resolve
 from helpers.pipeline.planning import (
     DATA_SECONDS,
-    FIRST_SECONDS,
+    DEFAULT_STAGE_SECONDS,
     Job,
     due,
     estimates,
     framework,
     parameters,
     plan,
-    stale,
+    why_outdated,
 )
-from helpers.pipeline.running import blocker, write_status
+from helpers.pipeline.running import missing_prerequisite, write_status
 from helpers.results import fingerprint
 from helpers.store import OUTPUTS_VARIABLE, ROOT
 from tests.conftest import Project
@@ -133,8 +133,8 @@ def test_what_follows_a_stage_that_must_run_must_run_too_and_data_are_made_once(
     first, *others = (job for job in jobs if job.config.stage == "export")
     assert reasons[first.result] == "no previous result"
     assert {reasons[job.result] for job in jobs if job.needs} == {"an earlier stage runs again"}
-    assert seconds[first.result] == DATA_SECONDS + FIRST_SECONDS["export"]
-    assert {seconds[job.result] for job in others} == {FIRST_SECONDS["export"]}
+    assert seconds[first.result] == DATA_SECONDS + DEFAULT_STAGE_SECONDS["export"]
+    assert {seconds[job.result] for job in others} == {DEFAULT_STAGE_SECONDS["export"]}
 
 
 def test_a_report_is_due_for_the_target_whose_stages_run_again(
@@ -189,13 +189,13 @@ def test_a_lesson_needs_the_deployment_of_the_experiment_that_it_is_about(
     (job,) = plan(given, [("resnet50", "onnx-fp32")], [lesson])
 
     assert job.result == tmp_path / f"smoke/resnet50/lessons/{lesson}.json"
-    assert blocker(job) == "deploy has not run"
+    assert missing_prerequisite(job) == "deploy has not run"
     deploy, *_ = plan(given, [("resnet50", "onnx-fp32")], ["deploy"])
     write_status(deploy, "failed", "a red check")
-    assert blocker(job) == "deploy failed"
+    assert missing_prerequisite(job) == "deploy failed"
     write_status(deploy, "done", "")
-    assert blocker(job) == ""
-    assert stale(job) == "no previous result"
+    assert missing_prerequisite(job) == ""
+    assert why_outdated(job) == "no previous result"
     assert set(due([deploy, job], force=False)) == {deploy.result, job.result}
 
 

@@ -13,7 +13,7 @@ from onnx.checker import MAXIMUM_PROTOBUF
 
 from helpers import models
 from helpers.accuracy.checks import KEPT_SHARE, MATCHED_SHARE
-from helpers.config import LESSONS, TAUGHT, notebook_file, stages
+from helpers.config import LESSONS, TUTORIAL_MODEL, notebook_file, stages
 from helpers.formats._tensorrt import WORKSPACE_BYTES
 from helpers.lessons.choices import DELAYS_US
 from helpers.models._criteo import network as criteo
@@ -32,7 +32,7 @@ from helpers.models.widedeep import features
 from helpers.perf.statistics import BUDGET_SHARE, CONFIDENCE
 
 BOOKS = [(model, stage) for model in models.names() for stage in stages(model)]
-BOOKS += [(TAUGHT, lesson) for lesson in LESSONS]
+BOOKS += [(TUTORIAL_MODEL, lesson) for lesson in LESSONS]
 UNITS = "ms|µs|s|seconds?|minutes?|hours?|%|times|[kMGT]i?B|GFLOP/s|(?:images|samples)/s"
 FIGURE = re.compile(rf"(?<![\w.`-])(\d[\d,.]*)[ -]?({UNITS})(?!\w)")
 # what only a run can know

@@ -59,8 +59,8 @@ def test_a_run_says_what_a_machine_that_was_not_quiet_took(
     fields = {"model": "dlrm", "experiment": "onnx-fp32", "stage": "perf_online", "gpu": ""}
     done = Result(**fields, state="done", measurement=measured)
     monkeypatch.setattr(running, "execute", lambda *_: done)
-    monkeypatch.setattr(running, "blocker", lambda _: "")
-    monkeypatch.setattr(kernels, "forked", lambda: nullcontext(KERNELS))
+    monkeypatch.setattr(running, "missing_prerequisite", lambda _: "")
+    monkeypatch.setattr(kernels, "kernel_server_context", lambda: nullcontext(KERNELS))
 
     params = ROOT / "params/smoke.yaml"
     outcome = running.run([params], tmp_path, models=["dlrm"], stages=["perf_online"])
@@ -84,8 +84,8 @@ def test_the_stages_of_a_run_share_the_patience_for_a_quiet_machine(
         return Result(**fields, state="done", measurement=measured)
 
     monkeypatch.setattr(running, "execute", execute)
-    monkeypatch.setattr(running, "blocker", lambda _: "")
-    monkeypatch.setattr(kernels, "forked", lambda: nullcontext(KERNELS))
+    monkeypatch.setattr(running, "missing_prerequisite", lambda _: "")
+    monkeypatch.setattr(kernels, "kernel_server_context", lambda: nullcontext(KERNELS))
     monkeypatch.setenv(PATIENCE_VARIABLE, "2")
     monkeypatch.setenv(OUTPUTS_VARIABLE, str(tmp_path))
 
@@ -108,8 +108,8 @@ def test_reports_meanwhile_are_three_minutes_apart(
         return Result(**fields, state="done")
 
     monkeypatch.setattr(running, "execute", execute)
-    monkeypatch.setattr(running, "blocker", lambda _: "")
-    monkeypatch.setattr(kernels, "forked", lambda: nullcontext(KERNELS))
+    monkeypatch.setattr(running, "missing_prerequisite", lambda _: "")
+    monkeypatch.setattr(kernels, "kernel_server_context", lambda: nullcontext(KERNELS))
     assert running.REPORT_SECONDS == 180
     monkeypatch.setattr(running, "REPORT_SECONDS", seconds)
     monkeypatch.setenv(OUTPUTS_VARIABLE, str(tmp_path))

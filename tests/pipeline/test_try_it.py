@@ -26,10 +26,10 @@ from filelock import FileLock
 from helpers import models
 from helpers.config import (
     LESSONS,
-    MARK,
+    SEPARATOR,
     STAGE,
     TARGET_VARIABLE,
-    TAUGHT,
+    TUTORIAL_MODEL,
     DeployConfig,
     ExportConfig,
     StageConfig,
@@ -40,7 +40,7 @@ from helpers.config import (
     stages,
 )
 from helpers.inference import checkpoint_place, dataset_place
-from helpers.pipeline.kernels import forked
+from helpers.pipeline.kernels import kernel_server_context
 from helpers.pipeline.notebook import execute
 from helpers.pipeline.planning import framework
 from helpers.pipeline.publishing import explored, publish_indexes
@@ -53,7 +53,7 @@ HEADING = "## Try it"
 OVERRIDES = re.compile(r"`overrides = (\{[^`]*\})`")
 EXPECTED = re.compile(r"\b(?:expect|compare|look|see|how|which|where|why|because)\b", re.IGNORECASE)
 FEW = {"resnet50": 16, "bert": 16, "tft": 16}  # training samples
-LONGEST_FIRST = sorted(models.names(), key=lambda name: name != TAUGHT)
+LONGEST_FIRST = sorted(models.names(), key=lambda name: name != TUTORIAL_MODEL)
 # The experiments are the first ones of the default target, but for what no other test takes through
 # all stages: TFT's other data set, and rows from the parameter server
 OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -75,7 +75,7 @@ FILE = "try_it.yaml"
 FEWEST_WORDS = 15  # that say what to expect of a variation, and why
 OWN = [stage for stage in STAGE if stage not in LESSONS]  # that each model has a notebook of
 BOOKS = [(model, stage) for model in models.names() for stage in stages(model)]
-BOOKS += [(TAUGHT, lesson) for lesson in LESSONS]
+BOOKS += [(TUTORIAL_MODEL, lesson) for lesson in LESSONS]
 
 
 def last_cell(path: Path) -> Any:
@@ -141,7 +141,7 @@ def test_each_is_of_a_stage_and_changes_it(book: tuple[str, str, Path]) -> None:
         found = resolve(model, stage, overrides=given)
 
         assert found.overrides == given, "it is what the first experiment has"
-        assert found.experiment.count(MARK) == 1
+        assert found.experiment.count(SEPARATOR) == 1
 
 
 def test_the_words_around_each_say_what_to_expect(book: tuple[str, str, Path]) -> None:
@@ -220,7 +220,7 @@ class Prepared:
     def files(self) -> dict[str, bytes]:
         """The experiment's own results."""
         base = self.outputs / self.target / self.model
-        found = (path for path in base.rglob("*") if MARK not in str(path.relative_to(base)))
+        found = (path for path in base.rglob("*") if SEPARATOR not in str(path.relative_to(base)))
         return {str(path): path.read_bytes() for path in found if path.suffix in (".json", ".yaml")}
 
 
@@ -275,8 +275,8 @@ def prepared(request: pytest.FixtureRequest, shared: Path, tmp_path: Path) -> It
         patch.setenv(OUTPUTS_VARIABLE, str(tmp_path / "outputs"))
         patch.setenv(TARGET_VARIABLE, "try_it")
         patch.setenv("PYTHONWARNINGS", "ignore")
-        nursery = stack.enter_context(forked())
-        yield Prepared(model, tmp_path / "outputs", content, nursery.preload)
+        kernel_server = stack.enter_context(kernel_server_context())
+        yield Prepared(model, tmp_path / "outputs", content, kernel_server.preload)
 
 
 def kinds(made: Result) -> set[str]:
@@ -328,7 +328,7 @@ def check(prepared: Prepared, stage: str, given: dict[str, Any]) -> None:
     found = read(results_folder(config) / f"{stage}.json")
     assert found
     assert (found.state, found.experiment) == ("done", config.experiment)
-    assert config.experiment.count(MARK) == 1
+    assert config.experiment.count(SEPARATOR) == 1
     if STAGE[stage].makes_artifact:
         own = read(results_folder(prepared.config(stage)) / f"{stage}.json")
         assert own

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from helpers.store import without
+from helpers.store import block_import
 
 
 def test_a_package_is_missing_meanwhile_and_can_be_imported_afterwards(
@@ -13,7 +13,7 @@ def test_a_package_is_missing_meanwhile_and_can_be_imported_afterwards(
 ) -> None:
     monkeypatch.delitem(sys.modules, "colorsys", raising=False)
 
-    with without("colorsys"), pytest.raises(ModuleNotFoundError):
+    with block_import("colorsys"), pytest.raises(ModuleNotFoundError):
         importlib.import_module("colorsys")
 
     assert importlib.import_module("colorsys").rgb_to_hls(0, 0, 0) == (0, 0, 0)
@@ -22,5 +22,5 @@ def test_a_package_is_missing_meanwhile_and_can_be_imported_afterwards(
 def test_a_package_that_has_been_imported_stays() -> None:
     import json
 
-    with without("json"):
+    with block_import("json"):
         assert importlib.import_module("json") is json

@@ -94,7 +94,7 @@ def test_the_tightest_limit_of_all_groups_around_holds(
     assert found["host_memory_capacity"] == "4 GiB"
     with pytest.raises(CheckpointError, match=r"only 3\.0 GB of memory are free"):
         require_memory(tmp_path, GB)
-    (line,) = [each for each in checks.examine([]) if each.name == "cores"]
+    (line,) = [each for each in checks.run_checks([]) if each.name == "cores"]
     assert (line.word, line.found) == ("WARN", "1.5 of 64 usable")
 
     monkeypatch.delenv(THREADS[0], raising=False)
@@ -120,7 +120,7 @@ def test_without_a_limit_the_host_counts(
     assert usable_cores() == 16
     assert physical_cores() == 8
     assert (usable_memory(), free_memory()) == (64 * GB, 32 * GB)
-    (line,) = [each for each in checks.examine([]) if each.name == "cores"]
+    (line,) = [each for each in checks.run_checks([]) if each.name == "cores"]
     assert (line.word, line.found) == ("ok", "16 of 64 usable")
     for name in THREADS:
         monkeypatch.delenv(name, raising=False)

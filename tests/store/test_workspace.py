@@ -14,7 +14,13 @@ import pytest
 from helpers.__main__ import main
 from helpers.config.loading import resolve
 from helpers.errors import ArtifactError, DataError, WorkspaceError
-from helpers.store.artifacts import find_artifact, is_unchanged, making, mark_failed, verify
+from helpers.store.artifacts import (
+    create_artifact,
+    find_artifact,
+    is_unchanged,
+    mark_failed,
+    verify,
+)
 from helpers.store.files import link_or_copy, write_atomic
 from helpers.store.hashing import fingerprint
 from helpers.store.lock import LOCKED_VARIABLE, clear_leftovers, locked, temporary_folder
@@ -35,7 +41,7 @@ def python(code: str, *arguments: object) -> list[str]:
 
 def made(folder: Path, content: str = "weights") -> Path:
     """An artifact with two files, one of them in a folder."""
-    with making(folder) as (temporary, facts):
+    with create_artifact(folder) as (temporary, facts):
         (temporary / "model.bin").write_text(content)
         (temporary / "assets").mkdir()
         (temporary / "assets/labels.txt").write_text("cat\ndog\n")
@@ -181,7 +187,7 @@ def test_equal_content_has_an_equal_hash_and_another_has_another(folder: Path) -
 
 def test_making_leaves_nothing_when_its_block_fails(folder: Path) -> None:
     def fail() -> None:
-        with making(folder / "cpu/some") as (temporary, _):
+        with create_artifact(folder / "cpu/some") as (temporary, _):
             (temporary / "half.bin").write_text("half")
             raise ValueError("the exporter failed")
 
@@ -196,14 +202,14 @@ def test_making_again_replaces_all_and_a_failure_keeps_what_was_there(folder: Pa
     path = made(folder / "some", "first")
 
     def fail() -> None:
-        with making(path) as (temporary, _):
+        with create_artifact(path) as (temporary, _):
             (temporary / "model.bin").write_text("second")
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         fail()
     assert (path / "model.bin").read_text() == "first"
-    with making(path) as (temporary, _):
+    with create_artifact(path) as (temporary, _):
         (temporary / "only.bin").write_text("third")
 
     artifact = find_artifact(path)

@@ -240,10 +240,10 @@ def test_engines_of_tensorrt_outlive_the_container_by_gpu_release_and_file(
     engine: StandIn, repository: Path, tmp_path: Path
 ) -> None:
     from helpers.config.schema import artifact_folder
-    from helpers.store.artifacts import making
+    from helpers.store.artifacts import create_artifact
 
     chosen = config(device="gpu", fields=FP16 | {"accelerator": "trt"})
-    with making(artifact_folder(chosen, "convert")) as (folder, _):
+    with create_artifact(artifact_folder(chosen, "convert")) as (folder, _):
         (folder / "model.onnx").write_text("a graph")
     found = []
     for _ in range(2):
@@ -362,7 +362,7 @@ def test_the_image_is_the_releases_or_the_one_that_is_named(
 
 
 def test_nobody_is_told_to_open_a_server_to_others() -> None:
-    lines = serving.serve_elsewhere(config(fields={"release": "22.02"}))
+    lines = serving.docker_command(config(fields={"release": "22.02"}))
     assert "tritonserver:22.02-py3" in lines
     asked = " -p 127.0.0.1:8000:8000 "
     assert asked in lines
@@ -770,9 +770,9 @@ def test_the_release_of_the_conversion_counts_where_the_repository_names_none(
     engine: StandIn, repository: Path
 ) -> None:
     from helpers.config.schema import artifact_folder
-    from helpers.store.artifacts import making
+    from helpers.store.artifacts import create_artifact
 
-    with making(artifact_folder(config(), "convert")) as (_, facts):
+    with create_artifact(artifact_folder(config(), "convert")) as (_, facts):
         facts["release"] = "21.02"
     with (
         pytest.raises(ServerError, match="was built for release 21.02, but the server is 24.10"),
@@ -783,7 +783,7 @@ def test_the_release_of_the_conversion_counts_where_the_repository_names_none(
 
 def test_doctor_names_the_engine_and_every_image(engine: StandIn) -> None:
     chosen = [config("convert", fields={"release": "22.02"}), config("convert")]
-    found = {check.name: (check.ok, check.line) for check in checks.examine(chosen)}
+    found = {check.name: (check.ok, check.line) for check in checks.run_checks(chosen)}
     missing = "nvcr.io/nvidia/tritonserver:22.02-py3"
     assert found["Docker"] == (True, "Docker: engine 28.2.2")
     assert found["image 24.10"] == (True, f"image 24.10: {IMAGE}")
@@ -792,7 +792,7 @@ def test_doctor_names_the_engine_and_every_image(engine: StandIn) -> None:
         f"image 22.02: The image {missing} is not on this machine. Run: docker pull {missing}",
     )
     engine.say("fault", "no engine")
-    found = {check.name: (check.ok, check.line) for check in checks.examine(chosen)}
+    found = {check.name: (check.ok, check.line) for check in checks.run_checks(chosen)}
     ok, line = found["Docker"]
     assert not ok
     assert line.endswith(". Start it by systemctl start docker, or set server.kind to embedded.")
@@ -815,12 +815,12 @@ def test_doctor_asks_the_engine_for_nvidias_runtime(
     engine: StandIn, runtimes: str, word: str, line: str
 ) -> None:
     engine.say("runtimes", runtimes)
-    found = {each.name: each for each in checks.examine([config("convert", device="gpu")])}
+    found = {each.name: each for each in checks.run_checks([config("convert", device="gpu")])}
     assert (found["GPU containers"].word, found["GPU containers"].line) == (
         word,
         f"GPU containers: {line}",
     )
-    assert "GPU containers" not in {each.name for each in checks.examine([config("convert")])}
+    assert "GPU containers" not in {each.name for each in checks.run_checks([config("convert")])}
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from helpers.errors import ServerError
-from helpers.machine.checks import examine
+from helpers.machine.checks import run_checks
 from helpers.triton import binaries, embedded
 from tests.triton.test_adapter import write_doubles
 
@@ -48,7 +48,7 @@ def test_a_python_without_its_library_takes_the_system_s_or_says_what_to_install
     if on_the_system:
         library.parent.mkdir()
         library.touch()
-    (check,) = [each for each in examine([]) if each.name == "Python's library"]
+    (check,) = [each for each in run_checks([]) if each.name == "Python's library"]
 
     if on_the_system:
         assert binaries.python_library() == library

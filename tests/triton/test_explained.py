@@ -7,7 +7,7 @@ from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from helpers.triton import backend_of, native
-from helpers.triton.explained import UNKNOWN, configuration_table, explain, meaning
+from helpers.triton.explained import UNKNOWN, configuration_table, describe_config, meaning
 
 WRITTEN = sorted((Path(__file__).parent / "native").rglob("*.pbtxt"))
 
@@ -20,7 +20,7 @@ def parsed(text: str) -> ModelConfig:
 def test_every_field_of_a_written_configuration_is_explained(path: Path) -> None:
     message = parsed(path.read_text())
 
-    lines = list(explain(message))
+    lines = list(describe_config(message))
 
     assert UNKNOWN not in {why for *_, why in lines}
     told = {field.split()[0].partition("_")[0] for field, *_ in lines}
@@ -41,7 +41,7 @@ def test_every_native_backend_is_explained() -> None:
 
 
 def test_the_batcher_is_explained_where_there_is_none() -> None:
-    lines = {field: (value, why) for field, value, why in explain(parsed('name: "m"'))}
+    lines = {field: (value, why) for field, value, why in describe_config(parsed('name: "m"'))}
 
     assert lines["dynamic_batching"] == (
         "none",
@@ -53,7 +53,7 @@ def test_the_batcher_is_explained_where_there_is_none() -> None:
 def test_a_field_that_is_new_is_shown_and_not_hidden() -> None:
     message = parsed('name: "m" parameters { key: "new" value { string_value: "7" } }')
 
-    assert ("parameters new", "7", UNKNOWN) in list(explain(message))
+    assert ("parameters new", "7", UNKNOWN) in list(describe_config(message))
 
 
 def test_the_file_itself_is_folded_below_and_escaped(tmp_path: Path) -> None:

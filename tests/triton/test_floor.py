@@ -99,7 +99,7 @@ def test_an_identity_model_that_sleeps_raises_the_floor_by_that(
         for identity in (name, "sleeps"):
             runs = Runs(lambda point: analyzer.run(point, server), nullcontext)
             asked, load = replace(server, identity=identity), LoadPoint("doubles", data, [])
-            offline.run_pairs(config, asked, None, batch, load, runs)
+            offline.run_rounds(config, asked, None, batch, load, runs)
             rows.append(sweep.compared(config, runs))
 
     plain, sleeping = (float(str(row["noop_latency_ms"])) for row in rows)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from helpers.triton import process
-from helpers.triton.guard import end_session, processes_in_session, shared_memory_users, sweep
+from helpers.triton.guard import kill_session, processes_in_session, shared_memory_users, sweep
 from tests.conftest import processes, wait_for
 
 SHM = Path("/dev/shm")
@@ -36,7 +36,7 @@ def guarded(
     command = [sys.executable, "-c", code]
     with (
         (tmp_path / "log").open("wb") as log,
-        process.guarded(command, log=log, sweep=sweep, at_once=at_once) as it,
+        process.supervised(command, log=log, sweep=sweep, at_once=at_once) as it,
     ):
         yield it
 
@@ -123,7 +123,7 @@ def test_a_session_that_was_killed_uses_its_memory_no_more() -> None:
     with subprocess.Popen([sys.executable, "-c", code], start_new_session=True, **pipes) as large:
         assert large.stdout
         large.stdout.readline()
-        end_session(large.pid, 0)
+        kill_session(large.pid, 0)
         assert processes_in_session(large.pid) == []
 
 
@@ -159,7 +159,7 @@ def test_a_caller_that_is_killed_takes_the_command_along(tmp_path: Path) -> None
     code = (
         "import time; from helpers.triton import process;"
         f"log = open({str(tmp_path / 'log')!r}, 'wb');"
-        "started = process.guarded(['sleep', '98.7654'], log=log);"
+        "started = process.supervised(['sleep', '98.7654'], log=log);"
         "started.__enter__(); time.sleep(99)"
     )
     caller = subprocess.Popen([sys.executable, "-c", code])

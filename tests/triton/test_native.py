@@ -17,7 +17,7 @@ from helpers.inference import ensemble
 from helpers.inference.datasets import request
 from helpers.machine import preflight
 from helpers.machine.preflight import obstacle
-from helpers.store.artifacts import Artifact, find_artifact, making
+from helpers.store.artifacts import Artifact, create_artifact, find_artifact
 from helpers.store.paths import ROOT
 from helpers.triton import native
 from helpers.triton.repository import SCENARIOS, model_config, write_repository
@@ -223,7 +223,7 @@ def test_engines_are_cached_from_the_release_on_that_can() -> None:
 
 @pytest.fixture
 def artifact(tmp_path: Path) -> Artifact:
-    with making(tmp_path / "made") as (made, _):
+    with create_artifact(tmp_path / "made") as (made, _):
         (made / "model.onnx").write_text("weights")
         (made / "sparse").mkdir()
         (made / "sparse/tables.npy").write_text("tables")
@@ -403,7 +403,7 @@ SILENT = [  # the notes mention neither that the driver runs nor that it does no
 @pytest.mark.parametrize(("release", "driver", "runs"), DRIVERS)
 def test_a_driver_is_held_against_the_release_notes(release: str, driver: str, runs: bool) -> None:
     assert bool(releases.driver_obstacle(release, driver)) is not runs
-    assert releases.driver_doubt(release, driver) == ""
+    assert releases.driver_warning(release, driver) == ""
 
 
 @pytest.mark.parametrize(("release", "driver"), SILENT)
@@ -411,7 +411,7 @@ def test_a_driver_that_the_notes_do_not_mention_is_doubted_and_not_refused(
     release: str, driver: str
 ) -> None:
     assert releases.driver_obstacle(release, driver) == ""
-    assert releases.driver_doubt(release, driver).startswith(
+    assert releases.driver_warning(release, driver).startswith(
         f"NVIDIA's notes do not mention driver {driver}, which may be too old: Triton {release} "
     )
 

@@ -252,8 +252,8 @@ def test_a_row_says_that_its_inputs_went_over_http(
 
     samples = {"INPUT__0": np.zeros((1, 3), dtype=np.float32)}
     monkeypatch.setattr(sweep, "distinct_samples", lambda config: samples)
-    monkeypatch.setattr(offline, "bare_session", lambda config: None)
-    monkeypatch.setattr(offline, "run_pairs", measured_runs)
+    monkeypatch.setattr(offline, "load_in_process", lambda config: None)
+    monkeypatch.setattr(offline, "run_rounds", measured_runs)
     monkeypatch.setattr(background, "machine_speed", lambda: 50.0)
     monkeypatch.setattr(background, "wait_until_quiet", lambda *_: 0.0)
     chosen = config("perf_offline", {"shared_memory": asked})

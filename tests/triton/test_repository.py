@@ -16,7 +16,7 @@ from helpers.config.schema import StageConfig as Config
 from helpers.inference import ensemble
 from helpers.inference.ensemble import Component
 from helpers.models import Part, Tensor
-from helpers.store.artifacts import find_artifact, making
+from helpers.store.artifacts import create_artifact, find_artifact
 from helpers.store.paths import ROOT
 from helpers.triton.repository import SCENARIOS, model_config, write_repository
 from tests.conftest import run_time_code
@@ -62,7 +62,7 @@ def component(config: Config) -> Component:
 
 def repository(folder: Path, config: Config) -> Path:
     """A repository whose artifact is one small file."""
-    with making(folder / "made") as (made, _):
+    with create_artifact(folder / "made") as (made, _):
         (made / formats.get(config.format).FILE).write_text("weights")
     artifact = find_artifact(folder / "made")
     assert artifact

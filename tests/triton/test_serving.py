@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from helpers.config import resolve
-from helpers.triton import counting, serving
+from helpers.triton import count_requests, serving
 
 
 def counted(requests: int, samples: int, executions: int) -> dict[str, Any]:
@@ -20,7 +20,7 @@ def test_the_average_batch_is_of_the_block_alone(monkeypatch: pytest.MonkeyPatch
     server: Any = SimpleNamespace(statistics=lambda _: next(counts))
     config: Any = resolve("resnet50", "deploy")
 
-    with counting(config, server) as rows:
+    with count_requests(config, server) as rows:
         assert rows == []
 
     expected = {"requests": 8, "samples": 24, "executions": 6, "average_batch_size": 4.0}
@@ -32,7 +32,7 @@ def test_each_part_of_an_ensemble_has_its_own_batches(monkeypatch: pytest.Monkey
     server: Any = SimpleNamespace(statistics=lambda _: counted(0, 0, 0))
     config: Any = resolve("dlrm", "deploy")
 
-    with counting(config, server) as rows:
+    with count_requests(config, server) as rows:
         pass
 
     assert [row["model"] for row in rows] == ["dlrm_sparse", "dlrm_dense"]

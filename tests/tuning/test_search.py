@@ -10,7 +10,7 @@ import pytest
 
 from helpers.errors import MeasurementError, ServerError
 from helpers.perf import Comparison
-from helpers.perf.compare import HOPELESS
+from helpers.perf.compare import EARLY_STOP_RATIO
 from helpers.perf.interleave import Ratio
 from helpers.perf.statistics import Interval
 from helpers.tuning import Search, Space, Trial, open_study
@@ -56,7 +56,7 @@ class Bench:
         self.compared.append(second)
         right = self.throughput(second) / self.throughput(first)
         ratio = right * exp(self.random.gauss(0, 0.01))
-        done = 1 if is_race and ratio < HOPELESS else pairs
+        done = 1 if is_race and ratio < EARLY_STOP_RATIO else pairs
         self.now += 3 + 5 * done
         latency = self.latency_ms(second)
         found = Ratio(ratio, Interval(ratio / 1.02, ratio * 1.02) if done > 1 else None)

@@ -18,7 +18,7 @@ from helpers.config import (
 from helpers.errors import MeasurementError, ParameterError
 from helpers.pipeline.tuning import _with, experiments
 from helpers.results import Result, write
-from helpers.store import OUTPUTS_VARIABLE, ROOT, find_artifact, making, mark_failed
+from helpers.store import OUTPUTS_VARIABLE, ROOT, create_artifact, find_artifact, mark_failed
 from helpers.tuning import (
     Space,
     Trial,
@@ -30,7 +30,7 @@ from helpers.tuning import (
     tune,
     write_experiment,
 )
-from helpers.tuning.space import LADDER, PREFIX
+from helpers.tuning.space import CHECK_STAGES, PREFIX
 
 
 @pytest.fixture(autouse=True)
@@ -46,8 +46,8 @@ def config(model: str = "resnet50", experiment: str = "", **overrides: Any) -> T
 
 
 def make_ladder(of: TuneConfig) -> None:
-    for stage in LADDER:
-        with making(artifact_folder(of, stage)) as (folder, _):
+    for stage in CHECK_STAGES:
+        with create_artifact(artifact_folder(of, stage)) as (folder, _):
             (folder / "model").write_text(stage)
 
 

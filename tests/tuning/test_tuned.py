@@ -18,8 +18,8 @@ def test_tune_measures_on_real_servers_and_its_winner_is_an_experiment(project: 
     formats = [trial["choice"]["format"] for trial in trials]
     assert formats[:2] == ["onnx-fp32", "openvino-fp32"]
     assert all(trial["ratio"] > 0 and trial["pairs"] for trial in trials)
-    assert [check.fault for check in result.checks] == ["", "", ""]
-    assert all(score.fault == "" for score in result.scores)
+    assert [check.failure for check in result.checks] == ["", "", ""]
+    assert all(score.failure == "" for score in result.scores)
     page = project.target / "dummy/onnx-fp32/tune.html"
     assert "The search" in page.read_text()
     assert 'href="dummy/onnx-fp32/tune.html"' in (project.target / "index.html").read_text()

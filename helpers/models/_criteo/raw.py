@@ -50,7 +50,7 @@ CELLS = (  # what each column holds, and as a regular expression
 LINE = "^" + "\t".join(pattern for _, pattern in CELLS) + "$"
 
 
-class Dictionary:
+class Vocabulary:
     """The ids of a feature: from 1 on for its kept `hashes` in their order, 0 for all others."""
 
     def __init__(self, hashes: "Series") -> None:
@@ -75,7 +75,7 @@ def holds_raw(path: Path) -> bool:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Plan:
     """What a variant takes of the days of a folder."""
 
     source: Path
@@ -143,7 +143,7 @@ def prepare_raw(config: Config, source: Path, folder: Path) -> None:
     the number of different hashes, at some 20 bytes each, not by the number of lines. Raises
     DataError for days that are missing or damaged, or do not give the variant's tables.
     """
-    wanted = Wanted(source, config.variant, days_of(source))
+    wanted = Plan(source, config.variant, days_of(source))
     print(wanted.line)
     *train, last = wanted.days
     features, progress = wanted.features, Progress()
@@ -176,7 +176,7 @@ def count_lines(last: Path) -> int:
 
 
 def samples_of(
-    day: Path, dictionaries: Mapping[str, Dictionary], start: int = 0, count: int | None = None
+    day: Path, dictionaries: Mapping[str, Vocabulary], start: int = 0, count: int | None = None
 ) -> Iterator[Samples]:
     """Read samples of a day, or `count` of them after `start`, in batches."""
     for frame in _read(day, COLUMNS, start, count):
@@ -204,16 +204,18 @@ def days_of(source: Path) -> list[Path]:
 
 def _dictionaries(
     days: list[Path], features: list[str], threshold: int, progress: Progress
-) -> dict[str, Dictionary]:
+) -> dict[str, Vocabulary]:
     """Count the hashes of each feature, and keep those that occur `threshold` times or more."""
-    counts = counts_of(days, features, progress)
+    counts = count_categories(days, features, progress)
     made = {}
     for name in features:
-        made[name] = Dictionary(kept(counts.pop(name), threshold))
+        made[name] = Vocabulary(frequent(counts.pop(name), threshold))
     return made
 
 
-def counts_of(days: list[Path], features: list[str], progress: Progress) -> dict[str, "DataFrame"]:
+def count_categories(
+    days: list[Path], features: list[str], progress: Progress
+) -> dict[str, "DataFrame"]:
     """Count the hashes of each feature (`hash`, `len`, both UInt32).
 
     Batches are counted apart and merged now and then. If polars' streaming engine groups a whole
@@ -243,7 +245,7 @@ def merged(counts: Sequence["DataFrame"]) -> "DataFrame":
     return pl.concat(counts).group_by("hash").agg(pl.col("len").sum())
 
 
-def kept(counts: "DataFrame", threshold: int) -> "Series":
+def frequent(counts: "DataFrame", threshold: int) -> "Series":
     """Give the hashes that occur `threshold` times or more, in the order of their ids."""
     found = counts.filter(counts["len"] >= threshold)
     return found.sort("len", "hash", descending=[True, False])["hash"]

@@ -15,7 +15,7 @@ from helpers.display import Progress
 from helpers.models import Config, Spread
 from helpers.models._criteo import raw, spec
 from helpers.models._criteo.data import write_part
-from helpers.models._parts import joined, once
+from helpers.models._parts import atomic_output, joined
 from helpers.store import fingerprint
 
 
@@ -26,7 +26,7 @@ def prepare_parts(
 
     Every machine must see the three folders by the same paths. Raises DataError as it does.
     """
-    wanted = raw.Wanted(source, config.variant, raw.days_of(source))
+    wanted = raw.Plan(source, config.variant, raw.days_of(source))
     print(wanted.line)
     features, (*train, last) = wanted.features, wanted.days
     counts, ids, pieces = scratch / "counts", scratch / "ids", scratch / "pieces"
@@ -55,10 +55,10 @@ def prepare_parts(
 
 def count(day: Path, features: list[str], folder: Path) -> None:
     """Count the hashes of a day, into a file for each feature."""
-    with once(folder) as temporary:
+    with atomic_output(folder) as temporary:
         if temporary:
             temporary.mkdir()
-            for name, counts in raw.counts_of([day], features, Progress()).items():
+            for name, counts in raw.count_categories([day], features, Progress()).items():
                 counts.write_parquet(temporary / f"{name}.parquet", compression="lz4")
 
 
@@ -66,13 +66,13 @@ def keep(name: str, counted: Sequence[Path], threshold: int, folder: Path) -> in
     """Keep the hashes of a feature that are frequent enough; give the rows of its table."""
     import polars as pl
 
-    with once(folder / f"{name}.npy") as temporary:
+    with atomic_output(folder / f"{name}.npy") as temporary:
         if temporary:
             total = pl.read_parquet(counted[0] / f"{name}.parquet")
             for each in counted[1:]:
                 total = raw.merged([total, pl.read_parquet(each / f"{name}.parquet")])
             with temporary.open("wb") as file:
-                np.save(file, raw.kept(total, threshold).to_numpy())
+                np.save(file, raw.frequent(total, threshold).to_numpy())
     return len(np.load(folder / f"{name}.npy", mmap_mode="r")) + 1
 
 
@@ -80,7 +80,7 @@ def encode(
     day: Path, start: int, count: int | None, piece: Path, features: tuple[str, ...], ids: Path
 ) -> None:
     """Encode the lines of a day, or `count` of them after `start`, as a piece of a part."""
-    with once(piece) as temporary:
+    with atomic_output(piece) as temporary:
         if temporary:
             known = _dictionaries(features, ids, fingerprint(ids))
             rows = [each.rows for each in known.values()]
@@ -88,9 +88,9 @@ def encode(
 
 
 @lru_cache(1)
-def _dictionaries(features: tuple[str, ...], ids: Path, _: str) -> dict[str, raw.Dictionary]:
+def _dictionaries(features: tuple[str, ...], ids: Path, _: str) -> dict[str, raw.Vocabulary]:
     """Load all dictionaries, once in a process as long as the files are the same."""
     import polars as pl
 
     found = {name: pl.Series(np.load(ids / f"{name}.npy")) for name in features}
-    return {name: raw.Dictionary(hashes) for name, hashes in found.items()}
+    return {name: raw.Vocabulary(hashes) for name, hashes in found.items()}

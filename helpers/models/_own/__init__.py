@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 Array: TypeAlias = NDArray[Any]
 GENERATED = "generated"
-CALIBRATED = 32  # samples of the user's from which on a share of them is kept for calibration
+MIN_FOR_CALIBRATION = (
+    32  # samples of the user's from which on a share of them is kept for calibration
+)
 # What the weights of a model come as
 Kind: TypeAlias = Literal[
     "onnx", "savedmodel", "keras", "torchscript", "exported", "function", "repository"
@@ -31,7 +33,7 @@ Kind: TypeAlias = Literal[
 
 
 @dataclass(frozen=True)
-class Axes:
+class TensorSpec:
     """A tensor whose free dimensions have names, which a parameter file gives sizes."""
 
     name: str
@@ -62,8 +64,8 @@ class Description(BaseModel, frozen=True, extra="forbid"):
     framework: Literal["onnxruntime", "torch", "tensorflow", "triton"]
     function: str = ""  # of the source "function": its module and name, "nets:build"
     backend: str = ""  # of the source "repository": what runs it in Triton
-    inputs: tuple[Axes, ...]
-    outputs: tuple[Axes, ...]
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
     # Whether the graph's tensors have the batch as their first dimension: if not, one of size 1 is
     # put before them, and a request is one sample.
     has_batch: bool = True
@@ -150,7 +152,7 @@ class Own(Model):
             config.labels,
             self.score if self.METRICS else None,
             self.description.decision,
-            kept=0 if is_drawn else CALIBRATED,
+            kept=0 if is_drawn else MIN_FOR_CALIBRATION,
         )
 
     def training_samples(self, config: Config, folder: Path, count: int, seed: int) -> Arrays:

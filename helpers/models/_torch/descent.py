@@ -6,7 +6,7 @@ from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 
 
-def descend(
+def optimizer_step(
     optimizer: Optimizer, loss: Tensor, learning_rate: float, largest_norm: float | None = None
 ) -> None:
     """Go down the gradient of `loss`, whose norm is clipped if `largest_norm` is given."""

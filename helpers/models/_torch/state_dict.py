@@ -15,7 +15,7 @@ from helpers.errors import CheckpointError, one_line
 from helpers.models._tensors import check
 
 
-class Inert:
+class Stub:
     """Stands for an object of the training code: takes anything and does nothing."""
 
     def __init__(self, *_: Any, **__: Any) -> None: ...
@@ -29,7 +29,7 @@ class Inert:
 def read(path: Path, inert: Collection[str] = ()) -> Any:
     """Read what torch.save wrote, by PyTorch's restricted unpickler.
 
-    Classes of the modules named in `inert` become `Inert`. Raises CheckpointError if the file
+    Classes of the modules named in `inert` become `Stub`. Raises CheckpointError if the file
     cannot be read or names anything else that is not a tensor.
     """
     if not path.is_file():
@@ -38,7 +38,7 @@ def read(path: Path, inert: Collection[str] = ()) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of a pickle protocol that the next lines judge
             names = torch.serialization.get_unsafe_globals_in_checkpoint(path) if inert else []
-            stubs = [(Inert, name) for name in names if name.rpartition(".")[0] in inert]
+            stubs = [(Stub, name) for name in names if name.rpartition(".")[0] in inert]
             with torch.serialization.safe_globals(stubs):
                 return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # damaged bytes can fail in any way inside the unpickler

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from helpers.errors import DataError
 from helpers.models import Arrays, Dataset
-from helpers.models._tables import origin, reading, require
+from helpers.models._tables import as_data_error, check_values, origin
 from helpers.models.tft import pickles
 from helpers.models.tft.variants import (
     CATEGORY,
@@ -46,7 +46,7 @@ class Windows(Dataset):
             raise DataError(f"{folder} has no {path.name}. {layout}")
         table = _read_table(path, variant)
         for name in (ID, CATEGORY):
-            require(not (table[name] % 1).any(), path, name, "not a whole number")
+            check_values(not (table[name] % 1).any(), path, name, "not a whole number")
         # of each row: its series, and the row of that in the network's embedding
         ids, self._categories = (table[name].astype(np.int64) for name in (ID, CATEGORY))
         if (unknown := self._categories[(self._categories < 0) | (self._categories > last)]).size:
@@ -76,16 +76,16 @@ class Windows(Dataset):
     def __len__(self) -> int:
         return len(self._starts)
 
-    def cut(self, chosen: Integers) -> tuple[Integers, Floats, Floats]:
+    def gather(self, chosen: Integers) -> tuple[Integers, Floats, Floats]:
         """Copy windows out: categories, known and target, each [chosen, 192, 1 or 3]."""
         rows = self._starts[chosen, None] + np.arange(LENGTH)
         return self._categories[rows, None], self._known[rows], self._target[rows, None]
 
     def take(self, places: Integers) -> Arrays:
         """Return int64 [windows, 192, 1], float32 [windows, 192, 3] and [windows, 192, 1]."""
-        return dict(zip(self.names, self.cut(places), strict=False))
+        return dict(zip(self.names, self.gather(places), strict=False))
 
-    def unscaled(self, values: Floats | Doubles, chosen: Integers) -> NDArray[np.float64]:
+    def inverse_transform(self, values: Floats | Doubles, chosen: Integers) -> NDArray[np.float64]:
         """Give the scaled values [chosen, ...] of windows in the units of the data."""
         shape = (2, len(chosen), *[1] * (values.ndim - 1))
         mean, scale = self._scalers[chosen].T.reshape(shape)
@@ -93,7 +93,7 @@ class Windows(Dataset):
 
     def targets(self, chosen: Integers) -> NDArray[np.float64]:
         """Give the target of windows, history and horizon [chosen, 192], in units of the data."""
-        return self.unscaled(self.cut(chosen)[2][..., 0], chosen)
+        return self.inverse_transform(self.gather(chosen)[2][..., 0], chosen)
 
     def score(self, outputs: Arrays) -> dict[str, float]:
         """Give the q-risk of P10, P50 and P90 over all windows and hours, in units of the data;
@@ -105,14 +105,18 @@ class Windows(Dataset):
         everything = np.arange(len(self))
         actual = self.targets(everything)[:, HISTORY:]
         return {
-            f"p{round(100 * q)}": q_risk(actual, self.unscaled(found[..., place], everything), q)
+            f"p{round(100 * q)}": q_risk(
+                actual, self.inverse_transform(found[..., place], everything), q
+            )
             for place, q in enumerate(QUANTILES)
         }
 
     def decisions(self, outputs: Arrays) -> NDArray[np.bool_]:
         """Tell of each hour whether the P50 is above the target of the day before."""
         everything = np.arange(len(self))
-        median = self.unscaled(outputs[self.names[-1]][..., QUANTILES.index(0.5)], everything)
+        median = self.inverse_transform(
+            outputs[self.names[-1]][..., QUANTILES.index(0.5)], everything
+        )
         before = self.targets(everything)[:, HISTORY - HORIZON : HISTORY]
         return np.asarray(median > before).reshape(-1)
 
@@ -129,7 +133,7 @@ def _read_table(path: Path, variant: Variant) -> dict[str, NDArray[np.float64]]:
     import polars as pl
 
     numbers = dict.fromkeys((ID, CATEGORY, TIME, variant.target, *variant.known), pl.Float64)
-    with reading(path):
+    with as_data_error(path):
         scan = pl.scan_csv(path, schema_overrides=numbers, ignore_errors=True)  # others are null
         header = scan.collect_schema().names()
         if missing := ", ".join(name for name in numbers if name not in header):
@@ -139,7 +143,7 @@ def _read_table(path: Path, variant: Variant) -> dict[str, NDArray[np.float64]]:
         table = scan.select(*numbers).sort(ID, TIME, maintain_order=True).collect()
     for column in table:
         finite = column.is_finite().fill_null(False).all()
-        require(finite, path, column.name, "not a finite number")
+        check_values(finite, path, column.name, "not a finite number")
     return {name: table[name].to_numpy() for name in numbers}
 
 

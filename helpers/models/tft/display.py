@@ -58,7 +58,7 @@ def show_forecasts(dataset: Windows, infer: Answers, count: int = 4) -> "Image":
     """
     chosen = spread(len(dataset), count)
     (scaled,) = answers(infer, dataset.take(chosen), chosen).values()
-    forecasts = dataset.unscaled(np.asarray(scaled, dtype=np.float64), chosen)
+    forecasts = dataset.inverse_transform(np.asarray(scaled, dtype=np.float64), chosen)
     actual, ahead = dataset.targets(chosen), HOURS[HISTORY:]
     figure, drawn = subplots("Forecasts of a day and actual values", len(chosen))
     panels = zip(drawn, dataset.series[chosen], actual, forecasts, strict=True)
@@ -84,7 +84,7 @@ def show_forecasts(dataset: Windows, infer: Answers, count: int = 4) -> "Image":
 def example(dataset: Windows, most: int) -> Example:
     """Choose the first window that `show_forecasts` draws."""
     chosen = spread(len(dataset), 1)
-    ((mean, one),) = dataset.unscaled(np.array([[0.0, 1.0]]), chosen)
+    ((mean, one),) = dataset.inverse_transform(np.array([[0.0, 1.0]]), chosen)
     beside = {
         "mean": np.array(mean),
         "scale": np.array(one - mean),

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from helpers.display import Progress
 from helpers.errors import DataError
 from helpers.models import Config
-from helpers.models._tables import PREPARED, reading, text_blocks
+from helpers.models._tables import PREPARED, as_data_error, read_text_chunks
 from helpers.models.tft.variants import ID, VARIANTS
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def prepare_raw(config: Config, source: Path, folder: Path) -> None:
         held = f"the data of variant {next(iter(paths))}" if paths else "no public raw file"
         raise DataError(f"{source} has {held}, but the experiment's is '{config.variant}'")
     path, variant = paths[config.variant], VARIANTS[config.variant]
-    with reading(path, "is damaged"):
+    with as_data_error(path, "is damaged"):
         table = _electricity(path) if config.variant == "electricity" else _traffic(path)
     print(f"scaling and writing {len(table):,} hours")
     try:
@@ -73,7 +73,7 @@ def _variant(path: Path) -> str:
     """Name the variant that a file is for, by what is in it."""
     if path.suffix == ".txt":
         return "electricity"
-    with reading(path, "is damaged"), ZipFile(path) as archive:
+    with as_data_error(path, "is damaged"), ZipFile(path) as archive:
         members = {Path(name).name for name in archive.namelist()}
     if members.isdisjoint({POWER, *OCCUPANCY}):
         raise DataError(f"{path} is another archive: it has neither {POWER} nor {OCCUPANCY[0]}")
@@ -103,7 +103,7 @@ def _hourly_power(path: Path) -> "DataFrame":
     import polars as pl
 
     progress, rows, hours, mean = Progress(), 0, [], pl.exclude(HOUR).mean()
-    texts = text_blocks(path, POWER, BLOCK)
+    texts = read_text_chunks(path, POWER, BLOCK)
     _, *names = next(texts, b"").decode().strip().replace('"', "").split(";")
     if not names:
         raise ValueError("its first line names no columns")
@@ -167,7 +167,7 @@ def _hourly_occupancy(
     progress, hourly = Progress(), np.empty((sum(map(len, parts)), DAY, stations))
     for name, days in zip(OCCUPANCY, parts, strict=True):
         read = 0
-        for line in text_blocks(path, name):
+        for line in read_text_chunks(path, name):
             samples = _numbers(name, line)
             if samples.shape != (stations, DAY * SAMPLES):
                 raise ValueError(f"a day of {name} is not {stations} x {DAY * SAMPLES} numbers")
@@ -199,7 +199,7 @@ def _stacked(
 
 def _integers(path: Path, name: str) -> NDArray[np.int64]:
     """Read a member that is one line, `[1 2 ...]`."""
-    return np.ravel(_numbers(name, next(text_blocks(path, name), b""))).astype(np.int64)
+    return np.ravel(_numbers(name, next(read_text_chunks(path, name), b""))).astype(np.int64)
 
 
 def _numbers(name: str, line: bytes) -> NDArray[np.float64]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from helpers.errors import DataError
 from helpers.models import Arrays, Dataset
 from helpers.models._arrays import concatenate, spread, take
-from helpers.models._tables import origin, reading, require
+from helpers.models._tables import as_data_error, check_values, origin
 from helpers.models.widedeep.features import CLICKED, DISPLAY, HOTNESS, MULTI_HOT, NAMES, PAD, ROWS
 from helpers.models.widedeep.metric import first_click_ranks, mean_average_precision
 
@@ -97,12 +97,12 @@ def read_labels(path: Path) -> tuple[Integers, NDArray[np.bool_]]:
     """Read each row's display and whether it was clicked; check that the features are there too."""
     import polars as pl
 
-    with reading(path):
+    with as_data_error(path):
         _check_schema(path, pl.read_parquet_schema(path))
         table = pl.read_parquet(path, columns=[DISPLAY, CLICKED])
     _check_nulls(path, table)
     clicked = table[CLICKED].cast(pl.Float64)
-    require(clicked.is_in([0.0, 1.0]).all(), path, CLICKED, "not 0 or 1")
+    check_values(clicked.is_in([0.0, 1.0]).all(), path, CLICKED, "not 0 or 1")
     return table[DISPLAY].cast(pl.Int64).to_numpy(), clicked.cast(pl.Boolean).to_numpy()
 
 
@@ -114,14 +114,14 @@ def read_rows(path: Path, first: int, count: int) -> Arrays:
     """
     import polars as pl
 
-    with reading(path):
+    with as_data_error(path):
         table = pl.scan_parquet(path).select(NAMES).slice(first, count).collect()
     _check_nulls(path, table)
     arrays: Arrays = {}
     for name in NAMES:
         if name not in ROWS:
             arrays[name] = table[name].cast(pl.Float32).to_numpy()[:, None]
-            require(np.isfinite(arrays[name]).all(), path, name, "not a finite number")
+            check_values(np.isfinite(arrays[name]).all(), path, name, "not a finite number")
             continue
         least, column = (PAD, _padded(path, table[name])) if name in MULTI_HOT else (0, table[name])
         ids, last = column.to_numpy().reshape(len(table), -1), ROWS[name] - 1
@@ -168,4 +168,4 @@ def _check_schema(path: Path, schema: "Mapping[str, DataType]") -> None:
 
 def _check_nulls(path: Path, table: "DataFrame") -> None:
     for column in table:
-        require(not column.null_count(), path, column.name, "missing")
+        check_values(not column.null_count(), path, column.name, "missing")

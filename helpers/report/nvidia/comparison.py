@@ -11,10 +11,10 @@ from helpers.report import analysis
 from helpers.report.nvidia.rows import (
     ACCELERATORS,
     PublishedRow,
-    as_served,
     fastest,
     gpus,
     published,
+    served_as,
     tables,
 )
 from helpers.report.nvidia.settings import reasons
@@ -129,7 +129,7 @@ def nearest(ours: Row, rows: Sequence[PublishedRow], gpu: str) -> PublishedRow |
     """
 
     def to_table(table: Sequence[PublishedRow]) -> tuple[bool | float, ...]:
-        served = zip(_served(ours), as_served(table[0]), strict=True)
+        served = zip(_served(ours), served_as(table[0]), strict=True)
         return (*(one != other for one, other in served), -fastest(table))
 
     def to_row(row: PublishedRow) -> tuple[float, float]:

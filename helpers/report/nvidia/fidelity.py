@@ -24,7 +24,7 @@ from helpers.errors import DeploymentError
 from helpers.hps import settings as stores
 from helpers.inference import ensemble
 from helpers.perf import analyzer
-from helpers.report.nvidia.rows import ACCELERATORS, PublishedRow, as_served, everything, tables
+from helpers.report.nvidia.rows import ACCELERATORS, PublishedRow, everything, served_as, tables
 from helpers.report.nvidia.settings import (
     ADAPTER,
     CAPTURED,
@@ -90,7 +90,7 @@ def _fidelity(table: Sequence[PublishedRow], read: Callable[[str], Parameters | 
     row = table[0]
     try:
         parameters = read(row.gpu)
-        configs = makers(row, parameters) if parameters else []
+        configs = reproducing_experiments(row, parameters) if parameters else []
         own = _joined(experiment_settings(config) for config in configs)
     except DeploymentError as error:  # somebody's parameter file
         return Fidelity(row, fault=str(error))
@@ -105,7 +105,7 @@ def _fidelity(table: Sequence[PublishedRow], read: Callable[[str], Parameters | 
     return Fidelity(row, configs[0].target, tuple(each.experiment for each in configs), shown)
 
 
-def makers(row: PublishedRow, parameters: Parameters) -> list[LoadConfig]:
+def reproducing_experiments(row: PublishedRow, parameters: Parameters) -> list[LoadConfig]:
     """Configure the experiments that repeat the table of a row, in containers as NVIDIA did."""
     names, stage = parameters.experiments(row.model), f"perf_{row.scenario}"
     configs = (configure(parameters, row.model, name, stage) for name in names)
@@ -114,7 +114,7 @@ def makers(row: PublishedRow, parameters: Parameters) -> list[LoadConfig]:
         for config in configs
         if isinstance(config, LoadConfig)
         and config.server.kind == "docker"
-        and served(config) == as_served(row)
+        and served(config) == served_as(row)
         and row.dataset in ("", config.variant)
     ]
 
@@ -139,9 +139,9 @@ def _line(name: str, theirs: list[Value], ours: list[Value], note: str) -> Line:
 
 
 def served(config: LoadConfig) -> tuple[str, str, str]:
-    """Return format, precision and accelerator of an experiment, as `as_served` those of a row."""
+    """Return format, precision and accelerator of an experiment, as `served_as` those of a row."""
     accelerator = "" if config.accelerator == "none" else ACCELERATORS[config.accelerator]
-    return formats.get(config.format).SHOWN[1], config.precision.upper(), accelerator
+    return formats.get(config.format).DISPLAY_NAMES[1], config.precision.upper(), accelerator
 
 
 def _rows(config: LoadConfig) -> str:
@@ -181,7 +181,7 @@ def experiment_settings(config: LoadConfig) -> Settings:
     has_tf32 = not is_engine and "NVIDIA_TF32_OVERRIDE=0" not in environment
     return {
         "Triton release": [config.server.release],
-        "backend": [formats.get(config.format).SHOWN[0]] if message.platform else [ADAPTER],
+        "backend": [formats.get(config.format).DISPLAY_NAMES[0]] if message.platform else [ADAPTER],
         "format": [model_format],
         "exported as": [config.export_format],
         "ONNX opset": [config.opset]

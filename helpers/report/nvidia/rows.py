@@ -92,7 +92,7 @@ def violates_littles_law(row: Row | PublishedRow) -> bool:
     return law is not None and not LITTLES_LAW[0] <= law <= LITTLES_LAW[1]
 
 
-def as_served(row: PublishedRow) -> tuple[str, str, str]:
+def served_as(row: PublishedRow) -> tuple[str, str, str]:
     """Return format, precision and accelerator of a published row, whatever its label says."""
     accelerator = ACCELERATORS.get(row.backend_accelerator, row.backend_accelerator)
     # an ensemble's graph, behind the lookup, is TensorRT's

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from helpers.config import Server
 from helpers.config import Value as Field
-from helpers.report.nvidia.rows import ACCELERATORS, PublishedRow, as_served, violates_littles_law
+from helpers.report.nvidia.rows import ACCELERATORS, PublishedRow, served_as, violates_littles_law
 from helpers.results import Row
 
 Value = str | int
@@ -30,7 +30,7 @@ NOTES = {
 def published_settings(row: PublishedRow) -> Settings:
     """Return NVIDIA's settings of a row."""
     said = row.setup
-    model_format, precision, accelerator = as_served(row)
+    model_format, precision, accelerator = served_as(row)
     settings = {
         "GPU": row.gpu,
         "variant of the network": said.variant or [],
@@ -98,7 +98,7 @@ def measured_settings(
 def reasons(row: Row, config: Mapping[str, Field], published: PublishedRow) -> tuple[str, ...]:
     """Return every reason why a measurement and a published row may not be comparable."""
     setup, ours = published.setup, measured_settings(row, config, published)
-    precision = as_served(published)[1]
+    precision = served_as(published)[1]
     differences = [
         _difference(name, ours[name], values[0], NOTES.get(name) or setup.notes.get(name, ""))
         for name, values in published_settings(published).items()

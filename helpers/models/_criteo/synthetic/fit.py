@@ -17,7 +17,7 @@ from helpers.models._criteo.lookup import Lookup
 from helpers.models._criteo.network import network
 from helpers.models._criteo.tables import DIMENSION
 from helpers.models._keras import Tensor, keras, tensorflow
-from helpers.models._synthetic import FitProgress, recipe_of
+from helpers.models._synthetic import TrainingLog, lookup_recipe
 
 SEED = 0
 CHUNK = 2**17  # rows of a table that are drawn at once
@@ -111,7 +111,7 @@ def fit(config: Config, dataset: Path, path: Path) -> None:
 
     The checkpoint is written to the new folder `path`. Raises DataError if there is no recipe.
     """
-    recipe = recipe_of(config.dataset, RECIPES)[config.model]
+    recipe = lookup_recipe(config.dataset, RECIPES)[config.model]
     part = SplitBinary(dataset, part="train")
     fitted = train(config.model, part, recipe, path)
     checkpoint.save(config.model, fitted.dense, part.spec.cardinalities, path)
@@ -120,7 +120,7 @@ def fit(config: Config, dataset: Path, path: Path) -> None:
 def train(model: str, part: SplitBinary, recipe: Recipe, folder: Path) -> Recommender:
     """Fit to samples of `part`, drawn at random, with the tables in the new folder `folder`."""
     recommender = Recommender(model, part.spec.cardinalities, folder)
-    progress, rng = FitProgress(recipe.steps), np.random.default_rng(SEED)
+    progress, rng = TrainingLog(recipe.steps), np.random.default_rng(SEED)
     for step in range(1, recipe.steps + 1):
         samples = part.read(rng.integers(0, len(part), recipe.batch_size))
         cooling = float(0.5 * (1 + np.cos(np.pi * (step - 1) / recipe.steps)))

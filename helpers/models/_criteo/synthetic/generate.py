@@ -17,7 +17,7 @@ from helpers.models._arrays import GOLDEN, mix
 from helpers.models._criteo import spec
 from helpers.models._criteo.data import Samples, write_part
 from helpers.models._criteo.tables import CATEGORICAL, NUMERICAL, TABLES
-from helpers.models._synthetic import size_of
+from helpers.models._synthetic import lookup_size
 
 SEED = 1
 ALPHA = 1.45
@@ -44,7 +44,7 @@ def write(config: Config, folder: Path) -> None:
     Raises DataError if there is no such set, ParameterError if the variant has no tables here.
     """
     name, variant = config.dataset, config.variant
-    counts = size_of(name, SIZES, ", a split-binary folder or the public day files")
+    counts = lookup_size(name, SIZES, ", a split-binary folder or the public day files")
     if variant not in TABLES:
         raise ParameterError(f"Unknown tables '{variant}'. Known tables: {', '.join(TABLES)}.")
     tables = TABLES[variant]

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from helpers.models import Config
-from helpers.models._synthetic import FitProgress, recipe_of
+from helpers.models._synthetic import TrainingLog, lookup_recipe
 from helpers.models._torch import state_dict
-from helpers.models._torch.descent import descend, mixed_precision
+from helpers.models._torch.descent import mixed_precision, optimizer_step
 from helpers.models.bert.data import VOCABULARY
 from helpers.models.bert.features import Text, Window, WordPiece, windows
 from helpers.models.bert.network import QuestionAnswering
@@ -39,7 +39,7 @@ def fit(config: Config, dataset: Path, path: Path) -> None:
 
     Prints a line every 20 steps. Raises DataError if there is no recipe for the set.
     """
-    steps, size = recipe_of(config.dataset, STEPS), SIZES[config.variant]
+    steps, size = lookup_recipe(config.dataset, STEPS), SIZES[config.variant]
     scale = SIZES["small"].hidden / size.hidden
     tokenizer = WordPiece(dataset / VOCABULARY, size.rows)
     with torch.random.fork_rng(devices=[]):
@@ -64,7 +64,7 @@ def _train(
             module.requires_grad_(False)
     learned = [each for each in network.parameters() if each.requires_grad]
     optimizer = torch.optim.AdamW(learned, fused=True)
-    progress = FitProgress(steps)
+    progress = TrainingLog(steps)
     for step in range(1, steps + 1):
         *inputs, labels = training_batch(tokenizer, step)
         with mixed_precision():
@@ -72,7 +72,7 @@ def _train(
         loss = sum(cross_entropy(each.float(), labels[:, i]) for i, each in enumerate(logits)) / 2
         done = step / (steps + 1)
         rate = learning_rate * min(done / WARM_UP, (1 - done) / (1 - WARM_UP))
-        descend(optimizer, loss, rate, LARGEST_NORM)
+        optimizer_step(optimizer, loss, rate, LARGEST_NORM)
         progress.say(step, loss.detach())
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.random import Generator
 
 from helpers.models import Config
-from helpers.models._synthetic import size_of
+from helpers.models._synthetic import lookup_size
 from helpers.models.bert.data import MARKER, VOCABULARY
 from helpers.models.bert.features import SPECIAL
 from helpers.models.bert.squad import FILE, TRAINING
@@ -72,7 +72,7 @@ def write(config: Config, folder: Path) -> None:
     Raises DataError if there is no such set.
     """
     name = config.dataset
-    count = size_of(name, SETS, f" or a folder that holds {FILE} and {VOCABULARY}")
+    count = lookup_size(name, SETS, f" or a folder that holds {FILE} and {VOCABULARY}")
     _write(folder / FILE, name, count, SEED)
     _write(folder / TRAINING, name, TRAINING_SETS[name], FILE_SEED)
     (folder / VOCABULARY).write_text("\n".join(vocabulary()) + "\n")

@@ -12,9 +12,9 @@ from torch import nn
 from torch.nn.functional import cross_entropy, one_hot
 
 from helpers.models import Config
-from helpers.models._synthetic import FitProgress, recipe_of
+from helpers.models._synthetic import TrainingLog, lookup_recipe
 from helpers.models._torch import state_dict
-from helpers.models._torch.descent import descend, mixed_precision
+from helpers.models._torch.descent import mixed_precision, optimizer_step
 from helpers.models.resnet50.data import normalise
 from helpers.models.resnet50.network import Bottleneck, ResNet50
 from helpers.models.resnet50.synthetic.generate import CLASSES, training_batch
@@ -53,7 +53,7 @@ def fit(config: Config, dataset: Path, path: Path) -> None:
 
     Prints a line every 20 steps. Raises DataError if there is no recipe for the set.
     """
-    recipe = recipe_of(config.dataset, RECIPES)
+    recipe = lookup_recipe(config.dataset, RECIPES)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
         network = _fresh_network()
@@ -88,14 +88,14 @@ def _train(network: ResNet50, sides: Sequence[int]) -> None:
     steps = len(sides)
     optimizer = torch.optim.AdamW(network.parameters(), lr=LEARNING_RATE, betas=BETAS, fused=True)
     network.train()
-    progress = FitProgress(steps)
+    progress = TrainingLog(steps)
     for step in range(1, steps + 1):
         inputs, labels = _batch(step, sides[step - 1])
         with mixed_precision():
             logits = network(inputs)
         loss = cross_entropy(logits.float(), labels)
         left = (steps - step + 1) / steps
-        descend(optimizer, loss, LEARNING_RATE * min(1.0, step / WARM_UP, left / COOL_DOWN))
+        optimizer_step(optimizer, loss, LEARNING_RATE * min(1.0, step / WARM_UP, left / COOL_DOWN))
         progress.say(step, loss.detach())
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from helpers.models import Config
-from helpers.models._synthetic import size_of
+from helpers.models._synthetic import lookup_size
 from helpers.models.resnet50 import IMAGES, TRAINING
 from helpers.models.resnet50.data import MARKER
 from helpers.store import usable_cores
@@ -38,7 +38,7 @@ def write(config: Config, folder: Path) -> None:
     Raises DataError if there is no such set.
     """
     name, parts = config.dataset, (folder / IMAGES, folder / TRAINING)
-    counts = size_of(name, SETS, " or a folder of images")
+    counts = lookup_size(name, SETS, " or a folder of images")
     seeds = EVALUATION_SEED, FILE_SEED
     for count, seed, part in zip(counts, seeds, parts, strict=True):
         images = [(seed, texture, number) for texture in range(CLASSES) for number in range(count)]

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from helpers.models import Config
-from helpers.models._synthetic import FitProgress, recipe_of
+from helpers.models._synthetic import TrainingLog, lookup_recipe
 from helpers.models._torch import state_dict
-from helpers.models._torch.descent import descend, mixed_precision
+from helpers.models._torch.descent import mixed_precision, optimizer_step
 from helpers.models.tft.data import Windows
 from helpers.models.tft.network import TemporalFusionTransformer
 from helpers.models.tft.variants import HISTORY, QUANTILES, VARIANTS
@@ -25,7 +25,7 @@ def fit(config: Config, dataset: Path, path: Path) -> None:
 
     Prints a line every 20 steps. Raises DataError if there is no recipe for the set.
     """
-    steps, batch_size, learning_rate = recipe_of(config.dataset, RECIPES)
+    steps, batch_size, learning_rate = lookup_recipe(config.dataset, RECIPES)
     variant = VARIANTS[config.variant]
     windows, rng = Windows(dataset, variant, (), "train"), np.random.default_rng(SEED)
     with torch.random.fork_rng(devices=[]):
@@ -33,15 +33,15 @@ def fit(config: Config, dataset: Path, path: Path) -> None:
         network = TemporalFusionTransformer(variant.cardinality, dropout=0)  # no window comes twice
         optimizer = torch.optim.AdamW(network.parameters(), lr=learning_rate, fused=True)
         network.train()
-        progress = FitProgress(steps)
+        progress = TrainingLog(steps)
         for step in range(1, steps + 1):
             chosen = rng.integers(0, len(windows), batch_size)
-            s_cat, k_cont, target = map(torch.from_numpy, windows.cut(chosen))
+            s_cat, k_cont, target = map(torch.from_numpy, windows.gather(chosen))
             with mixed_precision():
                 forecast = network(s_cat, k_cont, target)
             loss = quantile_loss(forecast.float(), target[:, HISTORY:])
             cooling = 0.5 * (1 + np.cos(np.pi * step / steps))
-            descend(optimizer, loss, learning_rate * min(step / WARM_UP, cooling))
+            optimizer_step(optimizer, loss, learning_rate * min(step / WARM_UP, cooling))
             progress.say(step, loss.detach())
     state_dict.save(network, path)
 

@@ -9,7 +9,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from helpers.models import Config
-from helpers.models._synthetic import size_of
+from helpers.models._synthetic import lookup_size
 from helpers.models._tables import GENERATED
 from helpers.models.tft.prepare import prepare
 from helpers.models.tft.variants import HISTORY, ID, VARIANTS, Variant
@@ -33,7 +33,7 @@ def write(config: Config, folder: Path) -> None:
     DataError if there is no such set.
     """
     name, kind = config.dataset, config.variant
-    sizes = size_of(name, SIZES, ", NVIDIA's processed folder or a public raw file")
+    sizes = lookup_size(name, SIZES, ", NVIDIA's processed folder or a public raw file")
     (train, windows), variant, history = sizes[kind], VARIANTS[kind], HISTORY // DAY
     days = ((0, train), (train - history, train + 1), (train + 1 - history, train + 3))
     table = _table(kind, variant, (train + 2) * DAY + windows - 1)

@@ -7,7 +7,7 @@ import polars as pl
 
 from helpers.display import Progress
 from helpers.errors import DataError
-from helpers.models._tables import reading, text_blocks
+from helpers.models._tables import as_data_error, read_text_chunks
 from helpers.models.widedeep.raw import find
 
 # Each file, without `.csv` or `.csv.zip` -> rows of the public one, and its first line.
@@ -45,7 +45,7 @@ class Files:
         and a file without rows.
         """
         path, rows, (public, header) = self.paths[name], 0, FILES[name]
-        texts = text_blocks(path, f"{name}.csv", BLOCK)
+        texts = read_text_chunks(path, f"{name}.csv", BLOCK)
         if not (line := next(texts, b"")):
             raise DataError(f"{path} is empty")
         if (found := line.decode("utf-8", "replace").strip()) != header:
@@ -75,7 +75,7 @@ def _parsed(path: Path, text: bytes, columns: list[str], first: int) -> pl.DataF
                 reason = f"line {line} has {found + 1} fields, expected {commas + 1}"
                 raise DataError(f"{path} is damaged: {reason}")
     schema = {name: TYPES.get(name, pl.Int32) for name in columns}
-    with reading(path, f"is damaged, at lines from {first}"):
+    with as_data_error(path, f"is damaged, at lines from {first}"):
         block = pl.read_csv(
             text, has_header=False, schema=schema, null_values=["\\N"], quote_char=None
         )

@@ -13,7 +13,7 @@ import polars as pl
 
 from helpers.display import Progress
 from helpers.models import Config, Spread
-from helpers.models._parts import once
+from helpers.models._parts import atomic_output
 from helpers.models.widedeep.raw import parts_of, rows, statistics, tables, write_facts
 from helpers.models.widedeep.raw.files import Files
 from helpers.store import fingerprint
@@ -49,7 +49,7 @@ def prepare_parts(
 
 def cut(source: Path, scratch: Path, name: str) -> None:
     """Cut clicks or events by spans of displays."""
-    with once(scratch / name) as temporary:
+    with atomic_output(scratch / name) as temporary:
         if temporary:
             temporary.mkdir()
             rows.partition(Files(source, Progress()), temporary, name)
@@ -61,7 +61,7 @@ def cut(source: Path, scratch: Path, name: str) -> None:
 def join(source: Path, scratch: Path, number: int, span: int, drawn: int) -> dict[str, int]:
     """Join a span; count the rows of each part."""
     done = scratch / "joined" / f"{number:05d}.json"
-    with once(done) as temporary:
+    with atomic_output(done) as temporary:
         if temporary:
             files = Files(source, Progress())
             counts, _ = rows.join_span(
@@ -75,7 +75,7 @@ def join(source: Path, scratch: Path, number: int, span: int, drawn: int) -> dic
 def learn(source: Path, scratch: Path) -> dict[str, object]:
     """Take the statistics of all training rows."""
     learnt = scratch / "learnt"
-    with once(learnt) as temporary:
+    with atomic_output(learnt) as temporary:
         if temporary:
             temporary.mkdir()
             made = statistics.learn(
@@ -90,7 +90,7 @@ def learn(source: Path, scratch: Path) -> dict[str, object]:
 
 def write(scratch: Path, folder: Path, name: str, valid: int) -> None:
     """Write one file of the result."""
-    with once(folder / name) as temporary:
+    with atomic_output(folder / name) as temporary:
         if temporary:
             known = json.loads((scratch / "learnt" / KNOWN).read_text())
             ads = pl.read_parquet(scratch / "learnt/ads.parquet")

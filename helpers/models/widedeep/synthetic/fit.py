@@ -12,7 +12,7 @@ from helpers.models import Config, Network
 from helpers.models._arrays import take
 from helpers.models._keras import Tensor, tensorflow
 from helpers.models._keras import keras as load_keras
-from helpers.models._synthetic import FitProgress, recipe_of
+from helpers.models._synthetic import TrainingLog, lookup_recipe
 from helpers.models.widedeep import checkpoint
 from helpers.models.widedeep.data import Displays
 from helpers.models.widedeep.network import OUTPUT, wide_and_deep
@@ -28,7 +28,7 @@ def fit(config: Config, dataset: Path, path: Path) -> None:
 
     Prints a line every 20 steps. Raises DataError if there is no recipe for the set.
     """
-    steps, batch_size = recipe_of(config.dataset, RECIPES)
+    steps, batch_size = lookup_recipe(config.dataset, RECIPES)
     network = wide_and_deep(SEED)
     _train(network, Displays(dataset, OUTPUT, "train"), steps, batch_size)
     checkpoint.save(network, path)
@@ -55,7 +55,7 @@ def _train(network: Network, displays: Displays, steps: int, batch_size: int) ->
         adam.apply_gradients([pair for pair in pairs if not isinstance(pair[0], tf.IndexedSlices)])
         return loss
 
-    rng, progress = np.random.default_rng(SEED), FitProgress(steps)
+    rng, progress = np.random.default_rng(SEED), TrainingLog(steps)
     times = -(-steps * batch_size // len(clicked))
     order = np.concatenate([rng.permutation(len(clicked)) for _ in range(times)])
     for number in range(steps):

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from helpers.models import Config
-from helpers.models._synthetic import size_of
+from helpers.models._synthetic import lookup_size
 from helpers.models._tables import GENERATED
 from helpers.models.widedeep.features import (
     CLICKED,
@@ -48,7 +48,7 @@ def write(config: Config, folder: Path) -> None:
     """
     name = config.dataset
     known = ", NVIDIA's prepared folder or the folder of outbrain's CSV files"
-    sizes, rng = size_of(name, SIZES, known), np.random.default_rng(SEED)
+    sizes, rng = lookup_size(name, SIZES, known), np.random.default_rng(SEED)
     table = _table(displays := sum(sizes), rng)
     valid = np.sort(rng.choice(displays, sizes[1], replace=False)) + 1
     train = np.setdiff1d(np.arange(1, displays + 1), valid)

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from helpers.config import LESSONS, STAGES, command, keep, resolve, results_folder
-from helpers.config.exploring import LONGEST, name_of
+from helpers.config import LESSONS, STAGES, command, resolve, results_folder, save_overrides
+from helpers.config.overrides import LONGEST, name_of
 from helpers.errors import ParameterError
 from helpers.store import OUTPUTS_VARIABLE
 
@@ -43,7 +43,7 @@ def test_a_lesson_about_another_experiment_or_with_overrides_lies_apart(
 
 def test_a_later_stage_knows_the_overrides_by_the_name() -> None:
     export = resolve("resnet50", "export", overrides={"threads": 1, "batch_sizes": [1, 2]})
-    keep(export.target, export.model, export.experiment, export.overrides)
+    save_overrides(export.target, export.model, export.experiment, export.overrides)
 
     deploy = resolve("resnet50", "deploy", experiment="onnx-fp32~batch_sizes=1-2,threads=1")
 

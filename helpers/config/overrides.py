@@ -11,7 +11,7 @@ from helpers.config.parameter_file import Value
 from helpers.errors import ParameterError
 from helpers.store import digest, display_path, outputs, write_atomic
 
-MARK = "~"  # between the experiment's name and its overrides; no experiment has it in its name
+SEPARATOR = "~"  # between the experiment's name and its overrides; no experiment has it in its name
 NAME = re.compile(r"[\w.,=~-]+")  # no folder
 PLAIN = re.compile(r"[\w.-]{1,24}")
 LONGEST = 80  # characters: the name is that of a folder too
@@ -23,7 +23,7 @@ def name_of(experiment: str, overrides: Mapping[str, Value]) -> str:
     said = ",".join(f"{key}={_spelled(value)}" for key, value in sorted(overrides.items()))
     if len(said) > LONGEST:
         said = digest(dict(overrides))[:12]
-    return f"{experiment}{MARK}{said}"
+    return f"{experiment}{SEPARATOR}{said}"
 
 
 def _spelled(value: Value) -> str:
@@ -34,19 +34,19 @@ def _spelled(value: Value) -> str:
 
 def experiment_of(name: str) -> str:
     """Return the name without its overrides; `name` itself if it has none."""
-    return name.partition(MARK)[0]
+    return name.partition(SEPARATOR)[0]
 
 
-def keep(target: str, model: str, name: str, overrides: Mapping[str, Value]) -> None:
+def save_overrides(target: str, model: str, name: str, overrides: Mapping[str, Value]) -> None:
     """Save the overrides for later stages, which get the name alone."""
     write_atomic(_path(target, model, name), json.dumps(dict(overrides), indent=1) + "\n")
 
 
-def kept(target: str, model: str, name: str) -> dict[str, Value]:
+def load_overrides(target: str, model: str, name: str) -> dict[str, Value]:
     """Return the overrides of a name; empty for a name without. Raises `ParameterError` if no stage
     has saved them.
     """
-    if MARK not in name:
+    if SEPARATOR not in name:
         return {}
     path = _path(target, model, name)
     try:
