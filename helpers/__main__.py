@@ -18,9 +18,10 @@ try:
     from typer import Argument, Option, Typer, TyperException
     from typer.main import get_command
 
-    from helpers import config, fleet, inference, machine, own, perf, pipeline, triton
+    from helpers import config, inference, machine, measure, pipeline, triton
     from helpers.display import Lines, lines_or_live
     from helpers.errors import DeploymentError, ParameterError, ServerError, WorkspaceError
+    from helpers.pipeline import cluster, own
     from helpers.report import counts
     from helpers.store import (
         OUTPUTS_VARIABLE,
@@ -145,8 +146,8 @@ def run(
         raise ParameterError("--fetch, --key and --insecure need --scheduler.")
     do: Callable[..., Counter[str]] = pipeline.run
     if scheduler:
-        access = fleet.Access(scheduler, key, insecure)
-        do = partial(fleet.run, access=access, fetch=fetch)
+        access = cluster.Access(scheduler, key, insecure)
+        do = partial(cluster.run, access=access, fetch=fetch)
     outcome = do(
         files or (),
         outputs,
@@ -176,7 +177,7 @@ def worker(
 
     It runs until you press Ctrl-C.
     """
-    fleet.work(fleet.Access(address, key, insecure), target or (), say)
+    cluster.work(cluster.Access(address, key, insecure), target or (), say)
 
 
 @app.command(epilog=EXAMPLE.format("scheduler --host 10.0.0.1"))
@@ -190,7 +191,7 @@ def scheduler(
 
     It runs until you press Ctrl-C. Connections from other machines use TLS.
     """
-    fleet.serve_scheduler(host, port, outputs, insecure, say)
+    cluster.serve_scheduler(host, port, outputs, insecure, say)
 
 
 @app.command(
@@ -213,8 +214,8 @@ def prepare(
     The files are those of Criteo or Outbrain. All machines must see them and the outputs folder
     under the same paths. Run the same command again to resume: finished parts are kept.
     """
-    access = fleet.Access(scheduler, key, insecure)
-    fleet.prepare(file, outputs, model, access=access, experiment=experiment, say=say)
+    access = cluster.Access(scheduler, key, insecure)
+    cluster.prepare(file, outputs, model, access=access, experiment=experiment, say=say)
 
 
 @app.command(epilog=EXAMPLE.format("publish"))
@@ -283,7 +284,7 @@ def serve(
     chosen = config.configure(given, model, experiment, "deploy")
     assert isinstance(chosen, config.DeployConfig)
     if scheduler:
-        fleet.fetch_repository(chosen, outputs, fleet.Access(scheduler, key, insecure), say)
+        cluster.fetch_repository(chosen, outputs, cluster.Access(scheduler, key, insecure), say)
     repository = inference.require(chosen, "deploy")
     log = outputs / file.stem / "serve.log"
     with triton.serve(chosen, repository, "online", log=log, http_port=port) as server:
@@ -303,7 +304,7 @@ def crosscheck(
     """
     given = config.read_file(file)
     config.select(given, [model], [experiment] if experiment else [])
-    rows = perf.crosscheck(given, model, experiment)
+    rows = measure.crosscheck(given, model, experiment)
     for row in rows:
         say(", ".join(f"{name} {value}" for name, value in row.items() if value))
     return 1 if any(row["quality"] == "differ" for row in rows) else 0

@@ -27,7 +27,7 @@ import pytest
 from filelock import FileLock
 
 from helpers.machine import packages
-from helpers.perf.background import PATIENCE_VARIABLE
+from helpers.measure.background import PATIENCE_VARIABLE
 from helpers.results import Result, Row, read
 from helpers.store import GRAMMARS, OUTPUTS_VARIABLE, block_import
 from helpers.triton import guard, owner
@@ -133,10 +133,10 @@ LONGEST = [
     HERE / name
     for name in (
         "pipeline/test_try_it.py",
-        "own/test_stages.py",
-        "fleet/test_fleet.py",
-        "lessons/test_real.py",
-        "fleet/test_faults.py",
+        "pipeline/own/test_stages.py",
+        "pipeline/cluster/test_fleet.py",
+        "compare/test_real.py",
+        "pipeline/cluster/test_faults.py",
         "models/test_tft.py",
         "models/test_published_checkpoints.py",
         "models/test_criteo_raw.py",
@@ -151,8 +151,8 @@ LONGEST = [
         "triton/test_server.py",
         "pipeline/test_faults.py",
         "pipeline/test_pipeline.py",
-        "perf/test_loadgen.py",
-        "tuning/test_tuned.py",
+        "measure/test_loadgen.py",
+        "compare/test_tuned.py",
         "report/test_browser.py",
     )
 ]

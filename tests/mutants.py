@@ -19,10 +19,10 @@ helpers/hps/updates.py: return store.start(work, store, source) if work else Non
   hps/test_kafka.py::test_a_broker_that_is_not_there_is_told_and_keeps_nobody_from_answering
 helpers/models/resnet50/data.py: pool.shutdown(cancel_futures=True) => pass
   models/test_resnet50.py::test_who_leaves_batches_early_leaves_no_thread_that_reads_on
-helpers/perf/background.py: return max(part() for _ in range(PACE_PARTS)) => return 2.0
-  perf/test_measure.py::test_the_pace_is_that_of_the_moment_in_which_nothing_else_ran
-helpers/perf/peaks.py: gflops, memory = found => gflops, memory = {precision: 50.0}, 10.0
-  perf/test_limits.py::test_a_peak_is_what_was_computed_and_copied_in_the_shortest_time
+helpers/measure/background.py: return max(part() for _ in range(PACE_PARTS)) => return 2.0
+  measure/test_measure.py::test_the_pace_is_that_of_the_moment_in_which_nothing_else_ran
+helpers/measure/peaks.py: gflops, memory = found => gflops, memory = {precision: 50.0}, 10.0
+  measure/test_limits.py::test_a_peak_is_what_was_computed_and_copied_in_the_shortest_time
 helpers/triton/serving.py: -p 127.0.0.1:8000:8000 => -p 127.0.0.1:8000:8000 -p 0.0.0.0:8001:8001
   triton/test_docker.py::test_nobody_is_told_to_open_a_server_to_others
 helpers/triton/server.py: OPENER = build_opener(ProxyHandler({})) => OPENER = build_opener()
@@ -33,20 +33,20 @@ helpers/machine/checks.py: Check("Python", known, => Check("Python", True,
   machine/test_doctor.py::test_a_machine_that_lacks_a_little_is_told_how_to_fix_it
 helpers/machine/checks.py: preflight.numbers(glibc) >= GLIBC => True
   machine/test_doctor.py::test_a_machine_that_lacks_a_little_is_told_how_to_fix_it
-helpers/perf/background.py: return max(0.0, (after - before) / (now - started)) => return 0.0
-  perf/test_measure.py::test_what_others_compute_is_monitored
-helpers/perf/background.py: fcntl.flock(folder, fcntl.LOCK_EX) => pass
-  perf/test_measure.py::test_one_measurement_runs_at_a_time
-helpers/own/origin.py: COPIES = 4 => COPIES = 0
-  own/test_new.py::test_a_model_that_needs_more_memory_than_there_is_is_refused
+helpers/measure/background.py: return max(0.0, (after - before) / (now - started)) => return 0.0
+  measure/test_measure.py::test_what_others_compute_is_monitored
+helpers/measure/background.py: fcntl.flock(folder, fcntl.LOCK_EX) => pass
+  measure/test_measure.py::test_one_measurement_runs_at_a_time
+helpers/pipeline/own/origin.py: COPIES = 4 => COPIES = 0
+  pipeline/own/test_new.py::test_a_model_that_needs_more_memory_than_there_is_is_refused
 helpers/triton/guard.py: not in used and path.stat().st_uid == os.getuid() => not in used
   triton/test_guard.py::test_what_another_user_left_is_not_swept
 helpers/store/lock.py: status.st_uid == os.getuid() => True
   store/test_workspace.py::test_temporary_folders_that_are_young_or_of_another_user_are_kept
 helpers/store/lock.py: time.time() - status.st_mtime > YOUNG_SECONDS => True
   store/test_workspace.py::test_temporary_folders_that_are_young_or_of_another_user_are_kept
-helpers/perf/analyzer.py: advice = NO_ACCESS if => advice = "" if
-  perf/test_analyzer.py::test_who_has_no_access_to_shared_memory_is_told_what_to_set
+helpers/measure/analyzer.py: advice = NO_ACCESS if => advice = "" if
+  measure/test_analyzer.py::test_who_has_no_access_to_shared_memory_is_told_what_to_set
 """
 
 

@@ -99,25 +99,25 @@ PATTERNS = [
 # that no test runs has the comment `<!-- not run -->` before it, or `# not run` in it.
 RUN_BY = {
     r"triton-notebooks run .*--scheduler|triton-notebooks (?:scheduler|worker)": (
-        "tests/fleet/test_fleet.py::test_three_machines_run_a_target_each_and_the_site_shows_all"
+        "tests/pipeline/cluster/test_fleet.py::test_three_machines_run_a_target_each_and_the_site_shows_all"
     ),
     r"triton-notebooks run": (
         "tests/pipeline/test_cli.py::test_run_with_nothing_after_it_runs_the_default_target"
     ),
     r"triton-notebooks new": (
-        "tests/own/test_new.py::test_an_onnx_file_becomes_a_package_seven_notebooks_and_a_parameter_file"
+        "tests/pipeline/own/test_new.py::test_an_onnx_file_becomes_a_package_seven_notebooks_and_a_parameter_file"
     ),
     r"triton-notebooks serve": (
-        "tests/own/test_stages.py::test_a_model_of_each_kind_is_served_and_each_format_that_new_lists"
+        "tests/pipeline/own/test_stages.py::test_a_model_of_each_kind_is_served_and_each_format_that_new_lists"
     ),
     r"triton-notebooks tune": (
-        "tests/tuning/test_tuned.py::test_tune_measures_on_real_servers_and_its_winner_is_an_experiment"
+        "tests/compare/test_tuned.py::test_tune_measures_on_real_servers_and_its_winner_is_an_experiment"
     ),
     r"triton-notebooks crosscheck": (
-        "tests/perf/test_loadgen.py::test_both_meters_measure_one_server_and_the_report_shows_it"
+        "tests/measure/test_loadgen.py::test_both_meters_measure_one_server_and_the_report_shows_it"
     ),
     r"triton-notebooks prepare": (
-        "tests/fleet/test_preparation.py::test_days_prepared_by_two_workers_are_those_of_one_machine"
+        "tests/pipeline/cluster/test_preparation.py::test_days_prepared_by_two_workers_are_those_of_one_machine"
     ),
     r"triton-notebooks doctor": (
         "tests/machine/test_doctor.py::test_without_a_file_it_looks_at_the_cpu_target"
@@ -132,7 +132,7 @@ RUN_BY = {
         "tests/pipeline/test_ways_in.py::test_papermill_with_a_parameter_file_gives_no_warning_and_the_same_result"
     ),
     r"dask worker": (
-        "tests/fleet/test_fleet.py::test_a_plain_dask_worker_joins_by_a_preload_and_may_share_the_outputs"
+        "tests/pipeline/cluster/test_fleet.py::test_a_plain_dask_worker_joins_by_a_preload_and_may_share_the_outputs"
     ),
     r"redis-server": "tests/hps/test_databases.py::test_redis_keeps_rows",
     r"docker (?:build|run) .*triton-notebooks:": (

@@ -329,7 +329,7 @@ class Runner:
         """Return a stage's patience for a quiet machine, no more than the run has left: where it is
         never quiet, waiting in each of fifty stages would double the time and help little.
         """
-        from helpers.perf import PATIENCE_VARIABLE, patience
+        from helpers.measure import PATIENCE_VARIABLE, patience
 
         left = max(0.0, PATIENT_STAGES * patience() - sum(self.lost))
         return {PATIENCE_VARIABLE: f"{min(patience(), left):.2f}"}

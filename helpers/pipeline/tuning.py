@@ -6,12 +6,12 @@ from pathlib import Path
 import yaml
 
 from helpers import results
+from helpers.compare import CHECK_STAGES, EXPERIMENT, PREFIX, candidates
 from helpers.config import Parameters, TuneConfig, Value, configure, read_file, select
 from helpers.display import Lines
 from helpers.errors import StageError
 from helpers.pipeline.planning import plan
 from helpers.pipeline.running import run_plans
-from helpers.tuning import CHECK_STAGES, EXPERIMENT, PREFIX, candidates
 
 
 def tune(

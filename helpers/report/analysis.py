@@ -15,7 +15,7 @@ import numpy as np
 
 from helpers import results
 from helpers.config import ReportConfig, Value
-from helpers.perf import Interval, Ratio, Window, highest_peaks, judge_budget
+from helpers.measure import Interval, Ratio, Window, highest_peaks, judge_budget
 from helpers.results import Peaks, Result, Results, Row
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from helpers.config import OnlineConfig
 from helpers.display import digits, short
 from helpers.inference import physical_cores
-from helpers.perf import Ratio, interval
+from helpers.measure import Ratio, interval
 from helpers.report.analysis import TRUSTED, UNLIMITED, known, leaders, measured, workloads
 from helpers.results import LATENCY_COMPONENTS, Peaks, clients_of
 

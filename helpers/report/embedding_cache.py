@@ -9,7 +9,7 @@ import numpy as np
 
 from helpers.config import Value
 from helpers.display import COLOURS, INK, display, number, picture, subplots, table
-from helpers.perf import Ratio
+from helpers.measure import Ratio
 from helpers.report import analysis, text
 from helpers.report.describe import say
 from helpers.results import LookupPass, Measurement, Results, Row

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from helpers.display import GREY, INK, canvas, mark_decades, subplots
-from helpers.perf import BOUNDS
+from helpers.measure import BOUNDS
 from helpers.report import style
 from helpers.report.analysis import TRUSTED, UNLIMITED, leaders, measured, pareto, workloads
 from helpers.results import Peaks

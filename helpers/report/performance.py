@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from helpers.config import OnlineConfig
 from helpers.display import Table, display, picture, table
-from helpers.perf import with_intervals
+from helpers.measure import with_intervals
 from helpers.report import describe, embedding_cache, figures, latency_parts, text
 from helpers.report.analysis import UNLIMITED
 from helpers.results import Measurement

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from helpers.config import ReportConfig, results_folder
 from helpers.display import display, show, table
-from helpers.perf import with_intervals
+from helpers.measure import with_intervals
 from helpers.report import (
     analysis,
     describe,

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, Literal
 
 from helpers.display import COLOURS, GREY, WIDTH, canvas, mark_decades, number
-from helpers.perf import BOUNDS
+from helpers.measure import BOUNDS
 from helpers.report.analysis import stable
 
 if TYPE_CHECKING:

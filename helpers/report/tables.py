@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from helpers.config import OF_LOOKUPS, STAGE, ReportConfig, Value, results_folder
 from helpers.display import pretty
-from helpers.perf import Ratio
+from helpers.measure import Ratio
 from helpers.report import analysis
 from helpers.report.analysis import stages
 from helpers.results import ParityCheck, Result, Results

@@ -37,10 +37,10 @@ import tritonclient.http as triton_http
 from numpy.typing import NDArray
 
 from helpers import models
-from helpers.accuracy.checks import difference
 from helpers.config import DeployConfig, configure, read_file
 from helpers.inference import open_dataset, requests, require, threads
-from helpers.perf.statistics import Interval, geometric_mean, log_interval
+from helpers.measure.checks import difference
+from helpers.measure.statistics import Interval, geometric_mean, log_interval
 from helpers.store import OUTPUTS_VARIABLE, Artifact, temporary_folder
 from helpers.triton import SETTINGS, last_lines, serve, supervised
 from helpers.triton.server import free_ports

@@ -16,8 +16,8 @@ import torch
 from onnx import numpy_helper
 
 from helpers import formats
-from helpers.accuracy.checks import difference
 from helpers.formats import Arrays, Build, _int8, instructions
+from helpers.measure.checks import difference
 from helpers.models._rounding import bounds
 
 LAYERS, CHANNELS, SIDE = 4, 8, 12

@@ -17,13 +17,13 @@ import torch
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from helpers import formats
-from helpers.accuracy import checks
 from helpers.config import artifact_folder
 from helpers.config.loading import resolve
 from helpers.config.schema import StageConfig as Config
 from helpers.formats import Build, _tensorrt
 from helpers.inference import datasets
 from helpers.machine import gpu
+from helpers.measure import checks
 from helpers.store.artifacts import Artifact, create_artifact
 from helpers.store.paths import OUTPUTS_VARIABLE
 from helpers.triton import conversion_plan, convert, native

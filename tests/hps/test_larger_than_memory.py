@@ -11,10 +11,10 @@ import numpy as np
 import psutil
 import pytest
 
-from helpers.accuracy import compute_reference
 from helpers.config import resolve
 from helpers.hps import files
 from helpers.inference import convert, export, open_dataset, prepare
+from helpers.measure import compute_reference
 from helpers.models._criteo import checkpoint, network, spec
 from helpers.models._criteo.data import Samples, write_part
 from helpers.store import OUTPUTS_VARIABLE

@@ -19,11 +19,11 @@ import tritonclient.http as http
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from helpers import models
-from helpers.accuracy import compare, compute_reference, evaluate
 from helpers.config import resolve
 from helpers.errors import ServerError
 from helpers.hps import files
 from helpers.inference import convert, ensemble, export, framework_session, prepare, require
+from helpers.measure import compare, compute_reference, evaluate
 from helpers.models._criteo import hierarchical, spec
 from helpers.models._criteo.data import Samples, write_part
 from helpers.store import OUTPUTS_VARIABLE, Artifact

@@ -179,7 +179,7 @@ def test_memory_that_the_driver_hides_is_not_counted(card: Card) -> None:
 
 def test_every_name_is_one_of_the_real_module() -> None:
     pynvml = pytest.importorskip("pynvml")
-    sources = ("helpers/machine/gpu.py", "helpers/perf/gpu_monitor.py")
+    sources = ("helpers/machine/gpu.py", "helpers/measure/gpu_monitor.py")
     text = "".join((ROOT / name).read_text() for name in sources)
     names = set(re.findall(r"\b(?:nvml[A-Z]\w+|NVML_\w+)", text))
     assert len(names) > 30

@@ -15,7 +15,7 @@ from helpers.config import ConvertConfig, configure, read_file
 from helpers.errors import InstallationError, ServerError
 from helpers.machine import packages, preflight
 from helpers.machine.packages import COMMON, WITH, Fault, faults, needed, words
-from helpers.own import origin
+from helpers.pipeline.own import origin
 from helpers.store import ROOT
 from helpers.triton import binaries
 from tests.machine.test_doctor import config, told

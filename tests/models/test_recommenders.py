@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score  # type: ignore[import-untyped, unused-ignore]
 
 from helpers import formats, models
-from helpers.accuracy.checks import difference
 from helpers.errors import CheckpointError, DataError
 from helpers.formats import Build
 from helpers.inference import framework_session
+from helpers.measure.checks import difference
 from helpers.models import Part, Tensor
 from helpers.models._criteo import checkpoint, ensemble, lookup, spec
 from helpers.models._criteo.data import Samples, SplitBinary, write_part

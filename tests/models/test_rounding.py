@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from helpers import models
-from helpers.accuracy.checks import difference
+from helpers.measure.checks import difference
 from helpers.models._rounding import bounds
 
 

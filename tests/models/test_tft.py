@@ -31,9 +31,9 @@ from sklearn.preprocessing import (  # type: ignore[import-untyped, unused-ignor
 )
 
 from helpers import formats, models
-from helpers.accuracy.checks import difference
 from helpers.errors import CheckpointError, DataError
 from helpers.formats import Build
+from helpers.measure.checks import difference
 from helpers.models import Tensor
 from helpers.models.tft import MODEL as tft
 from helpers.models.tft import pickles

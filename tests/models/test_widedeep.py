@@ -15,9 +15,9 @@ import pytest
 from numpy.typing import NDArray
 
 from helpers import formats, models
-from helpers.accuracy.checks import difference
 from helpers.errors import CheckpointError, DataError
 from helpers.formats import Build
+from helpers.measure.checks import difference
 from helpers.models import Tensor
 from helpers.models.widedeep import MODEL as widedeep
 from helpers.models.widedeep import data

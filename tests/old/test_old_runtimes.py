@@ -22,11 +22,11 @@ from google.protobuf import json_format, text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
 from helpers import formats, inference
-from helpers.accuracy import compute_reference
-from helpers.accuracy.checks import BATCH, SAMPLES, SAMPLES_FILE, check
 from helpers.config import DeployConfig, ExportConfig, read_file, releases, resolve
 from helpers.formats import Arrays
 from helpers.inference import ensemble, open_dataset, requests
+from helpers.measure import compute_reference
+from helpers.measure.checks import BATCH, SAMPLES, SAMPLES_FILE, check
 from helpers.store import ROOT, Artifact, link_or_copy
 from helpers.triton.repository import write_repository
 

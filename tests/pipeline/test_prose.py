@@ -12,10 +12,11 @@ import pytest
 from onnx.checker import MAXIMUM_PROTOBUF
 
 from helpers import models
-from helpers.accuracy.checks import KEPT_SHARE, MATCHED_SHARE
+from helpers.compare.variants import DELAYS_US
 from helpers.config import LESSONS, TUTORIAL_MODEL, notebook_file, stages
 from helpers.formats._tensorrt import WORKSPACE_BYTES
-from helpers.lessons.choices import DELAYS_US
+from helpers.measure.checks import KEPT_SHARE, MATCHED_SHARE
+from helpers.measure.statistics import BUDGET_SHARE, CONFIDENCE
 from helpers.models._criteo import network as criteo
 from helpers.models._criteo.tables import (
     CATEGORICAL,
@@ -29,7 +30,6 @@ from helpers.models.bert import LENGTH as TOKENS
 from helpers.models.resnet50 import CROPPED
 from helpers.models.tft.variants import HORIZON, LENGTH, QUANTILES
 from helpers.models.widedeep import features
-from helpers.perf.statistics import BUDGET_SHARE, CONFIDENCE
 
 BOOKS = [(model, stage) for model in models.names() for stage in stages(model)]
 BOOKS += [(TUTORIAL_MODEL, lesson) for lesson in LESSONS]

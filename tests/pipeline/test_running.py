@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from helpers.perf import PATIENCE_VARIABLE
+from helpers.measure import PATIENCE_VARIABLE
 from helpers.pipeline import kernels, running
 from helpers.results import Measurement, Result
 from helpers.store import OUTPUTS_VARIABLE

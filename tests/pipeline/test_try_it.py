@@ -3,7 +3,7 @@ with something to try, and from there these variations are really run: see `vari
 
 They run on the smoke target's settings, after the stages that they need and apart from the
 experiment's own results, as a reader would go on: with overrides first, and by name from then on.
-Those of the lessons are in tests/lessons.
+Those of the lessons are in tests/compare.
 """
 
 import ast

@@ -13,7 +13,7 @@ from select import select
 import pytest
 
 from tests.conftest import Project, copy_project
-from tests.own import sources
+from tests.pipeline.own import sources
 from tests.pipeline.test_cli import LATIN
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone]
@@ -88,7 +88,7 @@ def test_another_alphabet_changes_nothing(fresh: Project, monkeypatch: pytest.Mo
 
 
 MEASURE = """
-from helpers.perf.background import exclusive_lock
+from helpers.measure.background import exclusive_lock
 with exclusive_lock():
     print("measures", flush=True)
     input()

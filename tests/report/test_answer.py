@@ -9,8 +9,8 @@ from pandas import DataFrame
 from scipy.stats import binom
 
 from helpers.config import ReportConfig, resolve
-from helpers.perf import Window, interval, judge_budget, with_intervals
-from helpers.perf.rows import measure_row
+from helpers.measure import Window, interval, judge_budget, with_intervals
+from helpers.measure.rows import measure_row
 from helpers.report import analysis, describe, figures, tables, text
 from helpers.results import Difference, Measurement, ParityCheck, Result, Results, Row, Score, read
 from helpers.store import OUTPUTS_VARIABLE

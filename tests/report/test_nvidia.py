@@ -23,7 +23,7 @@ from helpers.__main__ import main
 from helpers.config.loading import resolve
 from helpers.display import table
 from helpers.errors import DataError
-from helpers.perf.analyzer import LoadPoint, arguments
+from helpers.measure.analyzer import LoadPoint, arguments
 from helpers.report import nvidia, site, text
 from helpers.report.nvidia.comparison import Comparison, Pair, choose_gpu, nearest, pair
 from helpers.report.nvidia.rows import (

@@ -12,7 +12,7 @@ import pytest
 
 from helpers.inference import physical_cores
 from helpers.machine import checks, provenance
-from helpers.own.origin import CheckpointError, require_memory
+from helpers.pipeline.own.origin import CheckpointError, require_memory
 from helpers.pipeline.running import THREADS, kernel_environment
 from helpers.store import ROOT, core_quota, free_memory, limits, usable_cores, usable_memory
 from helpers.store.limits import OPEN_FILES

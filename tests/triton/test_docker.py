@@ -26,7 +26,7 @@ from helpers.config.loading import resolve
 from helpers.config.schema import StageConfig as Config
 from helpers.errors import DeploymentError, ServerError
 from helpers.machine import checks, preflight
-from helpers.perf import background
+from helpers.measure import background
 from helpers.store.artifacts import Artifact
 from helpers.store.paths import OUTPUTS_VARIABLE
 from helpers.triton import containers, docker, owner, process, serving
@@ -866,7 +866,7 @@ def test_a_real_triton_answers_as_each_scenario_is_configured(real: Any) -> None
 @pytest.mark.slow
 @pytest.mark.usefixtures("nothing_left")
 def test_a_real_triton_that_dies_while_it_is_measured(engine: StandIn, real: Any) -> None:
-    from helpers.perf import analyzer
+    from helpers.measure import analyzer
 
     samples = {"ids": np.ones((1, 2), dtype=np.int64)}
     with real("perf_offline", "offline") as server, analyzer.input_data(samples) as data:

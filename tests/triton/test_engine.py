@@ -20,8 +20,8 @@ from helpers.config.loading import resolve
 from helpers.config.schema import DeployConfig
 from helpers.errors import ServerError
 from helpers.machine import gpu
-from helpers.perf import analyzer
-from helpers.perf.analyzer import LoadPoint
+from helpers.measure import analyzer
+from helpers.measure.analyzer import LoadPoint
 from helpers.store.paths import OUTPUTS_VARIABLE
 from helpers.triton import containers, docker, remote
 from helpers.triton.server import Server, free_ports

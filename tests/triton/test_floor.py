@@ -13,10 +13,10 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
 from helpers.config import OfflineConfig, resolve
+from helpers.measure import analyzer, offline, sweep
+from helpers.measure.analyzer import LoadPoint
+from helpers.measure.runs import Runs
 from helpers.models import Part, Tensor
-from helpers.perf import analyzer, offline, sweep
-from helpers.perf.analyzer import LoadPoint
-from helpers.perf.runs import Runs
 from helpers.triton import embedded, floor
 from helpers.triton.identity import Identity
 

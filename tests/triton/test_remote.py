@@ -18,8 +18,8 @@ from helpers.config.loading import resolve
 from helpers.config.schema import StageConfig as Config
 from helpers.errors import ServerError, WorkspaceError
 from helpers.machine import preflight
-from helpers.perf import background, offline, sweep
-from helpers.perf.rows import Window
+from helpers.measure import background, offline, sweep
+from helpers.measure.rows import Window
 from helpers.triton import embedded, owner, remote
 from helpers.triton.server import Server, free_ports
 from tests.conftest import wait_for

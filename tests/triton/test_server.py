@@ -26,7 +26,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from helpers.errors import MeasurementError, ServerError
-from helpers.perf import analyzer
+from helpers.measure import analyzer
 from helpers.triton import embedded
 from helpers.triton.server import Server, free_ports, reserved_ports
 from tests.conftest import Project, processes, run_time_code, wait_for

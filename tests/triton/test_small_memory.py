@@ -19,7 +19,7 @@ import json, sys
 from pathlib import Path
 import numpy as np
 from helpers.errors import DeploymentError, MeasurementError
-from helpers.perf import analyzer
+from helpers.measure import analyzer
 from helpers.triton import embedded
 
 said, folder = {}, sys.argv[1]

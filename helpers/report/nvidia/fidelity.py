@@ -23,7 +23,7 @@ from helpers.config import (
 from helpers.errors import DeploymentError
 from helpers.hps import settings as stores
 from helpers.inference import ensemble
-from helpers.perf import analyzer
+from helpers.measure import analyzer
 from helpers.report.nvidia.rows import ACCELERATORS, PublishedRow, everything, served_as, tables
 from helpers.report.nvidia.settings import (
     ADAPTER,

@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import Field, TypeAdapter, ValidationError, ValidationInfo, field_validator
 
 from helpers.errors import DataError
-from helpers.perf import littles_law
+from helpers.measure import littles_law
 from helpers.report.nvidia.sources import FOLDER, Setup, setup_of, sources
 from helpers.results import Row, TableRow
 from helpers.store import display_path

@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 
 from helpers.config import Value
 from helpers.display import GREY, Table, canvas, mark_decades, table
-from helpers.perf import interval
+from helpers.measure import interval
 from helpers.report import style
 from helpers.report.analysis import measured
 from helpers.report.describe import fill_in, say

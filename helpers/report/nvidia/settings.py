@@ -13,7 +13,7 @@ from helpers.results import Row
 
 Value = str | int
 Settings = dict[str, list[Value]]  # none where it does not apply
-PROTOCOL = "HTTP"  # of our measurements, as `helpers.perf.analyzer` asks for it
+PROTOCOL = "HTTP"  # of our measurements, as `helpers.measure.analyzer` asks for it
 ADAPTER = "Python backend"  # in the name of the backend of a row that the adapter served
 PIXELS, TOKENS = 224, 384  # of a side of ResNet50's images, of BERT's sequences
 CAPTURED = {True: "captured", False: "not captured"}

@@ -1,0 +1,177 @@
+"""Measure configurations on servers: that of the fastest keeps running."""
+
+import json
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
+from pathlib import Path
+
+from helpers.compare.search import Search, Trial, Winner, open_study
+from helpers.compare.space import Choice, Space, clients
+from helpers.compare.winner import differing
+from helpers.config import TuneConfig, Value, changed, results_folder
+from helpers.errors import DeploymentError, MeasurementError
+from helpers.inference import require
+from helpers.measure import Candidate, Comparison, LoadSession, evaluate, open_session, served
+from helpers.results import ParityCheck, Score
+from helpers.store import digest, display_path
+
+MISSING = "tune needs Optuna. Run pip install 'optuna>=5,<6'."
+SERVERS = 2  # at a time
+MANY_TRIALS = 20  # from which on the importances of fields are shown
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What a search found, with the parity checks and metrics of its winner."""
+
+    trials: tuple[Trial, ...]
+    winner: Winner
+    checks: tuple[ParityCheck, ...]
+    scores: tuple[Score, ...]
+    importances: dict[str, float]  # empty where they would say nothing
+
+    @property
+    def headline(self) -> str:
+        """Return the winner in one line."""
+        final = self.winner.final
+        return (
+            f"{final.throughput:,.1f} samples/s, {final.ratio_in_words} the experiment's, "
+            f"{len(self.trials)} trials"
+        )
+
+    def rows(self) -> list[dict[str, Value]]:
+        """Return one row for each trial."""
+        return [
+            {
+                "trial": trial.number,
+                **{name: str(value) for name, value in trial.choice.items()},
+                "compared with": trial.against,
+                "ratio": trial.ratio_in_words,
+                "relative to trial 0": trial.gain,
+                **trial.model_dump(include={"throughput", "p99_latency_ms", "pairs"}),
+                "result": trial.state,
+                "reason": trial.reason,
+            }
+            for trial in self.trials
+        ]
+
+    def worth(self) -> list[dict[str, Value]]:
+        """Return one row for each field of the winner that differs, and one for all of them."""
+        winner, start = self.winner, self.trials[0].choice
+        return [
+            {
+                "field": name,
+                "winner": str(winner.choice.get(name, "")),
+                "experiment": str(start.get(name, "")),
+                "contribution": found.ratio_in_words,
+                "pairs": found.pairs,
+            }
+            for name, found in [*winner.why.items(), ("all fields", winner.final)]
+        ]
+
+    def facts(self, space: Space, written: Path) -> dict[str, Value]:
+        """Return what the stage's result keeps of the search."""
+        return {
+            "space": {name: list(values) for name, values in space.values.items()},
+            "excluded": dict(space.excluded),
+            "trials": [trial.model_dump() for trial in self.trials],
+            "winner": self.winner.model_dump(),
+            "differs": differing(space, self.winner),
+            "importances": dict(self.importances),
+            "written": display_path(written),
+        }
+
+
+@dataclass
+class CandidateRunner:
+    """Measures configurations of an experiment, on two servers at a time at most."""
+
+    config: TuneConfig
+    space: Space
+    opened: ExitStack
+    session: LoadSession | None = None
+    running: dict[str, tuple[Candidate, ExitStack]] = field(default_factory=dict)
+    checks: tuple[ParityCheck, ...] = ()  # of the configuration that was evaluated last
+    scores: tuple[Score, ...] = ()
+
+    def compare(
+        self, first: Choice, second: Choice, pairs: int, is_race: bool = True
+    ) -> Comparison:
+        """Compare the second one with the first; raise `ServerError` or `MeasurementError`."""
+        try:
+            one, other = (self.serve(each, keep=first) for each in (first, second))
+            assert self.session
+            budget_ms = self.config.latency_budget_ms
+            return self.session.compare(one, other, pairs, is_race, budget_ms)
+        except DeploymentError:
+            self.end_all()  # one of them may have ended
+            raise
+
+    def end_all(self) -> None:
+        """End every server that runs."""
+        for name in list(self.running):
+            self.running.pop(name)[1].close()
+
+    def red(self, choice: Choice) -> str:
+        """Evaluate a configuration as the deploy stage does; return what is wrong.
+
+        There a parameter server waits for all vectors; while it is measured it may return default
+        vectors.
+        """
+        candidate = self.serve(choice, keep=choice)
+        if candidate.server.wire:
+            self.end_all()
+            with served(candidate.config, "exact") as server:
+                self.checks, self.scores = evaluate(candidate.config, server)
+        else:
+            self.checks, self.scores = evaluate(candidate.config, candidate.server)
+        judged: tuple[ParityCheck | Score, ...] = (*self.checks, *self.scores)
+        return next((each.failure for each in judged if each.failure), "")
+
+    def serve(self, choice: Choice, keep: Choice) -> Candidate:
+        """Serve a configuration, unless a server of it runs, and end one that is not to keep."""
+        fields, count = self.space.fields(choice), clients(choice)
+        key, kept = (json.dumps(self.space.fields(each)) for each in (choice, keep))
+        if key in self.running:
+            return replace(self.running[key][0], clients=count)
+        others = [each for each in self.running if each != kept]
+        for name in others if len(self.running) >= SERVERS else ():
+            self.running.pop(name)[1].close()
+        config = changed(self.config, fields)
+        with ExitStack() as stack:
+            server = stack.enter_context(served(config))
+            if self.session is None:
+                self.session = self.opened.enter_context(open_session(self.config, server))
+            candidate = self.session.warm(server, config, max(config.concurrency))
+            self.running[key] = candidate, self.opened.enter_context(stack.pop_all())
+        return replace(candidate, clients=count)
+
+
+def tune(config: TuneConfig, space: Space) -> Tuning:
+    """Search the fastest configuration of an experiment for `tune_minutes`, and explain it.
+
+    An interrupted search resumes; a finished one continues if it has more time.
+    Raises `MeasurementError` without Optuna, or if no configuration is left.
+    """
+    if not find_spec("optuna"):
+        raise MeasurementError(MISSING)
+    from optuna.importance import get_param_importances
+
+    about = config.cache_fields("deploy"), space.values, config.latency_budget_ms
+    made = {
+        name: require(changed(config, each), "convert").sha256
+        for name, each in space.formats.items()
+    }
+    journal = results_folder(config) / "tune_journal.log"
+    study = open_study(journal, digest([about, made, config.online_batch_size]))
+    with ExitStack() as opened:
+        bench = CandidateRunner(config, space, opened)
+        bench.serve(space.start, space.start)  # waits for the machine, which is no search
+        search = Search(space, bench, study, config.latency_budget_ms)
+        search.run(60 * config.tune_minutes)
+        winner = search.winner()
+    trials = tuple(search.trials)
+    enough = sum(trial.gain is not None for trial in trials) >= MANY_TRIALS
+    importances = get_param_importances(study) if enough else {}
+    return Tuning(trials, winner, bench.checks, bench.scores, importances)

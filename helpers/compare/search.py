@@ -1,0 +1,296 @@
+"""Search the fastest configuration by Optuna's TPE, comparison by comparison, within a time limit
+and with a journal from which an interrupted search resumes.
+
+Each candidate is compared with the fastest configuration so far, at nearly the same time, so that a
+machine that drifts does not decide. The gain of a trial is the product of the ratios that lead to
+it: its throughput in units of the experiment's own.
+"""
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import log
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from pydantic import BaseModel
+
+from helpers.compare.space import Choice, Space
+from helpers.errors import DeploymentError, MeasurementError
+from helpers.measure import Comparison
+from helpers.store import write_atomic
+
+if TYPE_CHECKING:
+    from optuna import Study
+    from optuna import Trial as Asked
+
+PAIRS = 4  # at most, in the search
+WORTH_PAIRS, FINAL_PAIRS = 3, 6  # always as many
+SEED = 14
+STALE = 10  # trials in a row, none of them faster, after which the search ends
+REPEATS = 40  # proposals in a row that were tried before, after which it ends
+
+State = Literal["faster", "measured", "ended early", "over budget", "failed"]
+
+
+class Bench(Protocol):
+    """What measures configurations: the real one has servers."""
+
+    def compare(
+        self, first: Choice, second: Choice, pairs: int, is_race: bool = True
+    ) -> Comparison:
+        """Compare the second one with the first; raise `DeploymentError` if that fails."""
+
+    def red(self, choice: Choice) -> str:
+        """Return what is wrong with a configuration's served outputs; empty if nothing."""
+
+
+class Trial(BaseModel, frozen=True):
+    """A configuration that was compared with another. Intervals are of 95%."""
+
+    number: int
+    choice: Choice
+    state: State
+    reason: str = ""
+    against: int  # the number of the other
+    ratio: float | None = None  # of the throughputs
+    low: float | None = None
+    high: float | None = None
+    gain: float | None = None  # throughput in units of the first trial's
+    throughput: float | None = None  # samples/s
+    p99_latency_ms: float | None = None
+    budget: str = ""  # whether p99 is known to be within it
+    pairs: int = 0
+    background_cpu_cores: float | None = None
+    seconds: float = 0.0
+
+    @property
+    def ratio_in_words(self) -> str:
+        """Return the ratio with its 95% CI."""
+        bounds = f" (95% CI {self.low:.2f} to {self.high:.2f})" if self.low and self.high else ""
+        return f"{self.ratio:.2f}×{bounds}" if self.ratio else "not measured"
+
+    @property
+    def inverse(self) -> "Trial":
+        """Return the same with the ratio of the other one's throughput to this one's."""
+        low, high = (each and 1 / each for each in (self.high, self.low))
+        ratio = self.ratio and 1 / self.ratio
+        return self.model_copy(update={"ratio": ratio, "low": low, "high": high})
+
+
+class Winner(BaseModel, frozen=True):
+    """The fastest configuration that keeps accuracy and budget, and how that is known."""
+
+    choice: Choice
+    final: Trial  # in units of the experiment's own configuration, with as many clients
+    # for each field that differs: the ratio to the same one with the experiment's own value, of
+    # which the other columns are
+    why: dict[str, Trial]
+    passed_over: dict[int, str]  # faster trials and what was wrong with them
+
+
+@dataclass(frozen=True)
+class Search:
+    """A study of a space by a bench."""
+
+    space: Space
+    bench: Bench
+    study: "Study"
+    budget_ms: float | None = None  # of p99
+    clock: Callable[[], float] = time.monotonic
+    say: Callable[[str], None] = print
+
+    @property
+    def trials(self) -> list[Trial]:
+        """Return what was tried so far, in earlier runs too."""
+        found = (each.user_attrs.get("trial") for each in self.study.get_trials(deepcopy=False))
+        return [Trial.model_validate(each) for each in found if each]
+
+    def run(self, seconds: float) -> None:
+        """Try configurations until these seconds are spent, those of earlier runs included, nothing
+        is left to try, or the last trials were not faster.
+        """
+        if not self.trials:
+            self.study.enqueue_trial(_texts(self.space.start))
+        if not self._is_over(seconds):
+            self.study.optimize(
+                self._try, callbacks=[lambda study, _: self._is_over(seconds) and study.stop()]
+            )
+
+    def _is_over(self, seconds: float) -> bool:
+        trials = self.trials
+        spent = [trial.seconds for trial in trials]
+        # a comparison with a faster configuration takes less time
+        is_late = sum(spent) + max(spent[-3:], default=0.0) > seconds
+        is_stale = len(trials) > STALE and all(each.state != "faster" for each in trials[-STALE:])
+        asked = self.study.get_trials(deepcopy=False)[-REPEATS:]
+        is_repeating = len(asked) == REPEATS and not any(each.user_attrs for each in asked)
+        return len(trials) >= self.space.size or is_late or is_stale or is_repeating
+
+    def _try(self, asked: "Asked") -> float:
+        """Compare what the sampler proposes with the fastest; return the logarithm of the gain."""
+        from optuna import TrialPruned
+
+        choice: Choice = {
+            name: json.loads(asked.suggest_categorical(name, [*map(json.dumps, values)]))
+            for name, values in self.space.values.items()
+        }
+        trials = self.trials
+        best = fastest(trials)
+        trial = next((each for each in trials if each.choice == choice), None)
+        if trial is None:
+            trial = self._compare(best, choice, len(trials), is_race=best is not None)
+            if best is None and trial.state == "failed":
+                raise MeasurementError(
+                    f"The experiment itself could not be measured: {trial.reason}"
+                )
+            if best is None and trial.state == "over budget":
+                for fewer in self.space.values["concurrency"]:
+                    self.study.enqueue_trial(_texts({**choice, "concurrency": fewer}))
+            asked.set_user_attr("trial", trial.model_dump())
+            self.say(in_words(trial))
+        if trial.gain is None or trial.state == "over budget":
+            raise TrialPruned  # to the sampler the worst there is
+        return log(trial.gain)
+
+    def _compare(
+        self,
+        first: Trial | None,
+        choice: Choice,
+        number: int,
+        pairs: int = PAIRS,
+        is_race: bool = False,
+    ) -> Trial:
+        """Compare a configuration with that of a trial; the first of all with itself, which shows
+        how much two equal ones differ.
+        """
+        started = self.clock()
+        against = first or Trial(number=number, choice=choice, state="measured", against=number)
+        trial = Trial(number=number, choice=choice, state="measured", against=against.number)
+        try:
+            found = self.bench.compare(against.choice, choice, pairs, is_race)
+        except DeploymentError as error:
+            update = {"state": "failed", "reason": str(error), "seconds": self.clock() - started}
+            return trial.model_copy(update=update)
+        return trial.model_copy(
+            update={
+                "state": self._state(first, found, pairs),
+                "ratio": found.ratio.value,
+                "low": found.ratio.interval and found.ratio.interval.low,
+                "high": found.ratio.interval and found.ratio.interval.high,
+                "gain": found.ratio.value * (first.gain or 1) if first else 1.0,
+                "throughput": found.throughput,
+                "p99_latency_ms": found.p99_latency_ms,
+                "budget": found.budget,
+                "pairs": found.rounds,
+                "background_cpu_cores": found.background_cpu_cores,
+                "seconds": self.clock() - started,
+            }
+        )
+
+    def _state(self, first: Trial | None, found: Comparison, pairs: int) -> State:
+        limit = self.budget_ms
+        if limit and (found.budget == "not met" or found.p99_latency_ms > limit):
+            return "over budget"
+        if first is None or found.ratio.is_above or first.state == "over budget":
+            return "faster"
+        return "ended early" if found.rounds < pairs else "measured"
+
+    def winner(self) -> Winner:
+        """Choose the fastest configuration that keeps the budget and whose served answers are
+        right, and measure what each of its fields is worth.
+
+        A field that is worth nothing goes back to what it was. Raises `MeasurementError` if no
+        configuration is left.
+        """
+        trials, passed_over = self.trials, dict[int, str]()
+        for trial in (each for each in reversed(trials) if each.state == "faster"):
+            best, why = self._explained(trial)
+            start = {**self.space.start, "concurrency": best.choice["concurrency"]}
+            alone = Trial(number=0, choice=start, state="measured", against=0)
+            final = self._compare(alone, best.choice, trial.number, FINAL_PAIRS)
+            wrong = final.reason or self.bench.red(best.choice)
+            if final.state == "over budget":
+                wrong = f"p99 is {final.p99_latency_ms:.0f} ms, over the latency budget"
+            elif best.choice != start and trials[0].state == "faster" and not (final.low or 0) > 1:
+                wrong = wrong or f"not faster than the experiment ({final.ratio_in_words})"
+            if not wrong:
+                return Winner(choice=best.choice, final=final, why=why, passed_over=passed_over)
+            passed_over[trial.number] = wrong
+        none = f"none of {len(trials)} meets the latency budget"
+        cause = next(iter(passed_over.values()), none)
+        raise MeasurementError(f"No configuration can be recommended: {cause}")
+
+    def _explained(self, best: Trial) -> tuple[Trial, dict[str, Trial]]:
+        """Compare it, field by field, with itself with the experiment's own value."""
+        why: dict[str, Trial] = {}
+        for name, own in self.space.start.items():
+            if name == "concurrency" or best.choice[name] == own:
+                continue
+            without = {**best.choice, name: own}
+            found = self._compare(best, without, best.number, WORTH_PAIRS)
+            if found.state in ("faster", "measured") and (found.ratio or 0) >= 1:
+                best = best.model_copy(update={"choice": without})
+            else:
+                why[name] = found.inverse
+        return best, why
+
+
+def fastest(trials: Sequence[Trial]) -> Trial | None:
+    """Return the fastest one so far that keeps the budget; the first of all if none does."""
+    return next((each for each in reversed(trials) if each.state == "faster"), (*trials, None)[0])
+
+
+def in_words(trial: Trial) -> str:
+    """Return the result of a trial in one line."""
+    settings = ", ".join(f"{name} {value}" for name, value in trial.choice.items())
+    found = trial.reason or (
+        f"{trial.throughput:.1f} samples/s, {trial.ratio_in_words} that of trial {trial.against}"
+    )
+    return f"trial {trial.number}: {settings}: {found}, {trial.state}"
+
+
+def _texts(choice: Choice) -> dict[str, str]:
+    return {name: json.dumps(value) for name, value in choice.items()}
+
+
+def open_study(journal: Path | None, name: str) -> "Study":
+    """Open the study `name` in a journal, which an interrupted search may have left cut off;
+    without one it is kept in memory.
+    """
+    import optuna
+    from optuna.storages import JournalStorage
+    from optuna.storages.journal import JournalFileBackend
+    from optuna.trial import TrialState
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    storage = None
+    if journal:
+        journal.parent.mkdir(parents=True, exist_ok=True)
+        if journal.exists():
+            write_atomic(journal, _whole_lines(journal.read_bytes()))
+        storage = JournalStorage(JournalFileBackend(str(journal)))
+    sampler = optuna.samplers.TPESampler(seed=SEED, n_startup_trials=0)
+    study = optuna.create_study(
+        study_name=name, storage=storage, sampler=sampler, direction="maximize", load_if_exists=True
+    )
+    for _ in study.get_trials(deepcopy=False, states=[TrialState.WAITING]):
+        study.ask()
+    for trial in study.get_trials(deepcopy=False, states=[TrialState.RUNNING]):
+        study.tell(trial.number, state=TrialState.FAIL)
+    return study
+
+
+def _whole_lines(text: bytes) -> bytes:
+    """Return a text without what follows its last whole line."""
+    kept = []
+    for line in text.splitlines(keepends=True):
+        try:
+            json.loads(line)
+        except ValueError:
+            break
+        kept.append(line)
+    if kept and not kept[-1].endswith(b"\n"):
+        kept.pop()
+    return b"".join(kept)

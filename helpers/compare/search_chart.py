@@ -1,0 +1,40 @@
+"""A search as a chart: the gain of each trial with its 95% CI."""
+
+from typing import TYPE_CHECKING
+
+from helpers.compare.bench import Tuning
+from helpers.display import COLOURS, canvas, legend_below, picture
+
+if TYPE_CHECKING:
+    from IPython.display import Image
+
+MARKS = {"faster": "D", "measured": "o", "ended early": "v", "over budget": "x", "failed": "+"}
+
+
+def draw_search(found: Tuning) -> "Image":
+    """Draw each trial's throughput relative to trial 0, and the fastest so far."""
+    figure, axes = canvas("The search", "trial", "throughput relative to trial 0")
+    for (state, mark), colour in zip(MARKS.items(), COLOURS, strict=False):
+        some = [trial for trial in found.trials if trial.state == state and trial.gain]
+        for trial in some:
+            unit = (trial.gain or 1) / (trial.ratio or 1)
+            bounds = [unit * each for each in (trial.low, trial.high) if each]
+            axes.plot([trial.number] * len(bounds), bounds, color=colour, linewidth=1)
+        if some:
+            numbers, gains = [trial.number for trial in some], [trial.gain or 0 for trial in some]
+            axes.plot(numbers, gains, mark, color=colour, label=state, linestyle="none")
+    best = [trial for trial in found.trials if trial.state == "faster"]
+    ends = [*(trial.number for trial in best), len(found.trials)]
+    gains = [trial.gain or 1 for trial in best]
+    axes.stairs(gains, ends, baseline=None, color=COLOURS[6], linewidth=1)
+    legend_below(figure, axes)
+    counts = ", ".join(
+        f"{count} {state}"
+        for state in MARKS
+        if (count := sum(trial.state == state for trial in found.trials))
+    )
+    return picture(
+        figure,
+        f"Throughput of {len(found.trials)} trials relative to trial 0: {counts}; the fastest "
+        f"reaches {max(gains, default=1):.2f}×.",
+    )

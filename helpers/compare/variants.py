@@ -1,0 +1,93 @@
+"""The configurations that a lesson compares: each differs from the experiment in one respect."""
+
+from collections.abc import Sequence
+
+from helpers import formats
+from helpers.config import LessonConfig, Value, changed
+from helpers.errors import ParameterError
+from helpers.inference import physical_cores, threads
+from helpers.machine import obstacle
+from helpers.measure import Variant
+
+DELAYS_US = (0, 1000, 10_000)
+PRECISIONS = ("fp32", "bf16", "fp16", "int8")
+CALIBRATION_SAMPLES = 32  # int8: enough for a lesson, and a small set has no more
+MOST_CLIENTS = 16  # more would take the CPU from the server
+
+
+def clients(config: LessonConfig) -> tuple[int, int]:
+    """Return one client, and as many as fill the largest batch, but 2 at least."""
+    filling = config.max_batch_size // config.online_batch_size
+    return 1, max(2, min(filling, MOST_CLIENTS))
+
+
+def batchers(config: LessonConfig) -> list[Variant]:
+    """Return no batcher, then each delay, then the longer delays with preferred sizes."""
+    same = {"instances": config.instances.online, "threads": threads(config, "online")}
+    own = changed(config, same)  # offline too, where there is no batcher
+    found = [Variant("no batcher", own, "offline")]
+    preferred = config.preferred_batch_sizes or [config.max_batch_size]
+    words = f"prefers {' and '.join(map(str, preferred))}"
+    for sizes, delays in (([], DELAYS_US), (preferred, DELAYS_US[1:])):
+        for delay in delays:
+            fields: dict[str, Value] = {"max_queue_delay_us": delay}
+            fields["preferred_batch_sizes"] = [*sizes]
+            name = f"delay {delay / 1000:g} ms{f', {words}' if sizes else ''}"
+            found.append(Variant(name, changed(own, fields)))
+    return found
+
+
+def sharings(config: LessonConfig) -> list[Variant]:
+    """Return one and two instances, named by instances × threads: with one thread, a share of the
+    cores, or all of them.
+    """
+    cores = physical_cores()
+    pairs = dict.fromkeys([(1, 1), (1, cores), (2, max(1, cores // 2)), (2, cores)])
+    return [
+        Variant(
+            _sharing(instances, count), changed(config, {"instances": instances, "threads": count})
+        )
+        for instances, count in pairs
+    ]
+
+
+def _sharing(instances: int, count: int) -> str:
+    words = f"{instances} instance{'s' * (instances > 1)}"
+    return f"{words} × {count} thread{'s' * (count > 1)}"
+
+
+def precisions(config: LessonConfig) -> tuple[list[Variant], dict[str, str]]:
+    """Return the precisions of one format, the format with most precisions for the experiment's
+    export; and why the others cannot run here.
+    """
+    name = formats.most_precisions(config.export_format, config.device)
+    found, left = list[Variant](), dict[str, str]()
+    for precision in PRECISIONS:
+        fields: dict[str, Value] = {"format": name, "precision": precision, "accelerator": "none"}
+        if precision == "int8":
+            fields["calibration_samples"] = CALIBRATION_SAMPLES
+        try:
+            chosen = changed(config, {**fields, "accelerator_precision": None})
+            reason = obstacle(chosen)
+        except ParameterError as error:
+            reason = str(error)
+        if reason:
+            left[precision] = reason
+        else:
+            found.append(Variant(precision, chosen))
+    return found, left
+
+
+def described(variants: Sequence[Variant], *fields: str) -> list[dict[str, Value]]:
+    """Return one row for each configuration, with the fields that differ. One without a batcher has
+    none of its fields.
+    """
+    rows = []
+    for each in variants:
+        own = each.config.model_dump(include=set(fields))
+        if "instances" in own:
+            own["instances"] = each.config.instances.online
+        if each.scenario == "offline":
+            own = dict.fromkeys(own)
+        rows.append({"configuration": each.name, **own})
+    return rows

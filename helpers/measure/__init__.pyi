@@ -1,0 +1,82 @@
+from .background import PATIENCE_VARIABLE, patience
+from .changes import what_changed
+from .checks import (
+    KEPT_SHARE,
+    MATCH_RATE,
+    MATCHED_SHARE,
+    check,
+    compare,
+    compute_reference,
+    evaluate,
+    evaluate_alone,
+    evaluate_under_load,
+    evaluation_outputs,
+    outputs_of,
+    reference_outputs,
+    served_precision,
+)
+from .command import command_line
+from .compare import (
+    Candidate,
+    Comparison,
+    LoadSession,
+    Point,
+    Variant,
+    measure_interleaved,
+    open_session,
+    ratio_of,
+    served,
+)
+from .interleave import Ratio
+from .loadgen import crosscheck
+from .offline import measure_offline
+from .online import measure_online
+from .operators import profile_operators
+from .parity_plot import show_parity
+from .peaks import highest_peaks
+from .rows import Window
+from .statistics import Interval, judge_budget, littles_law
+from .words import BOUNDS, interval, with_intervals
+
+__all__ = [
+    "BOUNDS",
+    "KEPT_SHARE",
+    "MATCHED_SHARE",
+    "MATCH_RATE",
+    "PATIENCE_VARIABLE",
+    "Candidate",
+    "Comparison",
+    "Interval",
+    "LoadSession",
+    "Point",
+    "Ratio",
+    "Variant",
+    "Window",
+    "check",
+    "command_line",
+    "compare",
+    "compute_reference",
+    "crosscheck",
+    "evaluate",
+    "evaluate_alone",
+    "evaluate_under_load",
+    "evaluation_outputs",
+    "highest_peaks",
+    "interval",
+    "judge_budget",
+    "littles_law",
+    "measure_interleaved",
+    "measure_offline",
+    "measure_online",
+    "open_session",
+    "outputs_of",
+    "patience",
+    "profile_operators",
+    "ratio_of",
+    "reference_outputs",
+    "served",
+    "served_precision",
+    "show_parity",
+    "what_changed",
+    "with_intervals",
+]

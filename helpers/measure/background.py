@@ -1,0 +1,123 @@
+"""Watch the load from other processes, and let one measurement run at a time on a machine."""
+
+import fcntl
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+import numpy as np
+import psutil
+
+from helpers.measure.rows import OTHERS_SHARE
+
+QUIET_SECONDS = 0.3
+PATIENCE_VARIABLE = "TRITON_NOTEBOOKS_RETRY_SECONDS"  # set by the user, in seconds
+PATIENCE_SECONDS = 20.0
+SPEED_SECONDS, SPEED_PARTS, SPEED_SIZE = 0.05, 5, 512
+
+
+def _host_seconds() -> float:
+    """Return the host's CPU seconds since it booted, with the time that other guests stole."""
+    times = psutil.cpu_times()
+    return times.user + times.nice + times.system + times.irq + times.softirq + times.steal
+
+
+def family(numbers: Iterable[int]) -> set[psutil.Process]:
+    """Find the processes with these numbers, as far as they run, and all that descend from them."""
+    found: set[psutil.Process] = set()
+    for number in numbers:
+        with suppress(psutil.Error):
+            process = psutil.Process(number)
+            found |= {process, *process.children(recursive=True)}
+    return found
+
+
+def _own_seconds(servers: Sequence[int]) -> float:
+    """Return the CPU seconds of this process, `servers` and all descendants, ended ones too."""
+    total = 0.0
+    for process in family((os.getpid(), *servers)):
+        with suppress(psutil.Error):
+            times = process.cpu_times()
+            total += times.user + times.system + times.children_user + times.children_system
+    return total
+
+
+def monitor_background(servers: Sequence[int] = ()) -> Callable[[], float]:
+    """Begin to monitor the load from others: host time minus the time of this process, of `servers`
+    and of all their descendants. The function returned gives the cores used since, on average.
+    """
+
+    def clocks() -> tuple[float, float]:
+        return time.monotonic(), _host_seconds() - _own_seconds(servers)
+
+    started, before = clocks()
+
+    def others_cores() -> float:
+        now, after = clocks()
+        return max(0.0, (after - before) / (now - started))
+
+    return others_cores
+
+
+def cores() -> int:
+    """Return the host's logical cores, of which `others_cores` are a part. A quota does not count:
+    it takes no core away from others, and they take none from it while the host has free ones.
+    """
+    return os.cpu_count() or 1
+
+
+def machine_speed() -> float:
+    """Measure the machine's speed: GFLOP/s of a fixed product of matrices on all cores, in the
+    fastest part of a twentieth of a second. A moment in which something else ran does not count;
+    another guest of the same host, who stays for seconds, does.
+    """
+    left = np.full((SPEED_SIZE, SPEED_SIZE), 1.5, np.float32)
+    right = left.T.copy()
+    out = left @ right
+
+    def part() -> float:
+        calls, started = 0, time.perf_counter()
+        while (seconds := time.perf_counter() - started) < SPEED_SECONDS / SPEED_PARTS:
+            np.matmul(left, right, out=out)
+            calls += 1
+        return 2e-9 * SPEED_SIZE**3 * calls / seconds
+
+    return max(part() for _ in range(SPEED_PARTS))
+
+
+def patience() -> float:
+    """Return for how long a measurement may wait for a quiet machine, in seconds."""
+    return float(os.environ.get(PATIENCE_VARIABLE) or PATIENCE_SECONDS)
+
+
+def wait_until_quiet(
+    others_cores: Callable[[], float] | None = None, monitored_seconds: float = 0.0
+) -> float:
+    """Wait for a while until others leave the machine alone; return the cores they still use.
+
+    If `others_cores` has monitored them already, for `monitored_seconds`, that is not waited for.
+    """
+    deadline = time.monotonic() + patience()
+    if others_cores is None:
+        others_cores, monitored_seconds = monitor_background(), 0.0
+    while True:
+        time.sleep(max(0.0, QUIET_SECONDS - monitored_seconds))
+        if (remained := others_cores()) <= OTHERS_SHARE * cores() or time.monotonic() > deadline:
+            return remained
+        others_cores, monitored_seconds = monitor_background(), 0.0
+
+
+@contextmanager
+def exclusive_lock() -> Iterator[None]:
+    """Let one measurement run at a time on this host, whoever its user is: a second one waits.
+
+    The folder of temporary files is locked itself: a file there would be closed to other users.
+    """
+    folder = os.open(tempfile.gettempdir(), os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)

@@ -1,0 +1,207 @@
+"""What a conversion changed: the operators of both files and those that the runtime executes, and
+one timed call of each graph.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import zip_longest
+from statistics import median
+
+from helpers import formats
+from helpers.config import ConvertConfig, Value
+from helpers.formats import Arrays, Session
+from helpers.inference import counted, ensemble, is_as_exported, physical_cores, require
+from helpers.measure import background
+from helpers.measure.interleave import interleave, paired_ratio
+from helpers.measure.operators import graph_batch
+from helpers.results import Profile
+from helpers.store import Artifact
+
+OPERATIONS = 2e9  # of a timed call at least, if so many samples are allowed
+FEWEST, MOST, SECONDS = 3, 7, 0.3  # calls of each graph, and for how long they go on
+LINES = 10  # of a column of operators
+BLANK = "\N{NO-BREAK SPACE}"  # below the last line of a column
+QUANTISED = ("QuantizeLinear", "DequantizeLinear", "FakeQuantize")  # in ONNX, in OpenVINO
+Rows = list[dict[str, Value]]
+
+
+@dataclass(frozen=True)
+class Call:
+    """A graph that was called, and how long each call took; or why it was not."""
+
+    graph: str  # "exported" or "converted"
+    runtime: str
+    ms: tuple[float, ...] = ()
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What a conversion changed."""
+
+    graphs: dict[str, Counter[str]]  # of each file and of the execution: its operators by kind
+    calls: tuple[Call, ...]
+    findings: tuple[str, ...]  # in sentences
+    caption: str  # of the calls
+
+    def operators(self) -> Rows:
+        """Return one column for each graph, its most frequent operators below one another."""
+        columns = map(_column, self.graphs.values())
+        return [
+            dict(zip(self.graphs, line, strict=True))
+            for line in zip_longest(*columns, fillvalue=BLANK)
+        ]
+
+    def times(self) -> Rows:
+        """Return one row for each graph, with the reason where it was not called."""
+        is_lacking = any(each.reason for each in self.calls)
+        return [
+            {
+                "graph": each.graph,
+                "runtime": each.runtime,
+                "median_ms": median(each.ms) if each.ms else None,
+                "fastest_ms": min(each.ms, default=None),
+                "slowest_ms": max(each.ms, default=None),
+                **({"why not": each.reason} if is_lacking else {}),
+            }
+            for each in self.calls
+        ]
+
+
+def what_changed(config: ConvertConfig, artifact: Artifact, profile: Profile) -> Changes:
+    """Compare the exported file with what was made of it; `profile` has what is executed."""
+    exported = require(config, "export")
+    before, after = (formats.get(each) for each in (config.export_format, config.format))
+    graphs = {f"exported: {before.DISPLAY_NAMES[1]}": counted(exported)}
+    if not is_as_exported(config):
+        graphs[f"converted: {after.DISPLAY_NAMES[1]}"] = counted(artifact)
+    executed = Counter[str]()
+    for each in profile.operators:
+        executed[each.kind] += each.calls
+    graphs[f"executed: {after.DISPLAY_NAMES[0]}"] = executed
+    graphs = {name: counts for name, counts in graphs.items() if counts}
+    size, calls = _called(config, exported, artifact)
+    findings = (_said(config, exported, artifact, executed), *_faster(calls))
+    caption = (
+        f"Rough timing: batch size {size}, {physical_cores()} threads, alternating calls in this "
+        "process"
+        if calls
+        else "Not timed: there is only one graph"
+    )
+    return Changes(graphs, calls, tuple(filter(None, findings)), caption)
+
+
+def _column(counts: Counter[str]) -> list[Value]:
+    ordered = counts.most_common()
+    lines: list[Value] = [
+        f"{counts.total():,} operators of {len(counts)} kind{'s' * (len(counts) != 1)}"
+    ]
+    lines += [f"{count:,} × {kind}" for kind, count in ordered[:LINES]]
+    if rest := ordered[LINES:]:
+        lines.append(f"{sum(count for _, count in rest):,} of {len(rest)} other kinds")
+    return lines
+
+
+def _said(
+    config: ConvertConfig, exported: Artifact, artifact: Artifact, executed: Counter[str]
+) -> str:
+    """Return how the served file differs from the exported one, or that it does not."""
+    before, after = (
+        formats.get(each).DISPLAY_NAMES[1] for each in (config.export_format, config.format)
+    )
+    runtime = formats.get(config.format).DISPLAY_NAMES[0]
+    first, second = counted(exported).total(), counted(artifact).total()
+    ran = f"{runtime} executes {executed.total():,} operators" if executed else ""
+    if is_as_exported(config):
+        said = f"The exported file is served unchanged: {after} in {config.precision}."
+        return f"{said} {ran}; the file has {first:,}." if ran and first else said
+    said = (
+        f"{before} in {config.export_precision} ({exported.size_mb:,.1f} MB) was converted to "
+        f"{after} in {config.precision} ({artifact.size_mb:,.1f} MB)."
+    )
+    if first and second:
+        said += f" The file has {second:,} operators instead of {first:,}."
+    if marks := sum(counted(artifact)[kind] for kind in QUANTISED):
+        said += f" {marks:,} of them convert to or from 8-bit integers."
+    return f"{said} {ran}." if ran else said
+
+
+def _faster(calls: Sequence[Call]) -> list[str]:
+    """Return how many times as fast the converted graph is, if both were called."""
+    if len(calls) < 2 or not all(each.ms for each in calls):
+        return []
+    ratio = paired_ratio([each.ms for each in calls], 0, 1)
+    doubt = "" if ratio.is_significant else ": inconclusive"
+    return [f"The converted graph has {ratio} the speed of the exported one{doubt}."]
+
+
+def _called(
+    config: ConvertConfig, exported: Artifact, artifact: Artifact
+) -> tuple[int, tuple[Call, ...]]:
+    """Time the exported and the converted graph; return the samples in a call too. There is nothing
+    to time where both are one file.
+    """
+    if is_as_exported(config):
+        return 0, ()
+    size, inputs = graph_batch(config, artifact, OPERATIONS)
+    sides = (
+        ("exported", exported, config.export_format, config.export_precision),
+        ("converted", artifact, config.format, config.precision),
+    )
+    loaded = [_load(config, made, name, inputs) for _, made, name, _ in sides]
+    times = iter(_alternate([session for session, _ in loaded if session], inputs))
+    return size, tuple(
+        Call(graph, _runtime(name, precision), tuple(next(times)) if session else (), reason)
+        for (graph, _, name, precision), (session, reason) in zip(sides, loaded, strict=True)
+    )
+
+
+def _runtime(name: str, precision: str) -> str:
+    fmt = formats.get(name)
+    version = formats.installed_version(formats.distribution(fmt.RUNTIME[0]))
+    return f"{fmt.DISPLAY_NAMES[0]} {version}, {fmt.DISPLAY_NAMES[1]} {precision}"
+
+
+def _load(
+    config: ConvertConfig, artifact: Artifact, name: str, inputs: Arrays
+) -> tuple[Session | None, str]:
+    """Load a graph and call it once; return its session, or why it cannot be timed."""
+    fmt, reason = formats.get(name), obstacle(config, name)
+    if reason:
+        return None, reason
+    try:
+        session = fmt.load(artifact.folder / fmt.FILE, physical_cores(), config.device)
+        session.run(inputs)
+    except RuntimeError as error:  # of a GPU that is not there, or another kind of it
+        return None, " ".join(str(error).split())[:200]
+    return session, ""
+
+
+def obstacle(config: ConvertConfig, name: str) -> str:
+    """Return in one line why this process cannot run a format on the device; empty if it can."""
+    if config.device not in formats.get(name).PRECISIONS:
+        return f"not timed: {name} does not run on a {config.device.upper()}"
+    if ensemble.needs_native_backend(config, name):
+        return "not timed: only Triton's native backend runs it"
+    missing = formats.missing(name, config.device)
+    return f"not timed: {missing}" if missing else ""
+
+
+def _alternate(sessions: Sequence[Session], inputs: Arrays) -> list[list[float]]:
+    """Return the milliseconds of each session's calls."""
+
+    def call(session: Session) -> float:
+        started = time.perf_counter()
+        session.run(inputs)
+        return 1000 * (time.perf_counter() - started)
+
+    with background.exclusive_lock():
+        ends = time.perf_counter() + SECONDS
+        return interleave(
+            [partial(call, each) for each in sessions],
+            MOST,
+            lambda runs: len(runs[0]) >= FEWEST and time.perf_counter() > ends,
+        )

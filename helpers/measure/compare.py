@@ -1,0 +1,234 @@
+"""Compare configurations on servers that run at the same time and are loaded interleaved."""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from itertools import cycle
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from helpers.config import CompareConfig, LessonConfig, artifact_folder, results_folder
+from helpers.errors import DeploymentError, MeasurementError
+from helpers.inference import require
+from helpers.machine import compare_obstacle
+from helpers.measure import analyzer, background, memory, sweep
+from helpers.measure.interleave import Ratio, interleave, paired_ratio
+from helpers.measure.rows import Window, block_size, measure_row
+from helpers.measure.statistics import MIN_RUNS, geometric_mean, judge_budget
+from helpers.models import Arrays
+from helpers.results import Row
+from helpers.store import Artifact
+from helpers.triton import Server, serve, write_repository
+
+EARLY_STOP_RATIO = (
+    0.85  # of the baseline's throughput: a candidate that slow does not become faster
+)
+NO_REQUESTS = "a run has only the first request of each client: increase measurement_seconds"
+RUN_SECONDS = 1.2  # of load; perf_analyzer takes about as long to begin and to end
+MOST_ROUNDS, ROUND_SECONDS = 4, 2.0  # of variants
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A server, how its model is configured, and how many clients it has."""
+
+    server: Server
+    config: CompareConfig
+    clients: int
+    request_seconds: float = 0.0  # of a request that is alone
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What was measured of a candidate, with the ratio of its throughput to the baseline's."""
+
+    ratio: Ratio
+    rounds: int
+    throughput: float  # samples/s
+    p99_latency_ms: float
+    budget: str  # whether p99 is within it: "met", "not met", "unconfirmed"; empty without one
+    background_cpu_cores: float = 0.0  # that other processes used meanwhile
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A named configuration; the scenario "offline" has no dynamic batcher."""
+
+    name: str
+    config: LessonConfig
+    scenario: str = "online"
+
+
+@dataclass(frozen=True)
+class Point:
+    """What was measured of a variant with some clients."""
+
+    variant: str
+    row: Row
+    throughputs: tuple[float, ...]  # of each round (samples/s)
+    medians_ms: tuple[float, ...]  # the p50 latency of each round
+
+
+@dataclass(frozen=True)
+class LoadSession:
+    """The requests with which servers are compared."""
+
+    samples: Arrays
+    data: Path  # the same for perf_analyzer
+
+    def warm(self, server: Server, config: CompareConfig, clients: int) -> Candidate:
+        """Warm up a server for so many clients' requests; return it as a candidate."""
+        request_seconds = sweep.warm_up(server, config, self.samples, clients)
+        return Candidate(server, config, clients, request_seconds)
+
+    def load(self, candidate: Candidate) -> Window:
+        """Load a candidate for about `RUN_SECONDS`."""
+        config, server = candidate.config, candidate.server
+        seconds = min(RUN_SECONDS, config.measurement_seconds / 5)
+        shortest = round(1000 * seconds / analyzer.WINDOWS / analyzer.WINDOW_STRETCH)
+        count = candidate.clients + block_size(candidate.clients)
+        point = replace(
+            sweep.load_of(server, config, self.samples, self.data),
+            batch_size=config.online_batch_size,
+            concurrency=candidate.clients,
+            interval_ms=max(shortest, analyzer.interval_ms(count, 1, candidate.request_seconds)),
+            # without it perf_analyzer writes all that it sent as text: 3 MB and 50 ms an image
+            shared_memory=config.shared_memory if server.is_local else "none",
+        )
+        return analyzer.run(point, server)
+
+    def compare(
+        self,
+        baseline: Candidate,
+        candidate: Candidate,
+        rounds: int,
+        is_race: bool = True,
+        budget_ms: float | None = None,
+    ) -> Comparison:
+        """Compare a candidate with a baseline in so many rounds. A race ends once the candidate is
+        known to be faster or slower, or is too slow to become faster.
+
+        Raises `ServerError`, or `MeasurementError` if a run has too few requests.
+        """
+        if not is_race:  # else it would take longer than the comparison
+            background.wait_until_quiet()
+
+        def ratio(runs: list[list[Window]]) -> Ratio:
+            looks = rounds - MIN_RUNS + 1 if is_race else 1
+            return paired_ratio([[run.throughput for run in own] for own in runs], 1, 0, looks)
+
+        def is_over(runs: list[list[Window]]) -> bool:
+            return is_race and (ratio(runs).is_significant or ratio(runs).value < EARLY_STOP_RATIO)
+
+        processes = {*baseline.server.processes, *candidate.server.processes}
+        others_cores = background.monitor_background(tuple(processes))
+        calls = [lambda each=each: self.load(each).steady for each in (baseline, candidate)]
+        runs = interleave(calls, rounds, is_over)
+        latencies = np.concatenate([run.latencies_ms for run in runs[1]])
+        if not len(latencies):
+            raise MeasurementError(NO_REQUESTS)
+        return Comparison(
+            ratio=ratio(runs),
+            rounds=len(runs[1]),
+            throughput=geometric_mean([run.throughput for run in runs[1]]),
+            p99_latency_ms=float(np.percentile(latencies, 99)),
+            budget=judge_budget(latencies, budget_ms)[0] if budget_ms else "",
+            background_cpu_cores=others_cores(),
+        )
+
+
+@contextmanager
+def served(config: CompareConfig, scenario: str = "online", log: str = "") -> Iterator[Server]:
+    """Serve a configuration from a temporary repository. `log` names the server's log file.
+
+    Raises `DeploymentError` if the target's server is not started by this package.
+    """
+    if reason := compare_obstacle(config):
+        raise DeploymentError(reason)
+    converted, place = require(config, "convert"), artifact_folder(config, "deploy").parent
+    with TemporaryDirectory(dir=place, prefix=f".{config.stage}.") as name:
+        repository, log = Artifact(Path(name), {}, {}), log or f"{config.stage}_server.log"
+        write_repository(repository.folder, config, converted)
+        with serve(config, repository, scenario, log=results_folder(config) / log) as server:
+            yield server
+
+
+@contextmanager
+def open_session(config: CompareConfig, server: Server) -> Iterator[LoadSession]:
+    """Prepare the requests, in the form that travels to `server`, with the machine for this
+    process' measurements alone.
+    """
+    samples = sweep.distinct_samples(config)
+    sent = sweep.sent(server, samples, config.online_batch_size)
+    with background.exclusive_lock(), analyzer.input_data(sent) as data:
+        yield LoadSession(samples, data)
+
+
+def measure_interleaved(variants: Sequence[Variant], clients: Sequence[int]) -> list[Point]:
+    """Load all variants, interleaved, with each number of clients.
+
+    Raises `ServerError` if one cannot be served, and `MeasurementError` if one is not measured.
+    """
+    first = variants[0].config
+    with ExitStack() as opened:
+        servers = [  # they start at the same time
+            opened.enter_context(
+                served(each.config, each.scenario, f"{each.config.stage}_server_{number}.log")
+            )
+            for number, each in enumerate(variants)
+        ]
+        session = opened.enter_context(open_session(first, servers[0]))
+        candidates = [
+            session.warm(server, each.config, max(clients))
+            for server, each in zip(servers, variants, strict=True)
+        ]
+        background.wait_until_quiet()
+        peaks = [memory.watch_peak(server.processes) for server in servers]
+        others = background.monitor_background([pid for each in servers for pid in each.processes])
+        calls = [
+            lambda each=each, count=count: session.load(replace(each, clients=count))
+            for count in clients
+            for each in candidates
+        ]
+        rounds = int(first.measurement_seconds / ROUND_SECONDS)
+        rounds = max(MIN_RUNS, min(MOST_ROUNDS, rounds))
+        started = time.monotonic()
+
+        def say(runs: list[list[Window]]) -> bool:
+            done, seconds = len(runs[0]), time.monotonic() - started
+            print(f"round {done} of {rounds}: {len(calls)} runs each, {seconds:.0f} s so far")
+            return False
+
+        runs = interleave(calls, rounds, say)
+        busy, memories = others(), [peak() for peak in peaks]
+    points = []
+    for windows, (variant, memory_mb) in zip(runs, cycle(zip(variants, memories, strict=True))):
+        row = measure_row(
+            windows,
+            first.request_count,
+            first.margin_of_error,
+            background.cores(),
+            others_cores=busy,
+            figures={"server_peak_memory_mb": memory_mb},
+        )
+        if not row.requests:
+            raise MeasurementError(f"{variant.name}: {NO_REQUESTS}")
+        steady = [window.steady for window in windows]
+        throughputs = tuple(each.throughput for each in steady)
+        medians_ms = tuple(float(np.median(each.latencies_ms)) for each in steady)
+        points.append(Point(variant.name, row, throughputs, medians_ms))
+    return points
+
+
+def ratio_of(
+    points: Sequence[Point], candidate: Point, baseline: Point, figure: str = "throughputs"
+) -> Ratio:
+    """Divide a candidate's `throughputs` or `medians_ms` by the baseline's, which has as many
+    clients; the intervals of all such pairs among `points` hold together.
+    """
+    beside = [each for each in points if each.row.concurrency == candidate.row.concurrency]
+    figures = [getattr(each, figure) for each in beside]
+    return paired_ratio(figures, beside.index(candidate), beside.index(baseline))

@@ -1,0 +1,322 @@
+"""Measure a server with a second load generator: LoadGen, which MLPerf's benchmarks use. Some of
+the responses are checked. These are not MLPerf results.
+
+LoadGen chooses the samples, keeps the time and logs answers; `tritonclient` sends the requests. One
+of its samples is a request as clients send it online, of `online_batch_size` rows.
+"""
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
+from itertools import count
+from math import ceil
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from helpers import models
+from helpers.config import DeployConfig, Parameters, Value, configure, results_folder
+from helpers.errors import AccuracyError, MeasurementError
+from helpers.inference import open_dataset, requests, require
+from helpers.measure import analyzer, background, reference_outputs, served_precision
+from helpers.measure.analyzer import LoadPoint
+from helpers.measure.interleave import interleave
+from helpers.measure.rows import Window
+from helpers.measure.statistics import Interval, geometric_mean, log_interval, percentile_interval
+from helpers.measure.sweep import batch, seconds
+from helpers.models import Arrays
+from helpers.results import timestamp
+from helpers.store import temporary_folder, write_atomic
+from helpers.triton import Server, serve
+
+if TYPE_CHECKING:
+    from mlperf_loadgen import QuerySample
+
+ROUNDS = 5  # runs of each meter, in turn
+SECONDS, FEWEST = 2.0, 12  # of a run, and its requests, at least
+SERVER_SECONDS, SERVER_CLIENTS = 8.0, 16
+SERVER_SHARE = 0.5  # of the requests that one client in a closed loop completes
+LOGGED = 0.1  # the share of answers that LoadGen keeps
+SEED = 14
+CLOSE = 0.10  # load generators are consistent within this, or where their 95% CIs overlap
+# in LoadGen's trace: the number of a sample, and the time from when it was due to its answer
+SAMPLE = re.compile(r'"sample_seq":(\d+),.*?"complete_ns":(\d+)')
+
+Values = NDArray[np.float64]
+Ask = Callable[[Arrays], Arrays]
+Row = dict[str, Value]  # of the table of both meters
+Scenario = Literal["SingleStream", "Offline", "Server"]
+
+
+@dataclass(frozen=True)
+class Test:
+    """What LoadGen is to do."""
+
+    scenario: Scenario
+    count: int  # samples
+    seed: int = SEED
+    joined: int = 1  # samples in a request (Offline)
+    rate: float = 1.0  # samples per second (Server)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What LoadGen recorded: each sample's latency since it was due, in order, and some answers."""
+
+    latencies_ms: Values
+    answers: Sequence[tuple[int, Values]]  # the index of a sample, and what `flat` makes of it
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A figure and its 95% interval, where there is one."""
+
+    value: float
+    interval: Interval | None
+
+    def __str__(self) -> str:
+        within = f" ({self.interval.low:.4g} to {self.interval.high:.4g})" if self.interval else ""
+        return f"{self.value:.4g}{within}"
+
+
+def flat(outputs: Arrays, names: Sequence[str], start: int, rows: int) -> Values:
+    """Return all values of `rows` rows from `start` on, one output after the other."""
+    parts = (np.asarray(outputs[name][start : start + rows], np.float64) for name in names)
+    return np.concatenate([part.ravel() for part in parts])
+
+
+def run(
+    server: Server, model: str, samples: Sequence[Arrays], outputs: Sequence[str], test: Test
+) -> Trial:
+    """Let LoadGen send `samples` to `server`. Raises `ServerError` if a request failed.
+
+    One connection sends one request after the other, but in the Server scenario.
+    """
+    from mlperf_loadgen import QuerySampleResponse, QuerySamplesComplete
+
+    queue: SimpleQueue[Sequence[QuerySample]] = SimpleQueue()
+    errors: list[Exception] = []
+    clients = SERVER_CLIENTS if test.scenario == "Server" else 0  # besides the first
+    rows = len(next(iter(samples[0].values())))
+
+    def answer(ask: Ask, queries: "Sequence[QuerySample]") -> None:
+        values = [np.empty(0)] * len(queries)
+        try:
+            if not errors:  # after one LoadGen still waits for all that it asked
+                chosen = [samples[query.index] for query in queries]
+                found = ask({name: np.concatenate([c[name] for c in chosen]) for name in chosen[0]})
+                values = [flat(found, outputs, i * rows, rows) for i in range(len(queries))]
+        except Exception as error:
+            errors.append(error)
+        pairs = zip(queries, values, strict=True)
+        QuerySamplesComplete(  # which copies what is logged before it returns
+            [QuerySampleResponse(query.id, each.ctypes.data, each.nbytes) for query, each in pairs]
+        )
+
+    def client(ask: Ask) -> None:
+        while queries := queue.get():
+            answer(ask, queries)
+
+    def talk(ask: Ask) -> Trial:
+        def issue(queries: "Sequence[QuerySample]") -> None:
+            for start in range(0, len(queries), test.joined):
+                chosen = queries[start : start + test.joined]
+                queue.put(chosen) if clients else answer(ask, chosen)
+
+        try:
+            trial = _test(test, issue, len(samples))
+        finally:
+            for _ in range(clients):
+                queue.put([])
+        if errors:
+            raise errors[0]
+        return trial
+
+    # not in the main thread, where Ctrl-C would be raised within LoadGen's calls
+    with ThreadPoolExecutor(1 + clients) as pool:
+        trial = pool.submit(server.converse, model, talk)
+        for _ in range(clients):
+            pool.submit(server.converse, model, client)
+        return trial.result()
+
+
+def _test(test: Test, issue: "Callable[[Sequence[QuerySample]], None]", samples: int) -> Trial:
+    """Run a test of LoadGen's to its end and read its logs."""
+    import mlperf_loadgen as lg
+
+    settings, logs = lg.TestSettings(), lg.LogSettings()
+    settings.scenario = getattr(lg.TestScenario, test.scenario)
+    settings.mode = lg.TestMode.PerformanceOnly
+    settings.min_duration_ms, settings.min_query_count = 0, test.count
+    settings.offline_expected_qps, settings.server_target_qps = 1.0, test.rate
+    settings.accuracy_log_probability = LOGGED
+    for name in ("qsl", "sample_index", "schedule", "accuracy_log"):
+        setattr(settings, f"{name}_rng_seed", test.seed)
+    sut = lg.ConstructSUT(issue, lambda: None)
+    library = lg.ConstructQSL(samples, samples, lambda _: None, lambda _: None)
+    try:
+        with temporary_folder() as folder:
+            logs.log_output.outdir, logs.enable_trace = str(folder), True
+            lg.StartTestWithLogSettings(sut, library, settings, logs, f"{folder}/no-audit.config")
+            trace = (folder / "mlperf_log_trace.json").read_text()
+            logged = json.loads((folder / "mlperf_log_accuracy.json").read_text())
+    finally:
+        lg.DestroyQSL(library)
+        lg.DestroySUT(sut)
+    times = sorted((int(number), int(ns)) for number, ns in SAMPLE.findall(trace))
+    answers = [(each["qsl_idx"], np.frombuffer(bytes.fromhex(each["data"]))) for each in logged]
+    return Trial(np.array([ns for _, ns in times]) / 1e6, answers)
+
+
+def wrong_response(trial: Trial, right: Sequence[Values], bounds: Values) -> str:
+    """Describe the first answer with a value that is further than its bound from the right one."""
+    for index, found in trial.answers:
+        expected = right[index]
+        if found.shape != expected.shape:
+            return f"sample {index} has {found.size} values, the reference {expected.size}"
+        apart = np.abs(found - expected) / bounds
+        if not apart.max() <= 1:  # or it is not a number
+            worst = int(apart.argmax())
+            return (
+                f"value {worst} of sample {index} is {found[worst]:.6g}, the reference is "
+                f"{expected[worst]:.6g} (tolerance {bounds[worst]:.2g})"
+            )
+    return ""
+
+
+def crosscheck(given: Parameters, model: str, experiment: str) -> list[Row]:
+    """Measure a deployed experiment with both load generators, interleaved, and write
+    `crosscheck.json`.
+
+    The server is set up as for clients online, and all requests go over HTTP. Raises
+    `AccuracyError` for a wrong answer, `ArtifactError` if nothing is deployed yet, and
+    `MeasurementError` without LoadGen.
+    """
+    if not find_spec("mlperf_loadgen"):
+        command = "pip install 'mlcommons-loadgen>=6.0.17,<7'"
+        raise MeasurementError(f"LoadGen is not installed. Run: {command}")
+    config = configure(given, model, experiment, "deploy")
+    assert isinstance(config, DeployConfig)
+    repository, fields = require(config, "deploy"), given.experiment(model, config.experiment)
+    reference, folder = reference_outputs(config), results_folder(config)
+    outputs, size = list(reference), fields.online_batch_size
+    number = len(reference[outputs[0]])
+    (rows,) = requests(config, open_dataset(config), number, number)
+    samples = [batch(rows, start, size) for start in range(number)]
+    right = [flat(batch(reference, start, size), outputs, 0, size) for start in range(number)]
+    largest, _ = models.get(model).BOUNDS[served_precision(config)]
+    deviations = {name: np.full(each.shape, each.std()) for name, each in reference.items()}
+    bounds = largest * flat(batch(deviations, 0, size), outputs, 0, size)
+    checked: list[int] = []
+    with (
+        background.exclusive_lock(),
+        analyzer.input_data(rows) as data,
+        serve(config, repository, log=folder / "crosscheck_server.log") as server,
+    ):
+
+        def loadgen(test: Test) -> Trial:
+            trial = run(server, model, samples, outputs, test)
+            if wrong := wrong_response(trial, right, bounds):
+                name = f"{model} {config.experiment}"
+                raise AccuracyError(
+                    f"{name}: wrong response in LoadGen's scenario {test.scenario}: {wrong}"
+                )
+            checked.append(len(trial.answers))
+            return trial
+
+        def closed_loop(batch_size: int) -> Window:
+            one = batch(rows, 0, batch_size)
+            needed = FEWEST * seconds(lambda: server.infer(model, one))
+            interval_ms = 1000 * max(SECONDS, needed) / analyzer.WINDOWS
+            point = LoadPoint(model, data, [], batch_size, interval_ms=ceil(interval_ms))
+            return analyzer.run(point, server)
+
+        def open_loop(rate: float, requests: int) -> Window:
+            point = LoadPoint(model, data, [], size, 0, rate=rate, requests=requests)
+            return analyzer.run(point, server)
+
+        joined = max(1, max(fields.batch_sizes) // size)
+        compared = compare(loadgen, closed_loop, open_loop, size, joined, fields.latency_budget_ms)
+    facts = {"deployed": repository.sha256, "finished": timestamp(), "seed": SEED}
+    facts |= {"answers_compared": sum(checked), "rows": compared}
+    write_atomic(folder / "crosscheck.json", json.dumps(facts, indent=1))
+    return compared
+
+
+def compare(
+    loadgen: Callable[[Test], Trial],
+    closed_loop: Callable[[int], Window],
+    open_loop: Callable[[float, int], Window],
+    size: int,
+    joined: int,
+    budget_ms: float | None,
+) -> list[Row]:
+    """Interleave both load generators: LoadGen by `loadgen`, perf_analyzer by `closed_loop`, which
+    takes the rows of a request, and `open_loop`, which takes requests per second and in all. A
+    sample has `size` rows, an Offline request `joined` samples.
+    """
+    background.wait_until_quiet()
+    rows, seeds = size * joined, count(SEED)
+    closed: dict[int, list[Window]] = {1: [], joined: []}  # by samples in a request
+    stream: list[Trial] = []
+    offline: list[Trial] = []
+
+    def measure(joined: int) -> None:
+        closed[joined].append(closed_loop(size * joined))
+
+    def test(trials: list[Trial], scenario: Scenario, joined: int) -> None:
+        rate = closed[joined][-1].throughput / size / joined  # requests/s
+        requests = max(FEWEST, ceil(SECONDS * rate))
+        trials.append(loadgen(Test(scenario, requests * joined, next(seeds), joined)))
+
+    interleave([partial(measure, 1), partial(test, stream, "SingleStream", 1)], ROUNDS)
+    interleave([partial(measure, joined), partial(test, offline, "Offline", joined)], ROUNDS)
+    one, many = closed[1][:ROUNDS], closed[joined][-ROUNDS:]
+    rate = SERVER_SHARE * geometric_mean([each.throughput for each in one]) / size
+    wanted = max(FEWEST, ceil(SERVER_SECONDS * rate))
+    latencies = loadgen(Test("Server", wanted, rate=rate)).latencies_ms
+    reason = f"{rate:.3g} requests/s (Poisson arrivals)"
+    if budget_ms:
+        within = (latencies <= budget_ms).mean()
+        reason += f"; {within:.1%} of {len(latencies)} requests within {budget_ms:g} ms"
+    due = open_loop(rate, wanted).latencies_ms
+    rates = [1000 * size * len(each.latencies_ms) / max(each.latencies_ms) for each in offline]
+    served = [each.throughput for each in many]
+    return [
+        _row("SingleStream", "p90 latency (ms)", size, _p90(stream), _p90(one)),
+        _row("Offline", "throughput (samples/s)", rows, _mean(rates), _mean(served)),
+        _row("Server", "p90 latency (ms)", size, _bounded(latencies), _bounded(due), reason),
+    ]
+
+
+def _mean(runs: Sequence[float]) -> Estimate:
+    return Estimate(geometric_mean(runs), log_interval(runs))
+
+
+def _p90(runs: Sequence[Trial | Window]) -> Estimate:
+    """Average over runs, without the first request of each: it meets an idle server."""
+    return _mean([float(np.quantile(run.latencies_ms[1:], 0.9)) for run in runs])
+
+
+def _bounded(latencies: Values) -> Estimate:
+    """Return the p90 of one run, by its order statistics."""
+    return Estimate(float(np.quantile(latencies, 0.9)), percentile_interval(latencies, 0.9))
+
+
+def _row(
+    scenario: str, figure: str, rows: int, ours: Estimate, theirs: Estimate, reason: str = ""
+) -> Row:
+    one, two = ours.interval, theirs.interval
+    overlap = one and two and one.low <= two.high and two.low <= one.high
+    is_close = abs(ours.value / theirs.value - 1) <= CLOSE
+    why = "95% CIs overlap" if overlap else f"within {CLOSE:.0%}" if is_close else ""
+    quality = "consistent" if why else "differ"
+    head: Row = {"scenario": scenario, "batch_size": rows, "metric": figure, "LoadGen": str(ours)}
+    reason = "; ".join(filter(None, (why, reason)))
+    return head | {"perf_analyzer": str(theirs), "quality": quality, "reason": reason}

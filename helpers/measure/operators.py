@@ -1,0 +1,135 @@
+"""Where the time of a converted model goes: by operator, kernel and precision, as its runtime's own
+profiler reports, and what to notice in it.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from math import ceil, log2
+
+from helpers import formats, models
+from helpers.config import ConvertConfig
+from helpers.formats import Arrays, OperatorTime, instructions
+from helpers.inference import ensemble, exported_work, open_dataset, physical_cores, some
+from helpers.measure import background, peaks
+from helpers.results import Operator, Profile
+from helpers.store import Artifact
+
+# A run computes so many operations at least: enough to be timed, and a batch that a user would send
+OPERATIONS, MOST_SAMPLES, SAMPLES = 2e10, 2048, 8
+NOTICED = 0.1  # of the time, that conversions may take without a word
+KEPT = 0.9  # of the time of HEAVY operators, in the requested precision, or it is reported
+HEAVY = "Matrix multiplications and convolutions"
+# Names of operators, in ONNX Runtime's and in OpenVINO's words
+PRODUCTS = re.compile(r"Conv(?!ert)|Gemm|MatMul|FullyConnected|Attention|Attn|LSTM|RNN")
+CONVERSIONS = re.compile(r"[Qq]uantize|Reorder|Convert|^Cast")
+
+
+def profile_operators(config: ConvertConfig, artifact: Artifact) -> Profile:
+    """Profile a converted model on this CPU, with one thread for each physical core; or return why
+    that cannot be done.
+    """
+    fmt, threads = formats.get(config.format), physical_cores()
+    if config.device == "gpu" or ensemble.needs_native_backend(config, config.format):
+        return Profile(reason="not profiled: this process does not run the model on a CPU")
+    if fmt.profile is None:
+        return Profile(
+            reason=f"not profiled: {fmt.DISPLAY_NAMES[0]} does not report the time of operators"
+        )
+    work = exported_work(config)
+    size, inputs = graph_batch(config, artifact, OPERATIONS)
+    with background.exclusive_lock():
+        before = peaks.measure(config.device, threads, config.precision)
+        found = fmt.profile(artifact.folder / fmt.FILE, threads, inputs)
+        peak = peaks.highest_peaks(before, peaks.measure(config.device, threads, config.precision))
+    operators = grouped(found)
+    return Profile(
+        batch_size=size,
+        threads=threads,
+        operators=operators,
+        findings=explain(
+            operators,
+            config.precision,
+            instructions(config.precision),
+            operations=work.flop * size if work else 0,
+            peak=peak.gflops.get(config.precision, 0) if peak else 0,
+        ),
+    )
+
+
+def graph_batch(config: ConvertConfig, artifact: Artifact, operations: float) -> tuple[int, Arrays]:
+    """Return how many samples a call needs for `operations` at least, but no more than a user would
+    send; and inputs of the graph for them.
+    """
+    work = exported_work(config)
+    wanted = 2 ** ceil(log2(operations / work.flop)) if work and work.flop else SAMPLES
+    size = models.at_once(config.model, max(1, min(wanted, MOST_SAMPLES)))
+    batch = some(config, open_dataset(config), size)
+    return size, ensemble.graph_inputs(config, artifact.folder, batch)
+
+
+def grouped(found: Sequence[OperatorTime]) -> tuple[Operator, ...]:
+    """Group calls of one kind, kernel and precision, the longest first."""
+    groups: dict[tuple[str, str, str], list[float]] = {}
+    for each in found:
+        groups.setdefault((each["kind"], each["kernel"], each["precision"]), []).append(each["ms"])
+    named = [
+        Operator(kind=kind, kernel=kernel, precision=precision, calls=len(times), ms=sum(times))
+        for (kind, kernel, precision), times in groups.items()
+    ]
+    return tuple(sorted(named, key=lambda each: each.ms, reverse=True))
+
+
+def explain(
+    operators: Sequence[Operator],
+    precision: str,
+    known: Sequence[str],
+    operations: float = 0,
+    peak: float = 0,
+) -> tuple[str, ...]:
+    """Return what to notice: where the time goes, and whether matrix multiplications compute in the
+    requested `precision`; `known` are the CPU's instructions for it.
+
+    `operations` are those of the profiled batch and `peak` the machine's GEMM rate in that
+    precision (GFLOP/s), 0 if not known.
+    """
+    total = sum(each.ms for each in operators)
+    products = [each for each in operators if PRODUCTS.search(each.kind)]
+    rest = [each for each in operators if each not in products]
+    taken = sum(each.ms for each in products)
+    if not total or not products:
+        return ()
+    rate = operations / (taken or 1) / 1e6  # GFLOP/s
+    speed = f", at {rate:,.0f} GFLOP/s" if rate else ""
+    speed += f" ({rate / peak:.0%} of the measured {precision} GEMM rate)" if rate and peak else ""
+    others = _shares(rest, total, lambda each: each.kind)
+    others = f"The rest: {others}." if others else "No other operator takes 1% or more."
+    lines = [f"{HEAVY} take {taken / total:.0%} of the time{speed}. {others}"]
+    shares = {
+        name: sum(each.ms for each in products if each.precision == name) / (taken or 1)
+        for name in {each.precision for each in products}
+    }
+    if shares.get(precision, 0) < KEPT:
+        kinds = _shares(products, taken, lambda each: each.precision)
+        lines.append(f"The requested precision is {precision}, but they compute in {kinds}.")
+        if not known:
+            lines[-1] += f" This CPU has no instructions for {precision}: it gains no speed."
+    converting = [each for each in rest if CONVERSIONS.search(each.kind)]
+    if (share := sum(each.ms for each in converting) / total) > NOTICED:
+        kinds = _shares(converting, total, lambda each: each.kind)
+        lines.append(
+            f"Conversions between precisions and layouts take {share:.0%} of the time: {kinds}. "
+            "Keep the operators between two matrix multiplications in one precision."
+        )
+    return tuple(lines)
+
+
+def _shares(
+    operators: Sequence[Operator], whole: float, name: Callable[[Operator], str], most: int = 3
+) -> str:
+    """Return the largest groups with their shares of a time, those of 1% or more."""
+    times: dict[str, float] = {}
+    for each in operators:
+        times[name(each)] = times.get(name(each), 0.0) + each.ms
+    largest = sorted(times.items(), key=lambda each: each[1], reverse=True)[:most]
+    named = [f"{key} {ms / whole:.0%}" for key, ms in largest if ms / whole >= 0.01]
+    return ", ".join(named)

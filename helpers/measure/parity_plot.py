@@ -1,0 +1,94 @@
+"""A chart of a converted model's outputs over the reference's."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from helpers import formats
+from helpers.config import ConvertConfig, results_folder
+from helpers.display import COLOURS, INK, number, short, show, subplots
+from helpers.formats import Arrays
+from helpers.measure.checks import cached_outputs, reference_outputs
+from helpers.store import Artifact
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from pandas import DataFrame
+
+POINTS = 3_000  # that are drawn, of all outputs together
+FILE = "convert_outputs.csv"
+MARKERS = ("o", "s", "^", "D")
+
+
+def show_parity(config: ConvertConfig, artifact: Artifact) -> None:
+    """Display the converted model's outputs for the 64 samples over the reference's, or print that
+    there is nothing to draw.
+    """
+    found = cached_outputs(config, artifact)
+    if not found:
+        print("The exported file is served unchanged: the export notebook has compared it.")
+        return
+    reference = reference_outputs(config)
+    drawn, total = points(reference, found), sum(each.size for each in reference.values())
+    name = f"{formats.get(config.format).DISPLAY_NAMES[1]} in {config.precision}"
+    text = describe(drawn, name, total)
+    show(draw(drawn, name), text, drawn, results_folder(config) / FILE)
+
+
+def points(reference: Arrays, found: Arrays, most: int = POINTS) -> "DataFrame":
+    """Choose up to `most` values, evenly spread, and the one that is furthest off of each output.
+
+    The columns are the output's name, the sample, the value's place in it (counted through all of
+    its dimensions), the reference's value and the converted model's.
+    """
+    from pandas import DataFrame, concat
+
+    parts = []
+    for output, right in reference.items():
+        pairs = np.stack([each.reshape(-1).astype(np.float64) for each in (right, found[output])])
+        count = min(pairs.shape[1], most // len(reference))
+        furthest = np.nanargmax(np.abs(pairs[0] - pairs[1]))
+        chosen = np.union1d(np.arange(count) * pairs.shape[1] // count, furthest)
+        sample, place = np.divmod(chosen, right[0].size)
+        columns = {"sample": sample, "place": place}
+        columns |= {"reference": pairs[0, chosen], "converted": pairs[1, chosen]}
+        parts.append(DataFrame({"output": output, **columns}))
+    return concat(parts, ignore_index=True)
+
+
+def draw(drawn: "DataFrame", name: str) -> "Figure":
+    """Draw converted over reference with the line on which both are equal, and next to it their
+    difference.
+    """
+    figure, (axes, apart) = subplots(f"{name} compared with the reference", 2, tall=3.2)
+    ends = drawn[["reference", "converted"]]
+    line = [ends.min(axis=None), ends.max(axis=None)]
+    axes.plot(line, line, color=INK, lw=0.8, label="equal", zorder=1)
+    apart.axhline(0, color=INK, lw=0.8, zorder=1)
+    for place, (output, one) in enumerate(drawn.groupby("output", sort=False)):
+        look: dict[str, Any] = {
+            "color": COLOURS[place % len(COLOURS)],
+            "marker": MARKERS[place % len(MARKERS)],
+        }
+        look |= {"s": 9, "alpha": 0.5, "linewidths": 0}
+        axes.scatter(one["reference"], one["converted"], label=str(output), **look)
+        apart.scatter(one["reference"], one["converted"] - one["reference"], **look)
+    axes.set(xlabel="reference (fp32)", ylabel="converted")
+    apart.set(xlabel="reference (fp32)", ylabel="converted - reference")
+    axes.legend(frameon=False, fontsize=8)
+    for each in (axes, apart):
+        each.xaxis.set_major_formatter(number)
+        each.yaxis.set_major_formatter(number)
+    return figure
+
+
+def describe(drawn: "DataFrame", name: str, total: int) -> str:
+    """Return the chart's caption: how far the values are from the reference's."""
+    apart = (drawn["converted"] - drawn["reference"]).abs()
+    worst = drawn.loc[apart.idxmax()]
+    return (
+        f"{len(drawn):,} of {total:,} output values of {name} over the reference's: the mean "
+        f"difference is {short(apart.mean())}, the largest {short(apart.max())} "
+        f"({short(worst['converted'])} instead of {short(worst['reference'])}, sample "
+        f"{worst['sample']})."
+    )

@@ -1,0 +1,293 @@
+"""Point after point of a load: with the machine for this measurement alone, watched meanwhile, and
+judged. How a point is loaded is its scenario's affair.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from timeit import timeit
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from helpers import models
+from helpers.config import CompareConfig, LoadConfig, OnlineConfig
+from helpers.errors import MeasurementError, ServerError
+from helpers.inference import ensemble, exported_work, open_dataset, requests, threads
+from helpers.measure import analyzer, background, gpu_monitor, memory, peaks
+from helpers.measure.analyzer import LoadPoint
+from helpers.measure.gpu_monitor import GpuObservation, Observer
+from helpers.measure.rows import Window, compare, measure_row, overhead_columns
+from helpers.measure.runs import Runs, SpeedMonitor
+from helpers.models import Arrays
+from helpers.results import Measurement, Row, clients_of
+from helpers.store import usable_cores
+from helpers.triton import Server
+
+IDENTITY = ("batch_size", "concurrency", "rate")
+LOOKUPS = "hps_"  # how the counters of a store begin
+
+
+@dataclass(frozen=True)
+class Point:
+    """A point, by the fields of its load, and what measures it: that adds runs for as long as it
+    needs.
+    """
+
+    fields: dict[str, Any]
+    measure: Callable[[LoadPoint, Runs], None]
+    wanted: int  # requests, each client's first apart
+    repeated: bool = False  # whether every request is the same one
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Return the columns by which its row is known."""
+        own = {k: v for k, v in self.fields.items() if k in IDENTITY}
+        return {"concurrency": 1, "repeated": self.repeated} | own
+
+
+def distinct_samples(config: LoadConfig | CompareConfig) -> Arrays:
+    """Return the different samples that are sent, one after the other."""
+    count = config.distinct_rows
+    (samples,) = requests(config, open_dataset(config), count, count)
+    return samples
+
+
+def count(samples: Arrays) -> int:
+    """Count samples."""
+    return len(next(iter(samples.values())))
+
+
+def sent(server: Server, samples: Arrays, size: int) -> Arrays:
+    """Return what is sent: the samples, or requests of `size` of them each."""
+    if server.wire is None:
+        return samples
+    starts = range(0, max(count(samples), size), size)
+    requests = [server.wire.encode(batch(samples, start, size)) for start in starts]
+    return {name: np.concatenate([each[name] for each in requests]) for name in requests[0]}
+
+
+def batch(samples: Arrays, start: int, size: int) -> Arrays:
+    """Return `size` samples from `start` on, beginning again after the last."""
+    chosen = range(start, start + size)
+    return {name: array.take(chosen, axis=0, mode="wrap") for name, array in samples.items()}
+
+
+def seconds(call: Callable[[], object]) -> float:
+    """Time a call, on average over three after a first one."""
+    call()
+    return timeit(call, number=3) / 3
+
+
+def warm_up(
+    server: Server, config: OnlineConfig | CompareConfig, samples: Arrays, clients: int
+) -> float:
+    """Send each batch that the batcher can form of so many clients' requests, because the first
+    request of a shape is slow. Return the seconds of a request that is alone.
+    """
+    size = config.online_batch_size
+    for joined in range(1, max(1, min(clients, config.max_batch_size // size)) + 1):
+        server.infer(config.model, batch(samples, 0, joined * size))
+    one = batch(samples, 0, size)
+    return seconds(lambda: server.infer(config.model, one))
+
+
+def load_of(
+    server: Server, config: LoadConfig | CompareConfig, samples: Arrays, data: Path = Path()
+) -> LoadPoint:
+    """Return the load of one client, with what every load of the server has in common."""
+    inputs = sent(server, batch(samples, 0, 1), 1)
+    outputs = [tensor.name for tensor in models.get(config.model).outputs(config)]
+    served = ensemble.served(config)
+    return LoadPoint(
+        config.model,
+        data,
+        analyzer.shared_memory_patterns(list(inputs), outputs),
+        parts=[each.part.name for each in served] if len(served) > 1 else [""],
+        flat=bool(server.wire),
+    )
+
+
+def run(
+    config: LoadConfig,
+    server: Server,
+    samples: Arrays,
+    points: Callable[[list[Row]], Iterable[Point]],
+) -> Measurement:
+    """Measure the points; which they are may depend on the rows so far. One that cannot be measured
+    is a row with the reason. Before each one a machine that others use is waited for, as long as
+    the retry budget lasts.
+    """
+    one_client = load_of(server, config, samples)
+    rows: list[Row] = []
+    kept: dict[str, NDArray[np.generic]] = {}
+    before: list[float] = []
+    speed = SpeedMonitor(config.margin_of_error)
+    measuring, waited, ended = 0.0, 0.0, ""
+    asked = config.device, _cores_used(config), config.precision
+    server.ready()  # while it starts the machine is slower
+    with (
+        background.exclusive_lock(),
+        ExitStack() as files,
+        gpu_monitor.observed(config.device, server) as observer,
+    ):
+        data: dict[tuple[int, bool], Path] = {}
+        others_cores: Callable[[], float] | None = background.monitor_background(server.processes)
+        began = time.monotonic()
+        at_first = peaks.measure(*asked) if server.is_local else None
+        for point in points(rows):
+            size = point.fields["batch_size"] if server.wire or point.repeated else 0
+            chosen = batch(samples, 0, size) if point.repeated else samples
+            if (size, point.repeated) not in data:
+                made = analyzer.input_data(sent(server, chosen, size))
+                data[size, point.repeated] = files.enter_context(made)
+            load = replace(one_client, data=data[size, point.repeated], **point.fields)
+            asked_at = time.monotonic()
+            before.append(background.wait_until_quiet(others_cores, asked_at - began))
+            others_cores = None
+            started = time.monotonic()
+            waited += max(0.0, started - asked_at - background.QUIET_SECONDS)
+            own: dict[str, NDArray[np.generic]] = {}
+            try:
+                if ended:
+                    raise MeasurementError(ended)
+                row, own = _measure(config, server, observer, load, point, speed)
+            except (MeasurementError, ServerError) as error:
+                row = Row(**point.identity, quality="failed", reason=str(error))
+            measuring += time.monotonic() - started
+            if row.quality == "failed":
+                ended = "" if server.is_live() else "the server ended in an earlier measurement"
+            kept |= own
+            rows.append(row)
+            print(_in_words(row))
+        at_last = peaks.measure(*asked) if server.is_local else None
+    found_peaks, work = peaks.highest_peaks(at_first, at_last), exported_work(config)
+    if found_peaks and work:
+        rows = [peaks.limited(row, work, found_peaks, config.precision) for row in rows]
+    try:
+        counted = server.statistics(config.model)
+    except ServerError:  # it has ended
+        counted = None
+    return Measurement(
+        rows=tuple(rows),
+        distinct_rows=count(samples),
+        background_before=max(before, default=None),
+        measuring_seconds=round(measuring, 1),
+        waited_seconds=round(waited, 1),
+        server_samples=counted and counted["inference_count"],
+        server_executions=counted and counted["execution_count"],
+        gpu=observer.record,
+        peaks=found_peaks,
+        requests=kept,
+    )
+
+
+def _cores_used(config: LoadConfig) -> int:
+    """Count the threads that compute in the experiment, at most one for each core."""
+    scenario = config.stage.removeprefix("perf_")
+    instances: int = getattr(config.instances, scenario)
+    return min(instances * threads(config, scenario), usable_cores())
+
+
+def _measure(
+    config: LoadConfig,
+    server: Server,
+    observer: Observer,
+    load: LoadPoint,
+    point: Point,
+    speed: SpeedMonitor,
+) -> tuple[Row, dict[str, NDArray[np.generic]]]:
+    """Measure one point, and observe the machine meanwhile; return the row and all requests."""
+    seen, failure = GpuObservation(), ""
+
+    @contextmanager
+    def watched() -> Iterator[None]:
+        others_cores, started = background.monitor_background(server.processes), time.monotonic()
+        with observer.watching(seen):
+            yield
+        lasted = time.monotonic() - started
+        runs.others.append((lasted * others_cores(), lasted))
+
+    def load_server(timed: LoadPoint) -> Window:
+        with watched():
+            return analyzer.run(timed, server)
+
+    runs = Runs(load_server, watched, speed=speed)
+    before = server.counters(LOOKUPS) if server.wire else {}
+    peak_mb = memory.watch_peak(server.processes)
+    try:
+        point.measure(load, runs)
+    except (MeasurementError, ServerError) as error:
+        if not runs.served:
+            raise
+        failure = f"{error} (complete runs: {len(runs.served)})"
+    memory_mb = peak_mb()
+    figures = seen.figures([run.requests for run in runs.served]) | compared(config, runs)
+    figures |= {
+        "machine_gflops": float(np.mean(runs.rounds)) if runs.rounds else None,
+        "repeated": point.repeated,
+    }
+    figures["server_peak_memory_mb"] = memory_mb
+    if before:
+        figures |= cache_rates(before, server.counters(LOOKUPS))
+    row = measure_row(
+        runs.served,
+        point.wanted,
+        config.margin_of_error,
+        background.cores(),
+        cut=runs.cut,
+        rate=load.rate,
+        others_cores=runs.others_cores,
+        figures=figures,
+        disturbance=seen.disturbance() or runs.speed_changed,
+    )
+    if failure:
+        row = row.model_copy(update={"quality": "failed", "reason": failure})
+    name = row.point(config.stage.removeprefix("perf_"))
+    kept: dict[str, NDArray[np.generic]] = {}
+    for i, window in enumerate(runs.served):
+        kept[f"{name}_{i}"] = window.requests
+        if window.sent is not None:
+            kept[f"sent_{name}_{i}"] = window.sent
+    return row, kept | ({f"{name}_bare_0": np.array(runs.bare)} if runs.bare else {})
+
+
+def cache_rates(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
+    """Return the share of different keys that the cache had, and that of default vectors."""
+    met = {name.removeprefix(LOOKUPS): after[name] - before.get(name, 0) for name in after}
+    if not met.get("keys"):
+        return {}
+    return {
+        "hit_rate": met["hits"] / max(met["different"], 1),
+        "default_share": met["defaults"] / met["keys"],
+    }
+
+
+def compared(config: LoadConfig, runs: Runs) -> dict[str, object]:
+    """Compare each served run with its bare one, and all with the floor; empty without either."""
+    columns: dict[str, object] = {}
+    serving: list[float] = []  # ms
+    if whole := min(len(runs.bare), len(runs.served)):
+        served, bare = [run.steady for run in runs.served[:whole]], runs.bare[:whole]
+        columns = compare(bare, [run.throughput for run in served], config.margin_of_error)
+        calls = 1000 * served[0].batch_size / np.array(bare)
+        serving = [run.mean_latency_ms - call for run, call in zip(served, calls, strict=True)]
+        columns["serving_overhead_ms"] = float(np.mean(serving))
+    if runs.floor:
+        columns |= overhead_columns(serving, [run.steady.mean_latency_ms for run in runs.floor])
+    return columns
+
+
+def _in_words(row: Row) -> str:
+    load = f"{row.rate:.4g} requests/s" if row.rate else clients_of(row.concurrency)
+    head = f"batch {row.batch_size}, {load}"
+    if row.quality == "failed":
+        return f"{head}: failed: {row.reason}"
+    width = f" ±{row.margin_of_error:.1%}" if row.margin_of_error and not row.rate else ""
+    found = f"{head}: {row.throughput:.1f} samples/s{width} ({row.quality})"
+    ratio = row.relative_throughput
+    share = f", {ratio:.0%} of the in-process throughput" if ratio else ""
+    return f"{found}, p99 {row.p99_latency_ms:.0f} ms{share}"

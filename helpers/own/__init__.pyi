@@ -1,3 +1,0 @@
-from .creation import NewOptions, create
-
-__all__ = ["NewOptions", "create"]

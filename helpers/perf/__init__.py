@@ -1,5 +1,0 @@
-"""Measuring a served model: the load, the statistics and the quality."""
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

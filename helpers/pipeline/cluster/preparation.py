@@ -1,0 +1,112 @@
+"""Preparing public raw files that are large on the workers of a cluster, which see them on one disk.
+
+Unlike stages, these calls may be made again: each leaves its files whole or not at all, and gives
+the same bytes anywhere. So Dask may place them as it likes, and repeat one whose worker is lost.
+"""
+
+import shutil
+import time
+from asyncio import CancelledError
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from helpers import models
+from helpers.config import ExportConfig, configure, read_file, select
+from helpers.display import Lines
+from helpers.errors import FleetError, ParameterError
+from helpers.inference import dataset_place
+from helpers.models import Answer
+from helpers.pipeline.cluster.access import Access
+from helpers.pipeline.cluster.workers import Workers, ask_all, joined
+from helpers.store import create_artifact, display_path, from_root, locked
+
+AGAIN = 3  # times that a call may be repeated whose worker was lost
+
+
+@dataclass
+class Spread:
+    """Makes calls on the workers that see what they need."""
+
+    workers: Workers
+    addresses: list[str]
+    say: Lines
+
+    def __call__(
+        self, do: Callable[..., Answer], calls: Sequence[Sequence[Any]]
+    ) -> Sequence[Answer]:
+        """Make the calls, and return their answers in order; raise what one of them raised."""
+        from helpers.pipeline.cluster.tasks import call
+
+        began, client = time.monotonic(), self.workers.client
+        futures = client.map(
+            partial(call, do),
+            [[*arguments] for arguments in calls],
+            workers=self.addresses,
+            allow_other_workers=False,
+            retries=AGAIN,
+            pure=False,
+        )
+        try:
+            answers: list[Answer] = client.gather(futures)
+        except CancelledError:
+            self.workers.refresh()  # it says that the scheduler is gone
+            raise
+        finally:
+            client.cancel(futures)
+        seconds = time.monotonic() - began
+        self.say(f"{do.__name__}: {len(calls)} parts in {seconds:.1f} s")
+        return answers
+
+
+def prepare(
+    path: Path, outputs: Path, model: str, *, access: Access, experiment: str = "", say: Lines
+) -> None:
+    """Prepare the raw files that an experiment's `dataset` names, by default the model's first
+    one's, into the outputs folder, where the run of any target finds them.
+
+    Raises `ParameterError` if they are none that are prepared so, and `FleetError` if no worker
+    sees the outputs folder by the same path.
+    """
+    given = read_file(path)
+    select(given, [model], [experiment] if experiment else [])
+    config = configure(given, model, experiment, "export")
+    assert isinstance(config, ExportConfig)
+    parts, source = models.get(model).raw_parts, from_root(config.dataset)
+    raw, place = models.raw(model), dataset_place(config)
+    if parts is None or raw is None or place.made is None or not raw.holds_raw(source):
+        known = ", ".join(name for name in models.names() if models.get(name).raw_parts)
+        raise ParameterError(
+            f"The dataset '{config.dataset}' of {model} has no raw files to prepare on a cluster. "
+            f"Set the dataset to a folder of raw files; the models are {known}."
+        )
+    if not place.is_missing:
+        say(f"{display_path(place.made)} is already prepared")
+        return
+    scratch = place.made.with_name(f"{place.made.name}.parts")
+    with joined(access, outputs) as workers, locked(outputs):
+        workers.refuse_others([worker.targets for worker in workers])
+        spread = Spread(workers, _seeing(workers, [workers.probe, source]), say)
+        (scratch / "result").mkdir(parents=True, exist_ok=True)
+        parts.prepare_parts(config, source, scratch / "result", scratch, spread)
+        for left in (scratch / "result").rglob(".*"):  # of a worker that was killed
+            left.unlink()
+        with create_artifact(place.made) as (folder, _):
+            for part in (scratch / "result").iterdir():
+                part.rename(folder / part.name)
+        shutil.rmtree(scratch)
+    say(f"{display_path(place.made)} is prepared")
+
+
+def _seeing(workers: Workers, paths: Sequence[Path]) -> list[str]:
+    """Choose the workers that see all of the paths."""
+    from helpers.pipeline.cluster.tasks import see
+
+    names = [str(path) for path in paths]
+    answers = ask_all(workers.client, workers.addresses, see, names)
+    if found := [address for address, sees in answers.items() if sees]:
+        return found
+    places = " and ".join(names)
+    raise FleetError(f"No worker can read {places}. Put both on a disk that all machines share.")

@@ -1,0 +1,176 @@
+"""The process in which a worker runs a group of stages: the ordinary run, in the worker's folder.
+
+The worker starts it with `run_process`. The task comes as a line of JSON on its standard input;
+what the run does goes out as lines of JSON. If the input closes, or SIGINT comes, the run ends as
+by Ctrl-C and so does this process.
+"""
+
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from helpers.config import STAGE, CompareConfig, LoadConfig
+from helpers.display import Lines
+from helpers.errors import DeploymentError, WorkspaceError
+from helpers.pipeline import Job, read_plans, run_plans
+from helpers.store import LOCKED_VARIABLE, outputs, temporary_folder
+
+END_SECONDS = 20.0  # that ending a stage may take
+POLL_SECONDS = 0.1
+COMMAND = (sys.executable, "-W", "ignore", "-m", "helpers.pipeline.cluster.process")
+KILLED = "The worker process was killed, probably out of memory. Run again."
+LOCK_FOLDER = Path("/tmp")  # the same for all workers of a host, whatever their TMPDIR
+
+
+def run_process(
+    task: Mapping[str, object],
+    tell: Callable[[Mapping[str, object]], None],
+    is_wanted: Callable[[], bool],
+) -> None:
+    """Run the group of a task in a process of its own, pass on its events, the last of which says
+    why nothing more will come, and end it once it is no longer wanted.
+
+    In an outputs folder that is the submitter's too, it needs no lock: the submitter holds it.
+    """
+    last: dict[str, object] = {"over": True, "error": KILLED}
+    variables = {LOCKED_VARIABLE: "1"} if task["is_shared"] else {}
+
+    def relay() -> None:
+        assert process.stdout
+        for line in process.stdout:
+            event = json.loads(line)
+            (last.update if "over" in event else tell)(event)
+
+    with (
+        suppress(BrokenPipeError),  # it has ended before it read the task
+        subprocess.Popen(
+            COMMAND,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | variables,
+            start_new_session=True,  # Ctrl-C ends the worker, which ends it
+        ) as process,
+    ):
+        assert process.stdin
+        print(json.dumps(task), file=process.stdin, flush=True)
+        reader = threading.Thread(target=relay, daemon=True)
+        reader.start()
+        while process.poll() is None:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(POLL_SECONDS)
+            if not is_wanted():
+                _end(process)
+        reader.join()
+    tell(last)
+
+
+def _end(process: "subprocess.Popen[str]") -> None:
+    """End a process as Ctrl-C does, and kill it if that does not help."""
+    process.send_signal(signal.SIGINT)
+    try:
+        process.wait(END_SECONDS)
+    except subprocess.TimeoutExpired:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+class Events(Lines):
+    """Writes what the run does as lines of JSON."""
+
+    def __init__(self) -> None:
+        self._out = os.fdopen(os.dup(1), "w")
+        os.dup2(2, 1)  # anything else that is printed is no event
+        self._line = ""
+
+    def send(self, **event: object) -> None:
+        """Write one event."""
+        print(json.dumps(event), file=self._out, flush=True)
+
+    def __call__(self, line: str) -> None:
+        if line.startswith("["):  # what became of a stage, which is told when its state is
+            self._line = line
+        else:
+            self.send(line=line)
+
+    def printed(self, line: str, job: str = "") -> None:
+        self.send(printed=line)
+
+    @contextmanager
+    def stage(self, name: str, why: str, seconds: float) -> Iterator[None]:
+        self.send(began=name, why=why, seconds=seconds)
+        yield
+
+    def ended(self, name: str, state: str) -> None:
+        self.send(ended=name, state=state, line=self._line)
+
+    @contextmanager
+    def alone(self, job: Job) -> Iterator[None]:
+        """Hold this host for a job: alone if it measures, with others if not."""
+        with host_lock(measures(job), lambda why: self.send(waits=job.name, why=why)):
+            yield
+
+
+def measures(job: Job) -> bool:
+    """Return whether a job needs the machine to itself."""
+    return issubclass(STAGE[job.config.stage].config, (LoadConfig, CompareConfig))
+
+
+@contextmanager
+def host_lock(alone: bool, tell: Callable[[str], None]) -> Iterator[None]:
+    """Hold this host for the block, alone or with others; `tell` is told why that must wait.
+
+    The lock ends with its process, and holds for all workers of a user.
+    """
+    kind = fcntl.LOCK_EX if alone else fcntl.LOCK_SH
+    path = LOCK_FOLDER / f"triton-notebooks-{os.getuid()}.host"
+    descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            tell(f"{'other stages are' if alone else 'a measurement is'} running on its host")
+            fcntl.flock(descriptor, kind)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def main() -> None:
+    """Run the group of the task, and write at last why nothing more will come."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # also as a background process
+    events, task = Events(), json.loads(sys.stdin.readline())
+    threading.Thread(target=_end_with_input, daemon=True).start()
+    error = ""
+    with suppress(KeyboardInterrupt):
+        try:
+            with temporary_folder() as folder:
+                path = folder / f"{task['target']}.yaml"
+                path.write_text(task["parameters"])
+                plans = read_plans([path], [task["model"]], task["experiments"], task["stages"])
+            how = {"command": task["command"], "guard": events.alone}
+            run_plans(plans, outputs(), task["force"], task["cell_seconds"], events, **how)
+        except WorkspaceError as found:
+            error = f"on the worker: {found}"
+        except DeploymentError as found:
+            error = str(found)
+        events.send(over=True, error=error)
+
+
+def _end_with_input() -> None:
+    sys.stdin.read()
+    os.kill(os.getpid(), signal.SIGINT)
+    threading.Event().wait(END_SECONDS)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""The functions that run inside a worker: a group of stages, and questions and files beside it."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from distributed import get_client, get_worker
+from distributed.core import Status
+
+from helpers.errors import FleetError
+from helpers.pipeline.cluster import capabilities, transfer
+from helpers.pipeline.cluster.process import host_lock, run_process
+from helpers.pipeline.cluster.software import software
+from helpers.store import outputs
+
+ALIVE = (Status.running, Status.paused, Status.closing_gracefully)
+
+
+def run_group(
+    task: Mapping[str, object],
+    topic: str,
+    number: int,
+    artifacts: Sequence[str],
+    done: Mapping[str, bytes],
+    sources: Sequence[str],
+) -> None:
+    """Run a group of stages, a Dask task; what happens is logged on `topic` with its `number`.
+
+    Before, take over the results `done`, and copy the `artifacts` that are missing here from the
+    workers `sources`.
+    """
+    worker, is_wanted = get_worker(), _wanted()
+
+    def tell(event: Mapping[str, object]) -> None:
+        worker.log_event(topic, {"number": number, **event})
+
+    transfer.take(outputs(), done)
+    if sources and (missing := transfer.lacking(outputs(), artifacts)):
+        with suppress(FleetError):  # of a worker that is lost meanwhile
+            for line in transfer.pull_missing(get_client(), sources, outputs(), missing):
+                tell({"sent": line})
+    if not is_wanted():
+        raise FleetError("the run that requested this stage has ended")
+    run_process(task, tell, is_wanted)
+
+
+def call(do: Callable[..., object], arguments: Sequence[object]) -> object:
+    """Make a call of a preparation, when nobody measures on this host; a Dask task."""
+    is_wanted = _wanted()
+    with host_lock(False, lambda _: None):
+        if not is_wanted():
+            raise FleetError("the preparation that requested this part has ended")
+        return do(*arguments)
+
+
+def _wanted() -> Callable[[], bool]:
+    """Return a function that tells whether the task which calls this is still to go on."""
+    worker = get_worker()
+    key = worker.get_current_task()
+
+    def is_wanted() -> bool:
+        task = worker.state.tasks.get(key)
+        return task is not None and task.state == "executing" and worker.status in ALIVE
+
+    return is_wanted
+
+
+# The following functions run beside a task, by `Client.run`.
+
+
+def about(probe: str) -> dict[str, object]:
+    """Return what the submitter must know of this worker."""
+    return {
+        "description": capabilities.description(),
+        "software": software(),
+        "shared": (outputs() / probe).exists(),
+    }
+
+
+def see(paths: Sequence[str]) -> bool:
+    """Return whether this worker sees all of some files."""
+    return all(Path(path).exists() for path in paths)
+
+
+async def in_outputs(do: Callable[..., object], *arguments: object) -> object:
+    """Call a function of `transfer` in this worker's outputs folder, in a thread beside a task."""
+    return await asyncio.to_thread(do, outputs(), *arguments)

@@ -1,0 +1,6 @@
+from .creation import NewOptions, create
+
+__all__ = [
+    "NewOptions",
+    "create",
+]

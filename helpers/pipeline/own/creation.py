@@ -1,0 +1,157 @@
+"""`triton-notebooks new`: from a source to the files of a model, all of them or none."""
+
+import keyword
+import shutil
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from helpers import models
+from helpers.errors import DataError, ParameterError
+from helpers.measure import KEPT_SHARE, MATCH_RATE, MATCHED_SHARE
+from helpers.models._own import MIN_FOR_CALIBRATION, Own, metrics
+from helpers.models._own import data as samples_file
+from helpers.pipeline.own import origin as origins
+from helpers.pipeline.own import writing
+from helpers.pipeline.own.draft import InspectedModel, draft, fields
+from helpers.pipeline.own.inputs import sizes_of
+from helpers.pipeline.own.options import options
+from helpers.store import ROOT, display_path, write_atomic
+
+RESERVED = ("lessons", "data", "published")  # folders beside those of models
+MOST_CALIBRATED = 128
+LONGEST_NAME = 40
+
+
+@dataclass(frozen=True)
+class NewOptions:
+    """What the command line says beside name and source."""
+
+    samples: Path | None = None
+    labels: Path | None = None
+    metric: str = ""
+    batch: str = ""
+    dimensions: Sequence[str] = ()
+    device: str = "cpu"
+
+
+def create(name: str, source: str, wishes: NewOptions, say: Callable[[str], None]) -> None:
+    """Write the package, the notebooks and the parameter file of the model `name`.
+
+    Nothing is overwritten, and nothing stays if it fails. Raises a `DeploymentError` of one line
+    for a name, a source or a sample that cannot be taken, and for what has to be asked.
+    """
+    _check_name(name)
+    _check_metric(wishes)
+    if wishes.device not in ("cpu", "gpu"):
+        raise ParameterError(f"Invalid --device {wishes.device}. Use cpu or gpu.")
+    if wishes.samples:
+        try:
+            origins.require_memory(wishes.samples, wishes.samples.stat().st_size, "samples")
+        except OSError as error:
+            raise DataError(f"{wishes.samples}: {error.strerror}. Use an .npz file.") from None
+    origin = origins.read(source)
+    precisions = {"fp32", "bf16" if wishes.device == "cpu" else "fp16"}
+    precisions |= {"int8"} if wishes.samples else set()
+    sizes = sizes_of(wishes.dimensions)
+    found = draft(name, origin, wishes.samples, wishes.batch, sizes, precisions)
+    kept = _kept(name, found, wishes)
+    metric = "" if wishes.metric == MATCH_RATE else wishes.metric
+    asked = MATCHED_SHARE if metric else KEPT_SHARE
+    chosen, left_out = options(found, wishes.device, kept, asked)
+    better = "lower" if metric in metrics.LOWER else "higher"
+    scored = writing.Scored(metric, bool(metric) and metric not in metrics.NAMES, better)
+    files = writing.Files(wishes.samples, wishes.labels)
+    parameters = writing.parameter_file(
+        name, found, chosen, files, min(kept, MOST_CALIBRATED), wishes.device
+    )
+    notebooks = writing.notebooks(name, found, chosen, files, metric)
+    paths = {ROOT / f"notebooks/{name}/{stage}.ipynb": text for stage, text in notebooks.items()}
+    package = writing.package(name, found, scored)
+    paths |= {ROOT / f"helpers/models/{name}/{file}": text for file, text in package.items()}
+    paths[ROOT / f"params/{name}.yaml"] = parameters
+    _write(paths)
+    _tell(name, found, [each.name for each in chosen], left_out, wishes, say)
+
+
+def _check_name(name: str) -> None:
+    """Raise ParameterError for a name that Python does not take, or that is taken."""
+    if (
+        len(name) > LONGEST_NAME
+        or not name.isidentifier()
+        or not name.isascii()
+        or keyword.iskeyword(name)
+        or name[0] == "_"
+    ):
+        how = f"Use letters, digits and _ (at most {LONGEST_NAME}), starting with a letter. "
+        how += "Python keywords are not allowed."
+        raise ParameterError(f"Invalid name '{name}'. {how}")
+    if name in RESERVED:
+        raise ParameterError(f"Invalid name '{name}'. Another folder has it.")
+    places = (f"helpers/models/{name}", f"notebooks/{name}", f"params/{name}.yaml")
+    if taken := [place for place in places if (ROOT / place).exists()]:
+        raise ParameterError(f"{taken[0]} already exists. Choose another name.")
+
+
+def _check_metric(wishes: NewOptions) -> None:
+    known = ", ".join(metrics.NAMES)
+    if wishes.metric and wishes.metric != MATCH_RATE and not wishes.labels:
+        need = "--labels: an .npz file with one label per sample"
+        raise ParameterError(f"--metric {wishes.metric} also needs {need}.")
+    if wishes.labels and not wishes.metric:
+        raise ParameterError(f"--labels also needs --metric: {known}, or a name for your own.")
+    if wishes.labels and not wishes.samples:
+        raise ParameterError("--labels also needs --samples: labels belong to its rows.")
+    if wishes.metric and not wishes.metric.isidentifier():
+        raise ParameterError(
+            f"Invalid --metric {wishes.metric}. Use {known}, or a name for your own."
+        )
+
+
+def _kept(name: str, found: InspectedModel, wishes: NewOptions) -> int:
+    """Count the samples that calibrate int8; raise DataError for labels that do not fit."""
+    if not wishes.samples:
+        return 0
+    own, config = Own(name, found.description), fields(found)
+    rows = len(next(iter(samples_file.read(wishes.samples, own.inputs(config)).values())))
+    if wishes.labels:
+        samples_file.read_labels(wishes.labels, rows)
+    return rows // samples_file.SHARE if rows >= MIN_FOR_CALIBRATION else 0
+
+
+def _write(files: dict[Path, str]) -> None:
+    """Write every file, or none of them."""
+    with ExitStack() as undo:
+        for path, text in files.items():
+            if not path.parent.exists():
+                undo.callback(shutil.rmtree, path.parent, ignore_errors=True)
+            undo.callback(path.unlink, missing_ok=True)
+            write_atomic(path, text)
+        models.names.cache_clear()
+        undo.pop_all()
+
+
+def _tell(
+    name: str,
+    found: InspectedModel,
+    chosen: Sequence[str],
+    left_out: dict[str, str],
+    wishes: NewOptions,
+    say: Callable[[str], None],
+) -> None:
+    for kind, axes in (("input", found.description.inputs), ("output", found.description.outputs)):
+        for each in axes:
+            shape = " x ".join(map(str, each.shape)) or "one number"
+            say(f"{kind} {each.name}: {each.dtype}, {shape}")
+    for dimension, size in found.dimensions.items():
+        say(f"dimension {dimension}: {size}")
+    if not found.description.is_batched:
+        say("batch: one sample per request")
+    say(f"samples: {wishes.samples or 'random inputs'}")
+    say(f"experiments: {', '.join(chosen)}")
+    for option, reason in left_out.items():
+        say(f"left out: {option}: {reason}")
+    path = display_path(ROOT / f"params/{name}.yaml")
+    say(f"wrote: helpers/models/{name}, notebooks/{name}, {path}")
+    say(f"next: triton-notebooks run {path}")

@@ -1,0 +1,83 @@
+"""The command line that a notebook prints is the one that the measurement runs."""
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helpers.config import OfflineConfig, OnlineConfig, Server, resolve
+from helpers.measure import analyzer, command_line
+from helpers.measure.analyzer import LoadPoint
+
+
+def offline(model: str = "resnet50", **fields: Any) -> OfflineConfig:
+    found = resolve(model, "perf_offline")
+    assert isinstance(found, OfflineConfig)
+    return found.model_copy(update={"batch_sizes": [1, 4], **fields})
+
+
+def online(**fields: Any) -> OnlineConfig:
+    found = resolve("resnet50", "perf_online")
+    assert isinstance(found, OnlineConfig)
+    return found.model_copy(update={"concurrency": [1, 8], "request_count": 20, **fields})
+
+
+def words(text: str) -> list[str]:
+    return shlex.split(text.replace("\\\n", ""), comments=True)
+
+
+def test_it_has_the_words_of_a_run_with_the_largest_batch() -> None:
+    point = LoadPoint("resnet50", Path("inputs.json"), (), batch_size=4, shared_memory="system")
+    _, *of_a_run = analyzer.arguments(point, "localhost:8000", Path("."))
+
+    program, *found = words(command_line(offline()))
+
+    assert program == "perf_analyzer"
+    assert [word.removeprefix("./") for word in of_a_run] == found
+
+
+def test_it_has_an_option_a_line_and_runs_as_it_is_pasted() -> None:
+    first, *lines = command_line(offline()).splitlines()
+
+    assert first == "# Batch size 4, 1 client. Other batch sizes change -b."
+    assert lines[0].startswith("perf_analyzer -m resnet50 ")
+    assert all(line.startswith("    --") for line in lines[1:])
+    assert [line.endswith(" \\") for line in lines] == [True] * (len(lines) - 1) + [False]
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        (offline(shared_memory="none"), None),
+        (offline(server=Server(kind="remote", url="10.0.0.5:8000")), None),
+        (online(rates=[]), None),
+        (offline(), "system"),
+    ],
+)
+def test_memory_is_shared_only_offline_on_one_host(
+    config: OfflineConfig | OnlineConfig, expected: str | None
+) -> None:
+    found = words(command_line(config))
+
+    shared = "--shared-memory"
+    assert (found[found.index(shared) + 1] if shared in found else None) == expected
+    assert (config.server.url or "localhost:8000") in found
+
+
+def test_online_has_a_command_for_each_mode_that_is_measured() -> None:
+    clients, rate = command_line(online(rates=[0.5])).split("\n\n")
+
+    assert clients.startswith("# Concurrency mode, 8 clients.")
+    assert "--concurrency-range 8:8" in clients
+    assert rate.startswith("# Request-rate mode.")
+    assert "--request-intervals gaps --request-count 20 --async" in " ".join(words(rate))
+    assert command_line(online(rates=[])) == clients
+
+
+def test_a_request_of_a_parameter_server_is_one_sample_to_triton() -> None:
+    config = offline("dlrm", lookup="hps", batch_sizes=[512])
+
+    found = words(command_line(config))
+
+    assert found[found.index("-b") + 1] == "1"

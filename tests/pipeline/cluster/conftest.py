@@ -1,0 +1,249 @@
+"""Fleets for the tests: real schedulers and workers, in network namespaces where they may be."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from helpers.pipeline.cluster.access import WORKER_TIMEOUT_VARIABLE
+from tests.conftest import Answer, Project, copy_project, interruptible, wait_for
+
+pytest.importorskip("distributed")
+
+TARGETS = ("first", "second", "third")
+SECONDS = 300
+HELD = """
+        import os
+        import time
+
+        print("holding on" if config.target == "first" else "going on")
+        while config.target == "first" and os.path.exists("{hold}"):
+            time.sleep(0.1)
+        import onnx
+"""
+
+
+def add_targets(project: Project) -> None:
+    """Write three parameter files, each of its own made-up machine, whose dummy runs quickly."""
+    text = (project.root / "params/dummy.yaml").read_text()
+    for more, few in (
+        ("batch_sizes: [1, 4]", "batch_sizes: [4]"),
+        ("concurrency: [1, 4]", "concurrency: [4]"),
+        ("rates: [0.5]", "rates: []"),
+        ("measurement_seconds: 0.5", "measurement_seconds: 0.3"),
+    ):
+        assert more in text
+        text = text.replace(more, few)
+    for name in TARGETS:
+        own = text.replace("CPU (dummy)", f"CPU ({name})")
+        (project.root / f"params/{name}.yaml").write_text(own)
+
+
+@dataclass
+class Running:
+    """A process of a fleet, and what it has said."""
+
+    process: "subprocess.Popen[bytes]"
+    log: Path
+
+    @property
+    def said(self) -> str:
+        return self.log.read_text()
+
+    def wait_to_say(self, words: str, seconds: float = 90) -> str:
+        def told() -> str:
+            assert self.process.poll() is None or words in self.said, self.said
+            return self.said if words in self.said else ""
+
+        found: str = wait_for(told, seconds)
+        return found
+
+    def answer(self) -> Answer:
+        """Wait for its end."""
+        code = self.process.wait(SECONDS)
+        return Answer(code, self.said)
+
+    def end(self, number: int = signal.SIGINT) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, number)
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(30)
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+@dataclass
+class Fleet:
+    """A scheduler, its workers and the submitter's project."""
+
+    home: Project
+    folder: Path
+    variables: dict[str, str] = field(default_factory=dict)
+    started: list[Running] = field(default_factory=list)
+    workers: dict[str, Running] = field(default_factory=dict)  # by what they offer, the last ones
+    address: str = ""
+    key: tuple[str, ...] = ()
+
+    def start(
+        self,
+        *arguments: str,
+        project: Project | None = None,
+        inside: str = "",
+        module: str = "helpers",
+    ) -> Running:
+        """Start `triton-notebooks ARGUMENTS`, inside a network namespace if one is named."""
+        own = project or self.home
+        log = self.folder / f"{len(self.started)}-{arguments[0]}.log"
+        prefix = ["ip", "netns", "exec", inside] if inside else []
+        with log.open("wb") as file:
+            process = subprocess.Popen(
+                [*prefix, sys.executable, "-W", "ignore", "-m", module, *arguments],
+                cwd=own.root,
+                env={**os.environ, **self.variables, "PYTHONPATH": own.path},
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=interruptible,
+            )
+        self.started.append(Running(process, log))
+        return self.started[-1]
+
+    def schedule(self, *arguments: str) -> Running:
+        """Start a scheduler, on this machine only unless `arguments` say otherwise."""
+        running = self.start("scheduler", *(arguments or ("--port", "0")))
+        said = running.wait_to_say("On each machine, run: ")
+        line = re.findall(r"triton-notebooks worker (\S+)(?: --key (\S+))?$", said, re.M)[0]
+        self.address, self.key = line[0], ("--key", line[1]) if line[1] else ()
+        return running
+
+    def work(self, *targets: str, project: Project | None = None, inside: str = "") -> Running:
+        """Start a worker that offers targets, with an outputs folder of its own, and wait until it
+        has joined.
+        """
+        running = self.start_worker(*targets, project=project, inside=inside)
+        running.wait_to_say("joined")
+        return running
+
+    def work_each(self, *targets: str) -> None:
+        """Start a worker for each target, all at once."""
+        for running in [self.start_worker(name) for name in targets]:
+            running.wait_to_say("joined")
+
+    def start_worker(
+        self, *targets: str, project: Project | None = None, inside: str = ""
+    ) -> Running:
+        """Start a worker."""
+        outputs = self.folder / f"outputs-{'-'.join(targets)}"
+        offered = [f"--target={name}" for name in targets]
+        arguments = ("worker", self.address, *self.key, *offered, "--outputs", str(outputs))
+        running = self.start(*arguments, project=project, inside=inside)
+        self.workers["-".join(targets)] = running
+        return running
+
+    def submit(self, *arguments: str) -> Running:
+        """Start a run over the fleet."""
+        return self.start("run", *arguments, "--scheduler", self.address, *self.key)
+
+    def run(self, *arguments: str) -> Answer:
+        """Run over the fleet, to the end."""
+        return self.submit(*arguments).answer()
+
+    def outputs(self, *targets: str) -> Path:
+        """The outputs folder of a worker."""
+        return self.folder / f"outputs-{'-'.join(targets)}"
+
+
+@contextmanager
+def fleet_in(folder: Path) -> Iterator[Fleet]:
+    """Give a fleet in which nothing runs yet, and end all of it after the block."""
+    home = copy_project(folder / "home")
+    add_targets(home)
+    found = Fleet(home, folder)
+    try:
+        yield found
+    finally:
+        for running in reversed(found.started):
+            running.end()
+
+
+@pytest.fixture(autouse=True)
+def own_outputs() -> None:
+    """Set no outputs folder of the test's own: a fleet's processes outlast it, and have theirs."""
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Iterator[Fleet]:
+    """A fleet of one test."""
+    with fleet_in(tmp_path) as found:
+        yield found
+
+
+def make_holdable(fleet: Fleet) -> Path:
+    """Have its first target's export go on as long as there is a file, and give that."""
+    hold = fleet.folder / "hold"
+    module = fleet.home.root / "helpers/models/dummy/__init__.py"
+    text = module.read_text()
+    changed = text.replace("\n        import onnx\n", HELD.format(hold=hold))
+    assert changed != text
+    module.write_text(changed)
+    fleet.variables[WORKER_TIMEOUT_VARIABLE] = "6"
+    hold.touch()
+    return hold
+
+
+@dataclass
+class Network:
+    """Namespaces, each with one end of a cable in a bridge: the address of the bridge."""
+
+    address: str
+    names: list[str]
+
+    def cut(self, name: str) -> None:
+        """Pull the cable of a namespace out."""
+        subprocess.run(["ip", "link", "set", f"{name}h", "down"], check=True)
+
+    def plug(self, name: str) -> None:
+        """Put it in again."""
+        subprocess.run(["ip", "link", "set", f"{name}h", "up"], check=True)
+
+
+@pytest.fixture
+def network() -> Iterator[Network]:
+    """Three machines as far as the network goes; the test is skipped where none can be made."""
+    mark = uuid.uuid4().hex[:5]
+    names = [f"tn{mark}{place}" for place in range(3)]
+    bridge, subnet = f"tb{mark}", f"10.{200 + int(mark[0], 16)}.{int(mark[1:3], 16)}"
+
+    def ip(*words: str) -> None:
+        done = subprocess.run(["ip", *words], capture_output=True, text=True)
+        if done.returncode:
+            pytest.skip(f"netns: ip {' '.join(words)}: {done.stderr.strip()}")
+
+    if not shutil.which("ip"):
+        pytest.skip("netns: there is no ip")
+    try:
+        ip("link", "add", bridge, "type", "bridge")
+        ip("addr", "add", f"{subnet}.1/24", "dev", bridge)
+        ip("link", "set", bridge, "up")
+        for place, name in enumerate(names):
+            ip("netns", "add", name)
+            ip("link", "add", f"{name}h", "type", "veth", "peer", "name", "eth0", "netns", name)
+            ip("link", "set", f"{name}h", "master", bridge, "up")
+            ip("-n", name, "addr", "add", f"{subnet}.{place + 2}/24", "dev", "eth0")
+            ip("-n", name, "link", "set", "eth0", "up")
+            ip("-n", name, "link", "set", "lo", "up")
+        yield Network(f"{subnet}.1", names)
+    finally:
+        for name in names:
+            subprocess.run(["ip", "netns", "delete", name], capture_output=True)
+        subprocess.run(["ip", "link", "delete", bridge], capture_output=True)

@@ -1,0 +1,229 @@
+"""One command over three machines: each target where it belongs, one site, the same outcome."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from helpers.results import Result, read
+from helpers.store import Artifact, find_artifact
+from tests.conftest import wait_for
+from tests.pipeline.cluster.conftest import TARGETS, Fleet, Network, make_holdable
+
+pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.usefixtures("nothing_left")]
+
+ONE = ("--experiment", "onnx-fp32")
+STAGES = ("export", "convert", "deploy", "perf_offline", "perf_online")
+
+
+def result(outputs: Path, target: str, stage: str) -> Result:
+    found = read(outputs / target / "dummy/onnx-fp32" / f"{stage}.json")
+    assert found, stage
+    return found
+
+
+def states(outputs: Path, target: str) -> dict[str, str]:
+    """The state of every stage of a target, by the path of its result below the target's folder."""
+    base = outputs / target
+    paths = sorted(path for path in base.glob("dummy/**/*.json") if "_" not in path.stem[5:])
+    return {str(path.relative_to(base)): json.loads(path.read_text())["state"] for path in paths}
+
+
+def hashes(outputs: Path, target: str) -> dict[str, str]:
+    """The hash of every artifact that a result of a target names, by stage."""
+    return {
+        stage: result(outputs, target, stage).artifact.sha256  # type: ignore[union-attr]
+        for stage in STAGES[:3]
+    }
+
+
+def hashed(artifact: Artifact) -> dict[str, str]:
+    return {name: record.sha256 for name, record in artifact.files.items()}
+
+
+def intervals(outputs: Path) -> list[tuple[int, int, str]]:
+    """From when to when each performance stage had requests under way (ns), in order."""
+    found = []
+    for path in outputs.glob("*/dummy/*/perf_*_requests.npz"):
+        with np.load(path) as arrays:
+            times = [arrays[name] for name in arrays if arrays[name].ndim == 2]
+        first, last = min(each.min() for each in times), max(each.max() for each in times)
+        found.append((int(first), int(last), str(path.relative_to(outputs))))
+    return sorted(found)
+
+
+def require_the_same_data(fleet: Fleet, output: str) -> None:
+    """Data sets and checkpoints are the same on every worker, whoever made them."""
+    made = [fleet.outputs(name) / "data" for name in TARGETS]
+    names = {path.name for path in made[0].iterdir()}
+    for folder in made[1:]:
+        assert names == {path.name for path in folder.iterdir()}
+    made_by = output.count("generating the data set")
+    sent = re.findall(r"(\S+) dummy: data/\S+-dataset-\S+: sent [\d.]+ MB", output)
+    assert made_by + len(sent) == len(TARGETS)
+    for name in names:
+        one, *others = (find_artifact(folder / name) for folder in made)
+        assert one
+        for other in others:
+            assert other
+            assert hashed(one) == hashed(other)
+
+
+def require_fetched(fleet: Fleet, target: str) -> None:
+    """Artifacts come home when they are asked for, and are then those of a run at home."""
+    name, convert = f"params/{target}.yaml", ("--stage", "convert", *ONE)
+    fetched = fleet.run(name, "--stage", "export", *convert, "--fetch")
+    assert (fetched.code, fetched.executed()) == (0, []), fetched.output
+    for stage in ("export", "convert"):
+        found = result(fleet.home.root / "outputs", target, stage).artifact
+        assert found
+        folder = fleet.home.root / f"outputs/{target}/artifacts" / found.folder
+        assert (folder / "model.onnx").exists()
+    unchanged = fleet.home.run("run", name, *convert)
+    assert (unchanged.code, unchanged.executed()) == (0, [])
+
+
+@pytest.mark.thorough
+def test_three_machines_run_a_target_each_and_the_site_shows_all(
+    fleet: Fleet, network: Network
+) -> None:
+    """The scheduler and the submitter are on this machine, the workers are behind a bridge each.
+    Artifacts stay until they are asked for.
+    """
+    fleet.schedule("--host", network.address, "--port", "0")
+    places = zip(TARGETS, network.names, strict=True)
+    for worker in [fleet.start_worker(name, inside=inside) for name, inside in places]:
+        worker.wait_to_say("joined")
+    files = [f"params/{name}.yaml" for name in TARGETS]
+
+    answer = fleet.run(*files, *ONE)
+
+    assert fleet.address.startswith("tls://")
+    assert answer.code == 0, answer.output
+    require_the_same_data(fleet, answer.output)
+    outputs = fleet.home.root / "outputs"
+    for name in TARGETS:
+        there, here = states(fleet.outputs(name), name), states(outputs, name)
+        assert there.keys() == {path for path in here if "report" not in path}
+        assert {*there.values(), *here.values()} == {"done"}
+        for stage in STAGES:
+            found = result(outputs, name, stage)
+            assert found == result(fleet.outputs(name), name, stage)
+            assert found.source
+            assert (
+                found.source.command
+                == f"triton-notebooks run params/{name}.yaml --scheduler ADDRESS"
+            )
+            assert (outputs / name / "dummy/onnx-fp32" / f"{stage}.html").exists()
+        assert (outputs / name / "dummy/report.html").exists()
+        assert f'href="{name}/index.html"' in (outputs / "index.html").read_text()
+        assert not list((outputs / name / "artifacts").glob("*/*.onnx"))  # they stay
+    assert len(intervals(outputs)) == 6
+    for (_, end, _), (start, _, _) in zip(intervals(outputs), intervals(outputs)[1:], strict=False):
+        assert end < start  # one at a time on this host
+    assert (fleet.home.root / "outputs/fleet.pem").stat().st_mode & 0o777 == 0o600
+
+    again = fleet.run(*files, *ONE)
+
+    assert (again.code, again.executed()) == (0, [])
+    serve = ("serve", "params/first.yaml", "--model", "dummy")
+    assert "is on another machine. Add the cluster's --scheduler" in fleet.home.run(*serve).output
+    serving = fleet.start(*serve, "--scheduler", fleet.address, *fleet.key)
+    serving.wait_to_say("dummy (onnx-fp32) at http://127.0.0.1:")
+    assert "first/artifacts/dummy-deploy-" in serving.said
+    serving.end()
+    require_fetched(fleet, TARGETS[0])
+    local, first = fleet.home.root / "local", TARGETS[0]
+    makes = ("--stage=export", "--stage=convert", "--stage=deploy")
+    alone = fleet.home.run("run", files[0], *ONE, *makes, "--outputs", "local")
+    assert alone.code == 0, alone.output
+    for name in TARGETS:
+        assert hashes(outputs, name) == hashes(local, first)
+        assert states(local, first).items() <= states(outputs, name).items()
+
+
+@pytest.mark.thorough
+def test_a_stage_alone_finds_the_deployment_that_it_is_about_or_has_it_sent(fleet: Fleet) -> None:
+    """Of two workers of one target, the one that has it runs another target's stage."""
+    hold = make_holdable(fleet)
+    fleet.schedule()
+    fleet.work("first", "second")
+    deployed = fleet.run("params/second.yaml", *ONE, *("--stage=" + name for name in STAGES[:3]))
+    assert deployed.code == 0, deployed.output
+    only = ("--stage", "export", "--stage", "perf_online", *ONE)
+
+    running = fleet.submit("params/first.yaml", "params/second.yaml", *only)
+    running.wait_to_say("first dummy onnx-fp32 export: holding on")
+    fleet.work("second")
+    running.wait_to_say("dummy onnx-fp32 perf_online waiting: other stages are running on its host")
+    hold.unlink()
+    answer = running.answer()
+
+    for stage in STAGES[:3]:
+        assert f"second dummy: second/artifacts/dummy-{stage}-" in answer.output
+    assert "second: [1/2] dummy onnx-fp32 export: unchanged\n" in answer.output
+    assert "second: [2/2] dummy onnx-fp32 perf_online: done in" in answer.output
+    assert "first: [2/2] dummy onnx-fp32 perf_online: blocked: deploy " in answer.output
+    there = result(fleet.outputs("second"), "second", "perf_online")
+    assert there == result(fleet.home.root / "outputs", "second", "perf_online")
+
+
+def test_a_stage_goes_to_its_worker_and_comes_home_and_what_no_worker_offers_waits(
+    fleet: Fleet,
+) -> None:
+    fleet.schedule()
+    fleet.work("first")
+    only = ("--stage", "export", *ONE)
+    running = fleet.submit("params/first.yaml", "params/second.yaml", *only)
+
+    running.wait_to_say("second dummy: waiting: no worker offers second")
+    running.wait_to_say("first: [1/1] dummy onnx-fp32 export: done in ")
+    index = (fleet.home.root / "outputs/second/index.html").read_text()
+    assert "no worker offers second" in index
+    own = result(fleet.home.root / "outputs", "first", "export")
+    assert own == result(fleet.outputs("first"), "first", "export")
+    wait_for((fleet.home.root / "outputs/first/dummy/onnx-fp32/export.html").exists)
+
+    running.end()
+    assert running.process.returncode == 130
+    assert running.said.splitlines()[-1].startswith("Interrupted. Run the same command again")
+    again = fleet.run("params/first.yaml", *only)
+    assert (again.code, again.executed()) == (0, [])
+
+
+@pytest.mark.thorough
+def test_a_plain_dask_worker_joins_by_a_preload_and_may_share_the_outputs(fleet: Fleet) -> None:
+    """As dask-jobqueue and the operator of dask-kubernetes start workers and schedulers. An outputs
+    folder that worker and submitter both see is used as it is.
+    """
+    quiet = ("--host", "127.0.0.1", "--dashboard-address", "127.0.0.1:0")
+    scheduler = fleet.start("scheduler", *quiet, "--port", "0", module="dask")
+    said = scheduler.wait_to_say("Scheduler at:")
+    fleet.address = re.findall(r"Scheduler at: +(\S+)", said)[0]
+    of_ours = ("--nthreads", "1", "--no-nanny", "--memory-limit", "0")
+    fleet.variables["TRITON_NOTEBOOKS_OUTPUTS"] = str(fleet.home.root / "outputs")
+    fleet.start(
+        *(
+            "worker",
+            fleet.address,
+            *quiet,
+            *of_ours,
+            "--preload",
+            "helpers.pipeline.cluster.preload",
+        ),
+        module="dask",
+    )
+    del fleet.variables["TRITON_NOTEBOOKS_OUTPUTS"]
+    only = ("params/first.yaml", "--stage", "export", "--stage", "convert", *ONE)
+
+    answer = fleet.run(*only)
+
+    assert answer.code == 0, answer.output
+    assert answer.executed() == ["dummy onnx-fp32 export", "dummy onnx-fp32 convert"]
+    (path,) = (fleet.home.root / "outputs/first/artifacts").glob("dummy-export-*/model.onnx")
+    assert path.exists()
+    assert "sent" not in answer.output
+    again = fleet.home.run("run", *only)
+    assert (again.code, again.executed()) == (0, [])
