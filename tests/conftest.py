@@ -439,7 +439,7 @@ def kernels(folder: Path) -> list[int]:
     """List a project's running notebooks, forks of the process that forks kernels; one may end
     meanwhile.
     """
-    found = processes(str(folder), "kernel_server.py")
+    found = processes(str(folder), "fork_server.py")
     parents = {}
     for pid in found:
         with suppress(psutil.NoSuchProcess):

@@ -32,7 +32,7 @@ TOOLS = {
     "tf-savedmodel": ("onnx", "tensorflow", "tf2onnx"),
     "onnxruntime": ("onnx",),
 }
-SHOWN = ("ONNX Runtime", "ONNX")
+DISPLAY_NAMES = ("ONNX Runtime", "ONNX")
 load, profile = _onnx.OnnxSession, _onnx.profile
 
 TF2ONNX_OPSET = 17  # unless the server needs an older one

@@ -15,7 +15,7 @@ SOURCES = ("onnx", "tf-savedmodel")
 PRECISIONS = {"cpu": ("fp32", "bf16", "int8")}
 RUNTIME = ("openvino",)
 TOOLS = {"int8": ("nncf",)}
-SHOWN = ("OpenVINO", "OpenVINO IR")
+DISPLAY_NAMES = ("OpenVINO", "OpenVINO IR")
 load, profile = _openvino.OpenVinoSession, _openvino.profile
 
 _HINTS = {"fp32": "f32", "bf16": "bf16", "int8": "dynamic"}

@@ -27,7 +27,7 @@ FILE = "model.savedmodel"  # a folder, with the name that Triton's TensorFlow ba
 SOURCES = ("tensorflow",)
 PRECISIONS = {"cpu": ("fp32",), "gpu": ("fp32",)}
 RUNTIME = ("tensorflow",)
-SHOWN = ("TensorFlow", "TensorFlow SavedModel")
+DISPLAY_NAMES = ("TensorFlow", "TensorFlow SavedModel")
 
 SIGNATURE = "serving_default"
 LARGE = 100_000  # bytes of a weight that is not copied along with the graph

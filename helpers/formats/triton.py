@@ -16,7 +16,7 @@ FILE = "config.pbtxt"
 SOURCES = ("triton",)
 PRECISIONS: Mapping[str, tuple[str, ...]] = {}
 RUNTIME: tuple[str, ...] = ()
-SHOWN = ("Triton", "repository")
+DISPLAY_NAMES = ("Triton", "repository")
 
 
 def make(source: Source, path: Path, build: Build) -> NoReturn:

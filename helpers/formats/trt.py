@@ -19,8 +19,8 @@ FILE = "model.plan"
 SOURCES = ("onnx", "tf-savedmodel")
 PRECISIONS = {"gpu": ("fp32", "fp16", "int8")}
 RUNTIME = ("tensorrt", "torch")
-SHOWN = ("NVIDIA TensorRT", "NVIDIA TensorRT")
-BUILT_FOR = ("max_batch_size", "capture_cuda_graph")
+DISPLAY_NAMES = ("NVIDIA TensorRT", "NVIDIA TensorRT")
+DEPENDS_ON = ("max_batch_size", "capture_cuda_graph")
 IMAGE = "nvcr.io/nvidia/tensorrt:{release}-py3"
 load = _tensorrt.load
 

@@ -8,7 +8,7 @@ FILE = ts_trace.FILE
 SOURCES = ts_trace.SOURCES
 PRECISIONS = ts_trace.PRECISIONS
 RUNTIME = ts_trace.RUNTIME
-SHOWN = ("PyTorch", "TorchScript Script")
+DISPLAY_NAMES = ("PyTorch", "TorchScript Script")
 load, describe = ts_trace.load, ts_trace.describe
 
 

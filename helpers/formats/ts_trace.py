@@ -28,7 +28,7 @@ FILE = "model.pt"
 SOURCES = ("torch",)
 PRECISIONS = {"cpu": ("fp32", "bf16"), "gpu": ("fp32", "fp16")}
 RUNTIME = ("torch",)
-SHOWN = ("PyTorch", "TorchScript Trace")
+DISPLAY_NAMES = ("PyTorch", "TorchScript Trace")
 
 _TENSORS = "tensors.json"  # names of inputs and outputs, which TorchScript itself does not keep
 

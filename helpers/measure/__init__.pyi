@@ -1,4 +1,15 @@
 from .background import PATIENCE_VARIABLE, patience
+from .candidates import (
+    Candidate,
+    Comparison,
+    LoadSession,
+    Point,
+    Variant,
+    measure_interleaved,
+    open_session,
+    ratio_of,
+    served,
+)
 from .changes import what_changed
 from .checks import (
     KEPT_SHARE,
@@ -16,17 +27,6 @@ from .checks import (
     served_precision,
 )
 from .command import command_line
-from .compare import (
-    Candidate,
-    Comparison,
-    LoadSession,
-    Point,
-    Variant,
-    measure_interleaved,
-    open_session,
-    ratio_of,
-    served,
-)
 from .interleave import Ratio
 from .loadgen import crosscheck
 from .offline import measure_offline

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from http.client import HTTPException
 from os import getpid
 from threading import Event, Thread
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -163,7 +162,9 @@ def observed(device: str, server: Server) -> Iterator[Observer]:
         )
 
 
-def changes(start: dict[str, Any], end: dict[str, Any], held_by: Collection[str]) -> list[str]:
+def changes(
+    start: dict[str, object], end: dict[str, object], held_by: Collection[str]
+) -> list[str]:
     """Return what of two records, and of what held the clocks down between, affects results."""
     found = [
         f"{name} changed from {start.get(name)} to {end.get(name)}"

@@ -46,7 +46,7 @@ class KernelServer:
             self._framework = framework if is_needed else ""
 
     def _start(self) -> tuple["subprocess.Popen[bytes]", socket.socket]:
-        script = str(Path(__file__).with_name("kernel_server.py"))
+        script = str(Path(__file__).with_name("fork_server.py"))
         channel, theirs = socket.socketpair()
         with theirs:
             number = theirs.fileno()

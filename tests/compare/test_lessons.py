@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from helpers import compare as lessons
-from helpers.compare import choices
+from helpers.compare import variants
 from helpers.compare.lesson_chart import in_words
 from helpers.config import LessonConfig, resolve
 from helpers.errors import ArtifactError
@@ -72,7 +72,7 @@ def test_without_a_batcher_there_are_as_many_instances_and_threads_as_with_one()
 def test_instances_share_the_cores_in_each_way(
     cores: int, pairs: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(choices, "physical_cores", lambda: cores)
+    monkeypatch.setattr(variants, "physical_cores", lambda: cores)
 
     found = lessons.sharings(config("instances"))
 

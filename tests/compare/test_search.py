@@ -14,7 +14,7 @@ from helpers.compare.search import FINAL_PAIRS, STALE, _whole_lines
 from helpers.compare.space import Choice
 from helpers.errors import MeasurementError, ServerError
 from helpers.measure import Comparison
-from helpers.measure.compare import EARLY_STOP_RATIO
+from helpers.measure.candidates import EARLY_STOP_RATIO
 from helpers.measure.interleave import Ratio
 from helpers.measure.statistics import Interval
 

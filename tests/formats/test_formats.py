@@ -363,7 +363,7 @@ def make(source, path, build):
 
 
 FILE, SOURCES, RUNTIME = "model.txt", ("torch",), ("numpy",)
-SHOWN = ("Multiplication", "Text")
+DISPLAY_NAMES = ("Multiplication", "Text")
 PRECISIONS = {"cpu": ("fp32",)}
 '''
 

@@ -116,7 +116,7 @@ def test_the_command_killed_takes_everything_along(project: Project) -> None:
     process = measuring(project)
     process.kill()
     wait_for(lambda: not server(project) and not analyzer(project), 30)
-    wait_for(lambda: not processes(str(project.root), "kernel_server.py"), 30)
+    wait_for(lambda: not processes(str(project.root), "fork_server.py"), 30)
     process.communicate()
     page = (project.target / "index.html").read_text()
     assert "A run is in progress" in page

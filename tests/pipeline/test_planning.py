@@ -145,7 +145,7 @@ def test_a_report_is_due_for_the_target_whose_stages_run_again(
     export = Job(configure(of["smoke"], "bert", "", "export"))
     reports = [Job(configure(given, "bert", "", "report")) for given in of.values()]
     monkeypatch.setattr(
-        "helpers.pipeline.planning.stale", lambda job, *_: "new" if job == export else ""
+        "helpers.pipeline.planning.why_outdated", lambda job, *_: "new" if job == export else ""
     )
 
     found = due([export, *reports], force=False)

@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from helpers.hps import files, settings
-from helpers.hps.cache import WAYS, number_of_sets
-from helpers.hps.hash_map import index_bytes
+from helpers.hps import cache, files, hash_map, settings
 from helpers.models._criteo import hierarchical
 from helpers.models._criteo.tables import DIMENSION
 
@@ -115,7 +113,7 @@ def memory_estimate(
 
     found = []
     if model.gpucache:
-        held = [WAYS * number_of_sets(int(model.gpucacheper * count)) for count in rows]
+        held = [cache.WAYS * cache.number_of_sets(int(model.gpucacheper * count)) for count in rows]
         where = "the GPU" if device == "gpu" else "the server's process"
         found.append(level("cache", "set-associative", held, CACHE_ROW, where))
     largest = volatile.overflow_margin * volatile.num_partitions
@@ -123,7 +121,7 @@ def memory_estimate(
     if volatile.type == "redis_cluster":
         found.append(level("volatile", "Redis", kept, REDIS_ROW, f"Redis at {volatile.address}"))
     elif volatile.type != "disabled":
-        index = sum(map(index_bytes, kept))
+        index = sum(map(hash_map.index_bytes, kept))
         found.append(level("volatile", "hash map", kept, MAP_ROW, "the server's process", index))
     if persistent.type != "disabled":
         found.append(level("persistent", "RocksDB", rows, ROCKS_ROW, f"disk: {persistent.path}"))

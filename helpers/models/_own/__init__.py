@@ -23,9 +23,7 @@ if TYPE_CHECKING:
 
 Array: TypeAlias = NDArray[Any]
 GENERATED = "generated"
-MIN_FOR_CALIBRATION = (
-    32  # samples of the user's from which on a share of them is kept for calibration
-)
+MIN_FOR_CALIBRATION = 32  # samples from which on a share of them is kept for calibration
 # What the weights of a model come as
 Kind: TypeAlias = Literal[
     "onnx", "savedmodel", "keras", "torchscript", "exported", "function", "repository"

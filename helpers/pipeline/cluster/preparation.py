@@ -1,4 +1,4 @@
-"""Preparing public raw files that are large on the workers of a cluster, which see them on one disk.
+"""Preparing large public raw files on the workers of a cluster, which see them on one disk.
 
 Unlike stages, these calls may be made again: each leaves its files whole or not at all, and gives
 the same bytes anywhere. So Dask may place them as it likes, and repeat one whose worker is lost.

@@ -24,7 +24,7 @@ GONE = (
     "Lost the scheduler at {}. Results so far are kept. "
     "Restart scheduler and workers, then run the same command."
 )
-PROBE = ".fleet-{}"  # a file by which a worker finds that it shares the outputs folder
+PROBE = ".cluster-{}"  # a file by which a worker finds that it shares the outputs folder
 ANSWER_SECONDS = 60.0  # at least, for an answer that a stage needs
 
 

@@ -20,7 +20,6 @@ import pytest
 import yaml
 from onnx import TensorProto, helper, numpy_helper
 
-from helpers import models
 from helpers.__main__ import main
 from helpers.config import Gpu, parse, resolve
 from helpers.config.checking import validated
@@ -145,13 +144,6 @@ def test_a_fault_in_a_description_is_one_clear_line(
     with pytest.raises(ParameterError, match=line) as fault:
         Own.load(str(path.with_name("__init__.py")))
     assert "\n" not in str(fault.value)
-
-
-def test_what_a_description_says_decides_what_is_drawn() -> None:
-    files = [models.source("mine", module) for module in Own.RECIPE]
-
-    assert ROOT / "helpers/models/mine/model.yaml" in files
-    assert ROOT / "helpers/models/mine/__init__.py" in files
 
 
 def test_the_parameter_file_names_the_files_and_keeps_the_rules_of_all(place: Path) -> None:

@@ -73,13 +73,11 @@ def quicken(project: Project, name: str, *kept: str) -> None:
     path.write_text(yaml.safe_dump(content, sort_keys=False))
 
 
-OWN = """
-from helpers.models._own import Axes, Own
-
-class Mine(Own):
-    INPUTS = (Axes("ids", "int32", (4,), below={below}),)
-
-MODEL = Mine()
+DESCRIPTION = """
+source: onnx
+framework: onnxruntime
+inputs: [{{name: ids, dtype: int32, shape: [4], below: {below}}}]
+outputs: [{{name: scores, dtype: float32, shape: [2]}}]
 """
 PLACE = """
 from types import SimpleNamespace
@@ -91,11 +89,13 @@ print(recipe_folder(config, "dataset"))
 
 def test_samples_are_drawn_again_after_an_edit_of_the_inputs(tmp_path: Path) -> None:
     project = copy_project(tmp_path / "project")
-    package = project.root / "helpers/models/mine/__init__.py"
-    package.parent.mkdir()
+    package = project.root / "helpers/models/mine"
+    package.mkdir()
+    code = "from helpers.models._own import Own\nMODEL = Own.load(__file__)\n"
+    (package / "__init__.py").write_text(code)
     python, found = (sys.executable, "-c", PLACE), []
     for below in (2, 1000):
-        package.write_text(OWN.format(below=below))
+        (package / "model.yaml").write_text(DESCRIPTION.format(below=below))
         done = subprocess.run(python, cwd=project.root, capture_output=True, text=True, check=True)
         found.append(done.stdout)
 

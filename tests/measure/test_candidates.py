@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from helpers.measure import LoadSession, compare
+from helpers.measure import LoadSession, candidates
 
 
 def test_equal_candidates_are_told_apart_in_one_race_of_twenty(
@@ -19,7 +19,7 @@ def test_equal_candidates_are_told_apart_in_one_race_of_twenty(
         return SimpleNamespace(steady=run)
 
     monkeypatch.setattr(LoadSession, "load", load)
-    monkeypatch.setattr(compare.background, "monitor_background", lambda _: lambda: 0.0)
+    monkeypatch.setattr(candidates.background, "monitor_background", lambda _: lambda: 0.0)
     candidate: Any = SimpleNamespace(server=server)
     session: Any = LoadSession({}, None)  # type: ignore[arg-type]
     found = [session.compare(candidate, candidate, 4) for _ in range(2000)]
