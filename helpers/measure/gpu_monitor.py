@@ -8,7 +8,7 @@ two seconds unless told otherwise, so that a shorter point shows what it finds.
 
 import math
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.client import HTTPException
@@ -163,7 +163,7 @@ def observed(device: str, server: Server) -> Iterator[Observer]:
 
 
 def changes(
-    start: dict[str, object], end: dict[str, object], held_by: Collection[str]
+    start: Mapping[str, object], end: Mapping[str, object], held_by: Collection[str]
 ) -> list[str]:
     """Return what of two records, and of what held the clocks down between, affects results."""
     found = [
