@@ -56,7 +56,7 @@ class StageError(DeploymentError):
     """A notebook did not run to its end."""
 
 
-class FleetError(DeploymentError):
+class ClusterError(DeploymentError):
     """The machines of a cluster cannot be reached, or have different software."""
 
 

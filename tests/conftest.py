@@ -27,10 +27,10 @@ import pytest
 from filelock import FileLock
 
 from helpers.machine import packages
-from helpers.measure.background import PATIENCE_VARIABLE
+from helpers.measure.background import RETRY_VARIABLE
 from helpers.results import Result, Row, read
 from helpers.store import GRAMMARS, OUTPUTS_VARIABLE, block_import
-from helpers.triton import guard, owner
+from helpers.triton import owner, supervisor
 from helpers.triton.process import OPENMP
 
 with block_import(GRAMMARS):
@@ -40,7 +40,7 @@ ROOT = Path(__file__).resolve().parents[1]
 HERE = Path(__file__).resolve().parent
 
 os.environ.update(OPENMP)
-os.environ[PATIENCE_VARIABLE] = "0.01"  # no figure is believed here
+os.environ[RETRY_VARIABLE] = "0.01"  # no figure is believed here
 os.environ.pop(OUTPUTS_VARIABLE, None)
 REQUIRED = os.environ.get("REQUIRE", "").split(",")
 # Files are read and commands are decoded as UTF-8, whatever the locale of who runs the tests
@@ -459,7 +459,7 @@ def wait_for(condition: Callable[[], Any], seconds: float = 90) -> Any:
 
 def abandoned() -> set[str]:
     """The shared memory of servers whose owner has ended, and of clients that nobody uses."""
-    used = {Path(path).name for path in guard.shared_memory_users(servers=False)}
+    used = {Path(path).name for path in supervisor.shared_memory_users(servers=False)}
     owners = {
         name: name.removeprefix(owner.PREFIX).partition("-")[0] for name in os.listdir("/dev/shm")
     }

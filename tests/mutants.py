@@ -39,8 +39,8 @@ helpers/measure/background.py: fcntl.flock(folder, fcntl.LOCK_EX) => pass
   measure/test_measure.py::test_one_measurement_runs_at_a_time
 helpers/pipeline/own/origin.py: COPIES = 4 => COPIES = 0
   pipeline/own/test_new.py::test_a_model_that_needs_more_memory_than_there_is_is_refused
-helpers/triton/guard.py: not in used and path.stat().st_uid == os.getuid() => not in used
-  triton/test_guard.py::test_what_another_user_left_is_not_swept
+helpers/triton/supervisor.py: not in used and path.stat().st_uid == os.getuid() => not in used
+  triton/test_supervisor.py::test_what_another_user_left_is_not_swept
 helpers/store/lock.py: status.st_uid == os.getuid() => True
   store/test_workspace.py::test_temporary_folders_that_are_young_or_of_another_user_are_kept
 helpers/store/lock.py: time.time() - status.st_mtime > YOUNG_SECONDS => True

@@ -1,4 +1,4 @@
-from .bench import Tuning, tune
+from .evaluation import Tuning, tune
 from .findings import (
     facts,
     frame,

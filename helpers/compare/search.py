@@ -34,7 +34,7 @@ REPEATS = 40  # proposals in a row that were tried before, after which it ends
 State = Literal["faster", "measured", "ended early", "over budget", "failed"]
 
 
-class Bench(Protocol):
+class Evaluator(Protocol):
     """What measures configurations: the real one has servers."""
 
     def compare(
@@ -42,7 +42,7 @@ class Bench(Protocol):
     ) -> Comparison:
         """Compare the second one with the first; raise `DeploymentError` if that fails."""
 
-    def red(self, choice: Choice) -> str:
+    def failed_check(self, choice: Choice) -> str:
         """Return what is wrong with a configuration's served outputs; empty if nothing."""
 
 
@@ -92,10 +92,10 @@ class Winner(BaseModel, frozen=True):
 
 @dataclass(frozen=True)
 class Search:
-    """A study of a space by a bench."""
+    """A study of a space by a evaluator."""
 
     space: Space
-    bench: Bench
+    evaluator: Evaluator
     study: "Study"
     budget_ms: float | None = None  # of p99
     clock: Callable[[], float] = time.monotonic
@@ -169,7 +169,7 @@ class Search:
         against = first or Trial(number=number, choice=choice, state="measured", against=number)
         trial = Trial(number=number, choice=choice, state="measured", against=against.number)
         try:
-            found = self.bench.compare(against.choice, choice, pairs, is_race)
+            found = self.evaluator.compare(against.choice, choice, pairs, is_race)
         except DeploymentError as error:
             update = {"state": "failed", "reason": str(error), "seconds": self.clock() - started}
             return trial.model_copy(update=update)
@@ -210,7 +210,7 @@ class Search:
             start = {**self.space.start, "concurrency": best.choice["concurrency"]}
             alone = Trial(number=0, choice=start, state="measured", against=0)
             final = self._compare(alone, best.choice, trial.number, FINAL_PAIRS)
-            wrong = final.reason or self.bench.red(best.choice)
+            wrong = final.reason or self.evaluator.failed_check(best.choice)
             if final.state == "over budget":
                 wrong = f"p99 is {final.p99_latency_ms:.0f} ms, over the latency budget"
             elif best.choice != start and trials[0].state == "faster" and not (final.low or 0) > 1:

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from helpers.compare.bench import Tuning
+from helpers.compare.evaluation import Tuning
 from helpers.display import COLOURS, canvas, legend_below, picture
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-from .background import PATIENCE_VARIABLE, patience
+from .background import RETRY_VARIABLE, retry_seconds
 from .candidates import (
     Candidate,
     Comparison,
@@ -43,7 +43,7 @@ __all__ = [
     "KEPT_SHARE",
     "MATCHED_SHARE",
     "MATCH_RATE",
-    "PATIENCE_VARIABLE",
+    "RETRY_VARIABLE",
     "Candidate",
     "Comparison",
     "Interval",
@@ -70,10 +70,10 @@ __all__ = [
     "measure_online",
     "open_session",
     "outputs_of",
-    "patience",
     "profile_operators",
     "ratio_of",
     "reference_outputs",
+    "retry_seconds",
     "served",
     "served_precision",
     "show_parity",

@@ -13,7 +13,7 @@ import psutil
 from helpers.measure.rows import OTHERS_SHARE
 
 QUIET_SECONDS = 0.3
-PATIENCE_VARIABLE = "TRITON_NOTEBOOKS_RETRY_SECONDS"  # set by the user, in seconds
+RETRY_VARIABLE = "TRITON_NOTEBOOKS_RETRY_SECONDS"  # set by the user, in seconds
 PATIENCE_SECONDS = 20.0
 SPEED_SECONDS, SPEED_PARTS, SPEED_SIZE = 0.05, 5, 512
 
@@ -87,9 +87,9 @@ def machine_speed() -> float:
     return max(part() for _ in range(SPEED_PARTS))
 
 
-def patience() -> float:
+def retry_seconds() -> float:
     """Return for how long a measurement may wait for a quiet machine, in seconds."""
-    return float(os.environ.get(PATIENCE_VARIABLE) or PATIENCE_SECONDS)
+    return float(os.environ.get(RETRY_VARIABLE) or PATIENCE_SECONDS)
 
 
 def wait_until_quiet(
@@ -99,7 +99,7 @@ def wait_until_quiet(
 
     If `others_cores` has monitored them already, for `monitored_seconds`, that is not waited for.
     """
-    deadline = time.monotonic() + patience()
+    deadline = time.monotonic() + retry_seconds()
     if others_cores is None:
         others_cores, monitored_seconds = monitor_background(), 0.0
     while True:

@@ -20,7 +20,7 @@ from helpers.triton import Server, apply_settings
 
 NOT_SHARED = "inputs are sent over HTTP, because a remote host shares no memory with this one"
 NO_NOOP = "the no-op model exists only on the embedded server, for models of this package"
-NOOP_INTERVAL_MS = 50  # of the identity model, which answers in a millisecond or two
+NOOP_INTERVAL_MS = 50  # of the no-op model, which answers in a millisecond or two
 IN_PROCESS_SHARE = 0.6  # of a served run's time, for a bare one: it has no windows to fill
 COMPARED = ("in_process_", "relative_", "serving_", "residual_")  # with the in-process baseline
 NO_RATIO = {name: None for name in Row.model_fields if name.startswith(COMPARED)}
@@ -124,7 +124,7 @@ def measure_offline(config: OfflineConfig, server: Server) -> Measurement:
 
 
 def _measure_noop(server: Server, load: LoadPoint, runs: Runs, one: Arrays) -> Window:
-    """Load the identity model with requests like `one`: all the same, as what it answers does not
+    """Load the no-op model with requests like `one`: all the same, as what it answers does not
     depend on them, and perf_analyzer starts sooner with fewer.
     """
     seconds = sweep.seconds(lambda: server.infer(server.identity, one))
@@ -146,7 +146,7 @@ def run_rounds(
     """Run pairs of an in-process and a served run, interleaved. Windows are sized by the requests
     that are still missing and by how long a served request, the batch `one`, took so far.
 
-    The first `MIN_RUNS` pairs have a run of the identity model between them, a short one, where
+    The first `MIN_RUNS` pairs have a run of the no-op model between them, a short one, where
     the server has that model.
 
     It ends when there are enough requests and the throughput is known, or with the first whole pair
@@ -171,11 +171,11 @@ def run_rounds(
         seconds = runs.served[-1].seconds if runs.served else expected
         assert bare
         with runs.watched():
-            runs.bare.append(load.batch_size * bare.run(IN_PROCESS_SHARE * seconds))
+            runs.in_process.append(load.batch_size * bare.run(IN_PROCESS_SHARE * seconds))
 
     def measure_floor() -> None:
-        if len(runs.floor) < MIN_RUNS:
-            runs.floor.append(_measure_noop(server, load, runs, one))
+        if len(runs.noop) < MIN_RUNS:
+            runs.noop.append(_measure_noop(server, load, runs, one))
 
     def is_over() -> bool:
         if len(runs.served) < config.pairs:

@@ -47,8 +47,8 @@ class Runs:
     watched: Callable[[], AbstractContextManager[None]]  # watches the machine in an in-process run
     cut: bool = False  # whether consecutive blocks of a run repeat one another
     served: list[Window] = field(default_factory=list)
-    bare: list[float] = field(default_factory=list)  # samples/s
-    floor: list[Window] = field(default_factory=list)  # of the identity model
+    in_process: list[float] = field(default_factory=list)  # samples/s
+    noop: list[Window] = field(default_factory=list)  # of the no-op model
     # by run: processor seconds that other processes took, and how long it was
     others: list[tuple[float, float]] = field(default_factory=list)
     speed: SpeedMonitor = field(default_factory=SpeedMonitor)  # of the stage

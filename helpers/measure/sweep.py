@@ -252,7 +252,7 @@ def _measure(
         kept[f"{name}_{i}"] = window.requests
         if window.sent is not None:
             kept[f"sent_{name}_{i}"] = window.sent
-    return row, kept | ({f"{name}_bare_0": np.array(runs.bare)} if runs.bare else {})
+    return row, kept | ({f"{name}_bare_0": np.array(runs.in_process)} if runs.in_process else {})
 
 
 def cache_rates(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
@@ -270,14 +270,14 @@ def compared(config: LoadConfig, runs: Runs) -> dict[str, object]:
     """Compare each served run with its bare one, and all with the floor; empty without either."""
     columns: dict[str, object] = {}
     serving: list[float] = []  # ms
-    if whole := min(len(runs.bare), len(runs.served)):
-        served, bare = [run.steady for run in runs.served[:whole]], runs.bare[:whole]
+    if whole := min(len(runs.in_process), len(runs.served)):
+        served, bare = [run.steady for run in runs.served[:whole]], runs.in_process[:whole]
         columns = compare(bare, [run.throughput for run in served], config.margin_of_error)
         calls = 1000 * served[0].batch_size / np.array(bare)
         serving = [run.mean_latency_ms - call for run, call in zip(served, calls, strict=True)]
         columns["serving_overhead_ms"] = float(np.mean(serving))
-    if runs.floor:
-        columns |= overhead_columns(serving, [run.steady.mean_latency_ms for run in runs.floor])
+    if runs.noop:
+        columns |= overhead_columns(serving, [run.steady.mean_latency_ms for run in runs.noop])
     return columns
 
 

@@ -329,10 +329,10 @@ class Runner:
         """Return a stage's patience for a quiet machine, no more than the run has left: where it is
         never quiet, waiting in each of fifty stages would double the time and help little.
         """
-        from helpers.measure import PATIENCE_VARIABLE, patience
+        from helpers.measure import RETRY_VARIABLE, retry_seconds
 
-        left = max(0.0, PATIENT_STAGES * patience() - sum(self.lost))
-        return {PATIENCE_VARIABLE: f"{min(patience(), left):.2f}"}
+        left = max(0.0, PATIENT_STAGES * retry_seconds() - sum(self.lost))
+        return {RETRY_VARIABLE: f"{min(retry_seconds(), left):.2f}"}
 
 
 @contextmanager

@@ -1,13 +1,13 @@
 from .binaries import libraries, perf_analyzer
 from .client import show_client
+from .config_reference import show_configuration
 from .conversion import conversion_plan, convert
-from .explained import show_configuration
-from .guard import before_exec, sweep
 from .native import backend_of
 from .process import SETTINGS, apply_settings, exit_reason, last_lines, supervised
 from .repository import deploy, read_configuration, write_repository
 from .server import Server
 from .serving import count_requests, docker_command, predictor, serve
+from .supervisor import before_exec, sweep
 
 __all__ = [
     "SETTINGS",

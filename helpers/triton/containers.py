@@ -1,6 +1,6 @@
 """Containers by the `docker` command: the engine, its images, and one container's life.
 
-A container runs in the foreground of its client, and the client under a guard: its output goes
+A container runs in the foreground of its client, and the client under a supervisor: its output goes
 straight to the log, and it is stopped when its owner ends, killed or not. One that is left all the
 same is removed at the end of the block, or by a later run, which knows it by its label.
 """

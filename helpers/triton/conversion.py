@@ -39,12 +39,15 @@ def _accelerator(config: ConvertConfig) -> list[Setting]:
     """Return what the server's own backend does with the file when it loads it."""
     if config.accelerator == "none":
         return []
-    from helpers.triton import explained, native  # a change of them concerns these experiments
+    from helpers.triton import (  # a change of them concerns these experiments
+        config_reference,
+        native,
+    )
 
     _, name = native.ACCELERATORS[config.accelerator]
     parameters = native.accelerator_parameters(config)
     given = ", ".join(f"{key}={value}" for key, value in parameters.items())
-    why = f"{explained.meaning(name, 'accelerators')} The file stays as it is."
+    why = f"{config_reference.meaning(name, 'accelerators')} The file stays as it is."
     return [Setting("accelerator", f"{name} ({given})" if given else name, why)]
 
 

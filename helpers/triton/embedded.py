@@ -88,11 +88,13 @@ def serve(
             ready()  # if nobody asked it
 
 
-def _has_dead_stubs(guard: int) -> bool:
+def _has_dead_stubs(supervisor: int) -> bool:
     """Whether a stub, a process of the Python backend, has ended. Triton does not always notice; it
     then waits for it without an end, and never takes its exit code.
     """
     with suppress(psutil.Error):  # one of them ended meanwhile
-        stubs = [stub for server in psutil.Process(guard).children() for stub in server.children()]
+        stubs = [
+            stub for server in psutil.Process(supervisor).children() for stub in server.children()
+        ]
         return any(stub.status() == psutil.STATUS_ZOMBIE for stub in stubs)
     return False

@@ -14,7 +14,7 @@ import uuid
 from contextlib import suppress
 from pathlib import Path
 
-from helpers.triton import guard
+from helpers.triton import supervisor
 
 PREFIX = "triton-notebooks-"  # of our servers' shared memory
 
@@ -22,7 +22,7 @@ PREFIX = "triton-notebooks-"  # of our servers' shared memory
 def _started(process: str) -> str:
     """Read when a process started (proc(5), field 22 of stat); empty if there is none."""
     try:
-        return guard.read(Path(f"/proc/{process}/stat")).rpartition(")")[2].split()[19]
+        return supervisor.read(Path(f"/proc/{process}/stat")).rpartition(")")[2].split()[19]
     except OSError:
         return ""
 
@@ -54,7 +54,7 @@ def new_shm_prefix() -> str:
         with suppress(OSError):
             holder = path.name.removeprefix(PREFIX).partition("-")[0]
             if path.lstat().st_uid == os.getuid() and is_dead(holder):
-                for process in guard.shared_memory_users(servers=True).get(str(path), ()):
+                for process in supervisor.shared_memory_users(servers=True).get(str(path), ()):
                     os.kill(process, signal.SIGKILL)
                 path.unlink()
     return f"{PREFIX}{token()}-{uuid.uuid4().hex[:8]}"

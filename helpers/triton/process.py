@@ -1,4 +1,4 @@
-"""Running a command that ends with its caller, by `guard`, and saying why it ended."""
+"""Running a command that ends with its caller, by `supervisor`, and saying why it ended."""
 
 import ctypes
 import os
@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from helpers.triton import guard
+from helpers.triton import supervisor
 
-ORPHAN_SECONDS = 2.0  # that a stub is given after its guard and its server were killed
+ORPHAN_SECONDS = 2.0  # that a stub is given after its supervisor and its server were killed
 
 # For every process that computes, so that a bare runtime and a served one differ in nothing: a
 # thread of OpenMP that waits looks for work 1,000 times, some 0.01 ms by libgomp's own estimate,
@@ -55,7 +55,7 @@ def apply_settings() -> str:
     started = Path("/proc/self/environ").read_text(errors="replace").split("\0")
     missing = {name for name, value in SETTINGS.items() if f"{name}={value}" not in started}
     wanting = [f"{name}={value}" for name, value in OPENMP.items() if os.environ.get(name) != value]
-    if wanting and _OPENMP.search(guard.read(Path("/proc/self/maps"))):
+    if wanting and _OPENMP.search(supervisor.read(Path("/proc/self/maps"))):
         return f"OpenMP was loaded without {' '.join(wanting)}. Set it before Jupyter starts."
     for name in missing:
         os.environ[name] = SETTINGS[name]
@@ -73,15 +73,24 @@ def supervised(
     sweep: Sequence[str] = (),
     at_once: bool = False,
 ) -> Iterator["subprocess.Popen[bytes]"]:
-    """Run `command` under its guard for as long as the block lasts, at most; standard output and
-    error go to `log`. At the end everything of it is gone, and the exit code is known.
+    """Run `command` under its supervisor for as long as the block lasts, at most; its output
+    goes to `log`. At the end everything of it is gone, and the exit code is known.
 
     `sweep` holds patterns of names under /dev/shm that the command may leave behind. `at_once` is
     for a command that has nothing to lose: it is killed.
     """
-    options = [guard.AT_ONCE] if at_once else []
+    options = [supervisor.AT_ONCE] if at_once else []
     process = subprocess.Popen(
-        [sys.executable, "-I", "-S", str(Path(guard.__file__)), *options, *sweep, "--", *command],
+        [
+            sys.executable,
+            "-I",
+            "-S",
+            str(Path(supervisor.__file__)),
+            *options,
+            *sweep,
+            "--",
+            *command,
+        ],
         stdin=subprocess.PIPE,
         stdout=log,
         stderr=subprocess.STDOUT,
@@ -93,9 +102,9 @@ def supervised(
         yield process
     finally:
         process.stdin.close()
-        if process.wait() < 0:  # the guard itself was killed: its work is left to us
-            guard.kill_session(process.pid, ORPHAN_SECONDS)
-            guard.sweep(sweep)
+        if process.wait() < 0:  # the supervisor itself was killed: its work is left to us
+            supervisor.kill_session(process.pid, ORPHAN_SECONDS)
+            supervisor.sweep(sweep)
 
 
 def exit_reason(code: int) -> str:

@@ -32,7 +32,7 @@ def serve(
     `http_port` of 127.0.0.1 or a free one. "exact" is as "online", but a store waits for all
     vectors.
 
-    The embedded server has an identity model too when it serves offline: see `floor`.
+    The embedded server has a no-op model too when it serves offline: see `noop`.
 
     The log is kept next to the stage's result, or in `log`. Raises `ServerError` with the server's
     last lines if it does not become ready, or before anything is loaded if the model was built for
@@ -51,11 +51,11 @@ def serve(
             kind = import_module(f"helpers.triton.{config.server.kind}")
             start = partial(kind.serve, config=config)
         elif scenario == "offline" and ensemble.runs_in_process(config):
-            from helpers.triton import floor  # nor other stages on this
+            from helpers.triton import noop  # nor other stages on this
 
             beside = stack.enter_context(temporary_folder())
             graph = ensemble.parts(config)[-1]
-            name = floor.write(beside, repository.folder, config.model, graph, config.device)
+            name = noop.write(beside, repository.folder, config.model, graph, config.device)
             start = partial(start, beside=beside)
         server = stack.enter_context(
             start(repository.folder, log=log, scenario=scenario, port=http_port or 0)

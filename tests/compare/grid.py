@@ -14,7 +14,7 @@ from pathlib import Path
 
 from helpers import config
 from helpers.compare import choices
-from helpers.compare.bench import CandidateRunner
+from helpers.compare.evaluation import CandidateEvaluator
 
 
 def main(params: str, model: str, record: str, seconds: str = "1e9") -> None:
@@ -25,7 +25,7 @@ def main(params: str, model: str, record: str, seconds: str = "1e9") -> None:
     points = [json.loads(line) for line in path.read_text().splitlines()]
     done = [point["choice"] for point in points]
     with ExitStack() as opened, path.open("a") as file:
-        bench = CandidateRunner(chosen, space, opened)
+        bench = CandidateEvaluator(chosen, space, opened)
         for choice in space:  # the clients change fastest, so a server is used for all of them
             if choice in done or time.monotonic() > ends:
                 continue

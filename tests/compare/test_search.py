@@ -62,7 +62,7 @@ class Bench:
         found = Ratio(ratio, Interval(ratio / 1.02, ratio * 1.02) if done > 1 else None)
         return Comparison(found, done, self.throughput(second), latency, "unconfirmed")
 
-    def red(self, choice: Choice) -> str:
+    def failed_check(self, choice: Choice) -> str:
         return self.fault(choice)
 
 

@@ -10,10 +10,10 @@ from helpers.compare import (
     Space,
     Trial,
     Winner,
-    bench,
     candidates,
     choices,
     differing,
+    evaluation,
     tune,
     write_experiment,
 )
@@ -160,7 +160,7 @@ def test_an_unknown_model_is_one_line(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_without_optuna_a_line_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench, "find_spec", lambda name: None)
+    monkeypatch.setattr(evaluation, "find_spec", lambda name: None)
 
     with pytest.raises(MeasurementError, match=r"pip install 'optuna>=5,<6'"):
         tune(config(), Space({}, {}, {}))

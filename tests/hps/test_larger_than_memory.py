@@ -103,8 +103,8 @@ def test_a_table_of_gigabytes_is_served_within_one(
         started = time.monotonic()
         found = server.infer_all("dlrm", data.batches(2048))
         took = time.monotonic() - started
-        (guard,) = server.processes
-        stubs = psutil.Process(guard).children(recursive=True)
+        (supervisor,) = server.processes
+        stubs = psutil.Process(supervisor).children(recursive=True)
         (store,) = [each for each in stubs if "dlrm_sparse" in " ".join(each.cmdline())]
         used = store.memory_full_info().uss
         counted = server.counters("hps_")

@@ -454,8 +454,8 @@ def test_an_update_reaches_the_server_while_it_answers_and_nothing_is_torn(
 def test_a_store_s_process_that_is_killed_is_said(dlrm: Deployed, tmp_path: Path) -> None:
     request = nvidia_request(Samples(*(a[:4] for a in dlrm.samples)), fused=True)
     with serve(dlrm.config_of_deploy, dlrm.repository, log=tmp_path / "log") as server:
-        (guard,) = server.processes
-        stubs = psutil.Process(guard).children()[0].children()
+        (supervisor,) = server.processes
+        stubs = psutil.Process(supervisor).children()[0].children()
         (store,) = [each for each in stubs if "_sparse/1/model.py" in " ".join(each.cmdline())]
         os.kill(store.pid, signal.SIGKILL)
         with pytest.raises((InferenceServerException, OSError)):

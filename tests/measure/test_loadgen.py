@@ -364,7 +364,7 @@ def test_an_end_in_the_middle_is_one_line_and_leaves_nothing(
     else:
         found = processes(str(project.root), "tritonserver --model-repository")
         for pid in found:
-            if "guard.py" not in Path(f"/proc/{pid}/cmdline").read_text():
+            if "supervisor.py" not in Path(f"/proc/{pid}/cmdline").read_text():
                 os.kill(pid, name)
     output, _ = process.communicate(timeout=60)
 

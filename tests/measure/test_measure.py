@@ -106,7 +106,7 @@ def test_a_server_slower_than_the_bare_runtime_still_gets_its_requests(
 
     assert runs.missing(wanted) <= 0
     assert max(3, pairs) <= len(runs.served) <= max(3, pairs) + 1  # three bound a throughput
-    assert len(runs.bare) == len(runs.served)
+    assert len(runs.in_process) == len(runs.served)
 
 
 def test_pairs_share_no_run_and_take_turns_at_coming_first() -> None:
@@ -283,7 +283,7 @@ def test_each_round_has_the_speed_before_and_after_it(monkeypatch: pytest.Monkey
     monkeypatch.setattr(background, "machine_speed", lambda: next(found))
     runs = Runs(lambda _: Window(np.zeros((0, 2)), 1, 1), nullcontext)
 
-    runs.repeat([lambda: runs.bare.append(1.0)], lambda: len(runs.bare) == 3)
+    runs.repeat([lambda: runs.in_process.append(1.0)], lambda: len(runs.in_process) == 3)
 
     assert runs.rounds == [(50, 51), (51, 40), (40, 49)]
     assert runs.speed_changed == CHANGED.format(51, 40)
@@ -311,7 +311,7 @@ def test_what_was_monitored_already_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch, used: float, monitored: float, slept: list[float]
 ) -> None:
     pauses: list[float] = []
-    monkeypatch.setenv(background.PATIENCE_VARIABLE, "9")
+    monkeypatch.setenv(background.RETRY_VARIABLE, "9")
     monkeypatch.setattr(background.time, "sleep", pauses.append)
     monkeypatch.setattr(background, "cores", lambda: 2)
     monkeypatch.setattr(background, "monitor_background", lambda: lambda: 0.0)
@@ -369,7 +369,7 @@ def test_one_measurement_runs_at_a_time() -> None:
 
 def test_what_is_whole_of_a_point_that_failed_is_kept() -> None:
     window = Window(np.array([[0, 10**6], [10**6, 2 * 10**6]]), 1, 1)
-    runs = Runs(lambda _: window, nullcontext, served=[window], bare=[9.0, 9.0])
+    runs = Runs(lambda _: window, nullcontext, served=[window], in_process=[9.0, 9.0])
 
     found: Any = sweep.compared(resolve("resnet50", "perf_offline"), runs)  # type: ignore[arg-type]
 

@@ -46,9 +46,9 @@ def kill(pids: list[int], number: int = signal.SIGKILL) -> None:
 
 
 def unguarded(project: Project, words: str) -> list[int]:
-    """The processes of the project, not their guards; one may end meanwhile."""
-    guards = processes(str(project.root), words, "guard.py")
-    return [pid for pid in processes(str(project.root), words) if pid not in guards]
+    """The processes of the project, not their supervisors; one may end meanwhile."""
+    supervisors = processes(str(project.root), words, "supervisor.py")
+    return [pid for pid in processes(str(project.root), words) if pid not in supervisors]
 
 
 def server(project: Project) -> list[int]:

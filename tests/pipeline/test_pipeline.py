@@ -114,7 +114,7 @@ def test_results_csv_has_the_published_columns_and_ours(finished: Project) -> No
             == bool(row["residual_overhead_ms"])
             == (row["scenario"] == "offline")
         )
-        # a guard, Triton and one or two Pythons that load a runtime
+        # a supervisor, Triton and one or two Pythons that load a runtime
         assert 60 < float(row["server_peak_memory_mb"]) < 2000
         if row["rate"]:
             assert float(row["p50_sent_ms"]) <= float(row["p50_latency_ms"])

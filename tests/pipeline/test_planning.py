@@ -81,7 +81,7 @@ def test_a_notebook_gets_from_its_parameters_what_the_file_says(name: str) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["adapter", "guard"])
+@pytest.mark.parametrize("name", ["adapter", "supervisor"])
 def test_a_file_that_is_copied_or_started_and_not_imported_makes_stages_stale(
     project: Project, name: str
 ) -> None:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from helpers.measure import PATIENCE_VARIABLE
+from helpers.measure import RETRY_VARIABLE
 from helpers.pipeline import kernels, running
 from helpers.results import Measurement, Result
 from helpers.store import OUTPUTS_VARIABLE
@@ -76,7 +76,7 @@ def test_the_stages_of_a_run_share_the_patience_for_a_quiet_machine(
     given = []
 
     def execute(*_: object) -> Result:
-        given.append(float(os.environ[PATIENCE_VARIABLE]))
+        given.append(float(os.environ[RETRY_VARIABLE]))
         measured = Measurement(
             rows=(), distinct_rows=1, background_before=0, again_seconds=3, waited_seconds=1.5
         )
@@ -86,13 +86,13 @@ def test_the_stages_of_a_run_share_the_patience_for_a_quiet_machine(
     monkeypatch.setattr(running, "execute", execute)
     monkeypatch.setattr(running, "missing_prerequisite", lambda _: "")
     monkeypatch.setattr(kernels, "kernel_server_context", lambda: nullcontext(KERNELS))
-    monkeypatch.setenv(PATIENCE_VARIABLE, "2")
+    monkeypatch.setenv(RETRY_VARIABLE, "2")
     monkeypatch.setenv(OUTPUTS_VARIABLE, str(tmp_path))
 
     running.run([ROOT / "params/cpu.yaml"], tmp_path, models=["bert"], stages=["perf_online"])
 
     assert given == [2, 2, 2, 0, 0]  # of 12 s, each took 4.5
-    assert os.environ[PATIENCE_VARIABLE] == "2"
+    assert os.environ[RETRY_VARIABLE] == "2"
 
 
 @pytest.mark.slow

@@ -471,7 +471,7 @@ def test_what_a_dead_owner_left_is_removed_and_what_a_living_one_holds_is_not(
     containers.remove_leftovers()
     assert engine.calls("rm") == served_meanwhile  # its owner lives
     clients = processes(str(engine.folder), f"--name={left['name']}")
-    assert len(clients) == 2  # the client and its guard
+    assert len(clients) == 2  # the client and its supervisor
     for pid in (*clients, holder.pid):
         os.kill(pid, signal.SIGKILL)  # all at once: nobody is left to stop the container
     holder.wait()

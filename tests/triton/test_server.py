@@ -269,7 +269,7 @@ def test_the_end_of_the_block_leaves_nothing(doubles: Path, tmp_path: Path) -> N
         started.ready()
         assert regions_of(os.getpid()) > before
         pids = processes(f"--http-port={started.url.rpartition(':')[2]}")
-        assert len(pids) == 2  # the server and its guard
+        assert len(pids) == 2  # the server and its supervisor
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
     assert regions_of(os.getpid()) == before
 
@@ -416,8 +416,8 @@ def test_no_character_of_a_path_reaches_a_shell(
 
 def stub_of(server: Server) -> int:
     """The process of the Python backend that runs the model."""
-    (guard,) = server.processes
-    (triton,) = psutil.Process(guard).children()
+    (supervisor,) = server.processes
+    (triton,) = psutil.Process(supervisor).children()
     (stub,) = triton.children()
     return stub.pid
 
@@ -462,10 +462,10 @@ def test_the_next_run_removes_what_a_run_left_whose_processes_were_all_killed(
     command = [sys.executable, "-c", OWNER, str(doubles), str(tmp_path / "log")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as started:
         assert started.stdout
-        guard = int(started.stdout.readline())
-        triton = psutil.Process(guard).children()[0]
+        supervisor = int(started.stdout.readline())
+        triton = psutil.Process(supervisor).children()[0]
         stub = triton.children()[0]
-        for pid, number in ((stub.pid, signal.SIGSTOP), (guard, signal.SIGKILL)):
+        for pid, number in ((stub.pid, signal.SIGSTOP), (supervisor, signal.SIGKILL)):
             os.kill(pid, number)
         wait_for(lambda: not triton.is_running())
         assert regions_of(started.pid)  # while their owner lives nobody removes them
@@ -530,7 +530,7 @@ def test_a_killed_perf_analyzer_leaves_no_shared_memory(doubles: Path, tmp_path:
     def kill(url: str) -> None:
         wait_for(lambda: "doubled" in regions())
         for pid in processes("perf_analyzer", f"-u {url}"):
-            os.kill(pid, signal.SIGKILL)  # its guard too
+            os.kill(pid, signal.SIGKILL)  # its supervisor too
 
     with embedded.serve(doubles, scenario="offline", log=tmp_path / "log") as server:
         killer = threading.Thread(target=kill, args=(server.url,))
@@ -548,7 +548,9 @@ def test_the_serve_command_says_why_its_server_ended(finished: Project) -> None:
         assert started.stdout
         address = started.stdout.readline().partition("http://")[2].partition(";")[0]
         port = address.rpartition(":")[2]
-        (triton,) = [p for p in processes(f"--http-port={port}") if "guard.py" not in cmdline(p)]
+        (triton,) = [
+            p for p in processes(f"--http-port={port}") if "supervisor.py" not in cmdline(p)
+        ]
         os.kill(triton, signal.SIGABRT)
         output = started.stdout.read()
     assert started.returncode == 1

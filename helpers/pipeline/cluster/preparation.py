@@ -16,7 +16,7 @@ from typing import Any
 from helpers import models
 from helpers.config import ExportConfig, configure, read_file, select
 from helpers.display import Lines
-from helpers.errors import FleetError, ParameterError
+from helpers.errors import ClusterError, ParameterError
 from helpers.inference import dataset_place
 from helpers.models import Answer
 from helpers.pipeline.cluster.access import Access
@@ -109,4 +109,4 @@ def _seeing(workers: Workers, paths: Sequence[Path]) -> list[str]:
     if found := [address for address, sees in answers.items() if sees]:
         return found
     places = " and ".join(names)
-    raise FleetError(f"No worker can read {places}. Put both on a disk that all machines share.")
+    raise ClusterError(f"No worker can read {places}. Put both on a disk that all machines share.")

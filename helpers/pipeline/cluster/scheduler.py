@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 from helpers.display import Lines
-from helpers.errors import FleetError
+from helpers.errors import ClusterError
 from helpers.pipeline.cluster import access
 
 
@@ -34,7 +34,7 @@ async def _serve(protocol: str, host: str, port: int, key: Path | None, say: Lin
         )
     except (OSError, RuntimeError) as error:
         line = " ".join(str(error).split())
-        raise FleetError(f"the scheduler cannot listen on {host}:{port}: {line}") from error
+        raise ClusterError(f"the scheduler cannot listen on {host}:{port}: {line}") from error
     async with scheduler:
         given = f" --key {key}" if key else ""
         say(f"scheduler at {scheduler.address}; press Ctrl-C to stop")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from helpers import results
 from helpers.display import Lines
-from helpers.errors import FleetError, ParameterError
+from helpers.errors import ClusterError, ParameterError
 from helpers.machine import BROKEN
 from helpers.pipeline import (
     BROKEN_INSTALLATION,
@@ -272,7 +272,7 @@ class Submission:
         try:
             if state != "unchanged" or why_outdated(job, away=True):
                 transfer.receive(job.result, self._files(group, job))
-        except FleetError as error:
+        except ClusterError as error:
             write_status(job, "failed", str(error))
             place = line.partition(job.name)[0]
             state, line = "failed", f"{place}{job.name}: failed: {error}"

@@ -8,7 +8,7 @@ from pathlib import Path
 from distributed import get_client, get_worker
 from distributed.core import Status
 
-from helpers.errors import FleetError
+from helpers.errors import ClusterError
 from helpers.pipeline.cluster import capabilities, transfer
 from helpers.pipeline.cluster.process import host_lock, run_process
 from helpers.pipeline.cluster.software import software
@@ -37,11 +37,11 @@ def run_group(
 
     transfer.take(outputs(), done)
     if sources and (missing := transfer.lacking(outputs(), artifacts)):
-        with suppress(FleetError):  # of a worker that is lost meanwhile
+        with suppress(ClusterError):  # of a worker that is lost meanwhile
             for line in transfer.pull_missing(get_client(), sources, outputs(), missing):
                 tell({"sent": line})
     if not is_wanted():
-        raise FleetError("the run that requested this stage has ended")
+        raise ClusterError("the run that requested this stage has ended")
     run_process(task, tell, is_wanted)
 
 
@@ -50,7 +50,7 @@ def call(do: Callable[..., object], arguments: Sequence[object]) -> object:
     is_wanted = _wanted()
     with host_lock(False, lambda _: None):
         if not is_wanted():
-            raise FleetError("the preparation that requested this part has ended")
+            raise ClusterError("the preparation that requested this part has ended")
         return do(*arguments)
 
 

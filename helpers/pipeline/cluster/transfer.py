@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from helpers.config import STAGE, DeployConfig, ExportConfig, artifact_folder
 from helpers.display import Lines
-from helpers.errors import DeploymentError, FleetError
+from helpers.errors import ClusterError, DeploymentError
 from helpers.inference import checkpoint_place, dataset_place, recipe_folder
 from helpers.pipeline import Job
 from helpers.pipeline.cluster.access import Access
@@ -81,14 +81,14 @@ def artifact_at(outputs: Path, place: str) -> Artifact:
     """Return the artifact at a place; raise `FleetError` if there is none."""
     if artifact := find_artifact(_folder(outputs, place)):
         return artifact
-    raise FleetError(f"the artifact {place} is missing")
+    raise ClusterError(f"the artifact {place} is missing")
 
 
 def read(outputs: Path, place: str, name: str, offset: int) -> bytes:
     """Read a piece of one of an artifact's files."""
     artifact = artifact_at(outputs, place)
     if name not in artifact.files:
-        raise FleetError(f"the artifact {place} has no file {name}")
+        raise ClusterError(f"the artifact {place} has no file {name}")
     with (artifact.folder / name).open("rb") as file:
         file.seek(offset)
         return file.read(PIECE)
@@ -96,7 +96,7 @@ def read(outputs: Path, place: str, name: str, offset: int) -> bytes:
 
 def _folder(outputs: Path, place: str) -> Path:
     if not PLACE.fullmatch(place) or ".." in PurePosixPath(place).parts:
-        raise FleetError(f"{place} is not the folder of an artifact")
+        raise ClusterError(f"{place} is not the folder of an artifact")
     return outputs / place
 
 
@@ -110,7 +110,7 @@ def pull(ask: Ask, place: str, outputs: Path) -> str:
         facts.update(source.facts)
         for name, record in source.files.items():
             if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
-                raise FleetError(f"{name} is not a file of an artifact")
+                raise ClusterError(f"{name} is not a file of an artifact")
             path, digest = folder / name, hashlib.sha256()
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("wb") as file:
@@ -119,7 +119,7 @@ def pull(ask: Ask, place: str, outputs: Path) -> str:
                     file.write(piece)
                     digest.update(piece)
             if digest.hexdigest() != record.sha256:
-                raise FleetError(f"{place}/{name} was damaged in transfer. Run again.")
+                raise ClusterError(f"{place}/{name} was damaged in transfer. Run again.")
     return f"{place}: sent {source.size_mb:,.1f} MB in {time.monotonic() - began:.1f} s"
 
 
@@ -185,7 +185,7 @@ def receive(result: Path, files: Mapping[str, bytes]) -> None:
         elif re.match(rf"{result.stem}[._]", name):
             path = result.with_name(name)
         else:
-            raise FleetError(f"the worker sent {name}, which is not a file of {result.stem}")
+            raise ClusterError(f"the worker sent {name}, which is not a file of {result.stem}")
         if not (path.exists() and path.read_bytes() == content):  # a shared disk has it
             write_atomic(path, content)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from helpers.errors import FleetError
+from helpers.errors import ClusterError
 from helpers.pipeline.cluster.access import Access, configure, worker_timeout
 from helpers.pipeline.cluster.capabilities import WORKER_RESOURCE, offered
 from helpers.pipeline.cluster.software import difference, software
@@ -47,7 +47,7 @@ def joined(access: Access, outputs: Path) -> "Iterator[Workers]":
         )
     except (OSError, TimeoutError, RuntimeError) as error:
         line = " ".join(str(error).split()) or "no response"
-        raise FleetError(f"no scheduler at {access.address}: {line[:200]}") from error
+        raise ClusterError(f"no scheduler at {access.address}: {line[:200]}") from error
     probe = outputs / PROBE.format(uuid.uuid4().hex[:8])
     try:
         write_atomic(probe, "")
@@ -117,7 +117,7 @@ class Workers:
             elif (seen := float(present[name]["last_seen"])) != worker.seen:
                 worker.seen, worker.heard = seen, now
         for name in present.keys() - self._known.keys():
-            with suppress(FleetError):  # the next refresh tries again, or finds it gone
+            with suppress(ClusterError):  # the next refresh tries again, or finds it gone
                 self._known[name] = self._meet(present[name])
 
     def _present(self) -> dict[str, dict[str, Any]]:
@@ -125,12 +125,12 @@ class Workers:
         again.
         """
         if self.client.status != "running":
-            raise FleetError(GONE.format(self._address))
+            raise ClusterError(GONE.format(self._address))
         try:
             identity = self.client.scheduler.identity
             answer = self.client.sync(identity, n_workers=-1, callback_timeout=worker_timeout())
         except (OSError, TimeoutError, RuntimeError, CancelledError) as error:
-            raise FleetError(GONE.format(self._address)) from error
+            raise ClusterError(GONE.format(self._address)) from error
         return {
             f"{address} {worker['id']}": {**worker, "address": address}
             for address, worker in answer["workers"].items()
@@ -156,7 +156,7 @@ class Workers:
         for names in wanted:
             for worker in self:
                 if worker.difference and (name := worker.match(names)):
-                    raise FleetError(
+                    raise ClusterError(
                         f"The worker for {name} ({worker.description}) has {worker.difference}. "
                         "Install the same commit and docker/requirements.lock, and restart it."
                     )
@@ -178,11 +178,11 @@ def ask(client: "Client", address: str, do: Callable[..., object], *arguments: o
     try:
         call = client.sync(client._run, do, *arguments, workers=[address], callback_timeout=limit)
         return call[address]
-    except FleetError:
+    except ClusterError:
         raise
     except Exception as error:  # of Dask, or what the function raised there
         line = " ".join(str(error).split()) or type(error).__name__
-        raise FleetError(f"the worker at {address} does not respond: {line[:200]}") from error
+        raise ClusterError(f"the worker at {address} does not respond: {line[:200]}") from error
 
 
 def ask_all(

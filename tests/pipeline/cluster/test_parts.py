@@ -15,7 +15,7 @@ import yaml
 
 from helpers.config import LESSONS, STAGE, STAGES, configure, parse, read_file, select
 from helpers.display import Lines
-from helpers.errors import FleetError, ParameterError
+from helpers.errors import ClusterError, ParameterError
 from helpers.machine import BROKEN
 from helpers.measure import parity_plot
 from helpers.pipeline import BROKEN_INSTALLATION, Job, Runner, plan, read_plans, stage_states
@@ -332,7 +332,7 @@ def test_what_comes_damaged_does_not_count(tmp_path: Path, monkeypatch: pytest.M
     place = made(one, monkeypatch)
     (one / place / "inner/a.bin").write_bytes(b"x" * 95)
 
-    with pytest.raises(FleetError, match=r"inner/a\.bin was damaged in transfer\. Run again"):
+    with pytest.raises(ClusterError, match=r"inner/a\.bin was damaged in transfer\. Run again"):
         transfer.pull(partial(asked, one), place, two)
 
     assert list((two / "data").iterdir()) == []
@@ -340,12 +340,12 @@ def test_what_comes_damaged_does_not_count(tmp_path: Path, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("place", ["../x", "data/../../x", "data", "/etc/passwd", "a/b/c"])
 def test_only_artifacts_travel(place: str, tmp_path: Path) -> None:
-    with pytest.raises(FleetError):
+    with pytest.raises(ClusterError):
         transfer.artifact_at(tmp_path, place)
     outside = {"../../y": FileRecord(size=1, mtime_ns=0, sha256="0")}
-    with pytest.raises(FleetError, match="is not a file of an artifact"):
+    with pytest.raises(ClusterError, match="is not a file of an artifact"):
         transfer.pull(lambda *_: Artifact(tmp_path, outside, {}), "data/x", tmp_path)
-    with pytest.raises(FleetError):
+    with pytest.raises(ClusterError):
         transfer.pull(lambda *_: Artifact(tmp_path, {}, {}), place, tmp_path)
 
 
@@ -359,7 +359,7 @@ def test_the_files_of_a_result_are_of_its_stage_and_in_its_folder(
 ) -> None:
     job, base = job_of(tmp_path, monkeypatch), tmp_path / "smoke"
 
-    with pytest.raises(FleetError, match=r"export\.json, which is not a file of deploy"):
+    with pytest.raises(ClusterError, match=r"export\.json, which is not a file of deploy"):
         transfer.receive(job.result, {"export.json": b""})
     assert list(tmp_path.rglob("*")) == []
     manifest = json.dumps({"files": {}}).encode()

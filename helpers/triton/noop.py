@@ -1,7 +1,7 @@
-"""The identity model of an experiment: the tensors of the deployed model, and no computation.
+"""The no-op model of an experiment: the tensors of the deployed model, and no computation.
 
-Served by the same server through the same adapter, it shows the floor of serving: what Triton, the
-wire and the adapter cost for these tensors. It lies in a repository of its own, which is served
+Served by the same server through the same adapter, it shows the least cost of serving: what Triton,
+the wire and the adapter cost for these tensors. It lies in a repository of its own, which is served
 beside the deployed one.
 """
 
@@ -16,11 +16,11 @@ from tritonclient.grpc import model_config_pb2 as pb
 from tritonclient.utils import triton_to_np_dtype
 
 from helpers.models import Part
-from helpers.triton import identity
+from helpers.triton import noop_runtime
 
 
 def write(folder: Path, deployed: Path, model: str, graph: Part, device: str) -> str:
-    """Write the identity model of `model`, which the repository `deployed` serves offline, into the
+    """Write the no-op model of `model`, which the repository `deployed` serves offline, into the
     empty `folder`; return its name. `graph` is the last part of the model.
 
     It has the model's inputs, outputs and largest batch, one instance and no batcher.
@@ -29,7 +29,7 @@ def write(folder: Path, deployed: Path, model: str, graph: Part, device: str) ->
     real = text_format.Parse(text, pb.ModelConfig())
     name = f"{model}_identity"
     kind = pb.ModelInstanceGroup.KIND_GPU if device == "gpu" else pb.ModelInstanceGroup.KIND_CPU
-    parameters = {"file": identity.FILE, "threads": "1", "device": device}
+    parameters = {"file": noop_runtime.FILE, "threads": "1", "device": device}
     if device == "gpu":
         parameters["FORCE_CPU_ONLY_INPUT_TENSORS"] = "no"
     message = pb.ModelConfig(
@@ -50,9 +50,9 @@ def write(folder: Path, deployed: Path, model: str, graph: Part, device: str) ->
     version.mkdir(parents=True)
     (version.parent / "config.pbtxt").write_text(text_format.MessageToString(message))
     shutil.copyfile(Path(__file__).with_name("adapter.py"), version / "model.py")
-    shutil.copyfile(identity.__file__, version / "runtime.py")
+    shutil.copyfile(noop_runtime.__file__, version / "runtime.py")
     session = {"counted": counted, "elements": sizes[counted], "outputs": outputs}
-    (version / identity.FILE).write_text(json.dumps(session, indent=1) + "\n")
+    (version / noop_runtime.FILE).write_text(json.dumps(session, indent=1) + "\n")
     return name
 
 

@@ -1,15 +1,15 @@
 """Runs one command that must not outlive its caller, however the caller ends, and removes the
 shared memory that the command leaves behind.
 
-    python guard.py [--at-once] SHM_PATTERN... -- COMMAND...
+    python supervisor.py [--at-once] SHM_PATTERN... -- COMMAND...
 
 The caller holds the other end of standard input and never writes. When it closes, on purpose or
 because the caller was killed, the command gets SIGTERM and after a grace period SIGKILL (with
-`--at-once` it gets that first), and so does everything in its session, which is the guard's own: a
-caller whose guard is killed knows it too. Then the files of /dev/shm that match a pattern, belong
-to this user and are in use by no client are removed, and so are the empty folders in /tmp that
-Triton's Python backend makes and killed servers leave. The exit code is the command's. Only the
-standard library is imported: the guard starts in 30 ms and needs no site-packages.
+`--at-once` it gets that first), and so does everything in its session, which is the supervisor's
+own: a caller whose supervisor is killed knows it too. Then the files of /dev/shm that match a
+pattern, belong to this user and are in use by no client are removed, and so are the empty folders
+in /tmp that Triton's Python backend makes and killed servers leave. The exit code is the command's.
+Only the standard library is imported: the supervisor starts in 30 ms and needs no site-packages.
 """
 
 import ctypes
@@ -33,7 +33,7 @@ IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def before_exec() -> None:
-    """In the child: listen to signals again, and die with the guard, which may be killed too."""
+    """Listen to signals again in the child, and die with the supervisor."""
     for name in IGNORED:
         signal.signal(name, signal.SIG_DFL)
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

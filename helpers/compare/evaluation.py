@@ -84,7 +84,7 @@ class Tuning:
 
 
 @dataclass
-class CandidateRunner:
+class CandidateEvaluator:
     """Measures configurations of an experiment, on two servers at a time at most."""
 
     config: TuneConfig
@@ -113,7 +113,7 @@ class CandidateRunner:
         for name in list(self.running):
             self.running.pop(name)[1].close()
 
-    def red(self, choice: Choice) -> str:
+    def failed_check(self, choice: Choice) -> str:
         """Evaluate a configuration as the deploy stage does; return what is wrong.
 
         There a parameter server waits for all vectors; while it is measured it may return default
@@ -166,12 +166,12 @@ def tune(config: TuneConfig, space: Space) -> Tuning:
     journal = results_folder(config) / "tune_journal.log"
     study = open_study(journal, digest([about, made, config.online_batch_size]))
     with ExitStack() as opened:
-        bench = CandidateRunner(config, space, opened)
-        bench.serve(space.start, space.start)  # waits for the machine, which is no search
-        search = Search(space, bench, study, config.latency_budget_ms)
+        evaluator = CandidateEvaluator(config, space, opened)
+        evaluator.serve(space.start, space.start)  # waits for the machine, which is no search
+        search = Search(space, evaluator, study, config.latency_budget_ms)
         search.run(60 * config.tune_minutes)
         winner = search.winner()
     trials = tuple(search.trials)
     enough = sum(trial.gain is not None for trial in trials) >= MANY_TRIALS
     importances = get_param_importances(study) if enough else {}
-    return Tuning(trials, winner, bench.checks, bench.scores, importances)
+    return Tuning(trials, winner, evaluator.checks, evaluator.scores, importances)

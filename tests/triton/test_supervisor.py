@@ -1,4 +1,4 @@
-"""What must not outlive its caller: commands under a guard, and regions of shared memory."""
+"""What must not outlive its caller: commands under a supervisor, and regions of shared memory."""
 
 import mmap
 import os
@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from helpers.triton import process
-from helpers.triton.guard import kill_session, processes_in_session, shared_memory_users, sweep
+from helpers.triton.supervisor import kill_session, processes_in_session, shared_memory_users, sweep
 from tests.conftest import processes, wait_for
 
 SHM = Path("/dev/shm")
@@ -79,13 +79,15 @@ def test_killed_servers_leave_no_folder_for_their_environments(tmp_path: Path) -
     """Triton's Python backend makes it, whatever TMPDIR is, and removes it if it ends by itself:
     with an abort, if the folder has gone. The names are this test's: servers of others are alive.
     """
-    prefix = f"test_env{os.getpid()}_"  # guards of other tests remove what is called python_env_
+    prefix = (
+        f"test_env{os.getpid()}_"  # supervisors of other tests remove what is called python_env_
+    )
     backend = tmp_path / "libtriton_test.so"
     backend.write_bytes(b"x" * 4096)
-    guard = (
-        "import sys; from helpers.triton import guard\n"
-        f"guard.PYTHON_BACKEND, guard.ENVIRONMENTS = {str(backend)!r}, {prefix + '*'!r}\n"
-        "sys.argv[1:] = ['--', sys.executable, '-c', sys.argv[1]]; sys.exit(guard.main())"
+    supervisor = (
+        "import sys; from helpers.triton import supervisor\n"
+        f"supervisor.PYTHON_BACKEND, supervisor.ENVIRONMENTS = {str(backend)!r}, {prefix + '*'!r}\n"
+        "sys.argv[1:] = ['--', sys.executable, '-c', sys.argv[1]]; sys.exit(supervisor.main())"
     )
     server = (
         f"import mmap, os, tempfile\nheld = mmap.mmap(os.open({str(backend)!r}, os.O_RDWR), 0)\n"
@@ -93,7 +95,7 @@ def test_killed_servers_leave_no_folder_for_their_environments(tmp_path: Path) -
     )
 
     def start(ending: str) -> "subprocess.Popen[str]":
-        command = [sys.executable, "-c", guard, server + ending]
+        command = [sys.executable, "-c", supervisor, server + ending]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         return subprocess.Popen(command, start_new_session=True, text=True, **pipes)
 

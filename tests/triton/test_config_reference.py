@@ -7,7 +7,7 @@ from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from helpers.triton import backend_of, native
-from helpers.triton.explained import UNKNOWN, configuration_table, describe_config, meaning
+from helpers.triton.config_reference import UNKNOWN, configuration_table, describe_config, meaning
 
 WRITTEN = sorted((Path(__file__).parent / "native").rglob("*.pbtxt"))
 

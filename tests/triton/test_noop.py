@@ -1,4 +1,4 @@
-"""The identity model: the tensors of the deployed one, no computation, in a folder of its own."""
+"""The no-op model: the tensors of the deployed one, no computation, in a folder of its own."""
 
 import json
 import shutil
@@ -17,8 +17,8 @@ from helpers.measure import analyzer, offline, sweep
 from helpers.measure.analyzer import LoadPoint
 from helpers.measure.runs import Runs
 from helpers.models import Part, Tensor
-from helpers.triton import embedded, floor
-from helpers.triton.identity import Identity
+from helpers.triton import embedded, noop
+from helpers.triton.noop_runtime import Identity
 
 IDS, DOUBLED = Tensor("ids", "int64", (2,)), Tensor("doubled", "int64", (2,))
 DOUBLES = Part("doubles", {"ids": IDS}, {"doubled": DOUBLED})
@@ -28,7 +28,7 @@ SLEEP = 0.005  # seconds
 def test_the_identity_model_has_the_tensors_of_the_deployed_one_and_no_batcher(
     doubles: Path, tmp_path: Path
 ) -> None:
-    name = floor.write(tmp_path, doubles, "doubles", DOUBLES, "cpu")
+    name = noop.write(tmp_path, doubles, "doubles", DOUBLES, "cpu")
 
     text = (tmp_path / name / "config.pbtxt").read_text()
     found = text_format.Parse(text, pb.ModelConfig())
@@ -65,7 +65,7 @@ def test_samples_that_lie_flat_are_counted_by_an_input_that_tells_how_many(tmp_p
     numbers = Tensor("args_0", "float32", (-1,))
     graph = Part("dlrm_dense", {"numerical_features": numbers}, {}, flat={"args_0": 13})
 
-    name = floor.write(tmp_path / "beside", tmp_path / "deployed", "dlrm", graph, "cpu")
+    name = noop.write(tmp_path / "beside", tmp_path / "deployed", "dlrm", graph, "cpu")
 
     session = Identity(**json.loads((tmp_path / f"beside/{name}/1/identity.json").read_text()))
     request: Any = {"EMB_KEY": np.zeros((1, 78)), "numerical_features": np.zeros((1, 39))}
@@ -78,7 +78,7 @@ def test_an_identity_model_that_sleeps_raises_the_floor_by_that(
 ) -> None:
     """So the column is the time of a request to that model, and nothing else."""
     beside = tmp_path / "beside"
-    name = floor.write(beside, doubles, "doubles", DOUBLES, "cpu")
+    name = noop.write(beside, doubles, "doubles", DOUBLES, "cpu")
     shutil.copytree(beside / name, beside / "sleeps")
     text = (beside / name / "config.pbtxt").read_text()
     (beside / "sleeps/config.pbtxt").write_text(text.replace(name, "sleeps"))
