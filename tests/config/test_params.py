@@ -87,7 +87,8 @@ BAD = {
     ),
     "an unknown key of the server": (
         file_with("") + "server: {imge: a}\n",
-        "server: Unknown key 'imge'. Known keys: backend, image, kind, metrics_url, release, repository, url.",
+        "server: Unknown key 'imge'. "
+        "Known keys: backend, image, kind, metrics_url, release, repository, url.",
     ),
     "a wrong type": (
         file_with(", batch_sizes: 8"),
