@@ -382,7 +382,8 @@ def use_utf8() -> None:
 
 @contextmanager
 def interrupted_by(*signals: signal.Signals) -> Iterator[list[int]]:
-    """Let the first of these signals interrupt the block as Ctrl-C does; yield a list that gets it.
+    """Make the first of these signals interrupt the block as Ctrl-C does; yield a list that gets
+    it.
 
     A signal that is ignored stays so, as SIGHUP does after `nohup`.
     """

@@ -147,7 +147,7 @@ class Table:
             self.counts.add(met)
 
     def insert(self, keys: Keys, only_present: bool = False) -> tuple[Vectors, NDArray[np.bool_]]:
-        """Ask the databases, from above, for different keys [n], and put what they have into the
+        """Query the databases, from above, for different keys [n], and put what they have into the
         cache; give the vectors [n, width], the default where none has one, and which were found.
 
         Raises `Unavailable` if the last one does not answer: those above it may.

@@ -138,7 +138,7 @@ def asked(config: ConvertConfig) -> list[Setting]:
 
 
 def is_as_exported(config: ConvertConfig) -> bool:
-    """Whether the exported file is what is served, and nothing is converted."""
+    """Return whether the exported file is what is served, and nothing is converted."""
     return (config.format, config.precision) == (config.export_format, config.export_precision)
 
 

@@ -22,7 +22,7 @@ class Place:
 
     @property
     def is_missing(self) -> bool:
-        """Whether the package has yet to make it."""
+        """Return whether the package has yet to make it."""
         return self.made is not None and store.find_artifact(self.made) is None
 
     @property

@@ -184,16 +184,18 @@ def load(
 
 
 def needs_native_backend(config: StageConfig, format_name: str) -> bool:
-    """Whether only the server can run the format: this process has no runtime, or another one."""
+    """Return whether only the server can run the format: this process has no runtime, or another
+    one.
+    """
     if not config.server.is_native:
         return False
     return bool(formats.built_for(format_name) or formats.missing(format_name, config.device))
 
 
 def runs_in_process(config: DeployConfig) -> bool:
-    """Whether this process can run the deployed file with the runtime that serves it. If not, the
-    ratio of served to bare throughput would compare two runtimes: a native backend has a version of
-    its own, other settings of its threads, and perhaps an accelerator.
+    """Return whether this process can run the deployed file with the runtime that serves it. If
+    not, the ratio of served to bare throughput would compare two runtimes: a native backend has a
+    version of its own, other settings of its threads, and perhaps an accelerator.
     """
     return not (config.server.is_native or models.get(config.model).BACKEND)
 

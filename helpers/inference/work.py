@@ -114,7 +114,7 @@ def _flop(node: "openvino.Node") -> float:
 
 
 def _is_weight(constant: "openvino.Node") -> bool:
-    """Whether a constant is no shape or index: a number, in 8 bits if the file is quantised."""
+    """Return whether a constant is no shape or index: a number, of 8 bits if quantised."""
     kind = constant.get_output_element_type(0)
     return kind.is_real() or kind.get_type_name() in ("i8", "u8")
 

@@ -111,7 +111,8 @@ def wait_until_quiet(
 
 @contextmanager
 def exclusive_lock() -> Iterator[None]:
-    """Let one measurement run at a time on this host, whoever its user is: a second one waits.
+    """Make measurements wait: one run at a time on this host, whoever its user is: a second one
+    waits.
 
     The folder of temporary files is locked itself: a file there would be closed to other users.
     """

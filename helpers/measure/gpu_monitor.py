@@ -122,7 +122,7 @@ class Observer:
             self.look(observation)
 
     def look(self, observation: GpuObservation) -> None:
-        """Take one sample."""
+        """Read one sample."""
         assert self.device
         try:
             told = read_metrics(self.server.metrics(), self.uuid)
@@ -143,7 +143,7 @@ class Observer:
 
 @contextmanager
 def observed(device: str, server: Server) -> Iterator[Observer]:
-    """Take the GPU's record at the start and at the end of the block, and what changed between."""
+    """Read the GPU's record at the start and at the end of the block, and what changed between."""
     if device != "gpu":
         yield Observer(server)
         return

@@ -94,7 +94,7 @@ def flat(outputs: Arrays, names: Sequence[str], start: int, rows: int) -> Values
 def run(
     server: Server, model: str, samples: Sequence[Arrays], outputs: Sequence[str], test: Test
 ) -> Trial:
-    """Let LoadGen send `samples` to `server`. Raises `ServerError` if a request failed.
+    """Send `samples` to `server`. Raises `ServerError` if a request failed.
 
     One connection sends one request after the other, but in the Server scenario.
     """

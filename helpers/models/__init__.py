@@ -152,7 +152,7 @@ class Raw(Protocol):
     """How public raw files become a prepared data set."""
 
     def holds_raw(self, path: Path) -> bool:
-        """Tell whether a file or folder holds public raw files, not a prepared set."""
+        """Return whether a file or folder holds public raw files, not a prepared set."""
 
     def prepare_raw(self, config: Config, source: Path, folder: Path) -> None:
         """Turn the raw files at `source` into a prepared set in the empty folder `folder`.
@@ -222,7 +222,7 @@ class Ensemble(Protocol):
         """Add to `path` what only the deployment decides; give the modules that it needs."""
 
     def wire(self, path: Path) -> Wire | None:
-        """Give how samples travel, by what `write` wrote; None if they go as they are."""
+        """Return how samples travel, by what `write` wrote; None if they go as they are."""
 
 
 class Reference(Protocol):
@@ -262,7 +262,9 @@ class Model(ABC):
 
     @property
     def dimensions(self) -> tuple[str, ...]:
-        """Name the dimensions that a parameter file gives sizes: those that a graph leaves free."""
+        """Return the names of the dimensions that a parameter file gives sizes: those that a graph
+        leaves free.
+        """
         return ()
 
     @abstractmethod
@@ -353,13 +355,15 @@ class Model(ABC):
 
 
 def float_type(config: Config) -> str:
-    """Name the type of an exported graph's floating-point tensors: fp16 is visible from outside."""
+    """Return the name of the type of an exported graph's floating-point tensors: fp16 is visible
+    from outside.
+    """
     return "float16" if config.export_precision == "fp16" else "float32"
 
 
 @cache
 def names() -> list[str]:
-    """Name every model of the package, sorted."""
+    """Return the names of all models of the package, sorted."""
     return sorted(m.name for m in iter_modules(__path__) if m.ispkg and m.name[0] != "_")
 
 
@@ -371,23 +375,23 @@ def get(name: str) -> Model:
 
 
 def at_once(name: str, samples: int) -> int:
-    """Give how many of `samples` the model `name` takes in one call."""
+    """Return how many of `samples` the model `name` takes in one call."""
     return samples if get(name).IS_BATCHED else 1
 
 
 def raw(name: str) -> Raw | None:
-    """Give how the raw files of the model `name` are prepared, if it has any."""
+    """Return how the raw files of the model `name` are prepared, if it has any."""
     return get(name).raw
 
 
 def ensemble(name: str, lookup: str = "") -> Ensemble | None:
-    """Give how the model `name` is composed, if it is more than one graph."""
+    """Return how the model `name` is composed, if it is more than one graph."""
     known = get(name).ensembles
     return known.get(lookup) or next(iter(known.values()), None)
 
 
 def lookups(name: str) -> tuple[str, ...]:
-    """Name the lookups that the model can have, the default first."""
+    """Return the names of the lookups that the model can have, the default first."""
     return tuple(get(name).ensembles)
 
 

@@ -39,7 +39,7 @@ def concatenate(batches: Iterable[Arrays]) -> Arrays:
 
 
 def answers(given: Answers, batch: Arrays, places: NDArray[np.int64]) -> Arrays:
-    """Give the outputs of `batch`, which are the samples at `places` of a set."""
+    """Return the outputs of `batch`, which are the samples at `places` of a set."""
     return given(batch) if callable(given) else take(given, places)
 
 

@@ -24,8 +24,8 @@ def one_after_another(
 
 @contextmanager
 def atomic_output(path: Path) -> Iterator[Path | None]:
-    """Give where to write the file or folder `path`, which is there after the block; None if it is
-    there already.
+    """Return where to write the file or folder `path`, which is there after the block; None if it
+    is there already.
     """
     if path.exists():
         yield None

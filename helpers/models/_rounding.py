@@ -26,7 +26,7 @@ LARGEST_INT8 = 8
 
 
 def bounds(sums: Sequence[int]) -> dict[str, tuple[float, float]]:
-    """Give the largest (max, mean) difference for each precision.
+    """Return the largest (max, mean) difference for each precision.
 
     `sums` has the number of terms of each sum on the longest path: the inner dimensions of its
     matrix products and convolutions, for each step of a recurrent layer. In fp32 every term rounds.

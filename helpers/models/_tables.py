@@ -16,7 +16,7 @@ LONGEST_LINE = 2**23  # bytes; a day of PEMS-SF has 1 MB
 
 
 def origin(folder: Path) -> str:
-    """Say where a data set came from, by the file that marks it."""
+    """Return where a data set came from, by the file that marks it."""
     if (folder / GENERATED).is_file():
         return "generated"
     return "prepared from the public files" if (folder / PREPARED).is_file() else "folder"

@@ -38,7 +38,7 @@ class KernelServer:
         self._framework = ""
 
     def preload(self, framework: str, is_needed: bool = True) -> None:
-        """Have the next kernels find the module of this name imported, if it is needed or was
+        """Make the next kernels find the module of this name imported, if it is needed or was
         before, and no other framework's: two in one process may disturb each other.
         """
         if self._framework != framework and (is_needed or self._framework):

@@ -25,7 +25,7 @@ FEW = 3  # names that a line on a difference has
 
 
 def fingerprint(config: StageConfig) -> Fingerprint:
-    """Take a stage's fingerprint, but for `modules`: `files_read` knows them once it has run."""
+    """Compute a stage's fingerprint, but for `modules`: `files_read` knows them once it has run."""
     notebook = notebook_file(config.model, config.stage)
     return Fingerprint(
         config=config.cache_fields(config.stage),

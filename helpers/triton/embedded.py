@@ -89,8 +89,8 @@ def serve(
 
 
 def _has_dead_stubs(supervisor: int) -> bool:
-    """Whether a stub, a process of the Python backend, has ended. Triton does not always notice; it
-    then waits for it without an end, and never takes its exit code.
+    """Return whether a stub, a process of the Python backend, has ended. Triton does not always
+    notice; it then waits for it without an end, and never takes its exit code.
     """
     with suppress(psutil.Error):  # one of them ended meanwhile
         stubs = [

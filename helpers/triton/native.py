@@ -125,7 +125,7 @@ def complete(
 
 
 def has_accelerator_parameters(config: StageConfig) -> bool:
-    """Whether the release's ONNX Runtime backend reads the parameters of its accelerators."""
+    """Return whether the release's ONNX Runtime backend reads its accelerators' parameters."""
     return releases.number(config.server.release) >= releases.number(FIRST_WITH_PARAMETERS)
 
 

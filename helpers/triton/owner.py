@@ -39,7 +39,7 @@ def token() -> str:
 
 
 def is_dead(owner: str) -> bool:
-    """Whether the owner has ended; False for one that cannot be seen from here."""
+    """Return whether the owner has ended; False for one that cannot be seen from here."""
     found = re.fullmatch(r"(.+)\.(\d+)\.(\d+)", owner)
     return bool(found and found[1] == _place() and found[3] != _started(found[2]))
 

@@ -99,7 +99,7 @@ class Server:
         return self.metrics_address
 
     def is_alive(self) -> bool:
-        """Whether the server's process runs."""
+        """Return whether the server's process runs."""
         return not self.end()
 
     def exit_report(self) -> str:
@@ -107,11 +107,13 @@ class Server:
         return ": ".join(filter(None, (self.end(), last_lines(self.log))))
 
     def is_live(self) -> bool:
-        """Whether the server has not ended and answers: another may answer at its address."""
+        """Return whether the server runs and answers: another may answer at its address."""
         return self.is_alive() and _answers(f"{self.address}/v2/health/live")
 
     def _is_ready(self) -> bool:
-        """Whether it answers as ready, and for its metrics, for which it listens a little later."""
+        """Return whether it answers as ready, and for its metrics, for which it listens a little
+        later.
+        """
         metrics = self.metrics_address and f"{self.metrics_address}/metrics"
         urls = f"{self.address}/v2/health/ready", metrics
         return all(_answers(url) for url in urls if url) and self.is_alive()
@@ -149,7 +151,7 @@ class Server:
         self._call(lambda client: client.unload_model(model))
 
     def is_ready(self, model: str) -> bool:
-        """Whether `model` answers requests."""
+        """Return whether `model` answers requests."""
         return bool(self._call(lambda client: client.is_model_ready(model)))
 
     def statistics(self, model: str) -> Statistics:

@@ -122,7 +122,7 @@ def save(model: str, dense: "Model", rows: Iterable[int], path: Path) -> None:
 
 
 def _weights(dense: "Model") -> "dict[str, Variable]":
-    """Name the weights by their places in NVIDIA's model."""
+    """Map the weights by their places in NVIDIA's model."""
     return {
         f"{layer.name.replace('.', '/')}/{weight.name}": weight
         for layer in dense.layers
@@ -131,7 +131,7 @@ def _weights(dense: "Model") -> "dict[str, Variable]":
 
 
 def _sizes(rows: Iterable[int]) -> dict[str, object]:
-    """Give the fields of both configurations that describe the tables."""
+    """Return the fields of both configurations that describe the tables."""
     return {"categorical_cardinalities": list(rows), "embedding_dim": [DIMENSION] * CATEGORICAL}
 
 
@@ -151,7 +151,7 @@ def _checked_rows(model: str, variant: str, path: Path) -> list[int]:
 
 
 def _difference(field: str, found: object, wanted: object) -> str:
-    """Say how a field differs; of a list of the right length, its first place that does."""
+    """Describe how a field differs; of a list of the right length, its first place that does."""
     if isinstance(wanted, list) and isinstance(found, list) and len(found) == len(wanted):
         place = next(n for n, value in enumerate(wanted) if found[n] != value)
         field, found, wanted = f"{field}[{place}]", found[place], wanted[place]
@@ -176,7 +176,7 @@ def _mapped(path: Path) -> Table:
 
 
 def _layout(table: Table) -> str:
-    """Tell the type, shape and order of a table, and what follows it in its file."""
+    """Read the type, shape and order of a table, and what follows it in its file."""
     order = "rows" if table.flags.c_contiguous else "columns"
     surplus = Path(str(table.filename)).stat().st_size - table.offset - table.nbytes
     more = f", and {surplus} bytes after it" if surplus else ""

@@ -104,7 +104,7 @@ class SplitBinary(Dataset):
         return np.asarray(found, dtype=np.bool_)
 
     def score(self, outputs: Arrays) -> dict[str, float]:
-        """Give the area under the ROC curve and the mean cross-entropy of all logits.
+        """Return the area under the ROC curve and the mean cross-entropy of all logits.
 
         The output is [samples] or [samples, 1]; raises DataError for another shape, and where all
         samples are clicks or none is.
@@ -118,12 +118,12 @@ class SplitBinary(Dataset):
         return {"auc": auc(clicks, values), "bce": cross_entropy(clicks, values)}
 
     def decisions(self, outputs: Arrays) -> NDArray[np.bool_]:
-        """Tell of each sample whether a click is likelier than none."""
+        """Return for each sample whether a click is likelier than none."""
         return np.asarray(outputs[OUTPUT].reshape(-1) > 0)
 
 
 def auc(clicks: NDArray[np.bool_], logits: NDArray[np.float64]) -> float:
-    """Give the share of pairs of a click and none that `logits` order rightly; ties count half.
+    """Return the share of pairs of a click and none that `logits` order rightly; ties count half.
 
     This is the exact area under the ROC curve; NVIDIA's code approximates it with 8,000 thresholds
     (Keras's AUC). Both arrays are [samples]; a logit that is not a number makes it NaN.
@@ -134,7 +134,7 @@ def auc(clicks: NDArray[np.bool_], logits: NDArray[np.float64]) -> float:
 
 
 def cross_entropy(clicks: NDArray[np.bool_], logits: NDArray[np.float64]) -> float:
-    """Give the mean of -log of the probability that a logit gives to what happened (nats)."""
+    """Return the mean of -log of the probability that a logit gives to what happened (nats)."""
     with np.errstate(invalid="ignore"):  # what is not a number stays so
         return float(np.logaddexp(0, np.where(clicks, -logits, logits)).mean())
 

@@ -89,7 +89,7 @@ def show_predictions(dataset: SplitBinary, infer: Answers) -> "Image":
 
 
 def show_clicks(dataset: SplitBinary, infer: Answers) -> list[dict[str, str | int | float]]:
-    """Give a row for each of eight samples, four of them clicks where there are as many: the
+    """Return a row for each of eight samples, four of them clicks where there are as many: the
     probability that `infer` gives to a click, and what happened.
     """
     places = _shown(dataset)
@@ -121,8 +121,8 @@ def _said(clicked: bool) -> str:
 
 
 def _frequent(dataset: SplitBinary) -> tuple[NDArray[np.float64], int]:
-    """Give the share of each table's lookups that its most frequent 1% of rows (one at least) get,
-    and in how many samples.
+    """Return the share of each table's lookups that its most frequent 1% of rows (one at least)
+    get, and in how many samples.
     """
     samples = dataset.read(spread(len(dataset), COUNTED))
     shares = []
@@ -135,7 +135,7 @@ def _frequent(dataset: SplitBinary) -> tuple[NDArray[np.float64], int]:
 def _tenths(
     logits: NDArray[np.float64], clicks: NDArray[np.bool_]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Give each tenth's predicted share of clicks, the observed one and its standard error."""
+    """Return each tenth's predicted share of clicks, the observed one and its standard error."""
     groups = np.array_split(np.argsort(logits, kind="stable"), min(GROUPS, len(logits)))
     probability = np.exp(-np.logaddexp(0, -logits))
     predicted = np.array([probability[group].mean() for group in groups])

@@ -54,7 +54,7 @@ class Lookup:
         return {OUTPUT: self.rows_of(ids)}
 
     def rows_of(self, ids: Ids) -> NDArray[np.float32]:
-        """Give [batch, tables x width] for ids [batch, tables] that have a row."""
+        """Return [batch, tables x width] for ids [batch, tables] that have a row."""
         found = [table[ids[:, feature]] for feature, table in enumerate(self._tables)]
         return np.concatenate(found, axis=1)
 

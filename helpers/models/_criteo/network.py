@@ -38,7 +38,7 @@ def network(model: str, seed: int = 0) -> Network:
 
 
 def flat(dense: Network) -> Network:
-    """Give `dense` on tensors without a batch dimension, as NVIDIA's: `args_0` [13 x samples]
+    """Return `dense` on tensors without a batch dimension, as NVIDIA's: `args_0` [13 x samples]
     sample by sample, and `args_1` [26 x samples x 128] table by table. It gives logits
     [samples, 1].
     """
@@ -52,7 +52,7 @@ def flat(dense: Network) -> Network:
 
 
 def _dot(keras: Any, bottom: Any, both: Any, _: Any) -> Any:
-    """Give the bottom vector, [128], and its and the embeddings' 351 dot products of two.
+    """Return the bottom vector, [128], and its and the embeddings' 351 dot products of two.
 
     Of the Gram matrix [27, 27] that is what lies below the diagonal, row by row (Naumov et al.,
     "Deep Learning Recommendation Model", arXiv 1906.00091, section 2.1).
@@ -67,7 +67,7 @@ def _dot(keras: Any, bottom: Any, both: Any, _: Any) -> Any:
 
 
 def _cross(keras: Any, _: Any, both: Any, draws: Any) -> Any:
-    """Give [3456] after three low-rank cross layers, x0 * (V(U x) + b) + x each.
+    """Return [3456] after three low-rank cross layers, x0 * (V(U x) + b) + x each.
 
     Wang et al., "DCN V2", arXiv 2008.13535, equation 2.
     """

@@ -61,7 +61,7 @@ class Vocabulary:
         self.rows = len(self._ids)  # of the feature's table
 
     def look_up(self, hashes: "Series") -> NDArray[np.int32]:
-        """Give the ids of hashes, some of which may be missing."""
+        """Return the ids of hashes, some of which may be missing."""
         wanted = hashes.fill_null(0).to_numpy()
         places = np.searchsorted(self._hashes, wanted)
         known = (self._hashes[places] == wanted) & hashes.is_not_null().to_numpy()
@@ -69,7 +69,7 @@ class Vocabulary:
 
 
 def holds_raw(path: Path) -> bool:
-    """Tell whether `path` is a folder with day files, and not a prepared one."""
+    """Return whether `path` is a folder with day files, and not a prepared one."""
     unprepared = path.is_dir() and not (path / spec.FILE).exists()
     return unprepared and any(DAY.fullmatch(each.name) for each in path.iterdir())
 
@@ -246,7 +246,7 @@ def merged(counts: Sequence["DataFrame"]) -> "DataFrame":
 
 
 def frequent(counts: "DataFrame", threshold: int) -> "Series":
-    """Give the hashes that occur `threshold` times or more, in the order of their ids."""
+    """Return the hashes that occur `threshold` times or more, in the order of their ids."""
     found = counts.filter(counts["len"] >= threshold)
     return found.sort("len", "hash", descending=[True, False])["hash"]
 
@@ -304,7 +304,7 @@ def _with_line_ends(path: Path) -> Path:
 
 
 def _complaint(path: Path, place: int, line: str) -> DataError:
-    """Say what is wrong with a line."""
+    """Describe what is wrong with a line."""
     cells = line.split("\t")
     if len(cells) != len(CELLS):
         return DataError(f"{path}: line {place} has {len(cells)} columns instead of {len(CELLS)}")
@@ -315,7 +315,7 @@ def _complaint(path: Path, place: int, line: str) -> DataError:
 
 
 def _no_text(path: Path) -> DataError:
-    """Say which line has bytes that are no text."""
+    """Describe which line has bytes that are no text."""
     with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
         place = next(place for place, line in enumerate(file, 1) if not line.isascii())
     return DataError(f"{path}: line {place} has bytes that are not text")

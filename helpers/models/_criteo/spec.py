@@ -75,7 +75,7 @@ class Spec:
 
 
 def id_type(cardinality: int) -> str:
-    """Give the smallest of int8, int16 and int32 whose largest number exceeds `cardinality`."""
+    """Return the smallest of int8, int16 and int32 whose largest number exceeds `cardinality`."""
     return next(name for name in TYPES["categorical"] if cardinality < np.iinfo(name).max)
 
 
@@ -140,7 +140,7 @@ def read(folder: Path) -> Spec:
 
 
 def first_fault(error: ValidationError) -> str:
-    """Say in one line where the first fault is, and what it is."""
+    """Describe in one line where the first fault is, and what it is."""
     first = error.errors()[0]
     where = ".".join(map(str, first["loc"])) or "the whole"
     return f"{where}: {first['msg'][0].lower()}{first['msg'][1:]}"

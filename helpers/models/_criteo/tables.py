@@ -32,5 +32,5 @@ OWN = ("own", "own-T3", "own-T0")
 
 
 def order(variant: str) -> list[int]:
-    """Give the places that the features of the 26 tables have in the logs."""
+    """Return the places that the features of the 26 tables have in the logs."""
     return sorted(range(CATEGORICAL), key=str if variant in ("T3", "T0") else int)

@@ -51,7 +51,7 @@ def read(path: Path, inert: Collection[str] = ()) -> Any:
 
 
 def _imported(path: Path) -> str | None:
-    """Name what a pickle of a protocol that torch.load does not read would import first."""
+    """Return what a pickle of a protocol that torch.load does not read would import first."""
     strings: list[str] = []
     with suppress(Exception), path.open("rb") as file:  # other bytes are no pickle, and end here
         for opcode, argument, _ in pickletools.genops(file):
@@ -65,7 +65,7 @@ def _imported(path: Path) -> str | None:
 
 
 def unwrap(content: Any, path: Path) -> dict[str, Tensor]:
-    """Take the state dict out of what a checkpoint holds: bare, or under "state_dict" or "model".
+    """Extract the state dict from what a checkpoint holds: bare, or under "state_dict" or "model".
 
     A leading `module.` is cut from its names. Raises CheckpointError if there is none.
     """
@@ -116,7 +116,7 @@ def save(network: nn.Module, path: Path) -> None:
 
 
 def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, str]:
-    """Spell shapes, and the types that are not of floating point."""
+    """Write shapes, and the types that are not of floating point."""
     kinds = {n: "" if t.is_floating_point() else f" {t.dtype}" for n, t in tensors.items()}
     return {
         name: f"{list(tensor.shape)}{kinds[name].replace('torch.', '')}"

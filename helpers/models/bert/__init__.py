@@ -35,7 +35,7 @@ class BERT(Model):
     BOUNDS = bounds(_SUMS)
 
     def inputs(self, config: Config) -> tuple[Tensor, ...]:
-        """Name the token ids, the segment ids and the input mask."""
+        """Describe the token ids, the segment ids and the input mask."""
         shape = (config.max_seq_length or LENGTH,)
         return tuple(
             Tensor(f"input__{place}", "int32", shape, meaning)
@@ -43,7 +43,7 @@ class BERT(Model):
         )
 
     def outputs(self, config: Config) -> tuple[Tensor, ...]:
-        """Name the logits of the answer's start and end."""
+        """Describe the logits of the answer's start and end."""
         dtype, shape = float_type(config), (config.max_seq_length or LENGTH,)
         return tuple(
             Tensor(

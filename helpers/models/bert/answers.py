@@ -22,7 +22,7 @@ Span = tuple[int, int]
 def best_spans(
     windows: Sequence[Window], start: NDArray[np.generic], end: NDArray[np.generic]
 ) -> dict[int, Span | None]:
-    """Give each question's first and last token of the paragraph; None if no span is allowed.
+    """Return each question's first and last token of the paragraph; None if no span is allowed.
 
     `windows` holds all windows of each question, one after the other; `start` and `end` are
     [windows, tokens]. A logit that is not a number belongs to no span.
@@ -43,7 +43,7 @@ def best_spans(
 def _best_span(
     window: Window, startable: NDArray[np.bool_], start: Floats, end: Floats
 ) -> tuple[float, Span]:
-    """Give the largest sum of a start and an end logit, and the tokens of the paragraph.
+    """Return the largest sum of a start and an end logit, and the tokens of the paragraph.
 
     `startable` tells for each token of the paragraph whether an answer may start there.
     """

@@ -62,16 +62,16 @@ class QuestionSet(Dataset):
         return len(self.windows)
 
     def windows_of(self, question: int) -> list[int]:
-        """Give the places of all windows of the question at that place."""
+        """Return the places of all windows of the question at that place."""
         return [i for i, window in enumerate(self.windows) if window.question == question]
 
     def tokens_of(self, question: int) -> list[str]:
-        """Give the tokens of the question at that place, all of them."""
+        """Return the tokens of the question at that place, all of them."""
         return self.tokenizer.tokens(self._queries[question])
 
     def characters(self, window: int) -> NDArray[np.int32]:
-        """Give the first and past-last character, in the paragraph, of each of its tokens that the
-        window at that place has, [tokens, 2].
+        """Return the first and past-last character, in the paragraph, of each of its tokens that
+        the window at that place has, [tokens, 2].
         """
         found = self.windows[window]
         context = self._contexts[self.questions[found.question].context]
@@ -88,7 +88,7 @@ class QuestionSet(Dataset):
         return dict(zip(self._inputs, map(np.stack, zip(*rows, strict=True)), strict=True))
 
     def answers(self, outputs: Arrays, places: Sequence[int] | None = None) -> dict[str, str]:
-        """Give the best text for each question's id; it is empty where no span is allowed.
+        """Return the best text for each question's id; it is empty where no span is allowed.
 
         The outputs, [windows, length] each, are those of all windows in order, or of those at
         `places`, which hold all windows of their questions. Raises DataError for another shape.
@@ -103,12 +103,12 @@ class QuestionSet(Dataset):
         return {self.questions[place].id: self._text(place, span) for place, span in spans.items()}
 
     def score(self, outputs: Arrays) -> dict[str, float]:
-        """Give SQuAD v1.1's F1 and exact match over every question, in percent."""
+        """Return SQuAD v1.1's F1 and exact match over every question, in percent."""
         found = self.answers(outputs)
         return metric.score((found[each.id], each.answers) for each in self.questions)
 
     def decisions(self, outputs: Arrays) -> NDArray[np.str_]:
-        """Give the answer to each question."""
+        """Return the answer to each question."""
         return np.array(list(self.answers(outputs).values()))
 
     def _text(self, question: int, span: tuple[int, int] | None) -> str:

@@ -69,7 +69,7 @@ def example(dataset: QuestionSet, most: int) -> Example:
 
 
 def show_features(dataset: QuestionSet, count: int = 5) -> list[dict[str, str | int]]:
-    """Say of `count` questions, spread over the set, what tokens and windows they make."""
+    """Describe of `count` questions, spread over the set, what tokens and windows they make."""
     rows: list[dict[str, str | int]] = []
     for place in spread(len(dataset.questions), count).tolist():
         question, windows = dataset.questions[place], dataset.windows_of(place)

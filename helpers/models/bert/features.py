@@ -71,7 +71,7 @@ class WordPiece:
         ]
 
     def tokens(self, text: Text) -> list[str]:
-        """Spell the tokens of an encoded text."""
+        """Write the tokens of an encoded text."""
         return [str(self._tokenizer.id_to_token(token)) for token in text.ids.tolist()]
 
     def sequence(
@@ -102,7 +102,7 @@ def windows(question: int, query: int, context: int, length: int) -> list[Window
 
 
 def fullest(windows: Sequence[Window]) -> Ints:
-    """Say for each token of a paragraph which of its windows shows most of both sides of it.
+    """Return for each token of a paragraph which of its windows shows most of both sides of it.
 
     A window's score for a token is the smaller number of tokens to its left and right, plus 0.01
     for each token of the window; the first of equals wins. int32 [tokens].

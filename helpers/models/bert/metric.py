@@ -14,7 +14,7 @@ NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def score(pairs: Iterable[tuple[str, Sequence[str]]]) -> dict[str, float]:
-    """Give mean F1 and exact match, in percent, of predictions and their accepted answers."""
+    """Return mean F1 and exact match, in percent, of predictions and their accepted answers."""
     every = [
         (
             max(f1(prediction, answer) for answer in answers),
@@ -29,7 +29,7 @@ def score(pairs: Iterable[tuple[str, Sequence[str]]]) -> dict[str, float]:
 
 
 def f1(prediction: str, answer: str) -> float:
-    """Give the harmonic mean of precision and recall of the words that both hold; 0 if none."""
+    """Return the harmonic mean of precision and recall of the words that both hold; 0 if none."""
     ours, theirs = words(prediction), words(answer)
     common = sum((Counter(ours) & Counter(theirs)).values())
     return 2 * common / (len(ours) + len(theirs)) if common else 0.0

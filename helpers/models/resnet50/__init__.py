@@ -29,12 +29,12 @@ class ResNet50(Model):
     BOUNDS = bounds(_SUMS)
 
     def inputs(self, config: Config) -> tuple[Tensor, ...]:
-        """Name the normalised RGB image."""
+        """Describe the normalised RGB image."""
         meaning, side = "red, green and blue of an image, normalised", config.crop_size or CROPPED
         return (Tensor("INPUT__0", float_type(config), (3, side, side), meaning),)
 
     def outputs(self, config: Config) -> tuple[Tensor, ...]:
-        """Name the logits of ImageNet's 1000 classes."""
+        """Describe the logits of ImageNet's 1000 classes."""
         meaning = "a logit for each class"
         return (Tensor("OUTPUT__0", float_type(config), (1000,), meaning),)
 

@@ -79,15 +79,15 @@ class ImageFolder(Dataset):
         return {self._input: np.stack(images)}
 
     def class_of(self, place: int) -> str:
-        """Name the class of the image at `place`."""
+        """Return the name of the class of the image at `place`."""
         return self.name_of(int(self._labels[place]))
 
     def name_of(self, label: int) -> str:
-        """Name a class; one that the set does not have has its number alone."""
+        """Return a class's name; one that the set does not have has its number alone."""
         return self._names.get(label, f"class {label}")
 
     def score(self, outputs: Arrays) -> dict[str, float]:
-        """Give the fractions of images whose class is the first logit and in the first five.
+        """Return the fractions of images whose class is the first logit and in the first five.
 
         The outputs are [images, 1000]; raises DataError for another shape.
         """
@@ -100,7 +100,7 @@ class ImageFolder(Dataset):
         return {"top1": float(hits[:, 0].mean()), "top5": float(hits.any(axis=1).mean())}
 
     def decisions(self, outputs: Arrays) -> NDArray[np.int64]:
-        """Give the class of each image."""
+        """Return the class of each image."""
         return np.asarray(outputs[self.output].argmax(axis=1))
 
 
@@ -151,7 +151,7 @@ def _classes(folder: Path) -> dict[Path, int]:
 
 
 def _names(folder: Path, classes: dict[Path, int]) -> dict[int, str]:
-    """Name each class as its folder, or as a generated set names it."""
+    """Return the name of each class: as its folder, or as a generated set names it."""
     try:
         given = json.loads((folder / MARKER).read_text())["classes"]
     except (OSError, ValueError, KeyError):

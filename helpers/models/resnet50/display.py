@@ -48,7 +48,7 @@ def show_images(dataset: ImageFolder, given: Answers, count: int = 10) -> "displ
 
 
 def _shares(given: Answers, batch: Arrays, places: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Give how likely each class is to the network: softmax of its logits, [images, classes]."""
+    """Return how likely each class is to the network: softmax of its logits, [images, classes]."""
     (logits,) = answers(given, batch, places).values()
     powers = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
     return np.asarray(powers / powers.sum(axis=1, keepdims=True))

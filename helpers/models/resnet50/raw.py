@@ -23,7 +23,7 @@ CHUNK = 1 << 16  # bytes read at once
 
 
 def holds_raw(path: Path) -> bool:
-    """Tell whether `path` is ImageNet's archive of validation images, or a folder with it."""
+    """Return whether `path` is ImageNet's archive of validation images, or a folder with it."""
     return (path.name == ARCHIVE and path.is_file()) or (path / ARCHIVE).is_file()
 
 
@@ -94,7 +94,7 @@ def _write(
 
 
 def _labels(devkit: Path) -> dict[str, int]:
-    """Give the class of each image by its file name.
+    """Return the class of each image by its file name.
 
     Line n of the ground truth is the ILSVRC id of image n. A class is the rank of the id's WordNet
     name among those of all synsets without children (torchvision's convention).

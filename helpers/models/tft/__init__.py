@@ -34,7 +34,7 @@ class TFT(Model):
     }
 
     def inputs(self, config: Config) -> tuple[Tensor, ...]:
-        """Name the three inputs that the network reads, of the eight of NVIDIA's deployment."""
+        """Describe the three inputs that the network reads, of the eight of NVIDIA's deployment."""
         dtype = float_type(config)
         return (
             Tensor("s_cat__0", "int64", (LENGTH, 1), "index of the series, at each hour"),
@@ -43,7 +43,7 @@ class TFT(Model):
         )
 
     def outputs(self, config: Config) -> tuple[Tensor, ...]:
-        """Name the normalised P10, P50 and P90 of the next day."""
+        """Describe the normalised P10, P50 and P90 of the next day."""
         shape, meaning = (HORIZON, len(QUANTILES)), "P10, P50 and P90 of each hour, scaled"
         return (Tensor("target__0", float_type(config), shape, meaning),)
 

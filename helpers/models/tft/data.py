@@ -86,17 +86,17 @@ class Windows(Dataset):
         return dict(zip(self.names, self.gather(places), strict=False))
 
     def inverse_transform(self, values: Floats | Doubles, chosen: Integers) -> NDArray[np.float64]:
-        """Give the scaled values [chosen, ...] of windows in the units of the data."""
+        """Return the scaled values [chosen, ...] of windows in the units of the data."""
         shape = (2, len(chosen), *[1] * (values.ndim - 1))
         mean, scale = self._scalers[chosen].T.reshape(shape)
         return np.asarray(values * scale + mean, dtype=np.float64)
 
     def targets(self, chosen: Integers) -> NDArray[np.float64]:
-        """Give the target of windows, history and horizon [chosen, 192], in units of the data."""
+        """Return the target of windows, history and horizon [chosen, 192], in units of the data."""
         return self.inverse_transform(self.gather(chosen)[2][..., 0], chosen)
 
     def score(self, outputs: Arrays) -> dict[str, float]:
-        """Give the q-risk of P10, P50 and P90 over all windows and hours, in units of the data;
+        """Return the q-risk of P10, P50 and P90 over all windows and hours, in units of the data;
         raise DataError for outputs not [windows, 24, 3].
         """
         name, expected = self.names[-1], (len(self), HORIZON, len(QUANTILES))
@@ -112,7 +112,7 @@ class Windows(Dataset):
         }
 
     def decisions(self, outputs: Arrays) -> NDArray[np.bool_]:
-        """Tell of each hour whether the P50 is above the target of the day before."""
+        """Return for each hour whether the P50 is above the target of the day before."""
         everything = np.arange(len(self))
         median = self.inverse_transform(
             outputs[self.names[-1]][..., QUANTILES.index(0.5)], everything
@@ -122,7 +122,7 @@ class Windows(Dataset):
 
 
 def q_risk(actual: Floats | Doubles, forecast: Floats | Doubles, q: float) -> float:
-    """Give twice the quantile loss over the mean absolute target (arXiv 1912.09363, 6.2)."""
+    """Return twice the quantile loss over the mean absolute target (arXiv 1912.09363, 6.2)."""
     above = actual - forecast
     loss = np.maximum(q * above, (q - 1) * above)
     return float(2 * loss.mean() / np.abs(actual).mean())

@@ -43,7 +43,7 @@ class Embedding(nn.Module):  # type: ignore[misc, unused-ignore]
     def forward(
         self, s_cat: Tensor, k_cont: Tensor, target: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Give [batch, 1, 128] of the series and [batch, hours, variables, 128] of the others."""
+        """Return [batch, 1, 128] of the series and [batch, hours, variables, 128] of the others."""
         static = self.s_cat_embed[0](s_cat[:, 0])
         known = k_cont.unsqueeze(-1) * self.t_cont_k_embedding_vectors
         known = known + self.t_cont_k_embedding_bias

@@ -32,7 +32,7 @@ BLOCK = 2**22  # bytes of text that are read at a time
 
 
 def holds_raw(path: Path) -> bool:
-    """Tell whether `path` is, or a folder that holds, a file of the UCI archive."""
+    """Return whether `path` is, or a folder that holds, a file of the UCI archive."""
     return bool(_files(path))
 
 
@@ -70,7 +70,7 @@ def _files(path: Path) -> list[Path]:
 
 
 def _variant(path: Path) -> str:
-    """Name the variant that a file is for, by what is in it."""
+    """Return the variant that a file is for, by what is in it."""
     if path.suffix == ".txt":
         return "electricity"
     with as_data_error(path, "is damaged"), ZipFile(path) as archive:
@@ -81,7 +81,7 @@ def _variant(path: Path) -> str:
 
 
 def _electricity(path: Path) -> "DataFrame":
-    """Give each customer's hourly mean power, from its first value that is not 0 to its last.
+    """Return each customer's hourly mean power, from its first value that is not 0 to its last.
 
     Hours are counted from the file's first. An hour that is missing in between has a power of 0.
     """
@@ -132,7 +132,7 @@ def _hourly_power(path: Path) -> "DataFrame":
 
 
 def _traffic(path: Path) -> "DataFrame":
-    """Give each station's hourly mean occupancy, its days put back into order.
+    """Return each station's hourly mean occupancy, its days put back into order.
 
     `randperm` says which day each line of the train file and then of the test file is, from 1. The
     first and the last hour of all are dropped, as NVIDIA's script does.

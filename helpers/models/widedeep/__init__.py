@@ -17,7 +17,7 @@ class WideAndDeep(Model):
     BOUNDS = bounds([1248, *[1024] * 5])  # inputs of the deep network's layers
 
     def inputs(self, config: Config) -> tuple[Tensor, ...]:
-        """Name the 13 numbers, the 13 ids and the 3 lists of ids of an ad in its display.
+        """Describe the 13 numbers, the 13 ids and the 3 lists of ids of an ad in its display.
 
         NVIDIA exports fp32 whatever the precision, and TensorRT makes it fp16 inside.
         """
@@ -28,7 +28,7 @@ class WideAndDeep(Model):
         return numbers + ids + lists
 
     def outputs(self, config: Config) -> tuple[Tensor, ...]:
-        """Name the probability of a click."""
+        """Describe the probability of a click."""
         return (Tensor("wide_deep_model", "float32", (1,), "the probability of a click"),)
 
     def open_dataset(self, config: Config, folder: Path, split: Split = "test") -> Dataset:

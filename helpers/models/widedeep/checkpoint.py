@@ -23,7 +23,7 @@ LINEAR, DEEP = (f"model/{half}_model/layer_with_weights" for half in ("linear", 
 
 
 def variables(network: "Model") -> dict[str, "Variable"]:
-    """Give each variable of the network under its name in a checkpoint."""
+    """Return each variable of the network under its name in a checkpoint."""
     wide, columns = network.get_layer("wide"), network.get_layer("columns")
     found: dict[str, Variable] = {}
     for half, tables in ((LINEAR, wide.tables | {"numeric": wide.numeric}), (DEEP, columns.tables)):

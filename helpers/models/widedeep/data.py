@@ -80,7 +80,7 @@ class Displays(Dataset):
         return concatenate(parts)
 
     def score(self, outputs: Arrays) -> dict[str, float]:
-        """Give MAP@12 over all displays with a click; raise DataError for outputs not [rows, 1]."""
+        """Return MAP@12 of all displays with a click; raise DataError for outputs not [rows, 1]."""
         found = outputs[self.output]
         if found.shape != (len(self), 1):
             raise DataError(f"{self.output} is {list(found.shape)} and should be {[len(self), 1]}")
@@ -88,7 +88,7 @@ class Displays(Dataset):
         return {"map12": mean_average_precision(ranks)}
 
     def decisions(self, outputs: Arrays) -> NDArray[np.int64]:
-        """Give the row of the ad that each display would show first."""
+        """Return the row of the ad that each display would show first."""
         order = np.lexsort((-outputs[self.output][:, 0], self.displays))
         return np.asarray(order[np.unique(self.displays[order], return_index=True)[1]])
 

@@ -37,7 +37,7 @@ Row = dict[str, str | int | float]
 
 
 def show_displays(dataset: Displays, count: int = 3) -> list[Row]:
-    """Give a row for each ad of `count` displays, spread over the set: features, and the click."""
+    """Return a row for each ad of `count` displays, spread over the set: features and click."""
     rows: list[Row] = []
     for places in _displays(dataset, count):
         features = dataset.take(places)
@@ -49,7 +49,7 @@ def show_displays(dataset: Displays, count: int = 3) -> list[Row]:
 
 
 def show_ranking(dataset: Displays, infer: Answers, count: int = 3) -> list[Row]:
-    """Give a row for each ad of `count` displays, ranked by the probability that `infer` gives: a
+    """Return a row for each ad of `count` displays, ranked by the probability that `infer` gives: a
     session's or a client's run, or the outputs of all rows.
     """
     rows: list[Row] = []
@@ -104,7 +104,7 @@ def show_ranks(dataset: Displays, infer: Answers, batch_size: int = 64) -> "Imag
 
 
 def _chance(displays: NDArray[np.int64], clicked: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Give the share of displays whose one clicked ad a random order puts in each place."""
+    """Return the share of displays whose one clicked ad a random order puts in each place."""
     ids, sizes = np.unique(displays, return_counts=True)
     sizes = sizes[np.isin(ids, displays[clicked])]
     places = np.arange(1, sizes.max() + 1)
@@ -113,7 +113,7 @@ def _chance(displays: NDArray[np.int64], clicked: NDArray[np.bool_]) -> NDArray[
 
 
 def _displays(dataset: Displays, count: int) -> Iterator[NDArray[np.int64]]:
-    """Give the rows of each of `count` displays, spread evenly over the set."""
+    """Return the rows of each of `count` displays, spread evenly over the set."""
     order = np.argsort(dataset.displays, kind="stable")
     _, starts = np.unique(dataset.displays[order], return_index=True)
     rows = np.split(order, starts[1:])
@@ -131,7 +131,7 @@ def _clicked(dataset: Displays, place: int) -> str:
 
 
 def _plain(values: NDArray[np.generic]) -> str | float:
-    """Give a number as it is; ids as text, without padding."""
+    """Return a number as it is; ids as text, without padding."""
     if values.dtype.kind == "f":
         return float(values[0])
     return ", ".join(str(each) for each in values if each != PAD)

@@ -25,7 +25,7 @@ def first_click_ranks(
 
 
 def mean_average_precision(ranks: NDArray[np.int64]) -> float:
-    """Give MAP@12 from the first click's rank in each display.
+    """Return MAP@12 from the first click's rank in each display.
 
     A display has one click, so that its average precision is 1 / rank, and 0 beyond place 12.
     """

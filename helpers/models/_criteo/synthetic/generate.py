@@ -80,7 +80,7 @@ def power_law(rows: int, uniform: Floats) -> NDArray[np.int64]:
 
 
 def logits(categorical: Ids, numerical: NDArray[np.float32]) -> Floats:
-    """Give the planted logit of samples, [samples, 26] and [samples, 13]: no network beats it."""
+    """Return the planted logit of samples, [samples, 26] and [samples, 13]: no network beats it."""
     own = [effect(place, categorical[:, place]) for place in range(CATEGORICAL)]
     products = sum(own[first] * own[second] for first, second in PAIRS)
     weights = effect(CATEGORICAL, np.arange(NUMERICAL))
@@ -94,7 +94,7 @@ def logits(categorical: Ids, numerical: NDArray[np.float32]) -> Floats:
 
 
 def effect(feature: int, ids: Ids) -> Floats:
-    """Give each id of a feature a number of its own, as if drawn from (-√3, √3): of variance 1.
+    """Assign each id of a feature a number of its own, as if drawn from (-√3, √3): of variance 1.
 
     The mixing is that of splitmix64.
     """

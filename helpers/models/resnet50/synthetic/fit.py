@@ -106,8 +106,8 @@ def _batch(number: int, side: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _average(network: ResNet50, side: int) -> None:
-    """Give the batch norms the mean statistics of a few batches of crops as large as those by which
-    the last layer is solved.
+    """Set the batch norms to the mean statistics of a few batches of crops as large as those by
+    which the last layer is solved.
     """
     norms = [each for each in network.modules() if isinstance(each, nn.BatchNorm2d)]
     for norm in norms:
@@ -119,8 +119,8 @@ def _average(network: ResNet50, side: int) -> None:
 
 
 def _solve(network: ResNet50, count: int, side: int) -> None:
-    """Give the last layer the best weights for `count` batches of other images, by ridge regression
-    (Hoerl and Kennard, 1970). Larger crops cost less here than in steps.
+    """Set the last layer to the best weights for `count` batches of other images, by ridge
+    regression (Hoerl and Kennard, 1970). Larger crops cost less here than in steps.
     """
     layer, network.fc = network.fc, nn.Identity()
     features, labels = [], []

@@ -104,7 +104,7 @@ def _edge(wave: Floats, sharpness: float = 2) -> Floats:
 
 
 def _cell(u: Floats) -> Floats:
-    """Give the place within a cell of length 1, from -0.5 to 0.5."""
+    """Return the place within a cell of length 1, from -0.5 to 0.5."""
     return np.asarray(u - np.floor(u) - 0.5, dtype=np.float32)
 
 

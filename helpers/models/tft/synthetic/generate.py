@@ -43,7 +43,7 @@ def write(config: Config, folder: Path) -> None:
 
 
 def _table(kind: str, variant: Variant, hours: int) -> pl.DataFrame:
-    """Give the hours of every series, one series after the other."""
+    """Return the hours of every series, one series after the other."""
     count, clock = variant.cardinality, np.arange(hours)
     values = _values(count, hours, np.random.default_rng([SEED, count]))
     if kind == "electricity":

@@ -26,13 +26,13 @@ PARTS = 8  # files of the validation part, as NVIDIA's
 
 
 def find(folder: Path, name: str) -> Path | None:
-    """Give the path of a file in `folder`, plain or zipped."""
+    """Return the path of a file in `folder`, plain or zipped."""
     paths = [folder / f"{name}.csv", folder / f"{name}.csv.zip"]
     return next((path for path in paths if path.is_file()), None)
 
 
 def holds_raw(path: Path) -> bool:
-    """Tell whether `path` is a folder with Kaggle's clicks, rather than a prepared set."""
+    """Return whether `path` is a folder with Kaggle's clicks, rather than a prepared set."""
     return find(path, "clicks_train") is not None and not any(path.glob("valid/*.parquet"))
 
 
@@ -66,7 +66,7 @@ def prepare_raw(config: object, source: Path, folder: Path) -> None:
 
 
 def parts_of(scratch: Path, valid: int) -> dict[str, "LazyFrame"]:
-    """Give the joined rows of each file of the result; `valid` of them are not for training."""
+    """Return the joined rows of each file of the result; `valid` of them are not for training."""
     import polars as pl
 
     paths = sorted((scratch / "train").iterdir())

@@ -73,7 +73,7 @@ def join(source: Path, scratch: Path, number: int, span: int, drawn: int) -> dic
 
 
 def learn(source: Path, scratch: Path) -> dict[str, object]:
-    """Take the statistics of all training rows."""
+    """Compute the statistics of all training rows."""
     learnt = scratch / "learnt"
     with atomic_output(learnt) as temporary:
         if temporary:

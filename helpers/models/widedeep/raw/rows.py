@@ -132,7 +132,7 @@ def _read(
 
 
 def _of_event() -> dict[str, pl.Expr]:
-    """Give whether a display trains, and the features of its event and document."""
+    """Return whether a display trains, and the features of its event and document."""
     trains = (pl.col("timestamp") // DAY <= TRAINING_DAYS) & (pl.col("draw") > KEPT_OUT)
     ids = {name: pl.col(name) for name in ("document_id", "source_id", "publisher_id")}
     ids["platform"] = pl.col("platform").fill_null(1) - 1  # from 0, a missing one the first
@@ -144,7 +144,7 @@ def _of_event() -> dict[str, pl.Expr]:
 
 
 def age(timestamp: pl.Expr, published: pl.Expr) -> pl.Expr:
-    """Give whole days from publication to the event, 0 outside 0 to `OLDEST`, null if unknown.
+    """Return whole days from publication to the event, 0 outside 0 to `OLDEST`, null if unknown.
 
     `timestamp` counts milliseconds from the start of events.csv, `published` from 1970.
     """

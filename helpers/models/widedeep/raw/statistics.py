@@ -43,7 +43,7 @@ class Statistics:
 
 
 def learn(rows: pl.LazyFrame, ads: pl.DataFrame) -> Statistics:
-    """Take the statistics of training rows: `ad_id`, whether it was clicked, ages in whole days.
+    """Compute the statistics of training rows: `ad_id`, whether it was clicked, ages in whole days.
 
     rate = clicks / rows, 0 below the threshold and for what never was in a training row.
     count = (ln(rows + 1) - mean) / deviation, both over training rows; the deviation is that of a
@@ -75,7 +75,7 @@ def learn(rows: pl.LazyFrame, ads: pl.DataFrame) -> Statistics:
 
 
 def median(rows: pl.LazyFrame, name: str) -> float:
-    """Give the median of a column of few distinct numbers, null not counted; 0 of nothing."""
+    """Return the median of a column of few distinct numbers, null not counted; 0 of nothing."""
     counts = rows.drop_nulls(name).group_by(name).len().sort(name).collect(engine="streaming")
     if not (total := int(counts["len"].sum())):
         return 0.0

@@ -38,7 +38,7 @@ class Tables:
     weights: dict[str, csr_matrix]  # kind -> [documents + 1, labels]; the last row is empty
 
     def similarity(self, kind: str) -> pl.Expr:
-        """Give the cosine (Float32) of a row's two documents, by their rows in the weights."""
+        """Return the cosine (Float32) of a row's two documents, by their rows in the weights."""
         weights = self.weights[kind]
         nothing = weights.shape[0] - 1
 
@@ -83,7 +83,7 @@ def _read_meta(files: Files) -> pl.DataFrame:
 
 
 def read_labels(blocks: Iterable[pl.DataFrame], kind: str) -> tuple[pl.DataFrame, csr_matrix]:
-    """Give the documents of a table (document_id, label, confidence_level), and the weights."""
+    """Return the documents of a table (document_id, label, confidence_level), and the weights."""
     feature = f"{KINDS[kind]}_list"
     label = hashed(pl.col(KINDS[kind])).alias(feature)
     rows = pl.concat(block.select("document_id", label, "confidence_level") for block in blocks)
@@ -105,7 +105,7 @@ def read_labels(blocks: Iterable[pl.DataFrame], kind: str) -> tuple[pl.DataFrame
 
 
 def row_of(ids: pl.Expr, size: int) -> pl.Expr:
-    """Give the row of an embedding's table, 0 to `size` - 1 (Int32), of each number or text.
+    """Return the row of an embedding's table, 0 to `size` - 1 (Int32), of each number or text.
 
     NVIDIA's pipeline uses cuDF's hash, which exists on a GPU only. This one gives other rows,
     equally spread, and the same ones on every machine and with every version of every library.
@@ -114,7 +114,7 @@ def row_of(ids: pl.Expr, size: int) -> pl.Expr:
 
 
 def hashed(ids: pl.Expr) -> pl.Expr:
-    """Give the hash (UInt64) of each whole number or text."""
+    """Return the hash (UInt64) of each whole number or text."""
     return ids.map_batches(_hash, return_dtype=pl.UInt64, is_elementwise=True)
 
 
