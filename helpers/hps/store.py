@@ -148,7 +148,7 @@ class Store:
         """End all threads and let go of the databases."""
         self.closed.set()
         for table in getattr(self, "tables", []) if self._workers else []:
-            table.stop()
+            table.stop_worker()
         for worker in self._workers:
             worker.join()
         self._workers = []

@@ -239,10 +239,10 @@ FULL = """
 import sys
 from pathlib import Path
 from helpers.hps.session import load
-from helpers.hps.table import Away
+from helpers.hps.table import Unavailable
 try:
     load(Path(sys.argv[1]), 1, "cpu")
-except Away as error:
+except Unavailable as error:
     print(error)
 """
 

@@ -412,8 +412,8 @@ def test_a_notebook_may_start_where_there_is_no_outputs_folder(folder: Path) -> 
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from helpers.store import making, temporary_folder
-with making(Path(sys.argv[1])) as (folder, _), temporary_folder() as scratch:
+from helpers.store import create_artifact, temporary_folder
+with create_artifact(Path(sys.argv[1])) as (folder, _), temporary_folder() as scratch:
     (folder / "half.bin").write_text("half")
     (scratch / "log").write_text("half")
     os.kill(os.getpid(), signal.SIGKILL)
