@@ -61,7 +61,7 @@ def test_the_parity_plots_data_are_the_outputs_of_both(finished: Project) -> Non
     file = finished.target / "artifacts" / artifact.folder / "model.xml"
     (data,) = (finished.root / "outputs/data").glob("dummy-dataset-*/points.npz")
     with np.load(saved) as right, np.load(data) as samples:
-        chosen = np.linspace(0, len(samples["x"]) - 1, 64).astype(int)
+        chosen = [place * len(samples["x"]) // 64 for place in range(64)]
         found = formats.get("openvino").load(file, 1, "cpu").run({"features": samples["x"][chosen]})
         expected = right["logits"]
 
