@@ -281,7 +281,7 @@ def free_ports(*wanted: int) -> list[int]:
 
 @contextmanager
 def reserved_ports(*wanted: int) -> Iterator[list[int]]:
-    """Reserve such ports for servers that start in the block: no other process finds them free."""
+    """Yield such ports for servers to listen on. No other process can draw them in the block."""
     with socket() as probe:
         if probe.connect_ex(("127.0.0.1", 1)) in (ENETUNREACH, EADDRNOTAVAIL):
             raise ServerError(

@@ -363,9 +363,7 @@ def test_a_reserved_port_is_drawn_by_nobody_else_and_the_server_can_listen() -> 
 
 ASK = """
 import sys
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from socket import create_connection, socket
 import numpy as np
 from helpers.triton.server import Server
 server = Server(*sys.argv[1:], Path())
@@ -441,9 +439,7 @@ def test_a_guard_that_is_killed_leaves_neither_a_stub_nor_its_memory(
 
 OWNER = """
 import sys, time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from socket import create_connection, socket
 from helpers.triton import embedded
 with embedded.serve(Path(sys.argv[1]), log=Path(sys.argv[2])) as server:
     server.ready()
