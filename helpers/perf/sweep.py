@@ -19,7 +19,7 @@ from helpers.errors import MeasurementError, ServerError
 from helpers.inference import ensemble, exported_work, open_dataset, requests, threads
 from helpers.models import Arrays
 from helpers.perf import analyzer, background, gpu_monitor, limits, memory, peaks
-from helpers.perf.analyzer import LoadPoint
+from helpers.perf.analyzer import ANSWER_SECONDS, LoadPoint
 from helpers.perf.gpu_monitor import GpuObservation, Observer
 from helpers.perf.rows import Window, beyond_floor, compare, measure_row
 from helpers.perf.runs import Pace, Runs
@@ -135,7 +135,8 @@ def run(
                 row = Row(**point.identity, quality="failed", reason=str(error))
             measuring += time.monotonic() - started - (pace.waited_seconds - slower)
             if row.quality == "failed":
-                ended = "" if server.is_live() else "the server ended in an earlier measurement"
+                is_live = server.is_live(ANSWER_SECONDS)
+                ended = "" if is_live else "the server ended in an earlier measurement"
             kept |= own
             rows.append(row)
             print(_in_words(row))

@@ -89,9 +89,8 @@ def in_words(found: Results) -> str:
     if rows := sorted(repeated_batches(found), key=lambda row: row["ratio"]):
         least, most = rows[0]["ratio"], rows[-1]
         ratios = " to ".join(dict.fromkeys((f"{least:.2f}×", f"{most['ratio']:.2f}×")))
-        hits = ""
-        if most["hit rate"] is not None:
-            own, other = most["hit rate, repeated"], most["hit rate"]
+        hits, own, other = "", most["hit rate, repeated"], most["hit rate"]
+        if None not in (own, other):
             hits = f" (hit rate {own:.1%} instead of {other:.1%})"
         lines.append(
             f"Sending one batch again and again, as NVIDIA did, has {ratios} the throughput of "
