@@ -42,6 +42,7 @@ ATTEMPTS = 4
 FEWEST_REQUESTS = 5  # in a run, for a throughput of its own
 SHORTEST_INTERVAL_MS = 100
 CLOCK_SECONDS = 0.05  # by which the system's clock may move in a run: an adjustment, not a step
+ANSWER_SECONDS = 60  # in which a server answers after a run, on a machine that does much else
 START_SECONDS = 20.0  # in which an open loop has had an answer
 SEED = 14
 OUTPUT_BYTES = 524288  # of an answer whose length Triton does not know; NVIDIA's: 131,072 logits
@@ -178,8 +179,9 @@ def run(point: LoadPoint, server: Server) -> Window:
             clock = time.time() - time.monotonic()
             code = _perform(point, server, folder)
             was_set = abs(time.time() - time.monotonic() - clock) > CLOCK_SECONDS
-            if not server.is_live():
-                raise ServerError(f"Triton ended during the measurement: {server.exit_report()}")
+            if not server.is_live(ANSWER_SECONDS):
+                did = "ended" if server.end() else f"did not answer for {ANSWER_SECONDS} s"
+                raise ServerError(f"Triton {did} during the measurement: {server.exit_report()}")
             if code is None:  # it never began
                 continue
             if code:

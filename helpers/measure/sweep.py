@@ -18,7 +18,7 @@ from helpers.config import CompareConfig, LoadConfig, OnlineConfig
 from helpers.errors import MeasurementError, ServerError
 from helpers.inference import ensemble, exported_work, open_dataset, requests, threads
 from helpers.measure import analyzer, background, gpu_monitor, memory, peaks
-from helpers.measure.analyzer import LoadPoint
+from helpers.measure.analyzer import ANSWER_SECONDS, LoadPoint
 from helpers.measure.gpu_monitor import GpuObservation, Observer
 from helpers.measure.rows import Window, compare, measure_row, overhead_columns
 from helpers.measure.runs import Runs, SpeedMonitor
@@ -159,7 +159,8 @@ def run(
                 row = Row(**point.identity, quality="failed", reason=str(error))
             measuring += time.monotonic() - started
             if row.quality == "failed":
-                ended = "" if server.is_live() else "the server ended in an earlier measurement"
+                is_live = server.is_live(ANSWER_SECONDS)
+                ended = "" if is_live else "the server ended in an earlier measurement"
             kept |= own
             rows.append(row)
             print(_in_words(row))

@@ -34,6 +34,7 @@ ERROR = re.compile(r"[EF]\d+ ")  # Triton's severities, followed by the date
 # and at every ordinary end.
 NOISE = re.compile(
     r"[+|]|[IW]\d+ |\d+# |E\d+ .*CudaDriverHelper has not been initialized"
+    r"|E\d+ .*unable to create stream for \S+ CUDA driver version is insufficient"
     r"|Error: Failed to initialize NVML|Signal \((2|15)\) received"
 )
 # What Triton's Python backend says of it, in a sentence for each of its processes

@@ -106,9 +106,18 @@ class Server:
         """Describe how the server ended, if it did, and what the end of its log says."""
         return ": ".join(filter(None, (self.end(), last_lines(self.log))))
 
-    def is_live(self) -> bool:
-        """Return whether the server runs and answers: another may answer at its address."""
-        return self.is_alive() and _answers(f"{self.address}/v2/health/live")
+    def is_live(self, seconds: float = 0) -> bool:
+        """Return whether the server answers within `seconds` and has not ended: another may answer
+        at its address. How it ended is known a little later, when all of its processes have.
+        """
+        deadline = time.monotonic() + seconds
+        while self.is_alive():
+            if _answers(f"{self.address}/v2/health/live"):
+                return self.is_alive()
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(0.05)
+        return False
 
     def _is_ready(self) -> bool:
         """Return whether it answers as ready, and for its metrics, for which it listens a little

@@ -32,7 +32,7 @@ def test_who_has_no_access_to_shared_memory_is_told_what_to_set(
     command.write_text(f"#!/bin/sh\necho {says}\nexit 3\n")
     command.chmod(0o755)
     monkeypatch.setattr(analyzer, "arguments", lambda *_: [str(command)])
-    server: Any = SimpleNamespace(url="127.0.0.1:9", is_live=lambda: True)
+    server: Any = SimpleNamespace(url="127.0.0.1:9", is_live=lambda *_: True)
 
     with pytest.raises(MeasurementError) as raised:
         analyzer.run(LoadPoint("m", tmp_path, []), server)
@@ -72,7 +72,7 @@ def test_a_record_that_a_full_disk_cuts_off_is_one_line(monkeypatch, tmp_path: P
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=next(free)))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr("helpers.measure.analyzer._perform", lambda *_: 0)
-    monkeypatch.setattr(Server, "is_live", lambda _: True)
+    monkeypatch.setattr(Server, "is_live", lambda *_: True)
 
     with pytest.raises(WorkspaceError, match=f"^{tmp_path} is full. Free some space, or set "):
         run(LoadPoint("m", tmp_path, []), Server("", "", tmp_path / "log"))

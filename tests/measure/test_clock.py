@@ -38,7 +38,7 @@ def load(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[], int]:
     runs = []
     monkeypatch.setattr(analyzer, "_perform", lambda *_: runs.append("run") or 0)
     monkeypatch.setattr(analyzer, "_read", lambda *_: len(runs))
-    monkeypatch.setattr(Server, "is_live", lambda _: True)
+    monkeypatch.setattr(Server, "is_live", lambda *_: True)
     server = Server("127.0.0.1:1", "", tmp_path / "log")
     return lambda: analyzer.run(LoadPoint("m", tmp_path, []), server)
 

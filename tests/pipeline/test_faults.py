@@ -71,8 +71,8 @@ def test_triton_killed_at_the_second_of_three_batches_leaves_the_row_of_the_firs
 
     assert process.returncode == 1
     assert (
-        "perf_offline: failed: batch size 2, 1 client: Triton ended during the measurement: "
-        in output
+        "perf_offline: failed: batch size 2, 1 client: Triton ended during the measurement: it was "
+        "killed by signal 9 (SIGKILL), by another process or because memory ran out" in output
     )
     first, second, third = project.rows("onnx-fp32", "perf_offline")
     assert first.throughput is not None

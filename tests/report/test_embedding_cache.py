@@ -70,6 +70,20 @@ def test_a_repeated_batch_stands_beside_different_ones() -> None:
     assert "clear winner" not in said_of(found)
 
 
+def test_a_row_that_failed_after_a_complete_run_has_a_throughput_and_no_hit_rate() -> None:
+    found = of_store(0.0, cold=0.72, warm=0.72)
+    measured = found["hps"]["perf_offline"].measurement
+    assert measured
+    rows = [each.model_copy(update={"hit_rate": None}) for each in measured.rows if each.repeated]
+    rows += [each for each in measured.rows if not each.repeated]
+    measured = measured.model_copy(update={"rows": tuple(rows)})
+    stage = found["hps"]["perf_offline"].model_copy(update={"measurement": measured})
+
+    said = said_of({"hps": {"perf_offline": stage}})
+    assert "has 1.50× the throughput of different batches" in said
+    assert "hit rate" not in said
+
+
 def test_a_repeated_batch_that_is_not_measurably_faster_is_said_to_be_no_winner() -> None:
     found = of_store(0.0, cold=0.72, warm=0.72)
     measured = found["hps"]["perf_offline"].measurement

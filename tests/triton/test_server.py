@@ -251,6 +251,25 @@ def test_the_block_begins_while_the_server_starts(doubles: Path, tmp_path: Path)
         assert server.is_live()
 
 
+def test_a_server_that_is_slow_to_answer_has_not_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter([False, False, True])
+    monkeypatch.setattr("helpers.triton.server._answers", lambda _: next(answers))
+    server = Server("", "", Path())
+
+    assert not server.is_live()
+    assert server.is_live(10)
+
+
+def test_how_a_server_ended_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It refuses connections at once; its guard ends when all of its processes have."""
+    ends = iter(["", "", "it was killed"])
+    monkeypatch.setattr("helpers.triton.server._answers", lambda _: False)
+    server = Server("", "", Path(), end=lambda: next(ends, "it was killed"))
+
+    assert not server.is_live(10)
+    assert server.end() == "it was killed"
+
+
 def test_a_server_that_nobody_asked_is_known_to_have_started(tmp_path: Path) -> None:
     (tmp_path / "models/wrong").mkdir(parents=True)
     (tmp_path / "models/wrong/config.pbtxt").write_text('name: "wrong" backend: "none"')
