@@ -79,6 +79,7 @@ class Access:
         Raises `ParameterError` where a key is missing, or where a plain connection would leave this
         machine and nothing says that it may.
         """
+        configure()  # Dask sets its loggers when it is imported
         from distributed.security import Security
 
         if self.address.startswith("tcp:"):

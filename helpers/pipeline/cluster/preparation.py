@@ -67,7 +67,7 @@ def prepare(
     """Prepare the raw files that an experiment's `dataset` names, by default the model's first
     one's, into the outputs folder, where the run of any target finds them.
 
-    Raises `ParameterError` if they are none that are prepared so, and `FleetError` if no worker
+    Raises `ParameterError` if they are none that are prepared so, and `ClusterError` if no worker
     sees the outputs folder by the same path.
     """
     given = read_file(path)

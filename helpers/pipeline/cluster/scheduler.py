@@ -12,7 +12,7 @@ def serve_scheduler(host: str, port: int, outputs: Path, insecure: bool, say: Li
     """Run a Dask scheduler until Ctrl-C, and say how to join it.
 
     Beyond this machine it is encrypted, unless `insecure`, with a key that is written into
-    `outputs`. Raises `FleetError` if the port is taken.
+    `outputs`. Raises `ClusterError` if the port is taken.
     """
     access.configure()
     is_plain = insecure or access.is_loopback(host)

@@ -63,7 +63,7 @@ def run(
     """Run the stages that are not up to date, each target's on workers that offer it, and publish
     the pages as results are returned; count what became of them.
 
-    Raises `ParameterError`, `WorkspaceError` if the outputs folder is in use, and `FleetError` if
+    Raises `ParameterError`, `WorkspaceError` if the outputs folder is in use, and `ClusterError` if
     the scheduler cannot be reached or is lost, or a worker has other software.
     """
     say = say or Lines()

@@ -78,7 +78,7 @@ def lacking(outputs: Path, places: Sequence[str]) -> list[str]:
 
 
 def artifact_at(outputs: Path, place: str) -> Artifact:
-    """Return the artifact at a place; raise `FleetError` if there is none."""
+    """Return the artifact at a place; raise `ClusterError` if there is none."""
     if artifact := find_artifact(_folder(outputs, place)):
         return artifact
     raise ClusterError(f"the artifact {place} is missing")
@@ -103,7 +103,7 @@ def _folder(outputs: Path, place: str) -> Path:
 def pull(ask: Ask, place: str, outputs: Path) -> str:
     """Copy an artifact from another machine, whole or not at all; return what that took.
 
-    Raises `FleetError` if a file is damaged.
+    Raises `ClusterError` if a file is damaged.
     """
     began, source = time.monotonic(), ask(artifact_at, place)
     with create_artifact(_folder(outputs, place)) as (folder, facts):
@@ -172,7 +172,7 @@ def results_of(outputs: Path, name: str) -> dict[str, bytes]:
 def receive(result: Path, files: Mapping[str, bytes]) -> None:
     """Write the files of a stage, each by its bare name; the result last, which makes it count.
 
-    Raises `FleetError` if one belongs to another stage.
+    Raises `ClusterError` if one belongs to another stage.
     """
     for given, content in files.items():
         name = PurePosixPath(given).name

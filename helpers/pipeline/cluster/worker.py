@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from helpers.display import Lines
 from helpers.pipeline.cluster import capabilities
-from helpers.pipeline.cluster.access import Access, configure, is_loopback, worker_timeout
+from helpers.pipeline.cluster.access import Access, is_loopback, worker_timeout
 
 AGAIN_SECONDS = 2.0  # between two attempts to join
 
@@ -17,7 +17,6 @@ def work(access: Access, targets: Sequence[str], say: Lines) -> None:
 
     Raises `ParameterError` for an address that cannot be joined like this.
     """
-    configure()
     _ = access.security  # an error at once
     targets = targets or capabilities.targets()
     machine = capabilities.description()

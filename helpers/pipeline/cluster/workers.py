@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from helpers.errors import ClusterError
-from helpers.pipeline.cluster.access import Access, configure, worker_timeout
+from helpers.pipeline.cluster.access import Access, worker_timeout
 from helpers.pipeline.cluster.capabilities import WORKER_RESOURCE, offered
 from helpers.pipeline.cluster.software import difference, software
 from helpers.store import write_atomic
@@ -30,17 +30,17 @@ ANSWER_SECONDS = 60.0  # at least, for an answer that a stage needs
 
 @contextmanager
 def joined(access: Access, outputs: Path) -> "Iterator[Workers]":
-    """Connect to a scheduler for the block; raise `FleetError` if it cannot be reached.
+    """Connect to a scheduler for the block; raise `ClusterError` if it cannot be reached.
 
     A file in `outputs` lets workers find whether they see the same folder.
     """
-    configure()
+    security = access.security
     from distributed import Client
 
     try:
         client = Client(
             access.address,
-            security=access.security,
+            security=security,
             timeout=worker_timeout(),
             set_as_default=False,
             direct_to_workers=False,
@@ -107,7 +107,7 @@ class Workers:
         return [worker.address for worker in self]
 
     def refresh(self) -> None:
-        """Update the list of workers from the scheduler; raise `FleetError` if it is gone."""
+        """Update the list of workers from the scheduler; raise `ClusterError` if it is gone."""
         now, present = time.monotonic(), self._present()
         for name, worker in self._known.items():
             if worker.lost:
@@ -152,7 +152,7 @@ class Workers:
         )
 
     def refuse_others(self, wanted: Iterable[Sequence[str]]) -> None:
-        """Raise `FleetError` if a worker that offers what is wanted has other software."""
+        """Raise `ClusterError` if a worker that offers what is wanted has other software."""
         for names in wanted:
             for worker in self:
                 if worker.difference and (name := worker.match(names)):
@@ -173,7 +173,7 @@ class Workers:
 
 
 def ask(client: "Client", address: str, do: Callable[..., object], *arguments: object) -> Any:
-    """Call a function on a worker beside whatever it runs; raise `FleetError` if that fails."""
+    """Call a function on a worker beside whatever it runs; raise `ClusterError` if that fails."""
     limit = max(ANSWER_SECONDS, worker_timeout())
     try:
         call = client.sync(client._run, do, *arguments, workers=[address], callback_timeout=limit)
