@@ -11,7 +11,7 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parent
 LOCK = FOLDER / "requirements.lock"
-EXTRAS = ("cpu", "hps", "kafka", "tune", "loadgen", "fleet", "test")
+EXTRAS = ("cpu", "hps", "kafka", "tune", "loadgen", "cluster", "test")
 CUDA = re.compile(r"(triton|cuda-[a-z]+|nvidia-(?!ml-py)[a-z0-9-]+)==")  # needed by PyPI's torch
 SAME = re.compile(  # true for all users: Linux on x86-64, CPython
     r"platform_machine == 'x86_64'|sys_platform == 'linux'|python_full_version < '3\.14'"

@@ -165,7 +165,7 @@ def run(
     return 1 if set(+outcome) - {"executed", "unchanged", "skipped"} else 0
 
 
-@app.command(epilog=EXAMPLE.format("worker tls://10.0.0.1:8786 --key fleet.pem"))
+@app.command(epilog=EXAMPLE.format("worker tls://10.0.0.1:8786 --key cluster.pem"))
 def worker(
     address: Address,
     target: Offers = None,
@@ -197,7 +197,7 @@ def scheduler(
 @app.command(
     epilog=EXAMPLE.format(
         "prepare params/mine.yaml --model dlrm \\\n"
-        "    --scheduler tls://10.0.0.1:8786 --key fleet.pem"
+        "    --scheduler tls://10.0.0.1:8786 --key cluster.pem"
     )
 )
 def prepare(

@@ -134,7 +134,7 @@ LONGEST = [
     for name in (
         "pipeline/test_try_it.py",
         "pipeline/own/test_stages.py",
-        "pipeline/cluster/test_fleet.py",
+        "pipeline/cluster/test_cluster.py",
         "compare/test_real.py",
         "pipeline/cluster/test_faults.py",
         "models/test_tft.py",

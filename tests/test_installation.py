@@ -35,7 +35,7 @@ def locked(*names: str, python: str = "3.12.0") -> dict[str, str]:
 def test_the_locks_are_within_what_the_package_asks_for(python: str) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
-    names = ("cpu", "test", "loadgen", "tune", "hps", "kafka", "fleet")
+    names = ("cpu", "test", "loadgen", "tune", "hps", "kafka", "cluster")
     lines = [*project["dependencies"], *(line for name in names for line in extras[name])]
     lock = locked("requirements.lock", "torch.lock", python=python)
     place = {"python_version": python.rpartition(".")[0]}

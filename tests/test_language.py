@@ -72,7 +72,7 @@ BANNED = {
     r"\bbeside\b": "compared with, next to",
     r"\bdense hal(?:f|ves)\b": "dense network",
     r"\bcontenders?\b|\bcontests?\b": "candidate, A/B comparison",
-    r"(?<![\w./-])fleets?\b(?!\.pem)": "cluster",
+    r"(?<![\w./-])fleets?\b": "cluster",
     r"\bsubmitters?\b|\b(?:comes?|came|brings?|brought|made|stays?|sent) (?:\w+ )?home\b"
     r"|\bat home\b": "the submitting machine",
     r"\bfacts\b": "metadata",
@@ -99,7 +99,7 @@ PATTERNS = [
 # that no test runs has the comment `<!-- not run -->` before it, or `# not run` in it.
 RUN_BY = {
     r"triton-notebooks run .*--scheduler|triton-notebooks (?:scheduler|worker)": (
-        "tests/pipeline/cluster/test_fleet.py::test_three_machines_run_a_target_each_and_the_site_shows_all"
+        "tests/pipeline/cluster/test_cluster.py::test_three_machines_run_a_target_each_and_the_site_shows_all"
     ),
     r"triton-notebooks run": (
         "tests/pipeline/test_cli.py::test_run_with_nothing_after_it_runs_the_default_target"
@@ -132,7 +132,7 @@ RUN_BY = {
         "tests/pipeline/test_ways_in.py::test_papermill_with_a_parameter_file_gives_no_warning_and_the_same_result"
     ),
     r"dask worker": (
-        "tests/pipeline/cluster/test_fleet.py::test_a_plain_dask_worker_joins_by_a_preload_and_may_share_the_outputs"
+        "tests/pipeline/cluster/test_cluster.py::test_a_plain_dask_worker_joins_by_a_preload_and_may_share_the_outputs"
     ),
     r"redis-server": "tests/hps/test_databases.py::test_redis_keeps_rows",
     r"docker (?:build|run) .*triton-notebooks:": (

@@ -19,7 +19,7 @@ from helpers.store import display_path, report_write_errors
 if TYPE_CHECKING:
     from distributed.security import Security
 
-KEY_FILE = "fleet.pem"  # in the outputs folder of the scheduler
+KEY_FILE = "cluster.pem"  # in the outputs folder of the scheduler
 WORKER_TIMEOUT_VARIABLE = "TRITON_NOTEBOOKS_WORKER_TIMEOUT"  # set by the user, in seconds
 WORKER_TIMEOUT_SECONDS = 20.0
 LEAST_TCP_SECONDS = 12.0  # that Dask takes

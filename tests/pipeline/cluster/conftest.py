@@ -1,4 +1,4 @@
-"""Fleets for the tests: real schedulers and workers, in network namespaces where they may be."""
+"""Clusters for the tests: real schedulers and workers, in network namespaces where they may be."""
 
 import os
 import re
@@ -50,7 +50,7 @@ def add_targets(project: Project) -> None:
 
 @dataclass
 class Running:
-    """A process of a fleet, and what it has said."""
+    """A process of a cluster, and what it has said."""
 
     process: "subprocess.Popen[bytes]"
     log: Path
@@ -83,7 +83,7 @@ class Running:
 
 
 @dataclass
-class Fleet:
+class Cluster:
     """A scheduler, its workers and the submitter's project."""
 
     home: Project
@@ -151,11 +151,11 @@ class Fleet:
         return running
 
     def submit(self, *arguments: str) -> Running:
-        """Start a run over the fleet."""
+        """Start a run over the cluster."""
         return self.start("run", *arguments, "--scheduler", self.address, *self.key)
 
     def run(self, *arguments: str) -> Answer:
-        """Run over the fleet, to the end."""
+        """Run over the cluster, to the end."""
         return self.submit(*arguments).answer()
 
     def outputs(self, *targets: str) -> Path:
@@ -164,11 +164,11 @@ class Fleet:
 
 
 @contextmanager
-def fleet_in(folder: Path) -> Iterator[Fleet]:
-    """Give a fleet in which nothing runs yet, and end all of it after the block."""
+def cluster_in(folder: Path) -> Iterator[Cluster]:
+    """Give a cluster in which nothing runs yet, and end all of it after the block."""
     home = copy_project(folder / "home")
     add_targets(home)
-    found = Fleet(home, folder)
+    found = Cluster(home, folder)
     try:
         yield found
     finally:
@@ -178,25 +178,25 @@ def fleet_in(folder: Path) -> Iterator[Fleet]:
 
 @pytest.fixture(autouse=True)
 def own_outputs() -> None:
-    """Set no outputs folder of the test's own: a fleet's processes outlast it, and have theirs."""
+    """Set no outputs folder of the test's own: a cluster's processes outlast it, and have theirs."""
 
 
 @pytest.fixture
-def fleet(tmp_path: Path) -> Iterator[Fleet]:
-    """A fleet of one test."""
-    with fleet_in(tmp_path) as found:
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    """A cluster of one test."""
+    with cluster_in(tmp_path) as found:
         yield found
 
 
-def make_holdable(fleet: Fleet) -> Path:
+def make_holdable(cluster: Cluster) -> Path:
     """Have its first target's export go on as long as there is a file, and give that."""
-    hold = fleet.folder / "hold"
-    module = fleet.home.root / "helpers/models/dummy/__init__.py"
+    hold = cluster.folder / "hold"
+    module = cluster.home.root / "helpers/models/dummy/__init__.py"
     text = module.read_text()
     changed = text.replace("\n        import onnx\n", HELD.format(hold=hold))
     assert changed != text
     module.write_text(changed)
-    fleet.variables[WORKER_TIMEOUT_VARIABLE] = "6"
+    cluster.variables[WORKER_TIMEOUT_VARIABLE] = "6"
     hold.touch()
     return hold
 

@@ -11,11 +11,11 @@ import pytest
 from helpers.results import read
 from tests.conftest import Project, copy_project, kernels, processes, wait_for
 from tests.pipeline.cluster.conftest import (
-    Fleet,
+    Cluster,
     Network,
     Running,
     add_targets,
-    fleet_in,
+    cluster_in,
     make_holdable,
 )
 
@@ -26,18 +26,18 @@ BOTH = ("params/first.yaml", "params/second.yaml", *ONLY)
 
 
 @pytest.fixture(scope="module")
-def lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    """A fleet for all faults, in which nothing runs yet."""
-    folder = tmp_path_factory.mktemp("fleet")
-    with fleet_in(folder) as found:
+def lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A cluster for all faults, in which nothing runs yet."""
+    folder = tmp_path_factory.mktemp("cluster")
+    with cluster_in(folder) as found:
         make_holdable(found)
         yield found
     wait_for(lambda: not processes(str(folder)), 30)
 
 
 @pytest.fixture
-def held(lasting: Fleet) -> Iterator[Fleet]:
-    """That fleet with a scheduler and two workers, whose first target's export is held."""
+def held(lasting: Cluster) -> Iterator[Cluster]:
+    """That cluster with a scheduler and two workers, whose first target's export is held."""
     if not lasting.address:
         lasting.schedule()
     alive = {name for name, each in lasting.workers.items() if each.process.poll() is None}
@@ -49,33 +49,33 @@ def held(lasting: Fleet) -> Iterator[Fleet]:
             running.end()
 
 
-def exporting(fleet: Fleet, *files: str) -> Running:
+def exporting(cluster: Cluster, *files: str) -> Running:
     """Start a run, and return when the first target is held and what else there is done."""
-    running = fleet.submit(*(files or BOTH), "--force")
+    running = cluster.submit(*(files or BOTH), "--force")
     running.wait_to_say("first dummy onnx-fp32 export: holding on")
     if not files:
         running.wait_to_say("second: [1/1] dummy onnx-fp32 export: done in ")
     return running
 
 
-def require_completion(fleet: Fleet, *files: str) -> None:
+def require_completion(cluster: Cluster, *files: str) -> None:
     """The same command runs that one stage, and nothing else."""
-    (fleet.folder / "hold").unlink()
-    answer = fleet.run(*(files or BOTH))
+    (cluster.folder / "hold").unlink()
+    answer = cluster.run(*(files or BOTH))
     assert answer.code == 0, answer.output
     assert answer.executed() == ["dummy onnx-fp32 export"]
     assert "first: [1/1] dummy onnx-fp32 export: done in" in answer.output
 
 
-def reason(fleet: Fleet, target: str = "first") -> str:
-    found = read(fleet.home.root / f"outputs/{target}/dummy/onnx-fp32/export.json")
+def reason(cluster: Cluster, target: str = "first") -> str:
+    found = read(cluster.home.root / f"outputs/{target}/dummy/onnx-fp32/export.json")
     assert found
     assert (found.state == "done") is (not found.reason)
     return found.reason
 
 
 @pytest.mark.thorough
-def test_a_worker_killed_in_mid_stage_fails_that_stage_and_others_go_on(held: Fleet) -> None:
+def test_a_worker_killed_in_mid_stage_fails_that_stage_and_others_go_on(held: Cluster) -> None:
     running = exporting(held)
     held.workers["first"].process.kill()
 
@@ -104,7 +104,7 @@ def test_a_worker_killed_in_mid_stage_fails_that_stage_and_others_go_on(held: Fl
     ],
 )
 def test_a_stage_that_is_out_of_memory_leaves_its_worker(
-    victim: str, why: str, held: Fleet
+    victim: str, why: str, held: Cluster
 ) -> None:
     """The kernel of Linux kills the process that has most."""
     running = exporting(held, "params/first.yaml", *ONLY)
@@ -122,7 +122,7 @@ def test_a_stage_that_is_out_of_memory_leaves_its_worker(
 
 
 @pytest.mark.thorough
-def test_a_submitter_that_is_killed_has_its_stages_ended_and_the_workers_stay(held: Fleet) -> None:
+def test_a_submitter_that_is_killed_has_its_stages_ended_and_the_workers_stay(held: Cluster) -> None:
     running = exporting(held, "params/first.yaml", *ONLY)
     assert kernels(held.folder)
     running.process.kill()
@@ -134,7 +134,7 @@ def test_a_submitter_that_is_killed_has_its_stages_ended_and_the_workers_stay(he
 
 
 @pytest.mark.thorough
-def test_a_scheduler_that_ends_is_one_line_and_what_was_done_is_kept(held: Fleet) -> None:
+def test_a_scheduler_that_ends_is_one_line_and_what_was_done_is_kept(held: Cluster) -> None:
     port = held.address.rpartition(":")[2]
     joined = {name: worker.said.count("joined") for name, worker in held.workers.items()}
     running = exporting(held)
@@ -157,52 +157,52 @@ def test_a_scheduler_that_ends_is_one_line_and_what_was_done_is_kept(held: Fleet
 
 @pytest.mark.thorough
 def test_a_cable_pulled_out_in_mid_stage_fails_it_and_the_worker_comes_back(
-    fleet: Fleet, network: Network
+    cluster: Cluster, network: Network
 ) -> None:
-    make_holdable(fleet)
-    fleet.schedule("--host", network.address, "--port", "0")
-    first = fleet.work("first", inside=network.names[0])
-    fleet.work("second", inside=network.names[1])
-    running = exporting(fleet)
+    make_holdable(cluster)
+    cluster.schedule("--host", network.address, "--port", "0")
+    first = cluster.work("first", inside=network.names[0])
+    cluster.work("second", inside=network.names[1])
+    running = exporting(cluster)
     network.cut(network.names[0])
 
     answer = running.answer()
 
     assert answer.code == 1
-    assert reason(fleet) == "Lost the connection to the worker. Check its network and run again."
-    assert reason(fleet, "second") == ""
+    assert reason(cluster) == "Lost the connection to the worker. Check its network and run again."
+    assert reason(cluster, "second") == ""
     first.wait_to_say("lost the connection to tls://")
-    wait_for(lambda: not kernels(fleet.folder), 30)
-    there = read(fleet.outputs("first") / "first/dummy/onnx-fp32/export.json")
+    wait_for(lambda: not kernels(cluster.folder), 30)
+    there = read(cluster.outputs("first") / "first/dummy/onnx-fp32/export.json")
     assert there
     assert (there.state, there.reason) == ("failed", "the run was interrupted")
     network.plug(network.names[0])
     wait_for(lambda: first.said.count("joined tls://") == 2)
-    require_completion(fleet)
+    require_completion(cluster)
 
 
 @pytest.mark.thorough
-def test_a_worker_with_other_software_is_refused_before_anything_runs(fleet: Fleet) -> None:
-    other, same = copy_project(fleet.folder / "other"), Project(fleet.folder / "same")
+def test_a_worker_with_other_software_is_refused_before_anything_runs(cluster: Cluster) -> None:
+    other, same = copy_project(cluster.folder / "other"), Project(cluster.folder / "same")
     add_targets(other)
     with (other.root / "helpers/measure/peaks.py").open("a") as file:
         file.write("# changed\n")
-    shutil.copytree(fleet.home.root, same.root)
-    for project in (other, same, fleet.home):
+    shutil.copytree(cluster.home.root, same.root)
+    for project in (other, same, cluster.home):
         (project.root / "docker").mkdir()
         (project.root / "docker/requirements.lock").write_text("numpy==9.9\n")
     package = same.root / "numpy-0.1.dist-info"
     package.mkdir()
     (package / "METADATA").write_text("Metadata-Version: 2.1\nName: numpy\nVersion: 0.1\n")
-    fleet.schedule()
+    cluster.schedule()
     for name, project in (("first", other), ("second", same)):
-        fleet.work(name, project=project)
+        cluster.work(name, project=project)
 
     for name, difference in (
         ("first", "a different version of helpers/measure/peaks.py"),
         ("second", "numpy 0.1 instead of "),
     ):
-        answer = fleet.run(f"params/{name}.yaml", *ONLY)
+        answer = cluster.run(f"params/{name}.yaml", *ONLY)
 
         assert answer.code == 1
         (line,) = (each for each in answer.output.splitlines() if each.startswith("error: "))
@@ -211,4 +211,4 @@ def test_a_worker_with_other_software_is_refused_before_anything_runs(fleet: Fle
         assert line.endswith(
             "Install the same commit and docker/requirements.lock, and restart it."
         )
-        assert not list((fleet.home.root / "outputs").glob(f"{name}/dummy/**/*.json"))
+        assert not list((cluster.home.root / "outputs").glob(f"{name}/dummy/**/*.json"))

@@ -1,4 +1,4 @@
-"""The parts of a fleet by themselves: who may join, what is sent, and who goes in."""
+"""The parts of a cluster by themselves: who may join, what is sent, and who goes in."""
 
 import json
 import signal
@@ -81,7 +81,7 @@ def test_a_time_limit_of_a_silent_worker_that_is_none_is_one_line(
 
 
 def test_the_key_is_written_once_for_its_owner_and_encrypts_both_ways(tmp_path: Path) -> None:
-    key = write_key(tmp_path / "fleet.pem")
+    key = write_key(tmp_path / "cluster.pem")
     content = key.read_bytes()
 
     assert key.stat().st_mode & 0o777 == 0o600

@@ -8,7 +8,7 @@ import pytest
 from tests.conftest import wait_for
 from tests.models.test_criteo_raw import days_of, prepared, written
 from tests.models.test_raw_parts import content
-from tests.pipeline.cluster.conftest import Fleet
+from tests.pipeline.cluster.conftest import Cluster
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.usefixtures("nothing_left")]
 
@@ -24,16 +24,16 @@ models:
 
 
 @pytest.mark.thorough
-def test_days_prepared_by_two_workers_are_those_of_one_machine(fleet: Fleet) -> None:
-    days = written(fleet.folder / "days", days_of((3000, 2000, 1000)), zipped=(1,))
-    whole = prepared(days, fleet.folder / "whole")
-    path = fleet.home.root / "params/raw.yaml"
+def test_days_prepared_by_two_workers_are_those_of_one_machine(cluster: Cluster) -> None:
+    days = written(cluster.folder / "days", days_of((3000, 2000, 1000)), zipped=(1,))
+    whole = prepared(days, cluster.folder / "whole")
+    path = cluster.home.root / "params/raw.yaml"
     path.write_text(PARAMS.format(days=days))
-    fleet.schedule()
-    fleet.work_each("first", "second")
-    command = ("prepare", "params/raw.yaml", "--model", "dlrm", "--scheduler", fleet.address)
-    outputs = fleet.home.root / "outputs"
-    running = fleet.start(*command)
+    cluster.schedule()
+    cluster.work_each("first", "second")
+    command = ("prepare", "params/raw.yaml", "--model", "dlrm", "--scheduler", cluster.address)
+    outputs = cluster.home.root / "outputs"
+    running = cluster.start(*command)
     running.wait_to_say("count: 2 parts in ")
     running.end(signal.SIGKILL)
     (scratch,) = (outputs / "data").glob("*.parts")
@@ -43,16 +43,16 @@ def test_days_prepared_by_two_workers_are_those_of_one_machine(fleet: Fleet) -> 
     (scratch / "result/train").mkdir(parents=True)
     (scratch / "result/train/.label.bin.0").write_text("of a worker that was killed")
 
-    answer = fleet.start(*command).answer()
+    answer = cluster.start(*command).answer()
 
     assert answer.code == 0, answer.output
     (made,) = (path for path in (outputs / "data").glob("dlrm-dataset-*") if path != scratch)
     found = {name: data for name, data in content(made).items() if name != "manifest.json"}
     assert found == content(whole)
     assert not scratch.exists()
-    again = fleet.start(*command).answer()
+    again = cluster.start(*command).answer()
     assert (again.code, "is already prepared" in again.output) == (0, True)
-    generated = fleet.start("prepare", "params/smoke.yaml", *command[2:]).answer()
+    generated = cluster.start("prepare", "params/smoke.yaml", *command[2:]).answer()
     assert generated.code == 2
     assert "has no raw files to prepare on a cluster. Set the dataset to a " in generated.output
     assert "; the models are dcnv2, dlrm, widedeep." in generated.output

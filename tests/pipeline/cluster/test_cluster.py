@@ -10,7 +10,7 @@ import pytest
 from helpers.results import Result, read
 from helpers.store import Artifact, find_artifact
 from tests.conftest import wait_for
-from tests.pipeline.cluster.conftest import TARGETS, Fleet, Network, make_holdable
+from tests.pipeline.cluster.conftest import TARGETS, Cluster, Network, make_holdable
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.usefixtures("nothing_left")]
 
@@ -54,9 +54,9 @@ def intervals(outputs: Path) -> list[tuple[int, int, str]]:
     return sorted(found)
 
 
-def require_the_same_data(fleet: Fleet, output: str) -> None:
+def require_the_same_data(cluster: Cluster, output: str) -> None:
     """Data sets and checkpoints are the same on every worker, whoever made them."""
-    made = [fleet.outputs(name) / "data" for name in TARGETS]
+    made = [cluster.outputs(name) / "data" for name in TARGETS]
     names = {path.name for path in made[0].iterdir()}
     for folder in made[1:]:
         assert names == {path.name for path in folder.iterdir()}
@@ -71,46 +71,46 @@ def require_the_same_data(fleet: Fleet, output: str) -> None:
             assert hashed(one) == hashed(other)
 
 
-def require_fetched(fleet: Fleet, target: str) -> None:
+def require_fetched(cluster: Cluster, target: str) -> None:
     """Artifacts come home when they are asked for, and are then those of a run at home."""
     name, convert = f"params/{target}.yaml", ("--stage", "convert", *ONE)
-    fetched = fleet.run(name, "--stage", "export", *convert, "--fetch")
+    fetched = cluster.run(name, "--stage", "export", *convert, "--fetch")
     assert (fetched.code, fetched.executed()) == (0, []), fetched.output
     for stage in ("export", "convert"):
-        found = result(fleet.home.root / "outputs", target, stage).artifact
+        found = result(cluster.home.root / "outputs", target, stage).artifact
         assert found
-        folder = fleet.home.root / f"outputs/{target}/artifacts" / found.folder
+        folder = cluster.home.root / f"outputs/{target}/artifacts" / found.folder
         assert (folder / "model.onnx").exists()
-    unchanged = fleet.home.run("run", name, *convert)
+    unchanged = cluster.home.run("run", name, *convert)
     assert (unchanged.code, unchanged.executed()) == (0, [])
 
 
 @pytest.mark.thorough
 def test_three_machines_run_a_target_each_and_the_site_shows_all(
-    fleet: Fleet, network: Network
+    cluster: Cluster, network: Network
 ) -> None:
     """The scheduler and the submitter are on this machine, the workers are behind a bridge each.
     Artifacts stay until they are asked for.
     """
-    fleet.schedule("--host", network.address, "--port", "0")
+    cluster.schedule("--host", network.address, "--port", "0")
     places = zip(TARGETS, network.names, strict=True)
-    for worker in [fleet.start_worker(name, inside=inside) for name, inside in places]:
+    for worker in [cluster.start_worker(name, inside=inside) for name, inside in places]:
         worker.wait_to_say("joined")
     files = [f"params/{name}.yaml" for name in TARGETS]
 
-    answer = fleet.run(*files, *ONE)
+    answer = cluster.run(*files, *ONE)
 
-    assert fleet.address.startswith("tls://")
+    assert cluster.address.startswith("tls://")
     assert answer.code == 0, answer.output
-    require_the_same_data(fleet, answer.output)
-    outputs = fleet.home.root / "outputs"
+    require_the_same_data(cluster, answer.output)
+    outputs = cluster.home.root / "outputs"
     for name in TARGETS:
-        there, here = states(fleet.outputs(name), name), states(outputs, name)
+        there, here = states(cluster.outputs(name), name), states(outputs, name)
         assert there.keys() == {path for path in here if "report" not in path}
         assert {*there.values(), *here.values()} == {"done"}
         for stage in STAGES:
             found = result(outputs, name, stage)
-            assert found == result(fleet.outputs(name), name, stage)
+            assert found == result(cluster.outputs(name), name, stage)
             assert found.source
             assert (
                 found.source.command
@@ -123,21 +123,21 @@ def test_three_machines_run_a_target_each_and_the_site_shows_all(
     assert len(intervals(outputs)) == 6
     for (_, end, _), (start, _, _) in zip(intervals(outputs), intervals(outputs)[1:], strict=False):
         assert end < start  # one at a time on this host
-    assert (fleet.home.root / "outputs/fleet.pem").stat().st_mode & 0o777 == 0o600
+    assert (cluster.home.root / "outputs/cluster.pem").stat().st_mode & 0o777 == 0o600
 
-    again = fleet.run(*files, *ONE)
+    again = cluster.run(*files, *ONE)
 
     assert (again.code, again.executed()) == (0, [])
     serve = ("serve", "params/first.yaml", "--model", "dummy")
-    assert "is on another machine. Add the cluster's --scheduler" in fleet.home.run(*serve).output
-    serving = fleet.start(*serve, "--scheduler", fleet.address, *fleet.key)
+    assert "is on another machine. Add the cluster's --scheduler" in cluster.home.run(*serve).output
+    serving = cluster.start(*serve, "--scheduler", cluster.address, *cluster.key)
     serving.wait_to_say("dummy (onnx-fp32) at http://127.0.0.1:")
     assert "first/artifacts/dummy-deploy-" in serving.said
     serving.end()
-    require_fetched(fleet, TARGETS[0])
-    local, first = fleet.home.root / "local", TARGETS[0]
+    require_fetched(cluster, TARGETS[0])
+    local, first = cluster.home.root / "local", TARGETS[0]
     makes = ("--stage=export", "--stage=convert", "--stage=deploy")
-    alone = fleet.home.run("run", files[0], *ONE, *makes, "--outputs", "local")
+    alone = cluster.home.run("run", files[0], *ONE, *makes, "--outputs", "local")
     assert alone.code == 0, alone.output
     for name in TARGETS:
         assert hashes(outputs, name) == hashes(local, first)
@@ -145,18 +145,18 @@ def test_three_machines_run_a_target_each_and_the_site_shows_all(
 
 
 @pytest.mark.thorough
-def test_a_stage_alone_finds_the_deployment_that_it_is_about_or_has_it_sent(fleet: Fleet) -> None:
+def test_a_stage_alone_finds_the_deployment_that_it_is_about_or_has_it_sent(cluster: Cluster) -> None:
     """Of two workers of one target, the one that has it runs another target's stage."""
-    hold = make_holdable(fleet)
-    fleet.schedule()
-    fleet.work("first", "second")
-    deployed = fleet.run("params/second.yaml", *ONE, *("--stage=" + name for name in STAGES[:3]))
+    hold = make_holdable(cluster)
+    cluster.schedule()
+    cluster.work("first", "second")
+    deployed = cluster.run("params/second.yaml", *ONE, *("--stage=" + name for name in STAGES[:3]))
     assert deployed.code == 0, deployed.output
     only = ("--stage", "export", "--stage", "perf_online", *ONE)
 
-    running = fleet.submit("params/first.yaml", "params/second.yaml", *only)
+    running = cluster.submit("params/first.yaml", "params/second.yaml", *only)
     running.wait_to_say("first dummy onnx-fp32 export: holding on")
-    fleet.work("second")
+    cluster.work("second")
     running.wait_to_say("dummy onnx-fp32 perf_online waiting: other stages are running on its host")
     hold.unlink()
     answer = running.answer()
@@ -166,48 +166,48 @@ def test_a_stage_alone_finds_the_deployment_that_it_is_about_or_has_it_sent(flee
     assert "second: [1/2] dummy onnx-fp32 export: unchanged\n" in answer.output
     assert "second: [2/2] dummy onnx-fp32 perf_online: done in" in answer.output
     assert "first: [2/2] dummy onnx-fp32 perf_online: blocked: deploy " in answer.output
-    there = result(fleet.outputs("second"), "second", "perf_online")
-    assert there == result(fleet.home.root / "outputs", "second", "perf_online")
+    there = result(cluster.outputs("second"), "second", "perf_online")
+    assert there == result(cluster.home.root / "outputs", "second", "perf_online")
 
 
 def test_a_stage_goes_to_its_worker_and_comes_home_and_what_no_worker_offers_waits(
-    fleet: Fleet,
+    cluster: Cluster,
 ) -> None:
-    fleet.schedule()
-    fleet.work("first")
+    cluster.schedule()
+    cluster.work("first")
     only = ("--stage", "export", *ONE)
-    running = fleet.submit("params/first.yaml", "params/second.yaml", *only)
+    running = cluster.submit("params/first.yaml", "params/second.yaml", *only)
 
     running.wait_to_say("second dummy: waiting: no worker offers second")
     running.wait_to_say("first: [1/1] dummy onnx-fp32 export: done in ")
-    index = (fleet.home.root / "outputs/second/index.html").read_text()
+    index = (cluster.home.root / "outputs/second/index.html").read_text()
     assert "no worker offers second" in index
-    own = result(fleet.home.root / "outputs", "first", "export")
-    assert own == result(fleet.outputs("first"), "first", "export")
-    wait_for((fleet.home.root / "outputs/first/dummy/onnx-fp32/export.html").exists)
+    own = result(cluster.home.root / "outputs", "first", "export")
+    assert own == result(cluster.outputs("first"), "first", "export")
+    wait_for((cluster.home.root / "outputs/first/dummy/onnx-fp32/export.html").exists)
 
     running.end()
     assert running.process.returncode == 130
     assert running.said.splitlines()[-1].startswith("Interrupted. Run the same command again")
-    again = fleet.run("params/first.yaml", *only)
+    again = cluster.run("params/first.yaml", *only)
     assert (again.code, again.executed()) == (0, [])
 
 
 @pytest.mark.thorough
-def test_a_plain_dask_worker_joins_by_a_preload_and_may_share_the_outputs(fleet: Fleet) -> None:
+def test_a_plain_dask_worker_joins_by_a_preload_and_may_share_the_outputs(cluster: Cluster) -> None:
     """As dask-jobqueue and the operator of dask-kubernetes start workers and schedulers. An outputs
     folder that worker and submitter both see is used as it is.
     """
     quiet = ("--host", "127.0.0.1", "--dashboard-address", "127.0.0.1:0")
-    scheduler = fleet.start("scheduler", *quiet, "--port", "0", module="dask")
+    scheduler = cluster.start("scheduler", *quiet, "--port", "0", module="dask")
     said = scheduler.wait_to_say("Scheduler at:")
-    fleet.address = re.findall(r"Scheduler at: +(\S+)", said)[0]
+    cluster.address = re.findall(r"Scheduler at: +(\S+)", said)[0]
     of_ours = ("--nthreads", "1", "--no-nanny", "--memory-limit", "0")
-    fleet.variables["TRITON_NOTEBOOKS_OUTPUTS"] = str(fleet.home.root / "outputs")
-    fleet.start(
+    cluster.variables["TRITON_NOTEBOOKS_OUTPUTS"] = str(cluster.home.root / "outputs")
+    cluster.start(
         *(
             "worker",
-            fleet.address,
+            cluster.address,
             *quiet,
             *of_ours,
             "--preload",
@@ -215,15 +215,15 @@ def test_a_plain_dask_worker_joins_by_a_preload_and_may_share_the_outputs(fleet:
         ),
         module="dask",
     )
-    del fleet.variables["TRITON_NOTEBOOKS_OUTPUTS"]
+    del cluster.variables["TRITON_NOTEBOOKS_OUTPUTS"]
     only = ("params/first.yaml", "--stage", "export", "--stage", "convert", *ONE)
 
-    answer = fleet.run(*only)
+    answer = cluster.run(*only)
 
     assert answer.code == 0, answer.output
     assert answer.executed() == ["dummy onnx-fp32 export", "dummy onnx-fp32 convert"]
-    (path,) = (fleet.home.root / "outputs/first/artifacts").glob("dummy-export-*/model.onnx")
+    (path,) = (cluster.home.root / "outputs/first/artifacts").glob("dummy-export-*/model.onnx")
     assert path.exists()
     assert "sent" not in answer.output
-    again = fleet.home.run("run", *only)
+    again = cluster.home.run("run", *only)
     assert (again.code, again.executed()) == (0, [])
