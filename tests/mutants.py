@@ -19,8 +19,8 @@ helpers/hps/updates.py: return store.start(work, store, source) if work else Non
   hps/test_kafka.py::test_a_broker_that_is_not_there_is_told_and_keeps_nobody_from_answering
 helpers/models/resnet50/data.py: pool.shutdown(cancel_futures=True) => pass
   models/test_resnet50.py::test_who_leaves_batches_early_leaves_no_thread_that_reads_on
-helpers/measure/background.py: return max(part() for _ in range(PACE_PARTS)) => return 2.0
-  measure/test_measure.py::test_the_pace_is_that_of_the_moment_in_which_nothing_else_ran
+helpers/measure/background.py: return max(part() for _ in range(SPEED_PARTS)) => return 2.0
+  measure/test_measure.py::test_the_machine_s_speed_is_that_of_the_moment_in_which_nothing_else_ran
 helpers/measure/peaks.py: gflops, memory = found => gflops, memory = {precision: 50.0}, 10.0
   measure/test_limits.py::test_a_peak_is_what_was_computed_and_copied_in_the_shortest_time
 helpers/triton/serving.py: -p 127.0.0.1:8000:8000 => -p 127.0.0.1:8000:8000 -p 0.0.0.0:8001:8001

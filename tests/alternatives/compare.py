@@ -72,7 +72,7 @@ class Tensors:
 
 
 @dataclass(frozen=True)
-class Contender:
+class Candidate:
     """A server at a port of 127.0.0.1, and how it is asked."""
 
     name: str
@@ -120,8 +120,8 @@ def base64(tensors: Tensors) -> Encode:
 class Connection:
     """One client: a connection that sends one request after the other."""
 
-    def __init__(self, contender: Contender, model: str) -> None:
-        self.http = http.client.HTTPConnection("127.0.0.1", contender.port, timeout=60)
+    def __init__(self, candidate: Candidate, model: str) -> None:
+        self.http = http.client.HTTPConnection("127.0.0.1", candidate.port, timeout=60)
         self.path = f"/v2/models/{model}/infer"
 
     def ask(self, body: bytes, headers: Mapping[str, str]) -> tuple[bytes, int | None]:
@@ -139,15 +139,15 @@ class Connection:
 
 
 def answers(
-    contender: Contender, tensors: Tensors, samples: Sequence[Floats], clients: int
+    candidate: Candidate, tensors: Tensors, samples: Sequence[Floats], clients: int
 ) -> Floats:
     """Send every sample once, from several clients at a time; give the outputs in order."""
-    encoded = [contender.encode(sample) for sample in samples]
+    encoded = [candidate.encode(sample) for sample in samples]
     found: list[Floats] = [np.empty(0, np.float32)] * len(samples)
 
     def client(start: int) -> None:
         parse = triton_http.InferenceServerClient.parse_response_body
-        with closing(Connection(contender, tensors.model)) as connection:
+        with closing(Connection(candidate, tensors.model)) as connection:
             for place in range(start, len(samples), clients):
                 content, length = connection.ask(*encoded[place])
                 found[place] = parse(content, header_length=length).as_numpy(tensors.output)
@@ -171,16 +171,16 @@ def require_right(name: str, found: Floats, reference: Floats, bounds: tuple[flo
 
 
 def throughput(
-    contender: Contender, tensors: Tensors, samples: Sequence[Floats], clients: int, seconds: float
+    candidate: Candidate, tensors: Tensors, samples: Sequence[Floats], clients: int, seconds: float
 ) -> float:
     """Load a server for that long; give the answers per second, without each client's first."""
-    encoded = [contender.encode(sample) for sample in samples]
+    encoded = [candidate.encode(sample) for sample in samples]
     ends: list[list[float]] = [[] for _ in range(clients)]
     ready = threading.Barrier(clients)
 
     def client(number: int) -> None:
         place = number
-        with closing(Connection(contender, tensors.model)) as connection:
+        with closing(Connection(candidate, tensors.model)) as connection:
             ready.wait()
             connection.ask(*encoded[place % len(encoded)])
             deadline = time.perf_counter() + seconds
@@ -195,7 +195,7 @@ def throughput(
     return sum((len(each) - 1) / (each[-1] - each[0]) for each in ends)
 
 
-def bare(
+def in_process(
     run: Callable[[Floats], object], samples: Sequence[Floats], clients: int, seconds: float
 ) -> float:
     """Give the samples per second without any server, in batches of a sample of each client."""
@@ -297,7 +297,7 @@ def _is_ready(port: int, model: str) -> bool:
 @contextmanager
 def contenders(
     config: DeployConfig, repository: Artifact, file: Path, tensors: Tensors
-) -> Iterator[list[Contender]]:
+) -> Iterator[list[Candidate]]:
     """Start all servers; each waits without a spinning thread while another is measured."""
     ours, http_port, grpc_port, ml_port, ml_grpc, ml_metrics = free_ports(*[0] * 6)
     own = {
@@ -326,10 +326,10 @@ def contenders(
         mlserver.append(str(folder / "mlserver"))
         stack.enter_context(other_server("MLServer", ml_port, tensors, mlserver))
         yield [
-            Contender("this package", ours, binary(tensors)),
-            Contender("PyTriton", http_port, binary(tensors)),
-            Contender("MLServer, base64", ml_port, base64(tensors)),
-            Contender("MLServer, numbers", ml_port, numbers(tensors)),
+            Candidate("this package", ours, binary(tensors)),
+            Candidate("PyTriton", http_port, binary(tensors)),
+            Candidate("MLServer, base64", ml_port, base64(tensors)),
+            Candidate("MLServer, numbers", ml_port, numbers(tensors)),
         ]
 
 
@@ -393,7 +393,7 @@ def compare(
 
         def measure(name: str, clients: int) -> float:
             if name == NO_SERVER:
-                return bare(session.run, samples, clients, seconds)
+                return in_process(session.run, samples, clients, seconds)
             return throughput(by_name[name], tensors, samples, clients, seconds)
 
         return in_turn([*by_name, NO_SERVER], points, rounds, measure)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from tests.alternatives import compare
-from tests.alternatives.compare import Contender, Refused, Tensors
+from tests.alternatives.compare import Candidate, Refused, Tensors
 from tests.conftest import ROOT, Project
 
 TENSORS = Tensors("twice", "x", "y")
@@ -24,7 +24,7 @@ BOUNDS = 1e-4, 1e-5
 
 
 @contextmanager
-def doubling(error: float = 0.0, status: int = 200) -> Iterator[Contender]:
+def doubling(error: float = 0.0, status: int = 200) -> Iterator[Candidate]:
     """A server of the protocol's JSON that doubles, and adds an error to each third value."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -51,16 +51,16 @@ def doubling(error: float = 0.0, status: int = 200) -> Iterator[Contender]:
     thread = Thread(target=server.serve_forever)
     thread.start()
     try:
-        yield Contender("doubling", server.server_port, compare.numbers(TENSORS))
+        yield Candidate("doubling", server.server_port, compare.numbers(TENSORS))
     finally:
         server.shutdown()
         thread.join()
         server.server_close()
 
 
-def check(contender: Contender) -> None:
-    found = compare.answers(contender, TENSORS, SAMPLES, clients=3)
-    compare.require_right(contender.name, found, RIGHT, BOUNDS)
+def check(candidate: Candidate) -> None:
+    found = compare.answers(candidate, TENSORS, SAMPLES, clients=3)
+    compare.require_right(candidate.name, found, RIGHT, BOUNDS)
 
 
 def test_a_server_with_the_right_answers_in_the_samples_order_is_compared() -> None:
@@ -95,7 +95,7 @@ def test_clients_are_counted_over_the_time_that_they_asked() -> None:
 def test_without_a_server_each_batch_has_a_sample_of_each_client() -> None:
     asked: list[np.ndarray] = []
 
-    assert compare.bare(asked.append, SAMPLES, clients=3, seconds=0.01) > 100
+    assert compare.in_process(asked.append, SAMPLES, clients=3, seconds=0.01) > 100
 
     assert {each.shape for each in asked} == {(3, 3)}
     np.testing.assert_array_equal(asked[7], np.concatenate([SAMPLES[6], SAMPLES[7], SAMPLES[0]]))

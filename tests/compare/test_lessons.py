@@ -143,7 +143,7 @@ def batching() -> list[Point]:
     return [*alone, *(point(name, 4, many[name]) for name in names)]
 
 
-def test_what_is_noticed_of_the_batcher_is_what_was_measured() -> None:
+def test_what_is_said_of_the_batcher_is_what_was_measured() -> None:
     found = lessons.notice_batching(batching())
 
     words = (

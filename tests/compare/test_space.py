@@ -45,7 +45,7 @@ def config(model: str = "resnet50", experiment: str = "", **overrides: Any) -> T
     return found
 
 
-def make_ladder(of: TuneConfig) -> None:
+def make_checked(of: TuneConfig) -> None:
     for stage in CHECK_STAGES:
         with create_artifact(artifact_folder(of, stage)) as (folder, _):
             (folder / "model").write_text(stage)
@@ -73,7 +73,7 @@ def test_each_format_that_the_framework_leads_to_is_a_candidate() -> None:
 
 
 @pytest.mark.parametrize("model", ["resnet50", "dlrm"])
-def test_the_search_looks_for_each_format_where_its_ladder_was_climbed(model: str) -> None:
+def test_the_search_looks_for_each_format_that_was_checked(model: str) -> None:
     given = read_file(ROOT / "params/cpu.yaml")
     given.file.models[model].defaults["calibration_samples"] = 16
     chosen = configure(given, model, "", "tune")
@@ -93,10 +93,10 @@ def test_a_failed_check_excludes_a_format_with_its_reason() -> None:
     found, _ = candidates(chosen)
     made = {name: changed(chosen, {**f, "experiment": PREFIX + name}) for name, f in found.items()}
     for name in ("onnx-fp32", "openvino-fp32", "openvino-bf16"):
-        make_ladder(made[name])
-    red = find_artifact(artifact_folder(made["openvino-bf16"], "deploy"))
-    assert red
-    mark_failed(red, "served bf16: OUTPUT__0 differs")
+        make_checked(made[name])
+    failed = find_artifact(artifact_folder(made["openvino-bf16"], "deploy"))
+    assert failed
+    mark_failed(failed, "served bf16: OUTPUT__0 differs")
     failed = made["ts-trace-fp32"]
     head = {"model": failed.model, "experiment": failed.experiment, "gpu": failed.gpu}
     export = failed.model_copy(update={"stage": "export"})
@@ -119,7 +119,7 @@ def test_an_experiment_without_its_parity_checks_is_not_tuned() -> None:
 def test_the_experiments_own_values_come_first_and_only_a_recommender_has_a_composition() -> None:
     chosen = config(threads=1, max_queue_delay_us=250, concurrency=[1, 4, 16])
     for each in (chosen, config("dlrm")):
-        make_ladder(each)
+        make_checked(each)
 
     values, of_dlrm = choices(chosen).values, choices(config("dlrm")).values
 
@@ -168,7 +168,7 @@ def test_without_optuna_a_line_says_how_to_install_it(monkeypatch: pytest.Monkey
 
 def test_the_winner_is_a_parameter_file_that_says_what_each_field_is_worth() -> None:
     chosen = config(tune_minutes=2)
-    make_ladder(chosen)
+    make_checked(chosen)
     making_fields, _ = candidates(chosen)
     space = choices(chosen)
     space = Space(space.values, making_fields, {})

@@ -212,7 +212,7 @@ TORCHSCRIPT = {"format": "ts-trace", "export_format": "ts-trace"}
 
 
 @pytest.mark.parametrize(
-    ("device", "server", "fields", "native", "bare"),
+    ("device", "server", "fields", "native", "in_process"),
     [
         ("cpu", {}, {}, False, True),
         ("cpu", DOCKER, {}, False, False),  # a version of its own, which spins
@@ -225,10 +225,10 @@ TORCHSCRIPT = {"format": "ts-trace", "export_format": "ts-trace"}
         ("gpu", {}, TORCHSCRIPT, False, True),
     ],
 )
-def test_bare_is_measured_only_with_the_runtime_that_serves(
-    device: str, server: dict[str, Any], fields: dict[str, Any], native: bool, bare: bool
+def test_the_in_process_baseline_is_measured_only_with_the_runtime_that_serves(
+    device: str, server: dict[str, Any], fields: dict[str, Any], native: bool, in_process: bool
 ) -> None:
     chosen = config("perf_offline", server, device, **fields)
 
     assert ensemble.needs_native_backend(chosen, chosen.format) is native
-    assert ensemble.runs_in_process(chosen) is bare
+    assert ensemble.runs_in_process(chosen) is in_process

@@ -53,7 +53,7 @@ def tensor(kind: Any, name: str, dtype: int, size: int) -> Any:
     return kind(name=name, data_type=dtype, dims=[size])
 
 
-def test_every_stage_is_green_and_keeps_the_auc(outputs: Path) -> None:
+def test_every_stage_passes_and_keeps_the_auc(outputs: Path) -> None:
     deployed = result(outputs, "deploy")
     measurement = result(outputs, "perf_offline").measurement
 

@@ -122,17 +122,17 @@ def test_one_sample_far_off_fails_though_the_mean_holds() -> None:
 def test_a_check_names_the_output_that_is_wrong_and_its_tolerances(config: Config) -> None:
     right = {"OUTPUT__0": reference()}
 
-    green = check("served", config, "fp32", right, right)
-    red = check("served", config, "fp32", {"OUTPUT__0": np.zeros_like(reference())}, right)
+    passed = check("served", config, "fp32", right, right)
+    failed = check("served", config, "fp32", {"OUTPUT__0": np.zeros_like(reference())}, right)
     lost = check("served", config, "fp32", {"OTHER": reference()}, right)
 
-    assert (green.failure, green.samples) == ("", SAMPLES)
-    assert red.failure.startswith(
+    assert (passed.failure, passed.samples) == ("", SAMPLES)
+    assert failed.failure.startswith(
         "served fp32: output OUTPUT__0 differs from the reference by up to "
     )
-    assert " standard deviations (tolerance 5.6e-05) and " in red.failure
-    assert " on average (tolerance 1.4e-05); sample " in red.failure
-    assert red.rows()[0]["result"] == "failed"
+    assert " standard deviations (tolerance 5.6e-05) and " in failed.failure
+    assert " on average (tolerance 1.4e-05); sample " in failed.failure
+    assert failed.rows()[0]["result"] == "failed"
     assert lost.failure == "served fp32: output OUTPUT__0 has a different shape"
 
 
@@ -148,17 +148,19 @@ def test_a_failed_check_names_the_sample_that_differs_most_and_both_values(
     name: str, words: str, config: Config
 ) -> None:
     right, found = reference(), WRONG[name]
-    red = check("served", config, "fp32", {"OUTPUT__0": found}, {"OUTPUT__0": right})
+    failed = check("served", config, "fp32", {"OUTPUT__0": found}, {"OUTPUT__0": right})
 
-    (only,) = red.differences
+    (only,) = failed.differences
     assert only.sample is not None
     worst = np.abs(found[only.sample] - right[only.sample]).argmax()  # the place of a NaN
-    assert words in red.failure
-    assert red.failure.endswith(
+    assert words in failed.failure
+    assert failed.failure.endswith(
         f"; sample {only.sample} of 64 is {float(found[only.sample, worst])} "
         f"instead of {float(right[only.sample, worst])}"
     )
-    assert ParityCheck.model_validate_json(red.model_dump_json()).failure  # JSON has null for a NaN
+    assert ParityCheck.model_validate_json(
+        failed.model_dump_json()
+    ).failure  # JSON has null for a NaN
 
 
 def test_a_16_bit_check_as_near_as_fp32_says_so_on_its_page(config: Config) -> None:

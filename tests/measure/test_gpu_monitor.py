@@ -234,9 +234,7 @@ def row_of(point: GpuObservation) -> Row:
 
 
 @pytest.mark.parametrize("reasons", [0, IDLE, CAP, IDLE | CAP | 0x2 | 0x10 | 0x100])
-def test_a_card_at_its_power_cap_is_not_disturbed(
-    card: Card, endpoint: Endpoint, reasons: int
-) -> None:
+def test_a_card_at_its_power_cap_is_not_noisy(card: Card, endpoint: Endpoint, reasons: int) -> None:
     card.reasons, card.processes, point = reasons, [(os.getpid(), 1)], GpuObservation()
     with observed("gpu", served(endpoint)) as observer:
         observer.look(point)
@@ -245,7 +243,7 @@ def test_a_card_at_its_power_cap_is_not_disturbed(
 
 
 @pytest.mark.parametrize("bit", [0x8, 0x20, 0x40, 0x80])
-def test_a_row_on_a_card_that_was_held_back_is_disturbed(
+def test_a_row_on_a_card_that_was_held_back_is_noisy(
     card: Card, endpoint: Endpoint, bit: int
 ) -> None:
     point = GpuObservation()
@@ -265,7 +263,7 @@ def test_a_row_on_a_card_that_was_held_back_is_disturbed(
     )
 
 
-def test_a_row_on_a_shared_card_is_disturbed(card: Card, endpoint: Endpoint) -> None:
+def test_a_row_on_a_shared_card_is_noisy(card: Card, endpoint: Endpoint) -> None:
     card.processes, point = [(os.getpid(), 10**9)], GpuObservation()
     with observed("gpu", served(endpoint)) as observer:
         observer.look(point)
@@ -364,7 +362,7 @@ def test_rows_of_a_measurement_have_their_load_and_the_stage_its_record(
 
 
 @pytest.mark.slow
-def test_the_machine_s_pace_is_not_measured_while_the_server_starts(
+def test_the_machine_s_speed_is_not_measured_while_the_server_starts(
     endpoint: Endpoint,
     load: None,
     monkeypatch: pytest.MonkeyPatch,

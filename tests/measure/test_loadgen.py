@@ -27,7 +27,7 @@ BOUNDS = np.full(6, 0.1)
 
 
 class Doubling:
-    """A stand-in server, whose pace is known: it doubles what it gets, one request at a time."""
+    """A stand-in server, whose speed is known: it doubles what it gets, one request at a time."""
 
     def __init__(self, seconds: float = 0.0) -> None:
         self.seconds = seconds
@@ -165,7 +165,7 @@ def test_after_a_failed_request_no_other_is_sent_and_loadgen_ends(scenario: Any)
 
 
 def closed_loop(rate: float, noise: Any) -> Any:
-    """perf_analyzer's part: 100 requests at a pace, of so many rows."""
+    """perf_analyzer's part: 100 requests at a speed, of so many rows."""
 
     def load(rows: int) -> Window:
         gaps = 1e9 * rows / rate * noise.uniform(0.99, 1.01, 100)
@@ -230,10 +230,10 @@ def test_load_generators_are_consistent_where_their_intervals_overlap(
 ) -> None:
     monkeypatch.setattr(loadgen.background, "wait_until_quiet", lambda *_: 0.0)
     noise = np.random.default_rng(0)
-    paces = iter([60, 140, 90, 110, 80] * 2)
+    speeds = iter([60, 140, 90, 110, 80] * 2)
 
     def uneven(rows: int) -> Window:
-        window: Window = closed_loop(next(paces), noise)(rows)
+        window: Window = closed_loop(next(speeds), noise)(rows)
         return window
 
     single, *_ = compare(loadgen_at(130, noise), uneven, open_loop(noise), 2, 4, None)

@@ -1,5 +1,5 @@
-"""Measuring a point: as many requests and pairs as are asked for, at any pace of the server, and no
-longer than it may take.
+"""Measuring: as many requests and pairs as are asked for, at any speed of the server, and no longer
+than it may take.
 """
 
 import itertools
@@ -47,12 +47,12 @@ class Session:
 
 
 def load_of(seconds: Callable[[], float], order: list[str]) -> Callable[[LoadPoint], Window]:
-    """A stand-in for the load generator, so that the server's pace is known exactly: it answers
+    """A stand-in for the load generator, so that the server's speed is known exactly: it answers
     whole requests within three windows of the length that it is given.
     """
 
     def load(point: LoadPoint) -> Window:
-        order.append("floor" if point.model == "identity" else "served")
+        order.append("no-op" if point.model == "identity" else "served")
         request = seconds()
         count = int(3 * point.interval_ms / 1000 * analyzer.WINDOW_STRETCH / request)
         ends = (np.arange(1, count + 1) * request * 1e9).astype(np.int64)
@@ -72,7 +72,7 @@ def measured(
 
     class Noted(InProcessModel):
         def run(self, seconds: float) -> float:
-            order.append("bare" if seconds else "first call")
+            order.append("in_process" if seconds else "first call")
             return super().run(min(seconds, 0.01))
 
     watches = 0
@@ -88,16 +88,16 @@ def measured(
     own = {"processes": (), "wire": None, "identity": identity}
     server: Any = SimpleNamespace(infer=lambda *_: None, **own)
     runs = Runs(load_of(seconds, order), watched)
-    bare = Noted(Session(), [BATCH])
+    in_process = Noted(Session(), [BATCH])
     point = LoadPoint("resnet50", Path("inputs.json"), [])
-    offline.run_rounds(config, server, bare, BATCH, point, runs)
-    assert watches == order.count("bare")
+    offline.run_rounds(config, server, in_process, BATCH, point, runs)
+    assert watches == order.count("in_process")
     return runs
 
 
 @pytest.mark.parametrize("slower", [0.8, 1.0, 1.25, 3.0])
 @pytest.mark.parametrize("pairs", [2, 3])
-def test_a_server_slower_than_the_bare_runtime_still_gets_its_requests(
+def test_a_server_slower_than_the_in_process_runtime_still_gets_its_requests(
     slower: float, pairs: int
 ) -> None:
     wanted = 2000  # long enough for the shortest interval to have no say
@@ -114,20 +114,20 @@ def test_pairs_share_no_run_and_take_turns_at_coming_first() -> None:
 
     measured(order, lambda: CALL_SECONDS, pairs=4, request_count=4)
 
-    pair = ["bare", "served", "served", "bare"]
+    pair = ["in_process", "served", "served", "in_process"]
     assert order == ["first call", *pair, *pair]
 
 
 def test_the_identity_model_is_measured_between_the_runs_of_the_first_three_pairs() -> None:
     order: list[str] = []
 
-    paces = (CALL_SECONDS * pace for pace in itertools.cycle([1.0, 1.2, 0.9, 1.05, 1.0]))
+    speeds = (CALL_SECONDS * speed for speed in itertools.cycle([1.0, 1.2, 0.9, 1.05, 1.0]))
     given = {"pairs": 4, "request_count": 4, "margin_of_error": 0.5}
 
-    runs = measured(order, lambda: next(paces), identity="identity", **given)
+    runs = measured(order, lambda: next(speeds), identity="identity", **given)
 
-    pair = ["bare", "floor", "served"]
-    assert order == ["first call", *pair, *reversed(pair), *pair, "served", "bare"]
+    pair = ["in_process", "no-op", "served"]
+    assert order == ["first call", *pair, *reversed(pair), *pair, "served", "in_process"]
     found: Any = sweep.compared(resolve("resnet50", "perf_offline"), runs)  # type: ignore[arg-type]
     floors = [1.0, 1.05, 1.0]  # the runs of the server but for the served ones
     assert found["noop_latency_ms"] == pytest.approx(
@@ -149,7 +149,7 @@ def test_what_others_take_is_judged_over_all_runs_of_a_point() -> None:
     assert runs.others_cores == pytest.approx(0.01)
 
 
-def test_the_floor_is_asked_with_one_request_whatever_the_batch(tmp_path: Path) -> None:
+def test_the_no_op_model_is_asked_with_one_request_whatever_the_batch(tmp_path: Path) -> None:
     """Each different one costs perf_analyzer a region of shared memory at its start."""
     asked: list[LoadPoint] = []
     rows: list[int] = []
@@ -166,18 +166,18 @@ def test_the_floor_is_asked_with_one_request_whatever_the_batch(tmp_path: Path) 
 
     offline._measure_noop(server, point, Runs(load, nullcontext), many)
 
-    (floor,) = asked
-    assert (floor.model, floor.batch_size, floor.parts) == ("identity", 64, ("",))
+    (noop,) = asked
+    assert (noop.model, noop.batch_size, noop.parts) == ("identity", 64, ("",))
     assert rows == [1]
-    assert offline.NOOP_INTERVAL_MS <= floor.interval_ms < analyzer.SHORTEST_INTERVAL_MS
+    assert offline.NOOP_INTERVAL_MS <= noop.interval_ms < analyzer.SHORTEST_INTERVAL_MS
 
 
 @pytest.mark.slow
 def test_a_point_goes_on_until_it_is_known_or_its_time_is_over() -> None:
-    paces = itertools.cycle([1.0, 1.2, 0.9, 1.05, 1.0])
+    speeds = itertools.cycle([1.0, 1.2, 0.9, 1.05, 1.0])
 
     def jittering() -> float:
-        return CALL_SECONDS * next(paces)
+        return CALL_SECONDS * next(speeds)
 
     known = measured([], jittering, pairs=2, request_count=5, margin_of_error=0.05)
     spent = measured(
@@ -190,11 +190,11 @@ def test_a_point_goes_on_until_it_is_known_or_its_time_is_over() -> None:
     assert 2 <= len(spent.served) < 40
 
 
-def test_a_bare_run_lasts_as_long_as_a_served_one() -> None:
+def test_an_in_process_run_lasts_as_long_as_a_served_one() -> None:
     session = Session()
-    bare = InProcessModel(session, [BATCH])
+    in_process = InProcessModel(session, [BATCH])
 
-    rate = bare.run(0.2)
+    rate = in_process.run(0.2)
 
     spent = session.called[-1] - session.called[0]
     assert spent == pytest.approx(0.2, abs=0.05)
@@ -203,7 +203,7 @@ def test_a_bare_run_lasts_as_long_as_a_served_one() -> None:
 
 
 @pytest.mark.parametrize("shared_memory", ["cuda", "system"])
-def test_in_cuda_shared_memory_a_bare_call_takes_tensors_there_and_waits_for_its_outputs(
+def test_in_cuda_shared_memory_an_in_process_call_takes_tensors_there_and_waits_for_its_outputs(
     shared_memory: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As the served one does: without, a GPU would serve faster than it computes."""

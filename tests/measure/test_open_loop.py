@@ -152,7 +152,7 @@ def test_a_rate_above_capacity_is_overloaded(server: Server) -> None:
     assert row.throughput < 1 / SERVICE
 
 
-def test_a_steady_rate_is_not_overloaded(server: Server) -> None:
+def test_a_constant_rate_is_not_saturated(server: Server) -> None:
     """With room for the tests beside: a stutter of theirs is no trend over seconds."""
     row = measure(server, **open_loop(0.2 / SERVICE, 140))[1]
 

@@ -148,10 +148,13 @@ def test_95_percent_intervals_hold_the_truth(
     for mine, other in zip(samples, np.roll(samples, 1, axis=0), strict=True):
         run = Window(sequence(mine), 1, 1)
         rates = [len(part) / part.sum() for part in np.array_split(mine, 5)]
-        bare = [len(part) / part.sum() for part in np.array_split(other, 5)]
+        in_process = [len(part) / part.sum() for part in np.array_split(other, 5)]
         truth = {
             "throughput": (1 / mean, log_interval(repetitions([run.steady], cut=True))),
-            "ratio": (0.8, log_interval([0.8 * a / b for a, b in zip(rates, bare, strict=True)])),
+            "ratio": (
+                0.8,
+                log_interval([0.8 * a / b for a, b in zip(rates, in_process, strict=True)]),
+            ),
             "p50": (quantile(0), percentile_interval(mine, 0.5)),
             "p99": (quantile(2.3263), percentile_interval(mine, 0.99)),
         }
@@ -205,10 +208,10 @@ def test_clopper_and_pearsons_bounds_are_those_of_their_table() -> None:
     assert share_interval(10, 10) == pytest.approx((0.6915, 1), abs=1e-4)
 
 
-def test_swapping_each_served_run_with_its_bare_one_inverts_ratio_and_interval() -> None:
-    bare, served = [10.0, 11.0, 9.5, 10.2], [8.0, 8.4, 8.1, 7.7]
+def test_swapping_each_served_run_with_its_in_process_one_inverts_ratio_and_interval() -> None:
+    in_process, served = [10.0, 11.0, 9.5, 10.2], [8.0, 8.4, 8.1, 7.7]
 
-    one, other = compare(bare, served, 0.1), compare(served, bare, 0.1)
+    one, other = compare(in_process, served, 0.1), compare(served, in_process, 0.1)
 
     for name, inverse in (("", ""), ("_low", "_high"), ("_high", "_low")):
         inverted = 1 / float(str(other[f"relative_throughput{inverse}"]))
@@ -219,11 +222,11 @@ def test_swapping_each_served_run_with_its_bare_one_inverts_ratio_and_interval()
     ("served", "word"),
     [([8.0, 8.1, 7.9], "stable"), ([8.0, 9.5, 6.5], "imprecise"), ([8.0, 8.0], "too few pairs")],
 )
-def test_a_ratio_has_a_verdict_of_its_own(served: list[float], word: str) -> None:
+def test_a_ratio_has_a_quality_of_its_own(served: list[float], word: str) -> None:
     assert compare([10.0] * len(served), served, 0.05)["relative_quality"] == word
 
 
-def test_what_serving_costs_beyond_the_floor_is_a_difference_of_means_with_welchs_bounds() -> None:
+def test_the_residual_overhead_is_a_difference_of_means_with_welchs_interval() -> None:
     found = overhead_columns([1.1, 1.2, 1.3], [0.4, 0.5, 0.6])
 
     reach = 2.776445 * (2 * 0.1**2 / 3) ** 0.5  # t of four degrees of freedom
@@ -237,7 +240,7 @@ def test_what_serving_costs_beyond_the_floor_is_a_difference_of_means_with_welch
     )
 
 
-def test_without_a_bare_runtime_there_is_a_floor_and_nothing_beyond_it() -> None:
+def test_without_an_in_process_runtime_there_is_no_residual_overhead() -> None:
     assert overhead_columns([], [0.4, 0.5, 0.6]) == pytest.approx({"noop_latency_ms": 0.5})
     assert overhead_columns([1.0, 2.0], [0.5, 0.5, 0.5])["residual_overhead_low_ms"] is None
 
@@ -335,13 +338,13 @@ def test_a_row_at_all_its_bounds_is_stable() -> None:
 
 
 @pytest.mark.parametrize(("fault", "word", "reason"), FAULTS)
-def test_each_fault_has_its_verdict_and_reason(
+def test_each_fault_has_its_quality_and_reason(
     fault: dict[str, Any], word: str, reason: str
 ) -> None:
     assert judged(**fault) == (word, reason)
 
 
-def test_the_first_fault_of_several_is_the_verdict() -> None:
+def test_the_first_fault_of_several_is_the_quality() -> None:
     found = []
     for first in range(len(FAULTS)):
         faults: dict[str, Any] = {}

@@ -191,7 +191,7 @@ def test_force_and_the_filters_choose_what_runs(project: Project) -> None:
     assert answer.executed() == ["dummy openvino-fp32 convert"], answer.output
 
 
-def test_a_red_rung_fails_its_stage_and_blocks_what_depends_on_it(project: Project) -> None:
+def test_a_failed_check_fails_its_stage_and_blocks_what_depends_on_it(project: Project) -> None:
     edit(
         project.root / "helpers/models/dummy/__init__.py",
         '"fp32": (1e-4, 1e-5)',
@@ -217,7 +217,9 @@ def test_a_red_rung_fails_its_stage_and_blocks_what_depends_on_it(project: Proje
     assert project.result("onnx-fp32", "deploy").state == "blocked"
 
 
-def test_the_rungs_of_an_experiment_say_what_was_compared_with_what(finished: Project) -> None:
+def test_the_parity_checks_of_an_experiment_say_what_was_compared_with_what(
+    finished: Project,
+) -> None:
     def checks(experiment: str, stage: str) -> list[tuple[str, str, int, str]]:
         found = finished.result(experiment, stage).checks
         return [(each.name, each.reference, each.samples, each.note) for each in found]

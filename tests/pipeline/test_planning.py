@@ -191,7 +191,7 @@ def test_a_lesson_needs_the_deployment_of_the_experiment_that_it_is_about(
     assert job.result == tmp_path / f"smoke/resnet50/lessons/{lesson}.json"
     assert missing_prerequisite(job) == "deploy has not run"
     deploy, *_ = plan(given, [("resnet50", "onnx-fp32")], ["deploy"])
-    write_status(deploy, "failed", "a red check")
+    write_status(deploy, "failed", "a failed check")
     assert missing_prerequisite(job) == "deploy failed"
     write_status(deploy, "done", "")
     assert missing_prerequisite(job) == ""

@@ -150,9 +150,9 @@ def test_many_points_without_a_clear_winner_are_named_by_experiment() -> None:
 @pytest.mark.slow
 def test_one_artifact_under_two_names_is_told_apart_in_three_of_twenty_runs_at_most() -> None:
     def run(random: np.random.Generator, mean_ms: float) -> Window:
-        """A closed loop of one client, whose every run has a pace of its own (±2%)."""
-        pace = mean_ms * random.lognormal(0, 0.02)
-        ends = np.cumsum(random.lognormal(np.log(pace * 1e6), 0.1, 40)).astype(np.int64)
+        """A closed loop of one client, whose every run has a center_ms of its own (±2%)."""
+        center_ms = mean_ms * random.lognormal(0, 0.02)
+        ends = np.cumsum(random.lognormal(np.log(center_ms * 1e6), 0.1, 40)).astype(np.int64)
         return Window(np.stack([np.r_[0, ends[:-1]], ends], axis=1), 8, 1)
 
     def said(seed: int, slower: float) -> str:

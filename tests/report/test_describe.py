@@ -163,12 +163,12 @@ def test_where_serving_adds_nothing_measurable_it_says_so(
 
 def test_a_repeated_batch_and_rows_that_are_not_known_take_no_part() -> None:
     known, repeated = {"batch_size": 4}, {"batch_size": 512, "throughput": 900.0, "repeated": True}
-    disturbed = {"batch_size": 8, "throughput": 500.0, "quality": "noisy"}
+    noisy = {"batch_size": 8, "throughput": 500.0, "quality": "noisy"}
 
-    found = describe.offline(rows(known, repeated, disturbed))
+    found = describe.offline(rows(known, repeated, noisy))
 
     assert found[0].startswith("Only batch size 4 has a known throughput: 100 samples/s.")
-    assert describe.offline(rows(disturbed, disturbed)) == [
+    assert describe.offline(rows(noisy, noisy)) == [
         "No batch size has a known throughput (2 noisy). The table has the reasons."
     ]
 

@@ -73,7 +73,7 @@ def test_samples_that_lie_flat_are_counted_by_an_input_that_tells_how_many(tmp_p
 
 
 @pytest.mark.slow
-def test_an_identity_model_that_sleeps_raises_the_floor_by_that(
+def test_a_no_op_model_that_sleeps_has_that_much_more_latency(
     doubles: Path, tmp_path: Path
 ) -> None:
     """So the column is the time of a request to that model, and nothing else."""
@@ -107,4 +107,4 @@ def test_an_identity_model_that_sleeps_raises_the_floor_by_that(
     assert 0.5 < (sleeping - plain) / (1000 * SLEEP) < 4  # others may use the cores
     assert all(
         set(row) == {"noop_latency_ms"} for row in rows
-    )  # nothing bare, so nothing beyond it
+    )  # no in-process baseline, so no residual overhead

@@ -178,7 +178,7 @@ def cluster_in(folder: Path) -> Iterator[Cluster]:
 
 @pytest.fixture(autouse=True)
 def own_outputs() -> None:
-    """Set no outputs folder of the test's own: a cluster's processes outlast it, and have theirs."""
+    """Set no outputs folder of the test's own: a cluster's processes outlast it."""
 
 
 @pytest.fixture

@@ -145,7 +145,9 @@ def test_three_machines_run_a_target_each_and_the_site_shows_all(
 
 
 @pytest.mark.thorough
-def test_a_stage_alone_finds_the_deployment_that_it_is_about_or_has_it_sent(cluster: Cluster) -> None:
+def test_a_stage_alone_finds_the_deployment_that_it_is_about_or_has_it_sent(
+    cluster: Cluster,
+) -> None:
     """Of two workers of one target, the one that has it runs another target's stage."""
     hold = make_holdable(cluster)
     cluster.schedule()

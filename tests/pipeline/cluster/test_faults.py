@@ -122,7 +122,9 @@ def test_a_stage_that_is_out_of_memory_leaves_its_worker(
 
 
 @pytest.mark.thorough
-def test_a_submitter_that_is_killed_has_its_stages_ended_and_the_workers_stay(held: Cluster) -> None:
+def test_a_submitter_that_is_killed_has_its_stages_ended_and_the_workers_stay(
+    held: Cluster,
+) -> None:
     running = exporting(held, "params/first.yaml", *ONLY)
     assert kernels(held.folder)
     running.process.kill()
