@@ -110,13 +110,13 @@ def run(
         try:
             if not errors:  # after one LoadGen still waits for all that it asked
                 chosen = [samples[query.index] for query in queries]
-                found = ask({name: np.concatenate([c[name] for c in chosen]) for name in chosen[0]})
-                values = [flat(found, outputs, i * rows, rows) for i in range(len(queries))]
+                reply = ask({name: np.concatenate([c[name] for c in chosen]) for name in chosen[0]})
+                values = [flat(reply, outputs, i * rows, rows) for i in range(len(queries))]
         except Exception as error:
             errors.append(error)
         pairs = zip(queries, values, strict=True)
         QuerySamplesComplete(  # which copies what is logged before it returns
-            [QuerySampleResponse(query.id, each.ctypes.data, each.nbytes) for query, each in pairs]
+            [QuerySampleResponse(query.id, data.ctypes.data, data.nbytes) for query, data in pairs]
         )
 
     def client(ask: Ask) -> None:
@@ -170,27 +170,27 @@ def _test(test: Test, issue: "Callable[[Sequence[QuerySample]], None]", samples:
         lg.DestroyQSL(library)
         lg.DestroySUT(sut)
     times = sorted((int(number), int(ns)) for number, ns in SAMPLE.findall(trace))
-    answers = [(each["qsl_idx"], np.frombuffer(bytes.fromhex(each["data"]))) for each in logged]
+    answers = [(entry["qsl_idx"], np.frombuffer(bytes.fromhex(entry["data"]))) for entry in logged]
     return Trial(np.array([ns for _, ns in times]) / 1e6, answers)
 
 
 def wrong_response(trial: Trial, right: Sequence[Values], bounds: Values) -> str:
     """Describe the first answer with a value that is further than its bound from the right one."""
-    for index, found in trial.answers:
+    for index, response in trial.answers:
         expected = right[index]
-        if found.shape != expected.shape:
-            return f"sample {index} has {found.size} values, the reference {expected.size}"
-        apart = np.abs(found - expected) / bounds
+        if response.shape != expected.shape:
+            return f"sample {index} has {response.size} values, the reference {expected.size}"
+        apart = np.abs(response - expected) / bounds
         if not apart.max() <= 1:  # or it is not a number
             worst = int(apart.argmax())
             return (
-                f"value {worst} of sample {index} is {found[worst]:.6g}, the reference is "
+                f"value {worst} of sample {index} is {response[worst]:.6g}, the reference is "
                 f"{expected[worst]:.6g} (tolerance {bounds[worst]:.2g})"
             )
     return ""
 
 
-def crosscheck(given: Parameters, model: str, experiment: str) -> list[Row]:
+def crosscheck(parameters: Parameters, model: str, experiment: str) -> list[Row]:
     """Measure a deployed experiment with both load generators, interleaved, and write
     `crosscheck.json`.
 
@@ -201,9 +201,9 @@ def crosscheck(given: Parameters, model: str, experiment: str) -> list[Row]:
     if not find_spec("mlperf_loadgen"):
         command = "pip install 'mlcommons-loadgen>=6.0.17,<7'"
         raise MeasurementError(f"LoadGen is not installed. Run: {command}")
-    config = configure(given, model, experiment, "deploy")
+    config = configure(parameters, model, experiment, "deploy")
     assert isinstance(config, DeployConfig)
-    repository, fields = require(config, "deploy"), given.experiment(model, config.experiment)
+    repository, fields = require(config, "deploy"), parameters.experiment(model, config.experiment)
     reference, folder = reference_outputs(config), results_folder(config)
     outputs, size = list(reference), fields.online_batch_size
     number = len(reference[outputs[0]])
@@ -211,7 +211,7 @@ def crosscheck(given: Parameters, model: str, experiment: str) -> list[Row]:
     samples = [batch(rows, start, size) for start in range(number)]
     right = [flat(batch(reference, start, size), outputs, 0, size) for start in range(number)]
     largest, _ = models.get(model).BOUNDS[served_precision(config)]
-    deviations = {name: np.full(each.shape, each.std()) for name, each in reference.items()}
+    deviations = {name: np.full(array.shape, array.std()) for name, array in reference.items()}
     bounds = largest * flat(batch(deviations, 0, size), outputs, 0, size)
     checked: list[int] = []
     with (
@@ -243,9 +243,9 @@ def crosscheck(given: Parameters, model: str, experiment: str) -> list[Row]:
 
         joined = max(1, max(fields.batch_sizes) // size)
         compared = compare(loadgen, closed_loop, open_loop, size, joined, fields.latency_budget_ms)
-    facts = {"deployed": repository.sha256, "finished": timestamp(), "seed": SEED}
-    facts |= {"answers_compared": sum(checked), "rows": compared}
-    write_atomic(folder / "crosscheck.json", json.dumps(facts, indent=1))
+    record = {"deployed": repository.sha256, "finished": timestamp(), "seed": SEED}
+    record |= {"answers_compared": sum(checked), "rows": compared}
+    write_atomic(folder / "crosscheck.json", json.dumps(record, indent=1))
     return compared
 
 
@@ -278,16 +278,16 @@ def compare(
     interleave([partial(measure, 1), partial(test, stream, "SingleStream", 1)], ROUNDS)
     interleave([partial(measure, joined), partial(test, offline, "Offline", joined)], ROUNDS)
     one, many = closed[1][:ROUNDS], closed[joined][-ROUNDS:]
-    rate = SERVER_SHARE * geometric_mean([each.throughput for each in one]) / size
-    wanted = max(FEWEST, ceil(SERVER_SECONDS * rate))
-    latencies = loadgen(Test("Server", wanted, rate=rate)).latencies_ms
+    rate = SERVER_SHARE * geometric_mean([window.throughput for window in one]) / size
+    query_count = max(FEWEST, ceil(SERVER_SECONDS * rate))
+    latencies = loadgen(Test("Server", query_count, rate=rate)).latencies_ms
     reason = f"{rate:.3g} requests/s (Poisson arrivals)"
     if budget_ms:
         within = (latencies <= budget_ms).mean()
         reason += f"; {within:.1%} of {len(latencies)} requests within {budget_ms:g} ms"
-    due = open_loop(rate, wanted).latencies_ms
-    rates = [1000 * size * len(each.latencies_ms) / max(each.latencies_ms) for each in offline]
-    served = [each.throughput for each in many]
+    due = open_loop(rate, query_count).latencies_ms
+    rates = [1000 * size * len(trial.latencies_ms) / max(trial.latencies_ms) for trial in offline]
+    served = [window.throughput for window in many]
     return [
         _row("SingleStream", "p90 latency (ms)", size, _p90(stream), _p90(one)),
         _row("Offline", "throughput (samples/s)", rows, _mean(rates), _mean(served)),
