@@ -64,10 +64,10 @@ class Tuning:
                 "field": name,
                 "winner": str(winner.choice.get(name, "")),
                 "experiment": str(start.get(name, "")),
-                "contribution": found.ratio_in_words,
-                "pairs": found.pairs,
+                "contribution": trial.ratio_in_words,
+                "pairs": trial.pairs,
             }
-            for name, found in [*winner.why.items(), ("all fields", winner.final)]
+            for name, trial in [*winner.why.items(), ("all fields", winner.final)]
         ]
 
     def facts(self, space: Space, written: Path) -> dict[str, Value]:
@@ -100,7 +100,7 @@ class CandidateEvaluator:
     ) -> Comparison:
         """Compare the second one with the first; raise `ServerError` or `MeasurementError`."""
         try:
-            one, other = (self.serve(each, keep=first) for each in (first, second))
+            one, other = (self.serve(choice, keep=first) for choice in (first, second))
             assert self.session
             budget_ms = self.config.latency_budget_ms
             return self.session.compare(one, other, pairs, is_race, budget_ms)
@@ -127,15 +127,15 @@ class CandidateEvaluator:
         else:
             self.checks, self.scores = evaluate(candidate.config, candidate.server)
         judged: tuple[ParityCheck | Score, ...] = (*self.checks, *self.scores)
-        return next((each.failure for each in judged if each.failure), "")
+        return next((outcome.failure for outcome in judged if outcome.failure), "")
 
     def serve(self, choice: Choice, keep: Choice) -> Candidate:
         """Serve a configuration, unless a server of it runs, and end one that is not to keep."""
         fields, count = self.space.fields(choice), clients(choice)
-        key, kept = (json.dumps(self.space.fields(each)) for each in (choice, keep))
+        key, kept_key = (json.dumps(self.space.fields(option)) for option in (choice, keep))
         if key in self.running:
             return replace(self.running[key][0], clients=count)
-        others = [each for each in self.running if each != kept]
+        others = [name for name in self.running if name != kept_key]
         for name in others if len(self.running) >= SERVERS else ():
             self.running.pop(name)[1].close()
         config = changed(self.config, fields)
@@ -159,12 +159,12 @@ def tune(config: TuneConfig, space: Space) -> Tuning:
     from optuna.importance import get_param_importances
 
     about = config.cache_fields("deploy"), space.values, config.latency_budget_ms
-    made = {
-        name: require(changed(config, each), "convert").sha256
-        for name, each in space.formats.items()
+    hashes = {
+        name: require(changed(config, fields), "convert").sha256
+        for name, fields in space.formats.items()
     }
     journal = results_folder(config) / "tune_journal.log"
-    study = open_study(journal, digest([about, made, config.online_batch_size]))
+    study = open_study(journal, digest([about, hashes, config.online_batch_size]))
     with ExitStack() as opened:
         evaluator = CandidateEvaluator(config, space, opened)
         evaluator.serve(space.start, space.start)  # waits for the machine, which is no search

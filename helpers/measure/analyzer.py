@@ -1,6 +1,6 @@
 """Run perf_analyzer, Triton's own load generator, and read what it records.
 
-Its stability gate is switched off, because an unstable point would leave no record at all;
+Its stability check is switched off, because an unstable point would leave no record at all.
 `statistics` judges instead.
 """
 
@@ -120,8 +120,8 @@ def interval_ms(
     requests beside the first ones, and each enough for a throughput, with one to spare.
     """
     per_run = max(ceil(request_count / runs), FEWEST_REQUESTS) + 1
-    wanted = (ceil(per_run / WINDOWS) + 1 / WINDOWS) * request_seconds * 1000
-    return max(shortest, ceil(1.1 * wanted / WINDOW_STRETCH))
+    needed_ms = (ceil(per_run / WINDOWS) + 1 / WINDOWS) * request_seconds * 1000
+    return max(shortest, ceil(1.1 * needed_ms / WINDOW_STRETCH))
 
 
 def gaps_us(point: LoadPoint) -> NDArray[np.int64]:
@@ -185,10 +185,10 @@ def run(point: LoadPoint, server: Server) -> Window:
             if code is None:  # it never began
                 continue
             if code:
-                words = last_lines(folder / "log", 2)
-                if not TOO_SHORT.search(words):
-                    advice = NO_ACCESS if "shared memory" in words else ""
-                    raise MeasurementError(f"perf_analyzer {exit_reason(code)}: {words}{advice}")
+                message = last_lines(folder / "log", 2)
+                if not TOO_SHORT.search(message):
+                    advice = NO_ACCESS if "shared memory" in message else ""
+                    raise MeasurementError(f"perf_analyzer {exit_reason(code)}: {message}{advice}")
                 point = replace(point, interval_ms=2 * point.interval_ms)
             elif was_set:
                 failure = "the system clock was set during the measurement"
@@ -238,9 +238,9 @@ def _read(folder: Path, point: LoadPoint) -> Window | None:
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
         if text[-1:] != b"}":
             return None
-        found = [match.groups() for match in TIMES.finditer(text)]
-    starts = [int(start) for start, _ in found if start]
-    ends = [ends.split(b",") for start, ends in found if not start]
+        records = [match.groups() for match in TIMES.finditer(text)]
+    starts = [int(start) for start, _ in records if start]
+    ends = [ends.split(b",") for start, ends in records if not start]
     times = [(s, int(e[-1])) for s, e in zip(starts, ends, strict=True) if e[-1]]
     if not times:
         raise MeasurementError("perf_analyzer completed no request: its windows are too short")
@@ -252,8 +252,8 @@ def _read(folder: Path, point: LoadPoint) -> Window | None:
         "client_recv_ms": float(row["Client Recv"]) / 1000,
     }
     log = (folder / "log").read_text(errors="replace")
-    said = OVERHEAD.findall(log)
-    overhead = float(said[-1]) / 100 if said else nan
+    overheads = OVERHEAD.findall(log)
+    overhead = float(overheads[-1]) / 100 if overheads else nan
     requests = np.array(sorted(times, key=lambda pair: pair[1]), dtype=np.int64)
     sent = None
     if point.rate:
@@ -262,9 +262,9 @@ def _read(folder: Path, point: LoadPoint) -> Window | None:
                 f"perf_analyzer completed {len(requests)} of {point.requests} requests"
             )
         due = np.cumsum(gaps_us(point) * 1000)
-        places = np.argsort(np.argsort(requests[:, 0], kind="stable"))  # in the order of sending
+        ranks = np.argsort(np.argsort(requests[:, 0], kind="stable"))  # in the order of sending
         sent = requests[:, 0]
-        due = due[places] + (sent - due[places]).min()  # the soonest was sent when it was due
+        due = due[ranks] + (sent - due[ranks]).min()  # the soonest was sent when it was due
         requests = np.stack([due, requests[:, 1]], axis=1)
     size, clients = point.batch_size, point.concurrency
     window = Window(requests, size, clients, sent, components, overhead)
@@ -279,13 +279,13 @@ def _served(window: Window, log: str, parts: Sequence[str], samples: int = 1) ->
 
     Without the statistics of a part there are no components: they are never attributed to another.
     """
-    told = log.rpartition("  Server: ")[2]
-    counted = {found["model"] or "": found for found in COUNTED.finditer(told)}
+    report = log.rpartition("  Server: ")[2]
+    counted = {match["model"] or "": match for match in COUNTED.finditer(report)}
     spent = [SPENT.search(counted[name]["spent"]) if name in counted else None for name in parts]
     components: dict[str, float] = {}
     if all(spent):
         for column in SERVER_COMPONENTS:
-            components[column] = sum(int(each[column]) for each in spent if each) / 1000
+            components[column] = sum(int(match[column]) for match in spent if match) / 1000
         components |= window.components
         some = window.steady if len(window.requests) > window.concurrency else window
         mean = float(some.sent_latencies_ms.mean())

@@ -1,10 +1,12 @@
-"""What a measurement is: from the start and end of every request to a row of the results.
+"""Compute a row of the results from the start and the end of every request.
 
-What perf_analyzer 2.51 does, and why its own figures are not used: it counts the requests that end
-in a window (and so misses those under way at the end of the last), which is too few by up to one
-request a client and window, 20% where a window holds five; and it calls a point stable when half
-of (max - min) / mean of three windows is within its percentage. Here throughput is the slope of
-completed requests over time, and every figure has a 95% interval, or none where it bounds none.
+perf_analyzer 2.51's own figures are not used, for two reasons. It counts the requests that end in
+a window, and so misses those under way at the end of the last. That is too few by up to one
+request per client and window: 20% where a window holds five. It also calls a point stable when half
+of (max - min) / mean of three windows is within its percentage.
+
+Here throughput is the slope of completed requests over time. Every figure has a 95% interval, or
+none where the requests do not bound it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -91,12 +93,12 @@ class Window:
         return float(np.polyfit(ends, np.arange(len(ends)), 1)[0] * self.batch_size)
 
 
-def windows(whole: Window, count: int) -> list[Window]:
+def windows(run: Window, count: int) -> list[Window]:
     """Cut one run into `count` windows of equal length by the time at which requests ended."""
-    ends = whole.requests[:, 1]
+    ends = run.requests[:, 1]
     edges = np.linspace(ends[0], ends[-1], count + 1)[1:-1]
-    parts = np.split(whole.requests, np.searchsorted(ends, edges))
-    return [replace(whole, requests=part) for part in parts]
+    parts = np.split(run.requests, np.searchsorted(ends, edges))
+    return [replace(run, requests=part) for part in parts]
 
 
 def block_size(concurrency: int) -> int:
@@ -120,20 +122,22 @@ def repetitions(runs: Sequence[Window], cut: bool) -> list[float]:
     return [block.throughput for blocks in cuts for block in blocks]
 
 
-def compare(bare: Sequence[float], served: Sequence[float], within: float) -> dict[str, object]:
+def compare(
+    in_process: Sequence[float], served: Sequence[float], within: float
+) -> dict[str, object]:
     """Return the columns of served over in-process throughput (samples/s), from pairs of runs.
 
     The ratio has a quality of its own: "stable" if at least three pairs know it within `within`.
     """
-    found = [each / other for each, other in zip(served, bare, strict=True)]
-    interval, ratio = log_interval(found), geometric_mean(found)
-    known = interval is not None and interval.margin_of_error <= within
+    ratios = [with_triton / alone for with_triton, alone in zip(served, in_process, strict=True)]
+    interval, ratio = log_interval(ratios), geometric_mean(ratios)
+    precise = interval is not None and interval.margin_of_error <= within
     return {
-        "in_process_throughput": geometric_mean(bare),
+        "in_process_throughput": geometric_mean(in_process),
         "relative_throughput": None if isnan(ratio) else ratio,
         "relative_throughput_low": interval and interval.low,
         "relative_throughput_high": interval and interval.high,
-        "relative_quality": "stable" if known else "imprecise" if interval else "too few pairs",
+        "relative_quality": "stable" if precise else "imprecise" if interval else "too few pairs",
     }
 
 
@@ -143,13 +147,13 @@ def overhead_columns(
     """Return the columns of the no-op model: the mean latency of its requests, and how much more
     serving costs, from what each served run and each run of the no-op model measured.
     """
-    floor = float(np.mean(noop_latency_ms))
+    noop_ms = float(np.mean(noop_latency_ms))
     if not serving_overhead_ms:
-        return {"noop_latency_ms": floor}
+        return {"noop_latency_ms": noop_ms}
     bounds = difference_interval(serving_overhead_ms, noop_latency_ms)
     return {
-        "noop_latency_ms": floor,
-        "residual_overhead_ms": float(np.mean(serving_overhead_ms)) - floor,
+        "noop_latency_ms": noop_ms,
+        "residual_overhead_ms": float(np.mean(serving_overhead_ms)) - noop_ms,
         "residual_overhead_low_ms": bounds and bounds.low,
         "residual_overhead_high_ms": bounds and bounds.high,
     }
@@ -162,8 +166,8 @@ def quality(
     and what to do. `disturbance` says what disturbed the machine meanwhile; empty if nothing did.
     """
     others, overhead, half = (
-        nan if each is None else each
-        for each in (row.background_cpu_cores, row.client_overhead, row.margin_of_error)
+        nan if value is None else value
+        for value in (row.background_cpu_cores, row.client_overhead, row.margin_of_error)
     )
     if not (row.requests or 0) >= request_count:
         reason = f"{row.requests} of {request_count} requests: re-run on an idle machine"
@@ -196,12 +200,12 @@ def count_mismatch(runs: Sequence[Window]) -> str:
     record, or was answered and not counted yet when Triton was asked.
     """
     for run in runs:
-        seen = len(run.requests)
+        recorded = len(run.requests)
         if run.counted is not None and not (
-            -run.concurrency <= run.counted - seen <= COUNT_BOUND * seen + run.concurrency
+            -run.concurrency <= run.counted - recorded <= COUNT_BOUND * recorded + run.concurrency
         ):
             return (
-                f"Triton counted {run.counted} requests, perf_analyzer {seen}: "
+                f"Triton counted {run.counted} requests, perf_analyzer {recorded}: "
                 "stop other clients of the server"
             )
     return ""
@@ -263,7 +267,7 @@ def measure_row(
     repeated = repetitions(steady, cut)
     interval = None if rate else log_interval(repeated)
     throughput = geometric_mean(repeated)
-    known = percentile_interval(latencies, 0.5) if rate else interval
+    judged_interval = percentile_interval(latencies, 0.5) if rate else interval
     if isnan(throughput):  # a block without requests: the runs as they are
         throughput = geometric_mean([run.throughput for run in steady])
     mean = float(latencies.mean()) if len(latencies) else nan
@@ -277,7 +281,7 @@ def measure_row(
         throughput=throughput,
         throughput_low=interval.low if interval else None,
         throughput_high=interval.high if interval else None,
-        margin_of_error=known.margin_of_error if known else None,
+        margin_of_error=judged_interval.margin_of_error if judged_interval else None,
         avg_latency_ms=mean,
         quality="stable",
         rate=rate,
