@@ -26,12 +26,12 @@ def _host_seconds() -> float:
 
 def family(numbers: Iterable[int]) -> set[psutil.Process]:
     """Find the processes with these numbers, as far as they run, and all that descend from them."""
-    found: set[psutil.Process] = set()
+    processes: set[psutil.Process] = set()
     for number in numbers:
         with suppress(psutil.Error):
             process = psutil.Process(number)
-            found |= {process, *process.children(recursive=True)}
-    return found
+            processes |= {process, *process.children(recursive=True)}
+    return processes
 
 
 def _own_seconds(servers: Sequence[int]) -> float:

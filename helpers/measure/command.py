@@ -35,14 +35,14 @@ def command_line(config: LoadConfig) -> str:
         size = max(config.batch_sizes)
         return _command("batch", size, load, url, batch_size=size)
     size, clients = config.online_batch_size, max(config.concurrency)
-    found = [_command("clients", clients, load, url, batch_size=size, concurrency=clients)]
+    lines = [_command("clients", clients, load, url, batch_size=size, concurrency=clients)]
     if config.rates:
         count = config.request_count
-        found.append(_command("rate", count, load, url, batch_size=size, rate=1.0, requests=count))
-    return "\n\n".join(found)
+        lines.append(_command("rate", count, load, url, batch_size=size, rate=1.0, requests=count))
+    return "\n\n".join(lines)
 
 
 def _command(head: str, value: int, load: LoadPoint, url: str, **fields: Any) -> str:
-    _, *words = analyzer.arguments(replace(load, **fields), url, Path())
-    text = shlex.join(["perf_analyzer", *words])
+    _, *options = analyzer.arguments(replace(load, **fields), url, Path())
+    text = shlex.join(["perf_analyzer", *options])
     return f"{HEADS[head].format(value)}\n" + text.replace(" ./", " ").replace(" --", " \\\n    --")

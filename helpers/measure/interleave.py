@@ -57,8 +57,8 @@ def interleave(
     runs: list[list[T]] = [[] for _ in candidates]
     for number in range(rounds if candidates else 0):
         pairs = [*zip(candidates, runs, strict=True)]
-        for run, own in reversed(pairs) if number % 2 else pairs:
-            own.append(run())
+        for run, candidate_runs in reversed(pairs) if number % 2 else pairs:
+            candidate_runs.append(run())
         if is_over(runs):
             break
     return runs

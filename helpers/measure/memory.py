@@ -35,8 +35,8 @@ def watch_peak(servers: Sequence[int]) -> Callable[[], float | None]:
         now = family(servers)
         if not watched or not watched <= now:
             return None
-        found = [_peak_kib(each.pid) for each in now]
-        return None if None in found else sum(filter(None, found)) * 1024 / 1e6
+        peaks = [_peak_kib(process.pid) for process in now]
+        return None if None in peaks else sum(filter(None, peaks)) * 1024 / 1e6
 
     return peak_mb
 
@@ -44,7 +44,7 @@ def watch_peak(servers: Sequence[int]) -> Callable[[], float | None]:
 def _peak_kib(process: int) -> int | None:
     """Read the largest resident set of a process; None if it has ended."""
     try:
-        found = PEAK.search(Path(f"/proc/{process}/status").read_text(errors="replace"))
+        match = PEAK.search(Path(f"/proc/{process}/status").read_text(errors="replace"))
     except OSError:
         return None
-    return int(found[1]) if found else None
+    return int(match[1]) if match else None

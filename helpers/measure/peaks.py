@@ -37,14 +37,14 @@ def measure(device: str, threads: int, precision: str) -> Peaks | None:
     """
     started = time.perf_counter()
     if device == "gpu":
-        found = _of_gpu()
-        if found is None:
+        rates = _of_gpu()
+        if rates is None:
             return None
         threads, library = 0, f"torch {installed_version('torch')}"
     else:
-        found = _of_processor(threads, precision)
+        rates = _of_processor(threads, precision)
         library = f"OpenVINO {installed_version('openvino')}, copies by numpy"
-    gflops, memory = found
+    gflops, memory = rates
     return Peaks(
         threads=threads,
         gflops={name: round(rate, 1) for name, rate in gflops.items()},
@@ -62,7 +62,7 @@ def highest_peaks(before: Peaks | None, after: Peaks | None) -> Peaks | None:
     return before.model_copy(
         update={
             "gflops": {
-                name: max(each.gflops.get(name, 0.0) for each in (before, after)) for name in names
+                name: max(side.gflops.get(name, 0.0) for side in (before, after)) for name in names
             },
             "memory_gb_s": max(before.memory_gb_s, after.memory_gb_s),
             "seconds": round(before.seconds + after.seconds, 2),
@@ -167,8 +167,8 @@ def _of_gpu() -> tuple[dict[str, float], float] | None:
         for name, dtype in types.items():
             factor = torch.randn(size, device="cuda").to(dtype)
             yield name, count / timed(partial(torch.mm, factor, factor))
-        whole = torch.randint(-127, 128, size, dtype=torch.int8, device="cuda")
-        yield "int8", count / timed(lambda: torch._int_mm(whole, whole.t()))
+        matrix = torch.randint(-127, 128, size, dtype=torch.int8, device="cuda")
+        yield "int8", count / timed(lambda: torch._int_mm(matrix, matrix.t()))
 
     source = torch.ones(GPU_COPIED_BYTES // 4, device="cuda")
     target = torch.empty_like(source)

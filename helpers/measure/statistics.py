@@ -131,11 +131,11 @@ def judge_budget(latencies_ms: NDArray[np.float64], budget_ms: float) -> tuple[s
     worth = effective_sample_ratio(latencies_ms)
     late, total = worth * float((latencies_ms > budget_ms).sum()), worth * len(latencies_ms)
     low, high = share_interval(late, total)
-    found = "met" if high <= BUDGET_SHARE else "not met" if low > BUDGET_SHARE else "unconfirmed"
+    verdict = "met" if high <= BUDGET_SHARE else "not met" if low > BUDGET_SHARE else "unconfirmed"
     enough = bisect_left(
         range(10**9), True, key=lambda n: share_interval(late, max(n, late))[1] <= BUDGET_SHARE
     )
-    return found, ceil(enough / worth)
+    return verdict, ceil(enough / worth)
 
 
 def growth(times: NDArray[np.float64], values: NDArray[np.float64]) -> float:

@@ -105,7 +105,7 @@ def clients(measurement: Measurement) -> "DataFrame":
 
 def _conditions(measurement: Measurement, rows: "DataFrame", axis: str) -> None:
     """Display what else is known of the machine and the load generator, folded."""
-    whole = {
+    conditions = {
         "different samples sent": measurement.distinct_rows,
         "CPU cores used by others before a measurement, at most": measurement.background_before,
         "samples counted by the server": measurement.server_samples,
@@ -113,6 +113,6 @@ def _conditions(measurement: Measurement, rows: "DataFrame", axis: str) -> None:
         "this machine's peaks": measurement.peaks and measurement.peaks.model_dump(),
     }
     caption = "Conditions of the measurement"
-    tables = table(rows[[axis, *CONDITIONS]]), table(whole)
-    body = "".join(each.html for each in tables)
+    tables = table(rows[[axis, *CONDITIONS]]), table(conditions)
+    body = "".join(part.html for part in tables)
     display(Table(f"<details><summary>{caption}</summary>{body}</details>", caption))

@@ -29,29 +29,29 @@ NOTES = {
 
 def published_settings(row: PublishedRow) -> Settings:
     """Return NVIDIA's settings of a row."""
-    said = row.setup
+    setup = row.setup
     model_format, precision, accelerator = served_as(row)
     settings = {
         "GPU": row.gpu,
-        "variant of the network": said.variant or [],
-        "Triton release": said.release,
-        "protocol": said.protocol,
-        "tensors": SENT[said.shared_memory if row.scenario == "offline" else "none"],
+        "variant of the network": setup.variant or [],
+        "Triton release": setup.release,
+        "protocol": setup.protocol,
+        "tensors": SENT[setup.shared_memory if row.scenario == "offline" else "none"],
         "backend": _backend(row),
         "format": model_format,
         "precision": precision,
-        "TF32": TF32[True] if said.tf32 else NO_TF32,
+        "TF32": TF32[True] if setup.tf32 else NO_TF32,
         "accelerator": accelerator or "none",
-        "CUDA graphs": CAPTURED[said.cuda_graph],
-        "instances": said.instances or row.instances,
+        "CUDA graphs": CAPTURED[setup.cuda_graph],
+        "instances": setup.instances or row.instances,
         "largest batch": row.max_batch_size,
         "batch size": row.batch_size,
         "clients": row.concurrency,
-        "samples sent": said.inputs,
+        "samples sent": setup.inputs,
         "image size (pixels)": PIXELS,
         "sequence length": TOKENS,
         "precision of embedding tables": "fp32",
-        **said.settings,
+        **setup.settings,
     }
     return {name: [*v] if isinstance(v, list) else [v] for name, v in settings.items()}
 
